@@ -1,0 +1,58 @@
+// Attention of blocks of queries over blocks of keys on one device.
+// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: head dim.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "longspan/data/packing.h"
+
+namespace longspan {
+
+/// Queries [q_begin, q_begin + q_length) attend to keys [k_begin, k_begin + k_length). When causal,
+/// query i of the block sees keys 0..i of the block (aligned at the top left).
+struct Block {
+  int64_t q_begin, q_length, k_begin, k_length;
+  bool causal;
+};
+
+/// One causal block for each document.
+std::vector<Block> causal_blocks(const Packing& packing);
+
+/// out_TNH in the dtype of q; lse_NT in fp32 (fp64 when q is). Queries in no block have out 0 and
+/// lse -inf.
+struct AttentionResult {
+  at::Tensor out_TNH;
+  at::Tensor lse_NT;
+};
+
+struct AttentionGradients {
+  at::Tensor dq_TNH;
+  at::Tensor dk_SMH;
+  at::Tensor dv_SMH;
+};
+
+/// A pure function on tensors, outside autograd. Each query is in at most one block of a call; keys
+/// may be in several. GQA is computed without repeating keys in memory.
+class BlockKernel {
+ public:
+  virtual ~BlockKernel() = default;
+  virtual AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+                                  const at::Tensor& v_SMH,
+                                  const std::vector<Block>& blocks) const = 0;
+  /// Gradients of the blocks given out and lse of the GLOBAL softmax of each query, of which these
+  /// blocks may be a part: p = exp(s - lse_global), delta = rowsum(dout * out_global), so that the
+  /// gradients of all parts simply add up (FlashAttention-2, arXiv 2307.08691, algorithm 2).
+  virtual AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                                      const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                                      const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                                      const std::vector<Block>& blocks) const = 0;
+};
+
+/// The kernel for tensors on the CPU (ATen's flash attention) or on CUDA (ATen's flash attention).
+const BlockKernel& cpu_block_kernel();
+const BlockKernel& cuda_block_kernel();
+
+}  // namespace longspan

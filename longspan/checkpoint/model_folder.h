@@ -1,0 +1,35 @@
+// Hugging Face model folders, in and out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "longspan/models/decoder.h"
+
+namespace longspan {
+
+/// All parameters of the architecture from model.safetensors or model.safetensors.index.json,
+/// converted to `dtype`, as fresh leaf tensors on the CPU. Throws UserError: no weights, missing or
+/// unexpected tensors, shapes that differ from config.json.
+std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelConfig& config,
+                                         at::ScalarType dtype);
+
+/// Checks headers only (names, shapes, file lengths), reading no tensor data: the launcher's early
+/// look.
+void check_model_folder(const std::string& folder, const ModelConfig& config);
+
+/// Writes config.json (torch_dtype updated), safetensors shards of at most max_shard_bytes with an
+/// index, and copies tokenizer files and generation_config.json from source_folder. A folder that
+/// transformers' from_pretrained loads.
+void save_model_folder(const std::string& folder, const ModelConfig& config,
+                       const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
+                       const std::string& source_folder,
+                       int64_t max_shard_bytes = int64_t{5} << 30);
+
+/// `longspan init`: normal(0, initializer_range) matrices, norms 1, biases 0; the same for a seed
+/// on every machine.
+std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t seed,
+                                           at::ScalarType dtype);
+
+}  // namespace longspan

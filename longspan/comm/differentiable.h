@@ -1,0 +1,20 @@
+// Collectives with a backward. Rule of the whole program: a rank's gradient is d(global loss) with
+// respect to its OWN contribution, and gradients of shared parameters are SUMMED over ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "longspan/comm/group.h"
+
+namespace longspan {
+
+/// all_to_all; the backward is the all-to-all the other way.
+at::Tensor all_to_all(const at::Tensor& x, const Group& group, std::vector<int64_t> send_rows = {},
+                      std::vector<int64_t> recv_rows = {});
+
+/// Sum over ranks whose backward is the identity: with y = sum_r x_r, every rank's d loss / d x_r
+/// is d loss / d y (the Plug & Play SP paper, algorithm 2, in the form where parameter gradients
+/// are summed).
+at::Tensor sum_over(const at::Tensor& x, const Group& group);
+
+}  // namespace longspan

@@ -1,0 +1,68 @@
+// A value handle over a process group. The only folder that knows c10d.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace longspan {
+
+/// A collective in flight. wait() returns its result, once; inputs must live until then (they are
+/// held).
+class Pending {
+ public:
+  explicit Pending(std::function<std::vector<at::Tensor>()> finish) : finish_(std::move(finish)) {}
+  std::vector<at::Tensor> wait_all() { return finish_(); }
+  at::Tensor wait() { return finish_().at(0); }
+
+ private:
+  std::function<std::vector<at::Tensor>()> finish_;
+};
+
+/// Bytes that this rank sent to OTHER ranks, by collective.
+struct Traffic {
+  int64_t all_to_all = 0, all_gather = 0, reduce_scatter = 0, shift = 0, sum = 0;
+};
+
+/// Some ranks that communicate. Copies share one process group. A default-constructed group is this
+/// rank alone: every collective is then the identity and sends nothing.
+class Group {
+ public:
+  class Impl;
+  Group() = default;
+  explicit Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+  int rank() const;
+  int size() const;
+
+  /// Splits x along dim 0 by send_rows (equal parts when empty), sends part i to rank i; the
+  /// received parts are laid along dim 0 in rank order. recv_rows likewise.
+  Pending all_to_all(const at::Tensor& x, std::vector<int64_t> send_rows = {},
+                     std::vector<int64_t> recv_rows = {}) const;
+  /// Concatenates everyone's x (equal shapes) along dim 0.
+  Pending all_gather(const at::Tensor& x) const;
+  /// Sums x over ranks and returns this rank's equal part along dim 0.
+  Pending reduce_scatter(const at::Tensor& x) const;
+  /// Sends these tensors to rank + distance and receives tensors of the same shapes from rank -
+  /// distance (both modulo size).
+  Pending shift(const std::vector<at::Tensor>& tensors, int distance = 1) const;
+  /// Sums over ranks in place.
+  void sum_(at::Tensor x) const;
+  Pending sum_async_(at::Tensor x) const;
+  /// Copies rank 0's x to everyone, in place.
+  void broadcast_(at::Tensor x, int root = 0) const;
+  void barrier() const;
+  /// Everyone's text, in rank order.
+  std::vector<std::string> gather_text(const std::string& text) const;
+
+  Traffic traffic() const;
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,40 @@
+// Ranks of a run laid out as data parallel x sequence parallel.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "longspan/comm/group.h"
+#include "longspan/plan/parallel_plan.h"
+
+namespace longspan {
+
+/// Where this process stands among its peers, read from the launcher's environment: torchrun (RANK,
+/// WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open MPI, PMI or Slurm.
+struct Rendezvous {
+  int rank = 0, world_size = 1, local_rank = 0;
+  std::string master_address = "127.0.0.1";
+  int master_port = 29500;
+};
+
+/// Reads the environment; world_size 1 when no launcher is found. Throws UserError on half-set
+/// variables.
+Rendezvous rendezvous_from_environment();
+
+/// All groups of a run. Neighbouring ranks form a sequence-parallel group; ranks at the same place
+/// of different sequence groups form a data-parallel group. Inside a sequence group: ring-major,
+/// Ulysses-minor (rank = ring_rank * ulysses_size + ulysses_rank).
+struct Mesh {
+  Group world;
+  Group data;
+  Group sequence;
+  Group ring;
+  Group ulysses;
+};
+
+/// Connects the ranks (Gloo on CPU, NCCL on CUDA; honours GLOO_SOCKET_IFNAME) and makes the groups.
+/// timeout_seconds bounds every collective (key ddp_timeout).
+Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
+               int64_t timeout_seconds);
+
+}  // namespace longspan

@@ -1,0 +1,71 @@
+// What the user wrote, with every default visible: LLaMA-Factory's keys by their own names. No
+// torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace longspan {
+
+struct Config {
+  // Model
+  std::string model_name_or_path;
+  std::string flash_attn = "auto";
+  bool disable_gradient_checkpointing = false;
+  bool pure_bf16 = false;
+
+  // Method
+  std::string stage = "sft";
+  bool do_train = false;
+  bool do_eval = false;
+  std::string finetuning_type = "full";
+  bool disable_shuffling = false;
+
+  // Data
+  std::string dataset, eval_dataset, dataset_dir = "data";
+  std::string chat_template;  // key `template`; empty: the model's own chat_template
+  int64_t cutoff_len = 2048;
+  std::optional<int64_t> max_samples;
+  std::optional<int64_t> preprocessing_num_workers;
+  double val_size = 0.0;
+  bool mask_history = false, train_on_prompt = false;
+  std::optional<std::string> default_system;
+  bool enable_thinking = true;
+
+  // Training
+  std::string output_dir;
+  bool overwrite_output_dir = false;
+  int64_t logging_steps = 10;
+  std::string save_strategy = "steps";  // no | steps | epoch
+  int64_t save_steps = 500;
+  std::optional<int64_t> save_total_limit;
+  bool save_only_model = false;
+  bool plot_loss = false;
+  int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
+  int64_t gradient_accumulation_steps = 1;
+  double learning_rate = 5e-5, num_train_epochs = 3.0, max_grad_norm = 1.0;
+  int64_t max_steps = -1;
+  std::string lr_scheduler_type = "linear";
+  double warmup_ratio = 0.0;
+  int64_t warmup_steps = 0;
+  double weight_decay = 0.0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  bool bf16 = false;
+  int64_t seed = 42;
+  int64_t ddp_timeout = 1800;
+  std::string eval_strategy = "no";  // no | steps | epoch
+  std::optional<int64_t> eval_steps;
+
+  // Sequence parallelism and launching
+  int sequence_parallel_size = 1;
+  std::optional<std::string> sequence_parallel_mode;
+  std::optional<int> nproc_per_node;
+};
+
+/// Reads a YAML (or JSON) file and then `key=value` / `--key value` overrides. Throws UserError:
+/// missing file, broken YAML (file, line), an unknown key (names the nearest known one), a known
+/// key that is not supported (by name), a value of the wrong type or out of range.
+Config load_config(const std::string& path, const std::vector<std::string>& overrides);
+
+}  // namespace longspan

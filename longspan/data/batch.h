@@ -1,0 +1,51 @@
+// What a model eats: one packed row, whole or one rank's share of it.
+// T: tokens of this (share of a) row.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "longspan/data/packing.h"
+
+namespace longspan {
+
+/// Label of a token that is not trained.
+inline constexpr int64_t kIgnoreLabel = -100;
+
+/// One sample after tokenization; labels are NOT shifted: labels[i] is input_ids[i] or
+/// kIgnoreLabel.
+struct Sample {
+  std::vector<int32_t> input_ids;
+  std::vector<int32_t> labels;
+};
+
+/// A packed row. labels_T is already shifted left inside each document: labels_T[i] is the token
+/// that position i predicts, kIgnoreLabel at the last token of a document. positions_T restarts at
+/// 0 in each document. `packing` always describes the WHOLE row as attention sees it (padding
+/// documents included), also when the tensors hold one rank's share.
+struct Batch {
+  at::Tensor tokens_T;     // int64
+  at::Tensor labels_T;     // int64
+  at::Tensor positions_T;  // int64
+  Packing packing;
+};
+
+/// The order in which one rank of a sequence-parallel group holds the tokens of a row.
+struct TokenOrder {
+  Packing packing;  // of the padded row, in the order of the whole row
+  std::vector<int64_t>
+      index;  // for each local token its index in the unpadded row, or -1 for padding
+};
+
+/// Samples -> one row with a document each; shifts the labels. Shapes: T = sum of the lengths.
+Batch collate(const std::vector<const Sample*>& samples);
+
+/// One rank's share of a row. Padding gets token 0, label kIgnoreLabel, position 0.
+Batch shard(const Batch& row, const TokenOrder& order);
+
+/// Number of labels that are trained in this (share of a) row.
+int64_t count_labels(const Batch& batch);
+
+}  // namespace longspan

@@ -1,0 +1,49 @@
+// dataset_info.json and its files -> tokenized samples. Knows nothing of ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "longspan/config/config.h"
+#include "longspan/data/batch.h"
+#include "longspan/text/tokenizer.h"
+
+namespace longspan {
+
+/// One turn. role: system | user | assistant | observation | function.
+struct Message {
+  std::string role;
+  std::string content;
+};
+
+/// One conversation as read from a file, before tokenization.
+struct Conversation {
+  std::vector<Message> messages;
+  std::string source;  // "file, row 17", for messages
+};
+
+/// Reads the named datasets (comma list) by way of dataset_dir/dataset_info.json. Throws UserError:
+/// missing file, broken JSON (file and line), wrong columns (what is there, what is wanted), roles
+/// out of order, a row with no answer.
+std::vector<Conversation> read_conversations(const Config& config,
+                                             const std::string& dataset_names);
+
+/// Turns conversations into ids and labels: template (named, or the model's own chat_template),
+/// loss on answers only, train_on_prompt, mask_history, per-turn truncation to cutoff_len.
+class SftEncoder {
+ public:
+  SftEncoder(const Config& config, const Tokenizer& tokenizer);
+  ~SftEncoder();
+  Sample encode(const Conversation& conversation) const;
+  /// In parallel over preprocessing_num_workers threads (all cores by default); throws UserError
+  /// when every label of a row is masked.
+  std::vector<Sample> encode_all(const std::vector<Conversation>& conversations) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,64 @@
+// The decoder: single-device code that is handed an Attention and positions as data.
+// T: tokens, D: model dim, V: vocabulary, L: label positions.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "longspan/attention/attention.h"
+#include "longspan/data/batch.h"
+#include "longspan/models/model_config.h"
+
+namespace longspan {
+
+struct NamedTensor {
+  std::string name;  // Hugging Face name, e.g. model.layers.0.self_attn.q_proj.weight
+  at::Tensor tensor;
+};
+
+/// Names and shapes of all parameters of an architecture, in Hugging Face order (lm_head.weight
+/// only when not tied).
+struct ParameterShape {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+std::vector<ParameterShape> parameter_shapes(const ModelConfig& config);
+
+struct DecoderOptions {
+  bool gradient_checkpointing = true;  // per block; attention's out and lse are kept
+  at::ScalarType compute_dtype =
+      at::kFloat;  // bf16: weights are cast at use, gradients return in their own dtype
+};
+
+class Decoder {
+ public:
+  /// Takes parameters by Hugging Face name (leaf tensors; requires_grad decides what is trained).
+  /// `attention` must outlive the decoder.
+  Decoder(const ModelConfig& config, std::vector<NamedTensor> parameters, Attention& attention,
+          const DecoderOptions& options);
+  ~Decoder();
+
+  const std::vector<NamedTensor>& parameters() const;
+
+  /// Final hidden states (after the last norm), [T, D].
+  at::Tensor hidden_states(const Batch& batch);
+  /// Full logits [T, V] in fp32; for tests and small rows only, nothing in training makes them.
+  at::Tensor logits(const Batch& batch);
+  /// log p of each label, [L] fp32 (fp64 for fp64 models), for the positions whose label is not
+  /// kIgnoreLabel, in order. Head and softmax are fused and chunked: at no time are more than chunk
+  /// x V logits alive.
+  at::Tensor token_logprobs(const Batch& batch);
+  /// Sum of -log p over the labels, a scalar. Same as -token_logprobs().sum(), but its gradient is
+  /// made in the forward pass, so that logits are computed once.
+  at::Tensor negative_log_likelihood_sum(const Batch& batch);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,28 @@
+// Jinja chat templates as transformers renders them. No torch. (Backed by the `minijinja` crate,
+// see rust/.)
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace longspan {
+
+/// Text that a template marked by {% generation %} ... {% endgeneration %}, as byte offsets into
+/// the rendering.
+struct GenerationSpan {
+  size_t begin, end;
+};
+
+struct RenderedChat {
+  std::string text;
+  std::vector<GenerationSpan> generation;
+};
+
+/// Renders like transformers' apply_chat_template(messages, tokenize=False). `variables_json` is a
+/// JSON object with the template's variables: messages, tools, add_generation_prompt, bos_token,
+/// eos_token, enable_thinking, ... Throws UserError with the template's own message for
+/// raise_exception and for syntax errors.
+RenderedChat render_chat_template(std::string_view chat_template, std::string_view variables_json);
+
+}  // namespace longspan

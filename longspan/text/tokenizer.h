@@ -1,0 +1,49 @@
+// Tokenizer of a Hugging Face model folder. No torch. (Backed by the `tokenizers` crate, see
+// rust/.)
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace longspan {
+
+/// Value handle; copies share the loaded tokenizer. Safe to use from several threads.
+class Tokenizer {
+ public:
+  /// Reads tokenizer.json and tokenizer_config.json of a folder. Throws UserError naming the file.
+  static Tokenizer load(const std::string& folder);
+
+  /// Text -> ids. Special tokens in the text are recognised. add_special_tokens as in transformers
+  /// (BOS etc. of the post-processor).
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = false) const;
+  /// Many texts at once, in parallel.
+  std::vector<std::vector<int32_t>> encode_batch(const std::vector<std::string>& texts,
+                                                 bool add_special_tokens = false) const;
+  std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens = false) const;
+  std::optional<int32_t> id_of(std::string_view token) const;
+  int64_t vocab_size() const;  // added tokens included
+
+  /// As tokenizer_config.json names them; nullopt when absent.
+  std::optional<std::string> bos_token() const;
+  std::optional<std::string> eos_token() const;
+  std::optional<std::string> pad_token() const;
+  std::optional<std::string> unk_token() const;
+  /// tokenizer_config.json's chat_template, or chat_template.jinja; nullopt when there is none.
+  std::optional<std::string> chat_template() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// Trains a byte-level BPE tokenizer on text files and writes a Hugging Face tokenizer folder
+/// (tokenizer.json, tokenizer_config.json with the chatml template, special tokens <|endoftext|>,
+/// <|im_start|>, <|im_end|>).
+void train_byte_level_bpe(const std::vector<std::string>& text_files, int64_t vocab_size,
+                          const std::string& output_folder);
+
+}  // namespace longspan

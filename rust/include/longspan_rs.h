@@ -1,0 +1,2 @@
+/* C interface of the Rust archive. */
+#pragma once
