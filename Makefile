@@ -1,29 +1,65 @@
-# make        builds for development          make test   sets up and runs every test
-# make demo   sets up and runs the demo       make lint   formatting and layering
+# make        builds for development          make demo   sets up, then trains on long rows with and without SP
+# make test   sets up and runs every test     make lint   formatting and layering
+# make bench  speed beside the peers          make sanitize   unit tests under ASan and UBSan
 PYTHON ?= python3
 VENV ?= .venv
 BUILD ?= build
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
-BIN := $(VENV)/bin
+BIN := $(abspath $(VENV))/bin
+SAY = @tools/say
 
-.PHONY: all setup build clean
+.PHONY: all setup setup-tests build unit-tests python-tests test demo lint format bench sanitize clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
-	@echo "== Setting up the Python environment in $(VENV) (once; torch is a large download, about 2 minutes)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tools/requirements.txt
+	@tools/setup_environment $(PYTHON) $(VENV) tools/requirements.txt
+	@touch $@
+
+$(VENV)/.ready-tests: $(VENV)/.ready tools/test-requirements.txt
+	@tools/setup_environment $(PYTHON) $(VENV) tools/test-requirements.txt
 	@touch $@
 
 setup: $(VENV)/.ready
+setup-tests: $(VENV)/.ready-tests
+
+CONFIGURE = $(BIN)/cmake -G Ninja -S . -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DPython3_EXECUTABLE=$(BIN)/python \
+  -DCMAKE_C_COMPILER_LAUNCHER=$(BIN)/ccache -DCMAKE_CXX_COMPILER_LAUNCHER=$(BIN)/ccache \
+  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON --log-level=WARNING
 
 $(BUILD)/build.ninja: $(VENV)/.ready
-	@$(BIN)/cmake -S . -B $(BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-	  -DPython3_EXECUTABLE=$(abspath $(BIN))/python -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
-	  -DCMAKE_CXX_COMPILER_LAUNCHER=$(abspath $(BIN))/ccache $(CMAKE_FLAGS)
+	@$(CONFIGURE) -B $(BUILD) $(CMAKE_FLAGS) > /dev/null
 
 build: $(BUILD)/build.ninja
-	@$(BIN)/cmake --build $(BUILD)
+	$(SAY) "Building (about 4 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD)
+
+unit-tests: build
+	$(SAY) "Unit tests (about a minute)" $(BUILD)/unit_tests
+
+python-tests: build setup-tests
+	$(SAY) "Parity and end-to-end tests (about 3 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	  $(BIN)/python -m pytest -q --durations=8 tests
+
+test: unit-tests python-tests
+
+demo: build
+	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python examples/demo.py
+
+lint: $(VENV)/.ready
+	@tools/lint $(BIN)/clang-format
+
+format: $(VENV)/.ready
+	@git ls-files '*.h' '*.cpp' | grep -v third_party | xargs $(BIN)/clang-format -i
+
+bench: build setup-tests
+	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/sft_speed.py
+
+$(BUILD)-sanitize/build.ninja: $(VENV)/.ready
+	@$(CONFIGURE) -B $(BUILD)-sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLONGSPAN_SANITIZE=ON > /dev/null
+
+sanitize: $(BUILD)-sanitize/build.ninja
+	$(SAY) "Building with ASan and UBSan (about 8 minutes)" $(BIN)/cmake --build $(BUILD)-sanitize --target unit_tests
+	$(SAY) "Unit tests under ASan and UBSan" env LSAN_OPTIONS=suppressions=tools/lsan_suppressions.txt \
+	  $(BUILD)-sanitize/unit_tests
 
 clean:
-	rm -rf $(BUILD)
+	rm -rf $(BUILD) $(BUILD)-sanitize

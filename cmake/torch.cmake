@@ -1,8 +1,10 @@
 # libtorch out of the Python environment. find_package(Torch) is not used: on a CUDA build of torch it demands a toolkit.
 find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter)
-execute_process(
-  COMMAND ${Python3_EXECUTABLE} -c "import importlib.util as u, os; s = u.find_spec('torch'); print(os.path.dirname(s.origin) if s else '')"
+if(NOT TORCH_DIR)
+  execute_process(
+    COMMAND ${Python3_EXECUTABLE} -c "import importlib.util as u, os; s = u.find_spec('torch'); print(os.path.dirname(s.origin) if s else '')"
   OUTPUT_VARIABLE TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
 if(NOT TORCH_DIR)
   message(FATAL_ERROR "No torch in ${Python3_EXECUTABLE}. Install it there (pip install torch) or run `make`, which does.")
 endif()
@@ -28,9 +30,11 @@ set_property(TARGET torch_cpu APPEND PROPERTY INTERFACE_LINK_LIBRARIES c10 Threa
 set(CMAKE_BUILD_RPATH ${TORCH_DIR}/lib)
 
 # nlohmann-json: PyPI ships the headers; Debian's are taken where they are.
+if(NOT JSON_DIR)
 execute_process(
   COMMAND ${Python3_EXECUTABLE} -c "import sysconfig, os; p = sysconfig.get_paths(); print(next((d for d in (os.path.join(p['platlib'], 'nlohmann_json', 'include'), os.path.join(p['data'], 'include'), os.path.join(p['purelib'], 'include')) if os.path.exists(os.path.join(d, 'nlohmann', 'json.hpp'))), ''))"
   OUTPUT_VARIABLE JSON_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
 if(NOT JSON_DIR)
   find_path(JSON_DIR nlohmann/json.hpp REQUIRED)
 endif()
