@@ -1,0 +1,220 @@
+// Cuts the blocks of a call into tasks and deals them to threads, the largest first.
+#include "longspan/attention/flash/flash_attention.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "longspan/attention/flash/flash_tasks.h"
+
+namespace longspan::flash {
+namespace {
+
+const Tiles& tiles() {
+  static const Tiles& chosen = []() -> const Tiles& {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (avx512_tiles() && __builtin_cpu_supports("avx512f")) return *avx512_tiles();
+    if (avx2_tiles() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+      return *avx2_tiles();
+#endif
+    return *portable_tiles();
+  }();
+  return chosen;
+}
+
+Strides strides_of(const at::Tensor& x) { return {x.stride(0), x.stride(1)}; }
+
+/// The head dim must be contiguous; tokens and heads may lie anywhere.
+at::Tensor readable(const at::Tensor& x) { return x.stride(2) == 1 ? x : x.contiguous(); }
+
+/// Queries times keys that are seen.
+double cost_of(const Task& task) {
+  if (!task.causal) return double(task.q_length) * task.k_length;
+  double total = 0;
+  for (int64_t i = 0; i < task.q_length; i += kQueryTile) {
+    const int64_t rows = std::min(kQueryTile, task.q_length - i);
+    total += double(rows) * std::clamp<int64_t>(i + rows / 2 + task.offset, 0, task.k_length);
+  }
+  return total;
+}
+
+/// Runs work(i, scratch) for every i on all threads; each takes the next i when it is free.
+void for_each(int64_t count, int64_t scratch_floats,
+              const std::function<void(int64_t, float*)>& work) {
+  std::atomic<int64_t> next{0};
+  const int64_t num_threads = std::min<int64_t>(at::get_num_threads(), count);
+  at::parallel_for(0, num_threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t thread = begin; thread < end; ++thread) {
+      const at::Tensor scratch = at::empty({scratch_floats}, at::kFloat);
+      for (int64_t i = next++; i < count; i = next++) work(i, scratch.mutable_data_ptr<float>());
+    }
+  });
+}
+
+bool keys_overlap(std::vector<Block> blocks) {
+  std::sort(blocks.begin(), blocks.end(),
+            [](const Block& a, const Block& b) { return a.k_begin < b.k_begin; });
+  for (size_t i = 1; i < blocks.size(); ++i)
+    if (blocks[i].k_begin < blocks[i - 1].k_begin + blocks[i - 1].k_length) return true;
+  return false;
+}
+
+/// One task for each key tile of each block, of kv head 0.
+std::vector<Task> key_tiles(const std::vector<Block>& blocks) {
+  std::vector<Task> tasks;
+  for (const Block& block : blocks) {
+    if (block.q_length == 0) continue;
+    for (int64_t key = 0; key < block.k_length; key += kKeyTile) {
+      if (block.causal && key >= block.q_length) break;  // no query sees these keys
+      tasks.push_back({0, block.q_begin, block.q_length, block.k_begin + key,
+                       std::min(kKeyTile, block.k_length - key), -key, block.causal});
+    }
+  }
+  return tasks;
+}
+
+/// Boundaries that cut the tasks into `num_chunks` runs of about equal cost.
+std::vector<size_t> equal_cost_cuts(const std::vector<Task>& tasks, int64_t num_chunks) {
+  std::vector<double> costs(tasks.size());
+  std::transform(tasks.begin(), tasks.end(), costs.begin(), cost_of);
+  const double total = std::accumulate(costs.begin(), costs.end(), 0.0);
+  std::vector<size_t> cuts{0};
+  double so_far = 0;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (so_far >= total * double(cuts.size()) / double(num_chunks)) cuts.push_back(i);
+    so_far += costs[i];
+  }
+  cuts.push_back(tasks.size());
+  return cuts;
+}
+
+/// Into how many runs of keys a kv head is cut, so that no thread is left without work. Each run
+/// but the first costs a buffer of the size of dq, so as few as will do.
+int64_t chunks_for(int64_t num_kv_heads, int64_t num_threads) {
+  if (num_kv_heads % num_threads == 0 || num_kv_heads >= 4 * num_threads) return 1;
+  const int64_t to_divide = num_threads / std::gcd(num_threads, num_kv_heads);
+  return std::min(to_divide,
+                  std::max<int64_t>(2, (2 * num_threads + num_kv_heads - 1) / num_kv_heads));
+}
+
+}  // namespace
+
+bool supports(const at::Tensor& q_TNH) {
+  return q_TNH.is_cpu() && q_TNH.scalar_type() == at::kFloat && q_TNH.size(2) % 16 == 0;
+}
+
+AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
+                        const std::vector<Block>& blocks) {
+  const at::Tensor q = readable(q_in), k = readable(k_in), v = readable(v_in);
+  const int64_t T = q.size(0), N = q.size(1), M = k.size(1), H = q.size(2);
+  AttentionResult result{at::empty({T, N, H}, q.options()), at::empty({N, T}, q.options())};
+
+  std::vector<Task> tasks;
+  int64_t covered = 0;
+  for (const Block& block : blocks) {
+    covered += block.q_length;
+    for (int64_t query = 0; query < block.q_length; query += kQueryTile)
+      for (int64_t head = 0; head < M; ++head)
+        tasks.push_back({head, block.q_begin + query, std::min(kQueryTile, block.q_length - query),
+                         block.k_begin, block.k_length, query, block.causal});
+  }
+  if (covered < T) {  // queries in no block
+    result.out_TNH.zero_();
+    result.lse_NT.fill_(-std::numeric_limits<float>::infinity());
+  }
+  std::stable_sort(tasks.begin(), tasks.end(),
+                   [](const Task& a, const Task& b) { return cost_of(a) > cost_of(b); });
+
+  const Forward call{q.const_data_ptr<float>(),
+                     k.const_data_ptr<float>(),
+                     v.const_data_ptr<float>(),
+                     result.out_TNH.mutable_data_ptr<float>(),
+                     result.lse_NT.mutable_data_ptr<float>(),
+                     strides_of(q),
+                     strides_of(k),
+                     strides_of(v),
+                     T,
+                     N,
+                     M,
+                     H,
+                     static_cast<float>(1.0 / std::sqrt(double(H)))};
+  for_each(int64_t(tasks.size()), tiles().forward_scratch(H, N / M),
+           [&](int64_t i, float* scratch) { tiles().forward(call, tasks[i], scratch); });
+  return result;
+}
+
+AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
+                            const at::Tensor& k_in, const at::Tensor& v_in,
+                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                            const std::vector<Block>& blocks) {
+  const at::Tensor q = readable(q_in), k = readable(k_in), v = readable(v_in),
+                   dout = readable(dout_in);
+  const at::Tensor lse = lse_NT.contiguous();
+  const int64_t T = q.size(0), N = q.size(1), S = k.size(0), M = k.size(1), H = q.size(2);
+  AttentionGradients gradients{at::zeros({T, N, H}, q.options()), at::zeros({S, M, H}, q.options()),
+                               at::zeros({S, M, H}, q.options())};
+  const at::Tensor delta_NT = at::empty({N, T}, q.options());
+  {
+    const at::Tensor out = readable(out_TNH);
+    const float *o = out.const_data_ptr<float>(), *d = dout.const_data_ptr<float>();
+    float* delta = delta_NT.mutable_data_ptr<float>();
+    at::parallel_for(0, T, 256, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t)
+        for (int64_t n = 0; n < N; ++n)
+          delta[n * T + t] = std::inner_product(o + t * out.stride(0) + n * out.stride(1),
+                                                o + t * out.stride(0) + n * out.stride(1) + H,
+                                                d + t * dout.stride(0) + n * dout.stride(1), 0.0f);
+    });
+  }
+
+  const std::vector<Task> key_tasks = key_tiles(blocks);
+  if (key_tasks.empty()) return gradients;
+  // Runs of key tiles that different threads may take at the same time: each adds to a dq of its
+  // own.
+  const int64_t num_chunks = keys_overlap(blocks) ? 1 : chunks_for(M, at::get_num_threads());
+  const std::vector<size_t> cuts = equal_cost_cuts(key_tasks, num_chunks);
+  const int64_t chunks = int64_t(cuts.size()) - 1;
+  std::vector<at::Tensor> dq(chunks);
+  for (int64_t c = 0; c < chunks; ++c)
+    dq[c] = c == 0 ? gradients.dq_TNH : at::zeros_like(gradients.dq_TNH);
+
+  Backward call{q.const_data_ptr<float>(),
+                k.const_data_ptr<float>(),
+                v.const_data_ptr<float>(),
+                dout.const_data_ptr<float>(),
+                lse.const_data_ptr<float>(),
+                delta_NT.const_data_ptr<float>(),
+                nullptr,
+                gradients.dk_SMH.mutable_data_ptr<float>(),
+                gradients.dv_SMH.mutable_data_ptr<float>(),
+                strides_of(q),
+                strides_of(k),
+                strides_of(v),
+                strides_of(dout),
+                T,
+                N,
+                M,
+                H,
+                static_cast<float>(1.0 / std::sqrt(double(H)))};
+  for_each(chunks * M, tiles().backward_scratch(H, N / M), [&](int64_t i, float* scratch) {
+    const int64_t chunk = i / M, head = i % M;
+    Backward mine = call;
+    mine.dq = dq[chunk].mutable_data_ptr<float>();
+    for (size_t t = cuts[chunk]; t < cuts[chunk + 1]; ++t) {
+      Task task = key_tasks[t];
+      task.kv_head = head;
+      tiles().backward(mine, task, scratch);
+    }
+  });
+  for (int64_t c = 1; c < chunks; ++c) gradients.dq_TNH.add_(dq[c]);
+  return gradients;
+}
+
+}  // namespace longspan::flash

@@ -1,0 +1,22 @@
+// Flash attention on the CPU in fp32: the driver over the tile code.
+// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: head dim.
+#pragma once
+
+#include "longspan/attention/block_kernel.h"
+
+namespace longspan::flash {
+
+/// fp32 on the CPU, H a multiple of 16.
+bool supports(const at::Tensor& q_TNH);
+
+/// As BlockKernel::forward.
+AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                        const std::vector<Block>& blocks);
+
+/// As BlockKernel::backward.
+AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                            const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                            const std::vector<Block>& blocks);
+
+}  // namespace longspan::flash

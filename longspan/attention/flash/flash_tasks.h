@@ -1,0 +1,65 @@
+// Interface between the flash attention driver (torch, threads) and its tile code, which is
+// compiled once for each instruction set. Plain C++ on purpose: a template instantiated here with
+// AVX-512 could be the copy that the linker keeps for the whole program. T: query tokens, S: key
+// tokens, N: query heads, M: kv heads, H: head dim, G = N / M.
+#pragma once
+
+#include <stdint.h>
+
+namespace longspan::flash {
+
+/// Rows and columns of a tile of scores. The score tile (kQueryTile x kKeyTile floats, 72 KiB) and
+/// the packed keys and values of a key tile stay in the second-level cache while every query head
+/// of the group passes over them.
+inline constexpr int64_t kQueryTile = 96;
+inline constexpr int64_t kKeyTile = 192;
+
+/// Elements between neighbouring tokens and neighbouring heads; the head dim is contiguous.
+struct Strides {
+  int64_t token, head;
+};
+
+struct Forward {
+  const float *q, *k, *v;
+  float *out, *lse;  // out[T, N, H] contiguous; lse[N, T] contiguous
+  Strides q_strides, k_strides, v_strides;
+  int64_t num_tokens, num_heads, num_kv_heads, head_dim;
+  float scale;
+};
+
+struct Backward {
+  const float *q, *k, *v, *dout, *lse, *delta;  // lse and delta [N, T] contiguous
+  float *dq, *dk, *dv;                          // [T, N, H], [S, M, H] contiguous; added to
+  Strides q_strides, k_strides, v_strides, dout_strides;
+  int64_t num_tokens, num_heads, num_kv_heads, head_dim;
+  float scale;
+};
+
+/// A run of queries against a run of keys; query i of [0, q_length) sees key j iff !causal or j <=
+/// i + offset.
+struct Task {
+  int64_t kv_head;
+  int64_t q_begin, q_length;
+  int64_t k_begin, k_length;
+  int64_t offset;
+  bool causal;
+};
+
+/// Tile code for one instruction set.
+struct Tiles {
+  /// Floats of scratch that one thread needs (64-byte aligned).
+  int64_t (*forward_scratch)(int64_t head_dim, int64_t group);
+  int64_t (*backward_scratch)(int64_t head_dim, int64_t group);
+  /// At most kQueryTile queries of all heads of the group, all keys of the task: writes out and
+  /// lse.
+  void (*forward)(const Forward&, const Task&, float* scratch);
+  /// At most kKeyTile keys, all queries of the task, all heads of the group: adds to dq, dk, dv.
+  void (*backward)(const Backward&, const Task&, float* scratch);
+};
+
+/// Null when the program was built without it.
+const Tiles* avx512_tiles();
+const Tiles* avx2_tiles();
+const Tiles* portable_tiles();
+
+}  // namespace longspan::flash
