@@ -16,19 +16,6 @@
 namespace longspan::flash {
 namespace {
 
-const Tiles& tiles() {
-  static const Tiles& chosen = []() -> const Tiles& {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (avx512_tiles() && __builtin_cpu_supports("avx512f")) return *avx512_tiles();
-    if (avx2_tiles() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-      return *avx2_tiles();
-#endif
-    return *portable_tiles();
-  }();
-  return chosen;
-}
-
 Strides strides_of(const at::Tensor& x) { return {x.stride(0), x.stride(1)}; }
 
 /// The head dim must be contiguous; tokens and heads may lie anywhere.
@@ -106,12 +93,25 @@ int64_t chunks_for(int64_t num_kv_heads, int64_t num_threads) {
 
 }  // namespace
 
+const Tiles& best_tiles() {
+  static const Tiles& chosen = []() -> const Tiles& {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (avx512_tiles() && __builtin_cpu_supports("avx512f")) return *avx512_tiles();
+    if (avx2_tiles() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+      return *avx2_tiles();
+#endif
+    return *portable_tiles();
+  }();
+  return chosen;
+}
+
 bool supports(const at::Tensor& q_TNH) {
   return q_TNH.is_cpu() && q_TNH.scalar_type() == at::kFloat && q_TNH.size(2) % 16 == 0;
 }
 
 AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
-                        const std::vector<Block>& blocks) {
+                        const std::vector<Block>& blocks, const Tiles& tiles) {
   const at::Tensor q = readable(q_in), k = readable(k_in), v = readable(v_in);
   const int64_t T = q.size(0), N = q.size(1), M = k.size(1), H = q.size(2);
   AttentionResult result{at::empty({T, N, H}, q.options()), at::empty({N, T}, q.options())};
@@ -145,15 +145,15 @@ AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at
                      M,
                      H,
                      static_cast<float>(1.0 / std::sqrt(double(H)))};
-  for_each(int64_t(tasks.size()), tiles().forward_scratch(H, N / M),
-           [&](int64_t i, float* scratch) { tiles().forward(call, tasks[i], scratch); });
+  for_each(int64_t(tasks.size()), tiles.forward_scratch(H, N / M),
+           [&](int64_t i, float* scratch) { tiles.forward(call, tasks[i], scratch); });
   return result;
 }
 
 AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
                             const at::Tensor& k_in, const at::Tensor& v_in,
                             const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-                            const std::vector<Block>& blocks) {
+                            const std::vector<Block>& blocks, const Tiles& tiles) {
   const at::Tensor q = readable(q_in), k = readable(k_in), v = readable(v_in),
                    dout = readable(dout_in);
   const at::Tensor lse = lse_NT.contiguous();
@@ -203,14 +203,14 @@ AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
                 M,
                 H,
                 static_cast<float>(1.0 / std::sqrt(double(H)))};
-  for_each(chunks * M, tiles().backward_scratch(H, N / M), [&](int64_t i, float* scratch) {
+  for_each(chunks * M, tiles.backward_scratch(H, N / M), [&](int64_t i, float* scratch) {
     const int64_t chunk = i / M, head = i % M;
     Backward mine = call;
     mine.dq = dq[chunk].mutable_data_ptr<float>();
     for (size_t t = cuts[chunk]; t < cuts[chunk + 1]; ++t) {
       Task task = key_tasks[t];
       task.kv_head = head;
-      tiles().backward(mine, task, scratch);
+      tiles.backward(mine, task, scratch);
     }
   });
   for (int64_t c = 1; c < chunks; ++c) gradients.dq_TNH.add_(dq[c]);

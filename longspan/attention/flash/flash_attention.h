@@ -3,20 +3,24 @@
 #pragma once
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/attention/flash/flash_tasks.h"
 
 namespace longspan::flash {
 
 /// fp32 on the CPU, H a multiple of 16.
 bool supports(const at::Tensor& q_TNH);
 
+/// The fastest tile code that this processor runs.
+const Tiles& best_tiles();
+
 /// As BlockKernel::forward.
 AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                        const std::vector<Block>& blocks);
+                        const std::vector<Block>& blocks, const Tiles& tiles = best_tiles());
 
 /// As BlockKernel::backward.
 AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
                             const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                             const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-                            const std::vector<Block>& blocks);
+                            const std::vector<Block>& blocks, const Tiles& tiles = best_tiles());
 
 }  // namespace longspan::flash

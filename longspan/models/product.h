@@ -1,0 +1,18 @@
+// Matrix products of the model, by the faster of the two libraries that torch brings.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace longspan {
+
+/// a[m, k] b[k, n], any strides, outside autograd.
+///
+/// MKL, which at::mm calls for fp32 on a CPU, uses AVX-512 on Intel's processors only; on AMD's it
+/// runs its AVX2 code at half the rate of oneDNN, which torch brings too. There, fp32 products go
+/// to oneDNN. Everything else is at::mm.
+at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+
+/// c[m, n] += a[m, k] b[k, n] in place. c is contiguous.
+void add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace longspan

@@ -1,0 +1,40 @@
+#include "longspan/models/product.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+namespace longspan {
+
+TEST_CASE("product and add_product_ equal fp64 products for every stride and dtype") {
+  at::manual_seed(1);
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    // Relative to the norm a product of n random terms rounds to about epsilon; times 4 for the
+    // orders of summation.
+    const double tolerance = 4 * (dtype == at::kFloat    ? 1.2e-7
+                                  : dtype == at::kDouble ? 2.3e-16
+                                                         : 7.9e-3);
+    for (const auto& [m, k, n] :
+         {std::tuple{33, 70, 17}, std::tuple{1, 5, 1}, std::tuple{5000, 8, 450}}) {
+      const at::Tensor a = at::randn({m, k}).to(dtype), b = at::randn({k, n}).to(dtype);
+      const at::Tensor want = a.to(at::kDouble).mm(b.to(at::kDouble));
+      const auto error = [&](const at::Tensor& x) {
+        return ((x.to(at::kDouble) - want).norm() / want.norm()).item<double>();
+      };
+      CHECK(error(product(a, b)) < tolerance);
+      CHECK(error(product(a.t().contiguous().t(), b)) < tolerance);
+      CHECK(error(product(a, b.t().contiguous().t())) < tolerance);
+      at::Tensor c = at::zeros({m, n}, a.options());
+      add_product_(c, a, b);
+      CHECK(error(c) < tolerance);
+      add_product_(c, a, b);
+      CHECK(error(c / 2) < tolerance);
+    }
+  }
+}
+
+TEST_CASE("an empty product is empty or zero") {
+  CHECK(product(at::ones({0, 3}), at::ones({3, 2})).sizes() == at::IntArrayRef({0, 2}));
+  CHECK(product(at::ones({2, 0}), at::ones({0, 3})).abs().sum().item<double>() == 0);
+}
+
+}  // namespace longspan
