@@ -31,11 +31,11 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& 
       return std::ssize(rows) < most;
     });
   }
-  reader.finish();
   if (rows.empty()) {
     throw UserError(
         fmt::format("dataset {}: there are no rows in {}", entry.name, entry.files.front()));
   }
+  reader.finish();
   if (entry.num_samples) {
     // All rows in a random order, as often as it takes.
     std::vector<Conversation> sample;
