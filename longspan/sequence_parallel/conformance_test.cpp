@@ -53,24 +53,53 @@ const NamedRow kRows[] = {{"one document", {193}},
                           {"row shorter than P", {2}},
                           {"batch of equal rows", {48, 48, 48}}};
 
-TEST_CASE("conformance: every mode, degree, grouping and packing, fp64, output and gradients") {
-  for (const Heads heads : kHeads) {
+struct Problems {
+  std::vector<std::string> names;
+  std::vector<AttentionCase> cases;
+  std::vector<AttentionSolution> expected;
+
+  void add(Heads heads) {
     for (const NamedRow& row : kRows) {
-      const AttentionCase problem = random_case(row.lengths, heads.num, heads.num_kv, kHeadDim, 7);
-      const AttentionSolution expected = solve_plainly(problem);
-      for (const auto mode : {SequenceParallelMode::kUlysses, SequenceParallelMode::kZigzagRing}) {
-        for (const int P : {1, 2, 3, 4, 8}) {
-          CAPTURE(fmt::format("{} P={} heads {}/{}, {}", name_of(mode), P, heads.num, heads.num_kv,
-                              row.name));
-          if (!can_split(mode, P, heads.num, heads.num_kv)) {
-            CHECK_THROWS_WITH_AS(plan_of(mode, P, heads), doctest::Contains("zigzag-ring"),
-                                 UserError);
-            continue;
-          }
-          check_close(solve_distributed(problem, plan_of(mode, P, heads), at::kDouble), expected,
-                      kTolerance);
+      names.push_back(fmt::format("heads {}/{}, {}", heads.num, heads.num_kv, row.name));
+      cases.push_back(random_case(row.lengths, heads.num, heads.num_kv, kHeadDim, 7));
+      expected.push_back(solve_plainly(cases.back()));
+    }
+  }
+
+  void append(const Problems& other) {
+    names.insert(names.end(), other.names.begin(), other.names.end());
+    cases.insert(cases.end(), other.cases.begin(), other.cases.end());
+    expected.insert(expected.end(), other.expected.begin(), other.expected.end());
+  }
+
+  void check(const ParallelPlan& plan) const {
+    const auto solutions = solve_distributed(cases, plan, at::kDouble);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      CAPTURE(names[i]);
+      check_close(solutions[i], expected[i], kTolerance);
+    }
+  }
+};
+
+TEST_CASE("conformance: every mode, degree, grouping and packing, fp64, output and gradients") {
+  std::vector<Problems> by_heads(std::size(kHeads));
+  for (size_t i = 0; i < by_heads.size(); ++i) by_heads[i].add(kHeads[i]);
+  for (const auto mode : {SequenceParallelMode::kUlysses, SequenceParallelMode::kZigzagRing}) {
+    for (const int P : {1, 2, 3, 4, 8}) {
+      CAPTURE(fmt::format("{} P={}", name_of(mode), P));
+      Problems problems;
+      ParallelPlan plan;
+      for (size_t i = 0; i < by_heads.size(); ++i) {
+        if (P == 1 || can_split(mode, P, kHeads[i].num, kHeads[i].num_kv)) {
+          problems.append(by_heads[i]);
+          plan = plan_of(mode, P, kHeads[i]);
+        } else {
+          CHECK_THROWS_WITH_AS(plan_of(mode, P, kHeads[i]), doctest::Contains("zigzag-ring"),
+                               UserError);
         }
       }
+      // Three ranks split none of these heads by Ulysses, and nothing is left to compare.
+      if (!problems.cases.empty()) problems.check(plan);
     }
   }
 }
@@ -87,22 +116,16 @@ TEST_CASE("conformance: cuts through a group of heads (12 heads of 3 kv heads ov
 }
 
 TEST_CASE("conformance: the composition Ulysses(Ring)") {
-  for (const Heads heads : {Heads{8, 2}, Heads{12, 3}}) {
-    for (const auto& [ring, ulysses] : {std::pair{2, 2}, {2, 4}, {4, 2}, {3, 2}}) {
-      CAPTURE(
-          fmt::format("ring {} ulysses {} heads {}/{}", ring, ulysses, heads.num, heads.num_kv));
-      ParallelPlan plan;
-      plan.world_size = plan.sequence_size = ring * ulysses;
-      plan.ring_size = ring;
-      plan.ulysses_size = ulysses;
-      for (const NamedRow& row : kRows) {
-        CAPTURE(row.name);
-        const AttentionCase problem =
-            random_case(row.lengths, heads.num, heads.num_kv, kHeadDim, 9);
-        check_close(solve_distributed(problem, plan, at::kDouble), solve_plainly(problem),
-                    kTolerance);
-      }
-    }
+  Problems problems;
+  problems.add({8, 2});
+  problems.add({12, 3});
+  for (const auto& [ring, ulysses] : {std::pair{2, 2}, {2, 4}, {4, 2}, {3, 2}}) {
+    CAPTURE(fmt::format("ring {} ulysses {}", ring, ulysses));
+    ParallelPlan plan;
+    plan.world_size = plan.sequence_size = ring * ulysses;
+    plan.ring_size = ring;
+    plan.ulysses_size = ulysses;
+    problems.check(plan);
   }
 }
 
@@ -129,31 +152,30 @@ TEST_CASE("conformance: kept and replayed attention gives the same bits") {
 // returns the same. Ring: (P-1) hops of all kv heads twice, in the forward, in the backward, and
 // once more for the gradients, which are fp32 where the row is bf16.
 TEST_CASE("conformance: bytes sent are those of the formula") {
-  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    const int64_t bytes = c10::elementSize(dtype);
-    const int64_t gradient_bytes = std::max<int64_t>(bytes, 4);
-    for (const Heads heads : kHeads) {
-      const AttentionCase problem =
-          random_case({37, 1, 64, 90, 16}, heads.num, heads.num_kv, kHeadDim, 11);
-      for (const int P : {2, 4, 8}) {
-        CAPTURE(
-            fmt::format("P={} heads {}/{} {}", P, heads.num, heads.num_kv, c10::toString(dtype)));
-        if (heads.num % P == 0) {
-          // With P a multiple of M every rank needs one kv head, else each is M / P apart.
-          const int64_t kv_heads = std::max<int64_t>(heads.num_kv, P);
-          const auto solution =
-              solve_distributed(problem, plan_of(SequenceParallelMode::kUlysses, P, heads), dtype);
-          const int64_t T = solution.num_padded_tokens;
-          CHECK(solution.traffic.all_to_all ==
-                2 * (P - 1) * T / P * (2 * heads.num + 2 * kv_heads) * kHeadDim * bytes);
-          CHECK(solution.traffic.shift == 0);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const int64_t bytes = c10::elementSize(dtype), gradient_bytes = 4;
+    for (const int P : {2, 4, 8}) {
+      CAPTURE(fmt::format("P={} {}", P, c10::toString(dtype)));
+      for (const auto mode : {SequenceParallelMode::kUlysses, SequenceParallelMode::kZigzagRing}) {
+        std::vector<Heads> able;
+        std::vector<AttentionCase> problems;
+        for (const Heads heads : kHeads) {
+          if (!can_split(mode, P, heads.num, heads.num_kv)) continue;
+          able.push_back(heads);
+          problems.push_back(
+              random_case({37, 1, 64, 90, 16}, heads.num, heads.num_kv, kHeadDim, 11));
         }
-        const auto solution =
-            solve_distributed(problem, plan_of(SequenceParallelMode::kZigzagRing, P, heads), dtype);
-        const int64_t T = solution.num_padded_tokens;
-        CHECK(solution.traffic.shift ==
-              (P - 1) * T * 2 * heads.num_kv * kHeadDim * (2 * bytes + gradient_bytes));
-        CHECK(solution.traffic.all_to_all == 0);
+        const auto solutions = solve_distributed(problems, plan_of(mode, P, able[0]), dtype);
+        for (size_t i = 0; i < able.size(); ++i) {
+          const int64_t T = solutions[i].num_padded_tokens, N = able[i].num, M = able[i].num_kv;
+          // Here P and M divide one another: a rank needs one kv head, or its own M / P.
+          const int64_t kv_copies = std::max<int64_t>(M, P);
+          const bool ulysses = mode == SequenceParallelMode::kUlysses;
+          CHECK(solutions[i].traffic.all_to_all ==
+                (ulysses ? 2 * (P - 1) * (T / P) * (2 * N + 2 * kv_copies) * kHeadDim * bytes : 0));
+          CHECK(solutions[i].traffic.shift ==
+                (ulysses ? 0 : (P - 1) * T * 2 * M * kHeadDim * (2 * bytes + gradient_bytes)));
+        }
       }
     }
   }

@@ -50,67 +50,97 @@ AttentionSolution solve_plainly(const AttentionCase& problem) {
   return {out.detach(), q.grad(), k.grad(), v.grad()};
 }
 
-DistributedSolution solve_distributed(const AttentionCase& problem, const ParallelPlan& plan,
-                                      at::ScalarType dtype, bool checkpointing) {
-  DistributedSolution whole;
-  const auto options = problem.q_TNH.options().dtype(dtype);
-  const double unset = std::numeric_limits<double>::quiet_NaN();
-  whole.out_TNH = at::full_like(problem.q_TNH, unset, options);
-  whole.dq_TNH = at::full_like(problem.q_TNH, unset, options);
-  whole.dk_TMH = at::full_like(problem.k_TMH, unset, options);
-  whole.dv_TMH = at::full_like(problem.v_TMH, unset, options);
-  std::mutex mutex;
+namespace {
 
+Traffic difference(const Traffic& after, const Traffic& before) {
+  return {after.all_to_all - before.all_to_all, after.all_gather - before.all_gather,
+          after.reduce_scatter - before.reduce_scatter, after.shift - before.shift,
+          after.sum - before.sum};
+}
+
+void add(Traffic& total, const Traffic& part) { total = difference(total, difference({}, part)); }
+
+DistributedSolution unsolved(const AttentionCase& problem, at::ScalarType dtype) {
+  auto unset = [&](const at::Tensor& x) {
+    return at::full_like(x, std::numeric_limits<double>::quiet_NaN(), x.options().dtype(dtype));
+  };
+  DistributedSolution solution;
+  solution.out_TNH = unset(problem.q_TNH);
+  solution.dq_TNH = unset(problem.q_TNH);
+  solution.dk_TMH = unset(problem.k_TMH);
+  solution.dv_TMH = unset(problem.v_TMH);
+  return solution;
+}
+
+// One rank's part.
+void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParallel& attention,
+                 at::ScalarType dtype, bool checkpointing, std::mutex& mutex,
+                 DistributedSolution& whole) {
+  const TokenOrder order = attention.token_order(problem.packing);
+  const at::Tensor index =
+      at::tensor(at::ArrayRef<int64_t>(order.index), at::TensorOptions(at::kLong));
+  const at::Tensor padding = (index < 0).unsqueeze(-1).unsqueeze(-1);
+  auto share = [&](const at::Tensor& x, double scale_of_padding) {
+    at::Tensor local = x.index_select(0, index.clamp_min(0));
+    return at::where(padding, at::randn_like(local) * scale_of_padding, local).to(dtype);
+  };
+  const at::Tensor q = share(problem.q_TNH, 10).requires_grad_(true);
+  const at::Tensor k = share(problem.k_TMH, 10).requires_grad_(true);
+  const at::Tensor v = share(problem.v_TMH, 10).requires_grad_(true);
+  // The loss does not see padding: its gradient is 0 there.
+  const at::Tensor dout = share(problem.dout_TNH, 0);
+  const Traffic before = mesh.sequence.traffic();
+  auto attend = [&] { return attention.attend(q, k, v, order.packing); };
+  at::Tensor out;
+  if (checkpointing) {
+    KeptAttention kept;
+    {
+      c10::AutoGradMode no_gradients(false);
+      KeepScope keep(kept);
+      attend();
+    }
+    ReplayScope replay(kept);
+    out = attend();
+    TORCH_CHECK(kept.results.empty(), "something kept was not replayed");
+  } else {
+    out = attend();
+  }
+  out.backward(dout);
+
+  const std::lock_guard lock(mutex);
+  add(whole.traffic, difference(mesh.sequence.traffic(), before));
+  whole.num_padded_tokens = order.packing.num_tokens();
+  const at::Tensor real = (index >= 0).nonzero().squeeze(1);
+  const at::Tensor places = index.index_select(0, real);
+  auto put = [&](at::Tensor& x, const at::Tensor& local) {
+    x.index_copy_(0, places, local.detach().index_select(0, real));
+  };
+  put(whole.out_TNH, out);
+  put(whole.dq_TNH, q.grad());
+  put(whole.dk_TMH, k.grad());
+  put(whole.dv_TMH, v.grad());
+}
+
+}  // namespace
+
+std::vector<DistributedSolution> solve_distributed(const std::vector<AttentionCase>& problems,
+                                                   const ParallelPlan& plan, at::ScalarType dtype,
+                                                   bool checkpointing) {
+  std::vector<DistributedSolution> solutions;
+  for (const AttentionCase& problem : problems) solutions.push_back(unsolved(problem, dtype));
+  std::mutex mutex;
   run_ranks(plan, [&](const Mesh& mesh) {
     const auto attention = make_attention(plan, mesh, cpu_block_kernel());
-    const TokenOrder order = attention->token_order(problem.packing);
-    const at::Tensor index =
-        at::tensor(at::ArrayRef<int64_t>(order.index), at::TensorOptions(at::kLong));
-    const at::Tensor padding = (index < 0).unsqueeze(-1).unsqueeze(-1);
-    auto share = [&](const at::Tensor& x, double scale_of_padding) {
-      at::Tensor local = x.index_select(0, index.clamp_min(0));
-      return at::where(padding, at::randn_like(local) * scale_of_padding, local).to(dtype);
-    };
-    const at::Tensor q = share(problem.q_TNH, 10).requires_grad_(true);
-    const at::Tensor k = share(problem.k_TMH, 10).requires_grad_(true);
-    const at::Tensor v = share(problem.v_TMH, 10).requires_grad_(true);
-    // The loss does not see padding: its gradient is 0 there.
-    const at::Tensor dout = share(problem.dout_TNH, 0);
-    at::Tensor out;
-    if (checkpointing) {
-      KeptAttention kept;
-      {
-        c10::AutoGradMode no_gradients(false);
-        KeepScope keep(kept);
-        attention->attend(q, k, v, order.packing);
-      }
-      ReplayScope replay(kept);
-      out = attention->attend(q, k, v, order.packing);
-      TORCH_CHECK(kept.results.empty(), "something kept was not replayed");
-    } else {
-      out = attention->attend(q, k, v, order.packing);
+    for (size_t i = 0; i < problems.size(); ++i) {
+      solve_share(problems[i], mesh, *attention, dtype, checkpointing, mutex, solutions[i]);
     }
-    out.backward(dout);
-
-    const std::lock_guard lock(mutex);
-    const at::Tensor real = (index >= 0).nonzero().squeeze(1);
-    const at::Tensor places = index.index_select(0, real);
-    auto put = [&](at::Tensor& x, const at::Tensor& local) {
-      x.index_copy_(0, places, local.detach().index_select(0, real));
-    };
-    put(whole.out_TNH, out);
-    put(whole.dq_TNH, q.grad());
-    put(whole.dk_TMH, k.grad());
-    put(whole.dv_TMH, v.grad());
-    const Traffic traffic = mesh.sequence.traffic();
-    whole.traffic.all_to_all += traffic.all_to_all;
-    whole.traffic.all_gather += traffic.all_gather;
-    whole.traffic.reduce_scatter += traffic.reduce_scatter;
-    whole.traffic.shift += traffic.shift;
-    whole.traffic.sum += traffic.sum;
-    whole.num_padded_tokens = order.packing.num_tokens();
   });
-  return whole;
+  return solutions;
+}
+
+DistributedSolution solve_distributed(const AttentionCase& problem, const ParallelPlan& plan,
+                                      at::ScalarType dtype, bool checkpointing) {
+  return solve_distributed(std::vector{problem}, plan, dtype, checkpointing)[0];
 }
 
 }  // namespace longspan::testing

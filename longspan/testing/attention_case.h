@@ -38,7 +38,11 @@ struct DistributedSolution : AttentionSolution {
 /// make_attention(plan) over threads: each rank takes its share of the row by token_order (padding
 /// holds large random numbers, which must not matter), attends, runs the backward; the results are
 /// put back in the order of the row. With checkpointing, the forward runs in a KeepScope and is
-/// replayed before the backward. Computes in `dtype`.
+/// replayed before the backward. Computes in `dtype`. Many problems share one session of ranks,
+/// whose start costs more than most of them.
+std::vector<DistributedSolution> solve_distributed(const std::vector<AttentionCase>& problems,
+                                                   const ParallelPlan& plan, at::ScalarType dtype,
+                                                   bool checkpointing = false);
 DistributedSolution solve_distributed(const AttentionCase& problem, const ParallelPlan& plan,
                                       at::ScalarType dtype, bool checkpointing = false);
 
