@@ -100,10 +100,9 @@ Data read_data(const Config& config, Console& console) {
   Data data;
   const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
   const SftEncoder encoder(config, tokenizer);
-  data.train = encoder.encode_all(read_conversations(config, config.dataset));
-  if (!config.eval_dataset.empty()) {
-    data.eval = encoder.encode_all(read_conversations(config, config.eval_dataset));
-  }
+  const RunRows rows = read_run_rows(config);
+  data.train = encoder.encode_all(rows.train);
+  data.eval = encoder.encode_all(rows.eval);
   return data;
 }
 
