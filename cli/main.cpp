@@ -1,1 +1,53 @@
-int main() { return 0; }
+// The program `longspan`: finds the command and runs it. Status 0: done; 1: a mistake that the user
+// can mend, told on stderr in one piece; 2: a defect of the program.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+
+#include "cli/commands.h"
+#include "cli/torch_runtime.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all = {train_command(), init_command(),    tokenizer_command(),
+                                           env_command(),   version_command(), help_command()};
+  return all;
+}
+
+namespace {
+
+int run(Arguments arguments) {
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h") arguments = {"help"};
+  if (arguments[0] == "--version") arguments = {"version"};
+  const std::string name = arguments[0];
+  arguments.erase(arguments.begin());
+  const bool wants_help = std::ranges::find(arguments, "--help") != arguments.end() ||
+                          std::ranges::find(arguments, "-h") != arguments.end();
+  const auto command = std::ranges::find(commands(), name, &Command::name);
+  // help also says which command is nearest to a mistyped one.
+  if (command == commands().end() || wants_help) return help_command().run({name});
+  if (name == "train" || name == "init") require_compiled_torch();
+  return command->run(arguments);
+}
+
+}  // namespace
+
+}  // namespace longspan
+
+int main(int argc, char** argv) {
+  try {
+    return longspan::run({argv + 1, argv + argc});
+  } catch (const longspan::UserError& error) {
+    std::fflush(stdout);
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  } catch (const std::exception& error) {
+    std::fflush(stdout);
+    fmt::print(stderr, "internal error: {}\n", error.what());
+    return 2;
+  }
+}

@@ -45,6 +45,7 @@ class BlockKernel {
   /// Gradients of the blocks given out and lse of the GLOBAL softmax of each query, of which these
   /// blocks may be a part: p = exp(s - lse_global), delta = rowsum(dout * out_global), so that the
   /// gradients of all parts simply add up (FlashAttention-2, arXiv 2307.08691, algorithm 2).
+  /// They are in the dtype of accumulation: fp32 for bf16, else the dtype of q.
   virtual AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
                                       const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                                       const at::Tensor& out_TNH, const at::Tensor& lse_NT,

@@ -1,10 +1,31 @@
 // Files that are whole or absent. No torch.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace longspan {
+
+/// A file being written under a temporary name in its own folder. commit() fsyncs and renames it
+/// over `path`; without a commit the temporary is removed and what was at `path` stays as it was.
+/// All members throw UserError (path, reason, remedy) when the system refuses.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, size_t num_bytes);
+  void commit();
+
+ private:
+  [[noreturn]] void fail(int error) const;
+
+  std::string path_, temporary_;
+  int descriptor_ = -1;
+};
 
 /// Writes to a temporary name in the same folder, fsyncs, renames over `path`. Throws UserError
 /// (path, reason, remedy).

@@ -1,13 +1,28 @@
 // safetensors files: header by JSON, data by mmap.
 #pragma once
 
-#include <map>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "longspan/models/decoder.h"
 
 namespace longspan {
+
+/// One line of a header. Offsets are in bytes from the start of the file.
+struct SafetensorsEntry {
+  std::string name;
+  at::ScalarType dtype;
+  std::vector<int64_t> shape;
+  int64_t begin, end;
+};
+
+/// The header alone, fully checked against the length of the file, in the order of the data.
+/// Throws UserError as read_safetensors does.
+std::vector<SafetensorsEntry> read_safetensors_header(const std::string& path);
 
 /// Tensors of one file, memory-mapped copy-on-write (never written back); they keep the mapping
 /// alive. Throws UserError for a missing, truncated or corrupt file (header size, JSON, offsets,
@@ -16,7 +31,9 @@ std::vector<NamedTensor> read_safetensors(const std::string& path);
 
 /// Writes to a temporary name in the same folder, fsyncs, renames. Throws UserError when the disk
 /// is full or the folder read-only; leaves nothing half-written and an existing file untouched.
-/// metadata: {"format": "pt"}.
-void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
+/// metadata: {"format": "pt"}. Tensors are converted to `dtype` one at a time, if given, and come
+/// from any device.
+void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                       std::optional<at::ScalarType> dtype = std::nullopt);
 
 }  // namespace longspan

@@ -11,8 +11,8 @@
 
 namespace longspan {
 
-/// A collective in flight. wait() returns its result, once; inputs must live until then (they are
-/// held).
+/// A collective in flight. wait() returns its result, once; the inputs are held until then and must
+/// not be written to. Throws CommunicationError (communication_error.h) when a peer is gone.
 class Pending {
  public:
   explicit Pending(std::function<std::vector<at::Tensor>()> finish) : finish_(std::move(finish)) {}
@@ -23,13 +23,15 @@ class Pending {
   std::function<std::vector<at::Tensor>()> finish_;
 };
 
-/// Bytes that this rank sent to OTHER ranks, by collective.
+/// Bytes that this rank sent to OTHER ranks, by collective. sum counts a ring all-reduce,
+/// 2 (P - 1) / P of the tensor's bytes (in fp32 for a bf16 tensor).
 struct Traffic {
   int64_t all_to_all = 0, all_gather = 0, reduce_scatter = 0, shift = 0, sum = 0;
 };
 
 /// Some ranks that communicate. Copies share one process group. A default-constructed group is this
-/// rank alone: every collective is then the identity and sends nothing.
+/// rank alone: every collective is then the identity (the same tensor) and sends nothing. All ranks
+/// of a group start its collectives in the same order; several may be in flight.
 class Group {
  public:
   class Impl;

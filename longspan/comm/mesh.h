@@ -13,8 +13,14 @@ namespace longspan {
 /// WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open MPI, PMI or Slurm.
 struct Rendezvous {
   int rank = 0, world_size = 1, local_rank = 0;
+  int local_world_size = 1;  // processes on this machine
   std::string master_address = "127.0.0.1";
   int master_port = 29500;
+  /// The launcher already serves a key-value store at the master address (torchrun's agent);
+  /// otherwise rank 0 does.
+  bool launcher_hosts_store = false;
+  /// Keeps keys of a restarted job apart from those of its earlier attempts (torchrun).
+  std::string store_prefix;
 };
 
 /// Reads the environment; world_size 1 when no launcher is found. Throws UserError on half-set
@@ -32,8 +38,10 @@ struct Mesh {
   Group ulysses;
 };
 
-/// Connects the ranks (Gloo on CPU, NCCL on CUDA; honours GLOO_SOCKET_IFNAME) and makes the groups.
-/// timeout_seconds bounds every collective (key ddp_timeout).
+/// Connects the ranks (Gloo on CPU, NCCL on CUDA) and makes the groups. Gloo listens on the
+/// interfaces that GLOO_SOCKET_IFNAME names, else on the one that leads to the master address.
+/// timeout_seconds bounds every collective (key ddp_timeout). Throws CommunicationError when the
+/// ranks do not find each other.
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
                int64_t timeout_seconds);
 

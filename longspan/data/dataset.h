@@ -30,6 +30,17 @@ struct Conversation {
 std::vector<Conversation> read_conversations(const Config& config,
                                              const std::string& dataset_names);
 
+/// The rows of a run: `dataset`, and for evaluation either `eval_dataset` or the rows that val_size
+/// sets aside (a seeded choice; both parts stay in the order of the files).
+struct RunRows {
+  std::vector<Conversation> train, eval;
+};
+RunRows read_run_rows(const Config& config);
+
+/// The cheap part of read_run_rows, without reading rows: dataset_info.json, its entries, the
+/// files.
+void check_dataset_files(const Config& config);
+
 /// Turns conversations into ids and labels: template (named, or the model's own chat_template),
 /// loss on answers only, train_on_prompt, mask_history, per-turn truncation to cutoff_len.
 class SftEncoder {

@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
+#include <array>
 #include <vector>
 
 #include "longspan/models/decoder.h"
@@ -14,24 +14,28 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0;
 };
 
+/// Is this parameter decayed? Biases and norm weights are not, by their Hugging Face names, as in
+/// transformers.
+bool is_decayed(const std::string& parameter_name);
+
 class AdamW {
  public:
-  /// Biases and norm weights are not decayed, as in transformers.
+  /// Takes the parameters that require a gradient. First and second moments live in the
+  /// parameter's dtype, on its device.
   AdamW(const std::vector<NamedTensor>& parameters, const AdamWOptions& options);
+  /// One update from the gradients that are there; parameters without one are left alone.
   void step(double learning_rate);
+  /// Drops the gradients; the next backward makes fresh ones.
   void zero_grad();
 
  private:
+  /// Parameters that share a weight decay.
+  struct ParameterGroup {
+    double weight_decay = 0.0;
+    std::vector<at::Tensor> parameters, first_moments, second_moments, steps;
+  };
   AdamWOptions options_;
-  std::vector<at::Tensor> decayed_, undecayed_;
-  std::vector<at::Tensor> first_decayed_, second_decayed_, first_undecayed_, second_undecayed_;
-  std::vector<at::Tensor> steps_decayed_, steps_undecayed_;
+  std::array<ParameterGroup, 2> groups_;
 };
-
-/// sqrt of the sum of squares of all gradients, in fp32 (fp64 for fp64), as
-/// torch.nn.utils.clip_grad_norm_ computes it.
-double global_gradient_norm(const std::vector<NamedTensor>& parameters);
-/// Scales gradients by min(1, max_norm / (norm + 1e-6)).
-void clip_gradients(const std::vector<NamedTensor>& parameters, double norm, double max_norm);
 
 }  // namespace longspan

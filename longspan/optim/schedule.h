@@ -7,8 +7,12 @@
 namespace longspan {
 
 /// Multiplier of learning_rate at optimizer step `step` (0-based). name: linear | cosine | constant
-/// | constant_with_warmup.
+/// | constant_with_warmup. Throws UserError for another name.
 double schedule_factor(const std::string& name, int64_t step, int64_t num_warmup_steps,
                        int64_t num_training_steps);
+
+/// warmup_steps where it is given (> 0), else ceil(warmup_ratio * num_training_steps), as
+/// transformers has it.
+int64_t warmup_steps_of(double warmup_ratio, int64_t warmup_steps, int64_t num_training_steps);
 
 }  // namespace longspan

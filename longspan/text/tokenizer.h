@@ -11,6 +11,13 @@
 
 namespace longspan {
 
+/// A token's place in the text, in bytes. Tokens that share a character share its bytes; some
+/// tokenizers leave the white space before a word out.
+struct EncodedText {
+  std::vector<int32_t> ids;
+  std::vector<size_t> begin, end;
+};
+
 /// Value handle; copies share the loaded tokenizer. Safe to use from several threads.
 class Tokenizer {
  public:
@@ -23,6 +30,8 @@ class Tokenizer {
   /// Many texts at once, in parallel.
   std::vector<std::vector<int32_t>> encode_batch(const std::vector<std::string>& texts,
                                                  bool add_special_tokens = false) const;
+  /// The same with the piece of text that each token stands for.
+  EncodedText encode_with_offsets(std::string_view text, bool add_special_tokens = false) const;
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens = false) const;
   std::optional<int32_t> id_of(std::string_view token) const;
   int64_t vocab_size() const;  // added tokens included

@@ -1,5 +1,9 @@
-// YAML -> JSON text (YAML 1.2 core scalars plus what PyYAML users write: 1e-5, yes stays a string).
-// No torch.
+// YAML -> JSON text. No torch. (Backed by the `serde-saphyr` crate, see rust/.)
+//
+// Scalars: 1.0e-5, 1e-5 and 5.0e-5 are numbers; true, false, yes, no, on, off, y, n in any case are
+// booleans (write "no" in quotes for the word); null, ~ and nothing are null; integers are exact;
+// .inf and .nan, which JSON lacks, stay strings; dates are strings. An empty file is null. A key
+// given twice is an error.
 #pragma once
 
 #include <string>

@@ -1,2 +1,80 @@
-/* C interface of the Rust archive. */
+/* C interface of the Rust archive: tokenizer, chat templates, YAML, pictures, progress bar.
+ *
+ * Every function that can fail returns an LsrStatus and, when it is not LSR_OK, fills *error (to be
+ * freed by lsr_string_free). No panic crosses this border. Text is UTF-8 by pointer and size, not
+ * terminated; invalid UTF-8 is read with U+FFFD in place of each broken part. Handles are opaque;
+ * a tokenizer may be used from several threads, a progress bar from one. */
 #pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+  LSR_OK = 0,
+  LSR_USER_ERROR = 1, /* the user can mend it: *error says what and how */
+  LSR_DEFECT = 2      /* a bug in this archive (a caught panic) */
+} LsrStatus;
+
+typedef struct {
+  const char* data;
+  size_t size;
+} LsrView;
+
+/* Owned by the caller, freed by lsr_string_free / lsr_ids_free. */
+typedef struct {
+  char* data;
+  size_t size;
+} LsrString;
+typedef struct {
+  uint32_t* data;
+  size_t size;
+} LsrIds;
+void lsr_string_free(LsrString text);
+void lsr_ids_free(LsrIds ids);
+
+/* Tokenizer of a Hugging Face folder. */
+typedef struct LsrTokenizer LsrTokenizer;
+LsrStatus lsr_tokenizer_load(LsrView folder, LsrTokenizer** tokenizer, LsrString* error);
+void lsr_tokenizer_free(LsrTokenizer* tokenizer);
+/* JSON object: vocab_size, and bos_token, eos_token, pad_token, unk_token, chat_template where
+ * they are known. */
+LsrStatus lsr_tokenizer_info(const LsrTokenizer* tokenizer, LsrString* json, LsrString* error);
+/* Fills ids[0 .. num_texts). On failure nothing is to be freed. */
+LsrStatus lsr_tokenizer_encode(const LsrTokenizer* tokenizer, const LsrView* texts,
+                               size_t num_texts, bool add_special_tokens, LsrIds* ids,
+                               LsrString* error);
+LsrStatus lsr_tokenizer_decode(const LsrTokenizer* tokenizer, const uint32_t* ids, size_t num_ids,
+                               bool skip_special_tokens, LsrString* text, LsrString* error);
+/* The token's id, or -1. */
+int64_t lsr_tokenizer_id_of(const LsrTokenizer* tokenizer, LsrView token);
+LsrStatus lsr_train_byte_level_bpe(const LsrView* files, size_t num_files, size_t vocab_size,
+                                   LsrView output_folder, LsrString* error);
+
+/* Renders a chat template. `spans` gets a JSON list of [begin, end) byte offsets of the
+ * {% generation %} blocks. */
+LsrStatus lsr_render_chat_template(LsrView chat_template, LsrView variables_json, LsrString* text,
+                                   LsrString* spans, LsrString* error);
+
+LsrStatus lsr_yaml_to_json(LsrView yaml, LsrView file_name, LsrString* json, LsrString* error);
+
+/* `plot_json`: {width, height, panels: [{title, x_label, y_label, curves: [{label, x, y, faint,
+ * dashed}]}]}; null in x or y leaves a gap. */
+LsrStatus lsr_write_plot(LsrView png_path, LsrView plot_json, LsrString* error);
+
+/* A bar on stderr. */
+typedef struct LsrProgress LsrProgress;
+LsrProgress* lsr_progress_new(uint64_t total, uint64_t start);
+void lsr_progress_update(LsrProgress* bar, uint64_t position, LsrView message);
+/* Prints a line to stderr above the bar. */
+void lsr_progress_print(LsrProgress* bar, LsrView line);
+/* Leaves the bar as it stands on the screen and frees it. */
+void lsr_progress_free(LsrProgress* bar);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,29 @@
+// The commands of `longspan`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace longspan {
+
+using Arguments = std::vector<std::string>;
+
+struct Command {
+  std::string name;
+  std::string summary;  // one line of `longspan help`
+  std::string help;     // `longspan help <name>`
+  /// Returns the exit status. Throws UserError.
+  int (*run)(const Arguments& arguments);
+};
+
+Command train_command();
+Command init_command();
+Command tokenizer_command();
+Command env_command();
+Command version_command();
+Command help_command();
+
+/// All of them, in the order in which a new user meets them.
+const std::vector<Command>& commands();
+
+}  // namespace longspan

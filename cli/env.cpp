@@ -1,0 +1,51 @@
+// `longspan env` and `longspan version`.
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/launcher.h"
+#include "cli/torch_runtime.h"
+#include "longspan/comm/cuda.h"
+
+namespace longspan {
+
+namespace {
+
+int show_version(const Arguments&) {
+  fmt::print("longspan {}\n", LONGSPAN_VERSION);
+  return 0;
+}
+
+int show_environment(const Arguments&) {
+  const auto line = [](std::string_view name, const std::string& value) {
+    fmt::print("{:<18} {}\n", name, value);
+  };
+  line("longspan", LONGSPAN_VERSION);
+  line("compiler", fmt::format("{} ({})", __VERSION__, __cplusplus));
+  line("torch", fmt::format("{} in {}", torch_version(), torch_directory()));
+  line("compiled against", fmt::format("torch {}", LONGSPAN_TORCH_VERSION));
+  line("torchrun", find_torchrun().value_or("not found"));
+  line("CPU", fmt::format("{} cores, vector instructions {}", std::thread::hardware_concurrency(),
+                          at::get_cpu_capability()));
+  line("threads", fmt::format("{}", at::get_num_threads()));
+  line("CUDA",
+       cuda_available() ? fmt::format("{} device(s)", load_cuda().num_devices()) : "not available");
+  return 0;
+}
+
+}  // namespace
+
+Command version_command() {
+  return {"version", "print the version", "Prints the version of longspan.\n", show_version};
+}
+
+Command env_command() {
+  return {"env", "print versions and devices, for bug reports",
+          "Prints what longspan runs on: versions, CPU, threads, CUDA. Put it into bug reports.\n",
+          show_environment};
+}
+
+}  // namespace longspan

@@ -1,0 +1,80 @@
+// `longspan init`: a random checkpoint from a config.json.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "longspan/checkpoint/model_folder.h"
+#include "longspan/config/user_error.h"
+#include "longspan/models/model_config.h"
+#include "longspan/text/tokenizer.h"
+
+namespace longspan {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+at::ScalarType dtype_of(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  throw UserError(fmt::format("init: --dtype {}: wanted is float32 or bfloat16", name));
+}
+
+int run(const Arguments& arguments) {
+  const Options options("init", arguments, {"config", "output", "seed", "dtype", "tokenizer"});
+  const std::string output = options.required("output");
+  const at::ScalarType dtype = dtype_of(options.text("dtype").value_or("float32"));
+  const int64_t seed = options.whole_number("seed", 0).value_or(42);
+  const ModelConfig config = load_model_config(options.required("config"));
+
+  std::error_code error;
+  if (fs::exists(output, error) &&
+      !(fs::is_directory(output, error) && fs::is_empty(output, error))) {
+    throw UserError(fmt::format(
+        "init: {} is there already and not an empty folder; nothing was written. Choose another "
+        "--output or remove it.",
+        output));
+  }
+  std::string source = fs::path(options.required("config")).string();
+  if (!fs::is_directory(source, error)) source = fs::path(source).parent_path().string();
+  if (const auto folder = options.text("tokenizer")) {
+    source = *folder;
+    const int64_t vocab_size = Tokenizer::load(source).vocab_size();
+    if (vocab_size > config.vocab_size) {
+      throw UserError(fmt::format(
+          "init: the tokenizer has {} tokens, config.json's vocab_size is {}; it must be at least "
+          "as large",
+          vocab_size, config.vocab_size));
+    }
+  }
+  const std::vector<NamedTensor> parameters =
+      random_parameters(config, static_cast<uint64_t>(seed), dtype);
+  int64_t num_parameters = 0;
+  for (const NamedTensor& parameter : parameters) num_parameters += parameter.tensor.numel();
+  save_model_folder(output, config, parameters, dtype, source.empty() ? "." : source);
+  fmt::print("Made a random {} with {:.1f} million parameters in {}\n", config.model_type,
+             static_cast<double>(num_parameters) / 1e6, output);
+  return 0;
+}
+
+constexpr const char* kHelp =
+    R"(Makes a model folder with random weights, for tests and for training from nothing.
+
+  longspan init --config config.json --output models/small --tokenizer models/my-tokenizer
+
+  --config FILE       config.json of a Hugging Face model (model_type qwen2 or llama), or its folder
+  --output FOLDER     where the model goes; must not exist, or be empty
+  --tokenizer FOLDER  copies the tokenizer files from there (else from beside config.json)
+  --seed N            the same seed gives the same weights on every machine [42]
+  --dtype NAME        float32 or bfloat16 [float32]
+)";
+
+}  // namespace
+
+Command init_command() {
+  return {"init", "make a random model folder from a config.json", kHelp, run};
+}
+
+}  // namespace longspan

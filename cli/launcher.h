@@ -1,0 +1,37 @@
+// Starts the worker processes of `longspan train` through torchrun.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/commands.h"
+#include "longspan/config/config.h"
+
+namespace longspan {
+
+/// How many processes a run has, and where.
+struct LaunchPlan {
+  int num_nodes = 1, node_rank = 0, processes_per_node = 1;
+  std::string master_address = "127.0.0.1";
+  std::optional<int> master_port;  // nullopt: any free one
+
+  int world_size() const { return num_nodes * processes_per_node; }
+};
+
+/// Was this process started by torchrun, mpirun or srun?
+bool is_launched();
+
+/// From the key nproc_per_node and LLaMA-Factory's environment variables: NPROC_PER_NODE, NNODES,
+/// NODE_RANK, MASTER_ADDR, MASTER_PORT. Without either: a process for each GPU, or one. Throws
+/// UserError: not a number, contradictions, several nodes without MASTER_ADDR.
+LaunchPlan make_launch_plan(const Config& config);
+
+/// torchrun of the Python environment whose torch is in use: $TORCHRUN, the one beside that
+/// environment's python, or the first on PATH. nullopt when there is none.
+std::optional<std::string> find_torchrun();
+
+/// Becomes torchrun with `longspan train <arguments>` as its workers. Returns only by throwing
+/// UserError (no torchrun).
+[[noreturn]] void launch(const LaunchPlan& plan, const Arguments& arguments);
+
+}  // namespace longspan

@@ -1,0 +1,74 @@
+#include "cli/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "longspan/config/nearest.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+
+Options::Options(const std::string& command, const Arguments& arguments,
+                 const std::vector<std::string>& names, const std::vector<std::string>& list_names)
+    : command_(command) {
+  std::vector<std::string> known = names;
+  known.insert(known.end(), list_names.begin(), list_names.end());
+  std::vector<std::string>* values = nullptr;
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with("--")) {
+      if (values == nullptr) {
+        throw UserError(fmt::format("{}: {} belongs to no option; see `longspan help {}`", command,
+                                    argument, command));
+      }
+      values->push_back(argument);
+      continue;
+    }
+    const size_t equals = argument.find('=');
+    const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
+    if (std::ranges::find(known, name) == known.end()) {
+      throw UserError(fmt::format("{}: there is no option --{}; the nearest is --{}", command, name,
+                                  nearest_name(name, known)));
+    }
+    values = &values_[name];
+    if (equals != std::string::npos) values->push_back(argument.substr(equals + 1));
+  }
+  for (const auto& [name, given] : values_) {
+    if (given.empty()) throw UserError(fmt::format("{}: --{} has no value", command, name));
+    if (given.size() > 1 && std::ranges::find(names, name) != names.end()) {
+      throw UserError(
+          fmt::format("{}: --{} takes one value, {} were given", command, name, given.size()));
+    }
+  }
+}
+
+std::optional<std::string> Options::text(const std::string& name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? std::nullopt : std::optional(found->second.front());
+}
+
+std::vector<std::string> Options::required_list(const std::string& name) const {
+  const auto found = values_.find(name);
+  if (found == values_.end()) {
+    throw UserError(
+        fmt::format("{}: --{} is missing; see `longspan help {}`", command_, name, command_));
+  }
+  return found->second;
+}
+
+std::string Options::required(const std::string& name) const { return required_list(name).front(); }
+
+std::optional<int64_t> Options::whole_number(const std::string& name, int64_t least) const {
+  const std::optional<std::string> given = text(name);
+  if (!given) return std::nullopt;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(given->data(), given->data() + given->size(), number);
+  if (error != std::errc() || end != given->data() + given->size() || number < least) {
+    throw UserError(fmt::format("{}: --{} {}: wanted is a whole number, at least {}", command_,
+                                name, *given, least));
+  }
+  return number;
+}
+
+}  // namespace longspan

@@ -1,0 +1,32 @@
+// `--name value` options of the small commands.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+
+namespace longspan {
+
+class Options {
+ public:
+  /// Reads `--name value ...` and `--name=value`. Throws UserError: an unknown name (names the
+  /// nearest), a word that belongs to no option, several values where one is wanted.
+  Options(const std::string& command, const Arguments& arguments,
+          const std::vector<std::string>& names, const std::vector<std::string>& list_names = {});
+
+  std::optional<std::string> text(const std::string& name) const;
+  /// Throws UserError when the option is absent.
+  std::string required(const std::string& name) const;
+  std::vector<std::string> required_list(const std::string& name) const;
+  /// Throws UserError when it is not a whole number of at least `least`.
+  std::optional<int64_t> whole_number(const std::string& name, int64_t least) const;
+
+ private:
+  std::string command_;
+  std::map<std::string, std::vector<std::string>> values_;
+};
+
+}  // namespace longspan

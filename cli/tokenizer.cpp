@@ -1,0 +1,42 @@
+// `longspan tokenizer`: trains a byte-level BPE tokenizer.
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "longspan/text/tokenizer.h"
+
+namespace longspan {
+
+namespace {
+
+int run(const Arguments& arguments) {
+  const Options options("tokenizer", arguments, {"vocab-size", "output"}, {"files"});
+  const std::vector<std::string> files = options.required_list("files");
+  const std::string output = options.required("output");
+  options.required("vocab-size");
+  // 256 bytes and three special tokens are always in.
+  train_byte_level_bpe(files, *options.whole_number("vocab-size", 259), output);
+  fmt::print("Trained a tokenizer with {} tokens on {} file{} in {}\n",
+             Tokenizer::load(output).vocab_size(), files.size(), files.size() == 1 ? "" : "s",
+             output);
+  return 0;
+}
+
+constexpr const char* kHelp =
+    R"(Trains a byte-level BPE tokenizer (the kind of Qwen and GPT-2) on text files and writes a Hugging Face
+tokenizer folder with the chatml template.
+
+  longspan tokenizer --files texts/*.txt --vocab-size 4096 --output models/my-tokenizer
+
+  --files FILE ...    UTF-8 text
+  --vocab-size N      number of tokens, at least 259: all bytes and three special tokens
+  --output FOLDER     where tokenizer.json and tokenizer_config.json go
+)";
+
+}  // namespace
+
+Command tokenizer_command() {
+  return {"tokenizer", "train a byte-level BPE tokenizer on text files", kHelp, run};
+}
+
+}  // namespace longspan

@@ -1,0 +1,58 @@
+#include "cli/torch_runtime.h"
+
+#include <fmt/format.h>
+#include <link.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string without_build(const std::string& version) {
+  return version.substr(0, version.find('+'));
+}
+
+}  // namespace
+
+std::string torch_directory() {
+  std::string library;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* found) {
+        if (fs::path(info->dlpi_name).filename() != "libtorch_cpu.so") return 0;
+        *static_cast<std::string*>(found) = info->dlpi_name;
+        return 1;
+      },
+      &library);
+  std::error_code error;
+  return fs::weakly_canonical(library, error).parent_path().parent_path().string();
+}
+
+std::string torch_version() {
+  std::ifstream file(fs::path(torch_directory()) / "version.py");
+  // __version__ = '2.15.0+cpu'
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("__version__")) continue;
+    const size_t begin = line.find_first_of("'\"");
+    if (begin == std::string::npos) continue;
+    return line.substr(begin + 1, line.find_first_of("'\"", begin + 1) - begin - 1);
+  }
+  return "";
+}
+
+void require_compiled_torch() {
+  const std::string running = torch_version();
+  if (running.empty() || without_build(running) == without_build(LONGSPAN_TORCH_VERSION)) return;
+  throw UserError(
+      fmt::format("longspan was compiled against torch {}, but {} holds torch {}. Install that "
+                  "version again, or build longspan anew (`pip install --force-reinstall .`, or "
+                  "`make`).",
+                  LONGSPAN_TORCH_VERSION, torch_directory(), running));
+}
+
+}  // namespace longspan

@@ -1,0 +1,116 @@
+// `longspan train`: checks what can be checked at once, then trains or starts the workers that do.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/launcher.h"
+#include "longspan/checkpoint/model_folder.h"
+#include "longspan/comm/mesh.h"
+#include "longspan/config/config.h"
+#include "longspan/config/user_error.h"
+#include "longspan/data/dataset.h"
+#include "longspan/models/model_config.h"
+#include "longspan/plan/parallel_plan.h"
+#include "longspan/train/agreement.h"
+#include "longspan/train/saving.h"
+#include "longspan/train/trainer.h"
+
+namespace longspan {
+
+namespace {
+
+struct TrainArguments {
+  std::string config_path;
+  std::vector<std::string> overrides;
+};
+
+TrainArguments read_arguments(const Arguments& arguments) {
+  if (arguments.empty() || arguments[0].starts_with("--") ||
+      arguments[0].find('=') != std::string::npos) {
+    throw UserError(
+        "train: the configuration file is missing: longspan train config.yaml [key=value ...]");
+  }
+  return {arguments[0], {arguments.begin() + 1, arguments.end()}};
+}
+
+/// What is the same on all ranks and costs little, before any process is started or memory taken.
+void check_early(const Config& config, int world_size) {
+  check_output_dir(config.output_dir, config.overwrite_output_dir);
+  const ModelConfig model = load_model_config(config.model_name_or_path);
+  std::optional<SequenceParallelMode> mode;
+  if (config.sequence_parallel_mode) {
+    mode = sequence_parallel_mode_from(*config.sequence_parallel_mode);
+  }
+  make_parallel_plan(world_size, config.sequence_parallel_size, mode, model.num_heads,
+                     model.num_kv_heads);
+  check_model_folder(config.model_name_or_path, model);
+  check_dataset_files(config);
+}
+
+int work(const TrainArguments& arguments) {
+  const Rendezvous where = rendezvous_from_environment();
+  Config config;
+  try {
+    config = load_config(arguments.config_path, arguments.overrides);
+  } catch (const UserError& error) {
+    // The ranks cannot agree yet on who speaks. Most mistakes are everyone's: rank 0 says them, and
+    // the launcher ends the others before they repeat it.
+    if (where.rank == 0) throw;
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    throw UserError(fmt::format("rank {}: {}", where.rank, error.what()));
+  }
+  try {
+    return run_training(config, where);
+  } catch (const FailedElsewhere&) {
+    return 1;  // rank 0 says it
+  }
+}
+
+int run(const Arguments& words) {
+  const TrainArguments arguments = read_arguments(words);
+  if (is_launched()) return work(arguments);
+  const Config config = load_config(arguments.config_path, arguments.overrides);
+  const LaunchPlan plan = make_launch_plan(config);
+  check_early(config, plan.world_size());
+  if (plan.world_size() > 1) launch(plan, words);
+  return work(arguments);
+}
+
+constexpr const char* kHelp =
+    R"(Fine-tunes a model on conversations, with the keys of LLaMA-Factory.
+
+  longspan train config.yaml
+  longspan train config.yaml learning_rate=2e-5 output_dir=runs/2
+  longspan train config.yaml --nproc_per_node 2 --sequence_parallel_size 2
+
+A configuration file holds `key: value` lines (YAML, or JSON in a .json file), for example
+
+  model_name_or_path: models/my-model    # a Hugging Face folder
+  dataset: my_data                       # a name in data/dataset_info.json
+  cutoff_len: 32768
+  do_train: true
+  output_dir: runs/1
+  per_device_train_batch_size: 1
+  gradient_accumulation_steps: 8
+  learning_rate: 1.0e-5
+  num_train_epochs: 2
+  nproc_per_node: 2                      # two processes ...
+  sequence_parallel_size: 2              # ... share each row
+
+Several processes are started through torchrun. Started by torchrun, mpirun or srun, longspan joins
+the processes that it finds. Over several machines: set NNODES, NODE_RANK, MASTER_ADDR and
+MASTER_PORT (and NPROC_PER_NODE, or the key nproc_per_node) and type the same on each.
+N processes with sequence_parallel_size P are N/P data-parallel groups of P neighbours.
+
+Keys; in brackets the default:
+)";
+
+}  // namespace
+
+Command train_command() {
+  return {"train", "fine-tune a model: longspan train config.yaml [key=value ...]", kHelp, run};
+}
+
+}  // namespace longspan

@@ -1,0 +1,160 @@
+// T: query tokens, S: key tokens, N: query heads, M: kv heads, G = N / M: query heads of a kv head,
+// H: head dim.
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+
+#include <limits>
+
+#include "longspan/attention/block_kernel.h"
+
+namespace longspan {
+namespace {
+
+// ATen's kernel takes any strides but the innermost.
+at::Tensor dense_heads(const at::Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
+
+// ATen's layout is [batch, head, token, H], with as many key heads as query heads. Grouped-query
+// attention becomes a batch of M attentions of G heads each whose keys have stride 0 over the
+// heads: nothing is repeated in memory. With M = N, or M = 1, a batch of one does, and then ATen's
+// output [1, T, N, H] is already in our layout.
+struct HeadLayout {
+  int64_t num_heads, num_kv_heads;
+  bool one_batch() const { return num_kv_heads == num_heads || num_kv_heads == 1; }
+
+  // [T, N, H] -> [batch, heads, T, H], a view.
+  at::Tensor queries(const at::Tensor& x) const {
+    if (one_batch()) return x.transpose(0, 1).unsqueeze(0);
+    return x.unflatten(1, {num_kv_heads, -1}).permute({1, 2, 0, 3});
+  }
+  // [S, M, H] -> [batch, heads, S, H], a view.
+  at::Tensor keys(const at::Tensor& x) const {
+    const int64_t length = x.size(0), head_dim = x.size(2);
+    if (one_batch()) {
+      return x.transpose(0, 1).unsqueeze(0).expand({1, num_heads, length, head_dim});
+    }
+    return x.transpose(0, 1).unsqueeze(1).expand(
+        {num_kv_heads, num_heads / num_kv_heads, length, head_dim});
+  }
+  // [N, T] -> [batch, heads, T] laid out as ATen expects: heads innermost.
+  at::Tensor lse(const at::Tensor& x) const {
+    return one_batch() ? x.unsqueeze(0) : x.unflatten(0, {num_kv_heads, -1});
+  }
+  // [batch, heads, T, H] -> [T, N, H]: a view if one_batch(), else [T, M, G, H].
+  at::Tensor from_queries(const at::Tensor& x) const {
+    return one_batch() ? x.squeeze(0).transpose(0, 1) : x.permute({2, 0, 1, 3});
+  }
+  at::Tensor lse_from(const at::Tensor& x) const { return x.reshape({num_heads, x.size(-1)}); }
+  // Sums the gradients of a kv head's queries: [batch, heads, S, H] -> [S, M, H].
+  at::Tensor from_keys(const at::Tensor& x) const {
+    if (num_kv_heads == num_heads) return x.squeeze(0).transpose(0, 1);
+    return x.sum(1).transpose(0, 1);
+  }
+};
+
+class CpuKernel : public BlockKernel {
+ public:
+  AttentionResult forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const std::vector<Block>& blocks) const override {
+    const at::Tensor q_TNH = dense_heads(q), k_SMH = dense_heads(k), v_SMH = dense_heads(v);
+    const int64_t T = q_TNH.size(0), N = q_TNH.size(1), H = q_TNH.size(2);
+    const HeadLayout layout{N, k_SMH.size(1)};
+    const at::ScalarType accumulate = at::toOpMathType(q_TNH.scalar_type());
+
+    AttentionResult result;
+    int64_t num_covered = 0;
+    for (const Block& block : blocks) num_covered += block.k_length > 0 ? block.q_length : 0;
+    const bool whole = blocks.size() == 1 && num_covered == T;
+    if (!whole) {
+      result.out_TNH = at::empty({T, N, H}, q_TNH.options());
+      result.lse_NT = at::empty({N, T}, q_TNH.options().dtype(accumulate));
+      if (num_covered < T) {
+        result.out_TNH.zero_();
+        result.lse_NT.fill_(-std::numeric_limits<double>::infinity());
+      }
+    }
+    for (const Block& block : blocks) {
+      if (block.q_length == 0 || block.k_length == 0) continue;
+      auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+          layout.queries(q_TNH.narrow(0, block.q_begin, block.q_length)),
+          layout.keys(k_SMH.narrow(0, block.k_begin, block.k_length)),
+          layout.keys(v_SMH.narrow(0, block.k_begin, block.k_length)), /*dropout_p=*/0.0,
+          block.causal);
+      at::Tensor block_out = layout.from_queries(out);
+      at::Tensor block_lse = layout.lse_from(lse);
+      if (whole) {
+        result.out_TNH = block_out.reshape({T, N, H});
+        result.lse_NT = block_lse;
+      } else {
+        result.out_TNH.narrow(0, block.q_begin, block.q_length).view_as(block_out).copy_(block_out);
+        result.lse_NT.narrow(1, block.q_begin, block.q_length).copy_(block_lse);
+      }
+    }
+    return result;
+  }
+
+  AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse_NT,
+                              const std::vector<Block>& blocks) const override {
+    // ATen adds up gradients in the dtype of q, one term for each 256 queries or 512 keys: in bf16
+    // the error would grow with the length of the row.
+    const at::ScalarType accumulate = at::toOpMathType(q.scalar_type());
+    auto widen = [&](const at::Tensor& x) { return dense_heads(x.to(accumulate)); };
+    const at::Tensor dout_TNH = widen(dout), q_TNH = widen(q), k_SMH = widen(k), v_SMH = widen(v),
+                     out_TNH = widen(out);
+    const int64_t T = q_TNH.size(0), N = q_TNH.size(1), H = q_TNH.size(2);
+    const int64_t S = k_SMH.size(0), M = k_SMH.size(1);
+    const HeadLayout layout{N, M};
+
+    AttentionGradients gradients;
+    const bool whole =
+        blocks.size() == 1 && blocks[0].q_length == T && blocks[0].k_length == S && T > 0 && S > 0;
+    if (!whole) {
+      gradients.dq_TNH = at::zeros({T, N, H}, q_TNH.options());
+      gradients.dk_SMH = at::zeros({S, M, H}, q_TNH.options());
+      gradients.dv_SMH = at::zeros({S, M, H}, q_TNH.options());
+    }
+    for (const Block& block : blocks) {
+      if (block.q_length == 0 || block.k_length == 0) continue;
+      auto queries = [&](const at::Tensor& x) {
+        return layout.queries(x.narrow(0, block.q_begin, block.q_length));
+      };
+      auto keys = [&](const at::Tensor& x) {
+        return layout.keys(x.narrow(0, block.k_begin, block.k_length));
+      };
+      auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          queries(dout_TNH), queries(q_TNH), keys(k_SMH), keys(v_SMH), queries(out_TNH),
+          layout.lse(lse_NT.narrow(1, block.q_begin, block.q_length)), /*dropout_p=*/0.0,
+          block.causal);
+      at::Tensor block_dq = layout.from_queries(dq);
+      if (whole) {
+        gradients = {block_dq.reshape({T, N, H}), layout.from_keys(dk), layout.from_keys(dv)};
+      } else {
+        gradients.dq_TNH.narrow(0, block.q_begin, block.q_length).view_as(block_dq).copy_(block_dq);
+        gradients.dk_SMH.narrow(0, block.k_begin, block.k_length).add_(layout.from_keys(dk));
+        gradients.dv_SMH.narrow(0, block.k_begin, block.k_length).add_(layout.from_keys(dv));
+      }
+    }
+    return gradients;
+  }
+};
+
+}  // namespace
+
+const BlockKernel& cpu_block_kernel() {
+  static const CpuKernel kernel;
+  return kernel;
+}
+
+std::vector<Block> causal_blocks(const Packing& packing) {
+  std::vector<Block> blocks;
+  blocks.reserve(packing.num_documents());
+  for (int64_t document = 0; document < packing.num_documents(); ++document) {
+    blocks.push_back({packing.begin(document), packing.length(document), packing.begin(document),
+                      packing.length(document), true});
+  }
+  return blocks;
+}
+
+}  // namespace longspan

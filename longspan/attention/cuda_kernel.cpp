@@ -1,0 +1,149 @@
+// ATen's flash attention on CUDA. It is reached through the dispatcher, so this file needs nothing
+// of CUDA and is part of the core; the kernels themselves live in torch_cuda.
+// Compiled and linked; not yet run on a GPU.
+// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: head dim.
+#include <ATen/ATen.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/_flash_attention_forward.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+// Where the blocks of one call lie in queries or keys.
+struct Segments {
+  at::Tensor boundaries;  // int32 cu_seqlens on the device
+  at::Tensor index;       // tokens to gather; undefined when they are [0, total) as they are
+  int64_t longest = 0, total = 0;
+
+  Segments(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t num_tokens,
+           at::Device device) {
+    std::vector<int32_t> ends{0};
+    bool in_place = true;
+    for (auto [begin, length] : ranges) {
+      in_place = in_place && begin == total;
+      total += length;
+      longest = std::max(longest, length);
+      ends.push_back(static_cast<int32_t>(total));
+    }
+    boundaries = at::tensor(ends, at::kInt).to(device);
+    if (in_place && total == num_tokens) return;
+    std::vector<int64_t> tokens;
+    tokens.reserve(total);
+    for (auto [begin, length] : ranges) {
+      for (int64_t i = 0; i < length; ++i) tokens.push_back(begin + i);
+    }
+    index = at::tensor(tokens, at::kLong).to(device);
+  }
+
+  at::Tensor gather(const at::Tensor& x, int64_t dim = 0) const {
+    return index.defined() ? x.index_select(dim, index) : x.contiguous();
+  }
+};
+
+struct Call {
+  Segments queries, keys;
+  bool causal;
+};
+
+// The kernel takes one causal flag for all its segments.
+std::vector<Call> calls_of(const std::vector<Block>& blocks, int64_t T, int64_t S,
+                           at::Device device) {
+  std::vector<Call> calls;
+  for (bool causal : {true, false}) {
+    std::vector<std::pair<int64_t, int64_t>> queries, keys;
+    for (const Block& block : blocks) {
+      if (block.causal != causal || block.q_length == 0 || block.k_length == 0) continue;
+      TORCH_CHECK(!causal || block.q_length == block.k_length,
+                  "a causal block is square: this kernel aligns at the bottom right");
+      queries.emplace_back(block.q_begin, block.q_length);
+      keys.emplace_back(block.k_begin, block.k_length);
+    }
+    if (!queries.empty()) {
+      calls.push_back({Segments(queries, T, device), Segments(keys, S, device), causal});
+    }
+  }
+  return calls;
+}
+
+void check_dtype(const at::Tensor& q) {
+  if (q.scalar_type() != at::kBFloat16 && q.scalar_type() != at::kHalf) {
+    throw UserError(
+        fmt::format("Flash attention on CUDA computes in 16 bits, but the model runs in "
+                    "{}. Set bf16: true.",
+                    c10::toString(q.scalar_type())));
+  }
+}
+
+class CudaKernel : public BlockKernel {
+ public:
+  AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                          const std::vector<Block>& blocks) const override {
+    check_dtype(q_TNH);
+    const int64_t T = q_TNH.size(0), N = q_TNH.size(1);
+    AttentionResult result;
+    result.out_TNH = at::zeros_like(q_TNH, at::MemoryFormat::Contiguous);
+    result.lse_NT = at::full({N, T}, -std::numeric_limits<double>::infinity(),
+                             q_TNH.options().dtype(at::kFloat));
+    for (const Call& call : calls_of(blocks, T, k_SMH.size(0), q_TNH.device())) {
+      auto [out, lse, rng_state, unused, mask] = at::_flash_attention_forward(
+          call.queries.gather(q_TNH), call.keys.gather(k_SMH), call.keys.gather(v_SMH),
+          call.queries.boundaries, call.keys.boundaries, call.queries.longest, call.keys.longest,
+          /*dropout_p=*/0.0, call.causal, /*return_debug_mask=*/false);
+      if (!call.queries.index.defined()) return {out, lse};
+      result.out_TNH.index_copy_(0, call.queries.index, out);
+      result.lse_NT.index_copy_(1, call.queries.index, lse);
+    }
+    return result;
+  }
+
+  AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                              const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                              const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                              const std::vector<Block>& blocks) const override {
+    check_dtype(q_TNH);
+    AttentionGradients gradients{at::zeros(q_TNH.sizes(), q_TNH.options().dtype(at::kFloat)),
+                                 at::zeros(k_SMH.sizes(), k_SMH.options().dtype(at::kFloat)),
+                                 at::zeros(v_SMH.sizes(), v_SMH.options().dtype(at::kFloat))};
+    // Without dropout the state of the random generator is read by nobody, but must be a tensor.
+    const at::Tensor rng_state = at::zeros({2}, q_TNH.options().dtype(at::kUInt64));
+    const at::Tensor unused = at::empty({0}, q_TNH.options());
+    for (const Call& call : calls_of(blocks, q_TNH.size(0), k_SMH.size(0), q_TNH.device())) {
+      auto [dq, dk, dv] = at::_flash_attention_backward(
+          call.queries.gather(dout_TNH), call.queries.gather(q_TNH), call.keys.gather(k_SMH),
+          call.keys.gather(v_SMH), call.queries.gather(out_TNH), call.queries.gather(lse_NT, 1),
+          call.queries.boundaries, call.keys.boundaries, call.queries.longest, call.keys.longest,
+          /*dropout_p=*/0.0, call.causal, rng_state, unused);
+      add(gradients.dq_TNH, call.queries, dq);
+      add(gradients.dk_SMH, call.keys, dk);
+      add(gradients.dv_SMH, call.keys, dv);
+    }
+    return gradients;
+  }
+
+ private:
+  static void add(at::Tensor& total, const Segments& segments, const at::Tensor& part) {
+    if (segments.index.defined()) {
+      total.index_add_(0, segments.index, part.to(total.scalar_type()));
+    } else {
+      total.add_(part);
+    }
+  }
+};
+
+}  // namespace
+
+const BlockKernel& cuda_block_kernel() {
+  static const CudaKernel kernel;
+  return kernel;
+}
+
+}  // namespace longspan

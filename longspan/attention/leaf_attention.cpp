@@ -1,0 +1,72 @@
+// T: tokens, N: query heads, M: kv heads, H: head dim.
+#include "longspan/attention/leaf_attention.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <stdexcept>
+
+#include "longspan/attention/kept_attention.h"
+
+namespace longspan {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct LeafState : torch::CustomClassHolder {
+  const BlockKernel* kernel = nullptr;
+  std::vector<Block> blocks;
+};
+
+struct LeafAttention : torch::autograd::Function<LeafAttention> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TMH,
+                            const at::Tensor& v_TMH, c10::intrusive_ptr<LeafState> state) {
+    AttentionResult result = kept_or_computed(
+        [&] { return state->kernel->forward(q_TNH, k_TMH, v_TMH, state->blocks); });
+    ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT});
+    ctx->saved_data["state"] = c10::IValue::make_capsule(state);
+    return result.out_TNH;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list dout) {
+    auto state =
+        c10::static_intrusive_pointer_cast<LeafState>(ctx->saved_data["state"].toCapsule());
+    const variable_list saved = ctx->get_saved_variables();
+    const at::ScalarType dtype = saved[0].scalar_type();
+    AttentionGradients gradients = state->kernel->backward(dout[0], saved[0], saved[1], saved[2],
+                                                           saved[3], saved[4], state->blocks);
+    return {gradients.dq_TNH.to(dtype), gradients.dk_SMH.to(dtype), gradients.dv_SMH.to(dtype), {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
+                          const at::Tensor& k_TMH, const at::Tensor& v_TMH,
+                          const Packing& packing) {
+  TORCH_CHECK(q_TNH.size(0) == packing.num_tokens(), "attention: ", q_TNH.size(0),
+              " tokens, but the packing describes ", packing.num_tokens());
+  auto state = c10::make_intrusive<LeafState>();
+  state->kernel = &kernel;
+  state->blocks = causal_blocks(packing);
+  return LeafAttention::apply(q_TNH, k_TMH, v_TMH, state);
+}
+
+AttentionResult kept_or_computed(const std::function<AttentionResult()>& compute) {
+  if (KeptAttention* replaying = KeptAttention::replaying()) {
+    if (replaying->results.empty()) {
+      throw std::logic_error("a replayed forward calls attention more often than the kept one did");
+    }
+    AttentionResult result = std::move(replaying->results.front());
+    replaying->results.pop_front();
+    return result;
+  }
+  AttentionResult result = compute();
+  if (KeptAttention* keeping = KeptAttention::keeping()) {
+    // Detached: an output gets an autograd node where gradients are on, and that would hold us.
+    keeping->results.push_back({result.out_TNH.detach(), result.lse_NT});
+  }
+  return result;
+}
+
+}  // namespace longspan

@@ -1,0 +1,22 @@
+// Attention on one device, as an autograd function: the leaf of every composition.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/data/packing.h"
+
+namespace longspan {
+
+/// q_TNH, k_TMH, v_TMH -> out_TNH, one causal block for each document. Takes part in KeepScope and
+/// ReplayScope (kept_attention.h).
+at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
+                          const at::Tensor& k_TMH, const at::Tensor& v_TMH, const Packing& packing);
+
+/// For every leaf: the next kept result inside a ReplayScope, else compute(); inside a KeepScope
+/// the result is also kept.
+AttentionResult kept_or_computed(const std::function<AttentionResult()>& compute);
+
+}  // namespace longspan

@@ -1,0 +1,103 @@
+#include "longspan/checkpoint/atomic_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+const char* remedy(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return "Free some space or write to another disk.";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "Choose a folder that you may write to.";
+    case ENOENT:
+    case ENOTDIR:
+      return "Create the folder first.";
+    default:
+      return "Check the disk and the folder.";
+  }
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  // Several processes, and several threads of one, may write to one folder.
+  static std::atomic<unsigned> counter{0};
+  const std::filesystem::path target(path_);
+  temporary_ = (target.parent_path() /
+                fmt::format(".{}.{}-{}.tmp", target.filename().string(), ::getpid(), counter++))
+                   .string();
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail(errno);
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+    ::unlink(temporary_.c_str());
+  }
+}
+
+void AtomicFile::write(const void* data, size_t num_bytes) {
+  const char* cursor = static_cast<const char*>(data);
+  while (num_bytes > 0) {
+    // Linux writes at most 2 GiB a call; less may be written when the disk is nearly full.
+    const ssize_t written =
+        ::write(descriptor_, cursor, std::min<size_t>(num_bytes, size_t{1} << 30));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(errno);
+    if (written == 0) fail(ENOSPC);
+    cursor += written;
+    num_bytes -= static_cast<size_t>(written);
+  }
+}
+
+void AtomicFile::commit() {
+  if (::fsync(descriptor_) != 0) fail(errno);
+  // Delayed allocation may report a full disk only here.
+  if (::close(std::exchange(descriptor_, -1)) != 0 ||
+      ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary_.c_str());
+    fail(error);
+  }
+  // The rename itself survives a power cut only once the folder is on the disk.
+  const auto folder = std::filesystem::path(path_).parent_path();
+  const int folder_descriptor =
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder_descriptor >= 0) {
+    ::fsync(folder_descriptor);
+    ::close(folder_descriptor);
+  }
+}
+
+void AtomicFile::fail(int error) const {
+  throw UserError(
+      fmt::format("Cannot write {}: {}. {}", path_, std::strerror(error), remedy(error)));
+}
+
+void write_file_atomically(const std::string& path, std::string_view content) {
+  AtomicFile file(path);
+  file.write(content.data(), content.size());
+  file.commit();
+}
+
+}  // namespace longspan

@@ -1,0 +1,255 @@
+#include "longspan/checkpoint/model_folder.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/safetensors.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+/// File of each tensor, from the index or the single file's header.
+std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  if (fs::exists(folder / kSingle)) {
+    for (const auto& entry : read_safetensors_header((folder / kSingle).string())) {
+      files[entry.name] = (folder / kSingle).string();
+    }
+    return files;
+  }
+  const std::string index_path = (folder / kIndex).string();
+  if (!fs::exists(index_path)) {
+    const bool pickled = fs::exists(folder / "pytorch_model.bin") ||
+                         fs::exists(folder / "pytorch_model.bin.index.json");
+    throw UserError(fmt::format(
+        "{} has neither {} nor {}. {}", folder.string(), kSingle, kIndex,
+        pickled
+            ? "It has pytorch_model.bin; convert it: load it in transformers and save_pretrained()."
+            : "Check the path, or make a random checkpoint with `longspan init`."));
+  }
+  std::ifstream file(index_path);
+  try {
+    const auto index = nlohmann::json::parse(file);
+    for (const auto& [name, shard] : index.at("weight_map").items()) {
+      const fs::path shard_name(shard.get<std::string>());
+      if (shard_name.has_parent_path()) {
+        throw UserError(fmt::format("{}: shard {} of {} is outside of the folder.", index_path,
+                                    shard_name.string(), name));
+      }
+      files[name] = (folder / shard_name).string();
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(fmt::format("{} is broken: {}.", index_path, error.what()));
+  }
+  return files;
+}
+
+/// Tensors that old or tied checkpoints carry and that are made anew or shared here.
+bool is_redundant(const std::string& name, const ModelConfig& config) {
+  return name.ends_with(".rotary_emb.inv_freq") ||
+         (config.tie_word_embeddings && name == "lm_head.weight");
+}
+
+struct Listing {
+  std::vector<ParameterShape> wanted;
+  /// Shard -> indices into `wanted`.
+  std::map<std::string, std::vector<size_t>> shards;
+};
+
+/// Everything that can be known without reading tensor data.
+Listing check(const std::string& folder, const ModelConfig& config) {
+  Listing listing{parameter_shapes(config), {}};
+  const auto files = files_of_tensors(folder);
+  std::set<std::string> unexpected;
+  for (const auto& [name, file] : files) {
+    if (!is_redundant(name, config)) unexpected.insert(name);
+  }
+  std::map<std::string, std::map<std::string, SafetensorsEntry>> headers;
+  std::vector<std::string> missing;
+  for (size_t i = 0; i < listing.wanted.size(); ++i) {
+    const auto& [name, shape] = listing.wanted[i];
+    unexpected.erase(name);
+    const auto file = files.find(name);
+    if (file == files.end()) {
+      missing.push_back(name);
+      continue;
+    }
+    auto [header, is_new] = headers.try_emplace(file->second);
+    if (is_new) {
+      for (auto& entry : read_safetensors_header(file->second)) {
+        header->second.emplace(entry.name, entry);
+      }
+    }
+    const auto entry = header->second.find(name);
+    if (entry == header->second.end()) {
+      missing.push_back(fmt::format("{} (the index names {})", name, file->second));
+      continue;
+    }
+    if (entry->second.shape != shape) {
+      throw UserError(fmt::format(
+          "{}: {} has shape [{}] but config.json asks for [{}]. The weights and the config do not "
+          "belong together.",
+          file->second, name, fmt::join(entry->second.shape, ", "), fmt::join(shape, ", ")));
+    }
+    if (!at::isFloatingType(entry->second.dtype)) {
+      throw UserError(fmt::format(
+          "{}: {} holds {} numbers; quantized checkpoints cannot be trained. Use the original one.",
+          file->second, name, c10::toString(entry->second.dtype)));
+    }
+    listing.shards[file->second].push_back(i);
+  }
+  const auto complain = [&](const char* what, std::vector<std::string> names) {
+    const size_t num_names = names.size();
+    if (num_names > 3) names.resize(3);
+    throw UserError(
+        fmt::format("{}: {} {} ({}{}). config.json says {}, {} layers{}.", folder, num_names, what,
+                    fmt::join(names, ", "), num_names > 3 ? ", ..." : "", config.architecture,
+                    config.num_layers, config.tie_word_embeddings ? ", tied embeddings" : ""));
+  };
+  if (!missing.empty()) complain("missing tensors", missing);
+  if (!unexpected.empty()) complain("unexpected tensors", {unexpected.begin(), unexpected.end()});
+  return listing;
+}
+
+const char* dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "float32";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    case at::kDouble:
+      return "float64";
+    default:
+      TORCH_CHECK(false, "models are not saved as ", dtype);
+  }
+}
+
+std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
+  auto json = nlohmann::ordered_json::parse(config.json);
+  // transformers 5 writes dtype, 4 writes torch_dtype; both read the latter.
+  const char* key = json.contains("dtype") ? "dtype" : "torch_dtype";
+  if (json.contains("dtype") && json.contains("torch_dtype")) json.erase("torch_dtype");
+  json[key] = dtype_name(dtype);
+  if (!json.contains("architectures")) json["architectures"] = {config.architecture};
+  return json.dump(2) + "\n";
+}
+
+void copy_companions(const fs::path& source, const fs::path& target) {
+  constexpr const char* kNames[] = {"tokenizer.json",
+                                    "tokenizer_config.json",
+                                    "special_tokens_map.json",
+                                    "added_tokens.json",
+                                    "vocab.json",
+                                    "merges.txt",
+                                    "tokenizer.model",
+                                    "chat_template.jinja",
+                                    "chat_template.json",
+                                    "generation_config.json"};
+  for (const char* name : kNames) {
+    std::error_code error;
+    if (!fs::is_regular_file(source / name, error)) continue;
+    if (fs::equivalent(source / name, target / name, error)) continue;
+    std::ifstream file(source / name, std::ios::binary);
+    std::stringstream text;
+    text << file.rdbuf();
+    write_file_atomically((target / name).string(), text.str());
+  }
+}
+
+/// Shards of an earlier save would shadow or confuse the new ones.
+void remove_stale(const fs::path& folder, const std::set<std::string>& written) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool weights = name == kSingle || name == kIndex ||
+                         (name.starts_with("model-") && name.ends_with(".safetensors"));
+    if (weights && !written.contains(name)) fs::remove(entry.path(), error);
+  }
+}
+
+}  // namespace
+
+std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelConfig& config,
+                                         at::ScalarType dtype) {
+  const Listing listing = check(folder, config);
+  std::vector<NamedTensor> parameters;
+  for (const auto& [name, shape] : listing.wanted) parameters.push_back({name, {}});
+  for (const auto& [shard, indices] : listing.shards) {
+    std::map<std::string, at::Tensor> tensors;
+    for (auto& [name, tensor] : read_safetensors(shard)) tensors[name] = tensor;
+    for (const size_t i : indices) {
+      parameters[i].tensor =
+          tensors.at(parameters[i].name).to(dtype, /*non_blocking=*/false, /*copy=*/true);
+    }
+  }
+  return parameters;
+}
+
+void check_model_folder(const std::string& folder, const ModelConfig& config) {
+  check(folder, config);
+}
+
+void save_model_folder(const std::string& folder, const ModelConfig& config,
+                       const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
+                       const std::string& source_folder, int64_t max_shard_bytes) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw UserError(fmt::format("Cannot create {}: {}. Choose a folder that you may write to.",
+                                folder, error.message()));
+  }
+  std::vector<std::vector<NamedTensor>> shards(1);
+  int64_t shard_bytes = 0, total_bytes = 0, total_parameters = 0;
+  for (const auto& parameter : parameters) {
+    const int64_t num_bytes =
+        parameter.tensor.numel() * static_cast<int64_t>(c10::elementSize(dtype));
+    if (shard_bytes + num_bytes > max_shard_bytes && !shards.back().empty()) {
+      shards.emplace_back();
+      shard_bytes = 0;
+    }
+    shards.back().push_back(parameter);
+    shard_bytes += num_bytes;
+    total_bytes += num_bytes;
+    total_parameters += parameter.tensor.numel();
+  }
+
+  const fs::path target(folder);
+  write_file_atomically((target / "config.json").string(), updated_config(config, dtype));
+  if (!source_folder.empty()) copy_companions(source_folder, target);
+  std::set<std::string> written;
+  nlohmann::ordered_json index;
+  index["metadata"] = {{"total_parameters", total_parameters}, {"total_size", total_bytes}};
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name =
+        shards.size() == 1 ? kSingle
+                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    write_safetensors((target / name).string(), shards[i], dtype);
+    written.insert(name);
+    for (const auto& parameter : shards[i]) index["weight_map"][parameter.name] = name;
+  }
+  if (shards.size() > 1) {
+    write_file_atomically((target / kIndex).string(), index.dump(2) + "\n");
+    written.insert(kIndex);
+  }
+  remove_stale(target, written);
+}
+
+}  // namespace longspan

@@ -1,0 +1,65 @@
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "longspan/checkpoint/model_folder.h"
+
+namespace longspan {
+namespace {
+
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a bijection of 64-bit numbers that makes a counter
+/// look random, so that every element can be made on its own.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+/// FNV-1a, so that a tensor's numbers depend on its name and not on its place.
+uint64_t hash(const std::string& name) {
+  uint64_t h = 0xcbf29ce484222325;
+  for (const unsigned char c : name) h = (h ^ c) * 0x100000001b3;
+  return h;
+}
+
+void fill_normal(at::Tensor& tensor, uint64_t key, double standard_deviation) {
+  float* data = tensor.data_ptr<float>();
+  const int64_t numel = tensor.numel();
+  at::parallel_for(0, (numel + 1) / 2, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t pair = begin; pair < end; ++pair) {
+      // Box and Muller: two uniform numbers of 53 bits, the first in (0, 1].
+      const uint64_t counter = key + 2 * static_cast<uint64_t>(pair);
+      const double u = static_cast<double>((mix(counter) >> 11) + 1) * 0x1p-53;
+      const double angle =
+          2 * std::numbers::pi * static_cast<double>(mix(counter + 1) >> 11) * 0x1p-53;
+      const double radius = standard_deviation * std::sqrt(-2 * std::log(u));
+      data[2 * pair] = static_cast<float>(radius * std::cos(angle));
+      if (2 * pair + 1 < numel) data[2 * pair + 1] = static_cast<float>(radius * std::sin(angle));
+    }
+  });
+}
+
+}  // namespace
+
+std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t seed,
+                                           at::ScalarType dtype) {
+  std::vector<NamedTensor> parameters;
+  for (const auto& [name, shape] : parameter_shapes(config)) {
+    at::Tensor tensor;
+    if (name.ends_with("norm.weight")) {
+      tensor = at::ones(shape, at::kFloat);
+    } else if (name.ends_with(".bias")) {
+      tensor = at::zeros(shape, at::kFloat);
+    } else {
+      tensor = at::empty(shape, at::kFloat);
+      fill_normal(tensor, mix(mix(seed) ^ hash(name)), config.initializer_range);
+    }
+    parameters.push_back({name, tensor.to(dtype)});
+  }
+  return parameters;
+}
+
+}  // namespace longspan

@@ -1,0 +1,32 @@
+// What the files of this folder share about c10d, without its headers.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <string>
+
+#include "longspan/comm/group.h"
+#include "longspan/comm/mesh.h"
+
+namespace c10d {
+class Backend;
+class Store;
+}  // namespace c10d
+
+namespace longspan {
+
+/// A group over a c10d backend. `name` appears in messages ("sequence").
+Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name, bool cuda);
+
+/// Gloo's process group among `size` ranks that share the store, over the network interfaces
+/// that GLOO_SOCKET_IFNAME names, else over the address `host` of this machine.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                                    int size, int64_t timeout_seconds,
+                                                    const std::string& host);
+
+/// All groups of one rank of a plan, over a store that all ranks share.
+Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
+                    bool cuda, int64_t timeout_seconds, const std::string& host);
+
+}  // namespace longspan

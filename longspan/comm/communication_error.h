@@ -1,0 +1,17 @@
+// The exception of a collective that could not finish.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace longspan {
+
+/// Another rank has ended, or the connection to it is lost, or it did not answer in time. The
+/// message names this rank and the collective. Not a mistake of this rank's: the rank that ended
+/// first says why.
+class CommunicationError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace longspan

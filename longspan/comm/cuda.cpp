@@ -1,0 +1,76 @@
+#include "longspan/comm/cuda.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+struct Loaded {
+  const CudaEntry* entry = nullptr;
+  std::string reason;
+};
+
+// Beside the program, or in lib/ next to its folder (how `pip install` lays them out).
+std::string shared_object_path() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto folder = program.parent_path();
+  for (const auto& path : {folder / "liblongspan_cuda.so", folder / "../lib/liblongspan_cuda.so"}) {
+    if (std::filesystem::exists(path, error)) return path.string();
+  }
+  return "";
+}
+
+Loaded load() {
+  Loaded loaded;
+  // The driver comes first: without one, torch_cuda's 1 GB is not even mapped.
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) {
+    loaded.reason = "no NVIDIA driver is installed (libcuda.so.1)";
+    return loaded;
+  }
+  const std::string path = shared_object_path();
+  if (path.empty()) {
+    loaded.reason = "this build has no CUDA half (torch was a CPU build when it was made)";
+    return loaded;
+  }
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (library == nullptr) {
+    loaded.reason = dlerror();
+    return loaded;
+  }
+  auto* entry = reinterpret_cast<const CudaEntry* (*)()>(dlsym(library, "longspan_cuda_entry"));
+  if (entry == nullptr) {
+    loaded.reason = path + " has no entry point";
+  } else if (entry()->num_devices() == 0) {
+    loaded.reason = "the NVIDIA driver sees no GPU";
+  } else {
+    loaded.entry = entry();
+  }
+  return loaded;
+}
+
+const Loaded& loaded() {
+  static const Loaded once = load();
+  return once;
+}
+
+}  // namespace
+
+bool cuda_available() { return loaded().entry != nullptr; }
+
+const CudaEntry& load_cuda() {
+  if (loaded().entry == nullptr) {
+    throw UserError(
+        fmt::format("CUDA cannot be used: {}. Run on the CPU instead.", loaded().reason));
+  }
+  return *loaded().entry;
+}
+
+}  // namespace longspan

@@ -1,0 +1,32 @@
+// The CUDA half of the program, a shared object that is loaded only where a GPU is.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+
+namespace c10d {
+class Backend;
+class Store;
+}  // namespace c10d
+
+namespace longspan {
+
+/// What the shared object offers.
+struct CudaEntry {
+  int (*num_devices)();
+  void (*set_device)(int device);
+  /// NCCL's process group among `size` ranks that share the store.
+  c10::intrusive_ptr<c10d::Backend> (*make_backend)(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank, int size, int64_t timeout_seconds);
+};
+
+/// Is there a GPU, and a CUDA build of torch to use it? Loads the shared object on the first call,
+/// which must come before any other use of CUDA through ATen. False where torch is a CPU build,
+/// where no driver is installed, or where the shared object is missing.
+bool cuda_available();
+
+/// The shared object. Throws UserError (with the reason) when cuda_available() is false.
+const CudaEntry& load_cuda();
+
+}  // namespace longspan

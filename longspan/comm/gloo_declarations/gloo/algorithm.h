@@ -1,0 +1,2 @@
+// Named by ProcessGroupGloo.hpp; see ../README.md.
+#pragma once

@@ -1,0 +1,249 @@
+#include "longspan/comm/group.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <atomic>
+#include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "longspan/comm/backend.h"
+#include "longspan/comm/communication_error.h"
+
+namespace longspan {
+namespace {
+
+// Data of any dtype as [rows, bytes of a row]: Gloo knows few dtypes, and moving needs none.
+at::Tensor as_byte_rows(const at::Tensor& contiguous, int64_t rows) {
+  return contiguous.view({-1}).view(at::kByte).view(
+      {rows, rows == 0 ? 1 : static_cast<int64_t>(contiguous.nbytes()) / rows});
+}
+
+// torch renamed these two on the way to 2.15; both names are supported.
+template <typename Backend>
+auto start_all_to_all(Backend& backend, at::Tensor& output, at::Tensor& input,
+                      std::vector<int64_t>& output_rows, std::vector<int64_t>& input_rows) {
+  if constexpr (requires { backend.all_to_all_single(output, input, output_rows, input_rows); }) {
+    return backend.all_to_all_single(output, input, output_rows, input_rows);
+  } else {
+    return backend.alltoall_base(output, input, output_rows, input_rows);
+  }
+}
+
+template <typename Backend>
+auto start_all_gather(Backend& backend, at::Tensor& output, at::Tensor& input) {
+  if constexpr (requires { backend.all_gather_single(output, input); }) {
+    return backend.all_gather_single(output, input);
+  } else {
+    return backend._allgather_base(output, input);
+  }
+}
+
+Pending done(std::vector<at::Tensor> tensors) {
+  return Pending([tensors = std::move(tensors)] { return tensors; });
+}
+
+}  // namespace
+
+class Group::Impl {
+ public:
+  Impl(c10::intrusive_ptr<c10d::Backend> backend, std::string name, bool cuda)
+      : backend_(std::move(backend)),
+        name_(std::move(name)),
+        cuda_(cuda),
+        rank_(backend_->getRank()),
+        size_(backend_->getSize()) {}
+
+  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+  // Runs what starts or finishes a collective; whatever a backend throws becomes our exception.
+  template <typename Step>
+  auto guarded(const char* collective, Step step) -> decltype(step()) {
+    try {
+      return step();
+    } catch (const std::exception& error) {
+      std::string reason = error.what();
+      reason.resize(std::min(reason.size(), reason.find('\n')));
+      throw CommunicationError(
+          fmt::format("Rank {} of {} of the {} group: {} did not finish: {}. Another rank has "
+                      "ended, or the network failed, or a rank took longer than ddp_timeout.",
+                      rank_, size_, name_, collective, reason));
+    }
+  }
+
+  static Pending pending(std::shared_ptr<Impl> self, const char* collective, Works works,
+                         std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs) {
+    return Pending([self, collective, works = std::move(works), inputs = std::move(inputs),
+                    outputs = std::move(outputs)]() mutable {
+      self->guarded(collective, [&] {
+        for (auto& work : works) work->wait();
+      });
+      works.clear();
+      inputs.clear();
+      return std::move(outputs);
+    });
+  }
+
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::string name_;
+  bool cuda_;
+  int rank_, size_;
+  std::atomic<uint32_t> next_tag_{0};
+  std::atomic<int64_t> all_to_all_{0}, all_gather_{0}, reduce_scatter_{0}, shift_{0}, sum_{0};
+};
+
+Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name, bool cuda) {
+  return Group(std::make_shared<Group::Impl>(std::move(backend), std::move(name), cuda));
+}
+
+int Group::rank() const { return impl_ ? impl_->rank_ : 0; }
+int Group::size() const { return impl_ ? impl_->size_ : 1; }
+
+Pending Group::all_to_all(const at::Tensor& x, std::vector<int64_t> send_rows,
+                          std::vector<int64_t> recv_rows) const {
+  if (size() == 1) return done({x});
+  TORCH_CHECK(x.dim() > 0, "all_to_all needs at least one dimension");
+  if (send_rows.empty() && recv_rows.empty()) {
+    TORCH_CHECK(x.size(0) % size() == 0, "all_to_all: ", x.size(0), " rows for ", size(), " ranks");
+    send_rows.assign(size(), x.size(0) / size());
+    recv_rows = send_rows;
+  }
+  TORCH_CHECK(static_cast<int>(send_rows.size()) == size() &&
+                  recv_rows.size() == send_rows.size() &&
+                  std::accumulate(send_rows.begin(), send_rows.end(), int64_t{0}) == x.size(0),
+              "all_to_all: the rows to send do not add up to those of x");
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape[0] = std::accumulate(recv_rows.begin(), recv_rows.end(), int64_t{0});
+  at::Tensor input = x.contiguous();
+  at::Tensor output = at::empty(shape, x.options());
+  const int64_t row_bytes = x[0].numel() * x.element_size();
+  impl_->all_to_all_ += (x.size(0) - send_rows[rank()]) * row_bytes;
+  at::Tensor input_bytes = as_byte_rows(input, x.size(0));
+  at::Tensor output_bytes = as_byte_rows(output, shape[0]);
+  auto work = impl_->guarded("all_to_all", [&] {
+    return start_all_to_all(*impl_->backend_, output_bytes, input_bytes, recv_rows, send_rows);
+  });
+  return Impl::pending(impl_, "all_to_all", {work}, {input}, {output});
+}
+
+Pending Group::all_gather(const at::Tensor& x) const {
+  if (size() == 1) return done({x});
+  at::Tensor input = x.contiguous();
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.at(0) *= size();
+  at::Tensor output = at::empty(shape, x.options());
+  if (output.numel() == 0) return done({output});
+  impl_->all_gather_ += static_cast<int64_t>(input.nbytes()) * (size() - 1);
+  at::Tensor input_bytes = as_byte_rows(input, 1).view({-1});
+  at::Tensor output_bytes = as_byte_rows(output, 1).view({-1});
+  auto work = impl_->guarded(
+      "all_gather", [&] { return start_all_gather(*impl_->backend_, output_bytes, input_bytes); });
+  return Impl::pending(impl_, "all_gather", {work}, {input}, {output});
+}
+
+Pending Group::reduce_scatter(const at::Tensor& x) const {
+  if (size() == 1) return done({x});
+  // An exchange and a sum in rank order: the same bytes as a ring, one rounding for bf16, and a
+  // result that does not depend on who is late.
+  Group self = *this;
+  const int64_t before = impl_->all_to_all_;
+  Pending exchange = all_to_all(x);
+  const int64_t sent = impl_->all_to_all_ - before;
+  impl_->all_to_all_ -= sent;
+  impl_->reduce_scatter_ += sent;
+  return Pending([self, exchange, dtype = x.scalar_type()]() mutable {
+    at::Tensor parts = exchange.wait();
+    std::vector<int64_t> shape = parts.sizes().vec();
+    shape[0] /= self.size();
+    shape.insert(shape.begin(), self.size());
+    const at::ScalarType accumulate = dtype == at::kBFloat16 ? at::kFloat : dtype;
+    return std::vector<at::Tensor>{
+        parts.view(shape).sum(at::IntArrayRef{0}, false, accumulate).to(dtype)};
+  });
+}
+
+Pending Group::shift(const std::vector<at::Tensor>& tensors, int distance) const {
+  const int n = size();
+  if (n == 1 || distance % n == 0) return done(tensors);
+  const int to = ((rank() + distance) % n + n) % n, from = ((rank() - distance) % n + n) % n;
+  std::vector<at::Tensor> inputs, outputs;
+  Impl::Works works;
+  impl_->guarded("shift", [&] {
+    if (impl_->cuda_) impl_->backend_->startCoalescing();
+    for (const at::Tensor& tensor : tensors) {
+      inputs.push_back(tensor.contiguous());
+      outputs.push_back(at::empty(tensor.sizes(), tensor.options()));
+      // Everyone counts alike, so each message has a tag of its own and several shifts can be in
+      // flight.
+      const int tag = static_cast<int>(impl_->next_tag_++ & 0x3fffffff);
+      if (tensor.numel() == 0) continue;
+      impl_->shift_ += static_cast<int64_t>(tensor.nbytes());
+      std::vector<at::Tensor> send{inputs.back()}, receive{outputs.back()};
+      works.push_back(impl_->backend_->send(send, to, tag));
+      works.push_back(impl_->backend_->recv(receive, from, tag));
+    }
+    if (impl_->cuda_) works = {impl_->backend_->endCoalescing()};
+  });
+  return Impl::pending(impl_, "shift", std::move(works), std::move(inputs), std::move(outputs));
+}
+
+Pending Group::sum_async_(at::Tensor x) const {
+  if (size() == 1 || x.numel() == 0) return done({x});
+  // Gloo sums no bf16, and a sum over ranks deserves fp32.
+  const bool widen = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+  at::Tensor work_on = widen ? x.to(at::kFloat).contiguous() : x.contiguous();
+  impl_->sum_ += 2 * static_cast<int64_t>(work_on.nbytes()) * (size() - 1) / size();
+  std::vector<at::Tensor> tensors{work_on};
+  auto work = impl_->guarded("sum", [&] { return impl_->backend_->allreduce(tensors); });
+  Pending sum = Impl::pending(impl_, "sum", {work}, {}, {work_on});
+  return Pending([sum, x]() mutable {
+    at::Tensor result = sum.wait();
+    if (!result.is_same(x)) x.copy_(result);
+    return std::vector<at::Tensor>{x};
+  });
+}
+
+void Group::sum_(at::Tensor x) const { sum_async_(std::move(x)).wait_all(); }
+
+void Group::broadcast_(at::Tensor x, int root) const {
+  if (size() == 1 || x.numel() == 0) return;
+  at::Tensor whole = x.contiguous();
+  std::vector<at::Tensor> tensors{as_byte_rows(whole, 1)};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  options.rootTensor = 0;
+  impl_->guarded("broadcast", [&] { impl_->backend_->broadcast(tensors, options)->wait(); });
+  if (!whole.is_same(x)) x.copy_(whole);
+}
+
+void Group::barrier() const {
+  if (size() == 1) return;
+  impl_->guarded("barrier", [&] { impl_->backend_->barrier()->wait(); });
+}
+
+std::vector<std::string> Group::gather_text(const std::string& text) const {
+  if (size() == 1) return {text};
+  const at::Device device = impl_->cuda_ ? at::Device(at::kCUDA) : at::Device(at::kCPU);
+  at::Tensor lengths =
+      all_gather(at::full({1}, static_cast<int64_t>(text.size()), at::kLong).to(device))
+          .wait()
+          .cpu();
+  const int64_t longest = std::max<int64_t>(1, lengths.max().item<int64_t>());
+  at::Tensor padded = at::zeros({1, longest}, at::kByte);
+  std::copy(text.begin(), text.end(), padded.data_ptr<uint8_t>());
+  at::Tensor all = all_gather(padded.to(device)).wait().cpu();
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < size(); ++rank) {
+    const uint8_t* begin = all.const_data_ptr<uint8_t>() + rank * longest;
+    texts.emplace_back(begin, begin + lengths[rank].item<int64_t>());
+  }
+  return texts;
+}
+
+Traffic Group::traffic() const {
+  if (!impl_) return {};
+  return {impl_->all_to_all_, impl_->all_gather_, impl_->reduce_scatter_, impl_->shift_,
+          impl_->sum_};
+}
+
+}  // namespace longspan

@@ -1,0 +1,144 @@
+#include "longspan/comm/mesh.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "longspan/comm/backend.h"
+#include "longspan/comm/communication_error.h"
+#include "longspan/comm/cuda.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kConnectSeconds = 300;
+
+// The address of this machine on the way to `peer`: connecting a datagram socket sends nothing,
+// but makes the kernel choose an interface. Resolving the own host name instead, as torch does,
+// yields loopback on many machines (Debian's 127.0.1.1), where no other machine can reach it.
+std::string local_address_towards(const std::string& peer, int port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (getaddrinfo(peer.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return "";
+  std::string address;
+  for (addrinfo* at = found; at != nullptr && address.empty(); at = at->ai_next) {
+    const int fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    sockaddr_storage own{};
+    socklen_t length = sizeof(own);
+    char text[INET6_ADDRSTRLEN];
+    if (connect(fd, at->ai_addr, at->ai_addrlen) == 0 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+        getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof(text), nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      address = text;
+    }
+    close(fd);
+  }
+  freeaddrinfo(found);
+  return address;
+}
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
+// The first address of this machine that others can reach; "" when there is none.
+std::string outside_address() {
+  ifaddrs* interfaces = nullptr;
+  std::string address;
+  if (getifaddrs(&interfaces) != 0) return address;
+  for (ifaddrs* at = interfaces; at != nullptr && address.empty(); at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET) continue;
+    if ((at->ifa_flags & IFF_LOOPBACK) != 0 || (at->ifa_flags & IFF_RUNNING) == 0) continue;
+    char text[INET_ADDRSTRLEN];
+    if (getnameinfo(at->ifa_addr, sizeof(sockaddr_in), text, sizeof(text), nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      address = text;
+    }
+  }
+  freeifaddrs(interfaces);
+  return address;
+}
+
+std::string own_address(const Rendezvous& where) {
+  std::string address = local_address_towards(where.master_address, where.master_port);
+  if (address.empty() || is_loopback(address)) {
+    const bool all_here = where.local_world_size >= where.world_size;
+    address = all_here ? "127.0.0.1" : outside_address();
+  }
+  return address.empty() ? "127.0.0.1" : address;
+}
+
+}  // namespace
+
+Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
+                    bool cuda, int64_t timeout_seconds, const std::string& host) {
+  // One of the groups of a kind: `index` tells them apart, `rank_in_group` is the place inside.
+  auto make_group = [&](const char* name, int index, int rank_in_group, int size) {
+    if (size == 1) return Group();
+    auto keys = c10::make_intrusive<c10d::PrefixStore>(fmt::format("{}{}", name, index), store);
+    auto backend = cuda ? load_cuda().make_backend(keys, rank_in_group, size, timeout_seconds)
+                        : make_gloo_backend(keys, rank_in_group, size, timeout_seconds, host);
+    return group_over(std::move(backend), name, cuda);
+  };
+  const int sequence_index = rank / plan.sequence_size, sequence_rank = rank % plan.sequence_size;
+  const int ring_rank = sequence_rank / plan.ulysses_size;
+  const int ulysses_rank = sequence_rank % plan.ulysses_size;
+
+  Mesh mesh;
+  mesh.world = make_group("world", 0, rank, plan.world_size);
+  // Groups of the same ranks are one group: fewer connections.
+  mesh.sequence = plan.data_size == 1
+                      ? mesh.world
+                      : make_group("sequence", sequence_index, sequence_rank, plan.sequence_size);
+  mesh.data = plan.sequence_size == 1
+                  ? mesh.world
+                  : make_group("data", sequence_rank, sequence_index, plan.data_size);
+  mesh.ring = plan.ulysses_size == 1
+                  ? mesh.sequence
+                  : make_group("ring", sequence_index * plan.ulysses_size + ulysses_rank, ring_rank,
+                               plan.ring_size);
+  mesh.ulysses = plan.ring_size == 1
+                     ? mesh.sequence
+                     : make_group("ulysses", sequence_index * plan.ring_size + ring_rank,
+                                  ulysses_rank, plan.ulysses_size);
+  return mesh;
+}
+
+Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
+               int64_t timeout_seconds) {
+  if (plan.world_size == 1) return {};
+  try {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(where.master_port);
+    options.isServer = where.rank == 0 && !where.launcher_hosts_store;
+    options.numWorkers = where.world_size;
+    options.waitWorkers = false;
+    options.timeout = std::chrono::seconds(std::min(timeout_seconds, kConnectSeconds));
+    c10::intrusive_ptr<c10d::Store> store =
+        c10::make_intrusive<c10d::TCPStore>(where.master_address, options);
+    store = c10::make_intrusive<c10d::PrefixStore>(where.store_prefix + "/longspan", store);
+    store->setTimeout(options.timeout);
+    return make_mesh_over(store, where.rank, plan, cuda, timeout_seconds, own_address(where));
+  } catch (const std::exception& error) {
+    std::string reason = error.what();
+    reason.resize(std::min(reason.size(), reason.find('\n')));
+    throw CommunicationError(fmt::format(
+        "Rank {} of {} could not connect to its peers through {}:{}: {}. Check MASTER_ADDR and "
+        "MASTER_PORT (is the port taken by another run?) and, between machines, "
+        "GLOO_SOCKET_IFNAME.",
+        where.rank, where.world_size, where.master_address, where.master_port, reason));
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,125 @@
+// Reading the launcher's environment. No torch.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+
+#include "longspan/comm/mesh.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+std::optional<std::string> text_of(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+std::optional<int> number_of(const char* name) {
+  std::optional<std::string> text = text_of(name);
+  if (!text) return std::nullopt;
+  int number = 0;
+  auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+  if (error != std::errc() || end != text->data() + text->size()) {
+    throw UserError(
+        fmt::format("Environment variable {}={} is not a whole number. Launch through "
+                    "torchrun, mpirun or srun, which set it.",
+                    name, *text));
+  }
+  return number;
+}
+
+int required_number(const char* name, const char* because) {
+  std::optional<int> number = number_of(name);
+  if (!number) {
+    throw UserError(
+        fmt::format("Environment variable {} is set but {} is not. Launch through "
+                    "torchrun, mpirun or srun, which set both, or unset {}.",
+                    because, name, because));
+  }
+  return *number;
+}
+
+// "node[03-07,9],other" -> "node03"
+std::string first_host(const std::string& node_list) {
+  const size_t end = node_list.find_first_of("[,");
+  std::string host = node_list.substr(0, end);
+  if (end != std::string::npos && node_list[end] == '[') {
+    host += node_list.substr(end + 1, node_list.find_first_of("-,]", end) - end - 1);
+  }
+  return host;
+}
+
+}  // namespace
+
+Rendezvous rendezvous_from_environment() {
+  Rendezvous where;
+  const bool has_address = text_of("MASTER_ADDR").has_value();
+  where.master_address = text_of("MASTER_ADDR").value_or(where.master_address);
+  where.master_port = number_of("MASTER_PORT").value_or(where.master_port);
+  const char* launcher = "torchrun";
+  const char* rank_name = "RANK";
+  const char* size_name = "WORLD_SIZE";
+
+  if (number_of("RANK") || number_of("WORLD_SIZE")) {
+    where.rank = required_number("RANK", "WORLD_SIZE");
+    where.world_size = required_number("WORLD_SIZE", "RANK");
+    where.local_rank = number_of("LOCAL_RANK").value_or(where.rank);
+    where.local_world_size = number_of("LOCAL_WORLD_SIZE").value_or(where.world_size);
+    where.launcher_hosts_store = text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    if (where.launcher_hosts_store) {
+      where.store_prefix =
+          "/worker/attempt_" + std::to_string(number_of("TORCHELASTIC_RESTART_COUNT").value_or(0));
+    }
+  } else if (number_of("OMPI_COMM_WORLD_SIZE")) {
+    launcher = "mpirun", rank_name = "OMPI_COMM_WORLD_RANK", size_name = "OMPI_COMM_WORLD_SIZE";
+    where.world_size = *number_of(size_name);
+    where.rank = required_number(rank_name, size_name);
+    where.local_rank = number_of("OMPI_COMM_WORLD_LOCAL_RANK").value_or(where.rank);
+    where.local_world_size = number_of("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(where.world_size);
+  } else if (number_of("SLURM_STEP_ID")) {
+    launcher = "srun", rank_name = "SLURM_PROCID", size_name = "SLURM_NTASKS";
+    if (number_of("SLURM_STEP_NUM_TASKS")) size_name = "SLURM_STEP_NUM_TASKS";
+    where.world_size = required_number(size_name, "SLURM_STEP_ID");
+    where.rank = required_number(rank_name, "SLURM_STEP_ID");
+    where.local_rank = number_of("SLURM_LOCALID").value_or(0);
+    const int nodes =
+        number_of("SLURM_STEP_NUM_NODES").value_or(number_of("SLURM_NNODES").value_or(1));
+    where.local_world_size = nodes > 0 ? (where.world_size + nodes - 1) / nodes : where.world_size;
+    if (!has_address && nodes > 1) {
+      // Rank 0 runs on the first node of the step, which need not be the one srun was typed on.
+      const auto list = text_of("SLURM_STEP_NODELIST");
+      where.master_address =
+          list ? first_host(*list) : text_of("SLURM_LAUNCH_NODE_IPADDR").value_or("127.0.0.1");
+    }
+    if (!text_of("MASTER_PORT")) {  // two jobs may share a node
+      where.master_port = 20000 + number_of("SLURM_JOB_ID").value_or(0) % 10000;
+    }
+  } else if (number_of("PMI_SIZE")) {
+    launcher = "mpirun", rank_name = "PMI_RANK", size_name = "PMI_SIZE";
+    where.world_size = *number_of(size_name);
+    where.rank = required_number(rank_name, size_name);
+    where.local_rank = number_of("MPI_LOCALRANKID").value_or(where.rank);
+    where.local_world_size = number_of("MPI_LOCALNRANKS").value_or(where.world_size);
+  }
+
+  if (where.world_size < 1 || where.rank < 0 || where.rank >= where.world_size) {
+    throw UserError(
+        fmt::format("{}={} and {}={} do not fit: ranks run from 0 to {} - 1. Launch "
+                    "through torchrun, mpirun or srun, which set them.",
+                    rank_name, where.rank, size_name, where.world_size, size_name));
+  }
+  if (!has_address && where.local_world_size < where.world_size &&
+      launcher != std::string("srun")) {
+    throw UserError(fmt::format(
+        "{} started {} processes, {} of them on this machine, but MASTER_ADDR is not set. Set it "
+        "to "
+        "the address of the machine of rank 0 (with Open MPI: mpirun -x MASTER_ADDR=host ...).",
+        launcher, where.world_size, where.local_world_size));
+  }
+  return where;
+}
+
+}  // namespace longspan

@@ -1,0 +1,241 @@
+#include "longspan/config/config.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "longspan/config/keys.h"
+#include "longspan/config/nearest.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+
+namespace {
+
+using nlohmann::json;
+
+/// The smallest configuration that is accepted.
+json least() {
+  return {{"model_name_or_path", "m"}, {"dataset", "d"}, {"output_dir", "o"}, {"do_train", true}};
+}
+
+class File {
+ public:
+  File(const std::string& text, const std::string& ending) {
+    path = (std::filesystem::temp_directory_path() /
+            ("longspan_config_test_" + std::to_string(getpid()) + ending))
+               .string();
+    std::ofstream(path) << text;
+  }
+  ~File() { std::filesystem::remove(path); }
+  std::string path;
+};
+
+Config load(const json& values, const std::vector<std::string>& overrides = {}) {
+  return load_config(File(values.dump(), ".json").path, overrides);
+}
+
+Config load_yaml(const std::string& text) { return load_config(File(text, ".yaml").path, {}); }
+
+/// What the UserError says; empty when none is thrown.
+std::string complaint(json extra, const std::vector<std::string>& overrides = {}) {
+  json values = least();
+  if (!extra.is_null()) values.update(extra);
+  const File file(values.dump(), ".json");
+  try {
+    load_config(file.path, overrides);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+#define CHECK_SAYS(text, part) CHECK_MESSAGE(has(text, part), (text))
+
+}  // namespace
+
+TEST_CASE("config: values of every kind arrive") {
+  json values = least();
+  values.update({{"learning_rate", 1e-5},
+                 {"cutoff_len", 1e3},
+                 {"max_samples", 7},
+                 {"num_train_epochs", 2},
+                 {"save_strategy", false},
+                 {"eval_dataset", nullptr},
+                 {"dataset", {"a", "b"}},
+                 {"sequence_parallel_mode", "zigzag-ring"},
+                 {"template", "qwen"},
+                 {"overwrite_cache", true},
+                 {"report_to", "none"}});
+  const Config config = load(values);
+  CHECK(config.learning_rate == 1e-5);
+  CHECK(config.cutoff_len == 1000);
+  CHECK(config.max_samples == 7);
+  CHECK(config.num_train_epochs == 2.0);
+  CHECK(config.save_strategy == "no");
+  CHECK(config.dataset == "a,b");
+  CHECK(config.sequence_parallel_mode == "zigzag-ring");
+  CHECK(config.chat_template == "qwen");
+  CHECK(config.eval_dataset.empty());
+  CHECK(config.per_device_train_batch_size == Config{}.per_device_train_batch_size);
+}
+
+TEST_CASE("config: overrides win and may mend what the file says") {
+  json values = least();
+  values.update({{"deepspeed", "z3.json"}, {"seed", 1}});
+  const Config config = load(values, {"deepspeed=null", "seed=5", "--max-steps", "-1", "--bf16",
+                                      "--seed", "6", "--learning_rate=0.25", "output_dir=a=b"});
+  CHECK(config.seed == 6);
+  CHECK(config.max_steps == -1);
+  CHECK(config.bf16);
+  CHECK(config.learning_rate == 0.25);
+  CHECK(config.output_dir == "a=b");
+  CHECK_SAYS(complaint({}, {"loud"}), "key=value");
+  CHECK_SAYS(complaint({}, {"=3"}), "no key");
+}
+
+TEST_CASE("config: an unknown key names the nearest one") {
+  CHECK_SAYS(complaint({{"learning_rte", 1}}), "the nearest known key is learning_rate");
+  CHECK_SAYS(complaint({{"lora_rnk", 1}}), "the nearest known key is lora_rank");
+  CHECK_SAYS(complaint({}, {"cutof_len=9"}), "the nearest known key is cutoff_len");
+}
+
+TEST_CASE("config: known keys that are not built are refused by name, their idle values are not") {
+  CHECK_SAYS(complaint({{"deepspeed", "ds_z3.json"}}), "deepspeed: \"ds_z3.json\" is known");
+  CHECK_SAYS(complaint({{"packing", true}}), "packing: true is known but not supported");
+  CHECK_SAYS(complaint({{"report_to", "wandb"}}), "report_to: \"wandb\" is known");
+  CHECK_SAYS(complaint({{"fp16", true}}), "use bf16");
+  CHECK_SAYS(complaint({{"stage", "dpo"}}), "stage: dpo is known but not supported");
+  CHECK_SAYS(complaint({{"finetuning_type", "lora"}}), "finetuning_type: lora is known");
+  CHECK_SAYS(complaint({{"template", "qwen3_nothink"}}), "template: qwen3_nothink is known");
+  CHECK(complaint({{"deepspeed", nullptr},
+                   {"packing", false},
+                   {"report_to", {"none"}},
+                   {"resume_from_checkpoint", nullptr},
+                   {"optim", "adamw_torch"},
+                   {"lora_rank", 8},
+                   {"dataloader_num_workers", 4},
+                   {"average_tokens_across_devices", true},
+                   {"trust_remote_code", true}}) == "");
+  CHECK_SAYS(complaint({{"average_tokens_across_devices", false}}), "is known but not supported");
+}
+
+TEST_CASE("config: types and ranges, all problems at once") {
+  CHECK_SAYS(complaint({{"learning_rate", "fast"}}),
+             "learning_rate: \"fast\" was given; wanted is a number, at least 0");
+  CHECK_SAYS(complaint({{"bf16", "yes"}}), "wanted is true or false");
+  CHECK_SAYS(complaint({{"cutoff_len", 2.5}}), "wanted is a whole number, at least 1");
+  CHECK_SAYS(complaint({{"cutoff_len", 0}}), "at least 1");
+  CHECK_SAYS(complaint({{"num_train_epochs", 0}}), "a number above 0");
+  CHECK_SAYS(complaint({{"warmup_ratio", 1.5}}), "at most 1");
+  CHECK_SAYS(complaint({{"output_dir", 3}}), "wanted is text");
+  CHECK_SAYS(complaint({{"save_strategy", "never"}}), "one of: no, steps, epoch");
+  CHECK_SAYS(complaint({{"seed", {1, 2}}}), "[1,2] was given");
+  CHECK_SAYS(complaint({{"seed", 18446744073709551615ull}}), "wanted is a whole number");
+  const std::string both = complaint({{"seed", "x"}, {"bf16", 1}});
+  CHECK_SAYS(both, "2 problems");
+  CHECK_SAYS(both, "seed: ");
+  CHECK_SAYS(both, "bf16: ");
+}
+
+TEST_CASE("config: what keys demand of each other") {
+  for (const char* key : {"model_name_or_path", "dataset", "output_dir"}) {
+    CHECK_SAYS(complaint({{key, nullptr}}), std::string(key) + " is missing");
+  }
+  CHECK_SAYS(complaint({{"do_train", false}}), "do_train must be true");
+  CHECK_SAYS(complaint({{"warmup_ratio", 0.1}, {"warmup_steps", 2}}), "keep one");
+  CHECK_SAYS(complaint({{"max_steps", 0}}), "max_steps");
+  CHECK_SAYS(complaint({{"mask_history", true}, {"train_on_prompt", true}}), "keep one");
+  CHECK_SAYS(complaint({{"eval_strategy", "steps"}}), "nothing to evaluate on");
+  CHECK_SAYS(complaint({{"val_size", 0.1}}), "nothing evaluates");
+  CHECK_SAYS(complaint({{"val_size", 1.5}, {"do_eval", true}}), "whole number of rows");
+  CHECK_SAYS(complaint({{"val_size", 0.1}, {"eval_dataset", "e"}, {"do_eval", true}}), "keep one");
+  CHECK_SAYS(complaint({{"eval_steps", 5}}), "without eval_strategy: steps");
+  CHECK(complaint({{"val_size", 0.1}, {"eval_strategy", "steps"}, {"eval_steps", 5}}) == "");
+}
+
+TEST_CASE("config: files that cannot be read") {
+  CHECK_THROWS_WITH_AS(load_config("/nowhere/x.yaml", {}),
+                       "cannot read the configuration file /nowhere/x.yaml: No such file or "
+                       "directory",
+                       UserError);
+  CHECK_THROWS_AS(load_config(std::filesystem::temp_directory_path().string(), {}), UserError);
+  const File broken("{\"a\": 1,\n\"b\": }\n", ".json");
+  try {
+    load_config(broken.path, {});
+    FAIL("nothing was thrown");
+  } catch (const UserError& error) {
+    CHECK_SAYS(std::string(error.what()), broken.path + ", line 2: broken JSON: syntax error");
+  }
+  CHECK_THROWS_AS(load_yaml("- a\n- b\n"), UserError);
+}
+
+TEST_CASE("config: LLaMA-Factory's own example loads but for the line about DeepSpeed") {
+  const std::string example =
+      "### model\nmodel_name_or_path: Qwen/Qwen2.5-3B-Instruct\ntrust_remote_code: true\n\n"
+      "### method\nstage: sft\ndo_train: true\nfinetuning_type: full\n"
+      "deepspeed: examples/deepspeed/ds_z3_config.json  # choices: [ds_z0_config.json]\n\n"
+      "### dataset\ndataset: identity,alpaca_en_demo\ntemplate: qwen\ncutoff_len: 2048\n"
+      "max_samples: 1000\npreprocessing_num_workers: 16\ndataloader_num_workers: 4\n\n"
+      "### output\noutput_dir: saves/qwen/full/sft\nlogging_steps: 10\nsave_steps: 500\n"
+      "plot_loss: true\noverwrite_output_dir: true\nsave_only_model: false\n"
+      "report_to: none  # choices: [none, wandb, tensorboard, swanlab, mlflow]\n\n"
+      "### train\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 2\n"
+      "learning_rate: 1.0e-5\nnum_train_epochs: 3.0\nlr_scheduler_type: cosine\n"
+      "warmup_ratio: 0.1\nbf16: true\nddp_timeout: 180000000\nresume_from_checkpoint: null\n";
+  try {
+    load_yaml(example);
+    FAIL("nothing was thrown");
+  } catch (const UserError& error) {
+    CHECK_SAYS(std::string(error.what()), "deepspeed: ");
+    CHECK_FALSE(has(error.what(), "problems"));
+  }
+  const size_t line = example.find("deepspeed");
+  const Config config =
+      load_yaml(example.substr(0, line) + example.substr(example.find('\n', line)));
+  CHECK(config.learning_rate == 1e-5);
+  CHECK(config.lr_scheduler_type == "cosine");
+  CHECK(config.ddp_timeout == 180000000);
+}
+
+TEST_CASE("config: the tables are sound") {
+  std::set<std::string_view> names;
+  const auto add = [&](std::string_view name) { CHECK_MESSAGE(names.insert(name).second, name); };
+  for (const KeySection& section : key_sections()) {
+    for (const Key& key : section.keys) {
+      add(key.name);
+      CHECK_FALSE(key.help.empty());
+    }
+  }
+  for (const IdleKey& key : idle_keys()) add(key.name);
+  for (const UnbuiltKey& key : unbuilt_keys()) add(key.name);
+  // Every default is itself accepted, so that writing it down changes nothing.
+  json defaults = least();
+  for (const KeyDescription& key : describe_keys()) {
+    if (key.default_value.empty() || defaults.contains(key.name)) continue;
+    const json value =
+        json::accept(key.default_value) ? json::parse(key.default_value) : json(key.default_value);
+    defaults[key.name] = value;
+  }
+  CHECK_NOTHROW(load(defaults));
+}
+
+TEST_CASE("edit_distance: insert, drop, replace, swap") {
+  CHECK(edit_distance("seed", "seed") == 0);
+  CHECK(edit_distance("sed", "seed") == 1);
+  CHECK(edit_distance("seeed", "seed") == 1);
+  CHECK(edit_distance("seex", "seed") == 1);
+  CHECK(edit_distance("sede", "seed") == 1);
+  CHECK(edit_distance("", "seed") == 4);
+  CHECK(nearest_name("warmup_step", {"seed", "warmup_ratio", "warmup_steps"}) == "warmup_steps");
+}
+
+}  // namespace longspan

@@ -1,0 +1,70 @@
+// The table of keys in words.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <type_traits>
+
+#include "longspan/config/keys.h"
+
+namespace longspan {
+
+namespace {
+
+std::string shown(const std::string& value) { return value; }
+std::string shown(bool value) { return value ? "true" : "false"; }
+std::string shown(int64_t value) { return std::to_string(value); }
+std::string shown(int value) { return std::to_string(value); }
+std::string shown(double value) { return fmt::format("{}", value); }
+template <class T>
+std::string shown(const std::optional<T>& value) {
+  return value ? shown(*value) : "";
+}
+
+template <class T>
+struct Plain {
+  using Type = T;
+};
+template <class T>
+struct Plain<std::optional<T>> {
+  using Type = T;
+};
+
+}  // namespace
+
+std::string what_is_wanted(const Key& key) {
+  if (!key.choices.empty()) {
+    return fmt::format("{}{}", key.choices.size() > 1 ? "one of: " : "",
+                       fmt::join(key.choices, ", "));
+  }
+  std::string kind = std::visit(
+      [](auto member) -> std::string {
+        using Value = typename Plain<
+            std::remove_reference_t<decltype(std::declval<Config&>().*member)>>::Type;
+        if constexpr (std::is_same_v<Value, std::string>) return "text";
+        if constexpr (std::is_same_v<Value, bool>) return "true or false";
+        if constexpr (std::is_same_v<Value, double>) return "a number";
+        return "a whole number";
+      },
+      key.field);
+  if (std::isfinite(key.least)) {
+    kind += fmt::format("{} {}", key.above_least ? " above" : ", at least", key.least);
+  }
+  if (std::isfinite(key.most)) kind += fmt::format(", at most {}", key.most);
+  return kind;
+}
+
+std::vector<KeyDescription> describe_keys() {
+  const Config defaults;
+  std::vector<KeyDescription> lines;
+  for (const KeySection& section : key_sections()) {
+    for (const Key& key : section.keys) {
+      lines.push_back({std::string(section.title), std::string(key.name), what_is_wanted(key),
+                       std::visit([&](auto member) { return shown(defaults.*member); }, key.field),
+                       std::string(key.help)});
+    }
+  }
+  return lines;
+}
+
+}  // namespace longspan

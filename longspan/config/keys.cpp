@@ -1,0 +1,179 @@
+#include "longspan/config/keys.h"
+
+namespace longspan {
+
+namespace {
+
+// A number of at least `least`.
+Key number(std::string_view name, Field field, double least, std::string_view help) {
+  return {.name = name, .field = field, .help = help, .least = least};
+}
+
+Key choice(std::string_view name, Field field, std::vector<std::string_view> choices,
+           std::string_view help, std::vector<std::string_view> unbuilt = {}) {
+  return {.name = name,
+          .field = field,
+          .help = help,
+          .choices = std::move(choices),
+          .unbuilt_choices = std::move(unbuilt)};
+}
+
+// Text or a truth value.
+Key plain(std::string_view name, Field field, std::string_view help) {
+  return {.name = name, .field = field, .help = help};
+}
+
+std::vector<KeySection> make_sections() {
+  using C = Config;
+  std::vector<KeySection> sections;
+
+  sections.push_back(
+      {"Model",
+       {plain("model_name_or_path", &C::model_name_or_path,
+              "A Hugging Face model folder on this machine."),
+        choice("flash_attn", &C::flash_attn, {"auto", "disabled", "sdpa", "fa2", "fa3"},
+               "Taken for LLaMA-Factory's sake: every value means the built-in flash kernel."),
+        plain("disable_gradient_checkpointing", &C::disable_gradient_checkpointing,
+              "Keep all activations: faster, more memory."),
+        plain("pure_bf16", &C::pure_bf16, "Weights, gradients and optimizer state in bfloat16.")}});
+
+  sections.push_back(
+      {"Method",
+       {choice("stage", &C::stage, {"sft"}, "sft: supervised fine-tuning.",
+               {"pt", "rm", "ppo", "dpo", "kto"}),
+        plain("do_train", &C::do_train, "Must be true."),
+        plain("do_eval", &C::do_eval, "Evaluate once after training."),
+        choice("finetuning_type", &C::finetuning_type, {"full"},
+               "full: all parameters are trained. (LLaMA-Factory's own default is lora.)",
+               {"lora", "freeze", "oft"}),
+        plain("disable_shuffling", &C::disable_shuffling,
+              "Take the rows as they lie in the files.")}});
+
+  Key dataset = plain("dataset", &C::dataset, "Names in dataset_info.json, with commas between.");
+  Key eval_dataset = plain("eval_dataset", &C::eval_dataset, "The same, for evaluation.");
+  dataset.list = eval_dataset.list = true;
+  Key val_size = number("val_size", &C::val_size, 0,
+                        "Rows of `dataset` set aside for evaluation: a share below 1, or a count.");
+  sections.push_back(
+      {"Data",
+       {dataset, eval_dataset,
+        plain("dataset_dir", &C::dataset_dir, "The folder that holds dataset_info.json."),
+        choice("template", &C::chat_template, {"qwen", "llama3", "chatml", "default"},
+               "How a conversation becomes text. Left out: the model's own chat_template.",
+               {"alpaca",   "deepseek3", "empty",  "gemma",  "gemma3",     "llama2",
+                "llama4",   "mistral",   "phi4",   "qwen3",  "qwen3_5",    "qwen3_nothink",
+                "qwen3_vl", "qwen2_vl",  "vicuna", "zephyr", "deepseekr1", "gpt_oss",
+                "glm4",     "yi",        "fewshot"}),
+        number("cutoff_len", &C::cutoff_len, 1,
+               "Tokens of a row; longer ones are cut turn by turn."),
+        number("max_samples", &C::max_samples, 1, "At most so many rows of each dataset."),
+        number("preprocessing_num_workers", &C::preprocessing_num_workers, 1,
+               "Threads that tokenize; left out: one for each core."),
+        val_size, plain("mask_history", &C::mask_history, "Train on the last answer only."),
+        plain("train_on_prompt", &C::train_on_prompt, "Train on the prompts too."),
+        plain("default_system", &C::default_system,
+              "System message of rows that have none; replaces the template's own."),
+        plain("enable_thinking", &C::enable_thinking,
+              "Given to the model's chat_template when false.")}});
+
+  sections.push_back(
+      {"Output",
+       {plain("output_dir", &C::output_dir, "Where everything is written."),
+        plain("overwrite_output_dir", &C::overwrite_output_dir,
+              "Train although output_dir holds results already."),
+        number("logging_steps", &C::logging_steps, 1, "Optimizer steps between log lines."),
+        choice("save_strategy", &C::save_strategy, {"no", "steps", "epoch"},
+               "When to save on the way; the end is always saved."),
+        number("save_steps", &C::save_steps, 1, "Optimizer steps between saves."),
+        number("save_total_limit", &C::save_total_limit, 1,
+               "Keep so many checkpoints, delete the older ones."),
+        plain("save_only_model", &C::save_only_model, "Leave out what only a resume needs."),
+        plain("plot_loss", &C::plot_loss, "Write training_loss.png.")}});
+
+  Key num_train_epochs =
+      number("num_train_epochs", &C::num_train_epochs, 0, "Passes over the data.");
+  num_train_epochs.above_least = true;
+  Key warmup_ratio = number("warmup_ratio", &C::warmup_ratio, 0,
+                            "Share of the steps in which the learning rate rises from 0.");
+  warmup_ratio.most = 1;
+  Key beta1 = number("adam_beta1", &C::adam_beta1, 0, "AdamW's first decay.");
+  Key beta2 = number("adam_beta2", &C::adam_beta2, 0, "AdamW's second decay.");
+  beta1.most = beta2.most = 1;
+  sections.push_back(
+      {"Training",
+       {number("per_device_train_batch_size", &C::per_device_train_batch_size, 1,
+               "Rows of a micro-batch; under sequence parallelism a whole group's."),
+        number("gradient_accumulation_steps", &C::gradient_accumulation_steps, 1,
+               "Micro-batches of an optimizer step."),
+        number("learning_rate", &C::learning_rate, 0, "AdamW's learning rate."),
+        num_train_epochs,
+        {.name = "max_steps",
+         .field = &C::max_steps,
+         .help = "Stop after so many optimizer steps; -1: num_train_epochs decides.",
+         .least = -1},
+        choice(
+            "lr_scheduler_type", &C::lr_scheduler_type,
+            {"linear", "cosine", "constant", "constant_with_warmup"},
+            "How the learning rate falls after the warmup.",
+            {"cosine_with_restarts", "polynomial", "inverse_sqrt", "reduce_lr_on_plateau",
+             "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"}),
+        warmup_ratio,
+        number("warmup_steps", &C::warmup_steps, 0, "The same in optimizer steps."),
+        number("max_grad_norm", &C::max_grad_norm, 0, "Clip the global gradient norm; 0: never."),
+        number("weight_decay", &C::weight_decay, 0, "AdamW's decay of matrices."),
+        beta1,
+        beta2,
+        number("adam_epsilon", &C::adam_epsilon, 0, "AdamW's epsilon."),
+        plain("bf16", &C::bf16, "Compute in bfloat16, keep the weights in fp32."),
+        number("seed", &C::seed, 0, "Seed of the order of rows and of the evaluation split."),
+        number("ddp_timeout", &C::ddp_timeout, 1, "Seconds to wait for another process."),
+        choice("eval_strategy", &C::eval_strategy, {"no", "steps", "epoch"}, "When to evaluate."),
+        number("eval_steps", &C::eval_steps, 1,
+               "Optimizer steps between evaluations; left out: logging_steps."),
+        number("per_device_eval_batch_size", &C::per_device_eval_batch_size, 1,
+               "Rows of an evaluation micro-batch.")}});
+
+  sections.push_back(
+      {"Processes",
+       {number("nproc_per_node", &C::nproc_per_node, 1,
+               "Workers on this machine; left out: one for each GPU, or one."),
+        number("sequence_parallel_size", &C::sequence_parallel_size, 1,
+               "Processes that share each row; must divide the number of processes."),
+        choice("sequence_parallel_mode", &C::sequence_parallel_mode, {"ulysses", "zigzag-ring"},
+               "How they share it. Left out: ulysses where the heads divide, else the ring.")}});
+  return sections;
+}
+
+}  // namespace
+
+const std::vector<KeySection>& key_sections() {
+  static const std::vector<KeySection> sections = make_sections();
+  return sections;
+}
+
+const std::vector<IdleKey>& idle_keys() {
+  static const std::vector<IdleKey> keys = {
+      {"overwrite_cache", "there is no cache"},
+      {"cache_dir", "there is no cache"},
+      {"preprocessing_batch_size", "tokenizing needs no batches"},
+      {"dataloader_num_workers", "rows are tokenized before training, nothing is left to load"},
+      {"dataloader_pin_memory", "rows are tokenized before training, nothing is left to load"},
+      {"dataloader_persistent_workers", "there are no loader processes"},
+      {"dataloader_prefetch_factor", "there are no loader processes"},
+      {"data_shared_file_system", "each process reads the files for itself"},
+      {"trust_remote_code", "code from a model folder is never run"},
+      {"use_fast_tokenizer", "the fast tokenizer is the only one"},
+      {"low_cpu_mem_usage", "weights are always mapped from the files"},
+      {"use_reentrant_gc", "gradient checkpointing here has no such variants"},
+      {"ddp_find_unused_parameters", "every parameter has a gradient"},
+      {"ddp_bucket_cap_mb", "gradients are reduced in buckets of a fixed size"},
+      {"remove_unused_columns", "columns that no key names are never read"},
+      {"print_param_status", "the number of parameters is always printed"},
+      {"include_effective_tokens_per_second", "tokens per second are always printed"},
+      {"include_tokens_per_second", "tokens per second are always printed"},
+      {"save_safetensors", "weights are always written as safetensors"},
+  };
+  return keys;
+}
+
+}  // namespace longspan

@@ -1,0 +1,68 @@
+// The table of keys: what can be written into a configuration file. No torch.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "longspan/config/config.h"
+
+namespace longspan {
+
+/// Where a key's value goes.
+using Field =
+    std::variant<std::string Config::*, bool Config::*, int64_t Config::*, double Config::*,
+                 std::optional<std::string> Config::*, std::optional<int64_t> Config::*,
+                 int Config::*, std::optional<int> Config::*>;
+
+/// A key that works.
+struct Key {
+  std::string_view name;
+  Field field;
+  std::string_view help;
+  // Numbers: the smallest and largest value; the smallest itself may be excluded ("above 0").
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool above_least = false;
+  // Words: what may be written; empty means any text.
+  std::vector<std::string_view> choices = {};
+  // Words that LLaMA-Factory knows and that are not built here.
+  std::vector<std::string_view> unbuilt_choices = {};
+  // A list of words may be written instead of one word with commas.
+  bool list = false;
+};
+
+struct KeySection {
+  std::string_view title;
+  std::vector<Key> keys;
+};
+const std::vector<KeySection>& key_sections();
+
+/// A key that is taken whatever its value, since there is nothing for it to change here.
+struct IdleKey {
+  std::string_view name;
+  std::string_view reason;
+};
+const std::vector<IdleKey>& idle_keys();
+
+/// A key of LLaMA-Factory's that is not built. It is refused by name unless its value asks for
+/// nothing: null, false where `neutral` is empty, or one of the JSON values in `neutral`.
+struct UnbuiltKey {
+  std::string_view name;
+  std::string_view neutral = {};  // JSON values with | between them
+  std::string_view remedy = {};   // what to do instead, when there is more to say than "remove it"
+};
+const std::vector<UnbuiltKey>& unbuilt_keys();
+
+/// One line of `longspan help train`.
+struct KeyDescription {
+  std::string section, name, wants, default_value, help;
+};
+std::vector<KeyDescription> describe_keys();
+
+/// "a whole number, at least 1", "one of: no, steps, epoch", "text", ...
+std::string what_is_wanted(const Key& key);
+
+}  // namespace longspan

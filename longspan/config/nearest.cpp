@@ -1,0 +1,30 @@
+#include "longspan/config/nearest.h"
+
+#include <algorithm>
+
+namespace longspan {
+
+int edit_distance(std::string_view a, std::string_view b) {
+  // Optimal string alignment: three rows of the table are alive at a time.
+  std::vector<int> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) above[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], before[j - 2] + 1);
+      }
+    }
+    before.swap(above);
+    above.swap(row);
+  }
+  return above[b.size()];
+}
+
+std::string nearest_name(std::string_view given, const std::vector<std::string>& names) {
+  return *std::ranges::min_element(
+      names, {}, [&](const std::string& name) { return edit_distance(given, name); });
+}
+
+}  // namespace longspan

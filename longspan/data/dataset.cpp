@@ -1,0 +1,100 @@
+#include "longspan/data/dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "longspan/config/user_error.h"
+#include "longspan/data/conversation_format.h"
+#include "longspan/data/dataset_info.h"
+#include "longspan/data/permutation.h"
+#include "longspan/data/row_file.h"
+
+namespace longspan {
+
+namespace {
+
+// Streams of the seed, apart from those of the epochs (0, 1, ...).
+constexpr int64_t kSplitStream = -1, kSampleStream = -2;
+
+std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& config) {
+  std::vector<Conversation> rows;
+  RowReader reader(entry);
+  // A sample is drawn from all rows; otherwise reading stops with the last row that is wanted.
+  const int64_t most = entry.num_samples ? INT64_MAX : config.max_samples.value_or(INT64_MAX);
+  for (const std::string& file : entry.files) {
+    if (std::ssize(rows) >= most) break;
+    for_each_row(file, [&](const nlohmann::json& row, const std::string& place) {
+      rows.push_back(reader.read(row, place));
+      return std::ssize(rows) < most;
+    });
+  }
+  if (rows.empty()) {
+    throw UserError(
+        fmt::format("dataset {}: there are no rows in {}", entry.name, entry.files.front()));
+  }
+  reader.finish();
+  if (entry.num_samples) {
+    // All rows in a random order, as often as it takes.
+    std::vector<Conversation> sample;
+    for (int64_t round = 0; std::ssize(sample) < *entry.num_samples; ++round) {
+      for (int64_t i : seeded_permutation(std::ssize(rows), config.seed, kSampleStream - round)) {
+        if (std::ssize(sample) < *entry.num_samples) sample.push_back(rows[i]);
+      }
+    }
+    rows = std::move(sample);
+  }
+  if (config.max_samples && std::ssize(rows) > *config.max_samples) {
+    rows.resize(*config.max_samples);
+  }
+  return rows;
+}
+
+/// Moves the rows that val_size asks for from train to eval.
+void set_aside(const Config& config, RunRows& rows) {
+  const int64_t size = std::ssize(rows.train);
+  const int64_t eval_size = static_cast<int64_t>(
+      config.val_size < 1 ? std::ceil(config.val_size * size) : config.val_size);
+  if (eval_size >= size) {
+    throw UserError(
+        fmt::format("val_size: {} of the {} rows of dataset {} would leave none to train on",
+                    eval_size, size, config.dataset));
+  }
+  const auto order = seeded_permutation(size, config.seed, kSplitStream);
+  std::vector<bool> is_eval(size, false);
+  for (int64_t i = 0; i < eval_size; ++i) is_eval[order[i]] = true;
+  RunRows parts;
+  for (int64_t i = 0; i < size; ++i) {
+    (is_eval[i] ? parts.eval : parts.train).push_back(std::move(rows.train[i]));
+  }
+  rows = std::move(parts);
+}
+
+}  // namespace
+
+std::vector<Conversation> read_conversations(const Config& config,
+                                             const std::string& dataset_names) {
+  std::vector<Conversation> all;
+  for (const DatasetEntry& entry : read_dataset_info(config.dataset_dir, dataset_names)) {
+    std::vector<Conversation> rows = read_dataset(entry, config);
+    std::ranges::move(rows, std::back_inserter(all));
+  }
+  return all;
+}
+
+RunRows read_run_rows(const Config& config) {
+  RunRows rows;
+  rows.train = read_conversations(config, config.dataset);
+  if (!config.eval_dataset.empty()) rows.eval = read_conversations(config, config.eval_dataset);
+  if (config.val_size > 0) set_aside(config, rows);
+  return rows;
+}
+
+void check_dataset_files(const Config& config) {
+  read_dataset_info(config.dataset_dir, config.dataset);
+  if (!config.eval_dataset.empty()) read_dataset_info(config.dataset_dir, config.eval_dataset);
+}
+
+}  // namespace longspan

@@ -1,0 +1,227 @@
+#include "longspan/data/dataset_info.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "longspan/config/json_text.h"
+#include "longspan/config/nearest.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::vector<std::string> split_names(const std::string& list) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t comma = std::min(list.find(',', begin), list.size());
+    std::string name = list.substr(begin, comma - begin);
+    name.erase(0, name.find_first_not_of(" \t"));
+    name.erase(name.find_last_not_of(" \t") + 1);
+    if (!name.empty()) names.push_back(std::move(name));
+    begin = comma + 1;
+  }
+  return names;
+}
+
+/// Reads one entry; `fail` throws with the entry's place before the message.
+class EntryReader {
+ public:
+  EntryReader(DatasetEntry& entry, const json& values) : entry_(entry), values_(values) {}
+
+  void read(const std::string& dataset_dir) {
+    if (!values_.is_object()) fail("wanted is an object with a file_name");
+    refuse_unbuilt();
+    read_formatting();
+    if (values_.contains("columns")) {
+      entry_.columns_given = true;
+      read_columns();
+    }
+    if (values_.contains("tags")) read_tags();
+    if (const auto number = values_.find("num_samples");
+        number != values_.end() && !number->is_null()) {
+      if (!number->is_number_integer() || number->get<int64_t>() < 1) {
+        fail("num_samples: wanted is a whole number, at least 1");
+      }
+      entry_.num_samples = number->get<int64_t>();
+    }
+    find_files(dataset_dir);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw UserError(fmt::format("{}: dataset {}: {}", entry_.info_file, entry_.name, problem));
+  }
+
+  void refuse_unbuilt() const {
+    static const std::vector<std::string> known = {"file_name", "formatting",  "columns", "tags",
+                                                   "split",     "num_samples", "ranking"};
+    static const std::vector<std::string> unbuilt = {"hf_hub_url", "ms_hub_url",      "om_hub_url",
+                                                     "script_url", "cloud_file_name", "subset",
+                                                     "folder"};
+    for (const auto& [key, value] : values_.items()) {
+      if (std::ranges::find(known, key) != known.end() || value.is_null()) continue;
+      if (std::ranges::find(unbuilt, key) != unbuilt.end()) {
+        fail(fmt::format("{} is known but not supported; fetch the files and give file_name", key));
+      }
+      fail(fmt::format("unknown key {}; the nearest known key is {}", key,
+                       nearest_name(key, known)));
+    }
+    if (values_.value("ranking", json(false)) != false) {
+      fail("ranking is known but not supported: stage sft wants one answer a row");
+    }
+    if (values_.value("split", json("train")) != "train") {
+      fail("split: only train is supported; files have no other splits");
+    }
+  }
+
+  void read_formatting() {
+    const json formatting = values_.value("formatting", json("alpaca"));
+    if (formatting == "openai") {
+      fail(
+          "formatting: openai is known but not supported; use sharegpt with tags: {\"role_tag\": "
+          "\"role\", \"content_tag\": \"content\", \"user_tag\": \"user\", \"assistant_tag\": "
+          "\"assistant\", \"system_tag\": \"system\"}");
+    }
+    if (formatting != "alpaca" && formatting != "sharegpt") {
+      fail(
+          fmt::format("formatting: {} was given; wanted is alpaca or sharegpt", formatting.dump()));
+    }
+    entry_.formatting = formatting == "sharegpt" ? Formatting::kShareGpt : Formatting::kAlpaca;
+  }
+
+  using Names = std::map<std::string, std::optional<std::string>*>;
+
+  /// A block of names: sets those that it lists and resets the others.
+  void read_block(const std::string& block, const Names& names,
+                  const std::vector<std::string>& unbuilt) const {
+    const json& given = values_.at(block);
+    if (!given.is_object()) fail(fmt::format("{}: wanted is an object", block));
+    for (const auto& [key, name] : names) name->reset();
+    for (const auto& [key, value] : given.items()) {
+      if (value.is_null()) continue;
+      if (std::ranges::find(unbuilt, key) != unbuilt.end()) {
+        fail(fmt::format("{}: {} is known but not supported", block, key));
+      }
+      const auto name = names.find(key);
+      if (name == names.end()) {
+        std::vector<std::string> known;
+        for (const auto& item : names) known.push_back(item.first);
+        fail(fmt::format("{}: unknown key {}; the nearest known key is {}", block, key,
+                         nearest_name(key, known)));
+      }
+      if (!value.is_string()) fail(fmt::format("{}: {} must be text", block, key));
+      *name->second = value.get<std::string>();
+    }
+  }
+
+  void read_columns() {
+    DatasetColumns& columns = entry_.columns;
+    read_block("columns",
+               {{"prompt", &columns.prompt},
+                {"query", &columns.query},
+                {"response", &columns.response},
+                {"history", &columns.history},
+                {"system", &columns.system},
+                {"messages", &columns.messages}},
+               {"tools", "images", "videos", "audios", "chosen", "rejected", "kto_tag"});
+    if (entry_.formatting == Formatting::kAlpaca && !columns.response) {
+      fail("columns lists no response: which column holds the answers?");
+    }
+    if (entry_.formatting == Formatting::kShareGpt && !columns.messages) {
+      fail("columns lists no messages: which column holds the conversations?");
+    }
+  }
+
+  void read_tags() {
+    MessageTags& tags = entry_.tags;
+    read_block("tags",
+               {{"role_tag", &tags.role},
+                {"content_tag", &tags.content},
+                {"user_tag", &tags.user},
+                {"assistant_tag", &tags.assistant},
+                {"observation_tag", &tags.observation},
+                {"function_tag", &tags.function},
+                {"system_tag", &tags.system}},
+               {});
+    if (!tags.role || !tags.content || !tags.user || !tags.assistant) {
+      fail(
+          "tags resets what it does not list: role_tag, content_tag, user_tag and assistant_tag "
+          "must be there");
+    }
+  }
+
+  void find_files(const std::string& dataset_dir) {
+    const auto name = values_.find("file_name");
+    if (name == values_.end() || !name->is_string()) fail("file_name is missing");
+    entry_.file_name = name->get<std::string>();
+    const fs::path path = fs::path(dataset_dir) / entry_.file_name;  // absolute paths stay
+    std::error_code error;
+    if (fs::is_directory(path, error)) {
+      for (const auto& file : fs::directory_iterator(path, error)) {
+        if (file.path().filename().string().starts_with(".")) continue;
+        if (file.is_regular_file()) entry_.files.push_back(file.path().string());
+      }
+      std::ranges::sort(entry_.files);
+      if (entry_.files.empty()) fail(fmt::format("there are no files in {}", path.string()));
+    } else if (fs::exists(path, error)) {
+      entry_.files.push_back(path.string());
+    } else {
+      fail(fmt::format("there is no file {}", path.string()));
+    }
+    for (const std::string& file : entry_.files) {
+      const std::string ending = fs::path(file).extension().string();
+      if (ending == ".json" || ending == ".jsonl") continue;
+      static const std::vector<std::string> unbuilt = {".csv", ".parquet", ".arrow", ".txt"};
+      const bool is_known = std::ranges::find(unbuilt, ending) != unbuilt.end();
+      fail(fmt::format("{}: {} files are {}; json and jsonl are read", file,
+                       ending.empty() ? "such" : ending.substr(1),
+                       is_known ? "known but not supported" : "not known"));
+    }
+  }
+
+  DatasetEntry& entry_;
+  const json& values_;
+};
+
+}  // namespace
+
+std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
+                                            const std::string& names) {
+  const std::string info_file = (fs::path(dataset_dir) / "dataset_info.json").string();
+  std::error_code error;
+  if (!fs::exists(info_file, error)) {
+    throw UserError(fmt::format(
+        "there is no {}. It says where datasets lie, for example\n  {{\"{}\": {{\"file_name\": "
+        "\"my_rows.json\"}}}}\nSet dataset_dir to the folder that holds it.",
+        info_file, split_names(names).empty() ? "my_data" : split_names(names)[0]));
+  }
+  const json info = parse_json(read_text_file(info_file, "dataset list"), info_file);
+  if (!info.is_object()) throw UserError(fmt::format("{}: wanted is an object", info_file));
+
+  std::vector<DatasetEntry> entries;
+  for (const std::string& name : split_names(names)) {
+    if (!info.contains(name)) {
+      std::vector<std::string> known;
+      for (const auto& item : info.items()) known.push_back(item.key());
+      throw UserError(fmt::format(
+          "{}: there is no dataset {}{}", info_file, name,
+          known.empty() ? "; the file is empty" : "; the nearest is " + nearest_name(name, known)));
+    }
+    DatasetEntry& entry = entries.emplace_back();
+    entry.name = name;
+    entry.info_file = info_file;
+    EntryReader(entry, info.at(name)).read(dataset_dir);
+  }
+  return entries;
+}
+
+}  // namespace longspan

@@ -1,0 +1,49 @@
+// dataset_info.json: where a dataset lies and what its columns are called. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/config/config.h"
+
+namespace longspan {
+
+/// Names of columns; nullopt: the rows have no such column.
+struct DatasetColumns {
+  std::optional<std::string> prompt = "instruction", query = "input", response = "output";
+  std::optional<std::string> history, system;
+  std::optional<std::string> messages = "conversations";
+};
+
+/// Names inside a message of a sharegpt row.
+struct MessageTags {
+  std::optional<std::string> role = "from", content = "value";
+  std::optional<std::string> user = "human", assistant = "gpt";
+  std::optional<std::string> observation = "observation", function = "function_call";
+  std::optional<std::string> system = "system";
+};
+
+enum class Formatting { kAlpaca, kShareGpt };
+
+/// One entry of dataset_info.json.
+struct DatasetEntry {
+  std::string name;
+  std::string info_file;           // the dataset_info.json that it was read from
+  std::string file_name;           // as written there
+  std::vector<std::string> files;  // json or jsonl; a folder's files in the order of their names
+  Formatting formatting = Formatting::kAlpaca;
+  DatasetColumns columns;
+  MessageTags tags;
+  bool columns_given = false;
+  std::optional<int64_t> num_samples;
+};
+
+/// The entries that a comma list names. A `columns` or `tags` block that is given resets what it
+/// does not list. Throws UserError: no dataset_info.json, broken JSON (line), no such entry (names
+/// the nearest), what is known but not built (ranking, hub datasets, images, csv, ...), no file.
+std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
+                                            const std::string& names);
+
+}  // namespace longspan

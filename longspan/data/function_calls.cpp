@@ -1,0 +1,57 @@
+#include "longspan/data/function_calls.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// json.dumps puts a space behind each comma and colon; nlohmann's dump does not.
+std::string python_json(const ordered_json& value) {
+  std::string text;
+  if (value.is_object()) {
+    for (const auto& [key, item] : value.items()) {
+      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", python_json_string(key),
+                          python_json(item));
+    }
+    return "{" + text + "}";
+  }
+  if (value.is_array()) {
+    for (const auto& item : value) text += (text.empty() ? "" : ", ") + python_json(item);
+    return "[" + text + "]";
+  }
+  return value.dump();
+}
+
+}  // namespace
+
+std::string python_json_string(const std::string& text) { return ordered_json(text).dump(); }
+
+std::vector<FunctionCall> parse_function_calls(const std::string& content,
+                                               const std::string& place) {
+  ordered_json calls = ordered_json::parse(content, nullptr, /*allow_exceptions=*/false);
+  if (calls.is_object()) calls = ordered_json::array({calls});
+  bool well_formed = calls.is_array();
+  std::vector<FunctionCall> parsed;
+  for (const auto& call : calls) {
+    well_formed = well_formed && call.is_object() && call.contains("arguments") &&
+                  call.contains("name") && call.at("name").is_string();
+    if (!well_formed) break;
+    parsed.push_back({call.at("name").get<std::string>(), python_json(call.at("arguments"))});
+  }
+  if (!well_formed || parsed.empty()) {
+    throw UserError(
+        fmt::format("{}: a function call must be JSON: {{\"name\": ..., \"arguments\": "
+                    "{{...}}}}, or a list of such",
+                    place));
+  }
+  return parsed;
+}
+
+}  // namespace longspan

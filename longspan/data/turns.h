@@ -1,0 +1,55 @@
+// Conversations as question and answer pairs of token ids. No torch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/data/dataset.h"
+#include "longspan/text/tokenizer.h"
+
+namespace longspan {
+
+/// One question with its answer. `target_labels` is `target`, or kIgnoreLabel where the answer is
+/// not to be trained (a tail that belongs to nobody).
+struct Turn {
+  std::vector<int32_t> source, target, target_labels;
+};
+
+/// How a conversation becomes tokens.
+class TurnEncoder {
+ public:
+  virtual ~TurnEncoder() = default;
+  /// Laid one after the other, the turns are the whole conversation. Throws UserError naming the
+  /// conversation's source.
+  virtual std::vector<Turn> turns(const Conversation& conversation) const = 0;
+};
+
+/// A template of LLaMA-Factory's by its name: qwen, llama3, chatml, default. Each message is
+/// tokenized for itself, as LLaMA-Factory does. Throws UserError when the tokenizer lacks one of
+/// the template's tokens.
+std::unique_ptr<TurnEncoder> make_named_template(const std::string& name,
+                                                 const Tokenizer& tokenizer,
+                                                 const std::optional<std::string>& default_system);
+
+std::vector<std::string> named_templates();
+
+/// The model's own chat_template. The tokens of a conversation are those of transformers'
+/// apply_chat_template. An answer is what {% generation %} marks, where the template does;
+/// otherwise what the rendering gains over the rendering of the messages before it with
+/// add_generation_prompt. Throws UserError when the tokenizer has no chat_template.
+std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
+                                                 const std::optional<std::string>& default_system,
+                                                 bool enable_thinking);
+
+/// Shares `budget` tokens between a question and an answer: neither is cut while the other, cut,
+/// leaves it room; two long ones are cut in proportion. Returns the two lengths. (LLaMA-Factory's
+/// rule; its results are reproduced exactly.)
+struct TurnLengths {
+  int64_t source, target;
+};
+TurnLengths fit_turn(int64_t source, int64_t target, int64_t budget);
+
+}  // namespace longspan

@@ -1,0 +1,138 @@
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "longspan/models/decoder_block.h"
+#include "longspan/models/fused_op.h"
+#include "longspan/models/row_kernels.h"
+
+namespace longspan {
+namespace {
+
+/// Zeros to collect a norm weight's gradient in full precision; undefined where it is frozen.
+at::Tensor norm_weight_gradient(const at::Tensor& weight_D, const at::Tensor& rstd_T) {
+  return weight_D.requires_grad() ? at::zeros(weight_D.sizes(), rstd_T.options()) : at::Tensor();
+}
+
+struct Heads {
+  at::Tensor q_TNH, k_TMH, v_TMH;
+};
+
+/// Norm, three projections and rotation in one operation that keeps h and one number a row.
+Heads project_heads(const at::Tensor& h_TD, const BlockWeights& weights, const RowContext& row) {
+  const int64_t T = h_TD.size(0), H = row.head_dim;
+  at::Tensor rstd_T;
+  std::vector<at::Tensor> heads;
+  {
+    c10::NoGradGuard no_grad;
+    rstd_T = reciprocal_rms(h_TD, row.eps);
+    const auto x_TD = scale_rows(h_TD, rstd_T, weights.input_norm, row.compute_dtype);
+    auto q_TNH = weights.q_proj.forward(x_TD).view({T, row.num_heads, H});
+    auto k_TMH = weights.k_proj.forward(x_TD).view({T, row.num_kv_heads, H});
+    rotate_(q_TNH, row.rotary, /*inverse=*/false);
+    rotate_(k_TMH, row.rotary, /*inverse=*/false);
+    heads = {q_TNH, k_TMH, weights.v_proj.forward(x_TD).view({T, row.num_kv_heads, H})};
+  }
+  if (needs_backward({h_TD}, weights.attention_parameters())) {
+    heads = attach_backward(
+        heads, {h_TD}, weights.attention_parameters(),
+        [h_TD = h_TD.detach(), rstd_T, weights, rotary = row.rotary, dtype = row.compute_dtype,
+         wants_input = h_TD.requires_grad()](std::vector<at::Tensor> gradients) {
+          const int64_t T = h_TD.size(0);
+          const auto x_TD = scale_rows(h_TD, rstd_T, weights.input_norm, dtype);
+          const auto dq = rotate(gradients[0], rotary, /*inverse=*/true).view({T, -1});
+          gradients[0].reset();
+          const auto dk = rotate(gradients[1], rotary, /*inverse=*/true).view({T, -1});
+          gradients[1].reset();
+          const auto dv = gradients[2].reshape({T, -1});
+          weights.q_proj.add_gradients(dq, x_TD);
+          weights.k_proj.add_gradients(dk, x_TD);
+          weights.v_proj.add_gradients(dv, x_TD);
+          if (!wants_input && !weights.input_norm.requires_grad()) {
+            return std::vector<at::Tensor>{};
+          }
+          auto dx_TD = weights.q_proj.input_gradient(dq);
+          weights.k_proj.add_input_gradient(dx_TD, dk);
+          weights.v_proj.add_input_gradient(dx_TD, dv);
+          const auto dweight_D = norm_weight_gradient(weights.input_norm, rstd_T);
+          auto dh_TD = norm_backward(dx_TD, h_TD, rstd_T, weights.input_norm, {}, dweight_D);
+          if (dweight_D.defined()) add_gradient(weights.input_norm, dweight_D);
+          return wants_input ? std::vector<at::Tensor>{dh_TD} : std::vector<at::Tensor>{};
+        });
+  }
+  return {heads[0], heads[1], heads[2]};
+}
+
+/// h + o_proj(out). Keeps out, which the attention keeps too.
+at::Tensor project_output(const at::Tensor& h_LD, const at::Tensor& out_LNH,
+                          const BlockWeights& weights, const RowContext& row) {
+  const int64_t L = h_LD.size(0);
+  const Linear& o_proj = weights.o_proj;
+  at::Tensor sum_LD;
+  {
+    c10::NoGradGuard no_grad;
+    const auto out = out_LNH.reshape({L, -1});
+    if (h_LD.scalar_type() == row.compute_dtype) {
+      sum_LD = at::addmm(h_LD, out, o_proj.weight.to(row.compute_dtype).t());
+      if (o_proj.bias.defined()) sum_LD.add_(o_proj.bias);
+    } else {
+      sum_LD = h_LD + o_proj.forward(out);
+    }
+  }
+  if (needs_backward({h_LD, out_LNH}, {o_proj.weight, o_proj.bias})) {
+    sum_LD = attach_backward({sum_LD}, {h_LD, out_LNH}, {o_proj.weight, o_proj.bias},
+                             [out_LNH = out_LNH.detach(), o_proj, dtype = row.compute_dtype,
+                              wants_out = out_LNH.requires_grad()](
+                                 std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
+                               const auto dsum = gradients[0].to(dtype);
+                               o_proj.add_gradients(dsum, out_LNH.reshape({dsum.size(0), -1}));
+                               at::Tensor dout;
+                               if (wants_out) {
+                                 dout = o_proj.input_gradient(dsum).view(out_LNH.sizes());
+                               }
+                               return {gradients[0], dout};
+                             })[0];
+  }
+  return sum_LD;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> BlockWeights::attention_parameters() const {
+  return {input_norm,    q_proj.weight, q_proj.bias,   k_proj.weight, k_proj.bias,
+          v_proj.weight, v_proj.bias,   o_proj.weight, o_proj.bias};
+}
+
+at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, double eps,
+                    at::ScalarType dtype) {
+  at::Tensor rstd_T, y_TD;
+  {
+    c10::NoGradGuard no_grad;
+    rstd_T = reciprocal_rms(h_TD, eps);
+    y_TD = scale_rows(h_TD, rstd_T, weight_D, dtype);
+  }
+  if (needs_backward({h_TD}, {weight_D})) {
+    y_TD = attach_backward(
+        {y_TD}, {h_TD}, {weight_D},
+        [h_TD = h_TD.detach(), rstd_T, weight_D](std::vector<at::Tensor> gradients) {
+          const auto dweight_D = norm_weight_gradient(weight_D, rstd_T);
+          auto dh_TD = norm_backward(gradients[0], h_TD, rstd_T, weight_D, {}, dweight_D);
+          if (dweight_D.defined()) add_gradient(weight_D, dweight_D);
+          return std::vector<at::Tensor>{dh_TD};
+        })[0];
+  }
+  return y_TD;
+}
+
+at::Tensor attention_half(const at::Tensor& h_TD, const BlockWeights& weights,
+                          const RowContext& row, const at::Tensor& rows_L) {
+  at::Tensor out_TNH;
+  {
+    const Heads heads = project_heads(h_TD, weights, row);
+    out_TNH = row.attention->attend(heads.q_TNH, heads.k_TMH, heads.v_TMH, row.packing);
+  }
+  if (!rows_L.defined()) return project_output(h_TD, out_TNH, weights, row);
+  return project_output(h_TD.index_select(0, rows_L), out_TNH.index_select(0, rows_L), weights,
+                        row);
+}
+
+}  // namespace longspan

@@ -1,0 +1,153 @@
+#include "longspan/models/decoder.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "longspan/config/user_error.h"
+#include "longspan/models/decoder_block.h"
+#include "longspan/models/embedding.h"
+#include "longspan/models/linear_cross_entropy.h"
+#include "longspan/models/rope.h"
+
+namespace longspan {
+namespace {
+
+struct Weights {
+  at::Tensor embedding, final_norm, head;
+  std::vector<BlockWeights> blocks;
+};
+
+Weights take_weights(const ModelConfig& config, const std::vector<NamedTensor>& parameters) {
+  std::map<std::string, at::Tensor> by_name;
+  for (const auto& [name, tensor] : parameters) by_name[name] = tensor;
+  const auto linear = [&](const std::string& name) {
+    const auto bias = by_name.find(name + ".bias");
+    return Linear{by_name.at(name + ".weight"),
+                  bias == by_name.end() ? at::Tensor() : bias->second};
+  };
+  for (const auto& [name, shape] : parameter_shapes(config)) {
+    const auto found = by_name.find(name);
+    TORCH_CHECK(found != by_name.end(), "parameter ", name, " is missing");
+    TORCH_CHECK(found->second.sizes() == at::IntArrayRef(shape), "parameter ", name, " has shape ",
+                found->second.sizes(), ", not ", at::IntArrayRef(shape));
+  }
+  Weights weights;
+  weights.embedding = by_name.at("model.embed_tokens.weight");
+  weights.final_norm = by_name.at("model.norm.weight");
+  weights.head = config.tie_word_embeddings ? weights.embedding : by_name.at("lm_head.weight");
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    weights.blocks.push_back({by_name.at(prefix + "input_layernorm.weight"),
+                              by_name.at(prefix + "post_attention_layernorm.weight"),
+                              linear(prefix + "self_attn.q_proj"),
+                              linear(prefix + "self_attn.k_proj"),
+                              linear(prefix + "self_attn.v_proj"),
+                              linear(prefix + "self_attn.o_proj"), linear(prefix + "mlp.gate_proj"),
+                              linear(prefix + "mlp.up_proj"), linear(prefix + "mlp.down_proj")});
+  }
+  return weights;
+}
+
+}  // namespace
+
+struct Decoder::Impl {
+  ModelConfig config;
+  std::vector<NamedTensor> parameters;
+  Attention* attention;
+  DecoderOptions options;
+  Weights weights;
+  RotaryFrequencies frequencies;
+  at::ScalarType residual_dtype;
+
+  /// Hidden states before the last norm: of all tokens, or of `rows_L` where defined.
+  at::Tensor run_blocks(const Batch& batch, const at::Tensor& rows_L);
+  at::Tensor final_norm(const at::Tensor& h_LD) {
+    return rms_norm(h_LD, weights.final_norm, config.rms_norm_eps, options.compute_dtype);
+  }
+  /// Hidden states that predict a label, after the last norm, [L, D], and those labels, [L].
+  std::pair<at::Tensor, at::Tensor> label_states(const Batch& batch);
+  void check_ids(const at::Tensor& ids, const char* what) const;
+};
+
+Decoder::Decoder(const ModelConfig& config, std::vector<NamedTensor> parameters,
+                 Attention& attention, const DecoderOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->config = config;
+  impl_->weights = take_weights(config, parameters);
+  impl_->attention = &attention;
+  impl_->options = options;
+  impl_->frequencies = rotary_frequencies(config);
+  const auto parameter_dtype = impl_->weights.embedding.scalar_type();
+  if (parameter_dtype == at::kDouble) impl_->options.compute_dtype = at::kDouble;
+  impl_->residual_dtype = c10::promoteTypes(parameter_dtype, impl_->options.compute_dtype);
+  impl_->parameters = std::move(parameters);
+}
+
+Decoder::~Decoder() = default;
+
+const std::vector<NamedTensor>& Decoder::parameters() const { return impl_->parameters; }
+
+void Decoder::Impl::check_ids(const at::Tensor& ids, const char* what) const {
+  if (ids.numel() == 0 || !ids.is_cpu()) return;
+  const auto [lowest, highest] = at::aminmax(ids);
+  for (const int64_t id : {lowest.item<int64_t>(), highest.item<int64_t>()}) {
+    if (id < 0 || id >= config.vocab_size) {
+      throw UserError(fmt::format(
+          "{} {} is outside of the model's vocabulary of {}. The tokenizer and the model do not "
+          "belong together.",
+          what, id, config.vocab_size));
+    }
+  }
+}
+
+at::Tensor Decoder::Impl::run_blocks(const Batch& batch, const at::Tensor& rows_L) {
+  check_ids(batch.tokens_T, "Token");
+  const RowContext row{attention,
+                       batch.packing,
+                       rotary_table(frequencies, batch.positions_T, options.compute_dtype),
+                       config.num_heads,
+                       config.num_kv_heads,
+                       config.head_dim,
+                       config.rms_norm_eps,
+                       options.compute_dtype};
+  auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype);
+  for (size_t i = 0; i < weights.blocks.size(); ++i) {
+    // Nothing reads the last block's other rows.
+    const at::Tensor rows = i + 1 == weights.blocks.size() ? rows_L : at::Tensor();
+    h_TD = options.gradient_checkpointing ? checkpointed_block(h_TD, weights.blocks[i], row, rows)
+                                          : block(h_TD, weights.blocks[i], row, rows);
+  }
+  return h_TD;
+}
+
+std::pair<at::Tensor, at::Tensor> Decoder::Impl::label_states(const Batch& batch) {
+  const auto rows_L = batch.labels_T.ne(kIgnoreLabel).nonzero().squeeze(1);
+  const auto labels_L = batch.labels_T.index_select(0, rows_L);
+  check_ids(labels_L, "Label");
+  return {final_norm(run_blocks(batch, rows_L)), labels_L};
+}
+
+at::Tensor Decoder::hidden_states(const Batch& batch) {
+  return impl_->final_norm(impl_->run_blocks(batch, {}));
+}
+
+at::Tensor Decoder::logits(const Batch& batch) {
+  const auto hidden_TD = hidden_states(batch);
+  const auto logits_TV = at::linear(hidden_TD, impl_->weights.head.to(hidden_TD.scalar_type()));
+  return logits_TV.scalar_type() == at::kDouble ? logits_TV : logits_TV.to(at::kFloat);
+}
+
+at::Tensor Decoder::token_logprobs(const Batch& batch) {
+  const auto [hidden_LD, labels_L] = impl_->label_states(batch);
+  return linear_token_logprobs(hidden_LD, impl_->weights.head, labels_L);
+}
+
+at::Tensor Decoder::negative_log_likelihood_sum(const Batch& batch) {
+  const auto [hidden_LD, labels_L] = impl_->label_states(batch);
+  return linear_nll_sum(hidden_LD, impl_->weights.head, labels_L);
+}
+
+}  // namespace longspan

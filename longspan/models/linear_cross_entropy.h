@@ -1,0 +1,24 @@
+// The head and its softmax in one, a chunk of rows at a time.
+// L: label positions, D: model dim, V: vocabulary, C: rows of a chunk.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace longspan {
+
+/// Logits alive at any time, in bytes: as many rows as fit, at least kMinHeadRows. Fewer rows mean
+/// that every chunk reads all of the weight for less work.
+inline constexpr int64_t kHeadChunkBytes = int64_t{128} << 20;
+inline constexpr int64_t kMinHeadRows = 32;
+
+/// log softmax(hidden W^T)[label], [L], fp32 (fp64 for fp64). Keeps the log-sum-exp only; the
+/// backward makes the logits again. Four matrix products in all.
+at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
+                                 const at::Tensor& labels_L, int64_t chunk_bytes = kHeadChunkBytes);
+
+/// The negative sum of the above, a scalar. Its gradients are made in the forward pass while the
+/// logits are at hand, and scaled in the backward: three matrix products.
+at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
+                          const at::Tensor& labels_L, int64_t chunk_bytes = kHeadChunkBytes);
+
+}  // namespace longspan

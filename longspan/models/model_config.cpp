@@ -1,0 +1,213 @@
+#include "longspan/models/model_config.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <type_traits>
+
+#include "longspan/config/user_error.h"
+#include "longspan/models/family.h"
+
+namespace longspan {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const Family* kFamilies[] = {&kQwen2, &kLlama};
+
+/// The keys of one JSON object, with errors that name the file. null counts as absent, as in
+/// transformers.
+class Keys {
+ public:
+  Keys(const Json& object, std::string source) : object_(object), source_(std::move(source)) {}
+
+  bool has(const char* name) const {
+    const auto value = object_.find(name);
+    return value != object_.end() && !value->is_null();
+  }
+
+  template <typename T>
+  T get(const char* name, T fallback) const {
+    return has(name) ? get<T>(name) : fallback;
+  }
+
+  template <typename T>
+  T get(const char* name) const {
+    if (!has(name)) fail(fmt::format("{} is missing", name));
+    const Json& value = object_.at(name);
+    if constexpr (std::is_same_v<T, bool>) {
+      if (!value.is_boolean()) fail(fmt::format("{} must be true or false", name));
+    } else if constexpr (std::is_same_v<T, int64_t>) {
+      if (!value.is_number_integer()) fail(fmt::format("{} must be a whole number", name));
+    } else if constexpr (std::is_same_v<T, double>) {
+      if (!value.is_number()) fail(fmt::format("{} must be a number", name));
+    } else {
+      if (!value.is_string()) fail(fmt::format("{} must be a text", name));
+    }
+    return value.get<T>();
+  }
+
+  int64_t positive(const char* name) const {
+    const auto value = get<int64_t>(name);
+    if (value <= 0) fail(fmt::format("{} is {}, it must be positive", name, value));
+    return value;
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw UserError(fmt::format("{}: {}.", source_, what));
+  }
+
+ private:
+  const Json& object_;
+  std::string source_;
+};
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  if (!(text << file.rdbuf())) {
+    throw UserError(fmt::format(
+        "Cannot read {}: {}. A model folder has config.json, tokenizer files and safetensors.",
+        path, errno != 0 ? std::strerror(errno) : "it is empty"));
+  }
+  return text.str();
+}
+
+/// The rope keys of transformers 4 (rope_theta and rope_scaling) and 5 (rope_parameters); where
+/// both stand rope_scaling wins, as in transformers' RotaryEmbeddingConfigMixin.
+void read_rope(const Json& object, const Keys& keys, const std::string& source,
+               ModelConfig& config) {
+  config.rope_theta = keys.get<double>("rope_theta", 10000.0);
+  const char* name = keys.has("rope_scaling") && !object.at("rope_scaling").empty()
+                         ? "rope_scaling"
+                         : "rope_parameters";
+  if (keys.has(name)) {
+    const Json& nested = object.at(name);
+    if (!nested.is_object()) keys.fail(fmt::format("{} must be an object", name));
+    const Keys rope(nested, fmt::format("{} ({})", source, name));
+    RopeScaling& out = config.rope;
+    out.type = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
+    config.rope_theta = rope.get<double>("rope_theta", config.rope_theta);
+    if (out.type != "default" && out.type != "linear" && out.type != "llama3" &&
+        out.type != "yarn") {
+      rope.fail(fmt::format("rope type {} is not supported; default, linear, llama3 and yarn are",
+                            out.type));
+    }
+    if (rope.get<double>("partial_rotary_factor", 1.0) != 1.0) {
+      rope.fail("partial_rotary_factor other than 1 is not supported");
+    }
+    if (out.type == "linear" || out.type == "llama3") out.factor = rope.get<double>("factor");
+    if (out.type == "llama3" || out.type == "yarn") {
+      const auto fallback = keys.get<int64_t>(
+          "original_max_position_embeddings",
+          rope.get<int64_t>("original_max_position_embeddings", config.max_position_embeddings));
+      out.original_max_position_embeddings = fallback;
+      if (fallback <= 0) rope.fail("original_max_position_embeddings must be positive");
+    }
+    if (out.type == "llama3") {
+      out.low_freq_factor = rope.get<double>("low_freq_factor");
+      out.high_freq_factor = rope.get<double>("high_freq_factor");
+      if (!(out.low_freq_factor > 0) || !(out.high_freq_factor > out.low_freq_factor)) {
+        rope.fail("0 < low_freq_factor < high_freq_factor must hold");
+      }
+    }
+    if (out.type == "yarn") {
+      out.factor =
+          rope.get<double>("factor", static_cast<double>(config.max_position_embeddings) /
+                                         static_cast<double>(out.original_max_position_embeddings));
+      // 0 means the default here, as in transformers.
+      if (const double fast = rope.get<double>("beta_fast", 0.0); fast != 0) out.beta_fast = fast;
+      if (const double slow = rope.get<double>("beta_slow", 0.0); slow != 0) out.beta_slow = slow;
+      const auto optional = [&](const char* key) {
+        return rope.has(key) ? std::optional<double>(rope.get<double>(key)) : std::nullopt;
+      };
+      out.attention_factor = optional("attention_factor");
+      out.mscale = optional("mscale");
+      out.mscale_all_dim = optional("mscale_all_dim");
+      out.truncate = rope.get<bool>("truncate", true);
+    }
+    if (!(out.factor > 0)) rope.fail("factor must be positive");
+  }
+  if (!(config.rope_theta > 1)) keys.fail("rope_theta must be larger than 1");
+}
+
+const Family& find_family(const Keys& keys) {
+  const auto model_type = keys.get<std::string>("model_type");
+  for (const Family* family : kFamilies) {
+    if (model_type == family->model_type) return *family;
+  }
+  keys.fail(
+      fmt::format("model_type {} is not supported; qwen2 (Qwen2, Qwen2.5) and llama (Llama 2, "
+                  "3, 3.x) are",
+                  model_type));
+}
+
+}  // namespace
+
+ModelConfig load_model_config(const std::string& folder_or_file) {
+  const std::string source = std::filesystem::is_directory(folder_or_file)
+                                 ? (std::filesystem::path(folder_or_file) / "config.json").string()
+                                 : folder_or_file;
+  ModelConfig config;
+  config.json = read_text(source);
+  Json object;
+  try {
+    object = Json::parse(config.json);
+  } catch (const Json::exception& error) {
+    throw UserError(fmt::format("{} is broken JSON: {}.", source, error.what()));
+  }
+  if (!object.is_object()) throw UserError(fmt::format("{} is not a JSON object.", source));
+
+  const Keys keys(object, source);
+  const Family& family = find_family(keys);
+  config.model_type = family.model_type;
+  config.architecture = family.architecture;
+  if (const auto named = object.find("architectures"); named != object.end() && named->is_array() &&
+                                                       !named->empty() &&
+                                                       named->front() != config.architecture) {
+    keys.fail(fmt::format("architecture {} is not supported; {} is", named->front().dump(),
+                          config.architecture));
+  }
+  config.vocab_size = keys.positive("vocab_size");
+  config.hidden_size = keys.positive("hidden_size");
+  config.intermediate_size = keys.positive("intermediate_size");
+  config.num_layers = keys.positive("num_hidden_layers");
+  config.num_heads = keys.positive("num_attention_heads");
+  config.num_kv_heads =
+      keys.has("num_key_value_heads") ? keys.positive("num_key_value_heads") : config.num_heads;
+  if (config.num_heads % config.num_kv_heads != 0) {
+    keys.fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
+                          config.num_heads, config.num_kv_heads));
+  }
+  if (!keys.has("head_dim") && config.hidden_size % config.num_heads != 0) {
+    keys.fail(fmt::format("hidden_size {} is not a multiple of num_attention_heads {}",
+                          config.hidden_size, config.num_heads));
+  }
+  config.head_dim =
+      keys.has("head_dim") ? keys.positive("head_dim") : config.hidden_size / config.num_heads;
+  if (config.head_dim % 2 != 0) {
+    keys.fail(fmt::format("head_dim {} is odd, rotary embeddings need pairs", config.head_dim));
+  }
+  if (const auto activation = keys.get<std::string>("hidden_act", "silu"); activation != "silu") {
+    keys.fail(fmt::format("hidden_act {} is not supported; silu is", activation));
+  }
+  if (keys.get<double>("attention_dropout", 0.0) != 0.0) {
+    keys.fail("attention_dropout other than 0 is not supported");
+  }
+  config.max_position_embeddings =
+      keys.get<int64_t>("max_position_embeddings", family.default_max_position_embeddings);
+  config.rms_norm_eps = keys.get<double>("rms_norm_eps", family.default_rms_norm_eps);
+  config.initializer_range = keys.get<double>("initializer_range", 0.02);
+  config.tie_word_embeddings =
+      keys.get<bool>("tie_word_embeddings", family.default_tie_word_embeddings);
+  read_rope(object, keys, source, config);
+  family.read_own_keys(object, source, config);
+  return config;
+}
+
+}  // namespace longspan

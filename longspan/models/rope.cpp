@@ -1,0 +1,99 @@
+#include "longspan/models/rope.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace longspan {
+namespace {
+
+/// base^(2i / H) for i < F.
+at::Tensor periods(const ModelConfig& config) {
+  const auto exponents =
+      at::arange(0, config.head_dim, 2, at::kFloat) / static_cast<double>(config.head_dim);
+  return at::pow(at::Scalar(config.rope_theta), exponents);
+}
+
+/// Llama 3.1: long wavelengths are stretched, short ones kept, the ones between interpolated.
+at::Tensor llama3(const at::Tensor& inverse, const RopeScaling& rope) {
+  const double context = static_cast<double>(rope.original_max_position_embeddings);
+  const double longest_kept = context / rope.high_freq_factor;
+  const double shortest_stretched = context / rope.low_freq_factor;
+  const auto wavelength = 2 * std::numbers::pi / inverse;
+  const auto stretched = at::where(wavelength > shortest_stretched, inverse / rope.factor, inverse);
+  const auto smooth = (context / wavelength - rope.low_freq_factor) /
+                      (rope.high_freq_factor - rope.low_freq_factor);
+  const auto smoothed = (1 - smooth) * stretched / rope.factor + smooth * stretched;
+  const auto between = (wavelength >= longest_kept).logical_and(wavelength <= shortest_stretched);
+  return at::where(between, smoothed, stretched);
+}
+
+double yarn_mscale(double scale, double mscale) {
+  return scale <= 1 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0;
+}
+
+RotaryFrequencies yarn(const ModelConfig& config) {
+  const RopeScaling& rope = config.rope;
+  const double dim = static_cast<double>(config.head_dim);
+  // The dimension whose wavelength fits `num_rotations` times into the original context.
+  const auto correction_dim = [&](double num_rotations) {
+    return dim *
+           std::log(static_cast<double>(rope.original_max_position_embeddings) /
+                    (num_rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(config.rope_theta));
+  };
+  double low = correction_dim(rope.beta_fast), high = correction_dim(rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1);
+  if (low == high) high += 0.001;
+
+  const auto period = periods(config);
+  const auto ramp =
+      at::clamp((at::arange(config.head_dim / 2, at::kFloat) - low) / (high - low), 0, 1);
+  const auto kept = 1 - ramp;
+  const auto inverse = 1.0 / (rope.factor * period) * (1 - kept) + 1.0 / period * kept;
+
+  double attention_factor = yarn_mscale(rope.factor, 1.0);
+  if (rope.attention_factor) {
+    attention_factor = *rope.attention_factor;
+  } else if (rope.mscale.value_or(0) != 0 && rope.mscale_all_dim.value_or(0) != 0) {
+    attention_factor =
+        yarn_mscale(rope.factor, *rope.mscale) / yarn_mscale(rope.factor, *rope.mscale_all_dim);
+  }
+  return {inverse, attention_factor};
+}
+
+}  // namespace
+
+RotaryFrequencies rotary_frequencies(const ModelConfig& config) {
+  c10::NoGradGuard no_grad;
+  const std::string& type = config.rope.type;
+  if (type == "yarn") return yarn(config);
+  auto inverse = 1.0 / periods(config);
+  if (type == "linear") inverse = inverse / config.rope.factor;
+  if (type == "llama3") inverse = llama3(inverse, config.rope);
+  return {inverse, 1.0};
+}
+
+RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_T,
+                         at::ScalarType dtype) {
+  c10::NoGradGuard no_grad;
+  const auto inverse_F = frequencies.inverse_F.to(positions_T.device());
+  const auto angles_TF = positions_T.to(at::kFloat).unsqueeze(1) * inverse_F;
+  const auto table_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  RotaryTable table{angles_TF.cos(), angles_TF.sin()};
+  if (frequencies.attention_factor != 1.0) {
+    table.cos_TF.mul_(frequencies.attention_factor);
+    table.sin_TF.mul_(frequencies.attention_factor);
+  }
+  return {table.cos_TF.to(table_dtype), table.sin_TF.to(table_dtype)};
+}
+
+}  // namespace longspan

@@ -1,0 +1,12 @@
+#include "longspan/objectives/sft.h"
+
+#include <ATen/ATen.h>
+
+namespace longspan {
+
+at::Tensor sft_loss(Decoder& model, const Batch& local, int64_t global_label_count) {
+  TORCH_CHECK(global_label_count > 0, "a step needs at least one label");
+  return model.negative_log_likelihood_sum(local) / static_cast<double>(global_label_count);
+}
+
+}  // namespace longspan

@@ -1,0 +1,46 @@
+#include "longspan/optim/schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+/// Share of the way from the end of warmup to the end of training.
+double progress_after_warmup(int64_t step, int64_t num_warmup_steps, int64_t num_training_steps) {
+  return static_cast<double>(step - num_warmup_steps) /
+         static_cast<double>(std::max<int64_t>(1, num_training_steps - num_warmup_steps));
+}
+
+}  // namespace
+
+double schedule_factor(const std::string& name, int64_t step, int64_t num_warmup_steps,
+                       int64_t num_training_steps) {
+  if (name == "constant") return 1.0;
+  const bool known = name == "linear" || name == "cosine" || name == "constant_with_warmup";
+  if (!known) {
+    throw UserError(
+        fmt::format("lr_scheduler_type: {} is not supported; use linear, cosine, constant or "
+                    "constant_with_warmup.",
+                    name));
+  }
+  if (step < num_warmup_steps) {
+    return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, num_warmup_steps));
+  }
+  if (name == "constant_with_warmup") return 1.0;
+  const double progress = progress_after_warmup(step, num_warmup_steps, num_training_steps);
+  if (name == "linear") return std::max(0.0, 1.0 - progress);
+  return std::max(0.0, 0.5 * (1.0 + std::cos(std::numbers::pi * progress)));
+}
+
+int64_t warmup_steps_of(double warmup_ratio, int64_t warmup_steps, int64_t num_training_steps) {
+  if (warmup_steps > 0) return warmup_steps;
+  return static_cast<int64_t>(std::ceil(warmup_ratio * static_cast<double>(num_training_steps)));
+}
+
+}  // namespace longspan

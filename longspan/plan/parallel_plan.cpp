@@ -1,0 +1,113 @@
+#include "longspan/plan/parallel_plan.h"
+
+#include <fmt/format.h>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+constexpr SequenceParallelMode kModes[] = {SequenceParallelMode::kUlysses,
+                                           SequenceParallelMode::kZigzagRing};
+
+std::string all_names() {
+  std::string names;
+  for (SequenceParallelMode mode : kModes) names += (names.empty() ? "" : ", ") + name_of(mode);
+  return names;
+}
+
+}  // namespace
+
+std::string name_of(SequenceParallelMode mode) {
+  switch (mode) {
+    case SequenceParallelMode::kLocal:
+      return "local";
+    case SequenceParallelMode::kUlysses:
+      return "ulysses";
+    case SequenceParallelMode::kZigzagRing:
+      return "zigzag-ring";
+  }
+  return "";
+}
+
+SequenceParallelMode sequence_parallel_mode_from(const std::string& name) {
+  for (SequenceParallelMode mode : kModes) {
+    if (name_of(mode) == name) return mode;
+  }
+  throw UserError(fmt::format(
+      "sequence_parallel_mode: {} is not a mode. The modes are: {}. Leave the key out to have one "
+      "chosen.",
+      name, all_names()));
+}
+
+bool can_split(SequenceParallelMode mode, int sequence_size, int64_t num_heads,
+               int64_t num_kv_heads) {
+  switch (mode) {
+    case SequenceParallelMode::kLocal:
+      return sequence_size == 1;
+    case SequenceParallelMode::kUlysses:
+      // kv heads may be fewer than ranks, or not divide: each goes to every rank that needs it.
+      return num_heads % sequence_size == 0;
+    case SequenceParallelMode::kZigzagRing:
+      return true;
+  }
+  return false;
+}
+
+std::vector<SequenceParallelMode> modes_that_split(int sequence_size, int64_t num_heads,
+                                                   int64_t num_kv_heads) {
+  std::vector<SequenceParallelMode> modes;
+  for (SequenceParallelMode mode : kModes) {
+    if (can_split(mode, sequence_size, num_heads, num_kv_heads)) modes.push_back(mode);
+  }
+  return modes;
+}
+
+ParallelPlan make_parallel_plan(int world_size, int sequence_size,
+                                std::optional<SequenceParallelMode> mode, int64_t num_heads,
+                                int64_t num_kv_heads) {
+  if (world_size < 1) {
+    throw UserError(
+        fmt::format("The number of processes is {}; it must be at least 1.", world_size));
+  }
+  if (sequence_size < 1) {
+    throw UserError(
+        fmt::format("sequence_parallel_size: {} must be at least 1 (1 = no sequence parallelism).",
+                    sequence_size));
+  }
+  if (world_size % sequence_size != 0) {
+    std::string divisors;
+    for (int size = 1; size <= world_size; ++size) {
+      if (world_size % size == 0) divisors += (divisors.empty() ? "" : ", ") + std::to_string(size);
+    }
+    throw UserError(fmt::format(
+        "sequence_parallel_size: {} does not divide the number of processes, {}. Choose one of {}, "
+        "or start a multiple of {} processes.",
+        sequence_size, world_size, divisors, sequence_size));
+  }
+
+  ParallelPlan plan;
+  plan.world_size = world_size;
+  plan.sequence_size = sequence_size;
+  plan.data_size = world_size / sequence_size;
+  if (sequence_size == 1) return plan;
+
+  const std::vector<SequenceParallelMode> able =
+      modes_that_split(sequence_size, num_heads, num_kv_heads);
+  if (!mode) mode = able.front();  // kModes is in the order of preference
+  if (!can_split(*mode, sequence_size, num_heads, num_kv_heads)) {
+    std::string names;
+    for (SequenceParallelMode other : able) names += (names.empty() ? "" : ", ") + name_of(other);
+    throw UserError(fmt::format(
+        "sequence_parallel_mode: {} cannot split {} attention heads ({} key-value heads) over {} "
+        "ranks: sequence_parallel_size must divide the number of attention heads. Modes that can "
+        "split them: {}.",
+        name_of(*mode), num_heads, num_kv_heads, sequence_size, names));
+  }
+  plan.mode = *mode;
+  if (*mode == SequenceParallelMode::kUlysses) plan.ulysses_size = sequence_size;
+  if (*mode == SequenceParallelMode::kZigzagRing) plan.ring_size = sequence_size;
+  return plan;
+}
+
+}  // namespace longspan

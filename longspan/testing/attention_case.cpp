@@ -1,0 +1,146 @@
+#include "longspan/testing/attention_case.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "longspan/attention/kept_attention.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/testing/ranks.h"
+
+namespace longspan::testing {
+
+AttentionCase random_case(const std::vector<int64_t>& document_lengths, int64_t num_heads,
+                          int64_t num_kv_heads, int64_t head_dim, uint64_t seed) {
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  AttentionCase problem;
+  problem.packing = Packing::from_lengths(document_lengths);
+  auto random = [&](int64_t num) {
+    return at::randn({problem.packing.num_tokens(), num, head_dim}, generator, at::kDouble);
+  };
+  problem.q_TNH = random(num_heads);
+  problem.k_TMH = random(num_kv_heads);
+  problem.v_TMH = random(num_kv_heads);
+  problem.dout_TNH = random(num_heads);
+  return problem;
+}
+
+AttentionSolution solve_plainly(const AttentionCase& problem) {
+  auto leaf = [](const at::Tensor& x) { return x.detach().clone().requires_grad_(true); };
+  const at::Tensor q = leaf(problem.q_TNH), k = leaf(problem.k_TMH), v = leaf(problem.v_TMH);
+  const int64_t group = q.size(1) / k.size(1);
+  std::vector<at::Tensor> outs;
+  for (int64_t d = 0; d < problem.packing.num_documents(); ++d) {
+    const int64_t begin = problem.packing.begin(d), length = problem.packing.length(d);
+    auto heads_first = [&](const at::Tensor& x, int64_t repeats) {
+      return x.narrow(0, begin, length).repeat_interleave(repeats, 1).transpose(0, 1);
+    };
+    at::Tensor scores = at::matmul(heads_first(q, 1), heads_first(k, group).transpose(1, 2)) /
+                        std::sqrt(static_cast<double>(q.size(2)));
+    const at::Tensor above = at::ones({length, length}, at::kBool).triu(1);
+    scores = scores.masked_fill(above, -std::numeric_limits<double>::infinity());
+    outs.push_back(at::matmul(at::softmax(scores, -1), heads_first(v, group)).transpose(0, 1));
+  }
+  const at::Tensor out = at::cat(outs);
+  (out * problem.dout_TNH).sum().backward();
+  return {out.detach(), q.grad(), k.grad(), v.grad()};
+}
+
+namespace {
+
+Traffic difference(const Traffic& after, const Traffic& before) {
+  return {after.all_to_all - before.all_to_all, after.all_gather - before.all_gather,
+          after.reduce_scatter - before.reduce_scatter, after.shift - before.shift,
+          after.sum - before.sum};
+}
+
+void add(Traffic& total, const Traffic& part) { total = difference(total, difference({}, part)); }
+
+DistributedSolution unsolved(const AttentionCase& problem, at::ScalarType dtype) {
+  auto unset = [&](const at::Tensor& x) {
+    return at::full_like(x, std::numeric_limits<double>::quiet_NaN(), x.options().dtype(dtype));
+  };
+  DistributedSolution solution;
+  solution.out_TNH = unset(problem.q_TNH);
+  solution.dq_TNH = unset(problem.q_TNH);
+  solution.dk_TMH = unset(problem.k_TMH);
+  solution.dv_TMH = unset(problem.v_TMH);
+  return solution;
+}
+
+// One rank's part.
+void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParallel& attention,
+                 at::ScalarType dtype, bool checkpointing, std::mutex& mutex,
+                 DistributedSolution& whole) {
+  const TokenOrder order = attention.token_order(problem.packing);
+  const at::Tensor index =
+      at::tensor(at::ArrayRef<int64_t>(order.index), at::TensorOptions(at::kLong));
+  const at::Tensor padding = (index < 0).unsqueeze(-1).unsqueeze(-1);
+  auto share = [&](const at::Tensor& x, double scale_of_padding) {
+    at::Tensor local = x.index_select(0, index.clamp_min(0));
+    return at::where(padding, at::randn_like(local) * scale_of_padding, local).to(dtype);
+  };
+  const at::Tensor q = share(problem.q_TNH, 10).requires_grad_(true);
+  const at::Tensor k = share(problem.k_TMH, 10).requires_grad_(true);
+  const at::Tensor v = share(problem.v_TMH, 10).requires_grad_(true);
+  // The loss does not see padding: its gradient is 0 there.
+  const at::Tensor dout = share(problem.dout_TNH, 0);
+  const Traffic before = mesh.sequence.traffic();
+  auto attend = [&] { return attention.attend(q, k, v, order.packing); };
+  at::Tensor out;
+  if (checkpointing) {
+    KeptAttention kept;
+    {
+      c10::AutoGradMode no_gradients(false);
+      KeepScope keep(kept);
+      attend();
+    }
+    ReplayScope replay(kept);
+    out = attend();
+    TORCH_CHECK(kept.results.empty(), "something kept was not replayed");
+  } else {
+    out = attend();
+  }
+  out.backward(dout);
+
+  const std::lock_guard lock(mutex);
+  add(whole.traffic, difference(mesh.sequence.traffic(), before));
+  whole.num_padded_tokens = order.packing.num_tokens();
+  const at::Tensor real = (index >= 0).nonzero().squeeze(1);
+  const at::Tensor places = index.index_select(0, real);
+  auto put = [&](at::Tensor& x, const at::Tensor& local) {
+    x.index_copy_(0, places, local.detach().index_select(0, real));
+  };
+  put(whole.out_TNH, out);
+  put(whole.dq_TNH, q.grad());
+  put(whole.dk_TMH, k.grad());
+  put(whole.dv_TMH, v.grad());
+}
+
+}  // namespace
+
+std::vector<DistributedSolution> solve_distributed(const std::vector<AttentionCase>& problems,
+                                                   const ParallelPlan& plan, at::ScalarType dtype,
+                                                   bool checkpointing) {
+  std::vector<DistributedSolution> solutions;
+  for (const AttentionCase& problem : problems) solutions.push_back(unsolved(problem, dtype));
+  std::mutex mutex;
+  run_ranks(plan, [&](const Mesh& mesh) {
+    const auto attention = make_attention(plan, mesh, cpu_block_kernel());
+    for (size_t i = 0; i < problems.size(); ++i) {
+      solve_share(problems[i], mesh, *attention, dtype, checkpointing, mutex, solutions[i]);
+    }
+  });
+  return solutions;
+}
+
+DistributedSolution solve_distributed(const AttentionCase& problem, const ParallelPlan& plan,
+                                      at::ScalarType dtype, bool checkpointing) {
+  return solve_distributed(std::vector{problem}, plan, dtype, checkpointing)[0];
+}
+
+}  // namespace longspan::testing

@@ -1,0 +1,49 @@
+// One attention problem, solved plainly on one device and by the ranks of a plan.
+// T: tokens of the unpadded row, N: query heads, M: kv heads, H: head dim.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "longspan/comm/group.h"
+#include "longspan/data/packing.h"
+#include "longspan/plan/parallel_plan.h"
+
+namespace longspan::testing {
+
+struct AttentionCase {
+  at::Tensor q_TNH, k_TMH, v_TMH, dout_TNH;
+  Packing packing;
+};
+
+/// Random, seeded; fp64.
+AttentionCase random_case(const std::vector<int64_t>& document_lengths, int64_t num_heads,
+                          int64_t num_kv_heads, int64_t head_dim, uint64_t seed);
+
+struct AttentionSolution {
+  at::Tensor out_TNH, dq_TNH, dk_TMH, dv_TMH;
+};
+
+/// softmax(q k^T / sqrt(H) + mask) v of each document and head by matmul and softmax in fp64, with
+/// autograd's own gradients.
+AttentionSolution solve_plainly(const AttentionCase& problem);
+
+struct DistributedSolution : AttentionSolution {
+  /// Of all ranks together, over one forward and one backward.
+  Traffic traffic;
+  int64_t num_padded_tokens = 0;
+};
+
+/// make_attention(plan) over threads: each rank takes its share of the row by token_order (padding
+/// holds large random numbers, which must not matter), attends, runs the backward; the results are
+/// put back in the order of the row. With checkpointing, the forward runs in a KeepScope and is
+/// replayed before the backward. Computes in `dtype`. Many problems share one session of ranks,
+/// whose start costs more than most of them.
+std::vector<DistributedSolution> solve_distributed(const std::vector<AttentionCase>& problems,
+                                                   const ParallelPlan& plan, at::ScalarType dtype,
+                                                   bool checkpointing = false);
+DistributedSolution solve_distributed(const AttentionCase& problem, const ParallelPlan& plan,
+                                      at::ScalarType dtype, bool checkpointing = false);
+
+}  // namespace longspan::testing

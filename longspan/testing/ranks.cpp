@@ -1,0 +1,61 @@
+#include "longspan/testing/ranks.h"
+
+#include <ATen/Parallel.h>
+
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <vector>
+
+#include "longspan/comm/backend.h"
+
+namespace longspan::testing {
+namespace {
+
+constexpr int64_t kTimeoutSeconds = 20;
+
+}  // namespace
+
+void run_ranks(const ParallelPlan& plan, const std::function<void(const Mesh& mesh)>& body) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  store->setTimeout(std::chrono::seconds(kTimeoutSeconds));
+  std::mutex mutex;
+  std::exception_ptr first_error;
+  auto note_error = [&] {
+    std::lock_guard lock(mutex);
+    if (!first_error) first_error = std::current_exception();
+  };
+  const int num_threads = at::get_num_threads();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < plan.world_size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      try {
+        Mesh mesh;
+        if (plan.world_size > 1) {
+          mesh = make_mesh_over(store, rank, plan, /*cuda=*/false, kTimeoutSeconds, "127.0.0.1");
+        }
+        try {
+          body(mesh);
+        } catch (...) {  // first here: closing may wait for the peers, which then fail as well
+          note_error();
+        }
+      } catch (...) {
+        note_error();
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  at::set_num_threads(num_threads);
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+void run_ranks(int num_ranks, const std::function<void(const Mesh& mesh)>& body) {
+  ParallelPlan plan;
+  plan.world_size = num_ranks;
+  plan.data_size = num_ranks;
+  run_ranks(plan, body);
+}
+
+}  // namespace longspan::testing

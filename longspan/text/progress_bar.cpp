@@ -1,0 +1,59 @@
+#include "longspan/text/progress_bar.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+#include "longspan/text/rust_call.h"
+
+namespace longspan {
+
+struct ProgressBar::Impl {
+  LsrProgress* bar = nullptr;  // null where nothing is drawn
+  ~Impl() { lsr_progress_free(bar); }
+};
+
+ProgressBar::ProgressBar(int64_t total_steps, int64_t first_step)
+    : impl_(std::make_unique<Impl>()) {
+  if (isatty(STDERR_FILENO)) {
+    impl_->bar =
+        lsr_progress_new(static_cast<uint64_t>(total_steps), static_cast<uint64_t>(first_step));
+  }
+}
+
+ProgressBar::ProgressBar(ProgressBar&&) noexcept = default;
+ProgressBar& ProgressBar::operator=(ProgressBar&&) noexcept = default;
+ProgressBar::~ProgressBar() = default;
+
+bool ProgressBar::visible() const { return impl_->bar != nullptr; }
+
+std::string progress_message(double loss, double tokens_per_second) {
+  std::string message;
+  if (!std::isnan(loss)) message = fmt::format("loss {:.4f}", loss);
+  if (!std::isnan(tokens_per_second)) {
+    std::string digits = fmt::format("{:.0f}", tokens_per_second);
+    for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3)
+      digits.insert(i, 1, ',');
+    message += fmt::format("{}{} tokens/s", message.empty() ? "" : "  ", digits);
+  }
+  return message;
+}
+
+void ProgressBar::update(int64_t step, double loss, double tokens_per_second) {
+  if (!impl_->bar) return;
+  const std::string message = progress_message(loss, tokens_per_second);
+  lsr_progress_update(impl_->bar, static_cast<uint64_t>(step), rust_view(message));
+}
+
+void ProgressBar::print_line(std::string_view line) {
+  if (impl_->bar) {
+    lsr_progress_print(impl_->bar, rust_view(line));
+  } else {
+    fmt::print(stderr, "{}\n", line);
+  }
+}
+
+}  // namespace longspan

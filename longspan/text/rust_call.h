@@ -1,0 +1,36 @@
+// Calls into the Rust archive: status to exception, its strings to std::string. For this folder's
+// own .cpp files only.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "longspan/config/user_error.h"
+#include "longspan_rs.h"
+
+namespace longspan {
+
+inline LsrView rust_view(std::string_view text) { return {text.data(), text.size()}; }
+
+/// Copies a string of the archive and frees it there.
+inline std::string take_rust_string(LsrString text) {
+  std::string copy(text.data, text.size);
+  lsr_string_free(text);
+  return copy;
+}
+
+/// Calls function(args..., &error). Throws UserError with the archive's message when the user can
+/// mend it, std::logic_error otherwise.
+template <typename Function, typename... Args>
+void rust_call(Function function, Args&&... args) {
+  LsrString error{nullptr, 0};
+  const LsrStatus status = function(std::forward<Args>(args)..., &error);
+  if (status == LSR_OK) return;
+  const std::string message = take_rust_string(error);
+  if (status == LSR_USER_ERROR) throw UserError(message);
+  throw std::logic_error("Defect in the text archive: " + message);
+}
+
+}  // namespace longspan

@@ -1,0 +1,96 @@
+#include "longspan/text/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "longspan/text/rust_call.h"
+
+namespace longspan {
+
+struct Tokenizer::Impl {
+  LsrTokenizer* handle = nullptr;
+  nlohmann::json info;
+
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() { lsr_tokenizer_free(handle); }
+
+  std::optional<std::string> known(const char* name) const {
+    const auto found = info.find(name);
+    if (found == info.end()) return std::nullopt;
+    return found->get<std::string>();
+  }
+};
+
+Tokenizer Tokenizer::load(const std::string& folder) {
+  auto impl = std::make_shared<Impl>();
+  rust_call(lsr_tokenizer_load, rust_view(folder), &impl->handle);
+  LsrString info{};
+  rust_call(lsr_tokenizer_info, impl->handle, &info);
+  impl->info = nlohmann::json::parse(take_rust_string(info));
+  Tokenizer tokenizer;
+  tokenizer.impl_ = std::move(impl);
+  return tokenizer;
+}
+
+namespace {
+
+std::vector<int32_t> take_ids(LsrIds ids) {
+  std::vector<int32_t> copy(ids.data, ids.data + ids.size);
+  lsr_ids_free(ids);
+  return copy;
+}
+
+}  // namespace
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  const LsrView view = rust_view(text);
+  LsrIds ids{};
+  rust_call(lsr_tokenizer_encode, impl_->handle, &view, size_t{1}, add_special_tokens, &ids);
+  return take_ids(ids);
+}
+
+std::vector<std::vector<int32_t>> Tokenizer::encode_batch(const std::vector<std::string>& texts,
+                                                          bool add_special_tokens) const {
+  std::vector<LsrView> views;
+  for (const std::string& text : texts) views.push_back(rust_view(text));
+  std::vector<LsrIds> ids(texts.size());
+  rust_call(lsr_tokenizer_encode, impl_->handle, views.data(), views.size(), add_special_tokens,
+            ids.data());
+  std::vector<std::vector<int32_t>> encoded;
+  for (const LsrIds& one : ids) encoded.push_back(take_ids(one));
+  return encoded;
+}
+
+std::string Tokenizer::decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
+  const std::vector<uint32_t> unsigned_ids(ids.begin(), ids.end());
+  LsrString text{};
+  rust_call(lsr_tokenizer_decode, impl_->handle, unsigned_ids.data(), unsigned_ids.size(),
+            skip_special_tokens, &text);
+  return take_rust_string(text);
+}
+
+std::optional<int32_t> Tokenizer::id_of(std::string_view token) const {
+  const int64_t id = lsr_tokenizer_id_of(impl_->handle, rust_view(token));
+  if (id < 0) return std::nullopt;
+  return static_cast<int32_t>(id);
+}
+
+int64_t Tokenizer::vocab_size() const { return impl_->info.at("vocab_size").get<int64_t>(); }
+std::optional<std::string> Tokenizer::bos_token() const { return impl_->known("bos_token"); }
+std::optional<std::string> Tokenizer::eos_token() const { return impl_->known("eos_token"); }
+std::optional<std::string> Tokenizer::pad_token() const { return impl_->known("pad_token"); }
+std::optional<std::string> Tokenizer::unk_token() const { return impl_->known("unk_token"); }
+std::optional<std::string> Tokenizer::chat_template() const {
+  return impl_->known("chat_template");
+}
+
+void train_byte_level_bpe(const std::vector<std::string>& text_files, int64_t vocab_size,
+                          const std::string& output_folder) {
+  std::vector<LsrView> files;
+  for (const std::string& file : text_files) files.push_back(rust_view(file));
+  rust_call(lsr_train_byte_level_bpe, files.data(), files.size(),
+            static_cast<size_t>(vocab_size > 0 ? vocab_size : 0), rust_view(output_folder));
+}
+
+}  // namespace longspan

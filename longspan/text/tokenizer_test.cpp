@@ -1,0 +1,156 @@
+#include "longspan/text/tokenizer.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "longspan/config/user_error.h"
+
+namespace fs = std::filesystem;
+
+namespace longspan {
+namespace {
+
+/// A folder of its own for each test, removed at the end.
+struct TempFolder {
+  fs::path path;
+  TempFolder() {
+    std::string name = (fs::temp_directory_path() / "longspan-text-XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~TempFolder() { fs::remove_all(path); }
+  std::string file(const std::string& name, const std::string& content) const {
+    std::ofstream(path / name, std::ios::binary) << content;
+    return (path / name).string();
+  }
+};
+
+std::string read(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+std::string sample_text() {
+  std::string text;
+  for (int i = 0; i < 50; ++i) {
+    text += "The quick brown fox jumps over the lazy dog number " + std::to_string(i) + ".\n\n";
+  }
+  return text + "été 日本語 🙂\r\n";
+}
+
+std::string trained(const TempFolder& folder) {
+  train_byte_level_bpe({folder.file("text.txt", sample_text())}, 400,
+                       (folder.path / "tokenizer").string());
+  return (folder.path / "tokenizer").string();
+}
+
+}  // namespace
+
+TEST_CASE("tokenizer: a trained one round-trips any text") {
+  TempFolder folder;
+  const Tokenizer tokenizer = Tokenizer::load(trained(folder));
+  CHECK(tokenizer.vocab_size() > 259);
+  CHECK(tokenizer.vocab_size() <= 400);
+  for (const std::string text : {"", " ", "The quick brown fox", "\t\r\n  x \n\n",
+                                 "never seen: Привет, 世界 🙂👩‍👩‍👧",
+                                 "a<|im_start|>b<|im_end|>", "\x01\x02\x7f"}) {
+    CHECK(tokenizer.decode(tokenizer.encode(text)) == text);
+  }
+  // Merges were learnt: a frequent word is one token, in far fewer tokens than bytes.
+  CHECK(tokenizer.encode(" quick").size() == 1);
+}
+
+TEST_CASE("tokenizer: special tokens in the text are single ids and can be skipped") {
+  TempFolder folder;
+  const Tokenizer tokenizer = Tokenizer::load(trained(folder));
+  const auto start = tokenizer.id_of("<|im_start|>");
+  const auto end = tokenizer.id_of("<|im_end|>");
+  REQUIRE(start.has_value());
+  REQUIRE(end.has_value());
+  CHECK_FALSE(tokenizer.id_of("no such token").has_value());
+  const auto ids = tokenizer.encode("<|im_start|>fox<|im_end|>");
+  CHECK(ids.front() == *start);
+  CHECK(ids.back() == *end);
+  CHECK(tokenizer.decode(ids, true) == "fox");
+  CHECK(tokenizer.eos_token() == "<|im_end|>");
+  CHECK(tokenizer.pad_token() == "<|endoftext|>");
+  CHECK_FALSE(tokenizer.bos_token().has_value());
+  CHECK(tokenizer.chat_template()->find("<|im_start|>") != std::string::npos);
+}
+
+TEST_CASE("tokenizer: a batch gives what one text after the other gives") {
+  TempFolder folder;
+  const Tokenizer tokenizer = Tokenizer::load(trained(folder));
+  const std::vector<std::string> texts = {"The lazy dog", "", "<|im_end|>\n", sample_text()};
+  const auto batch = tokenizer.encode_batch(texts);
+  REQUIRE(batch.size() == texts.size());
+  for (size_t i = 0; i < texts.size(); ++i) CHECK(batch[i] == tokenizer.encode(texts[i]));
+  CHECK(tokenizer.encode_batch({}).empty());
+}
+
+TEST_CASE("tokenizer: broken UTF-8 is read with replacement characters, NUL is a character") {
+  TempFolder folder;
+  const Tokenizer tokenizer = Tokenizer::load(trained(folder));
+  CHECK(tokenizer.decode(tokenizer.encode("a\xff z")) == "a\xef\xbf\xbd z");
+  const std::string with_nul("a\0b", 3);
+  CHECK(tokenizer.decode(tokenizer.encode(with_nul)) == with_nul);
+}
+
+TEST_CASE("tokenizer: training twice gives the same file") {
+  TempFolder folder;
+  const std::string text = folder.file("text.txt", sample_text());
+  train_byte_level_bpe({text}, 350, (folder.path / "a").string());
+  train_byte_level_bpe({text}, 350, (folder.path / "b").string());
+  CHECK(read(folder.path / "a/tokenizer.json") == read(folder.path / "b/tokenizer.json"));
+}
+
+TEST_CASE("tokenizer: named templates, token objects, a template file") {
+  TempFolder folder;
+  const fs::path tokenizer = trained(folder);
+  std::ofstream(tokenizer / "tokenizer_config.json")
+      << R"({"bos_token": {"content": "<s>", "special": true}, "eos_token": null,
+             "chat_template": [{"name": "tool_use", "template": "T"},
+                               {"name": "default", "template": "D"}]})";
+  const Tokenizer loaded = Tokenizer::load(tokenizer.string());
+  CHECK(loaded.bos_token() == "<s>");
+  CHECK_FALSE(loaded.eos_token().has_value());
+  CHECK(loaded.chat_template() == "D");
+  // A token that only the config names is added to the vocabulary.
+  REQUIRE(loaded.id_of("<s>").has_value());
+  CHECK(loaded.encode("<s>") == std::vector<int32_t>{*loaded.id_of("<s>")});
+
+  std::ofstream(tokenizer / "chat_template.jinja") << "J";
+  CHECK(Tokenizer::load(tokenizer.string()).chat_template() == "J");
+}
+
+TEST_CASE("tokenizer: errors name the file") {
+  TempFolder folder;
+  const auto message = [](auto action) -> std::string {
+    try {
+      action();
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "nothing thrown";
+  };
+  const std::string path = folder.path.string();
+  const auto contains = [](const std::string& text, const std::string& part) {
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  contains(message([&] { Tokenizer::load(path); }), "No tokenizer.json in " + path);
+  folder.file("tokenizer.json", "{\n\"model\": nonsense}");
+  contains(message([&] { Tokenizer::load(path); }), "tokenizer.json, line 2, column");
+  folder.file("tokenizer.json", "{\"model\": {\"type\": \"Unheard\"}}");
+  contains(message([&] { Tokenizer::load(path); }), "tokenizer.json is not a tokenizer");
+  contains(message([&] { train_byte_level_bpe({path + "/absent"}, 300, path); }), "/absent");
+  contains(message([&] { train_byte_level_bpe({}, 100, path); }), "259 at least");
+}
+
+}  // namespace longspan

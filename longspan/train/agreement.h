@@ -1,0 +1,23 @@
+// Errors on all ranks at once.
+#pragma once
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "longspan/comm/group.h"
+
+namespace longspan {
+
+/// Thrown on ranks other than 0 when some rank failed: rank 0 says it, so that it is said once.
+class FailedElsewhere : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Runs `phase` on every rank and then asks all how it went. When any failed, all fail: rank 0
+/// throws UserError with the first failing rank's message, the others FailedElsewhere with it.
+/// Alone, a rank's own exception goes through. Collective: every rank must call it.
+void all_or_none(const Group& world, const std::function<void()>& phase);
+
+}  // namespace longspan

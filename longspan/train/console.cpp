@@ -1,0 +1,52 @@
+#include "longspan/train/console.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace longspan {
+namespace {
+
+constexpr auto kBetweenLines = std::chrono::seconds(10);  // a log file must stay readable
+
+}  // namespace
+
+Console::Console(bool silent) : silent_(silent), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+Console::~Console() { finish(); }
+
+void Console::say(const std::string& line) {
+  if (silent_) return;
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+void Console::show(const Progress& progress, double loss) {
+  if (silent_) return;
+  const Clock::time_point now = Clock::now();
+  const bool ends = progress.step == progress.total_steps;
+  if (progress.step == 0 || (!ends && now - last_shown_ < kBetweenLines)) return;
+  last_shown_ = now;
+  say(progress_text(progress, loss));
+}
+
+void Console::finish() {}
+
+std::string progress_text(const Progress& progress, double loss) {
+  return fmt::format("{}/{} | loss {:.4f} | {} tokens/s | {} left", progress.step,
+                     progress.total_steps, loss,
+                     with_commas(static_cast<int64_t>(progress.tokens_per_second())),
+                     format_duration(progress.remaining_seconds()));
+}
+
+std::string with_commas(int64_t number) {
+  std::string digits = fmt::format("{}", number);
+  const int64_t first = digits[0] == '-' ? 1 : 0;
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > first; i -= 3) {
+    digits.insert(static_cast<size_t>(i), 1, ',');
+  }
+  return digits;
+}
+
+}  // namespace longspan

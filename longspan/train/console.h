@@ -1,0 +1,41 @@
+// What a run says while it runs: log lines, and how far it is. No torch.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "longspan/train/training_log.h"
+
+namespace longspan {
+
+/// On a terminal a bar that is drawn over itself, otherwise a plain line from time to time: step of
+/// steps, loss, tokens/s and time left. A silent console (ranks other than 0) prints nothing.
+class Console {
+ public:
+  explicit Console(bool silent);
+  ~Console();
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  /// A line of its own on stdout; the bar moves down.
+  void say(const std::string& line);
+  /// After a step.
+  void show(const Progress& progress, double loss);
+  /// No more steps come.
+  void finish();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool silent_, terminal_;
+  bool bar_drawn_ = false;
+  std::string bar_;
+  Clock::time_point last_shown_{};
+};
+
+/// "12/100 | loss 2.3456 | 1,234 tokens/s | 0:01:23 left".
+std::string progress_text(const Progress& progress, double loss);
+
+/// 1234567 -> "1,234,567".
+std::string with_commas(int64_t number);
+
+}  // namespace longspan

@@ -1,0 +1,58 @@
+// Ctrl-C and its relatives, without half-written files. No torch.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+namespace longspan {
+
+/// While one lives, SIGINT, SIGTERM and SIGHUP arrive in a thread of its own instead of killing the
+/// process wherever it stands. The first SIGINT sets a flag for the training loop to see; before
+/// the loop runs, and from the second on, it ends the process at once with status 130. SIGTERM and
+/// SIGHUP end it at once with 128 + number. An end at once waits for short writes that are under
+/// way and removes temporary folders. Make it before other threads start: they inherit the mask.
+class InterruptWatch {
+ public:
+  /// `speaks`: says on stderr what happens (rank 0).
+  explicit InterruptWatch(bool speaks);
+  ~InterruptWatch();
+  InterruptWatch(const InterruptWatch&) = delete;
+  InterruptWatch& operator=(const InterruptWatch&) = delete;
+
+  /// From now on somebody looks at requested() after every step.
+  void begin_steps() { in_steps_ = true; }
+  bool requested() const { return requested_; }
+
+ private:
+  void watch();
+
+  bool speaks_;
+  std::atomic<bool> in_steps_{false}, requested_{false}, stop_{false};
+  std::thread thread_;
+};
+
+/// A folder that is removed when the object dies, or when the process is told to end at once.
+class TemporaryFolder {
+ public:
+  /// Creates `path`, empty. Throws UserError.
+  explicit TemporaryFolder(std::string path);
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// Holds off an end at once while short writes or renames belong together.
+class UninterruptedScope {
+ public:
+  UninterruptedScope();
+  ~UninterruptedScope();
+  UninterruptedScope(const UninterruptedScope&) = delete;
+  UninterruptedScope& operator=(const UninterruptedScope&) = delete;
+};
+
+}  // namespace longspan

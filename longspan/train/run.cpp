@@ -1,0 +1,270 @@
+// run_training: from a config to a trained model on disk.
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/checkpoint/model_folder.h"
+#include "longspan/config/user_error.h"
+#include "longspan/data/dataset.h"
+#include "longspan/plan/parallel_plan.h"
+#include "longspan/text/tokenizer.h"
+#include "longspan/train/agreement.h"
+#include "longspan/train/summary.h"
+#include "longspan/train/trainer.h"
+
+namespace longspan {
+namespace {
+
+constexpr int kInterruptedStatus = 130;
+
+struct Data {
+  std::vector<Sample> train, eval;
+};
+
+/// What is known before any rank has spoken to another.
+struct Shape {
+  ModelConfig model;
+  ParallelPlan plan;
+};
+
+Shape decide_shape(const Config& config, const Rendezvous& where) {
+  if (!config.do_train && !config.do_eval) {
+    throw UserError("Nothing to do: set do_train: true (or do_eval: true).");
+  }
+  Shape shape;
+  shape.model = load_model_config(config.model_name_or_path);
+  std::optional<SequenceParallelMode> mode;
+  if (config.sequence_parallel_mode) {
+    mode = sequence_parallel_mode_from(*config.sequence_parallel_mode);
+  }
+  shape.plan = make_parallel_plan(where.world_size, config.sequence_parallel_size, mode,
+                                  shape.model.num_heads, shape.model.num_kv_heads);
+  return shape;
+}
+
+/// As decide_shape. There is no way yet to agree with other ranks; most mistakes show on all of
+/// them, so the others give rank 0 time to say it, and are usually ended by the launcher then.
+Shape decide_shape_once(const Config& config, const Rendezvous& where) {
+  try {
+    return decide_shape(config, where);
+  } catch (const UserError& error) {
+    if (where.rank == 0) throw;
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    throw UserError(fmt::format("rank {}: {}", where.rank, error.what()));
+  }
+}
+
+/// Cores are shared by the workers of a machine; OMP_NUM_THREADS says otherwise where it is set.
+void choose_threads() {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                           "SLURM_NTASKS_PER_NODE"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr) continue;
+    const int num_workers = std::max(1, std::atoi(value));
+    const int num_cores = static_cast<int>(std::thread::hardware_concurrency());
+    at::set_num_threads(std::max(1, num_cores / num_workers));
+    return;
+  }
+}
+
+/// attention_dropout of config.json: peers drop attention weights in training, which no fused or
+/// distributed attention can repeat.
+double attention_dropout_of(const ModelConfig& config) {
+  const nlohmann::json json = nlohmann::json::parse(config.json, nullptr, false);
+  if (!json.is_object() || !json.contains("attention_dropout")) return 0.0;
+  const nlohmann::json& value = json.at("attention_dropout");
+  return value.is_number() ? value.get<double>() : 0.0;
+}
+
+std::vector<NamedTensor> load_model(const Config& config, const ModelConfig& model,
+                                    at::Device device) {
+  std::vector<NamedTensor> parameters = load_parameters(
+      config.model_name_or_path, model, config.pure_bf16 ? at::kBFloat16 : at::kFloat);
+  for (NamedTensor& parameter : parameters) {
+    parameter.tensor = parameter.tensor.detach().to(device).set_requires_grad(true);
+  }
+  return parameters;
+}
+
+/// Reads and encodes the data sets; says what one example looks like.
+Data read_data(const Config& config, Console& console) {
+  Data data;
+  const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
+  const SftEncoder encoder(config, tokenizer);
+  const RunRows rows = read_run_rows(config);
+  data.train = encoder.encode_all(rows.train);
+  data.eval = encoder.encode_all(rows.eval);
+  return data;
+}
+
+/// Throws when ranks hold different data: every rank of a sequence group must hold the same rows.
+void require_same_data(const Group& world, const Data& data) {
+  uint64_t hash = 14695981039346656037ull;  // FNV-1a
+  const auto mix = [&hash](const std::vector<int32_t>& numbers) {
+    hash = (hash ^ numbers.size()) * 1099511628211ull;
+    for (int32_t number : numbers) hash = (hash ^ static_cast<uint32_t>(number)) * 1099511628211ull;
+  };
+  for (const std::vector<Sample>* samples : {&data.train, &data.eval}) {
+    for (const Sample& sample : *samples) {
+      mix(sample.input_ids);
+      mix(sample.labels);
+    }
+  }
+  const std::vector<std::string> hashes = world.gather_text(fmt::format("{:x}", hash));
+  all_or_none(world, [&] {
+    for (int rank = 0; rank < world.size(); ++rank) {
+      if (hashes[rank] == hashes[0]) continue;
+      throw UserError(fmt::format(
+          "Rank {} reads other training rows than rank 0. Give every machine the same dataset and "
+          "tokenizer files.",
+          rank));
+    }
+  });
+}
+
+/// The ranks cannot go on: their collectives fail. Says so in the user's words.
+[[noreturn]] void explain_lost_rank(const std::exception& error, const Rendezvous& where) {
+  throw UserError(
+      fmt::format("Rank {} of {} stopped {}\nAnother rank was killed or crashed (its own messages "
+                  "say why), or the network between them failed. Nothing half-written was left.",
+                  where.rank, where.world_size, error.what()));
+}
+
+/// Does the message come from a collective whose peer is gone?
+bool is_lost_rank(const std::string& message) {
+  for (const char* sign : {"onnection", "gloo", "Gloo", "NCCL", "ncclRemoteError", "Broken pipe",
+                           "timed out", "Timed out", "timeout", "Socket", "socket"}) {
+    if (message.find(sign) != std::string::npos) return true;
+  }
+  return false;
+}
+
+std::string device_text(const at::Device& device) {
+  if (device.is_cuda()) return "CUDA";
+  const int num_threads = at::get_num_threads();
+  return fmt::format("CPU with {} thread{}{}", num_threads, num_threads == 1 ? "" : "s", "");
+}
+
+/// Evaluation without training.
+void only_evaluate(const Config& config, Trainer& trainer, TrainingLog& log, const Mesh& mesh) {
+  const EvaluationResult result = trainer.evaluate_now();
+  all_or_none(mesh.world, [&] {
+    if (mesh.world.rank() == 0) log.write_eval_results({}, result);
+  });
+}
+
+int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupts) {
+  choose_threads();
+  const Shape shape = decide_shape_once(config, where);
+  const bool cuda = at::hasCUDA();
+  const at::Device device =
+      cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
+           : at::Device(at::kCPU);
+  const Mesh mesh = make_mesh(where, shape.plan, cuda, config.ddp_timeout);
+  const bool is_main = where.rank == 0;
+  Console console(/*silent=*/!is_main);
+
+  all_or_none(mesh.world, [&] {
+    if (is_main && config.do_train)
+      check_output_dir(config.output_dir, config.overwrite_output_dir);
+  });
+  Data data;
+  all_or_none(mesh.world, [&] { data = read_data(config, console); });
+  require_same_data(mesh.world, data);
+
+  const std::unique_ptr<SequenceParallel> attention =
+      make_attention(shape.plan, mesh, cuda ? cuda_block_kernel() : cpu_block_kernel());
+  const bool bf16 = config.bf16 || config.pure_bf16;
+  const at::ScalarType compute_dtype = bf16 ? at::kBFloat16 : at::kFloat;
+  std::unique_ptr<Decoder> model;
+  all_or_none(mesh.world, [&] {
+    model = std::make_unique<Decoder>(
+        shape.model, load_model(config, shape.model, device), *attention,
+        DecoderOptions{.gradient_checkpointing = !config.disable_gradient_checkpointing,
+                       .compute_dtype = compute_dtype});
+  });
+  all_or_none(mesh.world, [&] {
+    if (is_main) prepare_output_dir(config.output_dir);
+  });
+
+  const TrainingJob job{.config = config,
+                        .mesh = mesh,
+                        .attention = *attention,
+                        .model = *model,
+                        .device = device,
+                        .train_samples = data.train,
+                        .eval_samples = data.eval,
+                        .interrupts = interrupts};
+  ModelSaver saver(config.output_dir, shape.model, compute_dtype, config.model_name_or_path,
+                   config.save_total_limit);
+  TrainingLog log(config.output_dir,
+                  {.logging_steps = config.logging_steps,
+                   .eval_steps = config.eval_steps.value_or(config.logging_steps),
+                   .save_steps = config.save_steps,
+                   .train_batch_size = config.per_device_train_batch_size,
+                   .num_train_epochs = static_cast<int64_t>(std::ceil(config.num_train_epochs))});
+  Trainer trainer(job, saver, log, console);
+  int64_t num_parameters = 0;
+  for (const NamedTensor& parameter : model->parameters()) {
+    num_parameters += parameter.tensor.numel();
+  }
+  console.say(summary_of({.config = config,
+                          .model = shape.model,
+                          .plan = shape.plan,
+                          .steps = trainer.steps(),
+                          .train_samples = data.train,
+                          .eval_samples = data.eval,
+                          .num_parameters = num_parameters,
+                          .num_warmup_steps = trainer.num_warmup_steps(),
+                          .device = device_text(device)}));
+  if (const double dropout = attention_dropout_of(shape.model); config.do_train && dropout > 0) {
+    console.say(
+        fmt::format("config.json has attention_dropout {}; Longspan trains with 0.", dropout));
+  }
+
+  if (!config.do_train) {
+    only_evaluate(config, trainer, log, mesh);
+    return 0;
+  }
+  interrupts.begin_steps();
+  if (trainer.train()) {
+    console.say(fmt::format("Saved the model and logs in {}", config.output_dir));
+    return 0;
+  }
+  if (is_main) {
+    fmt::print(stderr,
+               "\nInterrupted after step {} of {}; the step under way was left, nothing "
+               "was saved.\n",
+               trainer.progress().step, trainer.progress().total_steps);
+  }
+  return kInterruptedStatus;
+}
+
+}  // namespace
+
+int run_training(const Config& config, const Rendezvous& where) {
+  InterruptWatch interrupts(/*speaks=*/where.rank == 0);
+  try {
+    return run(config, where, interrupts);
+  } catch (const UserError&) {
+    throw;
+  } catch (const FailedElsewhere&) {
+    // Rank 0 is saying what happened; a launcher that sees this process end first would kill it.
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    return 1;
+  } catch (const std::exception& error) {
+    if (where.world_size > 1 && is_lost_rank(error.what())) explain_lost_rank(error, where);
+    throw;
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,126 @@
+#include "longspan/train/saving.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <set>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/model_folder.h"
+#include "longspan/config/user_error.h"
+#include "longspan/train/interrupt.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_weights(const std::string& name) {
+  return name.ends_with(".safetensors") || name == "model.safetensors.index.json";
+}
+
+/// Does a file or folder of this name tell of an earlier run?
+bool is_result(const std::string& name) {
+  static const std::set<std::string> names = {
+      "config.json",       "trainer_state.json", "trainer_log.jsonl", "train_results.json",
+      "eval_results.json", "all_results.json",   "pytorch_model.bin", "adapter_config.json"};
+  return is_weights(name) || names.contains(name) || name.starts_with("checkpoint-");
+}
+
+/// Runs a file-system action; what the system says becomes the user's message.
+void on_disk(const std::string& path, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const fs::filesystem_error& error) {
+    throw UserError(
+        fmt::format("{}: cannot be written ({}). Make room there, or choose another "
+                    "output_dir.",
+                    path, error.code().message()));
+  }
+}
+
+}  // namespace
+
+void check_output_dir(const std::string& output_dir, bool overwrite) {
+  if (output_dir.empty()) throw UserError("output_dir is not set; name a folder for the results.");
+  std::error_code error;
+  const fs::file_status status = fs::status(output_dir, error);
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status)) {
+    throw UserError(fmt::format("output_dir {} is a file; name a folder.", output_dir));
+  }
+  if (overwrite) return;
+  for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
+    const std::string name = entry.path().filename();
+    if (!is_result(name)) continue;
+    throw UserError(
+        fmt::format("output_dir {} holds results of an earlier run ({}). Nothing was touched. "
+                    "Choose another folder, or set overwrite_output_dir: true.",
+                    output_dir, name));
+  }
+}
+
+void prepare_output_dir(const std::string& output_dir) {
+  on_disk(output_dir, [&] {
+    fs::create_directories(output_dir);
+    fs::remove(output_dir + "/trainer_log.jsonl");
+  });
+  const std::string probe = output_dir + "/.longspan-can-write";
+  write_file_atomically(probe, "yes\n");
+  fs::remove(probe);
+}
+
+ModelSaver::ModelSaver(std::string output_dir, ModelConfig config, at::ScalarType dtype,
+                       std::string source_folder, std::optional<int64_t> save_total_limit)
+    : output_dir_(std::move(output_dir)),
+      config_(std::move(config)),
+      dtype_(dtype),
+      source_folder_(std::move(source_folder)),
+      save_total_limit_(save_total_limit) {}
+
+void ModelSaver::write_model(const std::string& folder,
+                             const std::vector<NamedTensor>& parameters) const {
+  on_disk(folder, [&] { save_model_folder(folder, config_, parameters, dtype_, source_folder_); });
+}
+
+std::string ModelSaver::save_checkpoint(int64_t step, const std::vector<NamedTensor>& parameters,
+                                        const std::function<void(const std::string&)>& add_files) {
+  const std::string name = fmt::format("checkpoint-{}", step);
+  const std::string target = output_dir_ + "/" + name;
+  const TemporaryFolder temporary(fmt::format("{}/.{}.partial", output_dir_, name));
+  write_model(temporary.path(), parameters);
+  on_disk(temporary.path(), [&] { add_files(temporary.path()); });
+  const UninterruptedScope uninterrupted;
+  on_disk(target, [&] {
+    // Of an earlier run, and overwrite_output_dir was set: a rename needs the name free.
+    fs::remove_all(target);
+    fs::rename(temporary.path(), target);
+    checkpoints_.push_back(target);
+    const int64_t limit = save_total_limit_.value_or(0);
+    while (limit > 0 && static_cast<int64_t>(checkpoints_.size()) > limit) {
+      fs::remove_all(checkpoints_.front());
+      checkpoints_.pop_front();
+    }
+  });
+  return target;
+}
+
+void ModelSaver::save_final(const std::vector<NamedTensor>& parameters) const {
+  const TemporaryFolder temporary(output_dir_ + "/.model.partial");
+  write_model(temporary.path(), parameters);
+  const UninterruptedScope uninterrupted;
+  on_disk(output_dir_, [&] {
+    std::set<std::string> fresh;
+    for (const fs::directory_entry& entry : fs::directory_iterator(temporary.path())) {
+      fs::rename(entry.path(), output_dir_ + "/" + entry.path().filename().string());
+      fresh.insert(entry.path().filename());
+    }
+    // Shards of an earlier run beside the new ones would make a folder that loads the wrong model.
+    for (const fs::directory_entry& entry : fs::directory_iterator(output_dir_)) {
+      const std::string name = entry.path().filename();
+      if (is_weights(name) && !fresh.contains(name)) fs::remove(entry.path());
+    }
+  });
+}
+
+}  // namespace longspan

@@ -1,0 +1,50 @@
+// The model on disk: checkpoint-N/ and output_dir. A folder or file under its final name is whole.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/models/decoder.h"
+#include "longspan/models/model_config.h"
+
+namespace longspan {
+
+/// Throws UserError when `output_dir` holds anything of an earlier run (weights, logs, results,
+/// checkpoints) and may not be overwritten, or when it is not a folder.
+void check_output_dir(const std::string& output_dir, bool overwrite);
+
+/// Makes output_dir and proves that it can be written; what a run appends to (trainer_log.jsonl) is
+/// removed. Throws UserError.
+void prepare_output_dir(const std::string& output_dir);
+
+/// Saves from one process; others wait for it.
+class ModelSaver {
+ public:
+  /// dtype: of the weights on disk. source_folder: where tokenizer files come from.
+  ModelSaver(std::string output_dir, ModelConfig config, at::ScalarType dtype,
+             std::string source_folder, std::optional<int64_t> save_total_limit);
+
+  /// output_dir/checkpoint-<step>: written under a temporary name and renamed. `add_files` writes
+  /// what belongs beside the model into the folder it is given. Then removes the oldest of this
+  /// run's checkpoints beyond save_total_limit. Returns the folder.
+  std::string save_checkpoint(int64_t step, const std::vector<NamedTensor>& parameters,
+                              const std::function<void(const std::string&)>& add_files);
+  /// Weights, config and tokenizer into output_dir itself; weights of an earlier run go.
+  void save_final(const std::vector<NamedTensor>& parameters) const;
+
+ private:
+  void write_model(const std::string& folder, const std::vector<NamedTensor>& parameters) const;
+
+  std::string output_dir_;
+  ModelConfig config_;
+  at::ScalarType dtype_;
+  std::string source_folder_;
+  std::optional<int64_t> save_total_limit_;
+  std::deque<std::string> checkpoints_;  // of this run, oldest first
+};
+
+}  // namespace longspan

@@ -1,0 +1,32 @@
+#include "longspan/train/step_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace longspan {
+
+StepPlan StepPlan::make(int64_t batches_per_epoch, int64_t accumulation, double num_train_epochs,
+                        int64_t max_steps) {
+  StepPlan plan;
+  plan.batches_per_epoch = batches_per_epoch;
+  plan.accumulation = accumulation;
+  plan.steps_per_epoch =
+      std::max<int64_t>(1, (batches_per_epoch + accumulation - 1) / accumulation);
+  plan.total_steps =
+      max_steps > 0 ? max_steps
+                    : static_cast<int64_t>(
+                          std::ceil(num_train_epochs * static_cast<double>(plan.steps_per_epoch)));
+  return plan;
+}
+
+StepPlace StepPlan::place(int64_t step) const {
+  StepPlace place;
+  place.epoch = step / steps_per_epoch;
+  place.begin_batch = step % steps_per_epoch * accumulation;
+  place.end_batch = std::min(place.begin_batch + accumulation, batches_per_epoch);
+  place.epochs_done = static_cast<double>(place.epoch) +
+                      static_cast<double>(place.end_batch) / static_cast<double>(batches_per_epoch);
+  return place;
+}
+
+}  // namespace longspan

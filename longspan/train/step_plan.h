@@ -1,0 +1,31 @@
+// Arithmetic of epochs, optimizer steps and micro-batches, as transformers' Trainer has it. No
+// torch.
+#pragma once
+
+#include <cstdint>
+
+namespace longspan {
+
+/// Where an optimizer step lies: micro-batches [begin_batch, end_batch) of an epoch.
+struct StepPlace {
+  int64_t epoch, begin_batch, end_batch;
+  double epochs_done;  // after the step
+};
+
+/// How a run is cut into optimizer steps. The last step of an epoch may have fewer micro-batches
+/// than the others; no step spans two epochs.
+struct StepPlan {
+  int64_t batches_per_epoch = 0;  // global micro-batches
+  int64_t accumulation = 1;       // micro-batches of a step
+  int64_t steps_per_epoch = 0;
+  int64_t total_steps = 0;
+
+  /// max_steps > 0 overrides num_train_epochs, which may be fractional.
+  static StepPlan make(int64_t batches_per_epoch, int64_t accumulation, double num_train_epochs,
+                       int64_t max_steps);
+  /// step: 0-based.
+  StepPlace place(int64_t step) const;
+  bool ends_epoch(int64_t step) const { return (step + 1) % steps_per_epoch == 0; }
+};
+
+}  // namespace longspan

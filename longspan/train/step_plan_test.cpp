@@ -1,0 +1,28 @@
+#include "longspan/train/step_plan.h"
+
+#include "doctest/doctest.h"
+
+namespace longspan {
+
+TEST_CASE("steps: the last of an epoch has what is left") {
+  const StepPlan plan = StepPlan::make(10, 4, 2.0, -1);
+  CHECK(plan.steps_per_epoch == 3);
+  CHECK(plan.total_steps == 6);
+  CHECK(plan.place(2).begin_batch == 8);
+  CHECK(plan.place(2).end_batch == 10);
+  CHECK(plan.place(2).epochs_done == 1.0);
+  CHECK(plan.ends_epoch(2));
+  CHECK_FALSE(plan.ends_epoch(3));
+  CHECK(plan.place(3).epoch == 1);
+  CHECK(plan.place(3).begin_batch == 0);
+  CHECK(plan.place(3).epochs_done == 1.4);
+}
+
+TEST_CASE("steps: fractional epochs round up to whole steps, max_steps goes first") {
+  CHECK(StepPlan::make(10, 4, 0.5, -1).total_steps == 2);
+  CHECK(StepPlan::make(10, 4, 0.1, -1).total_steps == 1);
+  CHECK(StepPlan::make(10, 4, 3.0, 7).total_steps == 7);
+  CHECK(StepPlan::make(2, 8, 3.0, -1).total_steps == 3);
+}
+
+}  // namespace longspan

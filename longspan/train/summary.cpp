@@ -1,0 +1,73 @@
+#include "longspan/train/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "longspan/train/console.h"
+
+namespace longspan {
+namespace {
+
+std::string number_of_parameters(int64_t number) {
+  const double n = static_cast<double>(number);
+  if (n >= 1e9) return fmt::format("{:.2f} B", n / 1e9);
+  if (n >= 1e6) return fmt::format("{:.1f} M", n / 1e6);
+  return with_commas(number);
+}
+
+std::string data_of(const std::vector<Sample>& samples) {
+  int64_t num_tokens = 0, num_labels = 0, longest = 0;
+  for (const Sample& sample : samples) {
+    const int64_t length = static_cast<int64_t>(sample.input_ids.size());
+    num_tokens += length;
+    longest = std::max(longest, length);
+    // The first token is nobody's prediction.
+    num_labels += std::count_if(sample.labels.begin() + (length > 0 ? 1 : 0), sample.labels.end(),
+                                [](int32_t label) { return label != kIgnoreLabel; });
+  }
+  return fmt::format("{} rows, {} tokens, {} of them labels; longest row {}",
+                     with_commas(static_cast<int64_t>(samples.size())), with_commas(num_tokens),
+                     with_commas(num_labels), with_commas(longest));
+}
+
+std::string plan_of(const ParallelPlan& plan) {
+  if (plan.world_size == 1) return "1 process";
+  std::string text = fmt::format("{} processes = {} data-parallel x {} sequence-parallel",
+                                 plan.world_size, plan.data_size, plan.sequence_size);
+  if (plan.sequence_size > 1) text += fmt::format(" ({})", name_of(plan.mode));
+  return text;
+}
+
+}  // namespace
+
+std::string summary_of(const SummaryFacts& facts) {
+  const Config& config = facts.config;
+  const std::string precision = config.pure_bf16 ? "bf16 throughout"
+                                : config.bf16    ? "bf16 with fp32 master weights"
+                                                 : "fp32";
+  std::string text =
+      fmt::format("Model     {}, {} parameters, {}, from {}\n", facts.model.architecture,
+                  number_of_parameters(facts.num_parameters), precision, config.model_name_or_path);
+  text += fmt::format("Data      {}\n", data_of(facts.train_samples));
+  if (!facts.eval_samples.empty())
+    text += fmt::format("Eval      {}\n", data_of(facts.eval_samples));
+  text += fmt::format("Plan      {}, {}\n", plan_of(facts.plan), facts.device);
+  if (config.do_train) {
+    const int64_t rows_per_step = config.per_device_train_batch_size * facts.plan.data_size *
+                                  config.gradient_accumulation_steps;
+    text += fmt::format(
+        "Training  {} steps ({} an epoch), {} rows a step = {} x {} accumulated{}; learning rate "
+        "{} {}, {} warmup steps; gradient checkpointing {}\n",
+        with_commas(facts.steps.total_steps), with_commas(facts.steps.steps_per_epoch),
+        with_commas(rows_per_step), config.per_device_train_batch_size,
+        config.gradient_accumulation_steps,
+        facts.plan.data_size > 1 ? fmt::format(" x {} groups", facts.plan.data_size) : "",
+        config.learning_rate, config.lr_scheduler_type, with_commas(facts.num_warmup_steps),
+        config.disable_gradient_checkpointing ? "off" : "on");
+  }
+  text += fmt::format("Output    {}", config.output_dir);
+  return text;
+}
+
+}  // namespace longspan

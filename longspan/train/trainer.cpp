@@ -1,0 +1,266 @@
+#include "longspan/train/trainer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "longspan/config/user_error.h"
+#include "longspan/objectives/sft.h"
+#include "longspan/optim/gradient_norm.h"
+#include "longspan/optim/schedule.h"
+#include "longspan/train/agreement.h"
+#include "longspan/train/curves.h"
+#include "longspan/train/evaluation.h"
+#include "longspan/train/gradient_reduction.h"
+#include "longspan/train/row.h"
+
+namespace longspan {
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int64_t num_trained_parameters_without_embeddings(const Decoder& model) {
+  int64_t total = 0;
+  for (const NamedTensor& parameter : model.parameters()) {
+    if (parameter.name.find("embed_tokens") == std::string::npos) total += parameter.tensor.numel();
+  }
+  return total;
+}
+
+/// Sums over ranks, back on the host.
+std::vector<double> sums_over(const Group& group, const std::vector<double>& values,
+                              at::Device device) {
+  at::Tensor sums = at::tensor(values, at::TensorOptions().dtype(at::kDouble)).to(device);
+  group.sum_(sums);
+  sums = sums.cpu();
+  const double* data = sums.const_data_ptr<double>();
+  return {data, data + values.size()};
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainingJob& job, ModelSaver& saver, TrainingLog& log, Console& console)
+    : job_(job),
+      saver_(saver),
+      log_(log),
+      console_(console),
+      loader_(static_cast<int64_t>(job.train_samples.size()),
+              job.config.per_device_train_batch_size, job.mesh.data.rank(), job.mesh.data.size(),
+              !job.config.disable_shuffling, job.config.seed),
+      steps_(StepPlan::make(loader_.num_batches(), job.config.gradient_accumulation_steps,
+                            job.config.num_train_epochs, job.config.max_steps)),
+      num_warmup_steps_(
+          warmup_steps_of(job.config.warmup_ratio, job.config.warmup_steps, steps_.total_steps)),
+      optimizer_(job.model.parameters(), {.beta1 = job.config.adam_beta1,
+                                          .beta2 = job.config.adam_beta2,
+                                          .epsilon = job.config.adam_epsilon,
+                                          .weight_decay = job.config.weight_decay}) {
+  progress_.total_steps = steps_.total_steps;
+}
+
+StepResult Trainer::step(int64_t step) {
+  const Mesh& mesh = job_.mesh;
+  const std::vector<Batch> rows = rows_of(steps_.place(step));  // the same on all SP members
+
+  // Labels of the whole global batch, before anything is computed: the only denominator.
+  std::vector<double> counts(3, 0.0);
+  for (const Batch& row : rows) {
+    counts[0] += static_cast<double>(count_labels(row));
+    counts[1] += static_cast<double>(row.tokens_T.numel());
+    counts[2] += static_cast<double>(row.packing.num_documents());
+  }
+  counts = sums_over(mesh.data, counts, job_.device);
+  StepResult result;
+  result.num_labels = static_cast<int64_t>(counts[0]);
+  result.num_tokens = static_cast<int64_t>(counts[1]);
+  result.num_samples = static_cast<int64_t>(counts[2]);
+
+  double loss = 0.0;
+  std::vector<at::Tensor> contributions;
+  for (const Batch& row : rows) {
+    const Batch local = local_share(row, job_.attention, job_.device);
+    const at::Tensor contribution =
+        sft_loss(job_.model, local, std::max<int64_t>(1, result.num_labels));
+    contribution.backward();
+    contributions.push_back(contribution.detach());
+    if (mesh.world.size() == 1 && job_.interrupts.requested()) break;
+  }
+  for (const at::Tensor& contribution : contributions) loss += contribution.item<double>();
+
+  // An interrupt that one rank has seen is everyone's: all leave at the same step.
+  const std::vector<double> sums =
+      sums_over(mesh.world, {loss, job_.interrupts.requested() ? 1.0 : 0.0}, job_.device);
+  result.loss = sums[0];
+  result.interrupted = sums[1] > 0.0;
+  if (result.interrupted) return result;
+  require_finite(result, step, contributions);
+
+  sum_gradients(job_.model.parameters(), mesh.world);
+  result.grad_norm = global_gradient_norm(job_.model.parameters());
+  require_finite(result, step, contributions);
+  if (job_.config.max_grad_norm > 0) {
+    clip_gradients(job_.model.parameters(), result.grad_norm, job_.config.max_grad_norm);
+  }
+  result.learning_rate =
+      job_.config.learning_rate *
+      schedule_factor(job_.config.lr_scheduler_type, step, num_warmup_steps_, steps_.total_steps);
+  optimizer_.step(result.learning_rate);
+  optimizer_.zero_grad();
+  return result;
+}
+
+std::vector<Batch> Trainer::rows_of(const StepPlace& place) const {
+  std::vector<Batch> rows;
+  for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
+    const std::vector<int64_t> indices = loader_.rows(place.epoch, batch);
+    // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
+    if (!indices.empty()) rows.push_back(collate_rows(job_.train_samples, indices));
+  }
+  return rows;
+}
+
+void Trainer::require_finite(const StepResult& result, int64_t step,
+                             const std::vector<at::Tensor>& contributions) const {
+  if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return;
+  // Which rows: each rank knows where its own contribution went wrong.
+  const StepPlace place = steps_.place(step);
+  std::string rows;
+  size_t contribution = 0;
+  for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
+    const std::vector<int64_t> indices = loader_.rows(place.epoch, batch);
+    if (indices.empty()) continue;
+    if (!std::isfinite(contributions[contribution++].item<double>())) {
+      rows += fmt::format("{}{}", rows.empty() ? "" : ", ", fmt::join(indices, ", "));
+    }
+  }
+  all_or_none(job_.mesh.world, [&] {
+    const std::string where =
+        rows.empty()
+            ? ""
+            : fmt::format(" It comes from row {} of the training set (counted from 0).", rows);
+    throw UserError(fmt::format(
+        "The {} of step {} is {}.{} Nothing more was trained or saved. Lower learning_rate, set "
+        "max_grad_norm, or look at the rows and the model's weights.",
+        std::isfinite(result.loss) ? "gradient norm" : "loss", step + 1,
+        std::isfinite(result.loss) ? result.grad_norm : result.loss, where));
+  });
+}
+
+bool Trainer::train() {
+  const double start = seconds_now();
+  double last_loss = 0.0;
+  console_.show(progress_, last_loss);
+  for (int64_t step = 0; step < steps_.total_steps; ++step) {
+    StepResult result;
+    try {
+      result = this->step(step);
+    } catch (const UserError&) {
+      throw;
+    } catch (const FailedElsewhere&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw std::runtime_error(fmt::format("in step {}: {}", step + 1, error.what()));
+    }
+    if (result.interrupted) {
+      console_.finish();
+      return false;
+    }
+    progress_.step = step + 1;
+    progress_.epoch = steps_.place(step).epochs_done;
+    progress_.num_tokens += result.num_tokens;
+    progress_.elapsed_seconds = seconds_now() - start;
+    samples_in_all_ += result.num_samples;
+    loss_in_all_ += result.loss;
+    loss_since_log_ += result.loss;
+    ++steps_since_log_;
+    console_.show(progress_, result.loss);
+    after_step(step, result);
+  }
+  progress_.elapsed_seconds = seconds_now() - start;
+  console_.finish();
+  finish();
+  return true;
+}
+
+void Trainer::after_step(int64_t step, const StepResult& result) {
+  const Config& config = job_.config;
+  const int64_t done = step + 1;
+  const bool last = done == steps_.total_steps;
+  const auto is_due = [done](int64_t interval) { return interval > 0 && done % interval == 0; };
+
+  if (is_due(config.logging_steps)) {
+    const LoggedStep logged{.loss = loss_since_log_ / static_cast<double>(steps_since_log_),
+                            .grad_norm = result.grad_norm,
+                            .learning_rate = result.learning_rate};
+    loss_since_log_ = 0.0;
+    steps_since_log_ = 0;
+    all_or_none(job_.mesh.world, [&] {
+      if (!is_main()) return;
+      log_.add_step(progress_, logged);
+      console_.say(console_line(log_.history().back()));
+    });
+  }
+  const bool epoch_ends = steps_.ends_epoch(step) || last;
+  const bool evaluates = (config.eval_strategy == "steps" &&
+                          (is_due(config.eval_steps.value_or(config.logging_steps)) || last)) ||
+                         (config.eval_strategy == "epoch" && epoch_ends);
+  if (evaluates && !job_.eval_samples.empty()) evaluate_now();
+
+  const bool saves = (config.save_strategy == "steps" && is_due(config.save_steps)) ||
+                     (config.save_strategy == "epoch" && epoch_ends);
+  if (!saves) return;
+  all_or_none(job_.mesh.world, [&] {
+    if (!is_main()) return;
+    const std::string folder =
+        saver_.save_checkpoint(done, job_.model.parameters(),
+                               [&](const std::string& path) { log_.write_state(path, progress_); });
+    console_.say(fmt::format("Saved {}", folder));
+  });
+}
+
+EvaluationResult Trainer::evaluate_now() {
+  const EvaluationResult result = evaluate(job_.model, job_.attention, job_.mesh, job_.eval_samples,
+                                           job_.config.per_device_eval_batch_size, job_.device);
+  last_evaluation_ = result;
+  last_evaluated_step_ = progress_.step;
+  all_or_none(job_.mesh.world, [&] {
+    if (!is_main()) return;
+    log_.add_evaluation(progress_, result);
+    console_.say(console_line(log_.history().back()));
+  });
+  return result;
+}
+
+void Trainer::finish() {
+  const bool evaluates =
+      (job_.config.do_eval || job_.config.eval_strategy != "no") && !job_.eval_samples.empty();
+  if (evaluates && last_evaluated_step_ != progress_.step) evaluate_now();
+  const TrainingResult result{
+      .loss = loss_in_all_ / static_cast<double>(std::max<int64_t>(1, progress_.step)),
+      .seconds = progress_.elapsed_seconds,
+      .num_samples = static_cast<double>(samples_in_all_),
+      .total_flos = 6.0 * static_cast<double>(progress_.num_tokens) *
+                    static_cast<double>(num_trained_parameters_without_embeddings(job_.model))};
+  all_or_none(job_.mesh.world, [&] {
+    if (!is_main()) return;
+    const std::string& folder = job_.config.output_dir;
+    saver_.save_final(job_.model.parameters());
+    const UninterruptedScope uninterrupted;
+    log_.add_end(progress_, result);
+    console_.say(console_line(log_.history().back()));
+    log_.write_state(folder, progress_);
+    log_.write_train_results(progress_, result);
+    if (evaluates) log_.write_eval_results(progress_, last_evaluation_);
+    if (job_.config.plot_loss) plot_curves(log_, folder);
+  });
+}
+
+}  // namespace longspan

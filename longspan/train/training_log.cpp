@@ -1,0 +1,200 @@
+#include "longspan/train/training_log.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const LogEntry& entry) {
+  Json json = Json::object();
+  for (const auto& [key, value] : entry) {
+    std::visit([&json, &name = key](auto number) { json[name] = number; }, value);
+  }
+  return json;
+}
+
+void append(LogEntry& entry, const LogEntry& more) {
+  entry.insert(entry.end(), more.begin(), more.end());
+}
+
+/// Per-second numbers of transformers' speed_metrics.
+LogEntry speed(const std::string& split, double seconds, double num_samples, double num_steps) {
+  return {{split + "_runtime", seconds},
+          {split + "_samples_per_second", seconds > 0 ? num_samples / seconds : 0.0},
+          {split + "_steps_per_second", seconds > 0 ? num_steps / seconds : 0.0}};
+}
+
+LogEntry fields_of(const EvaluationResult& result) {
+  LogEntry entry = {{"eval_loss", result.loss}};
+  append(entry, speed("eval", result.seconds, static_cast<double>(result.num_samples),
+                      static_cast<double>(result.num_batches)));
+  return entry;
+}
+
+LogEntry fields_of(const Progress& progress, const TrainingResult& result) {
+  LogEntry entry = {{"total_flos", result.total_flos}, {"train_loss", result.loss}};
+  append(entry,
+         speed("train", result.seconds, result.num_samples, static_cast<double>(progress.step)));
+  entry.emplace_back(
+      "train_tokens_per_second",
+      result.seconds > 0 ? static_cast<double>(progress.num_tokens) / result.seconds : 0.0);
+  return entry;
+}
+
+/// A line of trainer_log.jsonl: the keys that LLaMA-Factory's web page and scripts read.
+Json log_line(const Progress& progress, const LogEntry& measured) {
+  Json line = {{"current_steps", progress.step}, {"total_steps", progress.total_steps}};
+  line.update(to_json(measured));
+  line["epoch"] = progress.epoch;
+  line["percentage"] = progress.total_steps > 0 ? 100.0 * static_cast<double>(progress.step) /
+                                                      static_cast<double>(progress.total_steps)
+                                                : 100.0;
+  line["elapsed_time"] = format_duration(progress.elapsed_seconds);
+  line["remaining_time"] = format_duration(progress.remaining_seconds());
+  line["throughput"] = progress.tokens_per_second();
+  line["total_tokens"] = progress.num_tokens;
+  return line;
+}
+
+}  // namespace
+
+double Progress::remaining_seconds() const {
+  if (step == 0) return 0.0;
+  return elapsed_seconds / static_cast<double>(step) * static_cast<double>(total_steps - step);
+}
+
+double Progress::tokens_per_second() const {
+  return elapsed_seconds > 0 ? static_cast<double>(num_tokens) / elapsed_seconds : 0.0;
+}
+
+TrainingLog::TrainingLog(std::string folder, const RunConstants& constants)
+    : folder_(std::move(folder)), constants_(constants) {}
+
+void TrainingLog::append_line(const std::string& line) const {
+  const std::string path = folder_ + "/trainer_log.jsonl";
+  std::FILE* file = std::fopen(path.c_str(), "ab");
+  bool written = file != nullptr;
+  if (file != nullptr) {
+    written = std::fwrite(line.data(), 1, line.size(), file) == line.size();
+    written = (std::fclose(file) == 0) && written;
+  }
+  if (!written) {
+    throw UserError(
+        fmt::format("{}: cannot be written ({}). Make room or choose another "
+                    "output_dir.",
+                    path, std::strerror(errno)));
+  }
+}
+
+void TrainingLog::add_step(const Progress& progress, const LoggedStep& step) {
+  history_.push_back({{"loss", step.loss},
+                      {"grad_norm", step.grad_norm},
+                      {"learning_rate", step.learning_rate},
+                      {"epoch", progress.epoch},
+                      {"step", progress.step}});
+  append_line(log_line(progress, {{"loss", step.loss}, {"lr", step.learning_rate}}).dump() + "\n");
+}
+
+void TrainingLog::add_evaluation(const Progress& progress, const EvaluationResult& result) {
+  LogEntry entry = fields_of(result);
+  append(entry, {{"epoch", progress.epoch}, {"step", progress.step}});
+  history_.push_back(std::move(entry));
+  append_line(log_line(progress, {{"eval_loss", result.loss}}).dump() + "\n");
+}
+
+void TrainingLog::add_end(const Progress& progress, const TrainingResult& result) {
+  LogEntry entry = fields_of(progress, result);
+  append(entry, {{"epoch", progress.epoch}, {"step", progress.step}});
+  history_.push_back(std::move(entry));
+  append_line(log_line(progress, {}).dump() + "\n");
+}
+
+void TrainingLog::write_state(const std::string& folder, const Progress& progress) const {
+  Json state = {{"best_global_step", nullptr},         {"best_metric", nullptr},
+                {"best_model_checkpoint", nullptr},    {"epoch", progress.epoch},
+                {"eval_steps", constants_.eval_steps}, {"global_step", progress.step},
+                {"is_hyper_param_search", false},      {"is_local_process_zero", true},
+                {"is_world_process_zero", true}};
+  Json history = Json::array();
+  for (const LogEntry& entry : history_) history.push_back(to_json(entry));
+  state["log_history"] = std::move(history);
+  state["logging_steps"] = constants_.logging_steps;
+  state["max_steps"] = progress.total_steps;
+  state["num_input_tokens_seen"] = progress.num_tokens;
+  state["num_train_epochs"] = constants_.num_train_epochs;
+  state["save_steps"] = constants_.save_steps;
+  state["stateful_callbacks"] = Json::object();
+  state["total_flos"] = 0.0;
+  for (const LogEntry& entry : history_) {
+    for (const auto& [key, value] : entry) {
+      if (key == "total_flos") state["total_flos"] = std::get<double>(value);
+    }
+  }
+  state["train_batch_size"] = constants_.train_batch_size;
+  state["trial_name"] = nullptr;
+  state["trial_params"] = nullptr;
+  write_file_atomically(folder + "/trainer_state.json", state.dump(2) + "\n");
+}
+
+void TrainingLog::write_results(const std::string& name, const LogEntry& entry) {
+  write_file_atomically(folder_ + "/" + name, to_json(entry).dump(4) + "\n");
+  append(all_results_, entry);
+  write_file_atomically(folder_ + "/all_results.json", to_json(all_results_).dump(4) + "\n");
+}
+
+void TrainingLog::write_train_results(const Progress& progress, const TrainingResult& result) {
+  LogEntry entry = {{"epoch", progress.epoch}, {"num_input_tokens_seen", progress.num_tokens}};
+  append(entry, fields_of(progress, result));
+  write_results("train_results.json", entry);
+}
+
+void TrainingLog::write_eval_results(const Progress& progress, const EvaluationResult& result) {
+  LogEntry entry = {{"epoch", progress.epoch}};
+  append(entry, fields_of(result));
+  write_results("eval_results.json", entry);
+}
+
+std::pair<std::vector<double>, std::vector<double>> TrainingLog::curve(
+    const std::string& key) const {
+  std::pair<std::vector<double>, std::vector<double>> points;
+  for (const LogEntry& entry : history_) {
+    for (const auto& [name, value] : entry) {
+      if (name != key) continue;
+      points.first.push_back(static_cast<double>(std::get<int64_t>(entry.back().second)));
+      points.second.push_back(std::get<double>(value));
+    }
+  }
+  return points;
+}
+
+std::string console_line(const LogEntry& entry) {
+  std::string line;
+  for (const auto& [key, value] : entry) {
+    if (key == "step") continue;
+    line += fmt::format("{}'{}': ", line.empty() ? "{" : ", ", key);
+    line += std::visit([](auto number) { return fmt::format("{}", number); }, value);
+  }
+  return line + "}";
+}
+
+std::string format_duration(double seconds) {
+  const int64_t whole = std::isfinite(seconds) ? std::max<int64_t>(0, std::llround(seconds)) : 0;
+  const int64_t days = whole / 86400;
+  const std::string clock =
+      fmt::format("{}:{:02}:{:02}", whole % 86400 / 3600, whole / 60 % 60, whole % 60);
+  if (days == 0) return clock;
+  return fmt::format("{} day{}, {}", days, days == 1 ? "" : "s", clock);
+}
+
+}  // namespace longspan

@@ -1,0 +1,88 @@
+// The files that tell of a run: trainer_log.jsonl, trainer_state.json, *_results.json. Keys as
+// transformers and LLaMA-Factory write them, numbers unrounded. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace longspan {
+
+/// One JSON object with numbers, in order.
+using LogEntry = std::vector<std::pair<std::string, std::variant<int64_t, double>>>;
+
+/// Where a run stands.
+struct Progress {
+  int64_t step = 0, total_steps = 0;
+  double epoch = 0.0;
+  int64_t num_tokens = 0;  // of all ranks, since the start
+  double elapsed_seconds = 0.0;
+
+  double remaining_seconds() const;
+  double tokens_per_second() const;
+};
+
+/// Keys of trainer_state.json that do not change in a run.
+struct RunConstants {
+  int64_t logging_steps = 0, eval_steps = 0, save_steps = 0;
+  int64_t train_batch_size = 0, num_train_epochs = 0;
+};
+
+/// What a step's log line says.
+struct LoggedStep {
+  double loss = 0.0, grad_norm = 0.0, learning_rate = 0.0;
+};
+
+struct EvaluationResult {
+  double loss = 0.0;
+  double seconds = 0.0;
+  int64_t num_samples = 0, num_batches = 0;
+};
+
+struct TrainingResult {
+  double loss = 0.0;  // mean over the steps
+  double seconds = 0.0;
+  double num_samples = 0.0;  // fed to the model, all epochs
+  double total_flos = 0.0;   // 6 x tokens x parameters without embeddings, as transformers counts
+};
+
+/// Writes into a folder that exists. All members throw UserError when a file cannot be written.
+class TrainingLog {
+ public:
+  TrainingLog(std::string folder, const RunConstants& constants);
+
+  /// These append to trainer_log.jsonl and to log_history.
+  void add_step(const Progress& progress, const LoggedStep& step);
+  void add_evaluation(const Progress& progress, const EvaluationResult& result);
+  void add_end(const Progress& progress, const TrainingResult& result);
+
+  /// trainer_state.json into `folder` (output_dir or a checkpoint).
+  void write_state(const std::string& folder, const Progress& progress) const;
+  /// train_results.json, eval_results.json and both together in all_results.json.
+  void write_train_results(const Progress& progress, const TrainingResult& result);
+  void write_eval_results(const Progress& progress, const EvaluationResult& result);
+
+  const std::vector<LogEntry>& history() const { return history_; }
+  /// (step, value) of the history's entries that have `key`.
+  std::pair<std::vector<double>, std::vector<double>> curve(const std::string& key) const;
+
+ private:
+  void append_line(const std::string& line) const;
+  void write_results(const std::string& name, const LogEntry& entry);
+
+  std::string folder_;
+  RunConstants constants_;
+  std::vector<LogEntry> history_;
+  LogEntry all_results_;
+};
+
+/// The step's line for the console: {'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05,
+/// 'epoch': 0.5}.
+std::string console_line(const LogEntry& entry);
+
+/// 75 -> "0:01:15", as Python prints a timedelta.
+std::string format_duration(double seconds);
+
+}  // namespace longspan

@@ -1,0 +1,85 @@
+#include "longspan/train/training_log.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "doctest/doctest.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+struct TemporaryPlace {
+  std::string path;
+  TemporaryPlace() {
+    char name[] = "/tmp/longspan-log-test-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~TemporaryPlace() { std::filesystem::remove_all(path); }
+};
+
+nlohmann::json read_json(const std::string& path) {
+  return nlohmann::json::parse(std::ifstream(path));
+}
+
+}  // namespace
+
+TEST_CASE("training log: what is written is read back whole") {
+  const TemporaryPlace place;
+  TrainingLog log(place.path, {.logging_steps = 2, .save_steps = 500});
+  const double loss = 2.0 / 3.0;
+  const Progress progress{
+      .step = 2, .total_steps = 8, .epoch = 0.25, .num_tokens = 300, .elapsed_seconds = 30.0};
+  log.add_step(progress, {.loss = loss, .grad_norm = 1.0 / 7.0, .learning_rate = 5e-5});
+  log.add_evaluation(progress, {.loss = 3.5, .seconds = 2.0, .num_samples = 5, .num_batches = 3});
+
+  std::ifstream lines(place.path + "/trainer_log.jsonl");
+  std::string line;
+  std::getline(lines, line);
+  const nlohmann::json first = nlohmann::json::parse(line);
+  CHECK(first.at("current_steps") == 2);
+  CHECK(first.at("total_steps") == 8);
+  CHECK(first.at("loss").get<double>() == loss);
+  CHECK(first.at("lr").get<double>() == 5e-5);
+  CHECK(first.at("percentage").get<double>() == 25.0);
+  CHECK(first.at("elapsed_time") == "0:00:30");
+  CHECK(first.at("remaining_time") == "0:01:30");
+  CHECK(first.at("throughput").get<double>() == 10.0);
+  std::getline(lines, line);
+  CHECK(nlohmann::json::parse(line).at("eval_loss").get<double>() == 3.5);
+
+  log.write_state(place.path, progress);
+  const nlohmann::json state = read_json(place.path + "/trainer_state.json");
+  CHECK(state.at("global_step") == 2);
+  CHECK(state.at("log_history").size() == 2);
+  CHECK(state.at("log_history")[0].at("grad_norm").get<double>() == 1.0 / 7.0);
+  CHECK(state.at("log_history")[1].at("eval_samples_per_second").get<double>() == 2.5);
+
+  log.write_train_results(progress, {.loss = loss, .seconds = 4.0, .num_samples = 8.0});
+  log.write_eval_results(progress, {.loss = 3.5, .seconds = 2.0});
+  CHECK(read_json(place.path + "/train_results.json").at("train_loss").get<double>() == loss);
+  const nlohmann::json all = read_json(place.path + "/all_results.json");
+  CHECK(all.contains("train_loss"));
+  CHECK(all.contains("eval_loss"));
+
+  const auto [steps, losses] = log.curve("loss");
+  CHECK(steps == std::vector<double>{2.0});
+  CHECK(losses == std::vector<double>{loss});
+}
+
+TEST_CASE("training log: a folder that is not there is the user's mistake") {
+  TrainingLog log("/tmp/longspan-no-such-folder", {});
+  CHECK_THROWS_AS(log.add_step({.step = 1, .total_steps = 1}, {}), UserError);
+}
+
+TEST_CASE("console line and durations read like Python's") {
+  CHECK(console_line({{"loss", 2.5}, {"learning_rate", 5e-5}, {"step", int64_t{3}}}) ==
+        "{'loss': 2.5, 'learning_rate': 5e-05}");
+  CHECK(format_duration(75.4) == "0:01:15");
+  CHECK(format_duration(90061) == "1 day, 1:01:01");
+}
+
+}  // namespace longspan

@@ -1,0 +1,300 @@
+//! Tokenizer of a Hugging Face folder, put together as transformers' AutoTokenizer does it.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use serde_json::{json, Map, Value as Json};
+use tokenizers::{AddedToken, Tokenizer};
+
+use crate::train::QWEN2_PATTERN;
+use crate::{Result, UserError};
+
+pub struct HfTokenizer {
+    tokenizer: Tokenizer,
+    config: Map<String, Json>,
+    chat_template: Option<String>,
+}
+
+/// The classes of transformers that do not take tokenizer.json's pipeline but bring their own.
+#[derive(Clone, Copy, PartialEq)]
+enum Class {
+    AsInFile,
+    Qwen2,
+    Llama,
+}
+
+const NAMED_TOKENS: [&str; 7] = [
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+];
+
+fn read(path: &Path) -> Result<Option<String>> {
+    match std::fs::read(path) {
+        Ok(bytes) => match String::from_utf8(bytes) {
+            Ok(text) => Ok(Some(text)),
+            Err(_) => Err(UserError(format!("{} is not UTF-8 text.", path.display()))),
+        },
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(UserError(format!("Cannot read {}: {e}", path.display()))),
+    }
+}
+
+fn read_object(path: PathBuf) -> Result<Option<Map<String, Json>>> {
+    let Some(text) = read(&path)? else { return Ok(None) };
+    let parsed: Json = serde_json::from_str(&text).map_err(|e| {
+        let (line, column) = (e.line(), e.column());
+        UserError(format!("{}, line {line}, column {column}: broken JSON: {e}", path.display()))
+    })?;
+    match parsed {
+        Json::Object(map) => Ok(Some(map)),
+        _ => Err(UserError(format!("{} should hold a JSON object.", path.display()))),
+    }
+}
+
+/// A token given as "text" or as {"content": "text", ...}.
+fn token_text(token: &Json) -> Option<&str> {
+    token.as_str().or_else(|| token.get("content")?.as_str())
+}
+
+fn added_token(token: &Json, special_by_default: bool) -> Option<AddedToken> {
+    let flag = |name: &str| token.get(name).and_then(Json::as_bool);
+    let special = flag("special").unwrap_or(special_by_default);
+    let added = AddedToken::from(token_text(token)?, special)
+        .single_word(flag("single_word").unwrap_or(false))
+        .lstrip(flag("lstrip").unwrap_or(false))
+        .rstrip(flag("rstrip").unwrap_or(false))
+        .normalized(flag("normalized").unwrap_or(!special));
+    Some(added)
+}
+
+fn is_byte_level(file: &Map<String, Json>) -> bool {
+    ["pre_tokenizer", "decoder"]
+        .iter()
+        .any(|part| file.get(*part).is_some_and(|p| p.to_string().contains("\"ByteLevel\"")))
+}
+
+/// Which class AutoTokenizer takes: a qwen2 model always has Qwen2Tokenizer; a LlamaTokenizer over
+/// byte-level BPE is loaded as the file says.
+fn class_of(model_type: &str, class: &str, file: &Map<String, Json>) -> Class {
+    let is_bpe = file["model"]["type"] == "BPE" || file["model"].get("merges").is_some();
+    match class.trim_end_matches("Fast") {
+        _ if !is_bpe => Class::AsInFile,
+        _ if model_type == "qwen2" => Class::Qwen2,
+        "Qwen2Tokenizer" => Class::Qwen2,
+        "LlamaTokenizer" if matches!(model_type, "" | "llama") && !is_byte_level(file) => {
+            Class::Llama
+        }
+        _ => Class::AsInFile,
+    }
+}
+
+/// Sets what the class brings; vocabulary, merges, added tokens and post-processor are the file's.
+fn set_pipeline(file: &mut Map<String, Json>, class: Class, config: &Map<String, Json>) {
+    let prefix_space = config.get("add_prefix_space").and_then(Json::as_bool);
+    let (normalizer, pre_tokenizer, decoder, fuse_unk, byte_fallback) = match class {
+        Class::AsInFile => return,
+        Class::Qwen2 => (
+            json!({"type": "NFC"}),
+            json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": QWEN2_PATTERN}, "behavior": "Isolated",
+                 "invert": false},
+                {"type": "ByteLevel", "add_prefix_space": prefix_space.unwrap_or(false),
+                 "trim_offsets": true, "use_regex": false}]}),
+            json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+                   "use_regex": true}),
+            false,
+            false,
+        ),
+        Class::Llama => {
+            let legacy = config.get("legacy").and_then(Json::as_bool).unwrap_or(false);
+            let scheme = match (prefix_space.unwrap_or(true), legacy) {
+                (false, _) => "never",
+                (true, true) => "always",
+                (true, false) => "first",
+            };
+            let mut steps = vec![
+                json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}),
+                json!({"type": "ByteFallback"}),
+                json!({"type": "Fuse"}),
+            ];
+            if prefix_space.unwrap_or(true) {
+                steps.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+            }
+            (
+                Json::Null,
+                json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme,
+                       "split": false}),
+                json!({"type": "Sequence", "decoders": steps}),
+                true,
+                true,
+            )
+        }
+    };
+    file.insert("normalizer".into(), normalizer);
+    file.insert("pre_tokenizer".into(), pre_tokenizer);
+    file.insert("decoder".into(), decoder);
+    if let Some(model) = file.get_mut("model").and_then(Json::as_object_mut) {
+        model.insert("type".into(), "BPE".into());
+        for (key, value) in [
+            ("unk_token", Json::Null),
+            ("dropout", Json::Null),
+            ("continuing_subword_prefix", Json::Null),
+            ("end_of_word_suffix", Json::Null),
+            ("ignore_merges", false.into()),
+            ("fuse_unk", fuse_unk.into()),
+            ("byte_fallback", byte_fallback.into()),
+        ] {
+            model.insert(key.into(), value);
+        }
+    }
+}
+
+/// Names that the class knows where the config does not say.
+fn set_default_tokens(config: &mut Map<String, Json>, class: Class) {
+    let defaults: &[(&str, &str)] = match class {
+        Class::AsInFile => &[],
+        Class::Qwen2 => &[
+            ("unk_token", "<|endoftext|>"),
+            ("eos_token", "<|endoftext|>"),
+            ("pad_token", "<|endoftext|>"),
+        ],
+        Class::Llama => &[("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")],
+    };
+    for (name, token) in defaults {
+        config.entry(*name).or_insert_with(|| Json::from(*token));
+    }
+}
+
+/// Tokens that the config names and tokenizer.json does not list are added, in transformers' order.
+fn add_missing_tokens(tokenizer: &mut Tokenizer, config: &Map<String, Json>) {
+    let mut missing: Vec<AddedToken> = Vec::new();
+    let known = tokenizer.get_added_vocabulary().get_vocab().clone();
+    let mut consider = |token: &Json, special: bool| {
+        if let Some(token) = added_token(token, special) {
+            let listed = known.contains_key(&token.content)
+                || missing.iter().any(|other| other.content == token.content);
+            if !listed {
+                missing.push(token);
+            }
+        }
+    };
+    if let Some(Json::Object(listed)) = config.get("added_tokens_decoder") {
+        let mut by_id: Vec<_> = listed.iter().collect();
+        by_id.sort_by_key(|(id, _)| id.parse::<u64>().unwrap_or(u64::MAX));
+        by_id.iter().for_each(|(_, token)| consider(token, false));
+    }
+    let others = config.keys().filter(|k| k.ends_with("_token") && config[*k].is_string());
+    for name in NAMED_TOKENS.iter().copied().chain(others.map(String::as_str)) {
+        if let Some(token) = config.get(name) {
+            consider(token, true);
+        }
+    }
+    for name in ["extra_special_tokens", "additional_special_tokens"] {
+        match config.get(name) {
+            Some(Json::Array(tokens)) => tokens.iter().for_each(|token| consider(token, true)),
+            Some(Json::Object(tokens)) => tokens.values().for_each(|token| consider(token, true)),
+            _ => {}
+        }
+    }
+    if !missing.is_empty() {
+        // Fails only for tokens that the normalizer breaks; the rest of the vocabulary stands.
+        let _ = tokenizer.add_tokens(missing);
+    }
+}
+
+/// chat_template.jinja, else the config's own: a string, or named ones of which "default" is taken.
+fn chat_template(folder: &Path, config: &Map<String, Json>) -> Result<Option<String>> {
+    if let Some(text) = read(&folder.join("chat_template.jinja"))? {
+        return Ok(Some(text));
+    }
+    let text = |json: &Json| json.as_str().map(str::to_string);
+    Ok(match config.get("chat_template") {
+        Some(Json::Array(named)) => named
+            .iter()
+            .find(|entry| entry["name"] == "default")
+            .and_then(|entry| text(&entry["template"])),
+        Some(Json::Object(named)) => named.get("default").and_then(text),
+        other => other.and_then(text),
+    })
+}
+
+impl HfTokenizer {
+    pub fn load(folder: &Path) -> Result<HfTokenizer> {
+        let path = folder.join("tokenizer.json");
+        let Some(mut file) = read_object(path.clone())? else {
+            return Err(UserError(format!(
+                "No tokenizer.json in {}. It comes with a Hugging Face model; for an older model \
+                 write it with transformers: AutoTokenizer.from_pretrained(folder)\
+                 .save_pretrained(folder).",
+                folder.display()
+            )));
+        };
+        if !file.get("model").is_some_and(Json::is_object) {
+            return Err(UserError(format!("{} has no \"model\".", path.display())));
+        }
+        let mut config = read_object(folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        if !config.contains_key("added_tokens_decoder") {
+            // Before transformers 4.34 the special tokens had a file of their own.
+            config.extend(read_object(folder.join("special_tokens_map.json"))?.unwrap_or_default());
+        }
+        let model = read_object(folder.join("config.json"))?.unwrap_or_default();
+        let string = |map: &Map<String, Json>, key: &str| {
+            map.get(key).and_then(Json::as_str).unwrap_or_default().to_string()
+        };
+        let declared = match string(&config, "tokenizer_class") {
+            name if name.is_empty() => string(&model, "tokenizer_class"),
+            name => name,
+        };
+        let class = class_of(&string(&model, "model_type"), &declared, &file);
+        set_default_tokens(&mut config, class);
+        // Cutting and padding are the trainer's job.
+        file.insert("truncation".into(), Json::Null);
+        file.insert("padding".into(), Json::Null);
+        set_pipeline(&mut file, class, &config);
+
+        let mut tokenizer: Tokenizer = serde_json::from_value(Json::Object(file))
+            .map_err(|e| UserError(format!("{} is not a tokenizer: {e}", path.display())))?;
+        add_missing_tokens(&mut tokenizer, &config);
+        let split = config.get("split_special_tokens").and_then(Json::as_bool).unwrap_or(false);
+        tokenizer.set_encode_special_tokens(split);
+        let chat_template = chat_template(folder, &config)?;
+        Ok(HfTokenizer { tokenizer, config, chat_template })
+    }
+
+    pub fn info(&self) -> Json {
+        let mut info = Map::new();
+        info.insert("vocab_size".into(), self.tokenizer.get_vocab_size(true).into());
+        for name in NAMED_TOKENS {
+            if let Some(token) = self.config.get(name).and_then(token_text) {
+                info.insert(name.into(), token.into());
+            }
+        }
+        if let Some(template) = &self.chat_template {
+            info.insert("chat_template".into(), template.clone().into());
+        }
+        Json::Object(info)
+    }
+
+    pub fn encode(
+        &self,
+        texts: Vec<Cow<'_, str>>,
+        add_special_tokens: bool,
+    ) -> Result<Vec<Vec<u32>>> {
+        let failed = |e| UserError(format!("The tokenizer cannot encode a text: {e}"));
+        if let [text] = &texts[..] {
+            let encoding = self.tokenizer.encode_fast(text.as_ref(), add_special_tokens);
+            return Ok(vec![encoding.map_err(failed)?.get_ids().to_vec()]);
+        }
+        let encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens);
+        Ok(encodings.map_err(failed)?.iter().map(|e| e.get_ids().to_vec()).collect())
+    }
+
+    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String> {
+        self.tokenizer
+            .decode(ids, skip_special_tokens)
+            .map_err(|e| UserError(format!("The tokenizer cannot decode: {e}")))
+    }
+
+    pub fn id_of(&self, token: &str) -> i64 {
+        self.tokenizer.token_to_id(token).map_or(-1, i64::from)
+    }
+}

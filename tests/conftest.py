@@ -1,0 +1,246 @@
+"""Small models, a tokenizer and data sets, made at test time, and ways to run `longspan`."""
+
+import json
+import os
+import pathlib
+import random
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = pathlib.Path(os.environ.get("LONGSPAN", ROOT / "build" / "longspan"))
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
+    "+ '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def words_of_real_text():
+    """Words out of the Python standard library's own text."""
+    text = pathlib.Path(random.__file__).read_text(encoding="utf-8")
+    return re.findall(r"[A-Za-z]+", text)
+
+
+def write_tokenizer(folder):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        words_of_real_text(),
+        trainers.BpeTrainer(
+            vocab_size=480,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+            show_progress=False,
+        ),
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    fast.chat_template = CHATML
+    fast.save_pretrained(folder)
+    return fast
+
+
+def write_model(folder, kind, dtype="float32", **overrides):
+    """A random checkpoint: qwen2 with 14 query and 2 kv heads, or llama with rope scaling."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = write_tokenizer(folder)
+    shape = dict(
+        vocab_size=len(tokenizer),
+        num_hidden_layers=2,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        initializer_range=0.06,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    if kind == "qwen2":
+        shape |= dict(hidden_size=112, intermediate_size=160, num_attention_heads=14)
+        shape |= dict(tie_word_embeddings=True)
+        shape |= overrides
+        model_class, config = Qwen2ForCausalLM, Qwen2Config(**shape)
+    else:
+        shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=8)
+        shape |= dict(
+            rope_scaling=dict(
+                rope_type="llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=64,
+            )
+        )
+        shape |= overrides
+        model_class, config = LlamaForCausalLM, LlamaConfig(**shape)
+    torch.manual_seed(0)
+    model = model_class(config)
+    for name, parameter in model.named_parameters():
+        # transformers starts biases at 0 and norms at 1: an error in them would not show.
+        if name.endswith("bias") or "norm" in name:
+            parameter.data.add_(0.1 * torch.randn_like(parameter))
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
+    return folder
+
+
+def write_dataset(folder, num_rows=24, seed=0, shortest=10, longest=90, name="chats"):
+    """Alpaca rows of real words; adds the entry to dataset_info.json. Returns the rows."""
+    words = words_of_real_text()
+    rng = random.Random(seed)
+
+    def sentence(least, most):
+        begin = rng.randrange(len(words) - most)
+        return " ".join(words[begin : begin + rng.randint(least, most)])
+
+    rows = [
+        {"instruction": sentence(3, 30), "input": "", "output": sentence(shortest, longest)}
+        for _ in range(num_rows)
+    ]
+    add_dataset(folder, name, rows)
+    return rows
+
+
+def add_dataset(folder, name, rows, **entry):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(rows))
+    info = folder / "dataset_info.json"
+    known = json.loads(info.read_text()) if info.exists() else {}
+    known[name] = {"file_name": f"{name}.json"} | entry
+    info.write_text(json.dumps(known))
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("longspan")
+
+
+@pytest.fixture(scope="session")
+def models(place):
+    return {kind: str(write_model(place / kind, kind)) for kind in ("qwen2", "llama")}
+
+
+@pytest.fixture(scope="session")
+def data(place):
+    folder = place / "data"
+    write_dataset(folder)
+    write_dataset(folder, num_rows=5, seed=1, name="held_out")
+    return str(folder)
+
+
+class Finished:
+    """A run that has ended."""
+
+    def __init__(self, statuses, texts, output_dir):
+        self.status, self.statuses = max(statuses, key=abs), statuses
+        self.text, self.texts = "\n".join(texts), texts
+        self.output_dir = output_dir
+
+    @property
+    def history(self):
+        state = json.loads((self.output_dir / "trainer_state.json").read_text())
+        return state["log_history"]
+
+    def logged(self, key):
+        return [entry[key] for entry in self.history if key in entry]
+
+
+class Running:
+    """`longspan train` on one or several ranks, each a process of its own."""
+
+    def __init__(self, settings, num_ranks=1, preexec=None):
+        self.output_dir = pathlib.Path(settings["output_dir"])
+        self.output_dir.parent.mkdir(parents=True, exist_ok=True)
+        config = self.output_dir.parent / (self.output_dir.name + ".yaml")
+        # JSON is YAML.
+        config.write_text(json.dumps(settings))
+        environment = dict(os.environ, OMP_NUM_THREADS="1")
+        if num_ranks > 1:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            environment |= dict(
+                WORLD_SIZE=str(num_ranks),
+                LOCAL_WORLD_SIZE=str(num_ranks),
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=str(port),
+            )
+        self.logs, self.ranks = [], []
+        for rank in range(num_ranks):
+            place = dict(RANK=str(rank), LOCAL_RANK=str(rank)) if num_ranks > 1 else {}
+            self.logs.append(config.with_suffix(f".{rank}.log"))
+            with open(self.logs[-1], "w") as log:
+                self.ranks.append(
+                    subprocess.Popen(
+                        [PROGRAM, "train", config],
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=environment | place,
+                        preexec_fn=preexec,
+                    )
+                )
+
+    def wait(self, timeout=60):
+        try:
+            statuses = [rank.wait(timeout) for rank in self.ranks]
+        finally:
+            for rank in self.ranks:
+                if rank.poll() is None:
+                    rank.kill()
+                    rank.wait()
+        return Finished(statuses, [log.read_text() for log in self.logs], self.output_dir)
+
+    def text(self):
+        return "\n".join(log.read_text() for log in self.logs)
+
+
+def settings_of(model, data, output_dir, **changes):
+    return {
+        "model_name_or_path": str(model),
+        "stage": "sft",
+        "do_train": True,
+        "finetuning_type": "full",
+        "dataset": "chats",
+        "dataset_dir": str(data),
+        "output_dir": str(output_dir),
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 4,
+        "learning_rate": 1e-3,
+        "max_steps": 10,
+    } | changes
+
+
+@pytest.fixture
+def train(models, data, tmp_path):
+    """train(model="qwen2", num_ranks=1, **keys) runs to the end and must succeed."""
+    count = 0
+
+    def run(model="qwen2", num_ranks=1, **changes):
+        nonlocal count
+        count += 1
+        settings = settings_of(models[model], data, tmp_path / f"run{count}", **changes)
+        finished = Running(settings, num_ranks).wait()
+        assert finished.status == 0, finished.text
+        return finished
+
+    return run
+
+
+def relative_difference(left, right):
+    assert len(left) == len(right) > 0
+    return max(abs(a - b) / max(abs(a), abs(b)) for a, b in zip(left, right))
+
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
