@@ -5,8 +5,7 @@ virtual environment of its own, which borrows torch (and what torch itself needs
 every framework then computes on the same kernels, and nothing large is downloaded twice.
 """
 
-import importlib.metadata as metadata
-import os
+import json
 import re
 import subprocess
 import sys
@@ -25,8 +24,6 @@ def _distributions(python: Path) -> list[tuple[str, str, str, list[str]]]:
         "print(json.dumps([(d.metadata['Name'], d.version, str(d.locate_file('')),"
         " sorted({f.parts[0] for f in d.files or []})) for d in m.distributions()]))"
     )
-    import json
-
     rows = json.loads(subprocess.check_output([str(python), "-c", code], text=True))
     return [tuple(r) for r in rows if BORROWED.match(r[0].lower().replace("_", "-"))]
 
@@ -90,8 +87,6 @@ def versions(python: Path, names: list[str]) -> dict[str, str]:
         "import importlib.metadata as m, json, sys\n"
         "print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
     )
-    import json
-
     return json.loads(subprocess.check_output([str(python), "-c", code, *names], text=True))
 
 

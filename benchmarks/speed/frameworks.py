@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from speed.watch import Run, StepLog, summarise, watch
+from speed.watch import SAMPLE_SECONDS, Run, StepLog, summarise, watch
 from speed.workload import Case
 
 HERE = Path(__file__).resolve().parent
@@ -121,8 +121,9 @@ def run_longspan(setup: Setup, material: Material) -> Run:
                     folder / "log.txt", step_log, setup.limit_seconds)
     lines = [(seen, line) for seen, line in step_log.lines if "loss" in line]
     elapsed = [line["total_tokens"] / line["throughput"] for _, line in lines]
-    # The clock of the log has no date; the lines' appearance gives it one, to a hundredth second.
-    begin = min(seen - seconds for (seen, _), seconds in zip(lines, elapsed))
+    # The log's clock has no date; the lines' appearance gives it one, to a reading of the watch.
+    # One reading earlier is surely before training, when memory was at its level.
+    begin = min(seen - seconds for (seen, _), seconds in zip(lines, elapsed)) - SAMPLE_SECONDS
     return summarise(samples, begin, [begin + seconds for seconds in elapsed],
                      [line["loss"] for _, line in lines])
 

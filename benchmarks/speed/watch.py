@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 TICK = os.sysconf("SC_CLK_TCK")
-SAMPLE_SECONDS = 0.02  # step log, memory, CPU
+SAMPLE_SECONDS = 0.05  # step log, memory, CPU
 CHILDREN_SECONDS = 1.0  # new children: a costly look-up
 
 
