@@ -1,0 +1,117 @@
+// How near attention comes to the machine's GEMM rate, forward and backward: what bounds the speed
+// of training on long rows. Usage: bench_attention [threads [tokens ...]] T: tokens, N: query
+// heads, M: kv heads, G = N / M: query heads of a kv head, H: head dim.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "longspan/attention/flash/flash_attention.h"
+
+namespace {
+
+constexpr int64_t N = 8, M = 2, H = 64;  // those of sft_speed.py's model
+constexpr int64_t kModelDim = 512, kMlpDim = 1408;
+constexpr double kSeconds = 6.0;  // for all contenders at one length
+constexpr int kLeastRounds = 5;
+
+struct Contender {
+  std::string name;
+  double flops;  // multiplications and additions that the method cannot do without
+  std::function<void()> work;
+  double best_seconds = 1e30;
+};
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// The contenders take turns, and the best time counts: whatever else the machine does only adds.
+void time_in_turns(std::vector<Contender>& contenders) {
+  for (Contender& contender : contenders) contender.work();  // warm-up
+  double spent = 0.0;
+  for (int round = 0; round < kLeastRounds || spent < kSeconds; ++round) {
+    for (Contender& contender : contenders) {
+      const double seconds = seconds_of(contender.work);
+      contender.best_seconds = std::min(contender.best_seconds, seconds);
+      spent += seconds;
+    }
+  }
+}
+
+// ATen's layout of grouped-query attention without repeated keys: a batch of M attentions of G
+// heads whose keys have stride 0 over the heads.
+at::Tensor grouped_queries(const at::Tensor& x_TNH) {
+  return x_TNH.unflatten(1, {M, N / M}).permute({1, 2, 0, 3});
+}
+at::Tensor grouped_keys(const at::Tensor& x_TMH) {
+  return x_TMH.transpose(0, 1).unsqueeze(1).expand({M, N / M, x_TMH.size(0), H});
+}
+
+void run(int64_t T) {
+  const auto random = [T](int64_t heads) { return at::randn({T, heads, H}); };
+  const at::Tensor q_TNH = random(N), k_TMH = random(M), v_TMH = random(M), dout_TNH = random(N);
+  const std::vector<longspan::Block> blocks = {{0, T, 0, T, /*causal=*/true}};
+
+  const at::Tensor q = grouped_queries(q_TNH), k = grouped_keys(k_TMH), v = grouped_keys(v_TMH),
+                   dout = grouped_queries(dout_TNH);
+  const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
+  const longspan::AttentionResult own = longspan::flash::forward(q_TNH, k_TMH, v_TMH, blocks);
+
+  // The MLP's product.
+  const at::Tensor a = at::randn({2048, kModelDim}), b = at::randn({kModelDim, kMlpDim});
+  at::Tensor product = at::empty({2048, kMlpDim});
+  constexpr int kProducts = 4;
+  const auto multiply = [&] {
+    for (int i = 0; i < kProducts; ++i) at::mm_out(product, a, b);
+  };
+
+  // One product of queries and keys over the pairs that causal attention keeps.
+  const double pair_product = 2.0 * N * H * (static_cast<double>(T) * (T + 1) / 2);
+  std::vector<Contender> contenders;
+  contenders.push_back({"GEMM", 2.0 * kProducts * 2048 * kModelDim * kMlpDim, multiply});
+  contenders.push_back({"forward, ATen", 2 * pair_product, [&] {
+                          at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
+                        }});
+  contenders.push_back({"forward, Longspan", 2 * pair_product,
+                        [&] { longspan::flash::forward(q_TNH, k_TMH, v_TMH, blocks); }});
+  contenders.push_back({"backward, ATen", 5 * pair_product, [&, &out = out, &lse = lse] {
+                          at::_scaled_dot_product_flash_attention_for_cpu_backward(
+                              dout, q, k, v, out, lse, 0.0, true);
+                        }});
+  contenders.push_back({"backward, Longspan", 5 * pair_product, [&] {
+                          longspan::flash::backward(dout_TNH, q_TNH, k_TMH, v_TMH, own.out_TNH,
+                                                    own.lse_NT, blocks);
+                        }});
+  time_in_turns(contenders);
+
+  const double gemm_rate = contenders[0].flops / contenders[0].best_seconds;
+  fmt::print("T = {}, {} query heads, {} kv heads of {}, fp32\n", T, N, M, H);
+  for (const Contender& contender : contenders) {
+    const double rate = contender.flops / contender.best_seconds;
+    fmt::print("  {:<20} {:>9.2f} ms {:>8.1f} GFLOP/s {:>5.0f} % of GEMM\n", contender.name,
+               contender.best_seconds * 1e3, rate / 1e9, 100 * rate / gemm_rate);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const c10::InferenceMode no_autograd;
+  at::set_num_threads(argc > 1 ? std::max(1, std::atoi(argv[1])) : 2);
+  std::vector<int64_t> lengths;
+  for (int i = 2; i < argc; ++i) lengths.push_back(std::max(1L, std::atol(argv[i])));
+  if (lengths.empty()) lengths = {2048, 8192};
+  fmt::print("{} threads; causal pairs only; 2 matrix products forward, 5 backward\n",
+             at::get_num_threads());
+  for (const int64_t length : lengths) run(length);
+}

@@ -1,0 +1,95 @@
+"""The peers' Python environments.
+
+transformers runs in the environment of the tests. LLaMA-Factory caps its libraries, so it gets a
+virtual environment of its own, which borrows torch (and what torch itself needs) from the first:
+every framework then computes on the same kernels, and nothing large is downloaded twice.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+REQUIREMENTS = Path(__file__).resolve().parent.parent / "llamafactory-requirements.txt"
+# Large parts of torch's installation; its small pure-Python requirements are installed anew.
+BORROWED = re.compile(r"^(torch|triton|nvidia-.*|cuda-.*)$")
+
+
+def _distributions(python: Path) -> list[tuple[str, str, str, list[str]]]:
+    """(name, version, site-packages, top-level entries) of what LLaMA-Factory's environment borrows
+    from `python`."""
+    code = (
+        "import importlib.metadata as m, json\n"
+        "print(json.dumps([(d.metadata['Name'], d.version, str(d.locate_file('')),"
+        " sorted({f.parts[0] for f in d.files or []})) for d in m.distributions()]))"
+    )
+    rows = json.loads(subprocess.check_output([str(python), "-c", code], text=True))
+    return [tuple(r) for r in rows if BORROWED.match(r[0].lower().replace("_", "-"))]
+
+
+def _borrow_torch(environment: Path, lender: Path) -> str:
+    """Links torch's folders into `environment`; returns torch's version."""
+    borrowed = environment / "borrowed"
+    borrowed.mkdir(parents=True, exist_ok=True)
+    version = ""
+    for name, number, site, entries in _distributions(lender):
+        version = number if name.lower() == "torch" else version
+        for entry in entries:
+            if entry != "..":
+                link = borrowed / entry
+                if link.is_symlink():
+                    link.unlink()
+                link.symlink_to(Path(site) / entry)
+    if not version:
+        raise SystemExit(f"{lender} has no torch to lend: run `make setup` first")
+    purelib = subprocess.check_output(
+        [str(environment / "bin/python"), "-c",
+         "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        text=True,
+    ).strip()
+    (Path(purelib) / "borrowed_torch.pth").write_text(str(borrowed.resolve()) + "\n")
+    return version
+
+
+def _mend_torchaudio(environment: Path) -> None:
+    """torchaudio's newest wheel refuses torch 2.15 in its native libraries, which text training
+    never calls; without them it imports."""
+    for library in environment.glob("lib/python*/site-packages/torchaudio/lib/*torchaudio*.so"):
+        library.unlink()
+
+
+def llamafactory_environment(environment: Path, lender: Path) -> Path:
+    """Makes LLaMA-Factory's environment if it is not there, and returns its interpreter."""
+    environment = environment.absolute()  # not resolve(): a venv's python is itself a link
+    python = environment / "bin/python"
+    ready = environment / ".ready"
+    wanted = REQUIREMENTS.read_text()
+    if ready.exists() and ready.read_text() == wanted:
+        return python
+    print(f"== Setting up LLaMA-Factory in {environment} (once, about 3 minutes)", flush=True)
+    if not python.exists():
+        subprocess.check_call([str(lender), "-m", "venv", str(environment)])
+    version = _borrow_torch(environment, lender)
+    constraints = environment / "constraints.txt"
+    constraints.write_text(f"torch=={version.split('+')[0]}\n")
+    subprocess.check_call(
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+         "-r", str(REQUIREMENTS), "-c", str(constraints)]
+    )
+    _mend_torchaudio(environment)
+    ready.write_text(wanted)
+    return python
+
+
+def versions(python: Path, names: list[str]) -> dict[str, str]:
+    code = (
+        "import importlib.metadata as m, json, sys\n"
+        "print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
+    )
+    return json.loads(subprocess.check_output([str(python), "-c", code, *names], text=True))
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1] if len(sys.argv) > 1 else "build/peers/llamafactory")
+    print(llamafactory_environment(where, Path(sys.argv[2] if len(sys.argv) > 2 else sys.executable)))

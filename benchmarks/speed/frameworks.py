@@ -1,0 +1,133 @@
+"""How each framework is started on a case, and where its step times come from."""
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from speed.watch import SAMPLE_SECONDS, Run, StepLog, summarise, watch
+from speed.workload import Case
+
+HERE = Path(__file__).resolve().parent
+LEARNING_RATE = 1e-5
+
+
+@dataclasses.dataclass
+class Setup:
+    """What all runs share. Paths are absolute."""
+
+    longspan: Path  # the program
+    llamafactory_python: Path | None
+    work: Path
+    threads: int
+    steps: int  # of a run, warm-up included
+    limit_seconds: float
+
+
+@dataclasses.dataclass
+class Material:
+    case: Case
+    checkpoint: Path
+    rows: Path  # the folder that make_rows wrote
+    labels: int
+
+
+def _environment(setup: Setup) -> dict[str, str]:
+    environment = dict(os.environ)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        environment[name] = str(setup.threads)
+    environment |= {
+        "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+        "HF_HOME": str(setup.work / "huggingface"), "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONUNBUFFERED": "1",
+    }
+    return environment
+
+
+def _fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _config(setup: Setup, material: Material, output: Path) -> dict:
+    """The keys that Longspan and LLaMA-Factory are both given."""
+    return {
+        "model_name_or_path": str(material.checkpoint), "stage": "sft", "do_train": True,
+        "finetuning_type": "full", "dataset": "rows", "dataset_dir": str(material.rows),
+        "template": "chatml", "cutoff_len": material.case.tokens, "output_dir": str(output),
+        "disable_shuffling": True, "preprocessing_num_workers": 1, "logging_steps": 1,
+        "save_strategy": "no", "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 1, "learning_rate": LEARNING_RATE,
+        "lr_scheduler_type": "constant", "max_steps": setup.steps, "max_grad_norm": 1.0,
+        "bf16": False, "flash_attn": "sdpa", "seed": 42,
+        "disable_gradient_checkpointing": not material.case.checkpointing,
+    }
+
+
+def _write_yaml(path: Path, keys: dict) -> Path:
+    # A JSON value is a YAML value, but YAML 1.1 reads 1e-05 as text.
+    def value(v):
+        return f"{v:.8f}" if isinstance(v, float) else json.dumps(v)
+
+    path.write_text("".join(f"{key}: {value(v)}\n" for key, v in keys.items()))
+    return path
+
+
+def _peer_run(setup: Setup, command: list[str], folder: Path, events: Path) -> Run:
+    step_log = StepLog(events)
+    samples = watch(command, _environment(setup), folder / "log.txt", step_log,
+                    setup.limit_seconds)
+    lines = [line for _, line in step_log.lines]
+    begin = next(line["time"] for line in lines if line["event"] == "begin")
+    ends = [line["time"] for line in lines if line["event"] == "step"]
+    losses = {line["step"]: line["loss"] for line in lines if line["event"] == "log"}
+    return summarise(samples, begin, ends, [losses.get(i + 1) for i in range(len(ends))])
+
+
+def run_transformers(setup: Setup, material: Material) -> Run:
+    folder = _fresh(setup.work / "runs/transformers")
+    job = {
+        "checkpoint": str(material.checkpoint), "tokens": str(material.rows / "tokens.json"),
+        "events": str(folder / "events.jsonl"), "output_dir": str(folder / "output"),
+        "threads": setup.threads, "steps": setup.steps, "learning_rate": LEARNING_RATE,
+        "checkpointing": material.case.checkpointing,
+    }
+    (folder / "job.json").write_text(json.dumps(job))
+    command = [sys.executable, str(HERE / "transformers_worker.py"), str(folder / "job.json")]
+    return _peer_run(setup, command, folder, folder / "events.jsonl")
+
+
+def run_llamafactory(setup: Setup, material: Material) -> Run:
+    folder = _fresh(setup.work / "runs/llamafactory")
+    keys = _config(setup, material, folder / "output") | {
+        "use_cpu": True, "overwrite_cache": True, "report_to": "none",
+        "optim": "adamw_torch_fused",
+    }
+    command = [str(setup.llamafactory_python), str(HERE / "llamafactory_worker.py"),
+               str(folder / "events.jsonl"), str(_write_yaml(folder / "config.yaml", keys))]
+    return _peer_run(setup, command, folder, folder / "events.jsonl")
+
+
+def run_longspan(setup: Setup, material: Material) -> Run:
+    """Step times out of trainer_log.jsonl: its throughput is total_tokens over the seconds since
+    training began, unrounded, so that their quotient is that time."""
+    folder = _fresh(setup.work / "runs/longspan")
+    config = _write_yaml(folder / "config.yaml", _config(setup, material, folder / "output"))
+    step_log = StepLog(folder / "output/trainer_log.jsonl")
+    samples = watch([str(setup.longspan), "train", str(config)], _environment(setup),
+                    folder / "log.txt", step_log, setup.limit_seconds)
+    lines = [(seen, line) for seen, line in step_log.lines if "loss" in line]
+    elapsed = [line["total_tokens"] / line["throughput"] for _, line in lines]
+    # The log's clock has no date; the lines' appearance gives it one, to a reading of the watch.
+    # One reading earlier is surely before training, when memory was at its level.
+    begin = min(seen - seconds for (seen, _), seconds in zip(lines, elapsed)) - SAMPLE_SECONDS
+    return summarise(samples, begin, [begin + seconds for seconds in elapsed],
+                     [line["loss"] for _, line in lines])
+
+
+FRAMEWORKS = {
+    "longspan": run_longspan, "transformers": run_transformers, "llamafactory": run_llamafactory,
+}

@@ -1,0 +1,168 @@
+"""Runs one framework in a process of its own and watches it from outside: memory and CPU use of its
+process tree, and what else the machine does meanwhile. Linux only (/proc)."""
+
+import bisect
+import dataclasses
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+TICK = os.sysconf("SC_CLK_TCK")
+SAMPLE_SECONDS = 0.05  # step log, memory, CPU
+CHILDREN_SECONDS = 1.0  # new children: a costly look-up
+
+
+@dataclasses.dataclass
+class Sample:
+    time: float
+    rss: int  # bytes, now
+    peak: int  # bytes, highest since the sample before
+    foreign: float  # CPU seconds since boot of all but the watched tree and this process; steal too
+
+
+@dataclasses.dataclass
+class Step:
+    seconds: float
+    foreign: float  # cores that others took, on average
+    loss: float | None = None
+
+
+@dataclasses.dataclass
+class Run:
+    steps: list[Step]
+    level: int  # bytes before training
+    peak: int  # bytes while training
+
+
+def _tree(pid: int) -> list[int]:
+    pids, todo = [], [pid]
+    while todo:
+        current = todo.pop()
+        pids.append(current)
+        try:
+            for task in os.listdir(f"/proc/{current}/task"):
+                todo += map(int, Path(f"/proc/{current}/task/{task}/children").read_text().split())
+        except OSError:
+            continue
+    return pids
+
+
+def _busy_seconds() -> float:
+    """All CPU time that was not idle, stolen time too, since boot."""
+    fields = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    user, nice, system, idle, iowait, irq, softirq, steal = fields
+    return (user + nice + system + irq + softirq + steal) / TICK
+
+
+def _memory(pid: int) -> tuple[int, int]:
+    """(bytes now, highest since the last call)."""
+    now = peak = 0
+    for line in Path(f"/proc/{pid}/status").read_text().split("\n"):
+        if line.startswith("VmRSS:"):
+            now = int(line.split()[1]) * 1024
+        elif line.startswith("VmHWM:"):
+            peak = int(line.split()[1]) * 1024
+    try:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # restarts VmHWM (proc(5))
+    except OSError:
+        peak = now
+    return now, max(now, peak)
+
+
+class _Tree:
+    """CPU seconds and memory of a process and its descendants."""
+
+    def __init__(self, pid: int):
+        self.pid, self.cpu = pid, {}
+        self.pids, self.due = [pid], 0.0
+
+    def sample(self) -> Sample:
+        rss = peak = 0
+        if time.time() >= self.due:
+            self.pids, self.due = _tree(self.pid), time.time() + CHILDREN_SECONDS
+        for pid in self.pids:
+            try:
+                now, high = _memory(pid)
+                stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+                self.cpu[pid] = (int(stat[11]) + int(stat[12])) / TICK
+            except (OSError, IndexError):
+                continue
+            rss, peak = rss + now, peak + high
+        own = sum(os.times()[:2])
+        return Sample(time.time(), rss, peak, _busy_seconds() - sum(self.cpu.values()) - own)
+
+
+class StepLog:
+    """Reads a growing file of JSON lines and remembers when each line appeared."""
+
+    def __init__(self, path: Path):
+        self.path, self.offset, self.lines = path, 0, []
+
+    def poll(self) -> None:
+        try:
+            if os.stat(self.path).st_size <= self.offset:
+                return
+        except OSError:
+            return
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            data = file.read()
+        whole = data.rfind(b"\n") + 1
+        self.offset += whole
+        for line in data[:whole].splitlines():
+            self.lines.append((time.time(), json.loads(line)))
+
+
+def watch(command: list[str], environment: dict[str, str], log: Path, step_log: StepLog,
+          limit_seconds: float) -> list[Sample]:
+    """Runs `command` to its end. Raises SystemExit with the log's tail when it fails."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "wb") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output,
+                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    tree, samples = _Tree(process.pid), []
+    stop = time.time() + limit_seconds
+    try:
+        while process.poll() is None:
+            step_log.poll()
+            samples.append(tree.sample())
+            if time.time() > stop:
+                raise SystemExit(f"{command[0]} ran longer than {limit_seconds:.0f} s; see {log}")
+            time.sleep(SAMPLE_SECONDS)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    step_log.poll()
+    if process.returncode != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
+        raise SystemExit(f"{' '.join(command)}\nfailed with status {process.returncode}:\n{tail}")
+    return samples
+
+
+def _foreign_at(samples: list[Sample], when: float) -> float:
+    """Linear between samples."""
+    at = bisect.bisect_left(samples, when, key=lambda s: s.time)
+    if at == 0 or at == len(samples):
+        return samples[min(at, len(samples) - 1)].foreign
+    before, after = samples[at - 1], samples[at]
+    part = (when - before.time) / (after.time - before.time)
+    return before.foreign + part * (after.foreign - before.foreign)
+
+
+def summarise(samples: list[Sample], begin: float, ends: list[float],
+              losses: list[float | None]) -> Run:
+    """`begin`: when training started; `ends`: when each step ended. The first step is `begin` to
+    ends[0]; the caller drops it as warm-up."""
+    # Samples of a process that is ending have no memory left.
+    samples = [s for s in samples if s.rss > 0]
+    level = samples[max(0, bisect.bisect_right(samples, begin, key=lambda s: s.time) - 1)].rss
+    during = [s.peak for s in samples if begin < s.time <= ends[-1] + SAMPLE_SECONDS]
+    steps, start = [], begin
+    for end, loss in zip(ends, losses):
+        foreign = _foreign_at(samples, end) - _foreign_at(samples, start)
+        steps.append(Step(end - start, max(0.0, foreign) / max(end - start, 1e-9), loss))
+        start = end
+    return Run(steps, level, max(during, default=level))

@@ -1,0 +1,155 @@
+"""What is trained: a checkpoint, rows of an exact length, and the work that they ask for."""
+
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+# Qwen2's family at a size that two cores train in seconds a step: the ratios between width, MLP,
+# heads and kv heads are those of Qwen2.5-0.5B to 3B, the head dim is theirs (64).
+D_MODEL, D_MLP, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 512, 1408, 8, 8, 2, 64
+TOKENIZER_SIZE = 4096
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content']"
+    " + '<|im_end|>' + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    tokens: int  # of each row, exactly
+    vocab: int
+    answer_share: float  # of the row's tokens that have a label
+    checkpointing: bool
+
+    @property
+    def name(self) -> str:
+        how = "on" if self.checkpointing else "off"
+        return f"T{self.tokens}-V{self.vocab}-answer{self.answer_share:g}-checkpointing-{how}"
+
+
+def model_config(vocab: int) -> dict:
+    return {
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": vocab,
+        "hidden_size": D_MODEL, "intermediate_size": D_MLP, "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "hidden_act": "silu",
+        "max_position_embeddings": 32768, "initializer_range": 0.02, "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0, "tie_word_embeddings": True, "attention_dropout": 0.0,
+        "use_sliding_window": False, "use_cache": True, "torch_dtype": "float32",
+        "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0,
+    }
+
+
+def block_parameters() -> int:
+    """Parameters of the blocks' matrices: every token is multiplied by each of them once."""
+    attention = D_MODEL * HEAD_DIM * (2 * HEADS + 2 * KV_HEADS)
+    return LAYERS * (attention + 3 * D_MODEL * D_MLP)
+
+
+def model_flops(case: Case, labels: int) -> dict[str, float]:
+    """FLOPs of one step that the mathematics asks for, 2 for a multiply-add, backward twice the
+    forward: blocks 6 x parameters x T; causal attention 3 x 4 N H x T (T + 1) / 2 a layer; head
+    6 D V x label positions (a position without a label asks for no logits). Recomputation under
+    gradient checkpointing or inside flash attention is not counted, for anybody."""
+    pairs = case.tokens * (case.tokens + 1) / 2
+    return {
+        "blocks": 6.0 * block_parameters() * case.tokens,
+        "attention": 3.0 * 4.0 * HEADS * HEAD_DIM * pairs * LAYERS,
+        "head": 6.0 * D_MODEL * case.vocab * labels,
+    }
+
+
+def train_tokenizer(folder: Path) -> None:
+    """A byte-level BPE tokenizer of the Python standard library's own text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    library = Path(sysconfig.get_paths()["stdlib"])
+    files = sorted(str(p) for p in library.glob("*.py"))
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train(files, trainers.BpeTrainer(
+        vocab_size=TOKENIZER_SIZE, special_tokens=SPECIAL, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    ))
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({
+        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>", "bos_token": None, "unk_token": None,
+        "additional_special_tokens": SPECIAL[1:2], "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False, "model_max_length": 32768,
+        "chat_template": CHATML,
+    }, indent=1))
+
+
+def make_checkpoint(folder: Path, vocab: int) -> Path:
+    """A folder with random weights (seeded), config and tokenizer; kept between calls."""
+    done = folder / ".done"
+    if not done.exists():
+        print(f"== Making the checkpoint {folder}", flush=True)
+        train_tokenizer(folder)
+        (folder / "config.json").write_text(json.dumps(model_config(vocab), indent=1))
+        # In a process of its own: torch stays out of the one that watches the others.
+        subprocess.check_call([sys.executable, "-c", (
+            "import sys, torch\n"
+            "from transformers import AutoConfig, AutoModelForCausalLM\n"
+            "torch.manual_seed(0)\n"
+            "config = AutoConfig.from_pretrained(sys.argv[1])\n"
+            "AutoModelForCausalLM.from_config(config, dtype=torch.float32)"
+            ".save_pretrained(sys.argv[1])\n"
+        ), str(folder)])
+        done.touch()
+    return folder
+
+
+def _words(tokenizer) -> list[str]:
+    """Words that are one token each after a space."""
+    words = []
+    for token in tokenizer.get_vocab():
+        word = token[1:]
+        if token.startswith("\u0120") and len(word) > 2 and word.isascii() and word.isalpha():
+            if len(tokenizer.encode(" " + word).ids) == 1:
+                words.append(word)
+    return sorted(words)
+
+
+def make_rows(folder: Path, checkpoint: Path, case: Case, count: int) -> int:
+    """Writes `count` rows of random words (seeded) as an alpaca dataset (rows.json with its
+    dataset_info.json) and as ids and labels (tokens.json). Returns the labels of a row."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    words, chance = _words(tokenizer), random.Random(case.tokens)
+
+    def text(num_tokens: int) -> str:
+        """Its first word has no space before it and may be several tokens."""
+        first = chance.choice(words)
+        rest = num_tokens - len(tokenizer.encode(first).ids)
+        return " ".join([first] + [chance.choice(words) for _ in range(rest)])
+
+    def ids(string: str) -> list[int]:
+        return tokenizer.encode(string).ids
+
+    head, middle, end = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>\n"
+    num_answer = round(case.tokens * case.answer_share) - len(ids(end))
+    num_prompt = case.tokens - num_answer - len(ids(end)) - len(ids(head)) - len(ids(middle))
+    if num_prompt < 8 or num_answer < 8:
+        raise SystemExit(f"{case}: prompt and answer need 8 tokens each; change --answer-share")
+    dataset, tokens = [], []
+    for _ in range(count):
+        prompt, answer = text(num_prompt), text(num_answer)
+        dataset.append({"instruction": prompt, "input": "", "output": answer})
+        question, reply = ids(head + prompt + middle), ids(answer + end)
+        tokens.append({"input_ids": question + reply, "labels": [-100] * len(question) + reply})
+        assert len(tokens[-1]["input_ids"]) == case.tokens, len(tokens[-1]["input_ids"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.json").write_text(json.dumps(dataset))
+    (folder / "tokens.json").write_text(json.dumps(tokens))
+    (folder / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.json"}}))
+    return num_answer + len(ids(end))
