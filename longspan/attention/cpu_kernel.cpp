@@ -1,5 +1,8 @@
 // T: query tokens, S: key tokens, N: query heads, M: kv heads, G = N / M: query heads of a kv head,
 // H: head dim.
+//
+// fp32 goes to the flash attention of this folder; fp64, bf16 and head dims that it does not take
+// go to ATen's.
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -8,6 +11,7 @@
 #include <limits>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/attention/flash/flash_attention.h"
 
 namespace longspan {
 namespace {
@@ -57,6 +61,7 @@ class CpuKernel : public BlockKernel {
  public:
   AttentionResult forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const std::vector<Block>& blocks) const override {
+    if (flash::supports(q)) return flash::forward(q, k, v, blocks);
     const at::Tensor q_TNH = dense_heads(q), k_SMH = dense_heads(k), v_SMH = dense_heads(v);
     const int64_t T = q_TNH.size(0), N = q_TNH.size(1), H = q_TNH.size(2);
     const HeadLayout layout{N, k_SMH.size(1)};
@@ -97,6 +102,7 @@ class CpuKernel : public BlockKernel {
   AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                               const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse_NT,
                               const std::vector<Block>& blocks) const override {
+    if (flash::supports(q)) return flash::backward(dout, q, k, v, out, lse_NT, blocks);
     // ATen adds up gradients in the dtype of q, one term for each 256 queries or 512 keys: in bf16
     // the error would grow with the length of the row.
     const at::ScalarType accumulate = at::toOpMathType(q.scalar_type());

@@ -3,6 +3,7 @@
 
 #include "longspan/models/decoder_block.h"
 #include "longspan/models/fused_op.h"
+#include "longspan/models/product.h"
 #include "longspan/models/row_kernels.h"
 
 namespace longspan {
@@ -72,7 +73,7 @@ at::Tensor project_output(const at::Tensor& h_LD, const at::Tensor& out_LNH,
     c10::NoGradGuard no_grad;
     const auto out = out_LNH.reshape({L, -1});
     if (h_LD.scalar_type() == row.compute_dtype) {
-      sum_LD = at::addmm(h_LD, out, o_proj.weight.to(row.compute_dtype).t());
+      sum_LD = add_product_(h_LD.clone(), out, o_proj.weight.to(row.compute_dtype).t());
       if (o_proj.bias.defined()) sum_LD.add_(o_proj.bias);
     } else {
       sum_LD = h_LD + o_proj.forward(out);

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "longspan/models/product.h"
+
 namespace longspan {
 
 at::Tensor& gradient_of(const at::Tensor& parameter) {
@@ -28,15 +30,17 @@ void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
   c10::NoGradGuard no_grad;
   at::Tensor& grad = parameter.mutable_grad();
   if (grad.defined() && grad.scalar_type() == a_TO.scalar_type()) {
-    grad.addmm_(a_TO.t(), b_TI);
+    add_product_(grad, a_TO.t(), b_TI);
   } else {
-    add_gradient(parameter, at::mm(a_TO.t(), b_TI));
+    add_gradient(parameter, product(a_TO.t(), b_TI));
   }
 }
 
 at::Tensor Linear::forward(const at::Tensor& x_TI) const {
   const auto dtype = x_TI.scalar_type();
-  return at::linear(x_TI, weight.to(dtype), bias.defined() ? bias.to(dtype) : bias);
+  at::Tensor y_TO = product(x_TI, weight.to(dtype).t());
+  if (bias.defined()) y_TO.add_(bias.to(dtype));
+  return y_TO;
 }
 
 void Linear::add_gradients(const at::Tensor& dy_TO, const at::Tensor& x_TI) const {
@@ -47,11 +51,11 @@ void Linear::add_gradients(const at::Tensor& dy_TO, const at::Tensor& x_TI) cons
 }
 
 at::Tensor Linear::input_gradient(const at::Tensor& dy_TO) const {
-  return at::mm(dy_TO, weight.to(dy_TO.scalar_type()));
+  return product(dy_TO, weight.to(dy_TO.scalar_type()));
 }
 
 void Linear::add_input_gradient(at::Tensor& dx_TI, const at::Tensor& dy_TO) const {
-  dx_TI.addmm_(dy_TO, weight.to(dy_TO.scalar_type()));
+  add_product_(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()));
 }
 
 Linear Linear::cast(at::ScalarType dtype) const {

@@ -7,6 +7,7 @@
 
 #include "longspan/models/fused_op.h"
 #include "longspan/models/linear.h"
+#include "longspan/models/product.h"
 #include "longspan/models/row_kernels.h"
 
 namespace longspan {
@@ -31,9 +32,9 @@ void for_chunks(const at::Tensor& hidden_LD, const at::Tensor& weight_VD, int64_
     auto logits_CV = buffer.narrow(0, 0, size);
     const auto hidden_CD = hidden_LD.narrow(0, begin, size);
     if (dtype == hidden_LD.scalar_type()) {
-      at::mm_out(logits_CV, hidden_CD, weight_VD.t());
+      product_out(logits_CV, hidden_CD, weight_VD.t());
     } else {
-      logits_CV.copy_(at::mm(hidden_CD, weight_VD.t()));
+      logits_CV.copy_(product(hidden_CD, weight_VD.t()));
     }
     body(begin, size, logits_CV);
   }
@@ -46,12 +47,12 @@ void head_backward(at::Tensor& logits_CV, const at::Tensor& labels_C, const at::
                    const at::Tensor& dweight_VD) {
   cross_entropy_gradient_(logits_CV, labels_C, lse_C, scale_C);
   const auto dlogits_CV = logits_CV.to(hidden_CD.scalar_type());
-  if (dhidden_CD.defined()) at::mm_out(dhidden_CD, dlogits_CV, weight_VD);
+  if (dhidden_CD.defined()) product_out(dhidden_CD, dlogits_CV, weight_VD);
   if (!dweight_VD.defined()) return;
   if (dweight_VD.scalar_type() == dlogits_CV.scalar_type()) {
-    dweight_VD.addmm_(dlogits_CV.t(), hidden_CD);
+    add_product_(dweight_VD, dlogits_CV.t(), hidden_CD);
   } else {
-    dweight_VD.add_(at::mm(dlogits_CV.t(), hidden_CD));
+    dweight_VD.add_(product(dlogits_CV.t(), hidden_CD));
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "longspan/models/decoder_block.h"
 #include "longspan/models/fused_op.h"
+#include "longspan/models/product.h"
 #include "longspan/models/row_kernels.h"
 
 namespace longspan {
@@ -22,11 +23,8 @@ int64_t chunk_rows(int64_t intermediate_size, at::ScalarType dtype) {
 
 /// y = x W^T + b into memory that is there.
 void linear_out(at::Tensor y_TO, const at::Tensor& x_TI, const Linear& layer) {
-  if (layer.bias.defined()) {
-    at::addmm_out(y_TO, layer.bias, x_TI, layer.weight.t());
-  } else {
-    at::mm_out(y_TO, x_TI, layer.weight.t());
-  }
+  product_out(y_TO, x_TI, layer.weight.t());
+  if (layer.bias.defined()) y_TO.add_(layer.bias);
 }
 
 /// Forward over chunks. gate and up are kept where defined.
@@ -57,7 +55,7 @@ at::Tensor forward(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at::T
     swiglu_out(act, gate, up);
     auto out = out_TD.narrow(0, begin, size);
     if (h.scalar_type() == dtype) {
-      at::addmm_out(out, h, act, down_proj.weight.t());
+      add_product_(out.copy_(h), act, down_proj.weight.t());
       if (down_proj.bias.defined()) out.add_(down_proj.bias);
     } else {
       at::add_out(out, h, down_proj.forward(act));
@@ -124,14 +122,14 @@ at::Tensor mlp_half_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD, 
       linear_out(gate, x, gate_proj);
       linear_out(up, x, up_proj);
     }
-    at::mm_out(dact, dout, down_proj.weight);
+    product_out(dact, dout, down_proj.weight);
     swiglu_backward_(gate, up, dact);
     const auto &dgate = gate, &dup = up, &act = dact;
     weights.down_proj.add_gradients(dout, act);
     weights.gate_proj.add_gradients(dgate, x);
     weights.up_proj.add_gradients(dup, x);
-    auto dx = at::mm(dgate, gate_proj.weight);
-    dx.addmm_(dup, up_proj.weight);
+    auto dx = product(dgate, gate_proj.weight);
+    add_product_(dx, dup, up_proj.weight);
     dh_TD.narrow(0, begin, size).copy_(norm_backward(dx, h, rstd, norm, residual, dnorm_D));
   }
   if (dnorm_D.defined()) add_gradient(norm, dnorm_D);

@@ -1,72 +1,59 @@
 #include "longspan/models/product.h"
 
-#include <ATen/core/List.h>
-#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
-
-#include <algorithm>
-#include <optional>
+#include <dlfcn.h>
 
 namespace longspan {
 namespace {
 
-using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&,
-                                   const std::optional<at::Tensor>&, std::string_view,
-                                   at::List<std::optional<at::Scalar>>,
-                                   std::optional<std::string_view>);
+/// torch's own entry to oneDNN: result = beta result + alpha a b. It is exported, but no header of
+/// it is shipped, so it is looked up by name; a torch that lacks it falls back to at::mm.
+using OneDnnProduct = void (*)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result,
+                               float beta, float alpha);
 
-/// oneDNN's x w^T as torch registers it; nullopt in a torch without oneDNN.
-const std::optional<c10::TypedOperatorHandle<LinearPointwise>>& onednn_linear() {
-  static const auto handle = []() -> std::optional<c10::TypedOperatorHandle<LinearPointwise>> {
-    const auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
-    if (!schema) return std::nullopt;
-    return schema->typed<LinearPointwise>();
-  }();
-  return handle;
-}
-
-bool mkl_is_slow_here() {
+OneDnnProduct find_onednn_product() {
 #if defined(__x86_64__)
-  static const bool slow = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
-  }();
-  return slow;
+  __builtin_cpu_init();
+  if (!__builtin_cpu_is("amd") || !__builtin_cpu_supports("avx512f")) return nullptr;
+  return reinterpret_cast<OneDnnProduct>(
+      dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
 #else
-  return false;
+  return nullptr;
 #endif
 }
 
-bool use_onednn(const at::Tensor& a, const at::Tensor& b) {
-  return mkl_is_slow_here() && a.is_cpu() && a.scalar_type() == at::kFloat &&
-         b.scalar_type() == at::kFloat && a.numel() > 0 && b.numel() > 0 &&
-         onednn_linear().has_value();
-}
-
-at::Tensor onednn_product(const at::Tensor& a, const at::Tensor& b) {
-  return onednn_linear()->call(a, b.t(), std::nullopt, "none",
-                               at::List<std::optional<at::Scalar>>(), std::nullopt);
+/// Null when at::mm is as good or the operands are not oneDNN's business.
+OneDnnProduct onednn_for(const at::Tensor& a, const at::Tensor& b) {
+  static const OneDnnProduct onednn = find_onednn_product();
+  const bool fits = a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
+                    a.numel() > 0 && b.numel() > 0;
+  return fits ? onednn : nullptr;
 }
 
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  return use_onednn(a, b) ? onednn_product(a, b) : at::mm(a, b);
+  if (!onednn_for(a, b)) return at::mm(a, b);
+  return product_out(at::empty({a.size(0), b.size(1)}, a.options()), a, b);
 }
 
-void add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
-  if (!use_onednn(a, b)) {
+at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
+  if (const OneDnnProduct onednn = onednn_for(a, b)) {
+    onednn(a, b, c, 0.0f, 1.0f);
+  } else {
+    at::mm_out(c, a, b);
+  }
+  return c;
+}
+
+at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
+  if (const OneDnnProduct onednn = onednn_for(a, b)) {
+    onednn(a, b, c, 1.0f, 1.0f);
+  } else {
     c.addmm_(a, b);
-    return;
   }
-  // The product has no accumulating form there: some rows at a time, so that the temporary stays in
-  // the cache.
-  constexpr int64_t kTemporaryFloats = int64_t{1} << 21;
-  const int64_t rows = std::max<int64_t>(64, kTemporaryFloats / std::max<int64_t>(1, c.size(1)));
-  for (int64_t i = 0; i < c.size(0); i += rows) {
-    const int64_t count = std::min(rows, c.size(0) - i);
-    c.narrow(0, i, count).add_(onednn_product(a.narrow(0, i, count), b));
-  }
+  return c;
 }
 
 }  // namespace longspan

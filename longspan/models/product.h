@@ -12,7 +12,10 @@ namespace longspan {
 /// to oneDNN. Everything else is at::mm.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
-/// c[m, n] += a[m, k] b[k, n] in place. c is contiguous.
-void add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
+/// c[m, n] = a b in memory that is there (any strides). Returns c.
+at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
+
+/// c[m, n] += a b in place. Returns c.
+at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace longspan

@@ -23,6 +23,10 @@ TEST_CASE("product and add_product_ equal fp64 products for every stride and dty
       CHECK(error(product(a, b)) < tolerance);
       CHECK(error(product(a.t().contiguous().t(), b)) < tolerance);
       CHECK(error(product(a, b.t().contiguous().t())) < tolerance);
+      at::Tensor wide = at::full({m + 2, n + 3}, 5.0, a.options());
+      CHECK(error(product_out(wide.narrow(0, 1, m).narrow(1, 2, n), a, b)) < tolerance);
+      CHECK(wide.select(0, 0).eq(5).all().item<bool>());
+      CHECK(wide.select(1, 1).eq(5).all().item<bool>());
       at::Tensor c = at::zeros({m, n}, a.options());
       add_product_(c, a, b);
       CHECK(error(c) < tolerance);
