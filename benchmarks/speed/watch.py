@@ -5,6 +5,7 @@ import bisect
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ class Sample:
     time: float
     rss: int  # bytes, now
     peak: int  # bytes, highest since the sample before
+    unread: int  # bytes of mapped weight files that are not in memory yet
     foreign: float  # CPU seconds since boot of all but the watched tree and this process; steal too
 
 
@@ -32,7 +34,7 @@ class Step:
 @dataclasses.dataclass
 class Run:
     steps: list[Step]
-    level: int  # bytes before training
+    level: int  # bytes before training, all weights counted
     peak: int  # bytes while training
 
 
@@ -71,6 +73,14 @@ def _memory(pid: int) -> tuple[int, int]:
     return now, max(now, peak)
 
 
+def _unread_weights(pid: int) -> int:
+    """Frameworks map the weights' files and read them at first use. What was not read yet belongs to
+    the level before training, not to training's growth."""
+    mappings = Path(f"/proc/{pid}/smaps").read_text()
+    found = re.findall(r"\.safetensors\nSize: +(\d+) kB\n(?:.*\n){0,3}?Rss: +(\d+) kB", mappings)
+    return sum(int(size) - int(rss) for size, rss in found) * 1024
+
+
 class _Tree:
     """CPU seconds and memory of a process and its descendants."""
 
@@ -78,20 +88,21 @@ class _Tree:
         self.pid, self.cpu = pid, {}
         self.pids, self.due = [pid], 0.0
 
-    def sample(self) -> Sample:
-        rss = peak = 0
+    def sample(self, started: bool) -> Sample:
+        rss = peak = unread = 0
         if time.time() >= self.due:
             self.pids, self.due = _tree(self.pid), time.time() + CHILDREN_SECONDS
         for pid in self.pids:
             try:
                 now, high = _memory(pid)
+                unread += 0 if started else _unread_weights(pid)
                 stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
                 self.cpu[pid] = (int(stat[11]) + int(stat[12])) / TICK
             except (OSError, IndexError):
                 continue
             rss, peak = rss + now, peak + high
         own = sum(os.times()[:2])
-        return Sample(time.time(), rss, peak, _busy_seconds() - sum(self.cpu.values()) - own)
+        return Sample(time.time(), rss, peak, unread, _busy_seconds() - sum(self.cpu.values()) - own)
 
 
 class StepLog:
@@ -127,7 +138,8 @@ def watch(command: list[str], environment: dict[str, str], log: Path, step_log: 
     try:
         while process.poll() is None:
             step_log.poll()
-            samples.append(tree.sample())
+            # A look at all mappings is dear: not once the first step is logged.
+            samples.append(tree.sample(started=len(step_log.lines) > 1))
             if time.time() > stop:
                 raise SystemExit(f"{command[0]} ran longer than {limit_seconds:.0f} s; see {log}")
             time.sleep(SAMPLE_SECONDS)
@@ -158,7 +170,8 @@ def summarise(samples: list[Sample], begin: float, ends: list[float],
     ends[0]; the caller drops it as warm-up."""
     # Samples of a process that is ending have no memory left.
     samples = [s for s in samples if s.rss > 0]
-    level = samples[max(0, bisect.bisect_right(samples, begin, key=lambda s: s.time) - 1)].rss
+    before = samples[max(0, bisect.bisect_right(samples, begin, key=lambda s: s.time) - 1)]
+    level = before.rss + before.unread
     during = [s.peak for s in samples if begin < s.time <= ends[-1] + SAMPLE_SECONDS]
     steps, start = [], begin
     for end, loss in zip(ends, losses):
