@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BUILD ?= build
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
+# Paths in the cache are relative, so that every checkout on a machine shares it.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
