@@ -61,7 +61,7 @@ impl Curve {
         let mut pieces = vec![Vec::new()];
         for point in self.x.iter().zip(&self.y) {
             match point {
-                (Some(x), Some(y)) => pieces.last_mut().expect("never empty").push((*x, *y)),
+                (Some(x), Some(y)) if x.abs().max(y.abs()) < 1e300 => pieces.last_mut().expect("never empty").push((*x, *y)),
                 _ => pieces.push(Vec::new()),
             }
         }
@@ -88,8 +88,11 @@ fn range(values: impl Iterator<Item = f64>, air: f64) -> (f64, f64) {
     if low > high {
         return (0.0, 1.0);
     }
-    let span = if high > low { high - low } else { low.abs().max(1.0) * 0.1 };
-    (low - air * span, high + air * span)
+    // Values that are nearly equal for their size get a range in which numbers can be told apart.
+    let size = low.abs().max(high.abs());
+    let span = if high > low && high - low > 1e-9 * size { high - low } else { 0.1 * size.max(1e-9) };
+    let middle = low / 2.0 + high / 2.0;
+    (middle - (0.5 + air) * span, middle + (0.5 + air) * span)
 }
 
 /// As many decimals as the step needs; exponents for what is very small or very large.
