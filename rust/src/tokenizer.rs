@@ -174,6 +174,18 @@ fn set_default_tokens(config: &mut Map<String, Json>, class: Class) {
     }
 }
 
+/// A class that builds its pipeline anew makes every token special that the config names.
+fn set_named_tokens_special(file: &mut Map<String, Json>, config: &Map<String, Json>) {
+    let named: Vec<_> =
+        NAMED_TOKENS.iter().filter_map(|name| token_text(config.get(*name)?)).collect();
+    let Some(Json::Array(added)) = file.get_mut("added_tokens") else { return };
+    for token in added.iter_mut().filter_map(Json::as_object_mut) {
+        if token.get("content").and_then(Json::as_str).is_some_and(|text| named.contains(&text)) {
+            token.insert("special".into(), true.into());
+        }
+    }
+}
+
 /// Tokens that the config names and tokenizer.json does not list are added, in transformers' order.
 fn add_missing_tokens(tokenizer: &mut Tokenizer, config: &Map<String, Json>) {
     let mut missing: Vec<AddedToken> = Vec::new();
@@ -260,6 +272,9 @@ impl HfTokenizer {
         file.insert("truncation".into(), Json::Null);
         file.insert("padding".into(), Json::Null);
         set_pipeline(&mut file, class, &config);
+        if class != Class::AsInFile {
+            set_named_tokens_special(&mut file, &config);
+        }
 
         let mut tokenizer: Tokenizer = serde_json::from_value(Json::Object(file))
             .map_err(|e| UserError(format!("{} is not a tokenizer: {e}", path.display())))?;
@@ -296,6 +311,16 @@ impl HfTokenizer {
         }
         let encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens);
         Ok(encodings.map_err(failed)?.iter().map(|e| e.get_ids().to_vec()).collect())
+    }
+
+    /// id, begin, end of each token; the places are byte offsets into the text.
+    pub fn encode_with_offsets(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
+        let encoding = self
+            .tokenizer
+            .encode(text, add_special_tokens)
+            .map_err(|e| UserError(format!("The tokenizer cannot encode a text: {e}")))?;
+        let places = encoding.get_ids().iter().zip(encoding.get_offsets());
+        Ok(places.flat_map(|(id, (begin, end))| [*id, *begin as u32, *end as u32]).collect())
     }
 
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String> {
