@@ -85,7 +85,7 @@ TEST_CASE("safetensors: what is written is read back, bit for bit") {
     for (const auto& other : loaded) {
       if (other.name != name) continue;
       found = true;
-      CHECK(other.tensor.scalar_type() == tensor.scalar_type());
+      CHECK((other.tensor.scalar_type() == tensor.scalar_type()));
       CHECK(at::equal(other.tensor, tensor));
     }
     CHECK(found);

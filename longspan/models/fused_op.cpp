@@ -48,7 +48,8 @@ bool any_requires_grad(const std::vector<at::Tensor>& tensors) {
 
 bool needs_backward(const std::vector<at::Tensor>& inputs,
                     const std::vector<at::Tensor>& parameters) {
-  return c10::GradMode::is_enabled() && (any_requires_grad(inputs) || any_requires_grad(parameters));
+  return c10::GradMode::is_enabled() &&
+         (any_requires_grad(inputs) || any_requires_grad(parameters));
 }
 
 std::vector<at::Tensor> attach_backward(std::vector<at::Tensor> outputs,

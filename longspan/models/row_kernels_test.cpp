@@ -51,7 +51,7 @@ TEST_CASE("row kernels: the norm in mixed precision") {
   const auto h = random({37, 48}, at::kFloat), weight = random({48}, at::kFloat);
   const auto rstd = reciprocal_rms(h, 1e-6);
   const auto y = scale_rows(h, rstd, weight, at::kBFloat16);
-  CHECK(y.scalar_type() == at::kBFloat16);
+  CHECK((y.scalar_type() == at::kBFloat16));
   CHECK(at::equal(y, scale_rows(h, rstd, weight, at::kFloat).to(at::kBFloat16)));
   const auto dy = random({37, 48}, at::kBFloat16);
   CHECK(relative_error(norm_backward(dy, h, rstd, weight, {}, {}),
