@@ -3,7 +3,7 @@
 // Scalars: 1.0e-5, 1e-5 and 5.0e-5 are numbers; true, false, yes, no, on, off, y, n in any case are
 // booleans (write "no" in quotes for the word); null, ~ and nothing are null; integers are exact;
 // .inf and .nan, which JSON lacks, stay strings; dates are strings. An empty file is null. A key
-// given twice is an error.
+// given twice is an error. Keys are strings as they are written.
 #pragma once
 
 #include <string>

@@ -77,6 +77,7 @@ TEST_CASE("yaml: lists, maps, comments, block text") {
   CHECK(j["deep"] == nlohmann::json::parse(R"(["a", "b"])"));
   CHECK(j["text"] == "one\ntwo\n");
   CHECK(j["3"] == "number key");
+  CHECK(parse("on: 1") == nlohmann::json::parse(R"({"on": 1})"));
   CHECK(parse("").is_null());
   CHECK(parse("# nothing\n").is_null());
   CHECK(parse("1e-3") == 1e-3);

@@ -21,6 +21,8 @@ enum Class {
     AsInFile,
     Qwen2,
     Llama,
+    /// Its pipeline is that of its files; only its default tokens are taken.
+    Gemma,
 }
 
 const NAMED_TOKENS: [&str; 7] = [
@@ -83,6 +85,7 @@ fn class_of(model_type: &str, class: &str, file: &Map<String, Json>) -> Class {
         "LlamaTokenizer" if matches!(model_type, "" | "llama") && !is_byte_level(file) => {
             Class::Llama
         }
+        "GemmaTokenizer" => Class::Gemma,
         _ => Class::AsInFile,
     }
 }
@@ -91,7 +94,7 @@ fn class_of(model_type: &str, class: &str, file: &Map<String, Json>) -> Class {
 fn set_pipeline(file: &mut Map<String, Json>, class: Class, config: &Map<String, Json>) {
     let prefix_space = config.get("add_prefix_space").and_then(Json::as_bool);
     let (normalizer, pre_tokenizer, decoder, fuse_unk, byte_fallback) = match class {
-        Class::AsInFile => return,
+        Class::AsInFile | Class::Gemma => return,
         Class::Qwen2 => (
             json!({"type": "NFC"}),
             json!({"type": "Sequence", "pretokenizers": [
@@ -158,6 +161,13 @@ fn set_default_tokens(config: &mut Map<String, Json>, class: Class) {
             ("pad_token", "<|endoftext|>"),
         ],
         Class::Llama => &[("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")],
+        Class::Gemma => &[
+            ("unk_token", "<unk>"),
+            ("bos_token", "<bos>"),
+            ("eos_token", "<eos>"),
+            ("pad_token", "<pad>"),
+            ("mask_token", "<mask>"),
+        ],
     };
     for (name, token) in defaults {
         config.entry(*name).or_insert_with(|| Json::from(*token));

@@ -73,9 +73,9 @@ impl<'de> Visitor<'de> for JsonVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Json, A::Error> {
         let mut out = String::from("{");
-        while let Some((Json(key), Json(value))) = map.next_entry()? {
-            // JSON's keys are strings: 1 and true become "1" and "true".
-            let key = if key.starts_with('"') { key } else { quote(&key) };
+        // JSON's keys are strings: 1 and on become "1" and "on", as they are written.
+        while let Some((key, Json(value))) = map.next_entry::<String, Json>()? {
+            let key = quote(&key);
             let comma = if out.len() > 1 { "," } else { "" };
             let _ = write!(out, "{comma}{key}:{value}");
         }
