@@ -73,6 +73,13 @@ fn compile(source: &str) -> std::result::Result<Compiled, Error> {
     env.add_filter("tojson", python::tojson);
     env.add_filter("trim", python_methods::trim);
     env.add_filter("string", |value: &Value| python::to_str(value));
+    let length = |value: &Value| match value.len() {
+        Some(length) => Ok(length),
+        None if value.is_undefined() => Ok(0),
+        None => Err(python::error(format!("object of type {} has no length", value.kind()))),
+    };
+    env.add_filter("length", length);
+    env.add_filter("count", length);
     env.add_test("sequence", is_sequence);
     env.add_test("iterable", is_iterable);
     env.add_function("raise_exception", raise_exception);

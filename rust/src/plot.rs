@@ -61,7 +61,7 @@ impl Curve {
         let mut pieces = vec![Vec::new()];
         for point in self.x.iter().zip(&self.y) {
             match point {
-                (Some(x), Some(y)) => pieces.last_mut().expect("never empty").push((*x, *y)),
+                (Some(x), Some(y)) if x.abs().max(y.abs()) < 1e300 => pieces.last_mut().expect("never empty").push((*x, *y)),
                 _ => pieces.push(Vec::new()),
             }
         }
@@ -88,14 +88,20 @@ fn range(values: impl Iterator<Item = f64>, air: f64) -> (f64, f64) {
     if low > high {
         return (0.0, 1.0);
     }
-    let span = if high > low { high - low } else { low.abs().max(1.0) * 0.1 };
-    (low - air * span, high + air * span)
+    // Values that are nearly equal for their size get a range in which numbers can be told apart.
+    let size = low.abs().max(high.abs());
+    let span = if high > low && high - low > 1e-9 * size { high - low } else { 0.1 * size.max(1e-9) };
+    let middle = low / 2.0 + high / 2.0;
+    (middle - (0.5 + air) * span, middle + (0.5 + air) * span)
 }
 
 /// As many decimals as the step needs; exponents for what is very small or very large.
 fn tick_label(value: f64, step: f64) -> String {
     let value = if value.abs() < step * 1e-6 { 0.0 } else { value };
-    if value != 0.0 && (step < 1e-5 || value.abs() >= 1e7) {
+    if value == 0.0 {
+        return "0".into();
+    }
+    if step < 1e-5 || value.abs() >= 1e7 {
         let digits = (value.abs().log10().floor() - step.log10().floor()).max(0.0) as usize;
         return format!("{value:.digits$e}");
     }
@@ -118,14 +124,27 @@ fn text_style(size: u32, bold: bool) -> TextStyle<'static> {
     font.color(&INK)
 }
 
-/// A line of which `dash` pixels are drawn and as many left out; plain when `dash` is 0.
-fn draw_line(area: &Area, points: &[(i32, i32)], dash: f64, style: ShapeStyle) -> Drawn {
-    if dash == 0.0 {
+/// A line cut into slots of `length` pixels, of which every `count`th is drawn, beginning with
+/// `first`: dashed curves that lie on each other and on a plain one are all seen.
+#[derive(Clone, Copy)]
+struct Dash {
+    length: f64,
+    first: usize,
+    count: usize,
+}
+
+fn draw_line(
+    area: &Area,
+    points: &[(i32, i32)],
+    dash: Option<Dash>,
+    style: ShapeStyle,
+) -> Drawn {
+    let Some(dash) = dash else {
         area.draw(&PathElement::new(points.to_vec(), style))?;
         return Ok(());
-    }
-    let mut left = dash;
-    let mut on = true;
+    };
+    let mut left = dash.length;
+    let mut slot = 0;
     let mut stroke = vec![points[0]];
     for pair in points.windows(2) {
         let (mut at, to) = ((pair[0].0 as f64, pair[0].1 as f64), (pair[1].0 as f64, pair[1].1 as f64));
@@ -138,26 +157,34 @@ fn draw_line(area: &Area, points: &[(i32, i32)], dash: f64, style: ShapeStyle) -
             }
             at = (at.0 + (to.0 - at.0) * left / length, at.1 + (to.1 - at.1) * left / length);
             stroke.push((at.0.round() as i32, at.1.round() as i32));
-            if on {
+            if slot % dash.count == dash.first {
                 area.draw(&PathElement::new(std::mem::take(&mut stroke), style))?;
             }
             stroke = vec![(at.0.round() as i32, at.1.round() as i32)];
-            on = !on;
-            left = dash;
+            slot += 1;
+            left = dash.length;
         }
     }
-    if on && stroke.len() > 1 {
+    if slot % dash.count == dash.first && stroke.len() > 1 {
         area.draw(&PathElement::new(stroke, style))?;
     }
     Ok(())
 }
 
-fn curve_style(curve: &Curve, index: usize) -> (ShapeStyle, f64) {
-    let colour = COLOURS[index % COLOURS.len()];
+/// Colour, width and dash of a curve. A faint one has the colour of the curve after it,
+/// whose raw points it is.
+fn curve_style(curves: &[Curve], index: usize) -> (ShapeStyle, Option<Dash>) {
+    let curve = &curves[index];
+    let place = curves[..index].iter().filter(|other| !other.faint).count();
+    let colour = COLOURS[place % COLOURS.len()];
     let scale = OVERSAMPLING as f64;
     let colour = if curve.faint { colour.mix(0.35) } else { colour.mix(1.0) };
     let width = if curve.faint { scale } else { 2.0 * scale };
-    let dash = if curve.dashed { 7.0 * scale } else { 0.0 };
+    let dash = curve.dashed.then(|| Dash {
+        length: 7.0 * scale,
+        first: curves[..index].iter().filter(|other| other.dashed).count(),
+        count: curves.iter().filter(|other| other.dashed).count() + 1,
+    });
     (ShapeStyle { color: colour, filled: false, stroke_width: width as u32 }, dash)
 }
 
@@ -172,17 +199,17 @@ fn draw_legend(area: &Area, panel: &Panel, right: i32, top: i32, scale: i32) -> 
     if named.is_empty() {
         return Ok(());
     }
-    let (row, pad, sample) = (18 * scale, 8 * scale, 28 * scale);
+    let (row, pad, sample) = (18 * scale, 8 * scale, 35 * scale);
     let left = right - width - sample - 3 * pad;
     let bottom = top + row * named.len() as i32 + pad;
     area.draw(&Rectangle::new([(left, top), (right, bottom)], WHITE.mix(0.85).filled()))?;
     area.draw(&Rectangle::new([(left, top), (right, bottom)], GRID.stroke_width(scale as u32)))?;
     for (place, (index, curve)) in named.iter().enumerate() {
         let middle = top + pad / 2 + row * place as i32 + row / 2;
-        let (line, dash) = curve_style(curve, *index);
+        let (line, dash) = curve_style(&panel.curves, *index);
         let ends = [(left + pad, middle), (left + pad + sample, middle)];
         draw_line(area, &ends, dash, line)?;
-        let at = (left + 2 * pad + sample, middle - 7 * scale);
+        let at = (left + 2 * pad + sample, middle - 4 * scale);
         area.draw_text(&curve.label, &style, at)?;
     }
     Ok(())
@@ -223,7 +250,7 @@ fn draw_panel(area: &Area, panel: &Panel) -> Drawn {
         let y = pixel(x0, *value).1;
         area.draw(&PathElement::new(vec![(left, y), (right, y)], thin(GRID)))?;
         let size = area.estimate_text_size(label, &small)?.0 as i32;
-        area.draw_text(label, &small, (left - 7 * scale - size, y - 7 * scale))?;
+        area.draw_text(label, &small, (left - 7 * scale - size, y - 4 * scale))?;
     }
     for value in ticks(x0, x1, x_step) {
         let x = pixel(value, y0).0;
@@ -247,8 +274,8 @@ fn draw_panel(area: &Area, panel: &Panel) -> Drawn {
     area.draw_text(&panel.title, &bold, (middle - size / 2, 14 * scale))?;
 
     for faint in [true, false] {
-        for (index, curve) in panel.curves.iter().enumerate().filter(|(_, c)| c.faint == faint) {
-            let (style, dash) = curve_style(curve, index);
+        for (index, _) in panel.curves.iter().enumerate().filter(|(_, c)| c.faint == faint) {
+            let (style, dash) = curve_style(&panel.curves, index);
             for piece in &pieces[index] {
                 let line: Vec<_> = piece.iter().map(|p| pixel(p.0, p.1)).collect();
                 if let [point] = line[..] {

@@ -174,6 +174,18 @@ fn set_default_tokens(config: &mut Map<String, Json>, class: Class) {
     }
 }
 
+/// A class that builds its pipeline anew makes every token special that the config names.
+fn set_named_tokens_special(file: &mut Map<String, Json>, config: &Map<String, Json>) {
+    let named: Vec<_> =
+        NAMED_TOKENS.iter().filter_map(|name| token_text(config.get(*name)?)).collect();
+    let Some(Json::Array(added)) = file.get_mut("added_tokens") else { return };
+    for token in added.iter_mut().filter_map(Json::as_object_mut) {
+        if token.get("content").and_then(Json::as_str).is_some_and(|text| named.contains(&text)) {
+            token.insert("special".into(), true.into());
+        }
+    }
+}
+
 /// Tokens that the config names and tokenizer.json does not list are added, in transformers' order.
 fn add_missing_tokens(tokenizer: &mut Tokenizer, config: &Map<String, Json>) {
     let mut missing: Vec<AddedToken> = Vec::new();
@@ -260,6 +272,9 @@ impl HfTokenizer {
         file.insert("truncation".into(), Json::Null);
         file.insert("padding".into(), Json::Null);
         set_pipeline(&mut file, class, &config);
+        if class != Class::AsInFile {
+            set_named_tokens_special(&mut file, &config);
+        }
 
         let mut tokenizer: Tokenizer = serde_json::from_value(Json::Object(file))
             .map_err(|e| UserError(format!("{} is not a tokenizer: {e}", path.display())))?;

@@ -1,0 +1,25 @@
+#include "longspan/text/progress_bar.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <utility>
+
+namespace longspan {
+
+TEST_CASE("progress bar: says loss and speed, leaves out what is unknown") {
+  CHECK(progress_message(1.23456, 1234567.4) == "loss 1.2346  1,234,567 tokens/s");
+  CHECK(progress_message(0.5, NAN) == "loss 0.5000");
+  CHECK(progress_message(NAN, 999) == "999 tokens/s");
+  CHECK(progress_message(NAN, NAN) == "");
+}
+
+TEST_CASE("progress bar: works with and without a terminal, and moves") {
+  ProgressBar bar(10, 2);
+  bar.update(3, 1.0, 100.0);
+  ProgressBar moved = std::move(bar);
+  moved.update(10, 0.5, NAN);
+  moved = ProgressBar(0);
+}
+
+}  // namespace longspan
