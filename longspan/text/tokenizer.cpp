@@ -62,6 +62,20 @@ std::vector<std::vector<int32_t>> Tokenizer::encode_batch(const std::vector<std:
   return encoded;
 }
 
+EncodedText Tokenizer::encode_with_offsets(std::string_view text, bool add_special_tokens) const {
+  LsrIds triples{};
+  rust_call(lsr_tokenizer_encode_with_offsets, impl_->handle, rust_view(text), add_special_tokens,
+            &triples);
+  EncodedText encoded;
+  for (size_t i = 0; i + 2 < triples.size; i += 3) {
+    encoded.ids.push_back(static_cast<int32_t>(triples.data[i]));
+    encoded.begin.push_back(triples.data[i + 1]);
+    encoded.end.push_back(triples.data[i + 2]);
+  }
+  lsr_ids_free(triples);
+  return encoded;
+}
+
 std::string Tokenizer::decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
   const std::vector<uint32_t> unsigned_ids(ids.begin(), ids.end());
   LsrString text{};

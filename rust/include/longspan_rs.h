@@ -48,6 +48,10 @@ LsrStatus lsr_tokenizer_info(const LsrTokenizer* tokenizer, LsrString* json, Lsr
 LsrStatus lsr_tokenizer_encode(const LsrTokenizer* tokenizer, const LsrView* texts,
                                size_t num_texts, bool add_special_tokens, LsrIds* ids,
                                LsrString* error);
+/* id, begin, end of each token one after the other; the places are byte offsets into the text. */
+LsrStatus lsr_tokenizer_encode_with_offsets(const LsrTokenizer* tokenizer, LsrView text,
+                                            bool add_special_tokens, LsrIds* triples,
+                                            LsrString* error);
 LsrStatus lsr_tokenizer_decode(const LsrTokenizer* tokenizer, const uint32_t* ids, size_t num_ids,
                                bool skip_special_tokens, LsrString* text, LsrString* error);
 /* The token's id, or -1. */

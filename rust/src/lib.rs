@@ -158,6 +158,21 @@ pub unsafe extern "C" fn lsr_tokenizer_encode(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn lsr_tokenizer_encode_with_offsets(
+    tokenizer: *const HfTokenizer,
+    text: View,
+    add_special_tokens: bool,
+    triples: *mut Owned<u32>,
+    error: *mut Owned<u8>,
+) -> i32 {
+    guard(error, || {
+        let encoded = (*tokenizer).encode_with_offsets(&text.text(), add_special_tokens)?;
+        triples.write(Owned::new(encoded));
+        Ok(())
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn lsr_tokenizer_decode(
     tokenizer: *const HfTokenizer,
     ids: *const u32,

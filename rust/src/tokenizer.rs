@@ -313,6 +313,16 @@ impl HfTokenizer {
         Ok(encodings.map_err(failed)?.iter().map(|e| e.get_ids().to_vec()).collect())
     }
 
+    /// id, begin, end of each token; the places are byte offsets into the text.
+    pub fn encode_with_offsets(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
+        let encoding = self
+            .tokenizer
+            .encode(text, add_special_tokens)
+            .map_err(|e| UserError(format!("The tokenizer cannot encode a text: {e}")))?;
+        let places = encoding.get_ids().iter().zip(encoding.get_offsets());
+        Ok(places.flat_map(|(id, (begin, end))| [*id, *begin as u32, *end as u32]).collect())
+    }
+
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String> {
         self.tokenizer
             .decode(ids, skip_special_tokens)
