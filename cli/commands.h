@@ -19,6 +19,7 @@ struct Command {
 Command train_command();
 Command init_command();
 Command tokenizer_command();
+Command compare_command();
 Command env_command();
 Command version_command();
 Command help_command();

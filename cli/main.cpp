@@ -13,8 +13,9 @@
 namespace longspan {
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> all = {train_command(), init_command(),    tokenizer_command(),
-                                           env_command(),   version_command(), help_command()};
+  static const std::vector<Command> all = {train_command(),   init_command(), tokenizer_command(),
+                                           compare_command(), env_command(),  version_command(),
+                                           help_command()};
   return all;
 }
 

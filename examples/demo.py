@@ -132,7 +132,7 @@ def main():
         seconds[name] = run("train", str(config))
 
     picture = OUTPUT / "loss_curves.png"
-    run("compare", *(str(OUTPUT / name) for name, _, _ in RUNS), "--output", str(picture))
+    run("compare", "--runs", *(str(OUTPUT / name) for name, _, _ in RUNS), "--output", str(picture))
     times = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
     print(f"""
 Done in {time.time() - start:.0f} s ({times}).
