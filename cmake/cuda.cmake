@@ -1,0 +1,42 @@
+# The CUDA half, a shared object of its own that the program loads at run time where a GPU is. It is built against the
+# headers in pip's packages (no toolkit): torch brings nvidia-cuda-runtime and nvidia-nccl; nvidia-cuda-crt is in
+# tools/requirements.txt. The program itself never links CUDA, so one program serves both builds of torch.
+option(LONGSPAN_CUDA "Build the CUDA half where the environment allows it" ON)
+execute_process(
+  COMMAND ${Python3_EXECUTABLE} -c "import runpy; print(runpy.run_path('${TORCH_DIR}/version.py')['cuda'] or '')"
+  OUTPUT_VARIABLE TORCH_CUDA_VERSION OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(NOT LONGSPAN_CUDA)
+  message(STATUS "CUDA: switched off")
+  return()
+endif()
+if(NOT TORCH_CUDA_VERSION OR NOT EXISTS ${TORCH_DIR}/lib/libtorch_cuda.so)
+  message(STATUS "CUDA: torch ${TORCH_VERSION} is a CPU build; the program will run on the CPU only")
+  return()
+endif()
+
+get_filename_component(SITE_PACKAGES ${TORCH_DIR} DIRECTORY)
+file(GLOB CUDA_INCLUDE_DIRS ${SITE_PACKAGES}/nvidia/*/include)
+find_path(CUDA_RUNTIME_DIR cuda_runtime_api.h PATHS ${CUDA_INCLUDE_DIRS} NO_DEFAULT_PATH)
+find_path(CUDA_CRT_DIR crt/host_defines.h PATHS ${CUDA_INCLUDE_DIRS} NO_DEFAULT_PATH)
+find_path(NCCL_DIR nccl.h PATHS ${CUDA_INCLUDE_DIRS} NO_DEFAULT_PATH)
+file(GLOB CUDART ${SITE_PACKAGES}/nvidia/*/lib/libcudart.so.*)
+foreach(part "CUDA_RUNTIME_DIR;nvidia-cuda-runtime" "CUDA_CRT_DIR;nvidia-cuda-crt" "NCCL_DIR;nvidia-nccl" "CUDART;nvidia-cuda-runtime")
+  list(GET part 0 variable)
+  list(GET part 1 package)
+  if(NOT ${variable})
+    message(STATUS "CUDA: no headers of pip's ${package} (for CUDA ${TORCH_CUDA_VERSION}) in ${SITE_PACKAGES}; "
+                   "the program will run on the CPU only. `pip install ${package}` and configure again for CUDA.")
+    return()
+  endif()
+endforeach()
+message(STATUS "CUDA: ${TORCH_CUDA_VERSION} by pip's headers")
+
+add_library(longspan_cuda SHARED cuda/entry.cpp)
+target_include_directories(longspan_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+target_include_directories(longspan_cuda SYSTEM PRIVATE ${CUDA_RUNTIME_DIR} ${CUDA_CRT_DIR} ${NCCL_DIR})
+target_compile_definitions(longspan_cuda PRIVATE USE_C10D_NCCL)
+set_target_properties(longspan_cuda PROPERTIES CXX_VISIBILITY_PRESET hidden)
+target_link_libraries(longspan_cuda PRIVATE torch_cpu c10 ${TORCH_DIR}/lib/libtorch_cuda.so
+  ${TORCH_DIR}/lib/libc10_cuda.so ${CUDART})
+# Undefined symbols are an error now, not at the first start on a machine with a GPU.
+target_link_options(longspan_cuda PRIVATE -Wl,--no-undefined)

@@ -14,4 +14,8 @@ class CommunicationError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The part of c10d's and Gloo's messages that helps: without source lines, stack traces and
+/// advice.
+std::string brief_reason(const std::exception& error);
+
 }  // namespace longspan

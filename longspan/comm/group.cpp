@@ -62,12 +62,10 @@ class Group::Impl {
     try {
       return step();
     } catch (const std::exception& error) {
-      std::string reason = error.what();
-      reason.resize(std::min(reason.size(), reason.find('\n')));
       throw CommunicationError(
           fmt::format("Rank {} of {} of the {} group: {} did not finish: {}. Another rank has "
                       "ended, or the network failed, or a rank took longer than ddp_timeout.",
-                      rank_, size_, name_, collective, reason));
+                      rank_, size_, name_, collective, brief_reason(error)));
     }
   }
 

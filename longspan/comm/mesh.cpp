@@ -1,6 +1,7 @@
 #include "longspan/comm/mesh.h"
 
 #include <arpa/inet.h>
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -118,6 +120,9 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
                int64_t timeout_seconds) {
   if (plan.world_size == 1) return {};
+  // c10d prints a stack trace for every lost connection; our exception says what it means.
+  setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
+  c10::initLogging();
   try {
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(where.master_port);
@@ -131,13 +136,12 @@ Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
     store->setTimeout(options.timeout);
     return make_mesh_over(store, where.rank, plan, cuda, timeout_seconds, own_address(where));
   } catch (const std::exception& error) {
-    std::string reason = error.what();
-    reason.resize(std::min(reason.size(), reason.find('\n')));
     throw CommunicationError(fmt::format(
         "Rank {} of {} could not connect to its peers through {}:{}: {}. Check MASTER_ADDR and "
         "MASTER_PORT (is the port taken by another run?) and, between machines, "
         "GLOO_SOCKET_IFNAME.",
-        where.rank, where.world_size, where.master_address, where.master_port, reason));
+        where.rank, where.world_size, where.master_address, where.master_port,
+        brief_reason(error)));
   }
 }
 

@@ -71,7 +71,7 @@ Rendezvous rendezvous_from_environment() {
     where.launcher_hosts_store = text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
     if (where.launcher_hosts_store) {
       where.store_prefix =
-          "/worker/attempt_" + std::to_string(number_of("TORCHELASTIC_RESTART_COUNT").value_or(0));
+          fmt::format("/worker/attempt_{}", number_of("TORCHELASTIC_RESTART_COUNT").value_or(0));
     }
   } else if (number_of("OMPI_COMM_WORLD_SIZE")) {
     launcher = "mpirun", rank_name = "OMPI_COMM_WORLD_RANK", size_name = "OMPI_COMM_WORLD_SIZE";

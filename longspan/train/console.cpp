@@ -12,18 +12,20 @@ constexpr auto kBetweenLines = std::chrono::seconds(10);  // a log file must sta
 
 }  // namespace
 
-Console::Console(bool silent) : silent_(silent), terminal_(isatty(STDERR_FILENO) == 1) {}
-
-Console::~Console() { finish(); }
+Console::Console(bool silent) : silent_(silent), stdout_is_terminal_(isatty(STDOUT_FILENO) == 1) {}
 
 void Console::say(const std::string& line) {
   if (silent_) return;
+  // A line printed past a bar on the same screen would be drawn over.
+  if (bar_ && bar_->visible() && stdout_is_terminal_) return bar_->print_line(line);
   fmt::print("{}\n", line);
   std::fflush(stdout);
 }
 
 void Console::show(const Progress& progress, double loss) {
   if (silent_) return;
+  if (!bar_) bar_ = std::make_unique<ProgressBar>(progress.total_steps, progress.step);
+  if (bar_->visible()) return bar_->update(progress.step, loss, progress.tokens_per_second());
   const Clock::time_point now = Clock::now();
   const bool ends = progress.step == progress.total_steps;
   if (progress.step == 0 || (!ends && now - last_shown_ < kBetweenLines)) return;
@@ -31,7 +33,7 @@ void Console::show(const Progress& progress, double loss) {
   say(progress_text(progress, loss));
 }
 
-void Console::finish() {}
+void Console::finish() { bar_.reset(); }
 
 std::string progress_text(const Progress& progress, double loss) {
   return fmt::format("{}/{} | loss {:.4f} | {} tokens/s | {} left", progress.step,

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 
+#include "longspan/text/progress_bar.h"
 #include "longspan/train/training_log.h"
 
 namespace longspan {
@@ -13,22 +15,18 @@ namespace longspan {
 class Console {
  public:
   explicit Console(bool silent);
-  ~Console();
-  Console(const Console&) = delete;
-  Console& operator=(const Console&) = delete;
 
   /// A line of its own on stdout; the bar moves down.
   void say(const std::string& line);
-  /// After a step.
+  /// After a step, and once before the first.
   void show(const Progress& progress, double loss);
   /// No more steps come.
   void finish();
 
  private:
   using Clock = std::chrono::steady_clock;
-  bool silent_, terminal_;
-  bool bar_drawn_ = false;
-  std::string bar_;
+  bool silent_, stdout_is_terminal_;
+  std::unique_ptr<ProgressBar> bar_;  // while there are steps to come
   Clock::time_point last_shown_{};
 };
 

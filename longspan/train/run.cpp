@@ -1,5 +1,4 @@
 // run_training: from a config to a trained model on disk.
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
@@ -12,8 +11,11 @@
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/comm/communication_error.h"
+#include "longspan/comm/cuda.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
+#include "longspan/data/describe_sample.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/text/tokenizer.h"
 #include "longspan/train/agreement.h"
@@ -103,6 +105,10 @@ Data read_data(const Config& config, Console& console) {
   const RunRows rows = read_run_rows(config);
   data.train = encoder.encode_all(rows.train);
   data.eval = encoder.encode_all(rows.eval);
+  if (!data.train.empty()) {
+    console.say(fmt::format("The first training example:\n{}\n",
+                            describe_sample(data.train.front(), tokenizer)));
+  }
   return data;
 }
 
@@ -131,27 +137,10 @@ void require_same_data(const Group& world, const Data& data) {
   });
 }
 
-/// The ranks cannot go on: their collectives fail. Says so in the user's words.
-[[noreturn]] void explain_lost_rank(const std::exception& error, const Rendezvous& where) {
-  throw UserError(
-      fmt::format("Rank {} of {} stopped {}\nAnother rank was killed or crashed (its own messages "
-                  "say why), or the network between them failed. Nothing half-written was left.",
-                  where.rank, where.world_size, error.what()));
-}
-
-/// Does the message come from a collective whose peer is gone?
-bool is_lost_rank(const std::string& message) {
-  for (const char* sign : {"onnection", "gloo", "Gloo", "NCCL", "ncclRemoteError", "Broken pipe",
-                           "timed out", "Timed out", "timeout", "Socket", "socket"}) {
-    if (message.find(sign) != std::string::npos) return true;
-  }
-  return false;
-}
-
 std::string device_text(const at::Device& device) {
   if (device.is_cuda()) return "CUDA";
   const int num_threads = at::get_num_threads();
-  return fmt::format("CPU with {} thread{}{}", num_threads, num_threads == 1 ? "" : "s", "");
+  return fmt::format("CPU with {} thread{} each", num_threads, num_threads == 1 ? "" : "s");
 }
 
 /// Evaluation without training.
@@ -165,7 +154,7 @@ void only_evaluate(const Config& config, Trainer& trainer, TrainingLog& log, con
 int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupts) {
   choose_threads();
   const Shape shape = decide_shape_once(config, where);
-  const bool cuda = at::hasCUDA();
+  const bool cuda = cuda_available();
   const at::Device device =
       cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
            : at::Device(at::kCPU);
@@ -261,9 +250,11 @@ int run_training(const Config& config, const Rendezvous& where) {
     // Rank 0 is saying what happened; a launcher that sees this process end first would kill it.
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     return 1;
-  } catch (const std::exception& error) {
-    if (where.world_size > 1 && is_lost_rank(error.what())) explain_lost_rank(error, where);
-    throw;
+  } catch (const CommunicationError& error) {
+    throw UserError(
+        fmt::format("{}\nThe messages of the rank that ended first say why; nothing "
+                    "half-written was left behind.",
+                    error.what()));
   }
 }
 

@@ -1,8 +1,6 @@
 #include "longspan/train/trainer.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "longspan/comm/communication_error.h"
 #include "longspan/config/user_error.h"
 #include "longspan/objectives/sft.h"
 #include "longspan/optim/gradient_norm.h"
@@ -162,12 +161,8 @@ bool Trainer::train() {
     StepResult result;
     try {
       result = this->step(step);
-    } catch (const UserError&) {
-      throw;
-    } catch (const FailedElsewhere&) {
-      throw;
-    } catch (const std::exception& error) {
-      throw std::runtime_error(fmt::format("in step {}: {}", step + 1, error.what()));
+    } catch (const CommunicationError& error) {
+      throw CommunicationError(fmt::format("Step {}: {}", step + 1, error.what()));
     }
     if (result.interrupted) {
       console_.finish();

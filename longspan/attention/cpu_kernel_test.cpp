@@ -1,0 +1,161 @@
+// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: head dim.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/attention/kept_attention.h"
+#include "longspan/attention/leaf_attention.h"
+#include "longspan/testing/tolerance.h"
+
+namespace longspan {
+namespace {
+
+using testing::relative_error;
+
+// fp64 keeps 16 digits; some hundred terms and an exp lose two.
+constexpr double kTolerance = 1e-12;
+
+at::Tensor random(at::IntArrayRef shape) { return at::randn(shape, at::kDouble); }
+
+// The blocks as one mask over a plain softmax, differentiable by autograd. Queries without a block
+// get 0.
+struct Plain {
+  at::Tensor out_TNH, lse_NT;
+};
+Plain plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                      const std::vector<Block>& blocks) {
+  at::Tensor seen = at::zeros({q.size(0), k.size(0)}, at::kBool);
+  for (const Block& b : blocks) {
+    at::Tensor all = at::ones({b.q_length, b.k_length}, at::kBool);
+    seen.narrow(0, b.q_begin, b.q_length)
+        .narrow(1, b.k_begin, b.k_length)
+        .copy_(b.causal ? all.tril() : all);
+  }
+  const int64_t group = q.size(1) / k.size(1);
+  const at::Tensor keys = k.repeat_interleave(group, 1).permute({1, 2, 0});
+  at::Tensor scores = at::matmul(q.transpose(0, 1), keys) / std::sqrt(double(q.size(2)));
+  scores = scores.masked_fill(seen.logical_not(), -1e300);
+  const at::Tensor any = seen.any(1).unsqueeze(-1);
+  const at::Tensor weights = at::softmax(scores, -1) * any;
+  return {at::matmul(weights, v.repeat_interleave(group, 1).transpose(0, 1)).transpose(0, 1),
+          at::logsumexp(scores, -1)};
+}
+
+TEST_CASE("cpu kernel: blocks, groupings and strides against a plain softmax, fp64") {
+  const int64_t T = 40, S = 50, H = 16;
+  const std::vector<std::vector<Block>> block_lists = {
+      {{0, 40, 0, 40, true}},                      // the whole of the queries
+      {{0, 40, 0, 50, false}},                     // the whole of everything
+      {{0, 7, 0, 7, true}, {7, 33, 7, 33, true}},  // two documents
+      {{0, 10, 0, 30, true}},                      // fewer queries than keys
+      {{20, 20, 0, 50, false}},                    // queries without a block
+      {{0, 20, 0, 25, false}, {20, 20, 10, 40, false}, {0, 0, 0, 5, false}},  // keys shared
+  };
+  for (const auto& [N, M] : {std::pair{4, 4}, {6, 2}, {5, 1}}) {
+    // Slices of one fused projection: rows are N + 2 M heads apart.
+    const at::Tensor fused = random({S, N + 2 * M, H});
+    for (size_t i = 0; i < block_lists.size(); ++i) {
+      CAPTURE(fmt::format("heads {}/{}, blocks {}", N, M, i));
+      const auto& blocks = block_lists[i];
+      const at::Tensor q = fused.narrow(0, 3, T).narrow(1, 0, N), k = fused.narrow(1, N, M),
+                       v = fused.narrow(1, N + M, M);
+      const at::Tensor dout = random({N, T, H}).transpose(0, 1);
+      at::Tensor q_leaf = q.clone().requires_grad_(true), k_leaf = k.clone().requires_grad_(true),
+                 v_leaf = v.clone().requires_grad_(true);
+      const Plain expected = plain_attention(q_leaf, k_leaf, v_leaf, blocks);
+      (expected.out_TNH * dout).sum().backward();
+
+      const AttentionResult result = cpu_block_kernel().forward(q, k, v, blocks);
+      CHECK(result.out_TNH.is_contiguous());
+      CHECK(relative_error(result.out_TNH, expected.out_TNH) < kTolerance);
+      const at::Tensor finite = result.lse_NT.isfinite();
+      CHECK(finite.equal((expected.lse_NT > -1e200)));
+      CHECK(relative_error(result.lse_NT.masked_select(finite),
+                           expected.lse_NT.masked_select(finite)) < kTolerance);
+      const AttentionGradients gradients =
+          cpu_block_kernel().backward(dout, q, k, v, result.out_TNH, result.lse_NT, blocks);
+      CHECK(relative_error(gradients.dq_TNH, q_leaf.grad()) < kTolerance);
+      CHECK(relative_error(gradients.dk_SMH, k_leaf.grad()) < kTolerance);
+      CHECK(relative_error(gradients.dv_SMH, v_leaf.grad()) < kTolerance);
+    }
+  }
+}
+
+TEST_CASE("cpu kernel: gradients of two halves of the keys, given the global lse, add up") {
+  const at::Tensor q = random({30, 4, 8}), k = random({60, 2, 8}), v = random({60, 2, 8});
+  const at::Tensor dout = random({30, 4, 8});
+  const BlockKernel& kernel = cpu_block_kernel();
+  const std::vector<Block> all{{0, 30, 0, 60, false}}, first{{0, 30, 0, 25, false}},
+      second{{0, 30, 25, 35, false}};
+  const AttentionResult whole = kernel.forward(q, k, v, all);
+  auto backward = [&](const std::vector<Block>& blocks) {
+    return kernel.backward(dout, q, k, v, whole.out_TNH, whole.lse_NT, blocks);
+  };
+  const AttentionGradients expected = backward(all), a = backward(first), b = backward(second);
+  CHECK(relative_error(a.dq_TNH + b.dq_TNH, expected.dq_TNH) < kTolerance);
+  CHECK(relative_error(a.dk_SMH + b.dk_SMH, expected.dk_SMH) < kTolerance);
+  CHECK(relative_error(a.dv_SMH + b.dv_SMH, expected.dv_SMH) < kTolerance);
+}
+
+TEST_CASE("cpu kernel: bf16 in, bf16 out, fp32 lse and gradients") {
+  auto bf16 = [](at::IntArrayRef shape) { return random(shape).to(at::kBFloat16); };
+  const at::Tensor q = bf16({300, 4, 16}), k = bf16({300, 2, 16}), v = bf16({300, 2, 16});
+  const std::vector<Block> blocks{{0, 300, 0, 300, true}};
+  const AttentionResult result = cpu_block_kernel().forward(q, k, v, blocks);
+  CHECK((result.out_TNH.scalar_type() == at::kBFloat16));
+  CHECK((result.lse_NT.scalar_type() == at::kFloat));
+  const AttentionGradients gradients =
+      cpu_block_kernel().backward(result.out_TNH, q, k, v, result.out_TNH, result.lse_NT, blocks);
+  CHECK((gradients.dk_SMH.scalar_type() == at::kFloat));
+  const Plain exact =
+      plain_attention(q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble), blocks);
+  // One rounding of the output and one of the weights, 2^-9 each at most.
+  CHECK(relative_error(result.out_TNH, exact.out_TNH) < 2.0 / 512);
+}
+
+TEST_CASE("leaf attention: replay takes what was kept, in order, and computes nothing") {
+  struct Counting : BlockKernel {
+    mutable int num_forwards = 0;
+    AttentionResult forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const std::vector<Block>& blocks) const override {
+      ++num_forwards;
+      return cpu_block_kernel().forward(q, k, v, blocks);
+    }
+    AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                                const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+                                const std::vector<Block>& blocks) const override {
+      return cpu_block_kernel().backward(dout, q, k, v, out, lse, blocks);
+    }
+  } kernel;
+  const Packing packing = Packing::from_lengths({5, 9});
+  const at::Tensor q = random({14, 4, 8}).requires_grad_(true), k = random({14, 2, 8}),
+                   v = random({14, 2, 8});
+  KeptAttention kept;
+  at::Tensor first, second;
+  {
+    KeepScope keep(kept);
+    first = leaf_attention(kernel, q, k, v, packing);
+    second = leaf_attention(kernel, 2 * q, k, v, packing);
+  }
+  CHECK(kernel.num_forwards == 2);
+  CHECK(kept.results.size() == 2);
+  CHECK_FALSE(kept.results[0].out_TNH.requires_grad());
+  ReplayScope replay(kept);
+  CHECK(leaf_attention(kernel, q, k, v, packing).equal(first));
+  const at::Tensor again = leaf_attention(kernel, 2 * q, k, v, packing);
+  CHECK(again.equal(second));
+  CHECK(kernel.num_forwards == 2);
+  CHECK(kept.results.empty());
+  CHECK_THROWS_AS(leaf_attention(kernel, q, k, v, packing), std::logic_error);
+  second.sum().backward();
+  const at::Tensor expected = q.grad().clone();
+  q.mutable_grad().zero_();
+  again.sum().backward();
+  CHECK(q.grad().equal(expected));
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,208 @@
+#include "longspan/comm/mesh.h"
+
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "longspan/comm/communication_error.h"
+#include "longspan/comm/cuda.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+// Sets the launcher's variables for one scope, and nothing else of that kind.
+class Environment {
+ public:
+  explicit Environment(const std::map<std::string, std::string>& variables) {
+    for (const char* name : kNames) {
+      if (const char* value = std::getenv(name)) saved_[name] = value;
+      unsetenv(name);
+    }
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Environment() {
+    for (const char* name : kNames) {
+      auto value = saved_.find(name);
+      value == saved_.end() ? unsetenv(name) : setenv(name, value->second.c_str(), 1);
+    }
+  }
+
+ private:
+  static constexpr const char* kNames[] = {"RANK",
+                                           "WORLD_SIZE",
+                                           "LOCAL_RANK",
+                                           "LOCAL_WORLD_SIZE",
+                                           "MASTER_ADDR",
+                                           "MASTER_PORT",
+                                           "TORCHELASTIC_USE_AGENT_STORE",
+                                           "TORCHELASTIC_RESTART_COUNT",
+                                           "OMPI_COMM_WORLD_RANK",
+                                           "OMPI_COMM_WORLD_SIZE",
+                                           "OMPI_COMM_WORLD_LOCAL_RANK",
+                                           "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                           "PMI_RANK",
+                                           "PMI_SIZE",
+                                           "MPI_LOCALRANKID",
+                                           "MPI_LOCALNRANKS",
+                                           "SLURM_PROCID",
+                                           "SLURM_NTASKS",
+                                           "SLURM_LOCALID",
+                                           "SLURM_STEP_ID",
+                                           "SLURM_STEP_NUM_TASKS",
+                                           "SLURM_STEP_NUM_NODES",
+                                           "SLURM_NNODES",
+                                           "SLURM_STEP_NODELIST",
+                                           "SLURM_LAUNCH_NODE_IPADDR",
+                                           "SLURM_JOB_ID"};
+  std::map<std::string, std::string> saved_;
+};
+
+TEST_CASE("rendezvous: no launcher is one process") {
+  Environment environment({});
+  CHECK(rendezvous_from_environment().world_size == 1);
+}
+
+TEST_CASE("rendezvous: torchrun") {
+  Environment environment({{"RANK", "5"},
+                           {"WORLD_SIZE", "8"},
+                           {"LOCAL_RANK", "1"},
+                           {"LOCAL_WORLD_SIZE", "4"},
+                           {"MASTER_ADDR", "node0"},
+                           {"MASTER_PORT", "1234"},
+                           {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                           {"TORCHELASTIC_RESTART_COUNT", "2"}});
+  const Rendezvous where = rendezvous_from_environment();
+  CHECK(where.rank == 5);
+  CHECK(where.world_size == 8);
+  CHECK(where.local_rank == 1);
+  CHECK(where.local_world_size == 4);
+  CHECK(where.master_address == "node0");
+  CHECK(where.master_port == 1234);
+  CHECK(where.launcher_hosts_store);
+  CHECK(where.store_prefix == "/worker/attempt_2");
+}
+
+TEST_CASE("rendezvous: Open MPI, on one machine and on several") {
+  std::map<std::string, std::string> variables{{"OMPI_COMM_WORLD_RANK", "3"},
+                                               {"OMPI_COMM_WORLD_SIZE", "4"},
+                                               {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
+                                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
+  {
+    Environment environment(variables);
+    const Rendezvous where = rendezvous_from_environment();
+    CHECK(where.rank == 3);
+    CHECK(where.world_size == 4);
+    CHECK(where.master_address == "127.0.0.1");
+  }
+  variables.insert_or_assign("OMPI_COMM_WORLD_LOCAL_SIZE", std::string("2"));
+  Environment environment(variables);
+  CHECK_THROWS_WITH_AS(rendezvous_from_environment(), doctest::Contains("MASTER_ADDR"), UserError);
+}
+
+TEST_CASE("rendezvous: PMI") {
+  Environment environment({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}});
+  CHECK(rendezvous_from_environment().rank == 1);
+  CHECK(rendezvous_from_environment().local_rank == 1);
+}
+
+TEST_CASE("rendezvous: a Slurm step; an allocation without a step is one process") {
+  std::map<std::string, std::string> variables{{"SLURM_PROCID", "6"},
+                                               {"SLURM_NTASKS", "8"},
+                                               {"SLURM_LOCALID", "2"},
+                                               {"SLURM_NNODES", "2"},
+                                               {"SLURM_STEP_NODELIST", "gpu[07-08],spare"},
+                                               {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"},
+                                               {"SLURM_JOB_ID", "31234"}};
+  {
+    Environment environment(variables);
+    CHECK(rendezvous_from_environment().world_size == 1);
+  }
+  variables.emplace("SLURM_STEP_ID", "0");
+  Environment environment(variables);
+  const Rendezvous where = rendezvous_from_environment();
+  CHECK(where.rank == 6);
+  CHECK(where.world_size == 8);
+  CHECK(where.local_rank == 2);
+  CHECK(where.local_world_size == 4);
+  CHECK(where.master_address == "gpu07");
+  CHECK(where.master_port == 21234);
+}
+
+TEST_CASE("rendezvous: half-set or broken variables are named") {
+  auto error_of = [](const std::map<std::string, std::string>& variables) -> std::string {
+    Environment environment(variables);
+    try {
+      rendezvous_from_environment();
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(error_of({{"RANK", "0"}}).find("WORLD_SIZE is not") != std::string::npos);
+  CHECK(error_of({{"WORLD_SIZE", "2"}}).find("RANK is not") != std::string::npos);
+  CHECK(error_of({{"RANK", "x"}, {"WORLD_SIZE", "2"}}).find("RANK=x") != std::string::npos);
+  CHECK(error_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}).find("do not fit") !=
+        std::string::npos);
+}
+
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  bind(fd, reinterpret_cast<sockaddr*>(&address), length);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+TEST_CASE("mesh: ranks find each other through the store of rank 0") {
+  ParallelPlan plan;
+  plan.world_size = plan.sequence_size = plan.ulysses_size = 2;
+  const int port = free_port();
+  std::vector<std::string> texts[2];
+  std::vector<std::thread> ranks;
+  for (int rank : {0, 1}) {
+    ranks.emplace_back([&, rank] {
+      Rendezvous where;
+      where.rank = rank;
+      where.world_size = where.local_world_size = 2;
+      where.master_port = port;
+      texts[rank] =
+          make_mesh(where, plan, false, 20).ulysses.gather_text(rank == 0 ? "rank 0" : "rank 1");
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  CHECK(texts[0] == std::vector<std::string>{"rank 0", "rank 1"});
+  CHECK(texts[1] == texts[0]);
+}
+
+TEST_CASE("mesh: a peer that never comes is an error that names the address") {
+  ParallelPlan plan;
+  plan.world_size = plan.data_size = 2;
+  Rendezvous where;
+  where.rank = 1;
+  where.world_size = where.local_world_size = 2;
+  where.master_port = free_port();
+  CHECK_THROWS_WITH_AS(make_mesh(where, plan, false, 1), doctest::Contains("127.0.0.1"),
+                       CommunicationError);
+}
+
+TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's error") {
+  if (!cuda_available()) {
+    CHECK_THROWS_WITH_AS(load_cuda(), doctest::Contains("CPU"), UserError);
+  } else {
+    CHECK(load_cuda().num_devices() > 0);
+  }
+}
+
+}  // namespace
+}  // namespace longspan

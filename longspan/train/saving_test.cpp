@@ -1,0 +1,65 @@
+#include "longspan/train/saving.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "doctest/doctest.h"
+#include "longspan/config/user_error.h"
+#include "longspan/train/interrupt.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TemporaryPlace {
+  std::string path;
+  TemporaryPlace() {
+    char name[] = "/tmp/longspan-saving-test-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~TemporaryPlace() { fs::remove_all(path); }
+  void touch(const std::string& name) const { std::ofstream(path + "/" + name) << "x"; }
+};
+
+}  // namespace
+
+TEST_CASE("output_dir: what tells of an earlier run is not overwritten without leave") {
+  const TemporaryPlace place;
+  CHECK_NOTHROW(check_output_dir(place.path + "/not-there-yet", false));
+  place.touch("notes.txt");
+  CHECK_NOTHROW(check_output_dir(place.path, false));
+  for (const char* name : {"model-00001-of-00002.safetensors", "trainer_log.jsonl", "checkpoint-10",
+                           "all_results.json", "config.json"}) {
+    const TemporaryPlace used;
+    used.touch(name);
+    CHECK_THROWS_AS(check_output_dir(used.path, false), UserError);
+    CHECK_NOTHROW(check_output_dir(used.path, true));
+  }
+  CHECK_THROWS_AS(check_output_dir("", true), UserError);
+  CHECK_THROWS_AS(check_output_dir(place.path + "/notes.txt", true), UserError);
+}
+
+TEST_CASE("output_dir: made, proven writable, an old log removed") {
+  const TemporaryPlace place;
+  place.touch("trainer_log.jsonl");
+  prepare_output_dir(place.path);
+  CHECK(fs::is_empty(place.path));
+  prepare_output_dir(place.path + "/a/b");
+  CHECK(fs::is_directory(place.path + "/a/b"));
+  place.touch("file");
+  CHECK_THROWS_AS(prepare_output_dir(place.path + "/file/below"), UserError);
+}
+
+TEST_CASE("temporary folder: gone with its object") {
+  const TemporaryPlace place;
+  {
+    const TemporaryFolder folder(place.path + "/part");
+    std::ofstream(folder.path() + "/file") << "x";
+    CHECK(fs::exists(folder.path()));
+  }
+  CHECK(fs::is_empty(place.path));
+}
+
+}  // namespace longspan

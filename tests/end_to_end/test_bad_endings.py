@@ -1,0 +1,205 @@
+"""Mistakes, lost ranks, full disks and Ctrl-C: a clear word, a status, nothing half-written."""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import time
+
+import pytest
+from conftest import Running, add_dataset, settings_of
+
+LIMIT = 10  # seconds in which every rank must have ended
+
+
+def leftovers(folder):
+    if not folder.exists():
+        return []
+    return [str(path) for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+def fails(settings, *words, num_ranks=2, status=1):
+    """Every rank ends with `status` in time; the message, said once, has the words."""
+    output = pathlib.Path(settings["output_dir"])
+    existed = output.exists()
+    start = time.monotonic()
+    finished = Running(settings, num_ranks).wait(timeout=30)
+    assert time.monotonic() - start < LIMIT
+    assert set(finished.statuses) == {status}, finished.text
+    for word in words:
+        assert word in finished.texts[0], finished.text
+    if not existed:
+        assert not output.exists(), list(output.iterdir())
+    return finished
+
+
+def said_once(finished):
+    assert finished.text.count("error:") == 1, finished.text
+
+
+@pytest.fixture
+def settings(models, data, tmp_path):
+    def make(**changes):
+        return settings_of(models["llama"], data, tmp_path / "out", max_steps=2, **changes)
+
+    return make
+
+
+def test_missing_dataset_file(settings, data, tmp_path):
+    folder = tmp_path / "data"
+    add_dataset(folder, "chats", [])
+    (folder / "chats.json").unlink()
+    said_once(fails(settings(dataset_dir=str(folder)), "chats.json"))
+
+
+def test_broken_json_names_file_and_line(settings, tmp_path):
+    folder = tmp_path / "data"
+    add_dataset(folder, "chats", [])
+    (folder / "chats.json").write_text('[\n{"instruction": "a", "output": "b"},\n{"instruction" "c"}\n]')
+    said_once(fails(settings(dataset_dir=str(folder)), "chats.json", "3"))
+
+
+def test_wrong_columns(settings, tmp_path):
+    folder = tmp_path / "data"
+    add_dataset(folder, "chats", [{"question": "a", "answer": "b"}])
+    said_once(fails(settings(dataset_dir=str(folder)), "instruction", "question"))
+
+
+def test_a_row_without_an_answer(settings, tmp_path):
+    folder = tmp_path / "data"
+    add_dataset(folder, "chats", [{"instruction": "a", "input": "", "output": "b"},
+                                  {"instruction": "c", "input": "", "output": ""}])
+    said_once(fails(settings(dataset_dir=str(folder)), "chats.json", "2"))
+
+
+def test_degree_that_does_not_divide_the_ranks(settings):
+    fails(settings(sequence_parallel_size=3), "3", "2")
+
+
+def test_heads_that_a_mode_cannot_split(settings, models):
+    finished = fails(
+        settings(sequence_parallel_size=4, sequence_parallel_mode="ulysses")
+        | dict(model_name_or_path=models["qwen2"]), "14", "zigzag-ring", num_ranks=4)
+    assert "zigzag-ring" in finished.texts[0]
+
+
+@pytest.fixture
+def broken_model(models, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(models["llama"], folder)
+    return folder
+
+
+def test_truncated_weights(settings, broken_model):
+    weights = broken_model / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 100)
+    fails(settings() | dict(model_name_or_path=str(broken_model)), "model.safetensors")
+
+
+def test_corrupt_weights(settings, broken_model):
+    weights = broken_model / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[8:40] = b"x" * 32
+    weights.write_bytes(content)
+    fails(settings() | dict(model_name_or_path=str(broken_model)), "model.safetensors")
+
+
+def test_shapes_that_differ_from_the_config(settings, broken_model):
+    config = json.loads((broken_model / "config.json").read_text())
+    config["intermediate_size"] += 8
+    (broken_model / "config.json").write_text(json.dumps(config))
+    fails(settings() | dict(model_name_or_path=str(broken_model)), "mlp", "config.json")
+
+
+def test_loss_that_is_not_a_number(settings, broken_model):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(broken_model / "model.safetensors")
+    weights["model.norm.weight"].fill_(float("nan"))
+    save_file(weights, broken_model / "model.safetensors", metadata={"format": "pt"})
+    run = Running(settings(sequence_parallel_size=2)
+                  | dict(model_name_or_path=str(broken_model)), 2).wait()
+    assert set(run.statuses) == {1}, run.text
+    assert "step 1" in run.texts[0] and "nan" in run.texts[0] and "row" in run.texts[0]
+    said_once(run)
+    assert not (run.output_dir / "model.safetensors").exists()
+
+
+def wait_for(running, word, seconds=30):
+    end = time.monotonic() + seconds
+    while word not in running.text():
+        assert time.monotonic() < end and any(r.poll() is None for r in running.ranks), running.text()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("mode", ["ulysses", "zigzag-ring"])
+def test_a_rank_killed_in_mid_step(mode, settings):
+    running = Running(
+        settings(sequence_parallel_size=2, sequence_parallel_mode=mode) | dict(max_steps=100000), 2)
+    wait_for(running, "'loss'")
+    running.ranks[1].kill()
+    start = time.monotonic()
+    finished = running.wait(timeout=LIMIT)
+    assert time.monotonic() - start < LIMIT
+    assert finished.statuses[0] == 1, finished.text
+    assert "Another rank has ended" in finished.texts[0] or "connection" in finished.texts[0].lower()
+    assert "Step " in finished.texts[0], finished.texts[0]
+    assert not leftovers(running.output_dir)
+    assert not (running.output_dir / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_interrupt(num_ranks, settings):
+    running = Running(settings(sequence_parallel_size=num_ranks) | dict(max_steps=100000), num_ranks)
+    wait_for(running, "'loss'")
+    for rank in running.ranks:
+        rank.send_signal(signal.SIGINT)
+    finished = running.wait(timeout=LIMIT)
+    assert set(finished.statuses) == {130}, finished.text
+    assert finished.text.count("Interrupted") == 1
+    assert not leftovers(running.output_dir)
+    assert not (running.output_dir / "model.safetensors").exists()
+
+
+def test_interrupt_of_one_rank_ends_all(settings):
+    running = Running(settings(sequence_parallel_size=2) | dict(max_steps=100000), 2)
+    wait_for(running, "'loss'")
+    running.ranks[1].send_signal(signal.SIGINT)
+    finished = running.wait(timeout=LIMIT)
+    assert set(finished.statuses) == {130}, finished.text
+
+
+def test_a_second_interrupt_ends_at_once_and_leaves_no_folder(settings):
+    """Signals fall into a stream of saves: whatever stands under a final name is whole."""
+    from safetensors.torch import load_file
+
+    running = Running(settings() | dict(max_steps=100000, save_strategy="steps", save_steps=1,
+                                        save_total_limit=2))
+    wait_for(running, "Saved")
+    for _ in range(2):
+        running.ranks[0].send_signal(signal.SIGINT)
+    finished = running.wait(timeout=LIMIT)
+    assert finished.status == 130, finished.text
+    assert not leftovers(running.output_dir)
+    for folder in running.output_dir.glob("checkpoint-*"):
+        assert load_file(folder / "model.safetensors")
+        assert (folder / "trainer_state.json").exists()
+
+
+def small_files_only():
+    """As on a full disk, every write beyond 200 kB of a file fails."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+
+@pytest.mark.parametrize("keys", [dict(), dict(save_strategy="steps", save_steps=1)])
+def test_disk_full_while_saving(keys, settings):
+    running = Running(settings(sequence_parallel_size=2, **keys), 2, preexec=small_files_only)
+    finished = running.wait(timeout=30)
+    assert set(finished.statuses) == {1}, finished.text
+    said_once(finished)
+    assert "output_dir" in finished.texts[0] or "room" in finished.texts[0].lower()
+    names = {path.name for path in running.output_dir.iterdir()}
+    assert names <= {"trainer_log.jsonl"}, names

@@ -1,0 +1,129 @@
+"""However the ranks share the work, the numbers of a run are those of one process."""
+
+import json
+
+import pytest
+from conftest import Running, add_dataset, relative_difference, settings_of
+
+NUM_STEPS = 20
+# fp32 sums in another order: 2^-24 a rounding, some tens of them, and AdamW turns the difference of
+# a step into one of the weights.
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="session")
+def reference(models, data, tmp_path_factory):
+    """One process's run of the same global batches, by model and settings."""
+    folder, known = tmp_path_factory.mktemp("reference"), {}
+
+    def run(model, **changes):
+        key = json.dumps([model, changes], sort_keys=True)
+        if key not in known:
+            output = folder / str(len(known))
+            known[key] = Running(settings_of(models[model], data, output, **changes)).wait()
+            assert known[key].status == 0, known[key].text
+        return known[key]
+
+    return run
+
+
+def same_run(left, right, tolerance=TOLERANCE):
+    for key in ("loss", "grad_norm"):
+        assert relative_difference(left.logged(key), right.logged(key)) < tolerance, key
+
+
+@pytest.mark.parametrize(
+    "model, num_ranks, degree, mode",
+    [
+        ("qwen2", 2, 2, "ulysses"),
+        ("qwen2", 2, 2, "zigzag-ring"),
+        ("llama", 2, 2, "ulysses"),
+        ("llama", 2, 2, "zigzag-ring"),
+        ("qwen2", 2, 1, None),
+        ("llama", 4, 2, "zigzag-ring"),
+        ("llama", 4, 4, "ulysses"),
+    ],
+)
+def test_same_losses(model, num_ranks, degree, mode, reference, train):
+    settings = dict(max_steps=NUM_STEPS, learning_rate=3e-4)
+    one = reference(model, **settings)
+    changes = dict(sequence_parallel_size=degree)
+    if mode:
+        changes |= dict(sequence_parallel_mode=mode)
+    # The same 4 rows a step, dealt to the data-parallel groups.
+    changes |= dict(gradient_accumulation_steps=4 * degree // num_ranks)
+    many = train(model, num_ranks, **settings | changes)
+    assert len(many.logged("loss")) == NUM_STEPS
+    same_run(one, many)
+    assert many.history[-1]["train_loss"] == pytest.approx(one.history[-1]["train_loss"], rel=1e-5)
+
+
+def test_batch_of_several_rows_and_a_short_last_step(reference, train):
+    """22 rows, 8 a step: the last step has 6, and one data-parallel group gets fewer."""
+    settings = dict(max_steps=6, max_samples=22, learning_rate=3e-4)
+    one = reference("llama", gradient_accumulation_steps=8, **settings)
+    settings |= dict(per_device_train_batch_size=2, sequence_parallel_size=2)
+    many = train("llama", 4, gradient_accumulation_steps=2, **settings)
+    same_run(one, many)
+    many = train("llama", 2, gradient_accumulation_steps=4, **settings)
+    same_run(one, many)
+
+
+def test_a_group_without_rows(reference, train):
+    """5 rows for two groups with 4 each: the second gets one, then none."""
+    settings = dict(max_steps=3, max_samples=5, learning_rate=3e-4, disable_shuffling=True)
+    one = reference("qwen2", gradient_accumulation_steps=8, **settings)
+    many = train("qwen2", 2, gradient_accumulation_steps=4, **settings)
+    same_run(one, many)
+
+
+def test_answer_wholly_in_one_shard(models, tmp_path):
+    """A one-word answer after a long question: most ranks have nothing to learn from it."""
+    data = tmp_path / "data"
+    rows = [
+        {"instruction": f"{i} " + "word and another " * 40, "input": "", "output": "yes"}
+        for i in range(4)
+    ]
+    add_dataset(data, "chats", rows)
+    runs = []
+    for num_ranks, mode in ((1, None), (2, "ulysses"), (4, "ulysses"), (4, "zigzag-ring")):
+        settings = settings_of(models["llama"], data, tmp_path / f"run{len(runs)}", max_steps=4,
+                               gradient_accumulation_steps=1, sequence_parallel_size=num_ranks)
+        if mode:
+            settings["sequence_parallel_mode"] = mode
+        runs.append(Running(settings, num_ranks).wait())
+        assert runs[-1].status == 0, runs[-1].text
+    for run in runs[1:]:
+        same_run(runs[0], run)
+
+
+def test_evaluation(reference, train):
+    """The loss of the evaluation set does not depend on ranks or batch size."""
+    settings = dict(max_steps=4, eval_dataset="held_out", eval_strategy="steps", eval_steps=2,
+                    learning_rate=3e-4)
+    one = reference("qwen2", **settings)
+    assert len(one.logged("eval_loss")) == 2
+    assert one.logged("eval_loss")[0] > one.logged("eval_loss")[1]
+    results = json.loads((one.output_dir / "all_results.json").read_text())
+    assert results["eval_loss"] == one.logged("eval_loss")[-1]
+    assert results["train_loss"] == pytest.approx(sum(one.logged("loss")) / 4)
+    many = train("qwen2", 2, sequence_parallel_size=2, per_device_eval_batch_size=2, **settings)
+    assert relative_difference(one.logged("eval_loss"), many.logged("eval_loss")) < TOLERANCE
+    many = train("qwen2", 2, gradient_accumulation_steps=2, per_device_eval_batch_size=1,
+                 **settings)
+    assert relative_difference(one.logged("eval_loss"), many.logged("eval_loss")) < TOLERANCE
+
+
+def test_accumulation_and_checkpointing_change_nothing(reference, train):
+    settings = dict(max_steps=5, learning_rate=3e-4)
+    one = reference("qwen2", **settings)
+    same_run(one, train("qwen2", gradient_accumulation_steps=2, per_device_train_batch_size=2,
+                        **settings))
+    same_run(one, train("qwen2", disable_gradient_checkpointing=True, **settings))
+
+
+def test_a_run_repeats_bit_for_bit_and_the_seed_matters(reference, train):
+    settings = dict(max_steps=4, learning_rate=3e-4)
+    first, again = reference("qwen2", **settings), train("qwen2", **settings)
+    assert first.logged("loss") == again.logged("loss")
+    assert first.logged("loss") != train("qwen2", seed=7, **settings).logged("loss")

@@ -1,0 +1,146 @@
+"""Training against transformers' own Trainer: the same rows in the same order, fp32."""
+
+import json
+import subprocess
+
+import pytest
+import torch
+from conftest import PROGRAM, Running, relative_difference, settings_of
+
+NUM_STEPS = 10
+
+
+def our_rows(settings, folder):
+    """input_ids and labels as Longspan makes them (their own parity is tested elsewhere)."""
+    config = folder / "probe.json"
+    config.write_text(json.dumps(settings))
+    lines = subprocess.run(
+        [PROGRAM.parent / "data_probe", config], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    return [{key: json.loads(line)[key] for key in ("input_ids", "labels")} for line in lines]
+
+
+def transformers_run(model_folder, rows, folder, **arguments):
+    from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+    class InOrder(Trainer):
+        def _get_train_sampler(self, *_):
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    def pad(batch):
+        longest = max(len(row["input_ids"]) for row in batch)
+
+        def column(name, filler):
+            return torch.tensor([row[name] + [filler] * (longest - len(row[name])) for row in batch])
+
+        mask = [[1] * len(row["input_ids"]) for row in batch]
+        for row in mask:
+            row += [0] * (longest - len(row))
+        return {
+            "input_ids": column("input_ids", 0),
+            "labels": column("labels", -100),
+            "attention_mask": torch.tensor(mask),
+        }
+
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(
+        model_folder, dtype=torch.float32, attn_implementation="sdpa"
+    )
+    trainer = InOrder(
+        model,
+        TrainingArguments(
+            output_dir=str(folder / "transformers"),
+            logging_steps=1,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            **arguments,
+        ),
+        train_dataset=rows,
+        data_collator=pad,
+    )
+    trainer.train()
+    history = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return history, model
+
+
+@pytest.mark.parametrize(
+    "kind, batch, optimizer",
+    [
+        ("qwen2", 1, dict(lr_scheduler_type="cosine", warmup_steps=3, weight_decay=0.1)),
+        ("llama", 2, dict(lr_scheduler_type="linear", max_grad_norm=0.5, adam_beta2=0.95)),
+    ],
+)
+def test_losses_norms_and_weights(kind, batch, optimizer, models, data, tmp_path):
+    """24 rows in steps of 4 x batch rows: qwen2's run crosses an epoch, llama's ends in a short step."""
+    shared = dict(
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=4,
+        learning_rate=2e-3,
+        max_steps=NUM_STEPS,
+        **optimizer,
+    )
+    settings = settings_of(models[kind], data, tmp_path / "ours") | shared
+    settings |= dict(disable_shuffling=True, max_samples=22)
+    finished = Running(settings).wait()
+    assert finished.status == 0, finished.text
+    rows = our_rows(settings, tmp_path)
+    assert len(rows) == 22
+    history, model = transformers_run(models[kind], rows, tmp_path, **shared)
+
+    def theirs(key):
+        return [entry[key] for entry in history]
+
+    assert len(finished.logged("loss")) == NUM_STEPS
+    assert relative_difference(finished.logged("loss"), theirs("loss")) < 1e-5
+    assert relative_difference(finished.logged("grad_norm"), theirs("grad_norm")) < 1e-4
+    ours = finished.logged("learning_rate")
+    assert ours == pytest.approx(theirs("learning_rate"), rel=1e-12, abs=1e-18)
+    assert finished.logged("epoch")[:NUM_STEPS] == pytest.approx(theirs("epoch"))
+
+    # What was saved is what transformers holds after its own training.
+    from transformers import AutoModelForCausalLM
+
+    saved, info = AutoModelForCausalLM.from_pretrained(
+        finished.output_dir, dtype=torch.float32, output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    start = AutoModelForCausalLM.from_pretrained(models[kind], dtype=torch.float32).state_dict()
+    mine = saved.state_dict()
+    moved = apart = 0.0
+    for name, value in model.state_dict().items():
+        moved += (value - start[name]).double().square().sum().item()
+        apart += (value - mine[name]).double().square().sum().item()
+    # AdamW divides by the gradient's size: where that is near 0, a rounding error turns a step.
+    assert (apart / moved) ** 0.5 < 0.02
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "constant", "constant_with_warmup"])
+def test_learning_rates(name, train):
+    from transformers import get_scheduler
+
+    finished = train(lr_scheduler_type=name, warmup_ratio=0.25, max_steps=6,
+                     gradient_accumulation_steps=1)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1e-3)
+    # ceil(0.25 * 6) = 2
+    schedule = get_scheduler(name, optimizer, num_warmup_steps=2, num_training_steps=6)
+    expected = []
+    for _ in range(6):
+        expected.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert finished.logged("learning_rate") == pytest.approx(expected, rel=1e-12, abs=1e-18)
+
+
+def test_bf16(train):
+    """bf16 follows fp32 as closely as 8 bits allow; fp32 masters move by less than a bf16 step."""
+    single = train(max_steps=6)
+    for key in ("bf16", "pure_bf16"):
+        half = train(max_steps=6, **{key: True})
+        assert relative_difference(single.logged("loss"), half.logged("loss")) < 0.02, key
+        assert relative_difference(single.logged("grad_norm"), half.logged("grad_norm")) < 0.1, key
+        config = json.loads((half.output_dir / "config.json").read_text())
+        assert config.get("dtype", config.get("torch_dtype")) == "bfloat16"
