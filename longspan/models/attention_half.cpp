@@ -37,13 +37,12 @@ Heads project_heads(const at::Tensor& h_TD, const BlockWeights& weights, const R
         heads, {h_TD}, weights.attention_parameters(),
         [h_TD = h_TD.detach(), rstd_T, weights, rotary = row.rotary, dtype = row.compute_dtype,
          wants_input = h_TD.requires_grad()](std::vector<at::Tensor> gradients) {
-          const int64_t T = h_TD.size(0);
           const auto x_TD = scale_rows(h_TD, rstd_T, weights.input_norm, dtype);
-          const auto dq = rotate(gradients[0], rotary, /*inverse=*/true).view({T, -1});
+          const auto dq = rotate(gradients[0], rotary, /*inverse=*/true).flatten(1);
           gradients[0].reset();
-          const auto dk = rotate(gradients[1], rotary, /*inverse=*/true).view({T, -1});
+          const auto dk = rotate(gradients[1], rotary, /*inverse=*/true).flatten(1);
           gradients[1].reset();
-          const auto dv = gradients[2].reshape({T, -1});
+          const auto dv = gradients[2].flatten(1);
           weights.q_proj.add_gradients(dq, x_TD);
           weights.k_proj.add_gradients(dk, x_TD);
           weights.v_proj.add_gradients(dv, x_TD);
@@ -65,12 +64,11 @@ Heads project_heads(const at::Tensor& h_TD, const BlockWeights& weights, const R
 /// h + o_proj(out). Keeps out, which the attention keeps too.
 at::Tensor project_output(const at::Tensor& h_LD, const at::Tensor& out_LNH,
                           const BlockWeights& weights, const RowContext& row) {
-  const int64_t L = h_LD.size(0);
   const Linear& o_proj = weights.o_proj;
   at::Tensor sum_LD;
   {
     c10::NoGradGuard no_grad;
-    const auto out = out_LNH.reshape({L, -1});
+    const auto out = out_LNH.flatten(1);
     if (h_LD.scalar_type() == row.compute_dtype) {
       sum_LD = at::addmm(h_LD, out, o_proj.weight.to(row.compute_dtype).t());
       if (o_proj.bias.defined()) sum_LD.add_(o_proj.bias);
@@ -84,7 +82,7 @@ at::Tensor project_output(const at::Tensor& h_LD, const at::Tensor& out_LNH,
                               wants_out = out_LNH.requires_grad()](
                                  std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
                                const auto dsum = gradients[0].to(dtype);
-                               o_proj.add_gradients(dsum, out_LNH.reshape({dsum.size(0), -1}));
+                               o_proj.add_gradients(dsum, out_LNH.flatten(1));
                                at::Tensor dout;
                                if (wants_out) {
                                  dout = o_proj.input_gradient(dsum).view(out_LNH.sizes());

@@ -30,14 +30,20 @@ std::vector<ParameterShape> parameter_shapes(const ModelConfig& config);
 
 struct DecoderOptions {
   bool gradient_checkpointing = true;  // per block; attention's out and lse are kept
-  at::ScalarType compute_dtype =
-      at::kFloat;  // bf16: weights are cast at use, gradients return in their own dtype
+  /// fp32 or bf16; fp64 parameters are always computed with in fp64. With bf16, matrix products and
+  /// attention take bf16 (parameters are cast at use) and norms, rotation, softmax and loss are
+  /// computed in fp32. Hidden states between the blocks, parameters and their gradients keep the
+  /// parameters' dtype: with fp32 parameters this is what torch.autocast does, and so `bf16: true`
+  /// in LLaMA-Factory; with bf16 parameters it is its `pure_bf16: true`.
+  at::ScalarType compute_dtype = at::kFloat;
 };
 
 class Decoder {
  public:
   /// Takes parameters by Hugging Face name (leaf tensors; requires_grad decides what is trained).
-  /// `attention` must outlive the decoder.
+  /// `attention` must outlive the decoder and the graphs of its results. A backward pass adds to
+  /// the parameters' .grad by itself, so torch::autograd::grad() knows nothing of them, and two
+  /// threads must not share parameters.
   Decoder(const ModelConfig& config, std::vector<NamedTensor> parameters, Attention& attention,
           const DecoderOptions& options);
   ~Decoder();

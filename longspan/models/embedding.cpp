@@ -1,8 +1,8 @@
 #include "longspan/models/embedding.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/GradMode.h>
 #include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
 
 #include "longspan/models/fused_op.h"
 #include "longspan/models/linear.h"

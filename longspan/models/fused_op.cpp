@@ -21,7 +21,7 @@ struct Capsule : torch::CustomClassHolder {
 constexpr size_t kNumOtherArguments = 2;
 
 struct FusedOp : torch::autograd::Function<FusedOp> {
-  static variable_list forward(AutogradContext* context, const variable_list& inputs,
+  static variable_list forward(AutogradContext* context, at::TensorList inputs,
                                const variable_list* outputs, Backward* backward) {
     context->saved_data["backward"] =
         c10::IValue::make_capsule(c10::make_intrusive<Capsule>(std::move(*backward)));
@@ -48,7 +48,8 @@ bool any_requires_grad(const std::vector<at::Tensor>& tensors) {
 
 bool needs_backward(const std::vector<at::Tensor>& inputs,
                     const std::vector<at::Tensor>& parameters) {
-  return c10::GradMode::is_enabled() && (any_requires_grad(inputs) || any_requires_grad(parameters));
+  return c10::GradMode::is_enabled() &&
+         (any_requires_grad(inputs) || any_requires_grad(parameters));
 }
 
 std::vector<at::Tensor> attach_backward(std::vector<at::Tensor> outputs,
@@ -65,7 +66,7 @@ std::vector<at::Tensor> attach_backward(std::vector<at::Tensor> outputs,
       }
     }
   }
-  return FusedOp::apply(graph_inputs, &outputs, &backward);
+  return FusedOp::apply(at::TensorList(graph_inputs), &outputs, &backward);
 }
 
 }  // namespace longspan

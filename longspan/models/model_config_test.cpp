@@ -1,0 +1,114 @@
+#include "longspan/models/model_config.h"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+using Json = nlohmann::json;
+
+const Json kSmall = {{"model_type", "llama"},    {"vocab_size", 100},
+                     {"hidden_size", 64},        {"intermediate_size", 96},
+                     {"num_hidden_layers", 2},   {"num_attention_heads", 4},
+                     {"num_key_value_heads", 2}, {"max_position_embeddings", 128}};
+
+ModelConfig load(const std::string& text) {
+  std::string path = (std::filesystem::temp_directory_path() / "longspan-config-XXXXXX").string();
+  const int descriptor = ::mkstemp(path.data());
+  REQUIRE(descriptor >= 0);
+  std::ofstream(path) << text;
+  struct Remove {
+    std::string path;
+    ~Remove() { std::filesystem::remove(path); }
+  } remove{path};
+  return load_model_config(path);
+}
+
+ModelConfig load(const Json& changes) {
+  Json json = kSmall;
+  json.merge_patch(changes);
+  return load(json.dump());
+}
+
+TEST_CASE("model config: defaults of the families") {
+  const auto llama = load(Json::object());
+  CHECK(llama.head_dim == 16);
+  CHECK(llama.rope_theta == 10000.0);
+  CHECK_FALSE(llama.qkv_bias);
+  CHECK_FALSE(llama.tie_word_embeddings);
+  const auto qwen2 = load({{"model_type", "qwen2"}, {"tie_word_embeddings", true}});
+  CHECK(qwen2.qkv_bias);
+  CHECK_FALSE(qwen2.output_bias);
+  CHECK(qwen2.tie_word_embeddings);
+  CHECK(load({{"num_key_value_heads", nullptr}}).num_kv_heads == 4);
+  CHECK(load({{"head_dim", 32}}).head_dim == 32);
+}
+
+TEST_CASE("model config: rope as transformers 4 and 5 write it") {
+  const Json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 64}};
+  const auto four = load({{"rope_theta", 5e5}, {"rope_scaling", llama3}});
+  Json parameters = llama3;
+  parameters["rope_theta"] = 5e5;
+  const auto five = load({{"rope_parameters", parameters}});
+  for (const auto& config : {four, five}) {
+    CHECK(config.rope_theta == 5e5);
+    CHECK(config.rope.type == "llama3");
+    CHECK(config.rope.factor == 8.0);
+    CHECK(config.rope.original_max_position_embeddings == 64);
+  }
+  CHECK(load({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}).rope.type == "linear");
+  const auto yarn = load({{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}});
+  CHECK(yarn.rope.original_max_position_embeddings == 128);
+  CHECK(yarn.rope.beta_fast == 32.0);
+}
+
+TEST_CASE("model config: mistakes are named") {
+  const auto complaint = [](const auto& changes) -> std::string {
+    try {
+      load(changes);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "(accepted)";
+  };
+  const auto says = [&](const auto& changes, const char* part) {
+    const std::string message = complaint(changes);
+    INFO(message);
+    return message.find(part) != std::string::npos;
+  };
+  CHECK(says(std::string("{\n\"a\": \n}"), "line 3"));
+  CHECK(says(std::string("[]"), "not a JSON object"));
+  CHECK(says(Json{{"model_type", "gpt2"}}, "model_type gpt2 is not supported; qwen2"));
+  CHECK(says(Json{{"model_type", nullptr}}, "model_type is missing"));
+  CHECK(says(Json{{"architectures", {"LlamaForSequenceClassification"}}}, "LlamaForCausalLM is"));
+  CHECK(says(Json{{"hidden_size", nullptr}}, "hidden_size is missing"));
+  CHECK(says(Json{{"hidden_size", "64"}}, "whole number"));
+  CHECK(says(Json{{"hidden_size", 0}}, "must be positive"));
+  CHECK(says(Json{{"hidden_size", 66}}, "not a multiple of num_attention_heads"));
+  CHECK(says(Json{{"num_key_value_heads", 3}}, "not a multiple of num_key_value_heads"));
+  CHECK(says(Json{{"head_dim", 15}}, "odd"));
+  CHECK(says(Json{{"hidden_act", "gelu"}}, "hidden_act gelu is not supported; silu is"));
+  CHECK(says(Json{{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}},
+             "dynamic is not supported; default, linear, llama3 and yarn are"));
+  CHECK(says(Json{{"rope_scaling", {{"rope_type", "longrope"}}}}, "longrope is not supported"));
+  CHECK(says(Json{{"rope_scaling", {{"rope_type", "linear"}}}}, "factor is missing"));
+  CHECK(says(Json{{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}},
+             "low_freq_factor is missing"));
+  CHECK(says(Json{{"model_type", "qwen2"}, {"use_sliding_window", true}}, "use_sliding_window"));
+  CHECK(says(Json{{"attention_dropout", 0.1}}, "attention_dropout"));
+  CHECK_THROWS_AS(load_model_config("/nonexistent"), UserError);
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,108 @@
+// Lets the Python tests reach the models: model_probe <model folder> <job.json>
+// <result.safetensors>.
+//
+// The job: tokens, labels (already shifted, -100 where none), documents (lengths), checkpointing,
+// parameter_dtype and compute_dtype (float32, bfloat16, float64), outputs (any of logits, logprobs,
+// loss, gradients, logprob_gradients), save_to (a folder to write the model to) and
+// save_shard_bytes.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "longspan/checkpoint/model_folder.h"
+#include "longspan/checkpoint/safetensors.h"
+#include "longspan/config/user_error.h"
+#include "longspan/models/decoder.h"
+#include "longspan/objectives/sft.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+
+namespace {
+
+using namespace longspan;
+
+at::ScalarType dtype_named(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float64") return at::kDouble;
+  throw std::runtime_error("no dtype " + name);
+}
+
+Batch read_batch(const nlohmann::json& job) {
+  Batch batch;
+  const auto documents = job.at("documents").get<std::vector<int64_t>>();
+  batch.packing = Packing::from_lengths(documents);
+  batch.tokens_T = at::tensor(job.at("tokens").get<std::vector<int64_t>>());
+  batch.labels_T = at::tensor(job.at("labels").get<std::vector<int64_t>>());
+  std::vector<at::Tensor> positions;
+  for (const int64_t length : documents) positions.push_back(at::arange(length, at::kLong));
+  batch.positions_T = at::cat(positions);
+  return batch;
+}
+
+void add_gradients(Decoder& model, std::vector<NamedTensor>& results) {
+  for (const auto& [name, parameter] : model.parameters()) {
+    results.push_back({"gradient." + name, parameter.grad().clone()});
+    parameter.mutable_grad().reset();
+  }
+}
+
+void run(const std::string& folder, const nlohmann::json& job, const std::string& result_path) {
+  const ModelConfig config = load_model_config(folder);
+  check_model_folder(folder, config);
+  auto parameters =
+      load_parameters(folder, config, dtype_named(job.value("parameter_dtype", "float32")));
+  for (auto& parameter : parameters) parameter.tensor.requires_grad_(true);
+  const auto attention = make_local(cpu_block_kernel());
+  DecoderOptions options;
+  options.gradient_checkpointing = job.value("checkpointing", false);
+  options.compute_dtype = dtype_named(job.value("compute_dtype", "float32"));
+  Decoder model(config, parameters, *attention, options);
+  const Batch batch = read_batch(job);
+  const int64_t num_labels =
+      std::max<int64_t>(batch.labels_T.ne(kIgnoreLabel).sum().item<int64_t>(), 1);
+
+  std::vector<NamedTensor> results;
+  for (const auto& output : job.at("outputs")) {
+    if (output == "logits") {
+      results.push_back({"logits", model.logits(batch).detach()});
+    } else if (output == "logprobs") {
+      results.push_back({"logprobs", model.token_logprobs(batch).detach()});
+    } else if (output == "loss") {
+      results.push_back({"loss", sft_loss(model, batch, num_labels).detach()});
+    } else if (output == "gradients") {
+      torch::autograd::backward({sft_loss(model, batch, num_labels)}, {});
+      add_gradients(model, results);
+    } else if (output == "logprob_gradients") {
+      torch::autograd::backward({model.token_logprobs(batch).mean().neg()}, {});
+      add_gradients(model, results);
+    }
+  }
+  write_safetensors(result_path, results);
+  if (job.contains("save_to")) {
+    save_model_folder(job["save_to"], config, parameters,
+                      dtype_named(job.value("save_dtype", "float32")), folder,
+                      job.value("save_shard_bytes", int64_t{5} << 30));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::cerr << "usage: model_probe <model folder> <job.json> <result.safetensors>\n";
+    return 2;
+  }
+  try {
+    std::ifstream file(argv[2]);
+    run(argv[1], nlohmann::json::parse(file), argv[3]);
+  } catch (const UserError& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}

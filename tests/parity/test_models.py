@@ -1,0 +1,260 @@
+"""The decoder against transformers' own models, on random checkpoints that transformers writes."""
+
+import json
+import pathlib
+import subprocess
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+
+PROBE = pathlib.Path(__file__).resolve().parents[2] / "build" / "model_probe"
+
+LLAMA = dict(vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+             num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=256)
+ORIGINAL = dict(original_max_position_embeddings=64)
+
+CONFIGS = {
+    "qwen2": Qwen2Config(vocab_size=307, hidden_size=112, intermediate_size=160,
+                         num_hidden_layers=3, num_attention_heads=14, num_key_value_heads=2,
+                         tie_word_embeddings=True, rope_theta=1e6, max_position_embeddings=512),
+    "qwen2-untied": Qwen2Config(vocab_size=307, hidden_size=64, intermediate_size=96,
+                                num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4),
+    "llama": LlamaConfig(**LLAMA),
+    "llama3": LlamaConfig(**LLAMA, rope_theta=5e5, tie_word_embeddings=True, rope_scaling=dict(
+        rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL)),
+    "llama-linear": LlamaConfig(**LLAMA, rope_scaling=dict(rope_type="linear", factor=4.0)),
+    "llama-yarn": LlamaConfig(**LLAMA, rope_scaling=dict(
+        rope_type="yarn", factor=4.0, **ORIGINAL)),
+    "llama-yarn-mscale": LlamaConfig(**LLAMA, rope_scaling=dict(
+        rope_type="yarn", factor=8.0, beta_fast=16, beta_slow=2, mscale=0.7, mscale_all_dim=1.1,
+        truncate=False, **ORIGINAL)),
+    "llama-biases-head-dim": LlamaConfig(**LLAMA, head_dim=32, attention_bias=True, mlp_bias=True),
+}
+
+
+def make_model(config, dtype=torch.float32):
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32,
+                                             attn_implementation="sdpa")
+    # Larger than at initialisation, so that norms, biases and attention matter.
+    for name, parameter in model.named_parameters():
+        if name.endswith("norm.weight"):
+            parameter.data.uniform_(0.5, 1.5)
+        elif name.endswith("bias"):
+            parameter.data.normal_(std=0.3)
+        else:
+            parameter.data.normal_(std=0.08)
+    return model.to(dtype).eval()
+
+
+def make_row(vocab_size, documents, seed=3):
+    """Tokens, and labels shifted inside each document with about a third ignored."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(vocab_size, (sum(documents),), generator=generator)
+    labels = torch.full_like(tokens, -100)
+    begin = 0
+    for length in documents:
+        labels[begin:begin + length - 1] = tokens[begin + 1:begin + length]
+        begin += length
+    labels[torch.rand(len(labels), generator=generator) < 0.35] = -100
+    return tokens, labels
+
+
+def probe(folder, tmp_path, tokens, labels, documents, outputs, **job):
+    job |= dict(tokens=tokens.tolist(), labels=labels.tolist(), documents=documents,
+                outputs=outputs)
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    result = tmp_path / "result.safetensors"
+    run = subprocess.run([PROBE, folder, tmp_path / "job.json", result], capture_output=True,
+                         text=True)
+    assert run.returncode == 0, run.stderr
+    return load_file(result)
+
+
+def reference_logits(model, tokens, documents):
+    """Each document on its own: what a packed row must not change."""
+    return torch.cat([model(input_ids=part[None]).logits[0] for part in tokens.split(documents)])
+
+
+def relative_error(actual, expected):
+    return ((actual.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+def assert_gradients_equal(results, model, tolerance):
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    names = {name.removeprefix("gradient.") for name in results if name.startswith("gradient.")}
+    assert names == set(gradients)
+    for name, expected in gradients.items():
+        actual = results["gradient." + name]
+        if expected.norm() < 1e-6:  # key biases: softmax does not see them, the gradient is noise
+            assert actual.norm() < 1e-5, name
+        else:
+            assert relative_error(actual, expected) < tolerance, name
+
+
+@pytest.mark.parametrize("documents", [[97], [40, 1, 23, 66]], ids=["one", "packed"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_loss_and_gradients(name, documents, tmp_path):
+    config = CONFIGS[name]
+    model = make_model(config)
+    model.save_pretrained(tmp_path / "model")
+    tokens, labels = make_row(config.vocab_size, documents)
+    logits = reference_logits(model, tokens, documents)
+    loss = torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100)
+    loss.backward()
+    for checkpointing in (False, True):
+        results = probe(tmp_path / "model", tmp_path, tokens, labels, documents,
+                        ["logits", "logprobs", "loss", "gradients"], checkpointing=checkpointing)
+        assert relative_error(results["logits"], logits) < 1e-5
+        logprobs = logits.log_softmax(-1)[labels != -100, labels[labels != -100]]
+        assert relative_error(results["logprobs"], logprobs) < 1e-5
+        assert abs(results["loss"].item() - loss.item()) < 1e-5 * loss.item()
+        assert_gradients_equal(results, model, tolerance=1e-4)
+
+
+def test_logprob_gradients(tmp_path):
+    config = CONFIGS["qwen2"]
+    model = make_model(config)
+    model.save_pretrained(tmp_path / "model")
+    tokens, labels = make_row(config.vocab_size, [97])
+    loss = torch.nn.functional.cross_entropy(reference_logits(model, tokens, [97]), labels)
+    loss.backward()
+    results = probe(tmp_path / "model", tmp_path, tokens, labels, [97], ["logprob_gradients"],
+                    checkpointing=True)
+    assert_gradients_equal(results, model, tolerance=1e-4)
+
+
+def test_no_labels_give_zero_gradients(tmp_path):
+    config = CONFIGS["llama-biases-head-dim"]
+    make_model(config).save_pretrained(tmp_path / "model")
+    tokens, labels = make_row(config.vocab_size, [30])
+    for checkpointing in (False, True):
+        results = probe(tmp_path / "model", tmp_path, tokens, torch.full_like(labels, -100), [30],
+                        ["gradients"], checkpointing=checkpointing)
+        gradients = {k: v for k, v in results.items() if k.startswith("gradient.")}
+        assert len(gradients) == len(dict(make_model(config).named_parameters()))
+        assert all(gradient.count_nonzero() == 0 for gradient in gradients.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("shards", [False, True], ids=["single", "sharded"])
+def test_round_trip(dtype, shards, tmp_path):
+    config = CONFIGS["qwen2"]
+    model = make_model(config, dtype)
+    size = "100KB" if shards else "5GB"
+    model.save_pretrained(tmp_path / "model", max_shard_size=size)
+    assert (tmp_path / "model" / "model.safetensors.index.json").exists() == shards
+    (tmp_path / "model" / "tokenizer_config.json").write_text("{}")
+    tokens, labels = make_row(config.vocab_size, [50])
+    results = probe(tmp_path / "model", tmp_path, tokens, labels, [50], ["logits"],
+                    save_to=str(tmp_path / "copy"), save_dtype=str(dtype).removeprefix("torch."),
+                    save_shard_bytes=100_000 if shards else 1 << 40)
+    in_fp32 = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    assert relative_error(results["logits"], reference_logits(in_fp32, tokens, [50])) < 1e-5
+
+    copy = AutoModelForCausalLM.from_pretrained(tmp_path / "copy")
+    assert copy.dtype == dtype
+    assert (tmp_path / "copy" / "model.safetensors.index.json").exists() == shards
+    assert (tmp_path / "copy" / "tokenizer_config.json").read_text() == "{}"
+    assert (tmp_path / "copy" / "generation_config.json").exists()
+    for (name, ours), theirs in zip(copy.named_parameters(), model.to(dtype).parameters()):
+        assert torch.equal(ours, theirs), name
+
+
+def test_bf16_compute_is_near_autocast(tmp_path):
+    """fp32 weights, bf16 matrix products: as near to fp32 as torch.autocast is."""
+    config = CONFIGS["qwen2"]
+    model = make_model(config)
+    model.save_pretrained(tmp_path / "model")
+    tokens, labels = make_row(config.vocab_size, [97])
+    exact = reference_logits(model, tokens, [97])
+    torch.nn.functional.cross_entropy(exact, labels).backward()
+    exact_gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        autocast = reference_logits(model, tokens, [97])
+    torch.nn.functional.cross_entropy(autocast.float(), labels).backward()
+    for checkpointing in (False, True):
+        results = probe(tmp_path / "model", tmp_path, tokens, labels, [97],
+                        ["logits", "gradients"], compute_dtype="bfloat16",
+                        checkpointing=checkpointing)
+        allowed = 1.5 * relative_error(autocast, exact)
+        assert 0 < relative_error(results["logits"], exact) < allowed
+        for name, parameter in model.named_parameters():
+            if name.endswith("k_proj.bias"):
+                continue
+            actual = results["gradient." + name]
+            assert actual.dtype == torch.float32
+            assert relative_error(actual, exact_gradients[name]) < 2 * relative_error(
+                parameter.grad, exact_gradients[name]), name
+
+
+def test_config_of_transformers_4(tmp_path):
+    """rope_theta and rope_scaling with the old name `type`, as transformers 4 wrote them."""
+    config = CONFIGS["llama-linear"]
+    model = make_model(config)
+    model.save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    keys = json.loads(path.read_text())
+    keys.pop("rope_parameters")
+    keys.pop("dtype", None)
+    keys |= dict(rope_theta=10000.0, rope_scaling=dict(type="linear", factor=4.0),
+                 torch_dtype="float32", pretraining_tp=1)
+    keys.pop("head_dim", None)
+    path.write_text(json.dumps(keys))
+    tokens, labels = make_row(config.vocab_size, [60])
+    results = probe(tmp_path / "model", tmp_path, tokens, labels, [60], ["logits"],
+                    save_to=str(tmp_path / "copy"), save_dtype="bfloat16")
+    assert relative_error(results["logits"], reference_logits(model, tokens, [60])) < 1e-5
+    saved = json.loads((tmp_path / "copy" / "config.json").read_text())
+    assert saved == keys | dict(torch_dtype="bfloat16")
+
+
+def test_positions_far_out(tmp_path):
+    """Angles at thousands of tokens depend on the last bit of each frequency."""
+    config = CONFIGS["llama3"]
+    model = make_model(config)
+    model.save_pretrained(tmp_path / "model")
+    tokens, labels = make_row(config.vocab_size, [3000])
+    with torch.no_grad():
+        expected = reference_logits(model, tokens, [3000])
+    results = probe(tmp_path / "model", tmp_path, tokens, labels, [3000], ["logits"])
+    assert relative_error(results["logits"], expected) < 1e-5
+
+
+def break_missing(tensors):
+    tensors.pop("model.layers.1.mlp.up_proj.weight")
+
+
+def break_shape(tensors):
+    tensors["model.norm.weight"] = torch.ones(3)
+
+
+def break_extra(tensors):
+    tensors["model.layers.7.mlp.up_proj.weight"] = torch.ones(3)
+
+
+def break_dtype(tensors):
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.int8)
+
+
+@pytest.mark.parametrize("change, says", [
+    (break_missing, "1 missing tensors (model.layers.1.mlp.up_proj.weight)"),
+    (break_shape, "model.norm.weight has shape [3] but config.json asks for [64]"),
+    (break_extra, "1 unexpected tensors (model.layers.7.mlp.up_proj.weight)"),
+    (break_dtype, "quantized checkpoints cannot be trained"),
+])
+def test_weights_that_do_not_fit(change, says, tmp_path):
+    make_model(CONFIGS["llama"]).save_pretrained(tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+    (tmp_path / "job.json").write_text("{}")
+    run = subprocess.run([PROBE, tmp_path / "model", tmp_path / "job.json", tmp_path / "result"],
+                         capture_output=True, text=True)
+    assert run.returncode == 1
+    assert says in run.stderr
+    assert not (tmp_path / "result").exists()
