@@ -14,10 +14,12 @@ namespace longspan {
 namespace {
 
 // Data of any dtype as [rows, bytes of a row]: Gloo knows few dtypes, and moving needs none.
-at::Tensor as_byte_rows(const at::Tensor& contiguous, int64_t rows) {
+at::Tensor as_byte_rows(const at::Tensor& contiguous, int64_t row_bytes) {
   return contiguous.view({-1}).view(at::kByte).view(
-      {rows, rows == 0 ? 1 : static_cast<int64_t>(contiguous.nbytes()) / rows});
+      {static_cast<int64_t>(contiguous.nbytes()) / row_bytes, row_bytes});
 }
+
+at::Tensor as_bytes(const at::Tensor& contiguous) { return contiguous.view({-1}).view(at::kByte); }
 
 // torch renamed these two on the way to 2.15; both names are supported.
 template <typename Backend>
@@ -114,10 +116,11 @@ Pending Group::all_to_all(const at::Tensor& x, std::vector<int64_t> send_rows,
   shape[0] = std::accumulate(recv_rows.begin(), recv_rows.end(), int64_t{0});
   at::Tensor input = x.contiguous();
   at::Tensor output = at::empty(shape, x.options());
-  const int64_t row_bytes = x[0].numel() * x.element_size();
+  const int64_t row_bytes = c10::multiply_integers(x.sizes().slice(1)) * x.element_size();
+  if (row_bytes == 0) return done({output});
   impl_->all_to_all_ += (x.size(0) - send_rows[rank()]) * row_bytes;
-  at::Tensor input_bytes = as_byte_rows(input, x.size(0));
-  at::Tensor output_bytes = as_byte_rows(output, shape[0]);
+  at::Tensor input_bytes = as_byte_rows(input, row_bytes);
+  at::Tensor output_bytes = as_byte_rows(output, row_bytes);
   auto work = impl_->guarded("all_to_all", [&] {
     return start_all_to_all(*impl_->backend_, output_bytes, input_bytes, recv_rows, send_rows);
   });
@@ -132,8 +135,8 @@ Pending Group::all_gather(const at::Tensor& x) const {
   at::Tensor output = at::empty(shape, x.options());
   if (output.numel() == 0) return done({output});
   impl_->all_gather_ += static_cast<int64_t>(input.nbytes()) * (size() - 1);
-  at::Tensor input_bytes = as_byte_rows(input, 1).view({-1});
-  at::Tensor output_bytes = as_byte_rows(output, 1).view({-1});
+  at::Tensor input_bytes = as_bytes(input);
+  at::Tensor output_bytes = as_bytes(output);
   auto work = impl_->guarded(
       "all_gather", [&] { return start_all_gather(*impl_->backend_, output_bytes, input_bytes); });
   return Impl::pending(impl_, "all_gather", {work}, {input}, {output});
@@ -206,7 +209,7 @@ void Group::sum_(at::Tensor x) const { sum_async_(std::move(x)).wait_all(); }
 void Group::broadcast_(at::Tensor x, int root) const {
   if (size() == 1 || x.numel() == 0) return;
   at::Tensor whole = x.contiguous();
-  std::vector<at::Tensor> tensors{as_byte_rows(whole, 1)};
+  std::vector<at::Tensor> tensors{as_bytes(whole)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.rootTensor = 0;

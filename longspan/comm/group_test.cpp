@@ -86,6 +86,21 @@ TEST_CASE("group: collectives on three ranks, fp64, bf16 and int64") {
   }
 }
 
+TEST_CASE("group: a rank may send nothing, or receive nothing") {
+  run_ranks(3, [](const Mesh& mesh) {
+    const int rank = mesh.world.rank();
+    // All rows go to rank 1, and rank 0 has none.
+    at::Tensor received =
+        mesh.world
+            .all_to_all(at::full({rank, 2}, rank, at::kFloat), {0, rank, 0},
+                        rank == 1 ? std::vector<int64_t>{0, 1, 2} : std::vector<int64_t>{0, 0, 0})
+            .wait();
+    RANK_CHECK(received.size(0) == (rank == 1 ? 3 : 0));
+    if (rank == 1) RANK_CHECK(received.select(1, 0).equal(at::tensor({1.f, 2.f, 2.f})));
+    RANK_CHECK(mesh.world.traffic().all_to_all == (rank == 2 ? 2 * 2 * 4 : 0));
+  });
+}
+
 TEST_CASE("group: subgroups of 2 data x (2 ring x 2 ulysses)") {
   ParallelPlan plan;
   plan.world_size = 8;
