@@ -9,8 +9,8 @@ namespace longspan {
 struct Curve {
   std::string label{};
   std::vector<double> x{}, y{};  // NaN and infinity leave a gap
-  bool faint = false;  // drawn thin and pale behind the others (the raw points of a smoothed
-                       // curve), in the colour of the curve that follows
+  bool faint = false;   // drawn thin and pale behind the others (the raw points of a smoothed
+                        // curve), in the colour of the curve that follows
   bool dashed = false;  // so that curves that lie on each other can both be seen
 };
 

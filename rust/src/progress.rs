@@ -2,19 +2,20 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+fn style(times: &str) -> ProgressStyle {
+    ProgressStyle::with_template(&format!("{{bar:28.cyan/blue}} {{pos}}/{{len}}  {{msg}}  {times}"))
+        .expect("a template written here")
+        .progress_chars("━╸─")
+}
+
 pub struct Progress(ProgressBar);
 
 impl Progress {
     /// A bar of `total` steps on stderr; `start` steps are done already and do not count for the
     /// speed.
     pub fn new(total: u64, start: u64) -> Self {
-        let style = ProgressStyle::with_template(
-            "{bar:28.cyan/blue} {pos}/{len}  {msg}  {elapsed} < {eta} left",
-        )
-        .expect("a template written here")
-        .progress_chars("━╸─");
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-        bar.set_style(style);
+        bar.set_style(style("{elapsed} < {eta} left"));
         bar.set_position(start);
         bar.reset_eta();
         Progress(bar)
@@ -30,6 +31,7 @@ impl Progress {
     }
 
     pub fn finish(&self) {
+        self.0.set_style(style("{elapsed}"));
         self.0.abandon();
     }
 }
