@@ -231,7 +231,7 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
   }
   if (is_main) {
     fmt::print(stderr,
-               "\nInterrupted after step {} of {}; the step under way was left, nothing "
+               "\nInterrupted after step {} of {}; the step under way was left and no model "
                "was saved.\n",
                trainer.progress().step, trainer.progress().total_steps);
   }
