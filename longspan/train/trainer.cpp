@@ -158,26 +158,17 @@ bool Trainer::train() {
   double last_loss = 0.0;
   console_.show(progress_, last_loss);
   for (int64_t step = 0; step < steps_.total_steps; ++step) {
-    StepResult result;
     try {
-      result = this->step(step);
+      const StepResult result = this->step(step);
+      if (result.interrupted) {
+        console_.finish();
+        return false;
+      }
+      progress_.elapsed_seconds = seconds_now() - start;
+      after_step(step, result);
     } catch (const CommunicationError& error) {
       throw CommunicationError(fmt::format("Step {}: {}", step + 1, error.what()));
     }
-    if (result.interrupted) {
-      console_.finish();
-      return false;
-    }
-    progress_.step = step + 1;
-    progress_.epoch = steps_.place(step).epochs_done;
-    progress_.num_tokens += result.num_tokens;
-    progress_.elapsed_seconds = seconds_now() - start;
-    samples_in_all_ += result.num_samples;
-    loss_in_all_ += result.loss;
-    loss_since_log_ += result.loss;
-    ++steps_since_log_;
-    console_.show(progress_, result.loss);
-    after_step(step, result);
   }
   progress_.elapsed_seconds = seconds_now() - start;
   console_.finish();
@@ -186,6 +177,15 @@ bool Trainer::train() {
 }
 
 void Trainer::after_step(int64_t step, const StepResult& result) {
+  progress_.step = step + 1;
+  progress_.epoch = steps_.place(step).epochs_done;
+  progress_.num_tokens += result.num_tokens;
+  samples_in_all_ += result.num_samples;
+  loss_in_all_ += result.loss;
+  loss_since_log_ += result.loss;
+  ++steps_since_log_;
+  console_.show(progress_, result.loss);
+
   const Config& config = job_.config;
   const int64_t done = step + 1;
   const bool last = done == steps_.total_steps;
