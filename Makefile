@@ -27,7 +27,7 @@ setup-tests: $(VENV)/.ready-tests
 
 CONFIGURE = $(BIN)/cmake -G Ninja -S . -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DPython3_EXECUTABLE=$(BIN)/python \
   -DCMAKE_C_COMPILER_LAUNCHER=$(BIN)/ccache -DCMAKE_CXX_COMPILER_LAUNCHER=$(BIN)/ccache \
-  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON --log-level=WARNING
+  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON --log-level=NOTICE
 
 $(BUILD)/build.ninja: $(VENV)/.ready
 	@$(CONFIGURE) -B $(BUILD) $(CMAKE_FLAGS) > /dev/null
@@ -61,8 +61,7 @@ $(BUILD)-sanitize/build.ninja: $(VENV)/.ready
 
 sanitize: $(BUILD)-sanitize/build.ninja
 	$(SAY) "Building with ASan and UBSan (about 8 minutes)" $(BIN)/cmake --build $(BUILD)-sanitize --target unit_tests
-	$(SAY) "Unit tests under ASan and UBSan" env LSAN_OPTIONS=suppressions=tools/lsan_suppressions.txt \
-	  $(BUILD)-sanitize/unit_tests
+	$(SAY) "Unit tests under ASan and UBSan" $(BUILD)-sanitize/unit_tests
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-sanitize

@@ -1,16 +1,24 @@
 # The CUDA half, a shared object of its own that the program loads at run time where a GPU is. It is built against the
 # headers in pip's packages (no toolkit): torch brings nvidia-cuda-runtime and nvidia-nccl; nvidia-cuda-crt is in
-# tools/requirements.txt. The program itself never links CUDA, so one program serves both builds of torch.
+# tools/requirements.txt and, for `pip install .`, asked for by tools/build_backend. The program itself never links CUDA, so one program serves both builds of torch.
 option(LONGSPAN_CUDA "Build the CUDA half where the environment allows it" ON)
+
+# Said when configuring (`make` shows it) and by the program where a GPU is missed: `longspan env`.
+function(skip_cuda reason)
+  message(NOTICE "CUDA: the CUDA half is skipped, the program will run on the CPU only: ${reason}")
+  set_source_files_properties(longspan/comm/cuda.cpp PROPERTIES
+    COMPILE_DEFINITIONS "LONGSPAN_CUDA_SKIPPED=\"${reason}\"")
+endfunction()
+
 execute_process(
   COMMAND ${Python3_EXECUTABLE} -c "import runpy; print(runpy.run_path('${TORCH_DIR}/version.py')['cuda'] or '')"
   OUTPUT_VARIABLE TORCH_CUDA_VERSION OUTPUT_STRIP_TRAILING_WHITESPACE)
 if(NOT LONGSPAN_CUDA)
-  message(STATUS "CUDA: switched off")
+  skip_cuda("it was switched off, LONGSPAN_CUDA=OFF")
   return()
 endif()
 if(NOT TORCH_CUDA_VERSION OR NOT EXISTS ${TORCH_DIR}/lib/libtorch_cuda.so)
-  message(STATUS "CUDA: torch ${TORCH_VERSION} is a CPU build; the program will run on the CPU only")
+  skip_cuda("torch ${TORCH_VERSION} is a CPU build")
   return()
 endif()
 
@@ -24,12 +32,12 @@ foreach(part "CUDA_RUNTIME_DIR;nvidia-cuda-runtime" "CUDA_CRT_DIR;nvidia-cuda-cr
   list(GET part 0 variable)
   list(GET part 1 package)
   if(NOT ${variable})
-    message(STATUS "CUDA: no headers of pip's ${package} (for CUDA ${TORCH_CUDA_VERSION}) in ${SITE_PACKAGES}; "
-                   "the program will run on the CPU only. `pip install ${package}` and configure again for CUDA.")
+    skip_cuda("no files of the pip package ${package} for CUDA ${TORCH_CUDA_VERSION} in ${SITE_PACKAGES}")
     return()
   endif()
 endforeach()
 message(STATUS "CUDA: ${TORCH_CUDA_VERSION} by pip's headers")
+set_source_files_properties(longspan/comm/cuda.cpp PROPERTIES COMPILE_DEFINITIONS "LONGSPAN_CUDA_SKIPPED=\"\"")
 
 add_library(longspan_cuda SHARED cuda/entry.cpp)
 target_include_directories(longspan_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})

@@ -1,16 +1,15 @@
-# `pip install .`: the program goes beside python, the CUDA library into the package, both find torch where it is.
+# `pip install .`: the program goes to the environment's bin/, the CUDA half to lib/ beside it, where the program
+# looks for it (longspan/comm/cuda.cpp); both find torch where it is.
 add_custom_target(package DEPENDS longspan)
 if(TARGET longspan_cuda)
   add_dependencies(package longspan_cuda)
 endif()
 if(SKBUILD)
-  # The wheel is built for one environment: the paths are that environment's.
-  get_filename_component(TORCH_SITE ${TORCH_DIR} DIRECTORY)
-  set(INSTALL_RPATHS "${TORCH_DIR}/lib;${TORCH_SITE}/longspan/lib")
-  set_target_properties(longspan PROPERTIES INSTALL_RPATH "${INSTALL_RPATHS}")
+  # The wheel is built for one environment: torch's path is that environment's.
+  set_target_properties(longspan PROPERTIES INSTALL_RPATH ${TORCH_DIR}/lib)
   install(TARGETS longspan RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR})
   if(TARGET longspan_cuda)
-    set_target_properties(longspan_cuda PROPERTIES INSTALL_RPATH "${INSTALL_RPATHS}")
-    install(TARGETS longspan_cuda LIBRARY DESTINATION longspan/lib)
+    set_target_properties(longspan_cuda PROPERTIES INSTALL_RPATH ${TORCH_DIR}/lib)
+    install(TARGETS longspan_cuda LIBRARY DESTINATION ${SKBUILD_DATA_DIR}/lib)
   endif()
 endif()

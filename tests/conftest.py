@@ -12,7 +12,8 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAM = pathlib.Path(os.environ.get("LONGSPAN", ROOT / "build" / "longspan"))
+BUILD = pathlib.Path(os.environ.get("LONGSPAN_BUILD", ROOT / "build"))
+PROGRAM = BUILD / "longspan"
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
     "+ '<|im_end|>\\n' }}{% endfor %}"

