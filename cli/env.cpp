@@ -31,8 +31,8 @@ int show_environment(const Arguments&) {
   line("CPU", fmt::format("{} cores, vector instructions {}", std::thread::hardware_concurrency(),
                           at::get_cpu_capability()));
   line("threads", fmt::format("{}", at::get_num_threads()));
-  line("CUDA",
-       cuda_available() ? fmt::format("{} device(s)", load_cuda().num_devices()) : "not available");
+  line("CUDA", cuda_available() ? fmt::format("{} device(s)", load_cuda().num_devices())
+                                : fmt::format("not available: {}", why_no_cuda()));
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
@@ -16,7 +17,7 @@ struct Loaded {
   std::string reason;
 };
 
-// Beside the program, or in lib/ next to its folder (how `pip install` lays them out).
+// Beside the program (the build folder), or in lib/ next to its folder (`pip install`).
 std::string shared_object_path() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -32,12 +33,14 @@ Loaded load() {
   // The driver comes first: without one, torch_cuda's 1 GB is not even mapped.
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) {
-    loaded.reason = "no NVIDIA driver is installed (libcuda.so.1)";
+    loaded.reason = "no NVIDIA driver, libcuda.so.1, on this machine";
     return loaded;
   }
   const std::string path = shared_object_path();
   if (path.empty()) {
-    loaded.reason = "this build has no CUDA half (torch was a CPU build when it was made)";
+    const std::string skipped = LONGSPAN_CUDA_SKIPPED;
+    loaded.reason = skipped.empty() ? "liblongspan_cuda.so is not where it was installed"
+                                    : "this build has no CUDA half: " + skipped;
     return loaded;
   }
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
@@ -65,12 +68,28 @@ const Loaded& loaded() {
 
 bool cuda_available() { return loaded().entry != nullptr; }
 
+const std::string& why_no_cuda() { return loaded().reason; }
+
 const CudaEntry& load_cuda() {
   if (loaded().entry == nullptr) {
     throw UserError(
         fmt::format("CUDA cannot be used: {}. Run on the CPU instead.", loaded().reason));
   }
   return *loaded().entry;
+}
+
+void use_gpu_of_rank(int local_rank, int num_local) {
+  const CudaEntry& cuda = load_cuda();
+  const int num_devices = cuda.num_devices();
+  if (std::max(num_local, local_rank + 1) > num_devices) {
+    throw UserError(
+        fmt::format("{} processes run on this machine, but they see {} GPU{}, and each needs one "
+                    "of its own. Start {} here (nproc_per_node), or show all GPUs to every process "
+                    "(CUDA_VISIBLE_DEVICES; with srun --gpu-bind=none).",
+                    std::max(num_local, local_rank + 1), num_devices, num_devices == 1 ? "" : "s",
+                    num_devices));
+  }
+  cuda.set_device(local_rank);
 }
 
 }  // namespace longspan

@@ -4,6 +4,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <string>
 
 namespace c10d {
 class Backend;
@@ -26,7 +27,15 @@ struct CudaEntry {
 /// where no driver is installed, or where the shared object is missing.
 bool cuda_available();
 
+/// Why cuda_available() is false, one clause; empty when it is true.
+const std::string& why_no_cuda();
+
 /// The shared object. Throws UserError (with the reason) when cuda_available() is false.
 const CudaEntry& load_cuda();
+
+/// Makes GPU number local_rank this process's own, which ATen and NCCL then mean by "cuda" without
+/// an index. Throws UserError, on every process of the machine alike, when the machine runs more
+/// processes (num_local) than it shows GPUs.
+void use_gpu_of_rank(int local_rank, int num_local);
 
 }  // namespace longspan

@@ -135,6 +135,17 @@ TEST_CASE("rendezvous: a Slurm step; an allocation without a step is one process
   CHECK(where.master_port == 21234);
 }
 
+TEST_CASE("rendezvous: the shell of an interactive Slurm allocation is one process") {
+  Environment environment({{"SLURM_STEP_ID", "4294967290"},
+                           {"SLURM_PROCID", "0"},
+                           {"SLURM_LOCALID", "0"},
+                           {"SLURM_NTASKS", "4"},
+                           {"SLURM_STEP_NUM_TASKS", "1"},
+                           {"SLURM_JOB_ID", "31234"}});
+  CHECK(rendezvous_from_environment().world_size == 1);
+  CHECK(rendezvous_from_environment().rank == 0);
+}
+
 TEST_CASE("rendezvous: half-set or broken variables are named") {
   auto error_of = [](const std::map<std::string, std::string>& variables) -> std::string {
     Environment environment(variables);
@@ -199,8 +210,15 @@ TEST_CASE("mesh: a peer that never comes is an error that names the address") {
 TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's error") {
   if (!cuda_available()) {
     CHECK_THROWS_WITH_AS(load_cuda(), doctest::Contains("CPU"), UserError);
+    CHECK_THROWS_WITH_AS(use_gpu_of_rank(0, 1), doctest::Contains("CPU"), UserError);
+    CHECK(!why_no_cuda().empty());
   } else {
-    CHECK(load_cuda().num_devices() > 0);
+    const int num_devices = load_cuda().num_devices();
+    CHECK(num_devices > 0);
+    CHECK(why_no_cuda().empty());
+    CHECK_NOTHROW(use_gpu_of_rank(0, 1));
+    CHECK_THROWS_WITH_AS(use_gpu_of_rank(0, num_devices + 1), doctest::Contains("nproc_per_node"),
+                         UserError);
   }
 }
 

@@ -79,7 +79,7 @@ Rendezvous rendezvous_from_environment() {
     where.rank = required_number(rank_name, size_name);
     where.local_rank = number_of("OMPI_COMM_WORLD_LOCAL_RANK").value_or(where.rank);
     where.local_world_size = number_of("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(where.world_size);
-  } else if (number_of("SLURM_STEP_ID")) {
+  } else if (text_of("SLURM_STEP_ID")) {  // 4294967290 in an interactive step: no int
     launcher = "srun", rank_name = "SLURM_PROCID", size_name = "SLURM_NTASKS";
     if (number_of("SLURM_STEP_NUM_TASKS")) size_name = "SLURM_STEP_NUM_TASKS";
     where.world_size = required_number(size_name, "SLURM_STEP_ID");

@@ -49,6 +49,7 @@ Shape decide_shape(const Config& config, const Rendezvous& where) {
   }
   shape.plan = make_parallel_plan(where.world_size, config.sequence_parallel_size, mode,
                                   shape.model.num_heads, shape.model.num_kv_heads);
+  if (cuda_available()) use_gpu_of_rank(where.local_rank, where.local_world_size);
   return shape;
 }
 
@@ -140,7 +141,8 @@ void require_same_data(const Group& world, const Data& data) {
 std::string device_text(const at::Device& device) {
   if (device.is_cuda()) return "CUDA";
   const int num_threads = at::get_num_threads();
-  return fmt::format("CPU with {} thread{} each", num_threads, num_threads == 1 ? "" : "s");
+  return fmt::format("CPU with {} thread{} each (CUDA: {})", num_threads,
+                     num_threads == 1 ? "" : "s", why_no_cuda());
 }
 
 /// Evaluation without training.
