@@ -14,7 +14,7 @@ namespace {
 /// Rows worked on at a time: enough for matrix products at full speed, few enough that what lives
 /// only inside the MLP is small beside the row. A row is never cut below this.
 constexpr int64_t kMinChunkRows = 1024;
-constexpr int64_t kChunkBytes = int64_t{16} << 20;  // of one [rows, I] tensor
+constexpr int64_t kChunkBytes = int64_t{8} << 20;  // of one [rows, I] tensor
 
 int64_t chunk_rows(int64_t intermediate_size, at::ScalarType dtype) {
   return std::max(kMinChunkRows, kChunkBytes / (intermediate_size *

@@ -18,15 +18,17 @@ class Ulysses : public SequenceParallel {
     const HeadSplit split(group_.size(), q_tNH.size(1), k_tMH.size(1));
     std::vector<at::Tensor> qkv =
         tokens_to_heads({q_tNH, k_tMH, v_tMH}, {split.query, split.kv, split.kv}, group_);
-    // The inner attention pairs query head i with kv head i / (n / m). Where a cut between ranks
-    // went through a group, that can be wrong; then kv is expanded here, behind the exchange.
-    const std::vector<int64_t> places = split.kv_place(group_.rank());
-    if (!uniform(places, split.kv[group_.rank()].count)) {
-      const at::Tensor index = at::tensor(places, at::kLong).to(q_tNH.device());
-      qkv[1] = qkv[1].index_select(1, index);
-      qkv[2] = qkv[2].index_select(1, index);
+    std::vector<at::Tensor> outs;
+    for (const Segment& part : uniform_segments(split.kv_place(group_.rank()))) {
+      const auto heads = [](const at::Tensor& x, int64_t begin, int64_t count) {
+        return count == x.size(1) ? x : x.narrow(1, begin, count);
+      };
+      outs.push_back(inner_->attend(heads(qkv[0], part.query_begin, part.num_queries),
+                                    heads(qkv[1], part.kv_begin, part.num_kv),
+                                    heads(qkv[2], part.kv_begin, part.num_kv), packing));
     }
-    return heads_to_tokens(inner_->attend(qkv[0], qkv[1], qkv[2], packing), split.query, group_);
+    const at::Tensor out = outs.size() == 1 ? outs[0] : at::cat(outs, 1);
+    return heads_to_tokens(out, split.query, group_);
   }
 
   TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
@@ -38,13 +40,28 @@ class Ulysses : public SequenceParallel {
   }
 
  private:
-  static bool uniform(const std::vector<int64_t>& places, int64_t num_kv_heads) {
-    const int64_t n = static_cast<int64_t>(places.size());
-    if (n % num_kv_heads != 0) return false;
-    for (int64_t i = 0; i < n; ++i) {
-      if (places[i] != i / (n / num_kv_heads)) return false;
+  /// Query heads that share their kv heads evenly, query head i using kv head i / (num_queries /
+  /// num_kv) of the segment, as the inner attention pairs them. Where a cut between ranks went
+  /// through a group of query heads, there are several segments, each attended by itself: no key is
+  /// repeated.
+  struct Segment {
+    int64_t query_begin, num_queries, kv_begin, num_kv;
+  };
+
+  static std::vector<Segment> uniform_segments(const std::vector<int64_t>& kv_of_query) {
+    std::vector<Segment> segments;
+    const int64_t n = static_cast<int64_t>(kv_of_query.size());
+    for (int64_t begin = 0, end = 0; begin < n; begin = end) {
+      while (end < n && kv_of_query[end] == kv_of_query[begin]) ++end;
+      const int64_t count = end - begin;
+      if (!segments.empty() && segments.back().num_queries == segments.back().num_kv * count) {
+        segments.back().num_queries += count;
+        segments.back().num_kv += 1;
+      } else {
+        segments.push_back({begin, count, kv_of_query[begin], 1});
+      }
     }
-    return true;
+    return segments;
   }
 
   Group group_;
