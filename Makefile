@@ -57,9 +57,10 @@ bench: build setup-tests
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/sft_speed.py
 
 $(BUILD)-sanitize/build.ninja: $(VENV)/.ready
-	@$(CONFIGURE) -B $(BUILD)-sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLONGSPAN_SANITIZE=ON > /dev/null
+	@$(CONFIGURE) -B $(BUILD)-sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLONGSPAN_SANITIZE=ON \
+	  -DRUST_TARGET_DIR=$(abspath $(BUILD))/rust > /dev/null
 
-sanitize: $(BUILD)-sanitize/build.ninja
+sanitize: build $(BUILD)-sanitize/build.ninja
 	$(SAY) "Building with ASan and UBSan (about 8 minutes)" $(BIN)/cmake --build $(BUILD)-sanitize --target unit_tests
 	$(SAY) "Unit tests under ASan and UBSan" $(BUILD)-sanitize/unit_tests
 
