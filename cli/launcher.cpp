@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -81,6 +82,22 @@ fs::path environment_bin() {
   fs::path prefix = torch_directory();
   for (int level = 0; level < 4; ++level) prefix = prefix.parent_path();
   return prefix / "bin";
+}
+
+/// Of the signals that torchrun catches and hands on, those that this process does not ignore:
+/// under nohup the workers are to outlive the terminal.
+std::string signals_to_handle() {
+  std::string names;
+  for (const auto& [signal, name] : {std::pair(SIGTERM, "SIGTERM"),
+                                     {SIGINT, "SIGINT"},
+                                     {SIGHUP, "SIGHUP"},
+                                     {SIGQUIT, "SIGQUIT"}}) {
+    struct sigaction inherited{};
+    sigaction(signal, nullptr, &inherited);
+    if (inherited.sa_handler != SIG_IGN)
+      names += fmt::format("{}{}", names.empty() ? "" : ",", name);
+  }
+  return names;
 }
 
 bool is_executable(const fs::path& path) { return access(path.c_str(), X_OK) == 0; }
@@ -162,6 +179,7 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
       fmt::format("--nproc-per-node={}", plan.processes_per_node),
       fmt::format("--master-addr={}", plan.master_address),
       fmt::format("--master-port={}", plan.master_port ? *plan.master_port : free_port()),
+      fmt::format("--signals-to-handle={}", signals_to_handle()),
       fs::read_symlink("/proc/self/exe").string(),
       "train"};
   words.insert(words.end(), rest.begin(), rest.end());

@@ -1,9 +1,6 @@
 // `longspan train`: checks what can be checked at once, then trains or starts the workers that do.
 #include <fmt/format.h>
 
-#include <chrono>
-#include <thread>
-
 #include "cli/commands.h"
 #include "cli/launcher.h"
 #include "longspan/checkpoint/model_folder.h"
@@ -37,7 +34,7 @@ TrainArguments read_arguments(const Arguments& arguments) {
 
 /// What is the same on all ranks and costs little, before any process is started or memory taken.
 void check_early(const Config& config, int world_size) {
-  check_output_dir(config.output_dir, config.overwrite_output_dir);
+  check_output_dir(config);
   const ModelConfig model = load_model_config(config.model_name_or_path);
   std::optional<SequenceParallelMode> mode;
   if (config.sequence_parallel_mode) {
@@ -52,15 +49,8 @@ void check_early(const Config& config, int world_size) {
 int work(const TrainArguments& arguments) {
   const Rendezvous where = rendezvous_from_environment();
   Config config;
-  try {
-    config = load_config(arguments.config_path, arguments.overrides);
-  } catch (const UserError& error) {
-    // The ranks cannot agree yet on who speaks. Most mistakes are everyone's: rank 0 says them, and
-    // the launcher ends the others before they repeat it.
-    if (where.rank == 0) throw;
-    std::this_thread::sleep_for(std::chrono::seconds(2));
-    throw UserError(fmt::format("rank {}: {}", where.rank, error.what()));
-  }
+  rank_0_first(where.rank,
+               [&] { config = load_config(arguments.config_path, arguments.overrides); });
   try {
     return run_training(config, where);
   } catch (const FailedElsewhere&) {

@@ -16,9 +16,8 @@
 #include "longspan/config/user_error.h"
 
 namespace longspan {
-namespace {
 
-const char* remedy(int error) {
+const char* remedy_for(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
@@ -35,8 +34,6 @@ const char* remedy(int error) {
       return "Check the disk and the folder.";
   }
 }
-
-}  // namespace
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   // Several processes, and several threads of one, may write to one folder.
@@ -91,7 +88,7 @@ void AtomicFile::commit() {
 
 void AtomicFile::fail(int error) const {
   throw UserError(
-      fmt::format("Cannot write {}: {}. {}", path_, std::strerror(error), remedy(error)));
+      fmt::format("Cannot write {}: {}. {}", path_, std::strerror(error), remedy_for(error)));
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {

@@ -31,4 +31,7 @@ class AtomicFile {
 /// (path, reason, remedy).
 void write_file_atomically(const std::string& path, std::string_view content);
 
+/// What the user can do when writing failed with this errno, in one sentence.
+const char* remedy_for(int error);
+
 }  // namespace longspan

@@ -174,18 +174,17 @@ void copy_companions(const fs::path& source, const fs::path& target) {
   }
 }
 
-/// Shards of an earlier save would shadow or confuse the new ones.
-void remove_stale(const fs::path& folder, const std::set<std::string>& written) {
+}  // namespace
+
+void remove_other_weights(const std::string& folder, const std::set<std::string>& keep) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     const bool weights = name == kSingle || name == kIndex ||
                          (name.starts_with("model-") && name.ends_with(".safetensors"));
-    if (weights && !written.contains(name)) fs::remove(entry.path(), error);
+    if (weights && !keep.contains(name)) fs::remove(entry.path(), error);
   }
 }
-
-}  // namespace
 
 std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelConfig& config,
                                          at::ScalarType dtype) {
@@ -249,7 +248,7 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
     write_file_atomically((target / kIndex).string(), index.dump(2) + "\n");
     written.insert(kIndex);
   }
-  remove_stale(target, written);
+  remove_other_weights(folder, written);
 }
 
 }  // namespace longspan

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,5 +32,9 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
 /// on every machine.
 std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t seed,
                                            at::ScalarType dtype);
+
+/// Removes model*.safetensors and their index from a folder, except those named: shards of an
+/// earlier save beside new ones would make a folder that loads the wrong model.
+void remove_other_weights(const std::string& folder, const std::set<std::string>& keep);
 
 }  // namespace longspan

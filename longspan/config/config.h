@@ -41,7 +41,7 @@ struct Config {
   std::string save_strategy = "steps";  // no | steps | epoch
   int64_t save_steps = 500;
   std::optional<int64_t> save_total_limit;
-  bool save_only_model = false;
+  bool save_only_model = true;
   bool plot_loss = false;
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;

@@ -87,7 +87,8 @@ std::vector<KeySection> make_sections() {
         number("save_steps", &C::save_steps, 1, "Optimizer steps between saves."),
         number("save_total_limit", &C::save_total_limit, 1,
                "Keep so many checkpoints, delete the older ones."),
-        plain("save_only_model", &C::save_only_model, "Leave out what only a resume needs."),
+        plain("save_only_model", &C::save_only_model,
+              "Always so: what a resume would need is not saved."),
         plain("plot_loss", &C::plot_loss, "Write training_loss.png.")}});
 
   Key num_train_epochs =

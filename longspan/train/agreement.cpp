@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "longspan/config/user_error.h"
@@ -33,6 +35,16 @@ void all_or_none(const Group& world, const std::function<void()>& phase) {
                                   : fmt::format("rank {}: {}", first, failures[first]);
   if (world.rank() == 0) throw UserError(message);
   throw FailedElsewhere(message);
+}
+
+void rank_0_first(int rank, const std::function<void()>& phase) {
+  try {
+    phase();
+  } catch (const UserError& error) {
+    if (rank == 0) throw;
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    throw UserError(fmt::format("rank {}: {}", rank, error.what()));
+  }
 }
 
 }  // namespace longspan

@@ -20,4 +20,9 @@ class FailedElsewhere : public std::runtime_error {
 /// Alone, a rank's own exception goes through. Collective: every rank must call it.
 void all_or_none(const Group& world, const std::function<void()>& phase);
 
+/// Runs `phase` where the ranks cannot talk to each other yet. Most mistakes are everyone's: on a
+/// UserError the ranks other than 0 wait a little, so that rank 0 has said it and the launcher has
+/// usually ended them before they say it again, with their rank.
+void rank_0_first(int rank, const std::function<void()>& phase);
+
 }  // namespace longspan

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <set>
 
+#include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -24,10 +26,18 @@ std::set<std::string>& temporary_folders() {
   return folders;
 }
 
+// Wakes the watching thread; unlike those below it does nothing to a process that is not watching.
+constexpr int kWake = SIGURG;
+
 sigset_t watched_signals() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  sigaddset(&signals, kWake);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction inherited{};
+    sigaction(signal, nullptr, &inherited);
+    if (inherited.sa_handler != SIG_IGN) sigaddset(&signals, signal);
+  }
   return signals;
 }
 
@@ -56,7 +66,7 @@ InterruptWatch::InterruptWatch(bool speaks) : speaks_(speaks) {
 
 InterruptWatch::~InterruptWatch() {
   stop_ = true;
-  pthread_kill(thread_.native_handle(), SIGINT);
+  pthread_kill(thread_.native_handle(), kWake);
   thread_.join();
   const sigset_t signals = watched_signals();
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
@@ -64,17 +74,23 @@ InterruptWatch::~InterruptWatch() {
 
 void InterruptWatch::watch() {
   const sigset_t signals = watched_signals();
+  const timespec patience{.tv_sec = kPatience.count(), .tv_nsec = 0};
   for (;;) {
-    int signal = 0;
-    if (sigwait(&signals, &signal) != 0) continue;
+    int signal = sigtimedwait(&signals, nullptr, requested_ ? &patience : nullptr);
     if (stop_) return;
+    if (signal < 0 && errno == EAGAIN) signal = SIGINT;  // a step that takes longer
+    if (signal < 0 || signal == kWake) continue;
     if (signal == SIGINT && in_steps_ && !requested_) {
       requested_ = true;
       continue;
     }
-    if (speaks_ && signal == SIGINT) fmt::print(stderr, "\nInterrupted; nothing was saved.\n");
+    if (signal == SIGINT) say("Interrupted; nothing more was saved.");
     end_at_once(signal);
   }
+}
+
+void InterruptWatch::say(const std::string& how) {
+  if (speaks_ && !said_.exchange(true)) fmt::print(stderr, "\n{}\n", how);
 }
 
 TemporaryFolder::TemporaryFolder(std::string path) : path_(std::move(path)) {
@@ -83,10 +99,8 @@ TemporaryFolder::TemporaryFolder(std::string path) : path_(std::move(path)) {
   std::filesystem::remove_all(path_, error);
   if (!error) std::filesystem::create_directories(path_, error);
   if (error) {
-    throw UserError(
-        fmt::format("{}: the folder cannot be made ({}). Make room, or choose another "
-                    "output_dir.",
-                    path_, error.message()));
+    throw UserError(fmt::format("{}: the folder cannot be made ({}). {}", path_, error.message(),
+                                remedy_for(error.value())));
   }
   temporary_folders().insert(path_);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 
@@ -9,9 +10,11 @@ namespace longspan {
 
 /// While one lives, SIGINT, SIGTERM and SIGHUP arrive in a thread of its own instead of killing the
 /// process wherever it stands. The first SIGINT sets a flag for the training loop to see; before
-/// the loop runs, and from the second on, it ends the process at once with status 130. SIGTERM and
-/// SIGHUP end it at once with 128 + number. An end at once waits for short writes that are under
-/// way and removes temporary folders. Make it before other threads start: they inherit the mask.
+/// the loop runs, at the second, and when the loop has not ended in kPatience, it ends the process
+/// at once with status 130. SIGTERM and SIGHUP end it at once with 128 + number. An end at once
+/// waits for short writes that are under way and removes temporary folders. A signal that the
+/// process was started to ignore (nohup) stays ignored. Make it before other threads start: they
+/// inherit the mask.
 class InterruptWatch {
  public:
   /// `speaks`: says on stderr what happens (rank 0).
@@ -23,12 +26,17 @@ class InterruptWatch {
   /// From now on somebody looks at requested() after every step.
   void begin_steps() { in_steps_ = true; }
   bool requested() const { return requested_; }
+  /// Prints how the run ended, if this process speaks and nothing was said yet.
+  void say(const std::string& how);
+
+  /// Of the ten seconds in which an interrupted run has to be gone.
+  static constexpr std::chrono::seconds kPatience{5};
 
  private:
   void watch();
 
   bool speaks_;
-  std::atomic<bool> in_steps_{false}, requested_{false}, stop_{false};
+  std::atomic<bool> in_steps_{false}, requested_{false}, said_{false}, stop_{false};
   std::thread thread_;
 };
 

@@ -38,9 +38,6 @@ struct Shape {
 };
 
 Shape decide_shape(const Config& config, const Rendezvous& where) {
-  if (!config.do_train && !config.do_eval) {
-    throw UserError("Nothing to do: set do_train: true (or do_eval: true).");
-  }
   Shape shape;
   shape.model = load_model_config(config.model_name_or_path);
   std::optional<SequenceParallelMode> mode;
@@ -51,18 +48,6 @@ Shape decide_shape(const Config& config, const Rendezvous& where) {
                                   shape.model.num_heads, shape.model.num_kv_heads);
   if (cuda_available()) use_gpu_of_rank(where.local_rank, where.local_world_size);
   return shape;
-}
-
-/// As decide_shape. There is no way yet to agree with other ranks; most mistakes show on all of
-/// them, so the others give rank 0 time to say it, and are usually ended by the launcher then.
-Shape decide_shape_once(const Config& config, const Rendezvous& where) {
-  try {
-    return decide_shape(config, where);
-  } catch (const UserError& error) {
-    if (where.rank == 0) throw;
-    std::this_thread::sleep_for(std::chrono::seconds(2));
-    throw UserError(fmt::format("rank {}: {}", where.rank, error.what()));
-  }
 }
 
 /// Cores are shared by the workers of a machine; OMP_NUM_THREADS says otherwise where it is set.
@@ -98,14 +83,30 @@ std::vector<NamedTensor> load_model(const Config& config, const ModelConfig& mod
   return parameters;
 }
 
+/// A tokenizer with more tokens than the model has embeddings belongs to another model.
+void require_known_tokens(const std::vector<Sample>& samples, const std::vector<Conversation>& rows,
+                          const Tokenizer& tokenizer, const ModelConfig& model) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    for (const int32_t id : samples[i].input_ids) {
+      if (id < model.vocab_size) continue;
+      throw UserError(fmt::format(
+          "{}: token {} ({}) is outside of the model's vocabulary: vocab_size in config.json is "
+          "{}, the tokenizer has {} tokens. Put the model's own tokenizer into its folder.",
+          rows[i].source, id, tokenizer.decode({id}), model.vocab_size, tokenizer.vocab_size()));
+    }
+  }
+}
+
 /// Reads and encodes the data sets; says what one example looks like.
-Data read_data(const Config& config, Console& console) {
+Data read_data(const Config& config, const ModelConfig& model, Console& console) {
   Data data;
   const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
   const SftEncoder encoder(config, tokenizer);
   const RunRows rows = read_run_rows(config);
   data.train = encoder.encode_all(rows.train);
   data.eval = encoder.encode_all(rows.eval);
+  require_known_tokens(data.train, rows.train, tokenizer, model);
+  require_known_tokens(data.eval, rows.eval, tokenizer, model);
   if (!data.train.empty()) {
     console.say(fmt::format("The first training example:\n{}\n",
                             describe_sample(data.train.front(), tokenizer)));
@@ -145,17 +146,10 @@ std::string device_text(const at::Device& device) {
                      num_threads == 1 ? "" : "s", why_no_cuda());
 }
 
-/// Evaluation without training.
-void only_evaluate(const Config& config, Trainer& trainer, TrainingLog& log, const Mesh& mesh) {
-  const EvaluationResult result = trainer.evaluate_now();
-  all_or_none(mesh.world, [&] {
-    if (mesh.world.rank() == 0) log.write_eval_results({}, result);
-  });
-}
-
 int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupts) {
   choose_threads();
-  const Shape shape = decide_shape_once(config, where);
+  Shape shape;
+  rank_0_first(where.rank, [&] { shape = decide_shape(config, where); });
   const bool cuda = cuda_available();
   const at::Device device =
       cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
@@ -165,11 +159,10 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
   Console console(/*silent=*/!is_main);
 
   all_or_none(mesh.world, [&] {
-    if (is_main && config.do_train)
-      check_output_dir(config.output_dir, config.overwrite_output_dir);
+    if (is_main) check_output_dir(config);
   });
   Data data;
-  all_or_none(mesh.world, [&] { data = read_data(config, console); });
+  all_or_none(mesh.world, [&] { data = read_data(config, shape.model, console); });
   require_same_data(mesh.world, data);
 
   const std::unique_ptr<SequenceParallel> attention =
@@ -217,26 +210,26 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
                           .num_parameters = num_parameters,
                           .num_warmup_steps = trainer.num_warmup_steps(),
                           .device = device_text(device)}));
-  if (const double dropout = attention_dropout_of(shape.model); config.do_train && dropout > 0) {
+  if (const double dropout = attention_dropout_of(shape.model); dropout > 0) {
     console.say(
         fmt::format("config.json has attention_dropout {}; Longspan trains with 0.", dropout));
   }
 
-  if (!config.do_train) {
-    only_evaluate(config, trainer, log, mesh);
-    return 0;
+  if (!config.save_only_model && config.save_strategy != "no") {
+    console.say(
+        "save_only_model: false changes nothing: a checkpoint is a model to start from, without "
+        "the optimizer's state that resuming would need.");
   }
   interrupts.begin_steps();
   if (trainer.train()) {
     console.say(fmt::format("Saved the model and logs in {}", config.output_dir));
     return 0;
   }
-  if (is_main) {
-    fmt::print(stderr,
-               "\nInterrupted after step {} of {}; the step under way was left and no model "
-               "was saved.\n",
-               trainer.progress().step, trainer.progress().total_steps);
-  }
+  interrupts.say(fmt::format("Interrupted after step {} of {}; the step under way was left. {}",
+                             trainer.progress().step, trainer.progress().total_steps,
+                             saver.last_checkpoint().empty()
+                                 ? "No model was saved."
+                                 : "The last checkpoint is " + saver.last_checkpoint() + "."));
   return kInterruptedStatus;
 }
 
@@ -253,6 +246,10 @@ int run_training(const Config& config, const Rendezvous& where) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     return 1;
   } catch (const CommunicationError& error) {
+    if (interrupts.requested()) {  // and so are the others, of which one was quicker
+      interrupts.say("Interrupted; nothing more was saved.");
+      return kInterruptedStatus;
+    }
     throw UserError(
         fmt::format("{}\nThe messages of the rank that ended first say why; nothing "
                     "half-written was left behind.",

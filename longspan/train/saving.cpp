@@ -15,16 +15,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_weights(const std::string& name) {
-  return name.ends_with(".safetensors") || name == "model.safetensors.index.json";
-}
+/// What a run tells of itself in output_dir.
+const std::set<std::string> kReports = {
+    "trainer_state.json", "trainer_log.jsonl", "train_results.json",    "eval_results.json",
+    "all_results.json",   "training_loss.png", "training_eval_loss.png"};
 
 /// Does a file or folder of this name tell of an earlier run?
 bool is_result(const std::string& name) {
-  static const std::set<std::string> names = {
-      "config.json",       "trainer_state.json", "trainer_log.jsonl", "train_results.json",
-      "eval_results.json", "all_results.json",   "pytorch_model.bin", "adapter_config.json"};
-  return is_weights(name) || names.contains(name) || name.starts_with("checkpoint-");
+  return kReports.contains(name) || name.ends_with(".safetensors") ||
+         name.starts_with("checkpoint-") || name == "config.json" ||
+         name == "model.safetensors.index.json" || name == "pytorch_model.bin" ||
+         name == "adapter_config.json";
 }
 
 /// Runs a file-system action; what the system says becomes the user's message.
@@ -32,16 +33,15 @@ void on_disk(const std::string& path, const std::function<void()>& action) {
   try {
     action();
   } catch (const fs::filesystem_error& error) {
-    throw UserError(
-        fmt::format("{}: cannot be written ({}). Make room there, or choose another "
-                    "output_dir.",
-                    path, error.code().message()));
+    throw UserError(fmt::format("{}: cannot be written ({}). {}", path, error.code().message(),
+                                remedy_for(error.code().value())));
   }
 }
 
 }  // namespace
 
-void check_output_dir(const std::string& output_dir, bool overwrite) {
+void check_output_dir(const Config& config) {
+  const std::string& output_dir = config.output_dir;
   if (output_dir.empty()) throw UserError("output_dir is not set; name a folder for the results.");
   std::error_code error;
   const fs::file_status status = fs::status(output_dir, error);
@@ -49,7 +49,13 @@ void check_output_dir(const std::string& output_dir, bool overwrite) {
   if (!fs::is_directory(status)) {
     throw UserError(fmt::format("output_dir {} is a file; name a folder.", output_dir));
   }
-  if (overwrite) return;
+  if (fs::equivalent(output_dir, config.model_name_or_path, error)) {
+    throw UserError(fmt::format(
+        "output_dir {} is the folder of model_name_or_path; the model would be replaced by the "
+        "trained one. Choose another folder.",
+        output_dir));
+  }
+  if (config.overwrite_output_dir) return;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
     const std::string name = entry.path().filename();
     if (!is_result(name)) continue;
@@ -63,7 +69,7 @@ void check_output_dir(const std::string& output_dir, bool overwrite) {
 void prepare_output_dir(const std::string& output_dir) {
   on_disk(output_dir, [&] {
     fs::create_directories(output_dir);
-    fs::remove(output_dir + "/trainer_log.jsonl");
+    for (const std::string& name : kReports) fs::remove(output_dir + "/" + name);
   });
   const std::string probe = output_dir + "/.longspan-can-write";
   write_file_atomically(probe, "yes\n");
@@ -115,11 +121,7 @@ void ModelSaver::save_final(const std::vector<NamedTensor>& parameters) const {
       fs::rename(entry.path(), output_dir_ + "/" + entry.path().filename().string());
       fresh.insert(entry.path().filename());
     }
-    // Shards of an earlier run beside the new ones would make a folder that loads the wrong model.
-    for (const fs::directory_entry& entry : fs::directory_iterator(output_dir_)) {
-      const std::string name = entry.path().filename();
-      if (is_weights(name) && !fresh.contains(name)) fs::remove(entry.path());
-    }
+    remove_other_weights(output_dir_, fresh);
   });
 }
 

@@ -8,17 +8,19 @@
 #include <string>
 #include <vector>
 
+#include "longspan/config/config.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/model_config.h"
 
 namespace longspan {
 
-/// Throws UserError when `output_dir` holds anything of an earlier run (weights, logs, results,
-/// checkpoints) and may not be overwritten, or when it is not a folder.
-void check_output_dir(const std::string& output_dir, bool overwrite);
+/// Throws UserError when output_dir holds anything of an earlier run (weights, logs, results,
+/// checkpoints) and may not be overwritten, when it is the model that training starts from, or not
+/// a folder.
+void check_output_dir(const Config& config);
 
-/// Makes output_dir and proves that it can be written; what a run appends to (trainer_log.jsonl) is
-/// removed. Throws UserError.
+/// Makes output_dir and proves that it can be written; logs, results and pictures of an earlier run
+/// go, as the new one may write others. Throws UserError.
 void prepare_output_dir(const std::string& output_dir);
 
 /// Saves from one process; others wait for it.
@@ -35,6 +37,8 @@ class ModelSaver {
                               const std::function<void(const std::string&)>& add_files);
   /// Weights, config and tokenizer into output_dir itself; weights of an earlier run go.
   void save_final(const std::vector<NamedTensor>& parameters) const;
+  /// Empty when this run has saved none.
+  std::string last_checkpoint() const { return checkpoints_.empty() ? "" : checkpoints_.back(); }
 
  private:
   void write_model(const std::string& folder, const std::vector<NamedTensor>& parameters) const;

@@ -23,27 +23,39 @@ struct TemporaryPlace {
   void touch(const std::string& name) const { std::ofstream(path + "/" + name) << "x"; }
 };
 
+Config config_of(const std::string& output_dir, bool overwrite = false) {
+  Config config;
+  config.model_name_or_path = "/tmp";
+  config.output_dir = output_dir;
+  config.overwrite_output_dir = overwrite;
+  return config;
+}
+
 }  // namespace
 
 TEST_CASE("output_dir: what tells of an earlier run is not overwritten without leave") {
   const TemporaryPlace place;
-  CHECK_NOTHROW(check_output_dir(place.path + "/not-there-yet", false));
+  CHECK_NOTHROW(check_output_dir(config_of(place.path + "/not-there-yet")));
   place.touch("notes.txt");
-  CHECK_NOTHROW(check_output_dir(place.path, false));
+  CHECK_NOTHROW(check_output_dir(config_of(place.path)));
   for (const char* name : {"model-00001-of-00002.safetensors", "trainer_log.jsonl", "checkpoint-10",
                            "all_results.json", "config.json"}) {
     const TemporaryPlace used;
     used.touch(name);
-    CHECK_THROWS_AS(check_output_dir(used.path, false), UserError);
-    CHECK_NOTHROW(check_output_dir(used.path, true));
+    CHECK_THROWS_AS(check_output_dir(config_of(used.path)), UserError);
+    CHECK_NOTHROW(check_output_dir(config_of(used.path, true)));
   }
-  CHECK_THROWS_AS(check_output_dir("", true), UserError);
-  CHECK_THROWS_AS(check_output_dir(place.path + "/notes.txt", true), UserError);
+  CHECK_THROWS_AS(check_output_dir(config_of("", true)), UserError);
+  CHECK_THROWS_AS(check_output_dir(config_of(place.path + "/notes.txt", true)), UserError);
+  CHECK_THROWS_WITH_AS(check_output_dir(config_of("/tmp/../tmp", true)),
+                       doctest::Contains("is the folder of model_name_or_path"), UserError);
 }
 
-TEST_CASE("output_dir: made, proven writable, an old log removed") {
+TEST_CASE("output_dir: made, proven writable, an old run's reports removed") {
   const TemporaryPlace place;
-  place.touch("trainer_log.jsonl");
+  for (const char* name : {"trainer_log.jsonl", "eval_results.json", "training_eval_loss.png"}) {
+    place.touch(name);
+  }
   prepare_output_dir(place.path);
   CHECK(fs::is_empty(place.path));
   prepare_output_dir(place.path + "/a/b");

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
+#include <set>
+#include <sstream>
 
 #include "longspan/comm/communication_error.h"
 #include "longspan/config/user_error.h"
@@ -129,22 +132,24 @@ std::vector<Batch> Trainer::rows_of(const StepPlace& place) const {
 void Trainer::require_finite(const StepResult& result, int64_t step,
                              const std::vector<at::Tensor>& contributions) const {
   if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return;
-  // Which rows: each rank knows where its own contribution went wrong.
+  // Which rows: each rank knows where its own contribution went wrong, rank 0 says it.
   const StepPlace place = steps_.place(step);
-  std::string rows;
+  std::string mine;
   size_t contribution = 0;
   for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
     const std::vector<int64_t> indices = loader_.rows(place.epoch, batch);
     if (indices.empty()) continue;
     if (!std::isfinite(contributions[contribution++].item<double>())) {
-      rows += fmt::format("{}{}", rows.empty() ? "" : ", ", fmt::join(indices, ", "));
+      mine += fmt::format("{} ", fmt::join(indices, " "));
     }
   }
+  std::istringstream numbers(fmt::format("{}", fmt::join(job_.mesh.world.gather_text(mine), " ")));
+  const std::set<int64_t> rows{std::istream_iterator<int64_t>(numbers), {}};
   all_or_none(job_.mesh.world, [&] {
     const std::string where =
-        rows.empty()
-            ? ""
-            : fmt::format(" It comes from row {} of the training set (counted from 0).", rows);
+        rows.empty() ? ""
+                     : fmt::format(" It comes from row {} of the training set (counted from 0).",
+                                   fmt::join(rows, ", "));
     throw UserError(fmt::format(
         "The {} of step {} is {}.{} Nothing more was trained or saved. Lower learning_rate, set "
         "max_grad_norm, or look at the rows and the model's weights.",
@@ -221,17 +226,15 @@ void Trainer::after_step(int64_t step, const StepResult& result) {
   });
 }
 
-EvaluationResult Trainer::evaluate_now() {
-  const EvaluationResult result = evaluate(job_.model, job_.attention, job_.mesh, job_.eval_samples,
-                                           job_.config.per_device_eval_batch_size, job_.device);
-  last_evaluation_ = result;
+void Trainer::evaluate_now() {
+  last_evaluation_ = evaluate(job_.model, job_.attention, job_.mesh, job_.eval_samples,
+                              job_.config.per_device_eval_batch_size, job_.device);
   last_evaluated_step_ = progress_.step;
   all_or_none(job_.mesh.world, [&] {
     if (!is_main()) return;
-    log_.add_evaluation(progress_, result);
+    log_.add_evaluation(progress_, last_evaluation_);
     console_.say(console_line(log_.history().back()));
   });
-  return result;
 }
 
 void Trainer::finish() {

@@ -54,10 +54,10 @@ class Trainer {
   bool train();
   /// Optimizer step number `step` (0-based).
   StepResult step(int64_t step);
-  /// The evaluation set's loss now, logged. Collective.
-  EvaluationResult evaluate_now();
 
  private:
+  /// The evaluation set's loss now, logged. Collective.
+  void evaluate_now();
   std::vector<Batch> rows_of(const StepPlace& place) const;
   void require_finite(const StepResult& result, int64_t step,
                       const std::vector<at::Tensor>& contributions) const;

@@ -90,10 +90,8 @@ void TrainingLog::append_line(const std::string& line) const {
     written = (std::fclose(file) == 0) && written;
   }
   if (!written) {
-    throw UserError(
-        fmt::format("{}: cannot be written ({}). Make room or choose another "
-                    "output_dir.",
-                    path, std::strerror(errno)));
+    throw UserError(fmt::format("{}: cannot be written ({}). {}", path, std::strerror(errno),
+                                remedy_for(errno)));
   }
 }
 
