@@ -29,14 +29,8 @@ int run(const Arguments& arguments) {
   const int64_t seed = options.whole_number("seed", 0).value_or(42);
   const ModelConfig config = load_model_config(options.required("config"));
 
+  require_free_folder("init", output);
   std::error_code error;
-  if (fs::exists(output, error) &&
-      !(fs::is_directory(output, error) && fs::is_empty(output, error))) {
-    throw UserError(fmt::format(
-        "init: {} is there already and not an empty folder; nothing was written. Choose another "
-        "--output or remove it.",
-        output));
-  }
   std::string source = fs::path(options.required("config")).string();
   if (!fs::is_directory(source, error)) source = fs::path(source).parent_path().string();
   if (const auto folder = options.text("tokenizer")) {

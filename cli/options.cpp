@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
@@ -69,6 +70,17 @@ std::optional<int64_t> Options::whole_number(const std::string& name, int64_t le
                                 name, *given, least));
   }
   return number;
+}
+
+void require_free_folder(const std::string& command, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::exists(folder, error)) return;
+  if (fs::is_directory(folder, error) && fs::is_empty(folder, error)) return;
+  throw UserError(fmt::format(
+      "{}: {} is there already and not an empty folder; nothing was written. Choose another "
+      "--output or remove it.",
+      command, folder));
 }
 
 }  // namespace longspan

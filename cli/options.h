@@ -29,4 +29,7 @@ class Options {
   std::map<std::string, std::vector<std::string>> values_;
 };
 
+/// Throws UserError when `folder`, where `command` is to write, is there and not an empty folder.
+void require_free_folder(const std::string& command, const std::string& folder);
+
 }  // namespace longspan

@@ -13,6 +13,7 @@ int run(const Arguments& arguments) {
   const Options options("tokenizer", arguments, {"vocab-size", "output"}, {"files"});
   const std::vector<std::string> files = options.required_list("files");
   const std::string output = options.required("output");
+  require_free_folder("tokenizer", output);
   options.required("vocab-size");
   // 256 bytes and three special tokens are always in.
   train_byte_level_bpe(files, *options.whole_number("vocab-size", 259), output);
@@ -30,7 +31,7 @@ tokenizer folder with the chatml template.
 
   --files FILE ...    UTF-8 text
   --vocab-size N      number of tokens, at least 259: all bytes and three special tokens
-  --output FOLDER     where tokenizer.json and tokenizer_config.json go
+  --output FOLDER     where tokenizer.json and tokenizer_config.json go; must not exist, or be empty
 )";
 
 }  // namespace

@@ -100,7 +100,18 @@ pub fn byte_level_bpe(files: &[Cow<str>], vocab_size: usize, output_folder: &str
         UserError(format!("Cannot write the tokenizer to {output_folder}: {e}"))
     };
     std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
-    tokenizer.save(folder.join("tokenizer.json"), false).map_err(|e| failed(&e))?;
+    let tokenizer = tokenizer.to_string(false).map_err(|e| failed(&e))?;
     let config = serde_json::to_string_pretty(&config).expect("plain JSON") + "\n";
-    std::fs::write(folder.join("tokenizer_config.json"), config).map_err(|e| failed(&e))
+    for (name, text) in [("tokenizer.json", tokenizer), ("tokenizer_config.json", config)] {
+        write_whole(&folder.join(name), &text).map_err(|e| failed(&e))?;
+    }
+    Ok(())
+}
+
+/// Whole or absent: under a temporary name first.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+    std::fs::write(&temporary, text)
+        .and_then(|()| std::fs::rename(&temporary, path))
+        .inspect_err(|_| drop(std::fs::remove_file(&temporary)))
 }
