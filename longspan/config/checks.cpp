@@ -20,6 +20,9 @@ std::vector<std::string> check_config(const Config& config) {
 
   demand(config.warmup_ratio == 0 || config.warmup_steps == 0,
          "warmup_ratio and warmup_steps are both given: keep one");
+  demand(config.lr_scheduler_type != "constant" ||
+             (config.warmup_ratio == 0 && config.warmup_steps == 0),
+         "lr_scheduler_type: constant has no warmup: take constant_with_warmup");
   demand(config.max_steps == -1 || config.max_steps > 0,
          "max_steps: give a positive number, or -1 to go by num_train_epochs");
   demand(config.adam_beta1 < 1 && config.adam_beta2 < 1,

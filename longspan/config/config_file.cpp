@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "longspan/config/checks.h"
 #include "longspan/config/config.h"
@@ -149,6 +150,17 @@ std::string take(Config& config, const std::string& name, const json& value) {
 json read_file(const std::string& path) {
   const std::string text = read_text_file(path, "configuration file");
   json values = parse_json(path.ends_with(".json") ? text : yaml_to_json(text, path), path);
+  if (path.ends_with(".json")) {
+    // The parser keeps the last of two equal keys without a word; the reader of YAML refuses them.
+    std::set<std::string> seen;
+    values = json::parse(text, [&](int depth, json::parse_event_t event, const json& key) {
+      if (event == json::parse_event_t::key && depth == 1 &&
+          !seen.insert(key.get<std::string>()).second) {
+        throw UserError(fmt::format("{}: {} is given twice; keep one", path, shown(key)));
+      }
+      return true;
+    });
+  }
   if (values.is_null()) values = json::object();
   if (!values.is_object()) {
     throw UserError(fmt::format("{}: wanted are lines of `key: value`", path));

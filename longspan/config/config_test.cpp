@@ -153,6 +153,8 @@ TEST_CASE("config: what keys demand of each other") {
   CHECK_SAYS(complaint({{"do_train", false}}), "do_train must be true");
   CHECK_SAYS(complaint({{"warmup_ratio", 0.1}, {"warmup_steps", 2}}), "keep one");
   CHECK_SAYS(complaint({{"max_steps", 0}}), "max_steps");
+  CHECK_SAYS(complaint({{"lr_scheduler_type", "constant"}, {"warmup_steps", 2}}),
+             "take constant_with_warmup");
   CHECK_SAYS(complaint({{"mask_history", true}, {"train_on_prompt", true}}), "keep one");
   CHECK_SAYS(complaint({{"eval_strategy", "steps"}}), "nothing to evaluate on");
   CHECK_SAYS(complaint({{"val_size", 0.1}}), "nothing evaluates");

@@ -75,6 +75,12 @@ ParallelPlan make_parallel_plan(int world_size, int sequence_size,
         fmt::format("sequence_parallel_size: {} must be at least 1 (1 = no sequence parallelism).",
                     sequence_size));
   }
+  if (world_size == 1 && sequence_size > 1) {
+    throw UserError(
+        fmt::format("sequence_parallel_size: {0} needs {0} processes, and there is 1. Set "
+                    "nproc_per_node: {0}, or start them with torchrun, mpirun or srun.",
+                    sequence_size));
+  }
   if (world_size % sequence_size != 0) {
     std::string divisors;
     for (int size = 1; size <= world_size; ++size) {
@@ -82,7 +88,7 @@ ParallelPlan make_parallel_plan(int world_size, int sequence_size,
     }
     throw UserError(fmt::format(
         "sequence_parallel_size: {} does not divide the number of processes, {}. Choose one of {}, "
-        "or start a multiple of {} processes.",
+        "or start a multiple of {} processes (nproc_per_node, torchrun).",
         sequence_size, world_size, divisors, sequence_size));
   }
 

@@ -31,6 +31,8 @@ TEST_CASE("plan: errors say what was given, the limit and the remedy") {
                        UserError);
   CHECK_THROWS_WITH_AS(make_parallel_plan(4, 4, Mode::kUlysses, 14, 2),
                        doctest::Contains("Modes that can split them: zigzag-ring"), UserError);
+  CHECK_THROWS_WITH_AS(make_parallel_plan(1, 8, std::nullopt, 8, 8),
+                       doctest::Contains("Set nproc_per_node: 8"), UserError);
   CHECK_THROWS_AS(make_parallel_plan(4, 0, std::nullopt, 8, 8), UserError);
   CHECK_THROWS_WITH_AS(sequence_parallel_mode_from("ring"),
                        doctest::Contains("ulysses, zigzag-ring"), UserError);

@@ -92,6 +92,7 @@ TEST_CASE("yaml: broken text says file, line and column") {
     CHECK(message.rfind("run.yaml, line ", 0) == 0);
     CHECK(message.find(", column ") != std::string::npos);
   }
+  CHECK(error_of("a: 1\na: 2\n").ends_with("duplicate mapping key: a"));
   CHECK(error_of("a: 1\nb: \xff\n").rfind("run.yaml, line 2", 0) == 0);
 }
 

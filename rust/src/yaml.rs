@@ -113,8 +113,8 @@ pub fn to_json(yaml: &[u8], file_name: &str) -> Result<String> {
 /// The place is said by us already; the library says it once more after the message.
 fn one_line(message: &str) -> String {
     let message = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    match message.find(" at line ") {
-        Some(end) => message[..end].to_string(),
-        None => message,
-    }
+    // And it ends the one about duplicate keys with advice to programmers.
+    let ends = [" at line ", ", set DuplicateKeyPolicy"];
+    let end = ends.iter().filter_map(|tail| message.find(tail)).min();
+    message[..end.unwrap_or(message.len())].to_string()
 }
