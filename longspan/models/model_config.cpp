@@ -150,6 +150,12 @@ const Family& find_family(const Keys& keys) {
 }  // namespace
 
 ModelConfig load_model_config(const std::string& folder_or_file) {
+  if (!std::filesystem::exists(folder_or_file)) {
+    throw UserError(fmt::format(
+        "Cannot read {}: there is no such folder. Models are not fetched by name from a hub: "
+        "download the folder first (config.json, tokenizer files, safetensors) and give its path.",
+        folder_or_file));
+  }
   const std::string source = std::filesystem::is_directory(folder_or_file)
                                  ? (std::filesystem::path(folder_or_file) / "config.json").string()
                                  : folder_or_file;
@@ -196,9 +202,7 @@ ModelConfig load_model_config(const std::string& folder_or_file) {
   if (const auto activation = keys.get<std::string>("hidden_act", "silu"); activation != "silu") {
     keys.fail(fmt::format("hidden_act {} is not supported; silu is", activation));
   }
-  if (keys.get<double>("attention_dropout", 0.0) != 0.0) {
-    keys.fail("attention_dropout other than 0 is not supported");
-  }
+  keys.get<double>("attention_dropout", 0.0);  // trained with 0, which the run says
   config.max_position_embeddings =
       keys.get<int64_t>("max_position_embeddings", family.default_max_position_embeddings);
   config.rms_norm_eps = keys.get<double>("rms_norm_eps", family.default_rms_norm_eps);

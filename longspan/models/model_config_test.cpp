@@ -106,8 +106,10 @@ TEST_CASE("model config: mistakes are named") {
   CHECK(says(Json{{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}},
              "low_freq_factor is missing"));
   CHECK(says(Json{{"model_type", "qwen2"}, {"use_sliding_window", true}}, "use_sliding_window"));
-  CHECK(says(Json{{"attention_dropout", 0.1}}, "attention_dropout"));
-  CHECK_THROWS_AS(load_model_config("/nonexistent"), UserError);
+  CHECK(says(Json{{"attention_dropout", "0.1"}}, "attention_dropout must be a number"));
+  CHECK_NOTHROW(load({{"attention_dropout", 0.1}}));
+  CHECK_THROWS_WITH_AS(load_model_config("some/name"), doctest::Contains("download the folder"),
+                       UserError);
 }
 
 }  // namespace
