@@ -34,12 +34,19 @@ std::string progress_message(double loss, double tokens_per_second) {
   std::string message;
   if (!std::isnan(loss)) message = fmt::format("loss {:.4f}", loss);
   if (!std::isnan(tokens_per_second)) {
-    std::string digits = fmt::format("{:.0f}", tokens_per_second);
-    for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3)
-      digits.insert(i, 1, ',');
-    message += fmt::format("{}{} tokens/s", message.empty() ? "" : "  ", digits);
+    message += fmt::format("{}{} tokens/s", message.empty() ? "" : "  ",
+                           with_commas(std::llround(tokens_per_second)));
   }
   return message;
+}
+
+std::string with_commas(int64_t number) {
+  std::string digits = fmt::format("{}", number);
+  const int64_t first = digits[0] == '-' ? 1 : 0;
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > first; i -= 3) {
+    digits.insert(static_cast<size_t>(i), 1, ',');
+  }
+  return digits;
 }
 
 void ProgressBar::update(int64_t step, double loss, double tokens_per_second) {

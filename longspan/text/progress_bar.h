@@ -33,4 +33,7 @@ class ProgressBar {
 /// What the bar says beside the steps: "loss 1.2345  12,345 tokens/s".
 std::string progress_message(double loss, double tokens_per_second);
 
+/// 1234567 -> "1,234,567".
+std::string with_commas(int64_t number);
+
 }  // namespace longspan

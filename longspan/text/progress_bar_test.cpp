@@ -12,6 +12,7 @@ TEST_CASE("progress bar: says loss and speed, leaves out what is unknown") {
   CHECK(progress_message(0.5, NAN) == "loss 0.5000");
   CHECK(progress_message(NAN, 999) == "999 tokens/s");
   CHECK(progress_message(NAN, NAN) == "");
+  CHECK(with_commas(-123456) == "-123,456");
 }
 
 TEST_CASE("progress bar: works with and without a terminal, and moves") {

@@ -36,19 +36,9 @@ void Console::show(const Progress& progress, double loss) {
 void Console::finish() { bar_.reset(); }
 
 std::string progress_text(const Progress& progress, double loss) {
-  return fmt::format("{}/{} | loss {:.4f} | {} tokens/s | {} left", progress.step,
-                     progress.total_steps, loss,
-                     with_commas(static_cast<int64_t>(progress.tokens_per_second())),
+  return fmt::format("{}/{} | {} | {} left", progress.step, progress.total_steps,
+                     progress_message(loss, progress.tokens_per_second()),
                      format_duration(progress.remaining_seconds()));
-}
-
-std::string with_commas(int64_t number) {
-  std::string digits = fmt::format("{}", number);
-  const int64_t first = digits[0] == '-' ? 1 : 0;
-  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > first; i -= 3) {
-    digits.insert(static_cast<size_t>(i), 1, ',');
-  }
-  return digits;
 }
 
 }  // namespace longspan

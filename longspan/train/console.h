@@ -30,10 +30,7 @@ class Console {
   Clock::time_point last_shown_{};
 };
 
-/// "12/100 | loss 2.3456 | 1,234 tokens/s | 0:01:23 left".
+/// "12/100 | loss 2.3456  1,234 tokens/s | 0:01:23 left".
 std::string progress_text(const Progress& progress, double loss);
-
-/// 1234567 -> "1,234,567".
-std::string with_commas(int64_t number);
 
 }  // namespace longspan

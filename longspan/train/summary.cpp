@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "longspan/train/console.h"
+#include "longspan/text/progress_bar.h"
 
 namespace longspan {
 namespace {
