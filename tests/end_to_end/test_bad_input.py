@@ -9,7 +9,7 @@ import time
 import pytest
 from conftest import PROGRAM, settings_of
 
-SECONDS = 10
+SECONDS = 30  # 10, and what a loaded machine needs to start the processes
 
 
 def run(settings, folder, *arguments, **environment):
@@ -44,11 +44,14 @@ def test_keys(good, tmp_path):
     assert "deepspeed" in error_of(good, tmp_path, "deepspeed=z3.json")
     assert "stage: dpo is known" in error_of(good, tmp_path, "--stage", "dpo")
     assert "keep one" in error_of(good | {"warmup_ratio": 0.1, "warmup_steps": 3}, tmp_path)
+    assert "take constant_with_warmup" in error_of(
+        good | {"warmup_steps": 3, "lr_scheduler_type": "constant"}, tmp_path)
     assert "model_name_or_path is missing" in error_of(good | {"model_name_or_path": None}, tmp_path)
 
 
 def test_broken_configuration(tmp_path):
     assert "config.json, line 2: broken JSON" in error_of('{"seed": 1,\n"bf16": }', tmp_path)
+    assert '"seed" is given twice' in error_of('{"seed": 1,\n"seed": 2}', tmp_path)
     config = tmp_path / "broken.yaml"
     config.write_text("seed: 1\nbf16: [true\n")
     ran = subprocess.run([PROGRAM, "train", config], capture_output=True, text=True)
@@ -79,6 +82,7 @@ def test_data(good, tmp_path):
 
 def test_processes(good, tmp_path):
     two = {"sequence_parallel_size": 2}
+    assert "Set nproc_per_node: 2" in error_of(good | two, tmp_path, NPROC_PER_NODE="1")
     assert "does not divide" in error_of(good | two | {"nproc_per_node": 3}, tmp_path)
     assert "does not divide" in error_of(good | two, tmp_path, NPROC_PER_NODE="3")
     heads = good | {"nproc_per_node": 3, "sequence_parallel_size": 3, "sequence_parallel_mode": "ulysses"}
@@ -92,6 +96,9 @@ def test_processes(good, tmp_path):
 
 def test_model_and_output(good, tmp_path):
     assert "config.json" in error_of(good | {"model_name_or_path": str(tmp_path)}, tmp_path)
+    assert "download the folder" in error_of(good | {"model_name_or_path": "some/model"}, tmp_path)
+    itself = {"output_dir": good["model_name_or_path"], "overwrite_output_dir": True}
+    assert "is the folder of model_name_or_path" in error_of(good | itself, tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "trainer_state.json").write_text("{}")
     ran, _ = run(good, tmp_path)
@@ -142,8 +149,8 @@ def test_from_nothing_to_a_trained_model(tmp_path):
     ):
         ran = subprocess.run([PROGRAM, *command], capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
-    again = subprocess.run([PROGRAM, *command], capture_output=True, text=True)
-    assert again.returncode == 1 and "nothing was written" in again.stderr
+        again = subprocess.run([PROGRAM, *command], capture_output=True, text=True)
+        assert again.returncode == 1 and "nothing was written" in again.stderr
     settings = with_rows({}, tmp_path, json.dumps([{"instruction": "hello", "output": "world"}] * 4))
     settings |= dict(
         model_name_or_path=model, do_train=True, output_dir=str(tmp_path / "out"), max_steps=2,
