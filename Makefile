@@ -57,7 +57,7 @@ bench: build setup-tests
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/sft_speed.py
 
 $(BUILD)-sanitize/build.ninja: $(VENV)/.ready
-	@$(CONFIGURE) -B $(BUILD)-sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLONGSPAN_SANITIZE=ON \
+	@$(CONFIGURE) -B $(BUILD)-sanitize -DCMAKE_BUILD_TYPE=None -DLONGSPAN_SANITIZE=ON \
 	  -DRUST_TARGET_DIR=$(abspath $(BUILD))/rust > /dev/null
 
 sanitize: build $(BUILD)-sanitize/build.ninja
