@@ -36,7 +36,7 @@ build: $(BUILD)/build.ninja
 	$(SAY) "Building (about 4 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD)
 
 unit-tests: build
-	$(SAY) "Unit tests (about a minute)" $(BUILD)/unit_tests
+	$(SAY) "Unit tests (10 to 30 seconds)" $(BUILD)/unit_tests
 
 python-tests: build setup-tests
 	$(SAY) "Parity and end-to-end tests (about 3 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
@@ -62,7 +62,7 @@ $(BUILD)-sanitize/build.ninja: $(VENV)/.ready
 
 sanitize: build $(BUILD)-sanitize/build.ninja
 	$(SAY) "Building with ASan and UBSan (about 8 minutes)" $(BIN)/cmake --build $(BUILD)-sanitize --target unit_tests
-	$(SAY) "Unit tests under ASan and UBSan" $(BUILD)-sanitize/unit_tests
+	$(SAY) "Unit tests under ASan and UBSan" env UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(BUILD)-sanitize/unit_tests
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-sanitize

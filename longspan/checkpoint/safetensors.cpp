@@ -178,7 +178,8 @@ std::vector<NamedTensor> read_safetensors(const std::string& path) {
     auto tensor =
         at::from_blob(data, entry.shape, [mapping](void*) {}, at::TensorOptions(entry.dtype));
     // Old writers did not pad the header; unaligned numbers must not be touched in place.
-    if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(entry.dtype) != 0) {
+    const bool unaligned = reinterpret_cast<uintptr_t>(data) % c10::elementSize(entry.dtype) != 0;
+    if (unaligned && entry.end > entry.begin) {
       tensor = at::empty(entry.shape, entry.dtype);
       std::memcpy(tensor.data_ptr(), data, entry.end - entry.begin);
     }
