@@ -61,7 +61,7 @@ plot_loss: true
 
 per_device_train_batch_size: 1
 gradient_accumulation_steps: 8
-learning_rate: 2.0e-3
+learning_rate: 1.0e-3
 num_train_epochs: 8
 lr_scheduler_type: cosine
 warmup_ratio: 0.1
