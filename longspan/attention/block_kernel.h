@@ -12,10 +12,11 @@
 namespace longspan {
 
 /// Queries [q_begin, q_begin + q_length) attend to keys [k_begin, k_begin + k_length). When causal,
-/// query i of the block sees keys 0..i of the block (aligned at the top left).
+/// query i of the block sees keys 0..i + offset of the block; offset >= 0.
 struct Block {
   int64_t q_begin, q_length, k_begin, k_length;
   bool causal;
+  int64_t offset = 0;
 };
 
 /// One causal block for each document.

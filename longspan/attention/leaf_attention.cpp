@@ -46,10 +46,16 @@ at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
                           const Packing& packing) {
   TORCH_CHECK(q_TNH.size(0) == packing.num_tokens(), "attention: ", q_TNH.size(0),
               " tokens, but the packing describes ", packing.num_tokens());
+  return leaf_attention(kernel, q_TNH, k_TMH, v_TMH, causal_blocks(packing));
+}
+
+at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
+                          const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                          std::vector<Block> blocks) {
   auto state = c10::make_intrusive<LeafState>();
   state->kernel = &kernel;
-  state->blocks = causal_blocks(packing);
-  return LeafAttention::apply(q_TNH, k_TMH, v_TMH, state);
+  state->blocks = std::move(blocks);
+  return LeafAttention::apply(q_TNH, k_SMH, v_SMH, state);
 }
 
 AttentionResult kept_or_computed(const std::function<AttentionResult()>& compute) {

@@ -114,6 +114,18 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
                      ? mesh.sequence
                      : make_group("ulysses", sequence_index * plan.ring_size + ring_rank,
                                   ulysses_rank, plan.ulysses_size);
+  if (plan.window_size > 1) {
+    const int ring_index = sequence_index * plan.ulysses_size + ulysses_rank;
+    const int num_windows = plan.ring_size / plan.window_size;
+    const int window = ring_rank / plan.window_size, place = ring_rank % plan.window_size;
+    mesh.window = make_group("window", ring_index * num_windows + window, place, plan.window_size);
+    mesh.windows =
+        make_group("windows", ring_index * plan.window_size + place, window, num_windows);
+  } else {
+    mesh.windows = mesh.ring;
+  }
+  const int num_slices = plan.num_head_slices;
+  mesh.slices = make_group("slices", rank / num_slices, rank % num_slices, num_slices);
   return mesh;
 }
 

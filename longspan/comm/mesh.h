@@ -36,6 +36,9 @@ struct Mesh {
   Group sequence;
   Group ring;
   Group ulysses;
+  Group window;   // LoongTrain: window_size neighbours of a ring
+  Group windows;  // LoongTrain: the ranks at the same place of each window of a ring
+  Group slices;   // XTuner: num_head_slices neighbours, which hold the slices of the same heads
 };
 
 /// Connects the ranks (Gloo on CPU, NCCL on CUDA) and makes the groups. Gloo listens on the

@@ -7,32 +7,44 @@
 namespace longspan {
 namespace {
 
-constexpr SequenceParallelMode kModes[] = {SequenceParallelMode::kUlysses,
-                                           SequenceParallelMode::kZigzagRing};
+struct NamedMode {
+  SequenceParallelMode mode;
+  const char* name;
+};
+
+constexpr NamedMode kModes[] = {
+    {SequenceParallelMode::kUlysses, "ulysses"},
+    {SequenceParallelMode::kDummyHeadUlysses, "dummy-head-ulysses"},
+    {SequenceParallelMode::kXtunerUlysses, "xtuner-ulysses"},
+    {SequenceParallelMode::kAsyncUlysses, "async-ulysses"},
+    {SequenceParallelMode::kBalancedUlysses, "balanced-ulysses"},
+    {SequenceParallelMode::kRing, "ring"},
+    {SequenceParallelMode::kStripedRing, "striped-ring"},
+    {SequenceParallelMode::kZigzagRing, "zigzag-ring"},
+    {SequenceParallelMode::kUsp, "usp"},
+    {SequenceParallelMode::kLlama3, "llama3"},
+    {SequenceParallelMode::kLoongTrain, "loongtrain"},
+};
 
 std::string all_names() {
   std::string names;
-  for (SequenceParallelMode mode : kModes) names += (names.empty() ? "" : ", ") + name_of(mode);
+  for (const NamedMode& known : kModes)
+    names += (names.empty() ? "" : ", ") + std::string(known.name);
   return names;
 }
 
 }  // namespace
 
 std::string name_of(SequenceParallelMode mode) {
-  switch (mode) {
-    case SequenceParallelMode::kLocal:
-      return "local";
-    case SequenceParallelMode::kUlysses:
-      return "ulysses";
-    case SequenceParallelMode::kZigzagRing:
-      return "zigzag-ring";
+  for (const NamedMode& known : kModes) {
+    if (known.mode == mode) return known.name;
   }
-  return "";
+  return "local";
 }
 
 SequenceParallelMode sequence_parallel_mode_from(const std::string& name) {
-  for (SequenceParallelMode mode : kModes) {
-    if (name_of(mode) == name) return mode;
+  for (const NamedMode& known : kModes) {
+    if (known.name == name) return known.mode;
   }
   throw UserError(fmt::format(
       "sequence_parallel_mode: {} is not a mode. The modes are: {}. Leave the key out to have one "
@@ -40,25 +52,24 @@ SequenceParallelMode sequence_parallel_mode_from(const std::string& name) {
       name, all_names()));
 }
 
-bool can_split(SequenceParallelMode mode, int sequence_size, int64_t num_heads,
-               int64_t num_kv_heads) {
+bool can_split(SequenceParallelMode mode, int sequence_size, int64_t num_heads, int64_t) {
   switch (mode) {
     case SequenceParallelMode::kLocal:
       return sequence_size == 1;
     case SequenceParallelMode::kUlysses:
+    case SequenceParallelMode::kAsyncUlysses:
       // kv heads may be fewer than ranks, or not divide: each goes to every rank that needs it.
       return num_heads % sequence_size == 0;
-    case SequenceParallelMode::kZigzagRing:
+    default:
       return true;
   }
-  return false;
 }
 
 std::vector<SequenceParallelMode> modes_that_split(int sequence_size, int64_t num_heads,
                                                    int64_t num_kv_heads) {
   std::vector<SequenceParallelMode> modes;
-  for (SequenceParallelMode mode : kModes) {
-    if (can_split(mode, sequence_size, num_heads, num_kv_heads)) modes.push_back(mode);
+  for (const NamedMode& known : kModes) {
+    if (can_split(known.mode, sequence_size, num_heads, num_kv_heads)) modes.push_back(known.mode);
   }
   return modes;
 }
@@ -100,7 +111,7 @@ ParallelPlan make_parallel_plan(int world_size, int sequence_size,
 
   const std::vector<SequenceParallelMode> able =
       modes_that_split(sequence_size, num_heads, num_kv_heads);
-  if (!mode) mode = able.front();  // kModes is in the order of preference
+  if (!mode) mode = able.front();
   if (!can_split(*mode, sequence_size, num_heads, num_kv_heads)) {
     std::string names;
     for (SequenceParallelMode other : able) names += (names.empty() ? "" : ", ") + name_of(other);

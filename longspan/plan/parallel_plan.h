@@ -9,9 +9,22 @@
 
 namespace longspan {
 
-enum class SequenceParallelMode { kLocal, kUlysses, kZigzagRing };
+enum class SequenceParallelMode {
+  kLocal,
+  kUlysses,
+  kDummyHeadUlysses,
+  kXtunerUlysses,
+  kAsyncUlysses,
+  kBalancedUlysses,
+  kRing,
+  kStripedRing,
+  kZigzagRing,
+  kUsp,
+  kLlama3,
+  kLoongTrain,
+};
 
-/// The names of sequence_parallel_mode ("ulysses", "zigzag-ring").
+/// The names of sequence_parallel_mode ("ulysses", "zigzag-ring", ...).
 std::string name_of(SequenceParallelMode mode);
 SequenceParallelMode sequence_parallel_mode_from(const std::string& name);  // throws UserError
 
@@ -21,6 +34,9 @@ struct ParallelPlan {
   int sequence_size = 1;  // = ring_size * ulysses_size
   int ring_size = 1;
   int ulysses_size = 1;
+  int window_size = 1;      // LoongTrain: ranks of an inner ring; divides ring_size
+  int num_head_slices = 1;  // XTuner: ranks that hold a slice of each head, P / gcd(heads, P)
+  int head_waves = 1;       // Ulysses kinds: parts in which a rank's heads are exchanged
   SequenceParallelMode mode = SequenceParallelMode::kLocal;
 };
 

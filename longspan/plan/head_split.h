@@ -1,0 +1,59 @@
+// Who attends with which heads of which tokens: the geometry of the Ulysses kinds. No torch.
+// T: tokens of the row as the group sees it, P: ranks, N: query heads, M: kv heads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "longspan/data/packing.h"
+
+namespace longspan {
+
+/// Consecutive heads of consecutive tokens.
+struct HeadBlock {
+  int64_t head_begin, num_heads, token_begin, num_tokens;
+  bool operator==(const HeadBlock&) const = default;
+};
+
+/// Queries that attend together: their heads share the kv heads [kv_begin, kv_begin + num_kv) of
+/// item kv_item evenly, query head i of the piece using kv head i / (num_heads / num_kv).
+struct AttentionPiece {
+  HeadBlock query;
+  int kv_item;
+  int64_t kv_begin, num_kv;
+};
+
+/// What a rank does between two exchanges.
+struct HeadWave {
+  std::vector<int> fetched;  // kv items that arrive with this wave's queries
+  std::vector<AttentionPiece> pieces;
+  std::vector<int> released;  // kv items that no later wave reads
+};
+
+/// One rank's part of the work. No kv head's key reaches a rank twice.
+struct RankShare {
+  std::vector<HeadBlock> kv_items;
+  std::vector<HeadWave> waves;
+};
+
+/// By rank. Every rank has the same number of waves.
+using HeadSplit = std::vector<RankShare>;
+
+/// Ulysses: query heads in P equal runs, kv heads wherever one of their query heads is. P divides
+/// N. Waves are runs of a rank's heads, as even as possible; no more than N / P of them.
+HeadSplit split_evenly(int num_ranks, int64_t num_heads, int64_t num_kv_heads, int64_t num_tokens,
+                       int head_waves);
+
+/// The same after adding zero query heads up to a multiple of P; they use the last kv head.
+HeadSplit split_with_dummy_heads(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
+                                 int64_t num_tokens, int head_waves);
+
+/// Query heads on a line that is cut in P (times waves) equal parts of causal cost; a cut inside a
+/// head splits its queries, and each part gets the keys that its queries see. Any P, N, M.
+HeadSplit split_by_cost(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
+                        const Packing& packing, int head_waves);
+
+/// Pairs of a query and a key it sees, of all query heads of a rank's pieces.
+double attended_pairs(const RankShare& share, const Packing& packing);
+
+}  // namespace longspan
