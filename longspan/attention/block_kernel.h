@@ -22,6 +22,10 @@ struct Block {
 /// One causal block for each document.
 std::vector<Block> causal_blocks(const Packing& packing);
 
+/// The same attention in blocks whose last query, where causal, sees exactly the last key: what
+/// kernels that align at the bottom right ask for. Queries are split, never shared.
+std::vector<Block> aligned_at_end(const std::vector<Block>& blocks);
+
 /// out_TNH in the dtype of q; lse_NT in fp32 (fp64 when q is). Queries in no block have out 0 and
 /// lse -inf.
 struct AttentionResult {

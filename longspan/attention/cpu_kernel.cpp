@@ -2,7 +2,8 @@
 // H: head dim.
 //
 // fp32 goes to the flash attention of this folder; fp64, bf16 and head dims that it does not take
-// go to ATen's.
+// go to ATen's, whose causal mask is aligned at the top left: a block with an offset becomes one
+// over the keys that all of its queries see and one that is aligned.
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -12,6 +13,7 @@
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/attention/flash/flash_attention.h"
+#include "longspan/attention/merge.h"
 
 namespace longspan {
 namespace {
@@ -57,11 +59,55 @@ struct HeadLayout {
   }
 };
 
+// Blocks without an offset, each query in at most one block of a list.
+struct AlignedBlocks {
+  std::vector<Block> first, second;
+};
+
+AlignedBlocks align(const std::vector<Block>& blocks) {
+  AlignedBlocks aligned;
+  for (const Block& b : blocks) {
+    if (!b.causal || b.offset == 0) {
+      aligned.first.push_back(b);
+      continue;
+    }
+    const int64_t seen_by_all = std::min(b.offset, b.k_length);
+    aligned.first.push_back({b.q_begin, b.q_length, b.k_begin, seen_by_all, false});
+    if (seen_by_all < b.k_length) {
+      aligned.second.push_back(
+          {b.q_begin, b.q_length, b.k_begin + seen_by_all, b.k_length - seen_by_all, true});
+    }
+  }
+  return aligned;
+}
+
 class CpuKernel : public BlockKernel {
  public:
   AttentionResult forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const std::vector<Block>& blocks) const override {
     if (flash::supports(q)) return flash::forward(q, k, v, blocks);
+    const AlignedBlocks aligned = align(blocks);
+    AttentionResult result = forward_aligned(q, k, v, aligned.first);
+    if (!aligned.second.empty()) {
+      result.out_TNH = result.out_TNH.to(result.lse_NT.scalar_type());
+      merge_(result, forward_aligned(q, k, v, aligned.second));
+      result.out_TNH = result.out_TNH.to(q.scalar_type());
+    }
+    return result;
+  }
+
+  AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse_NT,
+                              const std::vector<Block>& blocks) const override {
+    if (flash::supports(q)) return flash::backward(dout, q, k, v, out, lse_NT, blocks);
+    AlignedBlocks aligned = align(blocks);
+    aligned.first.insert(aligned.first.end(), aligned.second.begin(), aligned.second.end());
+    return backward_aligned(dout, q, k, v, out, lse_NT, aligned.first);
+  }
+
+ private:
+  static AttentionResult forward_aligned(const at::Tensor& q, const at::Tensor& k,
+                                         const at::Tensor& v, const std::vector<Block>& blocks) {
     const at::Tensor q_TNH = dense_heads(q), k_SMH = dense_heads(k), v_SMH = dense_heads(v);
     const int64_t T = q_TNH.size(0), N = q_TNH.size(1), H = q_TNH.size(2);
     const HeadLayout layout{N, k_SMH.size(1)};
@@ -99,10 +145,10 @@ class CpuKernel : public BlockKernel {
     return result;
   }
 
-  AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
-                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse_NT,
-                              const std::vector<Block>& blocks) const override {
-    if (flash::supports(q)) return flash::backward(dout, q, k, v, out, lse_NT, blocks);
+  static AttentionGradients backward_aligned(const at::Tensor& dout, const at::Tensor& q,
+                                             const at::Tensor& k, const at::Tensor& v,
+                                             const at::Tensor& out, const at::Tensor& lse_NT,
+                                             const std::vector<Block>& blocks) {
     // ATen adds up gradients in the dtype of q, one term for each 256 queries or 512 keys: in bf16
     // the error would grow with the length of the row.
     const at::ScalarType accumulate = at::toOpMathType(q.scalar_type());
@@ -137,7 +183,7 @@ class CpuKernel : public BlockKernel {
       if (whole) {
         gradients = {block_dq.reshape({T, N, H}), layout.from_keys(dk), layout.from_keys(dv)};
       } else {
-        gradients.dq_TNH.narrow(0, block.q_begin, block.q_length).view_as(block_dq).copy_(block_dq);
+        gradients.dq_TNH.narrow(0, block.q_begin, block.q_length).view_as(block_dq).add_(block_dq);
         gradients.dk_SMH.narrow(0, block.k_begin, block.k_length).add_(layout.from_keys(dk));
         gradients.dv_SMH.narrow(0, block.k_begin, block.k_length).add_(layout.from_keys(dv));
       }
@@ -151,16 +197,6 @@ class CpuKernel : public BlockKernel {
 const BlockKernel& cpu_block_kernel() {
   static const CpuKernel kernel;
   return kernel;
-}
-
-std::vector<Block> causal_blocks(const Packing& packing) {
-  std::vector<Block> blocks;
-  blocks.reserve(packing.num_documents());
-  for (int64_t document = 0; document < packing.num_documents(); ++document) {
-    blocks.push_back({packing.begin(document), packing.length(document), packing.begin(document),
-                      packing.length(document), true});
-  }
-  return blocks;
 }
 
 }  // namespace longspan

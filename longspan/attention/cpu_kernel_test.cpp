@@ -32,7 +32,7 @@ Plain plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor
     at::Tensor all = at::ones({b.q_length, b.k_length}, at::kBool);
     seen.narrow(0, b.q_begin, b.q_length)
         .narrow(1, b.k_begin, b.k_length)
-        .copy_(b.causal ? all.tril() : all);
+        .copy_(b.causal ? all.tril(b.offset) : all);
   }
   const int64_t group = q.size(1) / k.size(1);
   const at::Tensor keys = k.repeat_interleave(group, 1).permute({1, 2, 0});
@@ -53,6 +53,8 @@ TEST_CASE("cpu kernel: blocks, groupings and strides against a plain softmax, fp
       {{0, 10, 0, 30, true}},                      // fewer queries than keys
       {{20, 20, 0, 50, false}},                    // queries without a block
       {{0, 20, 0, 25, false}, {20, 20, 10, 40, false}, {0, 0, 0, 5, false}},  // keys shared
+      {{0, 40, 0, 50, true, 10}},                                             // an offset
+      {{0, 9, 0, 30, true, 40}, {9, 30, 5, 40, true, 3}},  // beyond the keys; keys shared
   };
   for (const auto& [N, M] : {std::pair{4, 4}, {6, 2}, {5, 1}}) {
     // Slices of one fused projection: rows are N + 2 M heads apart.

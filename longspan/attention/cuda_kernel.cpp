@@ -60,10 +60,8 @@ std::vector<Call> calls_of(const std::vector<Block>& blocks, int64_t T, int64_t 
   std::vector<Call> calls;
   for (bool causal : {true, false}) {
     std::vector<std::pair<int64_t, int64_t>> queries, keys;
-    for (const Block& block : blocks) {
+    for (const Block& block : aligned_at_end(blocks)) {
       if (block.causal != causal || block.q_length == 0 || block.k_length == 0) continue;
-      TORCH_CHECK(!causal || block.q_length == block.k_length,
-                  "a causal block is square: this kernel aligns at the bottom right");
       queries.emplace_back(block.q_begin, block.q_length);
       keys.emplace_back(block.k_begin, block.k_length);
     }

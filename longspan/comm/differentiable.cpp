@@ -26,13 +26,26 @@ struct AllToAll : torch::autograd::Function<AllToAll> {
   }
 };
 
-struct SumState : torch::CustomClassHolder {
+struct GroupState : torch::CustomClassHolder {
   Group group;
+};
+
+struct AllGather : torch::autograd::Function<AllGather> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
+                            c10::intrusive_ptr<GroupState> state) {
+    ctx->saved_data["state"] = c10::IValue::make_capsule(state);
+    return state->group.all_gather(x).wait();
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    auto state =
+        c10::static_intrusive_pointer_cast<GroupState>(ctx->saved_data["state"].toCapsule());
+    return {state->group.reduce_scatter(gradients[0]).wait(), {}};
+  }
 };
 
 struct SumOver : torch::autograd::Function<SumOver> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
-                            c10::intrusive_ptr<SumState> state) {
+                            c10::intrusive_ptr<GroupState> state) {
     at::Tensor sum = x.clone();
     state->group.sum_(sum);
     return sum;
@@ -54,9 +67,16 @@ at::Tensor all_to_all(const at::Tensor& x, const Group& group, std::vector<int64
   return AllToAll::apply(x, state);
 }
 
+at::Tensor all_gather(const at::Tensor& x, const Group& group) {
+  if (group.size() == 1) return x;
+  auto state = c10::make_intrusive<GroupState>();
+  state->group = group;
+  return AllGather::apply(x, state);
+}
+
 at::Tensor sum_over(const at::Tensor& x, const Group& group) {
   if (group.size() == 1) return x;
-  auto state = c10::make_intrusive<SumState>();
+  auto state = c10::make_intrusive<GroupState>();
   state->group = group;
   return SumOver::apply(x, state);
 }

@@ -12,6 +12,10 @@ namespace longspan {
 at::Tensor all_to_all(const at::Tensor& x, const Group& group, std::vector<int64_t> send_rows = {},
                       std::vector<int64_t> recv_rows = {});
 
+/// Everyone's x (equal shapes) along dim 0; the backward sums everyone's gradients of this rank's
+/// x.
+at::Tensor all_gather(const at::Tensor& x, const Group& group);
+
 /// Sum over ranks whose backward is the identity: with y = sum_r x_r, every rank's d loss / d x_r
 /// is d loss / d y (the Plug & Play SP paper, algorithm 2, in the form where parameter gradients
 /// are summed).

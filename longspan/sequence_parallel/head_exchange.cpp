@@ -1,153 +1,305 @@
 #include "longspan/sequence_parallel/head_exchange.h"
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
 
 namespace longspan {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using Ranges = std::vector<HeadRange>;
 
-struct ExchangeState : torch::CustomClassHolder {
-  Group group;
-  std::vector<Ranges> ranges;
-  std::vector<int64_t> num_heads;
-};
-
-// For each rank its heads of all our tokens, one behind the other; what arrives is [T, n, H] as it
-// lies, without another copy.
-Pending start_to_heads(const at::Tensor& x_tNH, const Ranges& ranges, const Group& group) {
-  const int64_t t = x_tNH.size(0), H = x_tNH.size(2);
-  std::vector<at::Tensor> parts;
-  std::vector<int64_t> send_rows;
-  for (const HeadRange& range : ranges) {
-    parts.push_back(x_tNH.narrow(1, range.begin, range.count).reshape({-1, H}));
-    send_rows.push_back(t * range.count);
-  }
-  std::vector<int64_t> recv_rows(group.size(), t * ranges[group.rank()].count);
-  return group.all_to_all(at::cat(parts), send_rows, recv_rows);
+// The part of a block that lies in tokens [begin, begin + count).
+HeadBlock cut(const HeadBlock& block, int64_t begin, int64_t count) {
+  const int64_t from = std::max(block.token_begin, begin);
+  const int64_t to = std::min(block.token_begin + block.num_tokens, begin + count);
+  return {block.head_begin, block.num_heads, from, std::max<int64_t>(0, to - from)};
 }
 
-// The tokens of each rank lie together in x; what arrives is a [t, n, H] of each rank's heads.
-Pending start_to_tokens(const at::Tensor& x_TnH, const Ranges& ranges, const Group& group) {
-  const int64_t t = x_TnH.size(0) / group.size(), n = x_TnH.size(1), H = x_TnH.size(2);
-  std::vector<int64_t> send_rows(group.size(), t * n), recv_rows;
-  for (const HeadRange& range : ranges) recv_rows.push_back(t * range.count);
-  return group.all_to_all(x_TnH.reshape({-1, H}), send_rows, recv_rows);
+int64_t size_of(const HeadBlock& block) { return block.num_heads * block.num_tokens; }
+
+// How many heads of tokens of these blocks each rank's tokens have.
+std::vector<int64_t> rows_by_owner(const std::vector<HeadBlock>& blocks, int num_ranks, int64_t t) {
+  std::vector<int64_t> rows(num_ranks, 0);
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    for (const HeadBlock& block : blocks) rows[rank] += size_of(cut(block, rank * t, t));
+  }
+  return rows;
 }
 
-at::Tensor sum_to_tokens(const at::Tensor& received, const Ranges& ranges, int64_t num_heads) {
-  int64_t num_received = 0;
-  for (const HeadRange& range : ranges) num_received += range.count;
-  const int64_t t = received.size(0) / num_received, H = received.size(1);
-  const bool once = num_received == num_heads;
-  const at::ScalarType dtype = received.scalar_type();
-  at::Tensor x_tNH =
-      once ? at::empty({t, num_heads, H}, received.options())
-           : at::zeros({t, num_heads, H},
-                       received.options().dtype(dtype == at::kBFloat16 ? at::kFloat : dtype));
-  int64_t row = 0;
-  for (const HeadRange& range : ranges) {
-    const at::Tensor part = received.narrow(0, row, t * range.count).view({t, range.count, H});
-    at::Tensor place = x_tNH.narrow(1, range.begin, range.count);
-    once ? place.copy_(part) : place.add_(part);
-    row += t * range.count;
+// How many heads of tokens of `rank` each rank works with.
+std::vector<int64_t> rows_by_worker(const BlocksByRank& by_rank, int rank, int64_t t) {
+  std::vector<int64_t> rows;
+  for (const auto& blocks : by_rank) {
+    rows.push_back(rows_by_owner(blocks, static_cast<int>(by_rank.size()), t)[rank]);
   }
-  return x_tNH.to(dtype);
+  return rows;
 }
 
-struct TokensToHeads : torch::autograd::Function<TokensToHeads> {
-  static variable_list forward(AutogradContext* ctx, at::TensorList tensors,
-                               c10::intrusive_ptr<ExchangeState> state) {
-    ctx->saved_data["state"] = c10::IValue::make_capsule(state);
-    std::vector<Pending> pending;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      pending.push_back(start_to_heads(tensors[i], state->ranges[i], state->group));
-    }
-    variable_list outputs;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      outputs.push_back(pending[i].wait().view(
-          {-1, state->ranges[i][state->group.rank()].count, tensors[i].size(2)}));
-    }
-    return outputs;
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    auto state =
-        c10::static_intrusive_pointer_cast<ExchangeState>(ctx->saved_data["state"].toCapsule());
-    std::vector<Pending> pending;
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      pending.push_back(start_to_tokens(gradients[i], state->ranges[i], state->group));
-    }
-    variable_list results;
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      results.push_back(sum_to_tokens(pending[i].wait(), state->ranges[i], state->num_heads[i]));
-    }
-    results.emplace_back();
-    return results;
-  }
-};
-
-struct HeadsToTokens : torch::autograd::Function<HeadsToTokens> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_TnH,
-                            c10::intrusive_ptr<ExchangeState> state) {
-    ctx->saved_data["state"] = c10::IValue::make_capsule(state);
-    return sum_to_tokens(start_to_tokens(x_TnH, state->ranges[0], state->group).wait(),
-                         state->ranges[0], state->num_heads[0]);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    auto state =
-        c10::static_intrusive_pointer_cast<ExchangeState>(ctx->saved_data["state"].toCapsule());
-    at::Tensor received = start_to_heads(gradients[0], state->ranges[0], state->group).wait();
-    return {received.view({-1, state->ranges[0][state->group.rank()].count, gradients[0].size(2)}),
-            {}};
-  }
-};
+at::Tensor concatenated(const std::vector<at::Tensor>& parts) {
+  return parts.size() == 1 ? parts[0].contiguous() : at::cat(parts);
+}
 
 }  // namespace
 
-HeadSplit::HeadSplit(int num_ranks, int64_t num_heads, int64_t num_kv_heads)
-    : group_size(num_heads / num_kv_heads) {
-  TORCH_CHECK(num_heads % num_ranks == 0 && num_heads % num_kv_heads == 0, "cannot split ",
-              num_heads, "/", num_kv_heads, " heads over ", num_ranks, " ranks");
-  const int64_t n = num_heads / num_ranks;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    query.push_back({rank * n, n});
-    const int64_t first = rank * n / group_size, last = ((rank + 1) * n - 1) / group_size;
-    kv.push_back({first, last - first + 1});
+BlocksInFlight::BlocksInFlight(Pending rows, std::vector<HeadBlock> blocks, int64_t tokens_per_rank)
+    : rows_(std::move(rows)), blocks_(std::move(blocks)), tokens_per_rank_(tokens_per_rank) {}
+
+std::vector<at::Tensor> BlocksInFlight::wait() {
+  const at::Tensor rows = rows_.wait();
+  const int64_t H = rows.size(1);
+  // One block lies as it should: the owners of its tokens come in order.
+  if (blocks_.size() == 1) return {rows.view({-1, blocks_[0].num_heads, H})};
+  std::vector<std::vector<at::Tensor>> parts(blocks_.size());
+  int64_t at = 0;
+  for (int64_t first = 0; at < rows.size(0); first += tokens_per_rank_) {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      const int64_t size = size_of(cut(blocks_[i], first, tokens_per_rank_));
+      if (size > 0) parts[i].push_back(rows.narrow(0, at, size));
+      at += size;
+    }
+  }
+  std::vector<at::Tensor> blocks;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const at::Tensor block = parts[i].empty() ? rows.narrow(0, 0, 0) : concatenated(parts[i]);
+    blocks.push_back(block.view({blocks_[i].num_tokens, blocks_[i].num_heads, H}));
+  }
+  return blocks;
+}
+
+TokensInFlight::TokensInFlight(Pending rows, const BlocksByRank& by_rank, int rank,
+                               int64_t tokens_per_rank)
+    : rows_(std::move(rows)), first_token_(rank * tokens_per_rank) {
+  for (const auto& blocks : by_rank) {
+    for (const HeadBlock& block : blocks) {
+      arriving_.push_back(cut(block, first_token_, tokens_per_rank));
+    }
   }
 }
 
-std::vector<int64_t> HeadSplit::kv_place(int rank) const {
-  std::vector<int64_t> places;
-  for (int64_t i = 0; i < query[rank].count; ++i) {
-    places.push_back((query[rank].begin + i) / group_size - kv[rank].begin);
+int64_t TokensInFlight::num_arriving() const {
+  int64_t count = 0;
+  for (const HeadBlock& block : arriving_) count += size_of(block);
+  return count;
+}
+
+void TokensInFlight::wait_into(at::Tensor& x_tNH, bool add) {
+  const at::Tensor rows = rows_.wait();
+  int64_t at = 0;
+  for (const HeadBlock& block : arriving_) {
+    const int64_t size = size_of(block);
+    if (size == 0) continue;
+    const at::Tensor part = rows.narrow(0, at, size).view({block.num_tokens, block.num_heads, -1});
+    at::Tensor place = x_tNH.narrow(0, block.token_begin - first_token_, block.num_tokens)
+                           .narrow(1, block.head_begin, block.num_heads);
+    add ? place.add_(part) : place.copy_(part);
+    at += size;
   }
-  return places;
 }
 
-std::vector<at::Tensor> tokens_to_heads(const std::vector<at::Tensor>& tensors,
-                                        const std::vector<std::vector<HeadRange>>& ranges,
-                                        const Group& group) {
-  if (group.size() == 1) return tensors;
-  auto state = c10::make_intrusive<ExchangeState>();
-  state->group = group;
-  state->ranges = ranges;
-  for (const at::Tensor& tensor : tensors) state->num_heads.push_back(tensor.size(1));
-  return TokensToHeads::apply(at::TensorList(tensors), state);
+BlocksInFlight start_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_rank,
+                              const Group& group) {
+  const int64_t t = x_tNH.size(0), H = x_tNH.size(2), first = group.rank() * t;
+  std::vector<at::Tensor> parts;
+  for (const auto& blocks : by_rank) {
+    for (const HeadBlock& block : blocks) {
+      const HeadBlock own = cut(block, first, t);
+      if (size_of(own) == 0) continue;
+      parts.push_back(x_tNH.narrow(0, own.token_begin - first, own.num_tokens)
+                          .narrow(1, own.head_begin, own.num_heads)
+                          .reshape({-1, H}));
+    }
+  }
+  const auto& mine = by_rank[group.rank()];
+  const at::Tensor rows = parts.empty() ? at::empty({0, H}, x_tNH.options()) : concatenated(parts);
+  return {group.all_to_all(rows, rows_by_worker(by_rank, group.rank(), t),
+                           rows_by_owner(mine, group.size(), t)),
+          mine, t};
 }
 
-at::Tensor heads_to_tokens(const at::Tensor& x_TnH, const std::vector<HeadRange>& ranges,
-                           const Group& group) {
-  if (group.size() == 1) return x_TnH;
+TokensInFlight start_to_tokens(const std::vector<at::Tensor>& blocks, const BlocksByRank& by_rank,
+                               const Group& group, int64_t tokens_per_rank) {
+  const auto& mine = by_rank[group.rank()];
+  const int64_t t = tokens_per_rank, H = blocks.at(0).size(2);
+  std::vector<at::Tensor> parts;
+  if (mine.size() == 1) {
+    parts.push_back(blocks[0].reshape({-1, H}));
+  } else {
+    for (int rank = 0; rank < group.size(); ++rank) {
+      for (size_t i = 0; i < mine.size(); ++i) {
+        const HeadBlock theirs = cut(mine[i], rank * t, t);
+        if (size_of(theirs) == 0) continue;
+        parts.push_back(blocks[i]
+                            .narrow(0, theirs.token_begin - mine[i].token_begin, theirs.num_tokens)
+                            .reshape({-1, H}));
+      }
+    }
+  }
+  const at::Tensor rows =
+      parts.empty() ? at::empty({0, H}, blocks[0].options()) : concatenated(parts);
+  return {group.all_to_all(rows, rows_by_owner(mine, group.size(), t),
+                           rows_by_worker(by_rank, group.rank(), t)),
+          by_rank, group.rank(), t};
+}
+
+namespace {
+
+struct ExchangeState : torch::CustomClassHolder {
+  Group group;
+  BlocksByRank by_rank;
+  int64_t tokens_per_rank = 0, num_heads = 0, head_dim = 0;
+  at::TensorOptions options;
+  std::optional<BlocksInFlight> to_heads;
+  std::optional<TokensInFlight> to_tokens;
+
+  at::Tensor token() const { return at::zeros({1}, options); }
+
+  // Where several ranks worked with a head of a token, their sum, in fp32 for bf16.
+  at::Tensor received_tokens() {
+    const bool once = to_tokens->num_arriving() == tokens_per_rank * num_heads;
+    const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
+    const std::array<int64_t, 3> shape{tokens_per_rank, num_heads, head_dim};
+    at::Tensor x_tNH =
+        once ? at::empty(shape, options) : at::zeros(shape, options.dtype(at::toOpMathType(dtype)));
+    to_tokens->wait_into(x_tNH, /*add=*/!once);
+    to_tokens.reset();
+    return x_tNH.to(dtype);
+  }
+
+  std::vector<at::Tensor> received_blocks() {
+    std::vector<at::Tensor> blocks = to_heads->wait();
+    to_heads.reset();
+    return blocks;
+  }
+};
+
+using StatePointer = c10::intrusive_ptr<ExchangeState>;
+
+void keep(AutogradContext* ctx, const StatePointer& state) {
+  ctx->saved_data["state"] = c10::IValue::make_capsule(state);
+}
+
+StatePointer kept(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<ExchangeState>(ctx->saved_data["state"].toCapsule());
+}
+
+// A gradient that nothing reached is zero; the exchange needs it all the same.
+std::vector<at::Tensor> defined(const variable_list& gradients, const ExchangeState& state) {
+  std::vector<at::Tensor> blocks;
+  const auto& mine = state.by_rank[state.group.rank()];
+  for (size_t i = 0; i < mine.size(); ++i) {
+    blocks.push_back(
+        gradients[i].defined()
+            ? gradients[i]
+            : at::zeros({mine[i].num_tokens, mine[i].num_heads, state.head_dim}, state.options));
+  }
+  return blocks;
+}
+
+struct StartToHeads : torch::autograd::Function<StartToHeads> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_tNH, StatePointer state) {
+    keep(ctx, state);
+    state->to_heads = start_to_heads(x_tNH, state->by_rank, state->group);
+    return state->token();
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list) {
+    return {kept(ctx)->received_tokens(), {}};
+  }
+};
+
+struct FinishToHeads : torch::autograd::Function<FinishToHeads> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor&, StatePointer state) {
+    keep(ctx, state);
+    return state->received_blocks();
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const StatePointer state = kept(ctx);
+    state->to_tokens = start_to_tokens(defined(gradients, *state), state->by_rank, state->group,
+                                       state->tokens_per_rank);
+    return {state->token(), {}};
+  }
+};
+
+struct StartToTokens : torch::autograd::Function<StartToTokens> {
+  static at::Tensor forward(AutogradContext* ctx, at::TensorList blocks, StatePointer state) {
+    keep(ctx, state);
+    state->to_tokens =
+        start_to_tokens(blocks.vec(), state->by_rank, state->group, state->tokens_per_rank);
+    return state->token();
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list) {
+    variable_list gradients = kept(ctx)->received_blocks();
+    gradients.emplace_back();
+    return gradients;
+  }
+};
+
+struct FinishToTokens : torch::autograd::Function<FinishToTokens> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor&, StatePointer state) {
+    keep(ctx, state);
+    return state->received_tokens();
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const StatePointer state = kept(ctx);
+    state->to_heads = start_to_heads(gradients[0], state->by_rank, state->group);
+    return {state->token(), {}};
+  }
+};
+
+StatePointer make_state(const at::Tensor& like, const BlocksByRank& by_rank, const Group& group,
+                        int64_t tokens_per_rank, int64_t num_heads) {
   auto state = c10::make_intrusive<ExchangeState>();
   state->group = group;
-  state->ranges = {ranges};
-  state->num_heads = {ranges.back().begin + ranges.back().count};
-  return HeadsToTokens::apply(x_TnH, state);
+  state->by_rank = by_rank;
+  state->tokens_per_rank = tokens_per_rank;
+  state->num_heads = num_heads;
+  state->head_dim = like.size(2);
+  state->options = like.options().requires_grad(false);
+  return state;
+}
+
+StartedExchange started(at::Tensor token, const StatePointer& state) {
+  return {std::move(token), std::make_shared<StatePointer>(state)};
+}
+
+const StatePointer& state_of(const StartedExchange& exchange) {
+  return *static_cast<StatePointer*>(exchange.state.get());
+}
+
+}  // namespace
+
+StartedExchange start_tokens_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_rank,
+                                      const Group& group) {
+  const StatePointer state = make_state(x_tNH, by_rank, group, x_tNH.size(0), x_tNH.size(1));
+  return started(StartToHeads::apply(x_tNH, state), state);
+}
+
+std::vector<at::Tensor> finish_tokens_to_heads(const StartedExchange& exchange) {
+  return FinishToHeads::apply(exchange.token, state_of(exchange));
+}
+
+StartedExchange start_heads_to_tokens(const std::vector<at::Tensor>& blocks,
+                                      const BlocksByRank& by_rank, const Group& group,
+                                      int64_t tokens_per_rank) {
+  int64_t first_head = INT64_MAX, end_head = 0;
+  for (const auto& of_rank : by_rank) {
+    for (const HeadBlock& block : of_rank) {
+      first_head = std::min(first_head, block.head_begin);
+      end_head = std::max(end_head, block.head_begin + block.num_heads);
+    }
+  }
+  TORCH_CHECK(first_head == 0, "an exchange back to tokens starts at head 0");
+  const StatePointer state = make_state(blocks[0], by_rank, group, tokens_per_rank, end_head);
+  return started(StartToTokens::apply(at::TensorList(blocks), state), state);
+}
+
+at::Tensor finish_heads_to_tokens(const StartedExchange& exchange) {
+  return FinishToTokens::apply(exchange.token, state_of(exchange));
 }
 
 }  // namespace longspan

@@ -1,43 +1,71 @@
-// Tokens for heads, and back: the outer half of every method.
-// t: this rank's tokens, T = P t: tokens of the group, N: heads in all, n: heads here, H: head dim.
+// Tokens for heads, and back: the outer half of every Ulysses kind.
+// t: this rank's tokens, T = P t: tokens of the group, N: heads in all, n: heads of a block, H:
+// head dim, S: tokens of a block.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "longspan/comm/group.h"
+#include "longspan/plan/head_split.h"
 
 namespace longspan {
 
-/// Consecutive heads.
-struct HeadRange {
-  int64_t begin, count;
+/// Which (heads, tokens) each rank works with. A rank's own tokens are [rank t, (rank + 1) t).
+using BlocksByRank = std::vector<std::vector<HeadBlock>>;
+
+/// The blocks of one rank while they are on their way; wait() once -> one [S, n, H] a block.
+class BlocksInFlight {
+ public:
+  BlocksInFlight(Pending rows, std::vector<HeadBlock> blocks, int64_t tokens_per_rank);
+  std::vector<at::Tensor> wait();
+
+ private:
+  Pending rows_;
+  std::vector<HeadBlock> blocks_;
+  int64_t tokens_per_rank_;
 };
 
-/// Who computes which heads. Query heads are split evenly; a kv head belongs to every rank that has
-/// a query head of its group (so ranges may overlap where kv heads are fewer than ranks, and differ
-/// in length).
-struct HeadSplit {
-  std::vector<HeadRange> query;  // by rank
-  std::vector<HeadRange> kv;     // by rank
-  /// For each query head of `rank` the place of its kv head in kv[rank].
-  std::vector<int64_t> kv_place(int rank) const;
-  int64_t group_size;  // query heads of a kv head
+/// A rank's own tokens while they return from those who had them.
+class TokensInFlight {
+ public:
+  TokensInFlight(Pending rows, const BlocksByRank& by_rank, int rank, int64_t tokens_per_rank);
+  /// Writes what arrives to its place in x_tNH; with `add` sums it there. Once.
+  void wait_into(at::Tensor& x_tNH, bool add);
+  /// Heads of tokens that arrive, counted as often as they do.
+  int64_t num_arriving() const;
 
-  HeadSplit(int num_ranks, int64_t num_heads, int64_t num_kv_heads);
+ private:
+  Pending rows_;
+  std::vector<HeadBlock> arriving_;  // cut to this rank's tokens, in the order of arrival
+  int64_t first_token_;
 };
 
-/// Each x_tNH, cut by its own ranges -> [T, heads of this rank, H]. Differentiable: the gradients
-/// of a head that went to several ranks are summed (in fp32 for bf16). All tensors are in flight
-/// together.
-std::vector<at::Tensor> tokens_to_heads(const std::vector<at::Tensor>& tensors,
-                                        const std::vector<std::vector<HeadRange>>& ranges,
-                                        const Group& group);
+BlocksInFlight start_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_rank,
+                              const Group& group);
+/// `blocks` are this rank's, [S, n, H] each.
+TokensInFlight start_to_tokens(const std::vector<at::Tensor>& blocks, const BlocksByRank& by_rank,
+                               const Group& group, int64_t tokens_per_rank);
 
-/// x_TnH -> [t, N, H]; ranges cover the N heads once. Differentiable.
-at::Tensor heads_to_tokens(const at::Tensor& x_TnH, const std::vector<HeadRange>& ranges,
-                           const Group& group);
+/// The differentiable form in two steps: between start and finish other work may run, in the
+/// backward too, where finish starts the way back and start awaits it. Gradients of what went to
+/// several ranks are summed (in fp32 for bf16). Every rank has at least one block, so that all take
+/// part in the backward.
+struct StartedExchange {
+  at::Tensor token;  // carries the graph
+  std::shared_ptr<void> state;
+};
+StartedExchange start_tokens_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_rank,
+                                      const Group& group);
+std::vector<at::Tensor> finish_tokens_to_heads(const StartedExchange& started);
+
+/// Blocks cover each head of each token once.
+StartedExchange start_heads_to_tokens(const std::vector<at::Tensor>& blocks,
+                                      const BlocksByRank& by_rank, const Group& group,
+                                      int64_t tokens_per_rank);
+at::Tensor finish_heads_to_tokens(const StartedExchange& started);
 
 }  // namespace longspan

@@ -1,9 +1,7 @@
 // T: tokens of the row, N: query heads, M: kv heads, H: head dim.
-#include <numeric>
-
 #include "longspan/attention/leaf_attention.h"
-#include "longspan/sequence_parallel/padding.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/sequence_parallel/share_of.h"
 
 namespace longspan {
 namespace {
@@ -18,11 +16,7 @@ class Local : public SequenceParallel {
   }
 
   TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    TokenOrder order;
-    order.packing = pad_tail(packing, multiple);
-    order.index.assign(order.packing.num_tokens(), -1);
-    std::iota(order.index.begin(), order.index.begin() + packing.num_tokens(), int64_t{0});
-    return order;
+    return consecutive_order(packing, multiple, Group());
   }
 
  private:

@@ -59,9 +59,9 @@ std::vector<Task> key_tiles(const std::vector<Block>& blocks) {
   for (const Block& block : blocks) {
     if (block.q_length == 0) continue;
     for (int64_t key = 0; key < block.k_length; key += kKeyTile) {
-      if (block.causal && key >= block.q_length) break;  // no query sees these keys
+      if (block.causal && key >= block.q_length + block.offset) break;  // no query sees these keys
       tasks.push_back({0, block.q_begin, block.q_length, block.k_begin + key,
-                       std::min(kKeyTile, block.k_length - key), -key, block.causal});
+                       std::min(kKeyTile, block.k_length - key), block.offset - key, block.causal});
     }
   }
   return tasks;
@@ -123,7 +123,7 @@ AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at
     for (int64_t query = 0; query < block.q_length; query += kQueryTile)
       for (int64_t head = 0; head < M; ++head)
         tasks.push_back({head, block.q_begin + query, std::min(kQueryTile, block.q_length - query),
-                         block.k_begin, block.k_length, query, block.causal});
+                         block.k_begin, block.k_length, query + block.offset, block.causal});
   }
   if (covered < T) {  // queries in no block
     result.out_TNH.zero_();

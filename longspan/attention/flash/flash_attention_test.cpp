@@ -23,7 +23,7 @@ Reference reference(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::
   at::Tensor seen = at::zeros({T, S}, at::kBool);
   for (const Block& b : blocks) {
     at::Tensor part = at::ones({b.q_length, b.k_length}, at::kBool);
-    if (b.causal) part = part.tril();
+    if (b.causal) part = part.tril(b.offset);
     seen.narrow(0, b.q_begin, b.q_length).narrow(1, b.k_begin, b.k_length).copy_(part);
   }
   const at::Tensor q = q_TNH.to(at::kDouble).transpose(0, 1);
@@ -112,6 +112,14 @@ TEST_CASE("flash attention equals plain fp64 attention for every instruction set
        {{0, 40, 0, 64, false}, {50, 50, 0, 50, true}}},
       {"more queries than keys, causal", 260, 100, 2, 2, 16, {{0, 260, 0, 100, true}}},
       {"more keys than queries, causal", 100, 260, 2, 2, 16, {{0, 100, 0, 260, true}}},
+      {"the later queries", 150, 400, 4, 2, 32, {{0, 150, 0, 400, true, 250}}},
+      {"an offset beyond the keys, another not",
+       220,
+       200,
+       2,
+       1,
+       16,
+       {{0, 50, 0, 90, true, 100}, {50, 170, 90, 110, true, 7}}},
   };
   for (const Tiles* tiles : {portable_tiles(), &best_tiles(), avx2_tiles()}) {
     if (tiles == nullptr || (tiles == avx2_tiles() && &best_tiles() == portable_tiles())) continue;

@@ -1,0 +1,31 @@
+#include "longspan/attention/merge.h"
+
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+
+#include <limits>
+
+namespace longspan {
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+void merge_(AttentionResult& total, const AttentionResult& part) {
+  // -inf - -inf is NaN: a query that has seen nothing yet takes nothing from a part that saw
+  // nothing.
+  const at::Tensor weight_NT =
+      at::sigmoid(part.lse_NT - total.lse_NT).masked_fill_(part.lse_NT == kMinusInfinity, 0.0);
+  total.out_TNH.lerp_(part.out_TNH.to(total.out_TNH.scalar_type()),
+                      weight_NT.transpose(0, 1).unsqueeze(-1));
+  total.lse_NT = at::logaddexp(total.lse_NT, part.lse_NT);
+}
+
+AttentionResult no_keys_seen(const at::Tensor& q_TNH) {
+  const auto options = q_TNH.options().dtype(at::toOpMathType(q_TNH.scalar_type()));
+  return {at::zeros(q_TNH.sizes(), options),
+          at::full({q_TNH.size(1), q_TNH.size(0)}, kMinusInfinity, options)};
+}
+
+}  // namespace longspan

@@ -1,0 +1,53 @@
+// Dummy-Head Ulysses (Plug & Play Sequence Parallelism, section 3): zero query heads are added up
+// to a multiple of P, so that any number of heads can be exchanged, and dropped after. t: this
+// rank's tokens, N: query heads, N': padded, M: kv heads, H: head dim.
+//
+// The added heads use the last kv head: queries of zero attend, as the method has it, but no kv
+// head is added or repeated. Sent as by Ulysses with N' query heads.
+#include <ATen/ATen.h>
+
+#include "longspan/sequence_parallel/exchanged_attention.h"
+#include "longspan/sequence_parallel/padding.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/sequence_parallel/share_of.h"
+
+namespace longspan {
+namespace {
+
+class DummyHeadUlysses : public SequenceParallel {
+ public:
+  DummyHeadUlysses(Group group, const BlockKernel& kernel, int head_waves)
+      : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
+
+  at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
+                    const Packing& packing) override {
+    const int64_t t = q_tNH.size(0), N = q_tNH.size(1), H = q_tNH.size(2);
+    const int64_t num_dummies = round_up(N, group_.size()) - N;
+    const HeadSplit split =
+        split_with_dummy_heads(group_.size(), N, k_tMH.size(1), t * group_.size(), head_waves_);
+    const at::Tensor padded =
+        num_dummies == 0 ? q_tNH
+                         : at::cat({q_tNH, at::zeros({t, num_dummies, H}, q_tNH.options())}, 1);
+    const at::Tensor out =
+        attend_exchanged(padded, k_tMH, v_tMH, split, group_, piece_attention(kernel_, packing));
+    return num_dummies == 0 ? out : out.narrow(1, 0, N);
+  }
+
+  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
+    return consecutive_order(packing, multiple, group_);
+  }
+
+ private:
+  Group group_;
+  const BlockKernel& kernel_;
+  int head_waves_;
+};
+
+}  // namespace
+
+std::unique_ptr<SequenceParallel> make_dummy_head_ulysses(Group group, const BlockKernel& kernel,
+                                                          int head_waves) {
+  return std::make_unique<DummyHeadUlysses>(std::move(group), kernel, head_waves);
+}
+
+}  // namespace longspan

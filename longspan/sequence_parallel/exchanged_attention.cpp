@@ -1,0 +1,103 @@
+#include "longspan/sequence_parallel/exchanged_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "longspan/attention/leaf_attention.h"
+#include "longspan/sequence_parallel/head_waves.h"
+
+namespace longspan {
+namespace {
+
+// Each document's queries among the piece's see their document's keys up to their own.
+std::vector<Block> blocks_of(const HeadBlock& query, const HeadBlock& kv_item,
+                             const Packing& packing) {
+  std::vector<Block> blocks;
+  const auto& boundaries = packing.boundaries();
+  const int64_t end = query.token_begin + query.num_tokens;
+  int64_t document = std::upper_bound(boundaries.begin(), boundaries.end(), query.token_begin) -
+                     boundaries.begin() - 1;
+  for (; document < packing.num_documents() && packing.begin(document) < end; ++document) {
+    const int64_t q_begin = std::max(query.token_begin, packing.begin(document));
+    const int64_t q_end = std::min(end, packing.end(document));
+    if (q_begin >= q_end) continue;
+    blocks.push_back({q_begin - query.token_begin, q_end - q_begin,
+                      packing.begin(document) - kv_item.token_begin,
+                      q_end - packing.begin(document), true, q_begin - packing.begin(document)});
+  }
+  return blocks;
+}
+
+BlocksByRank items_by_rank(const HeadSplit& split, int wave, std::vector<int> HeadWave::* which) {
+  BlocksByRank by_rank;
+  for (const RankShare& share : split) {
+    auto& blocks = by_rank.emplace_back();
+    for (int item : share.waves[wave].*which) blocks.push_back(share.kv_items[item]);
+  }
+  return by_rank;
+}
+
+at::Tensor some_heads(const at::Tensor& x, int64_t begin, int64_t count) {
+  return count == x.size(1) ? x : x.narrow(1, begin, count);
+}
+
+}  // namespace
+
+AttendPiece piece_attention(const BlockKernel& kernel, const Packing& packing) {
+  return [&kernel, packing](const AttentionPiece& piece, const HeadBlock& kv_item,
+                            const at::Tensor& q_SnH, const at::Tensor& k_SmH,
+                            const at::Tensor& v_SmH) {
+    return leaf_attention(kernel, q_SnH, k_SmH, v_SmH, blocks_of(piece.query, kv_item, packing));
+  };
+}
+
+std::vector<at::Tensor> attend_pieces(const RankShare& share, const HeadWave& wave,
+                                      const ExchangedHeads& heads, const AttendPiece& attend) {
+  std::vector<at::Tensor> outs;
+  for (size_t i = 0; i < wave.pieces.size(); ++i) {
+    const AttentionPiece& piece = wave.pieces[i];
+    outs.push_back(attend(piece, share.kv_items[piece.kv_item], heads.queries[i],
+                          some_heads(heads.k_items[piece.kv_item], piece.kv_begin, piece.num_kv),
+                          some_heads(heads.v_items[piece.kv_item], piece.kv_begin, piece.num_kv)));
+  }
+  return outs;
+}
+
+BlocksByRank query_blocks(const HeadSplit& split, int wave) {
+  BlocksByRank by_rank;
+  for (const RankShare& share : split) {
+    auto& blocks = by_rank.emplace_back();
+    for (const AttentionPiece& piece : share.waves[wave].pieces) blocks.push_back(piece.query);
+  }
+  return by_rank;
+}
+
+BlocksByRank fetched_blocks(const HeadSplit& split, int wave) {
+  return items_by_rank(split, wave, &HeadWave::fetched);
+}
+
+BlocksByRank released_blocks(const HeadSplit& split, int wave) {
+  return items_by_rank(split, wave, &HeadWave::released);
+}
+
+at::Tensor attend_exchanged(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
+                            const at::Tensor& v_tMH, const HeadSplit& split, const Group& group,
+                            const AttendPiece& attend) {
+  const RankShare& share = split[group.rank()];
+  if (share.waves.size() > 1) {
+    return attend_in_waves(q_tNH, k_tMH, v_tMH, split, group, attend);
+  }
+  const BlocksByRank queries = query_blocks(split, 0), kv = fetched_blocks(split, 0);
+  const auto q = start_tokens_to_heads(q_tNH, queries, group);
+  const auto k = start_tokens_to_heads(k_tMH, kv, group);
+  const auto v = start_tokens_to_heads(v_tMH, kv, group);
+  ExchangedHeads heads;
+  heads.queries = finish_tokens_to_heads(q);
+  heads.k_items = finish_tokens_to_heads(k);
+  heads.v_items = finish_tokens_to_heads(v);
+  return finish_heads_to_tokens(start_heads_to_tokens(
+      attend_pieces(share, share.waves[0], heads, attend), queries, group, q_tNH.size(0)));
+}
+
+}  // namespace longspan

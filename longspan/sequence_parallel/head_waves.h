@@ -1,0 +1,15 @@
+// Ulysses a few heads at a time (UPipe, arXiv 2602.21196): the exchange of the next heads runs
+// under the attention of these, and buffers are those of two waves instead of all heads.
+#pragma once
+
+#include "longspan/sequence_parallel/exchanged_attention.h"
+
+namespace longspan {
+
+/// attend_exchanged() in the waves of the split. Nothing exchanged is kept for the backward but
+/// attention's out and lse: queries, keys and values are exchanged again there.
+at::Tensor attend_in_waves(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
+                           const at::Tensor& v_tMH, const HeadSplit& split, const Group& group,
+                           const AttendPiece& attend);
+
+}  // namespace longspan
