@@ -3,9 +3,25 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
+#include <vector>
+
 #include "longspan/data/packing.h"
 
 namespace longspan {
+
+/// One layer's projections around its attention, in parts, for an attention that moves one part's
+/// data under another's computation. All are differentiable; the first three are called once each,
+/// in this order, the fourth once, then the last for parts of the heads until all are there.
+struct AttentionProjections {
+  std::function<at::Tensor()> query, key, value;  // -> q_TNH, k_TMH, v_TMH, rotated
+  std::function<at::Tensor()> begin_output;       // -> y_TD, what the output is added to
+  /// y_TD + out_TnH W^T of those n heads; y is not used again by the caller.
+  std::function<at::Tensor(const at::Tensor& y_TD, const at::Tensor& out_TnH,
+                           const std::vector<int64_t>& heads)>
+      add_output;
+};
 
 /// Causal attention within the documents of a packed row, for the tokens that this process holds.
 /// Differentiable by ATen's autograd. Scale is 1 / sqrt(H). N is a multiple of M (grouped-query
@@ -16,6 +32,12 @@ class Attention {
   /// q_TNH, k_TMH, v_TMH (rotary embedding already applied) -> out_TNH, in the dtype of q.
   virtual at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
                             const at::Tensor& v_TMH, const Packing& packing) = 0;
+
+  /// Whether project_and_attend() is worth its smaller operations.
+  virtual bool overlaps_projections() const { return false; }
+  /// The projections, attend(), and the output projection -> y_TD.
+  virtual at::Tensor project_and_attend(const AttentionProjections& projections,
+                                        const Packing& packing);
 };
 
 }  // namespace longspan

@@ -4,6 +4,7 @@
 #include "longspan/models/decoder_block.h"
 #include "longspan/models/fused_op.h"
 #include "longspan/models/product.h"
+#include "longspan/models/projections_in_parts.h"
 #include "longspan/models/row_kernels.h"
 
 namespace longspan {
@@ -124,6 +125,10 @@ at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, double e
 
 at::Tensor attention_half(const at::Tensor& h_TD, const BlockWeights& weights,
                           const RowContext& row, const at::Tensor& rows_L) {
+  if (row.attention->overlaps_projections()) {
+    ProjectionsInParts parts(h_TD, weights, row, rows_L);
+    return row.attention->project_and_attend(parts.as_functions(), row.packing);
+  }
   at::Tensor out_TNH;
   {
     const Heads heads = project_heads(h_TD, weights, row);

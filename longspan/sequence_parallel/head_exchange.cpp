@@ -174,6 +174,7 @@ struct ExchangeState : torch::CustomClassHolder {
   std::vector<at::Tensor> received_blocks() {
     std::vector<at::Tensor> blocks = to_heads->wait();
     to_heads.reset();
+    if (blocks.empty()) blocks.push_back(token());
     return blocks;
   }
 };
@@ -198,6 +199,7 @@ std::vector<at::Tensor> defined(const variable_list& gradients, const ExchangeSt
             ? gradients[i]
             : at::zeros({mine[i].num_tokens, mine[i].num_heads, state.head_dim}, state.options));
   }
+  if (blocks.empty()) blocks.push_back(at::empty({0, 1, state.head_dim}, state.options));
   return blocks;
 }
 
@@ -226,15 +228,21 @@ struct FinishToHeads : torch::autograd::Function<FinishToHeads> {
 };
 
 struct StartToTokens : torch::autograd::Function<StartToTokens> {
-  static at::Tensor forward(AutogradContext* ctx, at::TensorList blocks, StatePointer state) {
+  // The blocks, then what else the backward has to wait for.
+  static at::Tensor forward(AutogradContext* ctx, at::TensorList tensors, StatePointer state,
+                            int64_t num_blocks) {
     keep(ctx, state);
-    state->to_tokens =
-        start_to_tokens(blocks.vec(), state->by_rank, state->group, state->tokens_per_rank);
+    ctx->saved_data["others"] = static_cast<int64_t>(tensors.size()) - num_blocks;
+    state->to_tokens = start_to_tokens(tensors.slice(0, num_blocks).vec(), state->by_rank,
+                                       state->group, state->tokens_per_rank);
     return state->token();
   }
   static variable_list backward(AutogradContext* ctx, variable_list) {
-    variable_list gradients = kept(ctx)->received_blocks();
-    gradients.emplace_back();
+    const StatePointer state = kept(ctx);
+    variable_list gradients = state->received_blocks();
+    const int64_t others = ctx->saved_data["others"].toInt();
+    for (int64_t i = 0; i < others; ++i) gradients.push_back(state->token());
+    gradients.resize(gradients.size() + 2);
     return gradients;
   }
 };
@@ -285,7 +293,8 @@ std::vector<at::Tensor> finish_tokens_to_heads(const StartedExchange& exchange) 
 
 StartedExchange start_heads_to_tokens(const std::vector<at::Tensor>& blocks,
                                       const BlocksByRank& by_rank, const Group& group,
-                                      int64_t tokens_per_rank) {
+                                      int64_t tokens_per_rank,
+                                      const std::vector<at::Tensor>& also) {
   int64_t first_head = INT64_MAX, end_head = 0;
   for (const auto& of_rank : by_rank) {
     for (const HeadBlock& block : of_rank) {
@@ -295,7 +304,11 @@ StartedExchange start_heads_to_tokens(const std::vector<at::Tensor>& blocks,
   }
   TORCH_CHECK(first_head == 0, "an exchange back to tokens starts at head 0");
   const StatePointer state = make_state(blocks[0], by_rank, group, tokens_per_rank, end_head);
-  return started(StartToTokens::apply(at::TensorList(blocks), state), state);
+  std::vector<at::Tensor> tensors = blocks;
+  tensors.insert(tensors.end(), also.begin(), also.end());
+  return started(
+      StartToTokens::apply(at::TensorList(tensors), state, static_cast<int64_t>(blocks.size())),
+      state);
 }
 
 at::Tensor finish_heads_to_tokens(const StartedExchange& exchange) {

@@ -52,8 +52,8 @@ TokensInFlight start_to_tokens(const std::vector<at::Tensor>& blocks, const Bloc
 
 /// The differentiable form in two steps: between start and finish other work may run, in the
 /// backward too, where finish starts the way back and start awaits it. Gradients of what went to
-/// several ranks are summed (in fp32 for bf16). Every rank has at least one block, so that all take
-/// part in the backward.
+/// several ranks are summed (in fp32 for bf16). A rank without a block gets one number instead,
+/// which must find its way into `also` of an exchange back: all ranks take part in the backward.
 struct StartedExchange {
   at::Tensor token;  // carries the graph
   std::shared_ptr<void> state;
@@ -62,10 +62,11 @@ StartedExchange start_tokens_to_heads(const at::Tensor& x_tNH, const BlocksByRan
                                       const Group& group);
 std::vector<at::Tensor> finish_tokens_to_heads(const StartedExchange& started);
 
-/// Blocks cover each head of each token once.
+/// Blocks cover each head of each token once. The backward waits for that of `also`.
 StartedExchange start_heads_to_tokens(const std::vector<at::Tensor>& blocks,
                                       const BlocksByRank& by_rank, const Group& group,
-                                      int64_t tokens_per_rank);
+                                      int64_t tokens_per_rank,
+                                      const std::vector<at::Tensor>& also = {});
 at::Tensor finish_heads_to_tokens(const StartedExchange& started);
 
 }  // namespace longspan

@@ -10,6 +10,8 @@ std::unique_ptr<SequenceParallel> make_attention(const ParallelPlan& plan, const
       return make_dummy_head_ulysses(mesh.sequence, kernel, plan.head_waves);
     case SequenceParallelMode::kXtunerUlysses:
       return make_xtuner_ulysses(mesh.sequence, mesh.slices, kernel);
+    case SequenceParallelMode::kAsyncUlysses:
+      return make_async_ulysses(mesh.sequence, kernel, plan.head_waves);
     case SequenceParallelMode::kBalancedUlysses:
       return make_balanced_ulysses(mesh.sequence, kernel, plan.head_waves);
     default:

@@ -47,7 +47,8 @@ std::unique_ptr<SequenceParallel> make_balanced_ulysses(Group group, const Block
                                                         int head_waves = 1);
 
 /// Ulysses whose exchanges run under the projections (VeOmni's Async Ulysses).
-std::unique_ptr<SequenceParallel> make_async_ulysses(Group group, const BlockKernel& kernel);
+std::unique_ptr<SequenceParallel> make_async_ulysses(Group group, const BlockKernel& kernel,
+                                                     int head_waves = 1);
 
 /// Ring attention (arXiv 2310.01889): rank r holds the r-th part of the row; keys and values
 /// travel.

@@ -90,6 +90,21 @@ TEST_CASE("ulysses kinds: slices of heads") {
   }
 }
 
+TEST_CASE("ulysses kinds: overlapped with what surrounds attention") {
+  for (const Heads heads : {Heads{8, 8}, {8, 2}, {12, 3}, {12, 2}}) {
+    const Problems problems(heads);
+    for (const int P : {2, 4}) {
+      for (const int waves : {1, 3}) {
+        for (const bool checkpointing : {false, true}) {
+          CAPTURE(fmt::format("heads {}/{} P={} waves={} checkpointing={}", heads.num, heads.num_kv,
+                              P, waves, checkpointing));
+          problems.check(plan_of(Mode::kAsyncUlysses, P, heads.num, waves), checkpointing);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("ulysses kinds: head waves, kept and replayed too") {
   for (const Heads heads : {Heads{8, 8}, {12, 2}, {16, 4}}) {
     const Problems problems(heads);

@@ -1,0 +1,151 @@
+#include "longspan/models/projections_in_parts.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+#include "longspan/models/fused_op.h"
+#include "longspan/models/product.h"
+#include "longspan/models/row_kernels.h"
+
+namespace longspan {
+
+/// What the parts' backwards share. Each projection adds to dx; the last one takes it through the
+/// norm.
+struct ProjectionsInParts::Shared {
+  at::Tensor rstd_T, x_TD, dx_TD;
+  int num_projections = 0;
+  std::vector<std::function<void()>> weight_gradients;  // of the output, put off
+
+  void run_weight_gradients() {
+    for (const auto& run : std::exchange(weight_gradients, {})) run();
+  }
+};
+
+ProjectionsInParts::ProjectionsInParts(const at::Tensor& h_TD, const BlockWeights& weights,
+                                       const RowContext& row, const at::Tensor& rows_L)
+    : h_TD_(h_TD),
+      weights_(weights),
+      row_(row),
+      rows_L_(rows_L),
+      shared_(std::make_shared<Shared>()) {
+  c10::NoGradGuard no_grad;
+  shared_->rstd_T = reciprocal_rms(h_TD, row.eps);
+  x_TD_ = scale_rows(h_TD, shared_->rstd_T, weights.input_norm, row.compute_dtype);
+}
+
+AttentionProjections ProjectionsInParts::as_functions() {
+  AttentionProjections parts;
+  parts.query = [this] { return heads(weights_.q_proj, row_.num_heads, /*rotated=*/true); };
+  parts.key = [this] { return heads(weights_.k_proj, row_.num_kv_heads, /*rotated=*/true); };
+  parts.value = [this] {
+    const at::Tensor v = heads(weights_.v_proj, row_.num_kv_heads, /*rotated=*/false);
+    x_TD_.reset();
+    return v;
+  };
+  parts.begin_output = [this] { return begin_output(); };
+  parts.add_output = [this](const at::Tensor& y_LD, const at::Tensor& out_TnH,
+                            const std::vector<int64_t>& numbers) {
+    return add_output(y_LD, out_TnH, numbers);
+  };
+  return parts;
+}
+
+at::Tensor ProjectionsInParts::heads(const Linear& proj, int64_t num_heads, bool rotated) {
+  at::Tensor x_TnH;
+  {
+    c10::NoGradGuard no_grad;
+    x_TnH = proj.forward(x_TD_).view({h_TD_.size(0), num_heads, row_.head_dim});
+    if (rotated) rotate_(x_TnH, row_.rotary, /*inverse=*/false);
+  }
+  if (!needs_backward({h_TD_}, weights_.attention_parameters())) return x_TnH;
+  shared_->num_projections += 1;
+  const auto backward = [h_TD = h_TD_.detach(), norm = weights_.input_norm, proj = proj, rotated,
+                         shared = shared_, rotary = row_.rotary, dtype = row_.compute_dtype,
+                         wants_input = h_TD_.requires_grad()](std::vector<at::Tensor> gradients) {
+    if (!shared->x_TD.defined()) shared->x_TD = scale_rows(h_TD, shared->rstd_T, norm, dtype);
+    const at::Tensor dy =
+        (rotated ? rotate(gradients[0], rotary, /*inverse=*/true) : gradients[0]).flatten(1);
+    proj.add_gradients(dy, shared->x_TD);
+    const bool wants_dx = wants_input || norm.requires_grad();
+    if (wants_dx && shared->dx_TD.defined()) {
+      proj.add_input_gradient(shared->dx_TD, dy);
+    } else if (wants_dx) {
+      shared->dx_TD = proj.input_gradient(dy);
+    }
+    if (--shared->num_projections > 0 || !wants_dx) return std::vector<at::Tensor>(1);
+    shared->x_TD.reset();
+    const at::Tensor dweight_D =
+        norm.requires_grad() ? at::zeros(norm.sizes(), shared->rstd_T.options()) : at::Tensor();
+    const at::Tensor dh_TD =
+        norm_backward(std::exchange(shared->dx_TD, {}), h_TD, shared->rstd_T, norm, {}, dweight_D);
+    if (dweight_D.defined()) add_gradient(norm, dweight_D);
+    return wants_input ? std::vector<at::Tensor>{dh_TD} : std::vector<at::Tensor>(1);
+  };
+  return attach_backward({x_TnH}, {h_TD_}, weights_.attention_parameters(), backward)[0];
+}
+
+// The residual. In the backward it comes last of the output's parts: time for the gradients of
+// weights, while those of the heads travel.
+at::Tensor ProjectionsInParts::begin_output() {
+  const at::Tensor h_LD = rows_L_.defined() ? h_TD_.index_select(0, rows_L_) : h_TD_;
+  const at::Tensor& bias_D = weights_.o_proj.bias;
+  at::Tensor y_LD;
+  {
+    c10::NoGradGuard no_grad;
+    y_LD = h_LD.clone();
+    if (bias_D.defined()) y_LD.add_(bias_D);
+  }
+  const std::vector<at::Tensor> parameters{weights_.o_proj.weight, bias_D};
+  if (!needs_backward({h_LD}, parameters)) return y_LD;
+  const auto backward = [bias_D, shared = shared_](std::vector<at::Tensor> gradients) {
+    shared->run_weight_gradients();
+    if (bias_D.defined() && bias_D.requires_grad()) {
+      add_gradient(bias_D, at::sum(gradients[0], {0}, /*keepdim=*/false, bias_D.scalar_type()));
+    }
+    return gradients;
+  };
+  return attach_backward({y_LD}, {h_LD}, parameters, backward)[0];
+}
+
+at::Tensor ProjectionsInParts::add_output(const at::Tensor& y_LD, const at::Tensor& out_TnH,
+                                          const std::vector<int64_t>& numbers) {
+  const at::Tensor& weight_DO = weights_.o_proj.weight;
+  const at::Tensor out_LnH = rows_L_.defined() ? out_TnH.index_select(0, rows_L_) : out_TnH;
+  const at::Tensor index = at::tensor(numbers, at::kLong).to(out_TnH.device());
+  const int64_t H = row_.head_dim;
+  at::Tensor sum_LD, part_DO;
+  {
+    c10::NoGradGuard no_grad;
+    part_DO =
+        weight_DO.unflatten(1, {-1, H}).index_select(1, index).flatten(1).to(row_.compute_dtype);
+    sum_LD = y_LD.detach();
+    if (sum_LD.scalar_type() == row_.compute_dtype) {
+      add_product_(sum_LD, out_LnH.flatten(1), part_DO.t());
+    } else {
+      sum_LD.add_(product(out_LnH.flatten(1), part_DO.t()));
+    }
+  }
+  if (!needs_backward({y_LD, out_LnH}, {weight_DO})) return sum_LD;
+  const auto backward = [out_LnH = out_LnH.detach(), weight_DO, part_DO, index, H, shared = shared_,
+                         dtype = row_.compute_dtype,
+                         wants_out = out_LnH.requires_grad()](std::vector<at::Tensor> gradients) {
+    const at::Tensor dsum_LD = gradients[0].to(dtype);
+    shared->run_weight_gradients();
+    at::Tensor dout;
+    if (wants_out) dout = product(dsum_LD, part_DO).view(out_LnH.sizes());
+    if (weight_DO.requires_grad()) {
+      shared->weight_gradients.push_back([=] {
+        const at::Tensor part_DnH = product(dsum_LD.t(), out_LnH.flatten(1)).unflatten(1, {-1, H});
+        gradient_of(weight_DO)
+            .unflatten(1, {-1, H})
+            .index_add_(1, index, part_DnH.to(weight_DO.scalar_type()));
+      });
+    }
+    return std::vector<at::Tensor>{gradients[0], dout};
+  };
+  return attach_backward({sum_LD}, {y_LD, out_LnH}, {weight_DO}, backward)[0];
+}
+
+}  // namespace longspan

@@ -1,0 +1,38 @@
+// The projections around attention in the parts that an overlapping attention asks for.
+// T: tokens, L: rows that are wanted, D: model dim, N: query heads, M: kv heads, n: some heads, H:
+// head dim.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "longspan/models/decoder_block.h"
+
+namespace longspan {
+
+/// One layer's AttentionProjections. All references must outlive it; the graph holds what it needs.
+class ProjectionsInParts {
+ public:
+  ProjectionsInParts(const at::Tensor& h_TD, const BlockWeights& weights, const RowContext& row,
+                     const at::Tensor& rows_L);
+
+  AttentionProjections as_functions();
+
+ private:
+  struct Shared;
+
+  at::Tensor heads(const Linear& proj, int64_t num_heads, bool rotated);
+  at::Tensor begin_output();
+  at::Tensor add_output(const at::Tensor& y_LD, const at::Tensor& out_TnH,
+                        const std::vector<int64_t>& numbers);
+
+  const at::Tensor& h_TD_;
+  const BlockWeights& weights_;
+  const RowContext& row_;
+  const at::Tensor& rows_L_;
+  at::Tensor x_TD_;
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,172 @@
+// Async Ulysses (VeOmni): the exchanges run under the projections and, in waves of heads, under
+// attention.
+// t: this rank's tokens, N: query heads, M: kv heads, n: those of a wave of this rank, H: head dim.
+//
+// Queries are on their way while keys are projected, keys while values are; a wave's outputs return
+// while the next wave attends, and are projected while later ones return. Every exchange has two
+// operations, start and finish; autograd runs the later of those that are ready first, so the
+// backward overlaps in the same way: gradients of a wave's heads travel while those of the wave
+// before it, or of a projection's weights, are computed.
+//
+// Sent as by Ulysses.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "longspan/attention/attention.h"
+#include "longspan/sequence_parallel/exchanged_attention.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/sequence_parallel/share_of.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kDefaultWaves = 4;
+
+// The query heads of one wave, by rank, and the same numbered from 0.
+struct WaveHeads {
+  std::vector<int64_t> heads;
+  BlocksByRank numbered;
+};
+
+WaveHeads wave_heads(const HeadSplit& split, int wave) {
+  WaveHeads result;
+  result.numbered = query_blocks(split, wave);
+  for (auto& blocks : result.numbered) {
+    for (HeadBlock& block : blocks) {
+      const auto first = static_cast<int64_t>(result.heads.size());
+      for (int64_t i = 0; i < block.num_heads; ++i) result.heads.push_back(block.head_begin + i);
+      block.head_begin = first;
+    }
+  }
+  return result;
+}
+
+class AsyncUlysses : public SequenceParallel {
+ public:
+  AsyncUlysses(Group group, const BlockKernel& kernel, int head_waves)
+      : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
+
+  bool overlaps_projections() const override { return true; }
+
+  at::Tensor project_and_attend(const AttentionProjections& projections,
+                                const Packing& packing) override {
+    const at::Tensor q_tNH = projections.query();
+    const int64_t t = q_tNH.size(0), N = q_tNH.size(1);
+    // Which kv heads a wave needs is known with their number; queries set out at once.
+    const int waves = num_waves(N);
+    const HeadSplit of_queries = split_evenly(group_.size(), N, N, t * group_.size(), waves);
+    std::vector<StartedExchange> q = start_waves(q_tNH, waves, [&](int wave) {
+      BlocksByRank by_rank;  // a wave's heads of a rank as one block: pieces are cut on arrival
+      for (const RankShare& share : of_queries) {
+        by_rank.push_back({share.waves[wave].pieces.at(0).query});
+      }
+      return by_rank;
+    });
+    const at::Tensor k_tMH = projections.key();
+    const HeadSplit split = split_evenly(group_.size(), N, k_tMH.size(1), t * group_.size(), waves);
+    const auto fetched = [&](int wave) { return fetched_blocks(split, wave); };
+    std::vector<StartedExchange> k = start_waves(k_tMH, waves, fetched);
+    std::vector<StartedExchange> v = start_waves(projections.value(), waves, fetched);
+
+    const RankShare& share = split[group_.rank()];
+    const AttendPiece attend = piece_attention(kernel_, packing);
+    ExchangedHeads heads;
+    heads.k_items.resize(share.kv_items.size());
+    heads.v_items.resize(share.kv_items.size());
+    std::vector<StartedExchange> out;
+    for (int wave = 0; wave < waves; ++wave) {
+      const HeadWave& now = share.waves[wave];
+      heads.queries = pieces_of(finish_tokens_to_heads(q[wave]).at(0), now);
+      std::vector<at::Tensor> also;
+      receive(k[wave], now, heads.k_items, also);
+      receive(v[wave], now, heads.v_items, also);
+      std::vector<at::Tensor> outs = attend_pieces(share, now, heads, attend);
+      out.push_back(start_heads_to_tokens(outs, wave_heads(split, wave).numbered, group_, t, also));
+    }
+    at::Tensor y_tD = projections.begin_output();
+    for (int wave = 0; wave < waves; ++wave) {
+      const at::Tensor out_tnH = finish_heads_to_tokens(out[wave]);
+      y_tD = projections.add_output(y_tD, out_tnH, wave_heads(split, wave).heads);
+    }
+    return y_tD;
+  }
+
+  /// Without projections at hand there is less to overlap with; the waves are.
+  at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
+                    const Packing& packing) override {
+    AttentionProjections given;
+    given.query = [&] { return q_tNH; };
+    given.key = [&] { return k_tMH; };
+    given.value = [&] { return v_tMH; };
+    given.begin_output = [] { return at::Tensor(); };
+    std::vector<at::Tensor> outs;
+    std::vector<int64_t> order;
+    given.add_output = [&](const at::Tensor& y, const at::Tensor& out_tnH,
+                           const std::vector<int64_t>& heads) {
+      outs.push_back(out_tnH);
+      order.insert(order.end(), heads.begin(), heads.end());
+      return y;
+    };
+    project_and_attend(given, packing);
+    std::vector<int64_t> place(order.size());
+    for (size_t i = 0; i < order.size(); ++i) place[order[i]] = static_cast<int64_t>(i);
+    const at::Tensor index = at::tensor(place, at::kLong).to(q_tNH.device());
+    return at::cat(outs, 1).index_select(1, index);
+  }
+
+  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
+    return consecutive_order(packing, multiple, group_);
+  }
+
+ private:
+  int num_waves(int64_t num_heads) const {
+    const int64_t of_rank = num_heads / group_.size();
+    return static_cast<int>(std::min(of_rank, head_waves_ > 1 ? head_waves_ : kDefaultWaves));
+  }
+
+  template <typename BlocksOf>
+  std::vector<StartedExchange> start_waves(const at::Tensor& x, int waves,
+                                           const BlocksOf& blocks_of) {
+    std::vector<StartedExchange> exchanges;
+    for (int wave = 0; wave < waves; ++wave) {
+      const BlocksByRank by_rank = blocks_of(wave);
+      const bool any = std::any_of(by_rank.begin(), by_rank.end(),
+                                   [](const auto& blocks) { return !blocks.empty(); });
+      exchanges.push_back(any ? start_tokens_to_heads(x, by_rank, group_) : StartedExchange{});
+    }
+    return exchanges;
+  }
+
+  static void receive(const StartedExchange& exchange, const HeadWave& wave,
+                      std::vector<at::Tensor>& items, std::vector<at::Tensor>& also) {
+    if (!exchange.token.defined()) return;
+    const std::vector<at::Tensor> arrived = finish_tokens_to_heads(exchange);
+    if (wave.fetched.empty()) also.push_back(arrived.at(0));
+    for (size_t i = 0; i < wave.fetched.size(); ++i) items[wave.fetched[i]] = arrived[i];
+  }
+
+  static std::vector<at::Tensor> pieces_of(const at::Tensor& q_TnH, const HeadWave& wave) {
+    if (wave.pieces.size() == 1) return {q_TnH};
+    std::vector<at::Tensor> pieces;
+    int64_t head = 0;
+    for (const AttentionPiece& piece : wave.pieces) {
+      pieces.push_back(q_TnH.narrow(1, head, piece.query.num_heads));
+      head += piece.query.num_heads;
+    }
+    return pieces;
+  }
+
+  Group group_;
+  const BlockKernel& kernel_;
+  int64_t head_waves_;
+};
+
+}  // namespace
+
+std::unique_ptr<SequenceParallel> make_async_ulysses(Group group, const BlockKernel& kernel,
+                                                     int head_waves) {
+  return std::make_unique<AsyncUlysses>(std::move(group), kernel, head_waves);
+}
+
+}  // namespace longspan
