@@ -19,7 +19,7 @@ void merge_(AttentionResult& total, const AttentionResult& part) {
       at::sigmoid(part.lse_NT - total.lse_NT).masked_fill_(part.lse_NT == kMinusInfinity, 0.0);
   total.out_TNH.lerp_(part.out_TNH.to(total.out_TNH.scalar_type()),
                       weight_NT.transpose(0, 1).unsqueeze(-1));
-  total.lse_NT = at::logaddexp(total.lse_NT, part.lse_NT);
+  at::logaddexp_out(total.lse_NT, total.lse_NT, part.lse_NT);
 }
 
 AttentionResult no_keys_seen(const at::Tensor& q_TNH) {

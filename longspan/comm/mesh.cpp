@@ -129,6 +129,18 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
   return mesh;
 }
 
+Traffic sequence_traffic(const Mesh& mesh) {
+  Traffic total;
+  std::vector<Group> counted;
+  for (const Group& group :
+       {mesh.sequence, mesh.ring, mesh.ulysses, mesh.window, mesh.windows, mesh.slices}) {
+    if (std::find(counted.begin(), counted.end(), group) != counted.end()) continue;
+    counted.push_back(group);
+    total += group.traffic();
+  }
+  return total;
+}
+
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
                int64_t timeout_seconds) {
   if (plan.world_size == 1) return {};

@@ -41,6 +41,9 @@ struct Mesh {
   Group slices;   // XTuner: num_head_slices neighbours, which hold the slices of the same heads
 };
 
+/// What this rank has sent in the groups of its sequence group, of which some may be one.
+Traffic sequence_traffic(const Mesh& mesh);
+
 /// Connects the ranks (Gloo on CPU, NCCL on CUDA) and makes the groups. Gloo listens on the
 /// interfaces that GLOO_SOCKET_IFNAME names, else on the one that leads to the master address.
 /// timeout_seconds bounds every collective (key ddp_timeout). Throws CommunicationError when the

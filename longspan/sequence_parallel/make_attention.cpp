@@ -1,6 +1,27 @@
 #include "longspan/sequence_parallel/sequence_parallel.h"
 
 namespace longspan {
+namespace {
+
+// The context exchange: what remains of a method when heads have been exchanged.
+std::unique_ptr<SequenceParallel> make_inner(const ParallelPlan& plan, const Mesh& mesh,
+                                             const BlockKernel& kernel) {
+  if (plan.ring_size == 1) return make_local(kernel);
+  switch (plan.mode) {
+    case SequenceParallelMode::kRing:
+      return make_ring(mesh.ring, kernel);
+    case SequenceParallelMode::kStripedRing:
+      return make_striped_ring(mesh.ring, kernel);
+    case SequenceParallelMode::kLlama3:
+      return make_llama3(mesh.ring, kernel);
+    case SequenceParallelMode::kLoongTrain:
+      return make_double_ring(mesh.window, mesh.windows, kernel);
+    default:
+      return make_zigzag_ring(mesh.ring, kernel);
+  }
+}
+
+}  // namespace
 
 std::unique_ptr<SequenceParallel> make_attention(const ParallelPlan& plan, const Mesh& mesh,
                                                  const BlockKernel& kernel) {
@@ -17,8 +38,7 @@ std::unique_ptr<SequenceParallel> make_attention(const ParallelPlan& plan, const
     default:
       break;
   }
-  std::unique_ptr<SequenceParallel> attention =
-      plan.ring_size > 1 ? make_zigzag_ring(mesh.ring, kernel) : make_local(kernel);
+  std::unique_ptr<SequenceParallel> attention = make_inner(plan, mesh, kernel);
   if (plan.ulysses_size > 1) {
     attention = make_ulysses(mesh.ulysses, std::move(attention), plan.head_waves);
   }

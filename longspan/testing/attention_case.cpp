@@ -58,8 +58,6 @@ Traffic difference(const Traffic& after, const Traffic& before) {
           after.sum - before.sum};
 }
 
-void add(Traffic& total, const Traffic& part) { total = difference(total, difference({}, part)); }
-
 DistributedSolution unsolved(const AttentionCase& problem, at::ScalarType dtype) {
   auto unset = [&](const at::Tensor& x) {
     return at::full_like(x, std::numeric_limits<double>::quiet_NaN(), x.options().dtype(dtype));
@@ -89,7 +87,7 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   const at::Tensor v = share(problem.v_TMH, 10).requires_grad_(true);
   // The loss does not see padding: its gradient is 0 there.
   const at::Tensor dout = share(problem.dout_TNH, 0);
-  const Traffic before = mesh.sequence.traffic();
+  const Traffic before = sequence_traffic(mesh);
   auto attend = [&] { return attention.attend(q, k, v, order.packing); };
   at::Tensor out;
   if (checkpointing) {
@@ -108,7 +106,7 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   out.backward(dout);
 
   const std::lock_guard lock(mutex);
-  add(whole.traffic, difference(mesh.sequence.traffic(), before));
+  whole.traffic += difference(sequence_traffic(mesh), before);
   whole.num_padded_tokens = order.packing.num_tokens();
   const at::Tensor real = (index >= 0).nonzero().squeeze(1);
   const at::Tensor places = index.index_select(0, real);

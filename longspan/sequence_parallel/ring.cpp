@@ -1,0 +1,41 @@
+// Ring attention (arXiv 2310.01889): rank r holds the r-th part of the row. Only the row is padded,
+// but of two ranks the later one has more to do. Bytes: ring_attention.h.
+#include <algorithm>
+
+#include "longspan/sequence_parallel/ring_attention.h"
+#include "longspan/sequence_parallel/share_of.h"
+
+namespace longspan {
+namespace {
+
+// Local tokens of one rank.
+struct Part {
+  int64_t begin, end;
+  int64_t length() const { return end - begin; }
+};
+
+// A document lies on both ranks, on one, or on neither.
+std::vector<Block> blocks_of(const Packing& padded, int rank, int owner, int num_ranks) {
+  std::vector<Block> blocks;
+  if (owner > rank) return blocks;
+  const int64_t share = padded.num_tokens() / num_ranks;
+  for (int64_t document = 0; document < padded.num_documents(); ++document) {
+    auto part_on = [&](int on) -> Part {
+      return {std::max(padded.begin(document) - on * share, int64_t{0}),
+              std::min(padded.end(document) - on * share, share)};
+    };
+    const Part q = part_on(rank), k = part_on(owner);
+    if (q.length() <= 0 || k.length() <= 0) continue;
+    blocks.push_back({q.begin, q.length(), k.begin, k.length(), owner == rank});
+  }
+  return blocks;
+}
+
+}  // namespace
+
+std::unique_ptr<SequenceParallel> make_ring(Group group, const BlockKernel& kernel) {
+  return make_ring_attention(Rings({std::move(group)}), {"ring", consecutive_order, blocks_of},
+                             kernel);
+}
+
+}  // namespace longspan

@@ -1,0 +1,145 @@
+// T: this rank's tokens, S: tokens of the rank whose keys are here, N: query heads, M: kv heads,
+// H: head dim.
+#include "longspan/sequence_parallel/ring_attention.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "longspan/attention/leaf_attention.h"
+#include "longspan/attention/merge.h"
+
+namespace longspan {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The queries that see anything in a step: a zigzag step in which half of a document's queries do
+// then works on half of the tensors.
+struct Seeing {
+  int64_t begin = 0, length = 0;
+  std::vector<Block> blocks;  // q_begin counted from `begin`
+
+  explicit Seeing(std::vector<Block> all) : blocks(std::move(all)) {
+    if (blocks.empty()) return;
+    begin = blocks[0].q_begin;
+    int64_t end = begin;
+    for (const Block& block : blocks) {
+      begin = std::min(begin, block.q_begin);
+      end = std::max(end, block.q_begin + block.q_length);
+    }
+    length = end - begin;
+    for (Block& block : blocks) block.q_begin -= begin;
+  }
+
+  at::Tensor of(const at::Tensor& x_TNH) const { return x_TNH.narrow(0, begin, length); }
+  at::Tensor of_lse(const at::Tensor& x_NT) const { return x_NT.narrow(1, begin, length); }
+};
+
+struct RingState : torch::CustomClassHolder {
+  RingState(Rings rings, RingLayout layout, const BlockKernel& kernel, Packing packing)
+      : rings(std::move(rings)), layout(layout), kernel(kernel), packing(std::move(packing)) {}
+
+  Rings rings;
+  RingLayout layout;
+  const BlockKernel& kernel;
+  Packing packing;
+
+  std::vector<Block> blocks(int owner) const {
+    return layout.blocks(packing, rings.rank(), owner, rings.size());
+  }
+
+  AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
+                          const at::Tensor& v_TMH) const {
+    AttentionResult total;
+    rings.forward({k_TMH, v_TMH}, [&](const Rings::Tensors& kv, int owner) {
+      if (!total.out_TNH.defined()) {  // our own keys
+        total = kernel.forward(q_TNH, kv[0], kv[1], blocks(owner));
+        total.out_TNH = total.out_TNH.to(total.lse_NT.scalar_type());
+        return;
+      }
+      const Seeing seeing(blocks(owner));
+      if (seeing.blocks.empty()) return;
+      AttentionResult seen{seeing.of(total.out_TNH), seeing.of_lse(total.lse_NT)};
+      merge_(seen, kernel.forward(seeing.of(q_TNH), kv[0], kv[1], seeing.blocks));
+    });
+    return {total.out_TNH.to(q_TNH.scalar_type()), total.lse_NT};
+  }
+
+  AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                              const at::Tensor& k_TMH, const at::Tensor& v_TMH,
+                              const at::Tensor& out_TNH, const at::Tensor& lse_NT) const {
+    at::Tensor dq_TNH;
+    const Rings::Tensors dkv =
+        rings.backward({k_TMH, v_TMH}, [&](const Rings::Tensors& kv, int owner) -> Rings::Tensors {
+          if (!dq_TNH.defined()) {  // our own keys
+            AttentionGradients own =
+                kernel.backward(dout_TNH, q_TNH, kv[0], kv[1], out_TNH, lse_NT, blocks(owner));
+            dq_TNH = own.dq_TNH;
+            return {own.dk_SMH, own.dv_SMH};
+          }
+          const Seeing seeing(blocks(owner));
+          if (seeing.blocks.empty()) return {};
+          AttentionGradients part =
+              kernel.backward(seeing.of(dout_TNH), seeing.of(q_TNH), kv[0], kv[1],
+                              seeing.of(out_TNH), seeing.of_lse(lse_NT), seeing.blocks);
+          seeing.of(dq_TNH).add_(part.dq_TNH);
+          return {part.dk_SMH, part.dv_SMH};
+        });
+    return {dq_TNH, dkv[0], dkv[1]};
+  }
+};
+
+struct RingFunction : torch::autograd::Function<RingFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TMH,
+                            const at::Tensor& v_TMH, c10::intrusive_ptr<RingState> ring) {
+    AttentionResult result = kept_or_computed([&] { return ring->forward(q_TNH, k_TMH, v_TMH); });
+    ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT});
+    ctx->saved_data["ring"] = c10::IValue::make_capsule(ring);
+    return result.out_TNH;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list dout) {
+    auto ring = c10::static_intrusive_pointer_cast<RingState>(ctx->saved_data["ring"].toCapsule());
+    const variable_list saved = ctx->get_saved_variables();
+    const AttentionGradients gradients =
+        ring->backward(dout[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4]);
+    const at::ScalarType dtype = saved[0].scalar_type();
+    return {gradients.dq_TNH.to(dtype), gradients.dk_SMH.to(dtype), gradients.dv_SMH.to(dtype), {}};
+  }
+};
+
+class RingAttention : public SequenceParallel {
+ public:
+  RingAttention(Rings rings, RingLayout layout, const BlockKernel& kernel)
+      : rings_(std::move(rings)), layout_(layout), kernel_(kernel) {}
+
+  at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
+                    const Packing& packing) override {
+    TORCH_CHECK(q_TNH.size(0) * rings_.size() == packing.num_tokens(), layout_.name, ": ",
+                q_TNH.size(0), " tokens on each of ", rings_.size(),
+                " ranks, but the packing describes ", packing.num_tokens());
+    return RingFunction::apply(q_TNH, k_TMH, v_TMH,
+                               c10::make_intrusive<RingState>(rings_, layout_, kernel_, packing));
+  }
+
+  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
+    return layout_.token_order(packing, multiple, rings_.rank(), rings_.size());
+  }
+
+ private:
+  Rings rings_;
+  RingLayout layout_;
+  const BlockKernel& kernel_;
+};
+
+}  // namespace
+
+std::unique_ptr<SequenceParallel> make_ring_attention(Rings rings, RingLayout layout,
+                                                      const BlockKernel& kernel) {
+  return std::make_unique<RingAttention>(std::move(rings), layout, kernel);
+}
+
+}  // namespace longspan

@@ -1,0 +1,43 @@
+// Striped attention (arXiv 2311.09431): token i of the row is on rank i mod R, so that every step
+// of the ring is a triangle, and ranks have the same work up to a diagonal. Only the row is padded.
+// Bytes: ring_attention.h.
+#include "longspan/sequence_parallel/padding.h"
+#include "longspan/sequence_parallel/ring_attention.h"
+
+namespace longspan {
+namespace {
+
+TokenOrder token_order(const Packing& packing, int64_t multiple, int rank, int num_ranks) {
+  TokenOrder order;
+  order.packing = pad_tail(packing, num_ranks * multiple);
+  for (int64_t token = rank; token < order.packing.num_tokens(); token += num_ranks) {
+    order.index.push_back(token < packing.num_tokens() ? token : -1);
+  }
+  return order;
+}
+
+// Query i of rank r is token i R + r and sees keys j of rank o with j R + o <= i R + r: those up to
+// i, and up to i - 1 where o > r. In a document the first query that sees any of o's keys sees
+// exactly one, and each further query one more: the block is a square triangle.
+std::vector<Block> blocks_of(const Packing& padded, int rank, int owner, int num_ranks) {
+  std::vector<Block> blocks;
+  // The first local token of a rank at or after a token of the row.
+  auto first_from = [&](int64_t token, int on) { return (token - on + num_ranks - 1) / num_ranks; };
+  const int64_t behind = owner > rank ? 1 : 0;
+  for (int64_t document = 0; document < padded.num_documents(); ++document) {
+    const int64_t k_begin = first_from(padded.begin(document), owner);
+    const int64_t q_begin = k_begin + behind;
+    const int64_t length = first_from(padded.end(document), rank) - q_begin;
+    if (length > 0) blocks.push_back({q_begin, length, k_begin, length, true});
+  }
+  return blocks;
+}
+
+}  // namespace
+
+std::unique_ptr<SequenceParallel> make_striped_ring(Group group, const BlockKernel& kernel) {
+  return make_ring_attention(Rings({std::move(group)}), {"striped ring", token_order, blocks_of},
+                             kernel);
+}
+
+}  // namespace longspan

@@ -1,0 +1,35 @@
+#include <doctest/doctest.h>
+
+#include "longspan/sequence_parallel/padding.h"
+#include "longspan/testing/method_checks.h"
+
+namespace longspan {
+namespace {
+
+constexpr auto kMode = SequenceParallelMode::kStripedRing;
+
+testing::TrafficFormula formula_of(int R) {
+  return [R](int64_t T, int64_t, int64_t M, int64_t H, int64_t bytes, int64_t grad_bytes) {
+    return Traffic{.shift = (R - 1) * T * 2 * M * H * (2 * bytes + grad_bytes)};
+  };
+}
+
+TEST_CASE("striped ring: undistributed attention in fp64, for every number of ranks") {
+  for (int R = 2; R <= 8; ++R) testing::check_solves(testing::plan_of(kMode, R), formula_of(R));
+}
+
+TEST_CASE("striped ring: replayed with the same bits") {
+  testing::check_replays(testing::plan_of(kMode, 3), formula_of(3));
+}
+
+TEST_CASE("striped ring: only the row is padded") {
+  for (const int R : {2, 3}) {
+    testing::check_token_orders(testing::plan_of(kMode, R),
+                                [R](const Packing& row, int64_t multiple) {
+                                  return round_up(row.num_tokens(), R * multiple);
+                                });
+  }
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,54 @@
+#include "longspan/sequence_parallel/zigzag_order.h"
+
+#include <numeric>
+
+#include "longspan/sequence_parallel/padding.h"
+
+namespace longspan {
+
+std::vector<int64_t> zigzag_places(const Packing& padded, int rank, int num_ranks) {
+  std::vector<int64_t> places;
+  places.reserve(padded.num_tokens() / num_ranks);
+  for (int64_t document = 0; document < padded.num_documents(); ++document) {
+    const int64_t chunk = padded.length(document) / (2 * num_ranks);
+    for (const int64_t c : {rank, 2 * num_ranks - 1 - rank}) {
+      for (int64_t i = 0; i < chunk; ++i) {
+        places.push_back(padded.begin(document) + c * chunk + i);
+      }
+    }
+  }
+  return places;
+}
+
+TokenOrder zigzag_order(const Packing& packing, int64_t multiple, int rank, int num_ranks) {
+  const int64_t chunks = 2 * num_ranks;
+  TokenOrder order;
+  order.packing = pad_tail(pad_documents(packing, chunks), std::lcm(chunks, num_ranks * multiple));
+  std::vector<int64_t> index(order.packing.num_tokens(), -1);  // of the padded row
+  for (int64_t document = 0; document < packing.num_documents(); ++document) {
+    const auto begin = index.begin() + order.packing.begin(document);
+    std::iota(begin, begin + packing.length(document), packing.begin(document));
+  }
+  for (const int64_t place : zigzag_places(order.packing, rank, num_ranks)) {
+    order.index.push_back(index[place]);
+  }
+  return order;
+}
+
+std::vector<Block> zigzag_blocks(const Packing& padded, int rank, int owner, int num_ranks) {
+  std::vector<Block> blocks;
+  for (int64_t document = 0; document < padded.num_documents(); ++document) {
+    const int64_t both = padded.length(document) / num_ranks, chunk = both / 2;
+    const int64_t begin = padded.begin(document) / num_ranks;
+    if (owner == rank) {
+      blocks.push_back({begin, both, begin, both, true});
+    } else if (owner < rank) {  // its first chunk is before both of ours
+      blocks.push_back({begin, both, begin, chunk, false});
+    } else {  // both of its chunks are before our second one, and after our first
+      blocks.push_back({begin + chunk, chunk, begin, both, false});
+    }
+  }
+  return blocks;
+}
+
+}  // namespace longspan

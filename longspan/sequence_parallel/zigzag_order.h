@@ -1,0 +1,24 @@
+// Zigzag order: every rank has the same causal work. Each document is cut in 2R chunks, of which
+// rank r holds chunks r and 2R-1-r, one behind the other.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/data/batch.h"
+
+namespace longspan {
+
+/// Each document is padded to a multiple of 2R, and the row, by a document of padding, until a
+/// share is a multiple of `multiple`.
+TokenOrder zigzag_order(const Packing& packing, int64_t multiple, int rank, int num_ranks);
+
+/// Where the local tokens of a rank are in the padded row.
+std::vector<int64_t> zigzag_places(const Packing& padded, int rank, int num_ranks);
+
+/// What the queries of `rank` see of the keys of `owner`, in the local tokens of each: in every
+/// step half of the pairs of a query and a key.
+std::vector<Block> zigzag_blocks(const Packing& padded, int rank, int owner, int num_ranks);
+
+}  // namespace longspan

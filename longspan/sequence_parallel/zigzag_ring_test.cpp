@@ -1,0 +1,67 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "longspan/sequence_parallel/padding.h"
+#include "longspan/sequence_parallel/zigzag_order.h"
+#include "longspan/testing/method_checks.h"
+
+namespace longspan {
+namespace {
+
+constexpr auto kMode = SequenceParallelMode::kZigzagRing;
+
+testing::TrafficFormula formula_of(int R) {
+  return [R](int64_t T, int64_t, int64_t M, int64_t H, int64_t bytes, int64_t grad_bytes) {
+    return Traffic{.shift = (R - 1) * T * 2 * M * H * (2 * bytes + grad_bytes)};
+  };
+}
+
+TEST_CASE("zigzag ring: undistributed attention in fp64, for every number of ranks") {
+  for (int R = 2; R <= 8; ++R) testing::check_solves(testing::plan_of(kMode, R), formula_of(R));
+}
+
+TEST_CASE("zigzag ring: replayed with the same bits") {
+  testing::check_replays(testing::plan_of(kMode, 3), formula_of(3));
+}
+
+int64_t num_pairs(const std::vector<Block>& blocks) {
+  int64_t pairs = 0;
+  for (const Block& block : blocks) {
+    for (int64_t query = 0; query < block.q_length; ++query) {
+      pairs += block.causal ? std::min(query + 1 + block.offset, block.k_length) : block.k_length;
+    }
+  }
+  return pairs;
+}
+
+TEST_CASE("zigzag ring: in every step every rank has the same work, and all of it is done") {
+  const int R = 3;
+  const Packing padded = zigzag_order(Packing::from_lengths({25, 1, 60}), 1, 0, R).packing;
+  int64_t total = 0;
+  for (int step = 0; step < R; ++step) {
+    const int64_t work = num_pairs(zigzag_blocks(padded, 0, (R - step) % R, R));
+    for (int rank = 0; rank < R; ++rank) {
+      CHECK(num_pairs(zigzag_blocks(padded, rank, (rank - step + R) % R, R)) == work);
+    }
+    total += R * work;
+  }
+  CHECK(total == num_pairs(causal_blocks(padded)));
+}
+
+TEST_CASE("zigzag ring: each document is padded to a multiple of 2R") {
+  for (const int R : {2, 3}) {
+    testing::check_token_orders(
+        testing::plan_of(kMode, R), [R](const Packing& row, int64_t multiple) {
+          int64_t length = 0;
+          for (int64_t document = 0; document < row.num_documents(); ++document) {
+            length += round_up(row.length(document), 2 * R);
+          }
+          while (length / R % multiple != 0) length += 2 * R;
+          return length;
+        });
+  }
+}
+
+}  // namespace
+}  // namespace longspan
