@@ -62,6 +62,8 @@ class Group {
   std::vector<std::string> gather_text(const std::string& text) const;
 
   Traffic traffic() const;
+  /// One and the same process group?
+  bool operator==(const Group& other) const { return impl_ == other.impl_; }
 
  private:
   std::shared_ptr<Impl> impl_;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "longspan/comm/group.h"
 #include "longspan/plan/parallel_plan.h"
@@ -39,12 +40,16 @@ struct Mesh {
   Group window;   // LoongTrain: window_size neighbours of a ring
   Group windows;  // LoongTrain: the ranks at the same place of each window of a ring
   Group slices;   // XTuner: num_head_slices neighbours, which hold the slices of the same heads
+  // Groups of the same ranks are one and the same group.
 };
+
+/// The groups that an attention may send through, each once.
+std::vector<Group> attention_groups(const Mesh& mesh);
 
 /// Connects the ranks (Gloo on CPU, NCCL on CUDA) and makes the groups. Gloo listens on the
 /// interfaces that GLOO_SOCKET_IFNAME names, else on the one that leads to the master address.
 /// timeout_seconds bounds every collective (key ddp_timeout). Throws CommunicationError when the
-/// ranks do not find each other.
+/// ranks do not find each other, UserError when their plans differ.
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
                int64_t timeout_seconds);
 
