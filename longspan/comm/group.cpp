@@ -241,6 +241,15 @@ std::vector<std::string> Group::gather_text(const std::string& text) const {
   return texts;
 }
 
+Traffic& Traffic::operator+=(const Traffic& other) {
+  all_to_all += other.all_to_all;
+  all_gather += other.all_gather;
+  reduce_scatter += other.reduce_scatter;
+  shift += other.shift;
+  sum += other.sum;
+  return *this;
+}
+
 Traffic Group::traffic() const {
   if (!impl_) return {};
   return {impl_->all_to_all_, impl_->all_gather_, impl_->reduce_scatter_, impl_->shift_,

@@ -27,6 +27,8 @@ class Pending {
 /// 2 (P - 1) / P of the tensor's bytes (in fp32 for a bf16 tensor).
 struct Traffic {
   int64_t all_to_all = 0, all_gather = 0, reduce_scatter = 0, shift = 0, sum = 0;
+
+  Traffic& operator+=(const Traffic& other);
 };
 
 /// Some ranks that communicate. Copies share one process group. A default-constructed group is this
@@ -62,8 +64,9 @@ class Group {
   std::vector<std::string> gather_text(const std::string& text) const;
 
   Traffic traffic() const;
-  /// One and the same process group?
-  bool operator==(const Group& other) const { return impl_ == other.impl_; }
+
+  /// The same process group.
+  bool operator==(const Group&) const = default;
 
  private:
   std::shared_ptr<Impl> impl_;

@@ -155,15 +155,16 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
   return mesh;
 }
 
-std::vector<Group> attention_groups(const Mesh& mesh) {
-  std::vector<Group> groups;
-  for (const Group* group :
-       {&mesh.sequence, &mesh.ring, &mesh.ulysses, &mesh.window, &mesh.windows, &mesh.slices}) {
-    if (group->size() > 1 && std::ranges::find(groups, *group) == groups.end()) {
-      groups.push_back(*group);
-    }
+Traffic sequence_traffic(const Mesh& mesh) {
+  Traffic total;
+  std::vector<Group> counted;
+  for (const Group& group :
+       {mesh.sequence, mesh.ring, mesh.ulysses, mesh.window, mesh.windows, mesh.slices}) {
+    if (std::find(counted.begin(), counted.end(), group) != counted.end()) continue;
+    counted.push_back(group);
+    total += group.traffic();
   }
-  return groups;
+  return total;
 }
 
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,

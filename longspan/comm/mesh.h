@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "longspan/comm/group.h"
 #include "longspan/plan/parallel_plan.h"
@@ -40,11 +39,10 @@ struct Mesh {
   Group window;   // LoongTrain: window_size neighbours of a ring
   Group windows;  // LoongTrain: the ranks at the same place of each window of a ring
   Group slices;   // XTuner: num_head_slices neighbours, which hold the slices of the same heads
-  // Groups of the same ranks are one and the same group.
 };
 
-/// The groups that an attention may send through, each once.
-std::vector<Group> attention_groups(const Mesh& mesh);
+/// What this rank has sent in the groups of its sequence group, of which some may be one.
+Traffic sequence_traffic(const Mesh& mesh);
 
 /// Connects the ranks (Gloo on CPU, NCCL on CUDA) and makes the groups. Gloo listens on the
 /// interfaces that GLOO_SOCKET_IFNAME names, else on the one that leads to the master address.

@@ -43,31 +43,20 @@ AttentionTraffic::AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
       device_(device),
       // Every member of a sequence group holds the whole row: it counts once.
       counts_rows_(mesh.sequence.rank() == 0),
-      groups_(attention_groups(mesh)) {
+      mesh_(mesh) {
   mine_.choice = plan.reason;
 }
 
-AttentionTraffic::Direction AttentionTraffic::sent() const {
-  Direction total;
-  for (const Group& group : groups_) {
-    const Traffic traffic = group.traffic();
-    total.all_to_all += traffic.all_to_all;
-    total.all_gather += traffic.all_gather;
-    total.reduce_scatter += traffic.reduce_scatter;
-    total.shift += traffic.shift;
-  }
-  return total;
-}
-
 void AttentionTraffic::add_to(Direction& direction) {
-  const Direction now = sent();
-  for (const Column& column : kCollectives) {
-    direction.*column.bytes += now.*column.bytes - before_.*column.bytes;
-  }
+  const Traffic now = sequence_traffic(mesh_);
+  direction.all_to_all += now.all_to_all - before_.all_to_all;
+  direction.all_gather += now.all_gather - before_.all_gather;
+  direction.reduce_scatter += now.reduce_scatter - before_.reduce_scatter;
+  direction.shift += now.shift - before_.shift;
   before_ = now;
 }
 
-void AttentionTraffic::begin_row() { before_ = sent(); }
+void AttentionTraffic::begin_row() { before_ = sequence_traffic(mesh_); }
 
 void AttentionTraffic::end_forward(const Packing& padded) {
   add_to(mine_.forward);

@@ -46,7 +46,6 @@ class AttentionTraffic {
  private:
   /// Adds what was sent since the last call.
   void add_to(Direction& direction);
-  Direction sent() const;
 
   ParallelPlan plan_;
   AttentionShape shape_;
@@ -54,8 +53,8 @@ class AttentionTraffic {
   bool checkpointing_;
   at::Device device_;
   bool counts_rows_;
-  std::vector<Group> groups_;
-  Direction before_;
+  const Mesh& mesh_;
+  Traffic before_;
   Report mine_;  // measured of all layers; formula of one, on one rank of a sequence group
 };
 
