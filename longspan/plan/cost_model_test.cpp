@@ -121,6 +121,9 @@ TEST_CASE("cost: monotone") {
       }
     }
   }
+  // A ring is as fast as its slowest hop.
+  CHECK(seconds({32, 32, 8, {16384}, true, 4}, Mode::kZigzagRing) >
+        2 * seconds({32, 32, 8, {16384}, true, 8}, Mode::kZigzagRing));
   // Waves hide what they can.
   const Run run{32, 32, 8, {32768}, true};
   CHECK(seconds(run, Mode::kUlysses, {}, 4) < seconds(run, Mode::kUlysses));
