@@ -11,6 +11,7 @@
 #include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/train/agreement.h"
+#include "longspan/train/plan_request.h"
 #include "longspan/train/saving.h"
 #include "longspan/train/trainer.h"
 
@@ -33,15 +34,11 @@ TrainArguments read_arguments(const Arguments& arguments) {
 }
 
 /// What is the same on all ranks and costs little, before any process is started or memory taken.
-void check_early(const Config& config, int world_size) {
+void check_early(const Config& config, int world_size, int ranks_per_machine) {
   check_output_dir(config);
   const ModelConfig model = load_model_config(config.model_name_or_path);
-  std::optional<SequenceParallelMode> mode;
-  if (config.sequence_parallel_mode) {
-    mode = sequence_parallel_mode_from(*config.sequence_parallel_mode);
-  }
-  make_parallel_plan(world_size, config.sequence_parallel_size, mode, model.num_heads,
-                     model.num_kv_heads);
+  // Which links and devices there are changes what is chosen, not what is possible.
+  make_parallel_plan(plan_request(config, model, world_size, ranks_per_machine, /*cuda=*/false));
   check_model_folder(config.model_name_or_path, model);
   check_dataset_files(config);
 }
@@ -63,7 +60,7 @@ int run(const Arguments& words) {
   if (is_launched()) return work(arguments);
   const Config config = load_config(arguments.config_path, arguments.overrides);
   const LaunchPlan plan = make_launch_plan(config);
-  check_early(config, plan.world_size());
+  check_early(config, plan.world_size(), plan.processes_per_node);
   if (plan.world_size() > 1) launch(plan, words);
   return work(arguments);
 }
@@ -93,6 +90,8 @@ Several processes are started through torchrun. Started by torchrun, mpirun or s
 the processes that it finds. Over several machines: set NNODES, NODE_RANK, MASTER_ADDR and
 MASTER_PORT (and NPROC_PER_NODE, or the key nproc_per_node) and type the same on each.
 N processes with sequence_parallel_size P are N/P data-parallel groups of P neighbours.
+How these share a row is chosen and said at the start, or given by sequence_parallel_mode; what they
+sent to each other is said at the end, beside the formula.
 
 Keys; in brackets the default:
 )";

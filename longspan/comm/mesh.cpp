@@ -18,6 +18,7 @@
 #include "longspan/comm/backend.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
+#include "longspan/config/user_error.h"
 
 namespace longspan {
 namespace {
@@ -81,6 +82,26 @@ std::string own_address(const Rendezvous& where) {
   return address.empty() ? "127.0.0.1" : address;
 }
 
+// A rank chooses its plan from what it sees. Machines that differ (in the number of their
+// processes) may see different things, and ranks of two plans would wait for each other forever.
+void require_one_plan(c10d::Store& store, const Rendezvous& where, const ParallelPlan& plan) {
+  const std::string mine =
+      fmt::format("{} processes, {} by {} of {}", plan.world_size, plan.sequence_size,
+                  describe_method(plan), plan.ulysses_size);
+  if (where.rank == 0) {
+    store.set("plan", std::vector<uint8_t>(mine.begin(), mine.end()));
+    return;
+  }
+  const std::vector<uint8_t> bytes = store.get("plan");
+  const std::string theirs(bytes.begin(), bytes.end());
+  if (theirs == mine) return;
+  throw UserError(fmt::format(
+      "Rank {} would share rows otherwise than rank 0: {} / {}. Start as many processes "
+      "on each machine, or set sequence_parallel_mode (and, for usp and loongtrain, its "
+      "degrees).",
+      where.rank, mine, theirs));
+}
+
 }  // namespace
 
 Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
@@ -114,7 +135,10 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
                      ? mesh.sequence
                      : make_group("ulysses", sequence_index * plan.ring_size + ring_rank,
                                   ulysses_rank, plan.ulysses_size);
-  if (plan.window_size > 1) {
+  // Groups of the same ranks are one group here too.
+  if (plan.window_size == plan.ring_size) {
+    mesh.window = mesh.ring;
+  } else if (plan.window_size > 1) {
     const int ring_index = sequence_index * plan.ulysses_size + ulysses_rank;
     const int num_windows = plan.ring_size / plan.window_size;
     const int window = ring_rank / plan.window_size, place = ring_rank % plan.window_size;
@@ -125,7 +149,9 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
     mesh.windows = mesh.ring;
   }
   const int num_slices = plan.num_head_slices;
-  mesh.slices = make_group("slices", rank / num_slices, rank % num_slices, num_slices);
+  mesh.slices = num_slices == plan.sequence_size
+                    ? mesh.sequence
+                    : make_group("slices", rank / num_slices, rank % num_slices, num_slices);
   return mesh;
 }
 
@@ -158,7 +184,10 @@ Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
         c10::make_intrusive<c10d::TCPStore>(where.master_address, options);
     store = c10::make_intrusive<c10d::PrefixStore>(where.store_prefix + "/longspan", store);
     store->setTimeout(options.timeout);
+    require_one_plan(*store, where, plan);
     return make_mesh_over(store, where.rank, plan, cuda, timeout_seconds, own_address(where));
+  } catch (const UserError&) {
+    throw;
   } catch (const std::exception& error) {
     throw CommunicationError(fmt::format(
         "Rank {} of {} could not connect to its peers through {}:{}: {}. Check MASTER_ADDR and "

@@ -47,7 +47,7 @@ Traffic sequence_traffic(const Mesh& mesh);
 /// Connects the ranks (Gloo on CPU, NCCL on CUDA) and makes the groups. Gloo listens on the
 /// interfaces that GLOO_SOCKET_IFNAME names, else on the one that leads to the master address.
 /// timeout_seconds bounds every collective (key ddp_timeout). Throws CommunicationError when the
-/// ranks do not find each other.
+/// ranks do not find each other, UserError when their plans differ.
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
                int64_t timeout_seconds);
 

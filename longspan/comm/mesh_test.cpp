@@ -9,10 +9,12 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/config/user_error.h"
+#include "longspan/testing/ranks.h"
 
 namespace longspan {
 namespace {
@@ -205,6 +207,103 @@ TEST_CASE("mesh: a peer that never comes is an error that names the address") {
   where.master_port = free_port();
   CHECK_THROWS_WITH_AS(make_mesh(where, plan, false, 1), doctest::Contains("127.0.0.1"),
                        CommunicationError);
+}
+
+// Of each group of each rank, who is in it, in order.
+std::vector<std::map<std::string, std::string>> members(const ParallelPlan& plan) {
+  std::vector<std::map<std::string, std::string>> of_ranks(plan.world_size);
+  testing::run_ranks(plan, [&](const Mesh& mesh) {
+    auto& mine = of_ranks[mesh.world.rank()];
+    const std::string name(1, static_cast<char>('0' + mesh.world.rank()));
+    for (const auto& [kind, group] : {std::pair{"data", mesh.data},
+                                      {"sequence", mesh.sequence},
+                                      {"ring", mesh.ring},
+                                      {"ulysses", mesh.ulysses},
+                                      {"window", mesh.window},
+                                      {"windows", mesh.windows},
+                                      {"slices", mesh.slices}}) {
+      if (group.size() == 1) continue;
+      for (const std::string& member : group.gather_text(name)) mine[kind] += member;
+    }
+    const auto same = [&](const char* what, const Group& a, const Group& b) {
+      if (a.size() > 1 && a == b) mine[what] = "same";
+    };
+    same("world=sequence", mesh.world, mesh.sequence);
+    same("sequence=ring", mesh.sequence, mesh.ring);
+    same("ring=windows", mesh.ring, mesh.windows);
+    same("ring=window", mesh.ring, mesh.window);
+    same("sequence=slices", mesh.sequence, mesh.slices);
+  });
+  return of_ranks;
+}
+
+TEST_CASE("mesh: windows of a ring beside Ulysses, two data-parallel groups") {
+  ParallelPlan plan;
+  plan.world_size = 16;
+  plan.data_size = 2;
+  plan.sequence_size = 8;
+  plan.ulysses_size = 2;
+  plan.ring_size = 4;
+  plan.window_size = 2;
+  // Ranks 10 to 15 are the characters behind 9: : ; < = > ?
+  const auto of_ranks = members(plan);
+  std::map<std::string, std::string> rank_5{{"data", "5="},   {"sequence", "01234567"},
+                                            {"ring", "1357"}, {"ulysses", "45"},
+                                            {"window", "57"}, {"windows", "15"}};
+  CHECK(of_ranks[5] == rank_5);
+  std::map<std::string, std::string> rank_8{{"data", "08"},   {"sequence", "89:;<=>?"},
+                                            {"ring", "8:<>"}, {"ulysses", "89"},
+                                            {"window", "8:"}, {"windows", "8<"}};
+  CHECK(of_ranks[8] == rank_8);
+}
+
+TEST_CASE("mesh: groups of the same ranks are one group") {
+  ParallelPlan plan;
+  plan.world_size = plan.sequence_size = plan.ring_size = 4;
+  auto of_ranks = members(plan);
+  CHECK(of_ranks[2].contains("world=sequence"));
+  CHECK(of_ranks[2].contains("sequence=ring"));
+  CHECK(of_ranks[2].contains("ring=windows"));
+  CHECK(!of_ranks[2].contains("window"));
+  plan.window_size = 4;  // one window
+  of_ranks = members(plan);
+  CHECK(of_ranks[2].contains("ring=window"));
+  CHECK(!of_ranks[2].contains("windows"));
+  plan.window_size = plan.ring_size = 1;
+  plan.ulysses_size = 4;
+  plan.num_head_slices = 2;
+  of_ranks = members(plan);
+  CHECK(of_ranks[2].at("slices") == "23");
+  plan.num_head_slices = 4;
+  CHECK(members(plan)[2].contains("sequence=slices"));
+}
+
+TEST_CASE("mesh: ranks that planned differently say so at once") {
+  const int port = free_port();
+  std::string error;
+  std::vector<std::thread> ranks;
+  for (int rank : {0, 1}) {
+    ranks.emplace_back([&, rank] {
+      ParallelPlan plan;
+      plan.world_size = plan.sequence_size = 2;
+      (rank == 0 ? plan.ulysses_size : plan.ring_size) = 2;
+      plan.mode = rank == 0 ? SequenceParallelMode::kUlysses : SequenceParallelMode::kZigzagRing;
+      Rendezvous where;
+      where.rank = rank;
+      where.world_size = where.local_world_size = 2;
+      where.master_port = port;
+      try {
+        make_mesh(where, plan, false, 2);
+      } catch (const UserError& said) {
+        if (rank == 1) error = said.what();
+      } catch (const CommunicationError&) {  // rank 0 waits for a peer that has left
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  CHECK(error.find("ulysses") != std::string::npos);
+  CHECK(error.find("zigzag-ring") != std::string::npos);
+  CHECK(error.find("set sequence_parallel_mode") != std::string::npos);
 }
 
 TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's error") {

@@ -59,7 +59,9 @@ struct Config {
 
   // Sequence parallelism and launching
   int sequence_parallel_size = 1;
-  std::optional<std::string> sequence_parallel_mode;
+  std::optional<std::string> sequence_parallel_mode;  // absent or "auto": chosen
+  std::optional<int> sequence_parallel_ulysses_degree, sequence_parallel_ring_degree;
+  std::optional<int> sequence_parallel_window_size, sequence_parallel_head_waves;
   std::optional<int> nproc_per_node;
 };
 

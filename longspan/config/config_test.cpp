@@ -11,6 +11,7 @@
 #include "longspan/config/keys.h"
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
+#include "longspan/plan/parallel_plan.h"
 
 namespace longspan {
 
@@ -71,7 +72,11 @@ TEST_CASE("config: values of every kind arrive") {
                  {"save_strategy", false},
                  {"eval_dataset", nullptr},
                  {"dataset", {"a", "b"}},
-                 {"sequence_parallel_mode", "zigzag-ring"},
+                 {"sequence_parallel_mode", "loongtrain"},
+                 {"sequence_parallel_ulysses_degree", 2},
+                 {"sequence_parallel_ring_degree", 4},
+                 {"sequence_parallel_window_size", 2},
+                 {"sequence_parallel_head_waves", 3},
                  {"template", "qwen"},
                  {"overwrite_cache", true},
                  {"report_to", "none"}});
@@ -82,10 +87,24 @@ TEST_CASE("config: values of every kind arrive") {
   CHECK(config.num_train_epochs == 2.0);
   CHECK(config.save_strategy == "no");
   CHECK(config.dataset == "a,b");
-  CHECK(config.sequence_parallel_mode == "zigzag-ring");
+  CHECK(config.sequence_parallel_mode == "loongtrain");
+  CHECK(config.sequence_parallel_ulysses_degree == 2);
+  CHECK(config.sequence_parallel_ring_degree == 4);
+  CHECK(config.sequence_parallel_window_size == 2);
+  CHECK(config.sequence_parallel_head_waves == 3);
   CHECK(config.chat_template == "qwen");
   CHECK(config.eval_dataset.empty());
   CHECK(config.per_device_train_batch_size == Config{}.per_device_train_batch_size);
+}
+
+TEST_CASE("config: every mode may be written, and auto") {
+  json values = least();
+  for (const SequenceParallelMode mode : all_modes()) {
+    values["sequence_parallel_mode"] = name_of(mode);
+    CHECK(load(values).sequence_parallel_mode == name_of(mode));
+  }
+  values["sequence_parallel_mode"] = "auto";
+  CHECK(load(values).sequence_parallel_mode == "auto");
 }
 
 TEST_CASE("config: overrides win and may mend what the file says") {

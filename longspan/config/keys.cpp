@@ -140,8 +140,21 @@ std::vector<KeySection> make_sections() {
                "Workers on this machine; left out: one for each GPU, or one."),
         number("sequence_parallel_size", &C::sequence_parallel_size, 1,
                "Processes that share each row; must divide the number of processes."),
-        choice("sequence_parallel_mode", &C::sequence_parallel_mode, {"ulysses", "zigzag-ring"},
-               "How they share it. Left out: ulysses where the heads divide, else the ring.")}});
+        choice("sequence_parallel_mode", &C::sequence_parallel_mode,
+               {"auto", "ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulysses",
+                "balanced-ulysses", "ring", "striped-ring", "zigzag-ring", "usp", "llama3",
+                "loongtrain"},
+               "How they share it. auto, or left out: by heads, processes and row, with the reason "
+               "said."),
+        number("sequence_parallel_ulysses_degree", &C::sequence_parallel_ulysses_degree, 1,
+               "usp, loongtrain: processes that exchange heads; left out: chosen."),
+        number("sequence_parallel_ring_degree", &C::sequence_parallel_ring_degree, 1,
+               "usp, loongtrain: processes of a ring; left out: chosen."),
+        number("sequence_parallel_window_size", &C::sequence_parallel_window_size, 1,
+               "loongtrain: processes of an inner ring; left out: those of a machine."),
+        number("sequence_parallel_head_waves", &C::sequence_parallel_head_waves, 1,
+               "Ulysses kinds, usp, loongtrain: exchange and attend a few heads at a time, in so "
+               "many parts: less memory.")}});
   return sections;
 }
 

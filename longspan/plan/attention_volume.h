@@ -16,13 +16,27 @@ struct AttentionShape {
 };
 
 /// Sent to OTHER ranks by all ranks of a sequence group together, for one layer.
+///
+/// With one kv head for each query head this is P times table 1 of Plug & Play SP, which counts one
+/// rank's bytes in units of T d as if a rank sent to itself too: its 8 / P of Ulysses is 8 (P - 1)
+/// / P^2 here, its 4 of a ring is 6 (P - 1) / P: the gradients of keys and values travel as well.
 struct AttentionVolume {
   int64_t forward = 0, backward = 0;
 };
 
+/// The two kinds of exchange that a method is composed of.
+struct AttentionVolumeParts {
+  AttentionVolume heads;    // all-to-all of heads (XTuner: and the gathers of their slices)
+  AttentionVolume context;  // keys and values that travel, or are gathered, and their gradients
+};
+
 /// `padded` is the row as TokenOrder::packing has it. With checkpointing the backward repeats what
-/// the forward of the method sends.
+/// the forward of an exchange of heads sends (with head waves: of the outputs only, since the
+/// backward in waves exchanges queries, keys and values once more in any case); travelling keys are
+/// not needed to replay.
 AttentionVolume attention_volume(const ParallelPlan& plan, const AttentionShape& shape,
                                  const Packing& padded, bool checkpointing = false);
+AttentionVolumeParts attention_volume_parts(const ParallelPlan& plan, const AttentionShape& shape,
+                                            const Packing& padded, bool checkpointing = false);
 
 }  // namespace longspan

@@ -2,81 +2,44 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "longspan/config/user_error.h"
+#include "longspan/plan/cost_model.h"
 
 namespace longspan {
 namespace {
 
-struct NamedMode {
-  SequenceParallelMode mode;
-  const char* name;
-};
+using Mode = SequenceParallelMode;
 
-constexpr NamedMode kModes[] = {
-    {SequenceParallelMode::kUlysses, "ulysses"},
-    {SequenceParallelMode::kDummyHeadUlysses, "dummy-head-ulysses"},
-    {SequenceParallelMode::kXtunerUlysses, "xtuner-ulysses"},
-    {SequenceParallelMode::kAsyncUlysses, "async-ulysses"},
-    {SequenceParallelMode::kBalancedUlysses, "balanced-ulysses"},
-    {SequenceParallelMode::kRing, "ring"},
-    {SequenceParallelMode::kStripedRing, "striped-ring"},
-    {SequenceParallelMode::kZigzagRing, "zigzag-ring"},
-    {SequenceParallelMode::kUsp, "usp"},
-    {SequenceParallelMode::kLlama3, "llama3"},
-    {SequenceParallelMode::kLoongTrain, "loongtrain"},
-};
-
-std::string all_names() {
+std::string names_of(const std::vector<Mode>& modes) {
   std::string names;
-  for (const NamedMode& known : kModes)
-    names += (names.empty() ? "" : ", ") + std::string(known.name);
+  for (const Mode mode : modes) names += (names.empty() ? "" : ", ") + name_of(mode);
   return names;
 }
 
-}  // namespace
+bool has_degrees(Mode mode) { return mode == Mode::kUsp || mode == Mode::kLoongTrain; }
 
-std::string name_of(SequenceParallelMode mode) {
-  for (const NamedMode& known : kModes) {
-    if (known.mode == mode) return known.name;
-  }
-  return "local";
+bool has_waves(Mode mode) {
+  return mode == Mode::kUlysses || mode == Mode::kDummyHeadUlysses ||
+         mode == Mode::kBalancedUlysses || has_degrees(mode);
 }
 
-SequenceParallelMode sequence_parallel_mode_from(const std::string& name) {
-  for (const NamedMode& known : kModes) {
-    if (known.name == name) return known.mode;
-  }
-  throw UserError(fmt::format(
-      "sequence_parallel_mode: {} is not a mode. The modes are: {}. Leave the key out to have one "
-      "chosen.",
-      name, all_names()));
+bool is_ring(Mode mode) {
+  return mode == Mode::kRing || mode == Mode::kStripedRing || mode == Mode::kZigzagRing ||
+         mode == Mode::kLlama3;
 }
 
-bool can_split(SequenceParallelMode mode, int sequence_size, int64_t num_heads, int64_t) {
-  switch (mode) {
-    case SequenceParallelMode::kLocal:
-      return sequence_size == 1;
-    case SequenceParallelMode::kUlysses:
-    case SequenceParallelMode::kAsyncUlysses:
-      // kv heads may be fewer than ranks, or not divide: each goes to every rank that needs it.
-      return num_heads % sequence_size == 0;
-    default:
-      return true;
+std::string divisors_of(int number) {
+  std::string divisors;
+  for (int size = 1; size <= number; ++size) {
+    if (number % size == 0) divisors += (divisors.empty() ? "" : ", ") + std::to_string(size);
   }
+  return divisors;
 }
 
-std::vector<SequenceParallelMode> modes_that_split(int sequence_size, int64_t num_heads,
-                                                   int64_t num_kv_heads) {
-  std::vector<SequenceParallelMode> modes;
-  for (const NamedMode& known : kModes) {
-    if (can_split(known.mode, sequence_size, num_heads, num_kv_heads)) modes.push_back(known.mode);
-  }
-  return modes;
-}
-
-ParallelPlan make_parallel_plan(int world_size, int sequence_size,
-                                std::optional<SequenceParallelMode> mode, int64_t num_heads,
-                                int64_t num_kv_heads) {
+void check_world(int world_size, int sequence_size) {
   if (world_size < 1) {
     throw UserError(
         fmt::format("The number of processes is {}; it must be at least 1.", world_size));
@@ -93,38 +56,314 @@ ParallelPlan make_parallel_plan(int world_size, int sequence_size,
                     sequence_size));
   }
   if (world_size % sequence_size != 0) {
-    std::string divisors;
-    for (int size = 1; size <= world_size; ++size) {
-      if (world_size % size == 0) divisors += (divisors.empty() ? "" : ", ") + std::to_string(size);
-    }
     throw UserError(fmt::format(
         "sequence_parallel_size: {} does not divide the number of processes, {}. Choose one of {}, "
         "or start a multiple of {} processes (nproc_per_node, torchrun).",
-        sequence_size, world_size, divisors, sequence_size));
+        sequence_size, world_size, divisors_of(world_size), sequence_size));
   }
+}
 
-  ParallelPlan plan;
-  plan.world_size = world_size;
-  plan.sequence_size = sequence_size;
-  plan.data_size = world_size / sequence_size;
-  if (sequence_size == 1) return plan;
+/// The keys that were given without a mode that they belong to.
+void check_keys_fit(const PlanRequest& request, Mode mode) {
+  const auto refuse = [&](const char* key, int value, const char* modes) {
+    throw UserError(
+        fmt::format("{}: {} is given, and sequence_parallel_mode: {} has no use for it. Remove it, "
+                    "or take one of: {}.",
+                    key, value, name_of(mode), modes));
+  };
+  if (!has_degrees(mode)) {
+    if (request.ulysses_degree) {
+      refuse("sequence_parallel_ulysses_degree", *request.ulysses_degree, "usp, loongtrain");
+    }
+    if (request.ring_degree) {
+      refuse("sequence_parallel_ring_degree", *request.ring_degree, "usp, loongtrain");
+    }
+  }
+  if (mode != Mode::kLoongTrain && request.window_size) {
+    refuse("sequence_parallel_window_size", *request.window_size, "loongtrain");
+  }
+  if (!has_waves(mode) && request.head_waves.value_or(1) > 1) {
+    refuse("sequence_parallel_head_waves", *request.head_waves,
+           "ulysses, dummy-head-ulysses, balanced-ulysses, usp, loongtrain");
+  }
+}
 
-  const std::vector<SequenceParallelMode> able =
-      modes_that_split(sequence_size, num_heads, num_kv_heads);
-  if (!mode) mode = able.front();
-  if (!can_split(*mode, sequence_size, num_heads, num_kv_heads)) {
-    std::string names;
-    for (SequenceParallelMode other : able) names += (names.empty() ? "" : ", ") + name_of(other);
+void check_heads(const PlanRequest& request, Mode mode) {
+  const int P = request.sequence_size;
+  if (can_split(mode, P, request.num_heads, request.num_kv_heads, request.head_dim)) return;
+  const std::string able =
+      names_of(modes_that_split(P, request.num_heads, request.num_kv_heads, request.head_dim));
+  if (mode == Mode::kXtunerUlysses) {
     throw UserError(fmt::format(
-        "sequence_parallel_mode: {} cannot split {} attention heads ({} key-value heads) over {} "
-        "ranks: sequence_parallel_size must divide the number of attention heads. Modes that can "
+        "sequence_parallel_mode: xtuner-ulysses cannot split {} attention heads over {} ranks: "
+        "each would be cut in {} slices, and that does not divide head_dim, {}. Modes that can "
         "split them: {}.",
-        name_of(*mode), num_heads, num_kv_heads, sequence_size, names));
+        request.num_heads, P, P / std::gcd(request.num_heads, int64_t{P}), request.head_dim, able));
   }
-  plan.mode = *mode;
-  if (*mode == SequenceParallelMode::kUlysses) plan.ulysses_size = sequence_size;
-  if (*mode == SequenceParallelMode::kZigzagRing) plan.ring_size = sequence_size;
-  return plan;
+  throw UserError(fmt::format(
+      "sequence_parallel_mode: {} cannot split {} attention heads ({} key-value heads) over {} "
+      "ranks: sequence_parallel_size must divide the number of attention heads. Modes that can "
+      "split them: {}.",
+      name_of(mode), request.num_heads, request.num_kv_heads, P, able));
+}
+
+/// The Ulysses degrees that a mode of two degrees may have.
+std::vector<int> ulysses_degrees(const PlanRequest& request, Mode mode) {
+  const int P = request.sequence_size;
+  const std::optional<int> u = request.ulysses_degree, r = request.ring_degree;
+  const int64_t N = request.num_heads;
+  if (u && r && *u * *r != P) {
+    throw UserError(fmt::format(
+        "sequence_parallel_ulysses_degree: {} times sequence_parallel_ring_degree: {} is {}, and "
+        "sequence_parallel_size is {}. Make them equal, or leave one degree out.",
+        *u, *r, *u * *r, P));
+  }
+  for (const auto& [name, degree] : {std::pair{"ulysses", u}, std::pair{"ring", r}}) {
+    if (degree && (*degree < 1 || P % *degree != 0)) {
+      throw UserError(fmt::format(
+          "sequence_parallel_{}_degree: {} does not divide sequence_parallel_size, {}. Choose one "
+          "of {}, or leave the degrees out.",
+          name, *degree, P, divisors_of(P)));
+    }
+  }
+  const std::optional<int> given = u ? u : r ? std::optional(P / *r) : std::nullopt;
+  if (given && N % *given != 0) {
+    std::string able;
+    for (int degree = 1; degree <= P; ++degree) {
+      if (P % degree == 0 && N % degree == 0)
+        able += fmt::format("{}{}", able.empty() ? "" : ", ", degree);
+    }
+    throw UserError(fmt::format(
+        "sequence_parallel_mode: {} with a Ulysses degree of {} cannot split {} attention heads: "
+        "the degree must divide them. Set sequence_parallel_ulysses_degree to one of {}, leave the "
+        "degrees out, or take a mode that needs no such thing: balanced-ulysses, zigzag-ring, "
+        "llama3.",
+        name_of(mode), *given, N, able));
+  }
+  if (given) return {*given};
+  std::vector<int> degrees;
+  for (int degree = 1; degree <= P; ++degree) {
+    if (P % degree == 0 && N % degree == 0) degrees.push_back(degree);
+  }
+  return degrees;
+}
+
+/// The windows of a ring: what was asked for, or the ring ranks of a machine.
+int window_of(const PlanRequest& request, int ring_size, int ulysses_size) {
+  if (request.window_size) {
+    if (*request.window_size < 1 || ring_size % *request.window_size != 0) {
+      throw UserError(fmt::format(
+          "sequence_parallel_window_size: {} does not divide the ring degree, {} (with a Ulysses "
+          "degree of {}). Choose one of {}, or leave it out.",
+          *request.window_size, ring_size, ulysses_size, divisors_of(ring_size)));
+    }
+    return *request.window_size;
+  }
+  const int here = std::max(1, request.ranks_per_machine / ulysses_size);
+  return std::gcd(ring_size, here);
+}
+
+/// Head waves are at most the query heads of a rank; with `balanced` parts of heads attend too, but
+/// as many waves as heads are enough.
+void check_waves(const PlanRequest& request, const ParallelPlan& plan) {
+  if (plan.head_waves == 1) return;
+  const int64_t N = request.num_heads, P = plan.sequence_size;
+  if (has_degrees(plan.mode) && plan.ulysses_size == 1) {
+    throw UserError(fmt::format(
+        "sequence_parallel_head_waves: {} needs a Ulysses degree above 1, and {} has none here: no "
+        "degree above 1 divides both sequence_parallel_size ({}) and the {} attention heads, or "
+        "the degrees say so. Remove sequence_parallel_head_waves, or take one of: "
+        "balanced-ulysses, dummy-head-ulysses.",
+        plan.head_waves, name_of(plan.mode), P, N));
+  }
+  int64_t most = N / plan.ulysses_size;
+  if (plan.mode == Mode::kDummyHeadUlysses) most = (N + P - 1) / P;
+  if (plan.mode == Mode::kBalancedUlysses) most = N;
+  if (plan.head_waves < 1 || plan.head_waves > most) {
+    throw UserError(fmt::format(
+        "sequence_parallel_head_waves: {} is more than the {} query heads {} has at a time with {} "
+        "heads on {} ranks. Give a number from 1 to {}{}.",
+        plan.head_waves, most, plan.mode == Mode::kBalancedUlysses ? "the layer" : "that a rank", N,
+        P, most,
+        plan.mode == Mode::kBalancedUlysses ? ""
+                                            : ", or take balanced-ulysses, which splits heads"));
+  }
+}
+
+class Chooser {
+ public:
+  Chooser(const PlanRequest& request, ParallelPlan base)
+      : request_(request),
+        base_(std::move(base)),
+        shape_{request.num_heads, request.num_kv_heads, request.head_dim, request.element_bytes,
+               std::max<int64_t>(4, request.element_bytes)},
+        cluster_(cluster_model(request.cuda, request.ranks_per_machine, request.element_bytes)) {}
+
+  ParallelPlan asked_for(Mode mode) const {
+    check_keys_fit(request_, mode);
+    check_heads(request_, mode);
+    const std::vector<Candidate> candidates = candidates_of(mode);
+    Candidate best = cheapest(candidates);
+    best.plan.reason =
+        fmt::format("sequence parallelism: {}{}: estimated {} a layer", describe_method(best.plan),
+                    candidates.size() > 1 ? " (degrees chosen)" : "", time_of(best));
+    return best.plan;
+  }
+
+  ParallelPlan chosen() const {
+    const int P = request_.sequence_size;
+    const bool degrees = request_.ulysses_degree || request_.ring_degree;
+    if (request_.window_size) {
+      throw UserError(fmt::format(
+          "sequence_parallel_window_size: {} belongs to sequence_parallel_mode: loongtrain, and no "
+          "mode is given. Set sequence_parallel_mode: loongtrain, or remove the window.",
+          *request_.window_size));
+    }
+    std::vector<Candidate> of_modes = cheapest_of_modes();
+    if (of_modes.empty()) {
+      throw UserError(fmt::format(
+          "sequence_parallel_head_waves: {} is more than {} attention heads allow on {} ranks. "
+          "Give at most {}.",
+          *request_.head_waves, request_.num_heads, P, request_.num_heads));
+    }
+    const double least = cheapest(of_modes).seconds;
+    const auto first = std::ranges::find_if(
+        of_modes, [&](const Candidate& c) { return c.seconds <= kEqual * least; });
+    Candidate best = *first;
+    of_modes.erase(first);
+
+    std::string& reason = best.plan.reason;
+    reason = fmt::format("sequence parallelism: {} (auto): ", describe_method(best.plan));
+    if (degrees) {
+      reason += "degrees are given; ";
+    } else if (request_.num_heads % P != 0) {
+      reason += fmt::format("{} heads do not divide by {}; ", request_.num_heads, P);
+    }
+    reason += fmt::format("estimated {} a layer", time_of(best));
+    if (of_modes.empty()) return best.plan;
+    const Candidate& next = cheapest(of_modes);
+    reason += fmt::format(", {} {} {}", next.seconds < best.seconds ? "simpler than" : "next best",
+                          describe_method(next.plan), time_of(next));
+    return best.plan;
+  }
+
+ private:
+  struct Candidate {
+    ParallelPlan plan;
+    double seconds = 0;
+  };
+
+  static std::string time_of(const Candidate& candidate) {
+    const double ms = 1e3 * candidate.seconds;
+    if (ms >= 1000) return fmt::format("{:.2f} s", candidate.seconds);
+    return fmt::format("{:.{}f} ms", ms, ms < 1 ? 3 : ms < 10 ? 2 : 1);
+  }
+
+  /// The model knows no better: of modes that cost less than this apart the simplest is taken.
+  static constexpr double kEqual = 1.03;
+
+  static const Candidate& cheapest(const std::vector<Candidate>& candidates) {
+    return *std::ranges::min_element(candidates, {}, &Candidate::seconds);
+  }
+
+  /// The candidates of auto, simple ones first.
+  std::vector<Candidate> cheapest_of_modes() const {
+    const int P = request_.sequence_size;
+    const bool degrees = request_.ulysses_degree || request_.ring_degree;
+    const bool waves = request_.head_waves.value_or(1) > 1;
+    const bool divide = request_.num_heads % P == 0;
+    std::vector<Candidate> of_modes;
+    for (const Mode mode :
+         {Mode::kUlysses, Mode::kBalancedUlysses, Mode::kZigzagRing, Mode::kUsp, Mode::kLlama3}) {
+      if (degrees && mode != Mode::kUsp) continue;
+      if (waves && !has_waves(mode)) continue;
+      if (mode == Mode::kUlysses && !divide) continue;
+      // Heads that divide are balanced as they are, unless there are more waves than whole heads.
+      if (mode == Mode::kBalancedUlysses && divide && !waves) continue;
+      const auto candidates = candidates_of(mode, /*proper=*/!degrees);
+      if (!candidates.empty()) of_modes.push_back(cheapest(candidates));
+    }
+    return of_modes;
+  }
+
+  /// The plans of a mode, one for each pair of degrees where these are not given. Without any the
+  /// reason is thrown, unless `proper` (for auto: both degrees above 1) leaves none.
+  std::vector<Candidate> candidates_of(Mode mode, bool proper = false) const {
+    const int P = request_.sequence_size;
+    std::vector<int> degrees{is_ring(mode) ? 1 : P};
+    if (has_degrees(mode)) degrees = ulysses_degrees(request_, mode);
+    const bool choice = degrees.size() > 1 || proper;
+    std::vector<Candidate> candidates;
+    std::optional<UserError> refused;
+    for (const int degree : std::vector<int>(degrees.rbegin(), degrees.rend())) {
+      if (proper && mode == Mode::kUsp && (degree == 1 || degree == P)) continue;
+      ParallelPlan plan = base_;
+      plan.mode = mode;
+      plan.ulysses_size = degree;
+      plan.ring_size = P / degree;
+      plan.head_waves = request_.head_waves.value_or(1);
+      if (mode == Mode::kXtunerUlysses) {
+        plan.num_head_slices = static_cast<int>(P / std::gcd(request_.num_heads, int64_t{P}));
+      }
+      try {
+        if (mode == Mode::kLoongTrain) {
+          plan.window_size = window_of(request_, plan.ring_size, plan.ulysses_size);
+        }
+        check_waves(request_, plan);
+      } catch (const UserError& error) {
+        if (!choice) throw;
+        refused = error;
+        continue;
+      }
+      const double seconds =
+          attention_seconds(plan, shape_, request_.row, request_.checkpointing, cluster_);
+      candidates.push_back({std::move(plan), seconds});
+    }
+    if (candidates.empty() && !proper) throw *refused;
+    return candidates;
+  }
+
+  const PlanRequest& request_;
+  ParallelPlan base_;
+  AttentionShape shape_;
+  ClusterModel cluster_;
+};
+
+}  // namespace
+
+ParallelPlan make_parallel_plan(const PlanRequest& given) {
+  PlanRequest request = given;
+  check_world(request.world_size, request.sequence_size);
+  ParallelPlan plan;
+  plan.world_size = request.world_size;
+  plan.sequence_size = request.sequence_size;
+  plan.data_size = request.world_size / request.sequence_size;
+  if (request.ranks_per_machine < 1) request.ranks_per_machine = request.world_size;
+  if (request.sequence_size == 1) {
+    const int ranks = request.ulysses_degree.value_or(1) * request.ring_degree.value_or(1);
+    if (ranks > 1) {
+      throw UserError(fmt::format(
+          "sequence_parallel_ulysses_degree and sequence_parallel_ring_degree ask for {0} ranks, "
+          "and "
+          "sequence_parallel_size is 1. Set sequence_parallel_size: {0}, or remove the degrees.",
+          ranks));
+    }
+    return plan;
+  }
+  Chooser chooser(request, plan);
+  return request.mode ? chooser.asked_for(*request.mode) : chooser.chosen();
+}
+
+ParallelPlan make_parallel_plan(int world_size, int sequence_size,
+                                std::optional<SequenceParallelMode> mode, int64_t num_heads,
+                                int64_t num_kv_heads) {
+  PlanRequest request;
+  request.world_size = world_size;
+  request.sequence_size = sequence_size;
+  request.mode = mode;
+  request.num_heads = num_heads;
+  request.num_kv_heads = num_kv_heads;
+  return make_parallel_plan(request);
 }
 
 }  // namespace longspan

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "longspan/data/packing.h"
+
 namespace longspan {
 
 enum class SequenceParallelMode {
@@ -27,6 +29,7 @@ enum class SequenceParallelMode {
 /// The names of sequence_parallel_mode ("ulysses", "zigzag-ring", ...).
 std::string name_of(SequenceParallelMode mode);
 SequenceParallelMode sequence_parallel_mode_from(const std::string& name);  // throws UserError
+const std::vector<SequenceParallelMode>& all_modes();  // without kLocal, simple ones first
 
 struct ParallelPlan {
   int world_size = 1;
@@ -38,19 +41,39 @@ struct ParallelPlan {
   int num_head_slices = 1;  // XTuner: ranks that hold a slice of each head, P / gcd(heads, P)
   int head_waves = 1;       // Ulysses kinds: parts in which a rank's heads are exchanged
   SequenceParallelMode mode = SequenceParallelMode::kLocal;
+  std::string reason;  // what was chosen and why, one line
 };
 
-/// Can this mode split these heads over `sequence_size` ranks?
+/// "usp, ulysses 4 x ring 2", with windows and waves where there are any.
+std::string describe_method(const ParallelPlan& plan);
+
+/// Can this mode split these heads over `sequence_size` ranks? (XTuner cuts along head_dim too.)
 bool can_split(SequenceParallelMode mode, int sequence_size, int64_t num_heads,
-               int64_t num_kv_heads);
+               int64_t num_kv_heads, int64_t head_dim = 64);
 
 /// The modes that can.
 std::vector<SequenceParallelMode> modes_that_split(int sequence_size, int64_t num_heads,
-                                                   int64_t num_kv_heads);
+                                                   int64_t num_kv_heads, int64_t head_dim = 64);
 
-/// Throws UserError when sequence_size does not divide world_size, or when the mode cannot split
-/// the heads (the message names the modes that can). Without a mode: ulysses where the heads
-/// divide, else zigzag-ring.
+/// What a plan is made from. Absent degrees, window and mode are chosen (plan/cost_model.h).
+struct PlanRequest {
+  int world_size = 1;
+  int ranks_per_machine = 0;  // neighbours on a fast link; 0: all of them
+  int sequence_size = 1;
+  std::optional<SequenceParallelMode> mode;
+  std::optional<int> ulysses_degree, ring_degree;  // usp and loongtrain
+  std::optional<int> window_size;                  // loongtrain
+  std::optional<int> head_waves;
+  int64_t num_heads = 1, num_kv_heads = 1, head_dim = 64;
+  Packing row = Packing::single(8192);  // documents that are expected in a row
+  int64_t element_bytes = 4;            // of queries and keys
+  bool cuda = false;
+  bool checkpointing = true;
+};
+
+/// Throws UserError for whatever cannot be: what was given, the limit, the remedy, and the modes
+/// that can serve. sequence_size 1 is local whatever the mode. The same on all ranks.
+ParallelPlan make_parallel_plan(const PlanRequest& request);
 ParallelPlan make_parallel_plan(int world_size, int sequence_size,
                                 std::optional<SequenceParallelMode> mode, int64_t num_heads,
                                 int64_t num_kv_heads);

@@ -1,6 +1,7 @@
 #include "longspan/plan/parallel_plan.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "longspan/config/user_error.h"
 
@@ -9,36 +10,178 @@ namespace {
 
 using Mode = SequenceParallelMode;
 
+PlanRequest request_of(int world_size, int sequence_size, std::optional<Mode> mode,
+                       int64_t num_heads, int64_t num_kv_heads) {
+  PlanRequest request;
+  request.world_size = world_size;
+  request.sequence_size = sequence_size;
+  request.mode = mode;
+  request.num_heads = num_heads;
+  request.num_kv_heads = num_kv_heads;
+  return request;
+}
+
+std::string error_of(const PlanRequest& request) {
+  try {
+    make_parallel_plan(request);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void check_error(const PlanRequest& request, std::initializer_list<const char*> parts) {
+  const std::string error = error_of(request);
+  CAPTURE(error);
+  for (const char* part : parts) {
+    CAPTURE(part);
+    CHECK(error.find(part) != std::string::npos);
+  }
+}
+
 TEST_CASE("plan: sizes of a mesh") {
   const ParallelPlan plan = make_parallel_plan(8, 2, Mode::kUlysses, 14, 2);
   CHECK(plan.data_size == 4);
   CHECK(plan.ulysses_size == 2);
   CHECK(plan.ring_size == 1);
-  CHECK(make_parallel_plan(8, 4, Mode::kZigzagRing, 14, 2).ring_size == 4);
+  for (const Mode mode : {Mode::kRing, Mode::kStripedRing, Mode::kZigzagRing, Mode::kLlama3}) {
+    CHECK(make_parallel_plan(8, 4, mode, 14, 2).ring_size == 4);
+  }
+  for (const Mode mode : {Mode::kDummyHeadUlysses, Mode::kXtunerUlysses, Mode::kBalancedUlysses}) {
+    CHECK(make_parallel_plan(8, 4, mode, 14, 2).ulysses_size == 4);
+  }
+  CHECK(make_parallel_plan(8, 8, Mode::kXtunerUlysses, 14, 2).num_head_slices == 4);
+  CHECK(make_parallel_plan(8, 8, Mode::kXtunerUlysses, 16, 2).num_head_slices == 1);
   CHECK(make_parallel_plan(4, 1, Mode::kUlysses, 7, 1).mode == Mode::kLocal);
+  CHECK(make_parallel_plan(4, 1, Mode::kUsp, 7, 1).ulysses_size == 1);
 }
 
-TEST_CASE("plan: without a mode, ulysses where the heads divide, else the ring") {
-  CHECK(make_parallel_plan(2, 2, std::nullopt, 14, 2).mode == Mode::kUlysses);
-  CHECK(make_parallel_plan(4, 4, std::nullopt, 14, 2).mode == Mode::kZigzagRing);
-  CHECK(make_parallel_plan(8, 8, std::nullopt, 8, 2).mode == Mode::kUlysses);  // fewer kv heads
+TEST_CASE("plan: every plan of every mode is whole") {
+  for (int P = 2; P <= 16; ++P) {
+    for (const auto& [N, M] :
+         {std::pair{8, 8}, {8, 2}, {8, 1}, {14, 2}, {28, 4}, {12, 2}, {40, 8}, {6, 6}, {7, 7}}) {
+      CAPTURE(fmt::format("P={} heads {}/{}", P, N, M));
+      for (const Mode mode : all_modes()) {
+        CAPTURE(name_of(mode));
+        if (!can_split(mode, P, N, M)) {
+          check_error(request_of(P, P, mode, N, M), {"balanced-ulysses", "zigzag-ring"});
+          continue;
+        }
+        const ParallelPlan plan = make_parallel_plan(P, P, mode, N, M);
+        CHECK(plan.mode == mode);
+        CHECK(plan.ulysses_size * plan.ring_size == P);
+        CHECK(plan.ring_size % plan.window_size == 0);
+        if (plan.ring_size > 1) CHECK(N % plan.ulysses_size == 0);
+        CHECK(plan.reason.starts_with("sequence parallelism: " + name_of(mode)));
+        CHECK(plan.reason.find('\n') == std::string::npos);
+      }
+      const ParallelPlan chosen = make_parallel_plan(P, P, std::nullopt, N, M);
+      CHECK(can_split(chosen.mode, P, N, M));
+      CHECK(chosen.reason.find("(auto)") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("plan: degrees") {
+  PlanRequest request = request_of(8, 8, Mode::kUsp, 28, 4);
+  request.ulysses_degree = 2;
+  CHECK(make_parallel_plan(request).ring_size == 4);
+  request.ulysses_degree.reset();
+  request.ring_degree = 2;
+  CHECK(make_parallel_plan(request).ulysses_size == 4);
+  request.mode.reset();  // degrees without a mode are those of usp
+  CHECK(make_parallel_plan(request).mode == Mode::kUsp);
+  request.mode = Mode::kUsp;
+  request.ring_degree = 8;
+  CHECK(make_parallel_plan(request).ulysses_size == 1);
+
+  request.ring_degree = 4;
+  request.ulysses_degree = 4;
+  check_error(request, {"degree: 4 times", "is 16, and sequence_parallel_size is 8"});
+  request.ring_degree.reset();
+  request.ulysses_degree = 3;
+  check_error(request,
+              {"ulysses_degree: 3 does not divide sequence_parallel_size, 8", "1, 2, 4, 8"});
+  request.ulysses_degree = 8;
+  check_error(request, {"28 attention heads", "to one of 1, 2, 4", "balanced-ulysses"});
+  request.mode = Mode::kZigzagRing;
+  check_error(request, {"sequence_parallel_ulysses_degree: 8", "zigzag-ring", "usp, loongtrain"});
+  request = request_of(8, 1, Mode::kUsp, 28, 4);
+  request.ulysses_degree = 4;
+  check_error(request, {"ask for 4 ranks", "Set sequence_parallel_size: 4"});
+}
+
+TEST_CASE("plan: windows") {
+  PlanRequest request = request_of(8, 8, Mode::kLoongTrain, 8, 2);
+  request.ulysses_degree = 1;
+  CHECK(make_parallel_plan(request).window_size == 8);  // one machine: one ring
+  request.ranks_per_machine = 4;
+  CHECK(make_parallel_plan(request).window_size == 4);
+  request.ulysses_degree = 2;
+  CHECK(make_parallel_plan(request).window_size == 2);
+  request.window_size = 1;
+  CHECK(make_parallel_plan(request).window_size == 1);
+  request.window_size = 3;
+  check_error(request, {"window_size: 3 does not divide the ring degree, 4", "1, 2, 4"});
+  // Degrees are chosen so that the window fits.
+  request.ulysses_degree.reset();
+  request.window_size = 8;
+  CHECK(make_parallel_plan(request).ring_size == 8);
+  request.mode = Mode::kUsp;
+  check_error(request, {"window_size: 8", "usp has no use for it", "loongtrain"});
+  request.mode.reset();
+  check_error(request, {"sequence_parallel_mode: loongtrain"});
+}
+
+TEST_CASE("plan: head waves") {
+  PlanRequest request = request_of(4, 4, Mode::kUlysses, 8, 2);
+  request.head_waves = 2;
+  CHECK(make_parallel_plan(request).head_waves == 2);
+  request.head_waves = 3;
+  check_error(request, {"head_waves: 3", "from 1 to 2", "balanced-ulysses"});
+  request.mode = Mode::kBalancedUlysses;
+  request.head_waves = 8;
+  CHECK(make_parallel_plan(request).head_waves == 8);
+  request.head_waves = 9;
+  check_error(request, {"head_waves: 9", "from 1 to 8"});
+  request = request_of(4, 4, Mode::kDummyHeadUlysses, 14, 2);
+  request.head_waves = 4;  // 16 padded heads
+  CHECK(make_parallel_plan(request).head_waves == 4);
+  request.head_waves = 5;
+  check_error(request, {"from 1 to 4"});
+  request.mode = Mode::kUsp;
+  request.ulysses_degree = 2;
+  CHECK(make_parallel_plan(request).head_waves == 5);
+  request.ulysses_degree = 1;
+  check_error(request, {"needs a Ulysses degree above 1", "balanced-ulysses"});
+  for (const Mode mode : {Mode::kAsyncUlysses, Mode::kXtunerUlysses, Mode::kLlama3, Mode::kRing}) {
+    request = request_of(2, 2, mode, 14, 2);
+    request.head_waves = 2;
+    check_error(request, {"head_waves: 2", "ulysses, dummy-head-ulysses, balanced-ulysses"});
+  }
+  request = request_of(4, 4, std::nullopt, 14, 2);
+  request.head_waves = 7;
+  const ParallelPlan chosen = make_parallel_plan(request);
+  CHECK(chosen.head_waves == 7);
+  CHECK(chosen.ulysses_size > 1);
+  request.head_waves = 15;
+  check_error(request, {"head_waves: 15", "at most 14"});
 }
 
 TEST_CASE("plan: errors say what was given, the limit and the remedy") {
-  CHECK_THROWS_WITH_AS(make_parallel_plan(6, 4, std::nullopt, 8, 8),
-                       doctest::Contains("4 does not divide the number of processes, 6. Choose one "
-                                         "of 1, 2, 3, 6"),
-                       UserError);
-  CHECK_THROWS_WITH_AS(make_parallel_plan(4, 4, Mode::kUlysses, 14, 2),
-                       doctest::Contains("Modes that can split them: zigzag-ring"), UserError);
-  CHECK_THROWS_WITH_AS(make_parallel_plan(1, 8, std::nullopt, 8, 8),
-                       doctest::Contains("Set nproc_per_node: 8"), UserError);
-  CHECK_THROWS_AS(make_parallel_plan(4, 0, std::nullopt, 8, 8), UserError);
-  CHECK_THROWS_WITH_AS(sequence_parallel_mode_from("ring"),
-                       doctest::Contains("ulysses, zigzag-ring"), UserError);
-  for (Mode mode : {Mode::kUlysses, Mode::kZigzagRing}) {
-    CHECK(sequence_parallel_mode_from(name_of(mode)) == mode);
-  }
+  check_error(request_of(6, 4, std::nullopt, 8, 8),
+              {"4 does not divide the number of processes, 6. Choose one of 1, 2, 3, 6"});
+  check_error(request_of(4, 4, Mode::kUlysses, 14, 2),
+              {"ulysses cannot split 14 attention heads (2 key-value heads) over 4 ranks",
+               "Modes that can split them: dummy-head-ulysses, xtuner-ulysses, balanced-ulysses, "
+               "ring, striped-ring, zigzag-ring, usp, llama3, loongtrain."});
+  check_error(request_of(3, 3, Mode::kXtunerUlysses, 8, 2),
+              {"3 slices", "head_dim, 64", "balanced-ulysses"});
+  check_error(request_of(1, 8, std::nullopt, 8, 8), {"Set nproc_per_node: 8"});
+  check_error(request_of(4, 0, std::nullopt, 8, 8), {"at least 1"});
+  CHECK_THROWS_WITH_AS(sequence_parallel_mode_from("rings"),
+                       doctest::Contains("ring, striped-ring, zigzag-ring"), UserError);
+  for (const Mode mode : all_modes()) CHECK(sequence_parallel_mode_from(name_of(mode)) == mode);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/text/tokenizer.h"
 #include "longspan/train/agreement.h"
+#include "longspan/train/plan_request.h"
 #include "longspan/train/summary.h"
 #include "longspan/train/trainer.h"
 
@@ -40,12 +41,8 @@ struct Shape {
 Shape decide_shape(const Config& config, const Rendezvous& where) {
   Shape shape;
   shape.model = load_model_config(config.model_name_or_path);
-  std::optional<SequenceParallelMode> mode;
-  if (config.sequence_parallel_mode) {
-    mode = sequence_parallel_mode_from(*config.sequence_parallel_mode);
-  }
-  shape.plan = make_parallel_plan(where.world_size, config.sequence_parallel_size, mode,
-                                  shape.model.num_heads, shape.model.num_kv_heads);
+  shape.plan = make_parallel_plan(plan_request(config, shape.model, where.world_size,
+                                               where.local_world_size, cuda_available()));
   if (cuda_available()) use_gpu_of_rank(where.local_rank, where.local_world_size);
   return shape;
 }
@@ -180,6 +177,12 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
     if (is_main) prepare_output_dir(config.output_dir);
   });
 
+  AttentionTraffic traffic(mesh, shape.plan,
+                           {.num_heads = shape.model.num_heads,
+                            .num_kv_heads = shape.model.num_kv_heads,
+                            .head_dim = shape.model.head_dim,
+                            .element_bytes = bf16 ? 2 : 4},
+                           shape.model.num_layers, !config.disable_gradient_checkpointing, device);
   const TrainingJob job{.config = config,
                         .mesh = mesh,
                         .attention = *attention,
@@ -187,7 +190,8 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
                         .device = device,
                         .train_samples = data.train,
                         .eval_samples = data.eval,
-                        .interrupts = interrupts};
+                        .interrupts = interrupts,
+                        .traffic = traffic};
   ModelSaver saver(config.output_dir, shape.model, compute_dtype, config.model_name_or_path,
                    config.save_total_limit);
   TrainingLog log(config.output_dir,

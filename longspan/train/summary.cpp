@@ -35,7 +35,7 @@ std::string plan_of(const ParallelPlan& plan) {
   if (plan.world_size == 1) return "1 process";
   std::string text = fmt::format("{} processes = {} data-parallel x {} sequence-parallel",
                                  plan.world_size, plan.data_size, plan.sequence_size);
-  if (plan.sequence_size > 1) text += fmt::format(" ({})", name_of(plan.mode));
+  if (plan.sequence_size > 1) text += fmt::format(" ({})", describe_method(plan));
   return text;
 }
 
@@ -53,6 +53,7 @@ std::string summary_of(const SummaryFacts& facts) {
   if (!facts.eval_samples.empty())
     text += fmt::format("Eval      {}\n", data_of(facts.eval_samples));
   text += fmt::format("Plan      {}, {}\n", plan_of(facts.plan), facts.device);
+  if (!facts.plan.reason.empty()) text += fmt::format("          {}\n", facts.plan.reason);
   if (config.do_train) {
     const int64_t rows_per_step = config.per_device_train_batch_size * facts.plan.data_size *
                                   config.gradient_accumulation_steps;

@@ -89,9 +89,12 @@ StepResult Trainer::step(int64_t step) {
   std::vector<at::Tensor> contributions;
   for (const Batch& row : rows) {
     const Batch local = local_share(row, job_.attention, job_.device);
+    job_.traffic.begin_row();
     const at::Tensor contribution =
         sft_loss(job_.model, local, std::max<int64_t>(1, result.num_labels));
+    job_.traffic.end_forward(local.packing);
     contribution.backward();
+    job_.traffic.end_backward();
     contributions.push_back(contribution.detach());
     if (mesh.world.size() == 1 && job_.interrupts.requested()) break;
   }
@@ -247,6 +250,7 @@ void Trainer::finish() {
       .num_samples = static_cast<double>(samples_in_all_),
       .total_flos = 6.0 * static_cast<double>(progress_.num_tokens) *
                     static_cast<double>(num_trained_parameters_without_embeddings(job_.model))};
+  const AttentionTraffic::Report sent = job_.traffic.report(job_.mesh.world);
   all_or_none(job_.mesh.world, [&] {
     if (!is_main()) return;
     const std::string& folder = job_.config.output_dir;
@@ -256,6 +260,10 @@ void Trainer::finish() {
     console_.say(console_line(log_.history().back()));
     log_.write_state(folder, progress_);
     log_.write_train_results(progress_, result);
+    if (const std::string table = table_of(sent); !table.empty()) {
+      write_report(folder, sent);
+      console_.say(table);
+    }
     if (evaluates) log_.write_eval_results(progress_, last_evaluation_);
     if (job_.config.plot_loss) plot_curves(log_, folder);
   });

@@ -11,6 +11,7 @@
 #include "longspan/models/decoder.h"
 #include "longspan/optim/adamw.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/train/attention_traffic.h"
 #include "longspan/train/console.h"
 #include "longspan/train/interrupt.h"
 #include "longspan/train/saving.h"
@@ -38,6 +39,7 @@ struct TrainingJob {
   const std::vector<Sample>& train_samples;
   const std::vector<Sample>& eval_samples;
   const InterruptWatch& interrupts;
+  AttentionTraffic& traffic;
 };
 
 class Trainer {

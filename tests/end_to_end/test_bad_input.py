@@ -87,6 +87,11 @@ def test_processes(good, tmp_path):
     assert "does not divide" in error_of(good | two, tmp_path, NPROC_PER_NODE="3")
     heads = good | {"nproc_per_node": 3, "sequence_parallel_size": 3, "sequence_parallel_mode": "ulysses"}
     assert "zigzag-ring" in error_of(heads, tmp_path)
+    usp = good | {"nproc_per_node": 4, "sequence_parallel_size": 4, "sequence_parallel_mode": "usp"}
+    degrees = {"sequence_parallel_ulysses_degree": 4, "sequence_parallel_ring_degree": 2}
+    assert "is 8, and sequence_parallel_size is 4" in error_of(usp | degrees, tmp_path)
+    waves = good | two | {"nproc_per_node": 2, "sequence_parallel_mode": "llama3", "sequence_parallel_head_waves": 2}
+    assert "llama3 has no use for it" in error_of(waves, tmp_path)
     assert "MASTER_ADDR" in error_of(good, tmp_path, NNODES="2")
     assert "NODE_RANK=2 does not fit NNODES=2" in error_of(good, tmp_path, NNODES="2", NODE_RANK="2")
     assert "differ" in error_of(good | {"nproc_per_node": 2}, tmp_path, NPROC_PER_NODE="3")

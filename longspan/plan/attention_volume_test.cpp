@@ -1,0 +1,120 @@
+// Formulas against what the ranks' counters say.
+#include "longspan/plan/attention_volume.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "longspan/plan/cost_model.h"
+#include "longspan/testing/attention_case.h"
+
+namespace longspan {
+namespace {
+
+using Mode = SequenceParallelMode;
+using testing::AttentionCase;
+using testing::random_case;
+using testing::solve_distributed;
+
+constexpr int64_t kHeadDim = 16;
+
+const std::vector<int64_t> kRows[] = {{97}, {29, 1, 40, 7, 20}, {3}};
+
+void check_counted(const PlanRequest& request, bool checkpointing) {
+  const ParallelPlan plan = make_parallel_plan(request);
+  CAPTURE(fmt::format("{}, P = {}, heads {}/{}, checkpointing {}", describe_method(plan),
+                      plan.sequence_size, request.num_heads, request.num_kv_heads, checkpointing));
+  std::vector<AttentionCase> cases;
+  for (const auto& lengths : kRows) {
+    cases.push_back(random_case(lengths, request.num_heads, request.num_kv_heads, kHeadDim, 1));
+  }
+  const bool bf16 = request.element_bytes == 2;
+  const auto solutions =
+      solve_distributed(cases, plan, bf16 ? at::kBFloat16 : at::kFloat, checkpointing);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    CAPTURE(fmt::format("{}", fmt::join(kRows[i], " ")));
+    const Packing padded = padded_row(plan, cases[i].packing);
+    CHECK(padded.num_tokens() == solutions[i].num_padded_tokens);
+    const AttentionVolume volume = attention_volume(plan,
+                                                    {.num_heads = request.num_heads,
+                                                     .num_kv_heads = request.num_kv_heads,
+                                                     .head_dim = kHeadDim,
+                                                     .element_bytes = request.element_bytes},
+                                                    padded, checkpointing);
+    const Traffic& sent = solutions[i].traffic;
+    CHECK(sent.sum == 0);
+    CHECK(sent.all_to_all + sent.all_gather + sent.reduce_scatter + sent.shift ==
+          volume.forward + volume.backward);
+  }
+}
+
+PlanRequest request_of(int P, Mode mode, int64_t num_heads, int64_t num_kv_heads) {
+  PlanRequest request;
+  request.world_size = request.sequence_size = P;
+  request.mode = mode;
+  request.num_heads = num_heads;
+  request.num_kv_heads = num_kv_heads;
+  request.head_dim = kHeadDim;
+  return request;
+}
+
+TEST_CASE("volume: counted bytes are the formula's, every mode") {
+  for (const Mode mode : all_modes()) {
+    for (const int P : {2, 3, 4, 8}) {
+      for (const auto& [N, M] : {std::pair{8, 8}, {8, 2}, {14, 2}, {12, 3}, {6, 1}}) {
+        if (can_split(mode, P, N, M, kHeadDim)) check_counted(request_of(P, mode, N, M), false);
+      }
+    }
+  }
+}
+
+TEST_CASE("volume: compositions, windows and waves, kept and replayed, fp32 and bf16") {
+  for (const bool checkpointing : {false, true}) {
+    for (const int64_t element_bytes : {2, 4}) {
+      const auto check = [&](PlanRequest request, int ulysses, int window, int waves) {
+        request.element_bytes = element_bytes;
+        if (ulysses > 0) request.ulysses_degree = ulysses;
+        if (window > 0) request.window_size = window;
+        if (waves > 1) request.head_waves = waves;
+        check_counted(request, checkpointing);
+      };
+      check(request_of(4, Mode::kUsp, 8, 2), 2, 0, 1);
+      check(request_of(4, Mode::kUsp, 12, 3), 2, 0, 3);
+      check(request_of(6, Mode::kUsp, 6, 1), 2, 0, 1);
+      check(request_of(4, Mode::kLoongTrain, 8, 2), 1, 2, 1);
+      check(request_of(8, Mode::kLoongTrain, 8, 4), 2, 2, 2);
+      check(request_of(4, Mode::kUlysses, 8, 2), 0, 0, 2);
+      check(request_of(3, Mode::kDummyHeadUlysses, 8, 2), 0, 0, 3);
+      check(request_of(3, Mode::kBalancedUlysses, 7, 7), 0, 0, 1);
+      check(request_of(3, Mode::kBalancedUlysses, 8, 2), 0, 0, 4);
+      check(request_of(4, Mode::kXtunerUlysses, 6, 2), 0, 0, 1);
+      check(request_of(2, Mode::kAsyncUlysses, 6, 2), 0, 0, 1);
+      check(request_of(3, Mode::kLlama3, 6, 2), 0, 0, 1);
+      check(request_of(3, Mode::kStripedRing, 6, 2), 0, 0, 1);
+    }
+  }
+}
+
+TEST_CASE("volume: balanced heads send no more than dummy heads, and no ring less than its hops") {
+  for (const auto& [N, M] : {std::pair{28, 4}, {14, 2}, {12, 2}}) {
+    const AttentionShape shape{N, M, 128};
+    const Packing row = Packing::from_lengths({4096, 1024, 3072});
+    const auto total = [&](Mode mode) {
+      const AttentionVolume volume =
+          attention_volume(make_parallel_plan(8, 8, mode, N, M), shape, row);
+      return volume.forward + volume.backward;
+    };
+    CHECK(total(Mode::kBalancedUlysses) <= total(Mode::kDummyHeadUlysses));
+    CHECK(total(Mode::kRing) == 3 * 7 * 8192 * 2 * M * 128 * 4);
+  }
+  // Table 1's case: as many kv heads as query heads, 8 / P a rank if it sent to itself too.
+  const int64_t T = 8192, d = 32 * 128;
+  for (const int64_t P : {2, 4, 8, 16}) {
+    const AttentionVolume volume = attention_volume(
+        make_parallel_plan(P, P, Mode::kUlysses, 32, 32), {32, 32, 128}, Packing::single(T));
+    CHECK((volume.forward + volume.backward) * P == 8 * T * d * (P - 1) * 4);
+  }
+}
+
+}  // namespace
+}  // namespace longspan

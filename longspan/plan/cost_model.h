@@ -1,0 +1,42 @@
+// How long the attention of a layer takes under a plan: to compare plans, not to foretell runs. No
+// torch.
+//
+// Work: 4 H FLOP for each pair of a query and a key that it sees (two products), 10 H in the
+// backward (five), in tiles that are computed whole. Ring kinds add the merge of every step's
+// output. Bytes: plan/attention_volume.h, each rank's share over the link that it crosses; of a
+// ring's hop and a gather after the first all runs under the work of the step before, of an
+// exchange of heads only where there are waves.
+#pragma once
+
+#include <cstdint>
+
+#include "longspan/data/packing.h"
+#include "longspan/plan/attention_volume.h"
+#include "longspan/plan/parallel_plan.h"
+
+namespace longspan {
+
+/// What the ranks run on. Rates are those of one rank.
+struct ClusterModel {
+  int ranks_per_machine = 1;
+  double forward_flops = 0, backward_flops = 0;  // FLOP/s of attention on long rows
+  double memory_bytes = 0;                       // bytes/s of elementwise work
+  double inside_bytes = 0, between_bytes = 0;    // bytes/s sent inside a machine, to another one
+  double inside_delay = 0, between_delay = 0;    // seconds a message
+  double call_seconds = 0;                       // a kernel call
+  int64_t tile = 1;                              // queries and keys of a tile
+  bool copies_cost_work = false;  // inside a machine the ranks' own cores move the bytes
+};
+
+/// Documented constants of the kinds of device that are known.
+ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_bytes);
+
+/// Seconds of one layer's attention, forward and backward, of the slowest rank of the slowest
+/// sequence group. `row`: before padding.
+double attention_seconds(const ParallelPlan& plan, const AttentionShape& shape, const Packing& row,
+                         bool checkpointing, const ClusterModel& cluster);
+
+/// The row with the padding that the plan's method adds.
+Packing padded_row(const ParallelPlan& plan, const Packing& row);
+
+}  // namespace longspan

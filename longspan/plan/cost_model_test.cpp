@@ -1,0 +1,143 @@
+#include "longspan/plan/cost_model.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+namespace longspan {
+namespace {
+
+using Mode = SequenceParallelMode;
+
+struct Run {
+  int64_t num_heads, num_kv_heads;
+  int P;
+  std::vector<int64_t> documents;
+  bool cuda = false;
+  int ranks_per_machine = 0;
+  int64_t head_dim = 128;
+};
+
+PlanRequest request_of(const Run& run) {
+  PlanRequest request;
+  request.world_size = request.sequence_size = run.P;
+  request.ranks_per_machine = run.ranks_per_machine;
+  request.num_heads = run.num_heads;
+  request.num_kv_heads = run.num_kv_heads;
+  request.head_dim = run.head_dim;
+  request.row = Packing::from_lengths(run.documents);
+  request.cuda = run.cuda;
+  request.element_bytes = run.cuda ? 2 : 4;
+  return request;
+}
+
+ParallelPlan choice(const Run& run) { return make_parallel_plan(request_of(run)); }
+
+double seconds(const Run& run, Mode mode, std::optional<int> ulysses = {}, int waves = 1) {
+  PlanRequest request = request_of(run);
+  request.mode = mode;
+  request.ulysses_degree = ulysses;
+  request.head_waves = waves;
+  const int near = run.ranks_per_machine > 0 ? run.ranks_per_machine : run.P;
+  return attention_seconds(make_parallel_plan(request),
+                           {run.num_heads, run.num_kv_heads, run.head_dim, request.element_bytes},
+                           request.row, true, cluster_model(run.cuda, near, request.element_bytes));
+}
+
+TEST_CASE("auto: one machine and heads that divide: ulysses") {
+  for (const bool cuda : {false, true}) {
+    CHECK(choice({8, 2, 2, {8192}, cuda}).mode == Mode::kUlysses);
+    CHECK(choice({8, 8, 2, {8192}, cuda}).mode == Mode::kUlysses);
+    CHECK(choice({32, 8, 8, {131072}, cuda}).mode == Mode::kUlysses);
+  }
+}
+
+TEST_CASE("auto: heads that do not divide are balanced, and the line says so") {
+  const ParallelPlan plan = choice({28, 4, 8, {131072}, true});
+  CHECK(plan.mode == Mode::kBalancedUlysses);
+  CHECK(plan.reason.starts_with(
+      "sequence parallelism: balanced-ulysses (auto): 28 heads do not divide by 8; estimated "));
+}
+
+TEST_CASE("auto: two machines of 8: Ulysses inside, the ring across") {
+  const ParallelPlan plan = choice({32, 8, 16, {131072}, true, 8});
+  CHECK(plan.mode == Mode::kUsp);
+  CHECK(plan.ulysses_size == 8);
+  CHECK(plan.ring_size == 2);
+  CHECK(plan.reason.find("usp, ulysses 8 x ring 2 (auto)") != std::string::npos);
+  // 28 heads divide by 4 at most: still inside.
+  CHECK(choice({28, 4, 16, {131072}, true, 8}).ulysses_size == 4);
+}
+
+TEST_CASE("auto: one kv head of short rows on a slow device: the ring sends least") {
+  CHECK(choice({8, 1, 2, {4096}, false, 0, 64}).ring_size == 2);
+}
+
+TEST_CASE("auto: many short documents are not cut in chunks") {
+  for (const bool cuda : {false, true}) {
+    const Run run{28, 4, 8, std::vector<int64_t>(512, 64), cuda};
+    CHECK(choice(run).ring_size == 1);
+    CHECK(seconds(run, Mode::kZigzagRing) > 5 * seconds(run, Mode::kBalancedUlysses));
+  }
+}
+
+TEST_CASE("cost: known ratios") {
+  const Run run{32, 32, 8, {131072}, true};
+  // All wait for the rank that sees most, and dummy heads and repeated attention are work.
+  CHECK(seconds(run, Mode::kRing) ==
+        doctest::Approx(2 * seconds(run, Mode::kZigzagRing)).epsilon(0.1));
+  const Run odd{28, 4, 8, {131072}, true};
+  CHECK(seconds(odd, Mode::kDummyHeadUlysses) ==
+        doctest::Approx(32.0 / 28.0 * seconds(odd, Mode::kBalancedUlysses)).epsilon(0.01));
+  CHECK(seconds(odd, Mode::kXtunerUlysses) ==
+        doctest::Approx(2.0 * seconds(odd, Mode::kBalancedUlysses)).epsilon(0.02));
+  // Without a slow link the degrees of usp matter little; with one the exchange belongs inside.
+  const Run two{32, 8, 16, {131072}, true, 8};
+  CHECK(seconds(two, Mode::kUsp, 8) < seconds(two, Mode::kUsp, 16));
+  CHECK(seconds(two, Mode::kUsp, 8) < seconds(two, Mode::kUsp, 1));
+}
+
+TEST_CASE("cost: monotone") {
+  for (const Mode mode : {Mode::kUlysses, Mode::kBalancedUlysses, Mode::kZigzagRing, Mode::kUsp,
+                          Mode::kLlama3, Mode::kRing, Mode::kStripedRing, Mode::kLoongTrain,
+                          Mode::kDummyHeadUlysses, Mode::kXtunerUlysses, Mode::kAsyncUlysses}) {
+    CAPTURE(name_of(mode));
+    for (const bool cuda : {false, true}) {
+      // Longer rows take longer, more ranks less time, slower links more.
+      double before = 0;
+      for (const int64_t length : {8192, 16384, 65536, 262144}) {
+        const double now = seconds({32, 8, 8, {length}, cuda}, mode);
+        CHECK(now > before);
+        before = now;
+      }
+      before = 1e9;
+      for (const int P : {2, 4, 8, 16}) {
+        const double now = seconds({32, 8, P, {131072}, cuda}, mode);
+        CHECK(now < before);
+        before = now;
+      }
+      if (cuda) {
+        CHECK(seconds({32, 8, 8, {131072}, cuda, 1}, mode) >=
+              seconds({32, 8, 8, {131072}, cuda, 8}, mode));
+      }
+    }
+  }
+  // A ring is as fast as its slowest hop.
+  CHECK(seconds({32, 32, 8, {16384}, true, 4}, Mode::kZigzagRing) >
+        2 * seconds({32, 32, 8, {16384}, true, 8}, Mode::kZigzagRing));
+  // Waves hide what they can.
+  const Run run{32, 32, 8, {32768}, true};
+  CHECK(seconds(run, Mode::kUlysses, {}, 4) < seconds(run, Mode::kUlysses));
+  CHECK(seconds(run, Mode::kAsyncUlysses) < seconds(run, Mode::kUlysses));
+}
+
+TEST_CASE("cost: padding is that of the method") {
+  ParallelPlan plan;
+  plan.world_size = plan.sequence_size = plan.ring_size = 4;
+  plan.mode = Mode::kZigzagRing;
+  CHECK(padded_row(plan, Packing::from_lengths({5, 9})) == Packing::from_lengths({8, 16}));
+  plan.mode = Mode::kStripedRing;
+  CHECK(padded_row(plan, Packing::from_lengths({5, 9})) == Packing::from_lengths({5, 9, 2}));
+}
+
+}  // namespace
+}  // namespace longspan

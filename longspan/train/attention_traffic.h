@@ -1,0 +1,67 @@
+// What sequence parallelism sent in a run, measured, beside the formula.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "longspan/comm/group.h"
+#include "longspan/comm/mesh.h"
+#include "longspan/plan/attention_volume.h"
+
+namespace longspan {
+
+/// Counts what the attention of a training run sends, and what attention_volume() says of the same
+/// rows. Sums of gradients and losses go through other collectives or at other times and are not in
+/// it.
+class AttentionTraffic {
+ public:
+  /// `shape` is one layer's of `num_layers`.
+  AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan, const AttentionShape& shape,
+                   int64_t num_layers, bool checkpointing, at::Device device);
+
+  /// What is sent from here on is a row's: call before its forward, after it, and after its
+  /// backward.
+  void begin_row();
+  /// `padded`: the row as TokenOrder::packing has it.
+  void end_forward(const Packing& padded);
+  void end_backward();
+
+  /// Bytes sent to other ranks, of all ranks of the run together, a layer.
+  struct Direction {
+    int64_t all_to_all = 0, all_gather = 0, reduce_scatter = 0, shift = 0;
+    int64_t formula = 0;
+    int64_t measured() const { return all_to_all + all_gather + reduce_scatter + shift; }
+  };
+  struct Report {
+    std::string choice;  // ParallelPlan::reason
+    int64_t num_rows = 0, num_tokens = 0;
+    Direction forward, backward;
+  };
+  /// Collective.
+  Report report(const Group& world) const;
+
+ private:
+  /// Adds what was sent since the last call.
+  void add_to(Direction& direction);
+
+  ParallelPlan plan_;
+  AttentionShape shape_;
+  int64_t num_layers_;
+  bool checkpointing_;
+  at::Device device_;
+  bool counts_rows_;
+  const Mesh& mesh_;
+  Traffic before_;
+  Report mine_;  // measured of all layers; formula of one, on one rank of a sequence group
+};
+
+/// A small table. Empty where nothing was exchanged.
+std::string table_of(const AttentionTraffic::Report& report);
+
+/// sequence_parallel.json.
+void write_report(const std::string& folder, const AttentionTraffic::Report& report);
+
+}  // namespace longspan

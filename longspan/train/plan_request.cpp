@@ -1,0 +1,29 @@
+#include "longspan/train/plan_request.h"
+
+namespace longspan {
+
+PlanRequest plan_request(const Config& config, const ModelConfig& model, int world_size,
+                         int ranks_per_machine, bool cuda) {
+  PlanRequest request;
+  request.world_size = world_size;
+  request.ranks_per_machine = ranks_per_machine;
+  request.sequence_size = config.sequence_parallel_size;
+  if (config.sequence_parallel_mode && *config.sequence_parallel_mode != "auto") {
+    request.mode = sequence_parallel_mode_from(*config.sequence_parallel_mode);
+  }
+  request.ulysses_degree = config.sequence_parallel_ulysses_degree;
+  request.ring_degree = config.sequence_parallel_ring_degree;
+  request.window_size = config.sequence_parallel_window_size;
+  request.head_waves = config.sequence_parallel_head_waves;
+  request.num_heads = model.num_heads;
+  request.num_kv_heads = model.num_kv_heads;
+  request.head_dim = model.head_dim;
+  request.row = Packing::from_lengths(
+      std::vector<int64_t>(config.per_device_train_batch_size, config.cutoff_len));
+  request.element_bytes = config.bf16 || config.pure_bf16 ? 2 : 4;
+  request.cuda = cuda;
+  request.checkpointing = !config.disable_gradient_checkpointing;
+  return request;
+}
+
+}  // namespace longspan
