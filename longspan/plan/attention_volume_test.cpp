@@ -34,7 +34,7 @@ void check_counted(const PlanRequest& request, bool checkpointing) {
   for (size_t i = 0; i < cases.size(); ++i) {
     CAPTURE(fmt::format("{}", fmt::join(kRows[i], " ")));
     const Packing padded = padded_row(plan, cases[i].packing);
-    CHECK(padded.num_tokens() == solutions[i].num_padded_tokens);
+    CHECK(padded.num_tokens() == solutions[i].padded.num_tokens());
     const AttentionVolume volume = attention_volume(plan,
                                                     {.num_heads = request.num_heads,
                                                      .num_kv_heads = request.num_kv_heads,

@@ -4,7 +4,10 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <map>
+
 #include "longspan/config/user_error.h"
+#include "longspan/plan/attention_volume.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/testing/attention_case.h"
 #include "longspan/testing/tolerance.h"
@@ -23,11 +26,25 @@ using testing::solve_plainly;
 struct Heads {
   int64_t num, num_kv;
 };
-constexpr Heads kHeads[] = {{8, 8}, {8, 2}, {14, 2}};
-constexpr int64_t kHeadDim = 16;
+constexpr Heads kHeads[] = {{8, 8},  {8, 2},  {8, 1},  {14, 2},
+                            {28, 4}, {12, 2}, {40, 8}, {6, 6}};
+// Slices of heads divide it for 2, 3, 4, 6 and 8 ranks, and are refused for 5 and 7.
+constexpr int64_t kHeadDim = 24;
+using Mode = SequenceParallelMode;
 
-ParallelPlan plan_of(SequenceParallelMode mode, int P, Heads heads) {
-  return make_parallel_plan(P, P, mode, heads.num, heads.num_kv);
+ParallelPlan plan_of(Mode mode, int P, Heads heads, int head_waves = 1) {
+  PlanRequest request;
+  request.world_size = request.sequence_size = P;
+  request.mode = mode;
+  request.num_heads = heads.num;
+  request.num_kv_heads = heads.num_kv;
+  request.head_dim = kHeadDim;
+  if (head_waves > 1) request.head_waves = head_waves;
+  return make_parallel_plan(request);
+}
+
+bool serves(Mode mode, int P, Heads heads) {
+  return P == 1 || can_split(mode, P, heads.num, heads.num_kv, kHeadDim);
 }
 
 // fp64 keeps 16 digits; a sum of some hundred terms and an exp lose two of them. The rest up to
@@ -48,10 +65,10 @@ struct NamedRow {
   std::vector<int64_t> lengths;
 };
 // A batch is one row with a document for each sample; its samples may be equally long.
-const NamedRow kRows[] = {{"one document", {193}},
-                          {"ragged documents", {37, 1, 64, 90, 16}},
-                          {"row shorter than P", {2}},
-                          {"batch of equal rows", {48, 48, 48}}};
+const NamedRow kRows[] = {{"one document", {61}},
+                          {"ragged documents", {13, 1, 22, 9}},
+                          {"row shorter than 2 P", {3}},
+                          {"batch of equal rows", {16, 16, 16}}};
 
 struct Problems {
   std::vector<std::string> names;
@@ -72,8 +89,8 @@ struct Problems {
     expected.insert(expected.end(), other.expected.begin(), other.expected.end());
   }
 
-  void check(const ParallelPlan& plan) const {
-    const auto solutions = solve_distributed(cases, plan, at::kDouble);
+  void check(const ParallelPlan& plan, bool checkpointing = false) const {
+    const auto solutions = solve_distributed(cases, plan, at::kDouble, checkpointing);
     for (size_t i = 0; i < cases.size(); ++i) {
       CAPTURE(names[i]);
       check_close(solutions[i], expected[i], kTolerance);
@@ -81,62 +98,85 @@ struct Problems {
   }
 };
 
+const std::vector<Problems>& problems_by_heads() {
+  static const std::vector<Problems> problems = [] {
+    std::vector<Problems> all(std::size(kHeads));
+    for (size_t i = 0; i < all.size(); ++i) all[i].add(kHeads[i]);
+    return all;
+  }();
+  return problems;
+}
+
+// Starting ranks costs more than most problems: those of the same plan share one start.
+void check_mode(Mode mode, int P) {
+  struct Shared {
+    ParallelPlan plan;
+    Problems problems;
+  };
+  std::map<std::vector<int>, Shared> by_plan;
+  for (size_t i = 0; i < std::size(kHeads); ++i) {
+    if (!serves(mode, P, kHeads[i])) {
+      // The refusal names modes that serve; balanced-ulysses always does.
+      CHECK_THROWS_WITH_AS(plan_of(mode, P, kHeads[i]), doctest::Contains("balanced-ulysses"),
+                           UserError);
+      continue;
+    }
+    const ParallelPlan plan = plan_of(mode, P, kHeads[i]);
+    Shared& shared = by_plan[{plan.ulysses_size, plan.ring_size, plan.window_size,
+                              plan.num_head_slices}];
+    shared.plan = plan;
+    shared.problems.append(problems_by_heads()[i]);
+  }
+  for (const auto& [key, shared] : by_plan) shared.problems.check(shared.plan);
+}
+
 TEST_CASE("conformance: every mode, degree, grouping and packing, fp64, output and gradients") {
-  std::vector<Problems> by_heads(std::size(kHeads));
-  for (size_t i = 0; i < by_heads.size(); ++i) by_heads[i].add(kHeads[i]);
-  for (const auto mode : {SequenceParallelMode::kUlysses, SequenceParallelMode::kZigzagRing}) {
-    for (const int P : {1, 2, 3, 4, 8}) {
+  for (const Mode mode : all_modes()) {
+    for (int P = 1; P <= 8; ++P) {
       CAPTURE(fmt::format("{} P={}", name_of(mode), P));
-      Problems problems;
-      ParallelPlan plan;
-      for (size_t i = 0; i < by_heads.size(); ++i) {
-        if (P == 1 || can_split(mode, P, kHeads[i].num, kHeads[i].num_kv)) {
-          problems.append(by_heads[i]);
-          plan = plan_of(mode, P, kHeads[i]);
-        } else {
-          CHECK_THROWS_WITH_AS(plan_of(mode, P, kHeads[i]), doctest::Contains("zigzag-ring"),
-                               UserError);
-        }
-      }
-      // Three ranks split none of these heads by Ulysses, and nothing is left to compare.
-      if (!problems.cases.empty()) problems.check(plan);
+      check_mode(mode, P);
     }
   }
 }
 
-TEST_CASE("conformance: cuts through a group of heads (12 heads of 3 kv heads over 2, 4, 6, 12)") {
-  const AttentionCase problem = random_case({50, 13}, 12, 3, kHeadDim, 8);
-  const AttentionSolution expected = solve_plainly(problem);
-  for (const int P : {2, 4, 6, 12}) {
-    CAPTURE(P);
-    check_close(solve_distributed(problem, plan_of(SequenceParallelMode::kUlysses, P, {12, 3}),
-                                  at::kDouble),
-                expected, kTolerance);
+TEST_CASE("conformance: every composition of degrees and windows") {
+  const Problems& problems = problems_by_heads()[1];  // 8/2
+  for (const auto& [ulysses, ring, window] :
+       {std::tuple{2, 2, 1}, {2, 3, 1}, {4, 2, 1}, {2, 4, 1}, {2, 4, 2}, {1, 4, 2}, {1, 6, 3},
+        {1, 6, 2}, {4, 2, 2}, {1, 8, 4}}) {
+    CAPTURE(fmt::format("ulysses {} ring {} window {}", ulysses, ring, window));
+    PlanRequest request;
+    request.world_size = request.sequence_size = ring * ulysses;
+    request.mode = window > 1 ? Mode::kLoongTrain : Mode::kUsp;
+    request.ulysses_degree = ulysses;
+    request.ring_degree = ring;
+    if (window > 1) request.window_size = window;
+    request.num_heads = 8;
+    request.num_kv_heads = 2;
+    const ParallelPlan plan = make_parallel_plan(request);
+    REQUIRE(plan.ring_size == ring);
+    problems.check(plan);
   }
 }
 
-TEST_CASE("conformance: the composition Ulysses(Ring)") {
-  Problems problems;
-  problems.add({8, 2});
-  problems.add({12, 3});
-  for (const auto& [ring, ulysses] : {std::pair{2, 2}, {2, 4}, {4, 2}, {3, 2}}) {
-    CAPTURE(fmt::format("ring {} ulysses {}", ring, ulysses));
-    ParallelPlan plan;
-    plan.world_size = plan.sequence_size = ring * ulysses;
-    plan.ring_size = ring;
-    plan.ulysses_size = ulysses;
-    problems.check(plan);
+TEST_CASE("conformance: head waves") {
+  for (const Mode mode : {Mode::kUlysses, Mode::kDummyHeadUlysses, Mode::kBalancedUlysses,
+                          Mode::kAsyncUlysses, Mode::kUsp}) {
+    for (const auto& [P, waves] : {std::pair{2, 4}, {4, 2}}) {
+      CAPTURE(fmt::format("{} P={} waves={}", name_of(mode), P, waves));
+      for (const size_t heads : {0, 1}) {  // 8/8, 8/2
+        problems_by_heads()[heads].check(plan_of(mode, P, kHeads[heads], waves));
+      }
+    }
   }
 }
 
 TEST_CASE("conformance: kept and replayed attention gives the same bits") {
   const AttentionCase problem = random_case({37, 1, 64, 90, 16}, 8, 2, kHeadDim, 10);
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    for (const auto& [mode, P] : {std::pair{SequenceParallelMode::kUlysses, 1},
-                                  {SequenceParallelMode::kUlysses, 4},
-                                  {SequenceParallelMode::kZigzagRing, 3}}) {
-      CAPTURE(fmt::format("{} P={} {}", name_of(mode), P, c10::toString(dtype)));
-      const ParallelPlan plan = plan_of(mode, P, {8, 2});
+    for (const Mode mode : all_modes()) {
+      CAPTURE(fmt::format("{} {}", name_of(mode), c10::toString(dtype)));
+      const ParallelPlan plan = plan_of(mode, 4, {8, 2});
       const DistributedSolution once = solve_distributed(problem, plan, dtype);
       const DistributedSolution replayed = solve_distributed(problem, plan, dtype, true);
       CHECK(replayed.out_TNH.equal(once.out_TNH));
@@ -147,34 +187,35 @@ TEST_CASE("conformance: kept and replayed attention gives the same bits") {
   }
 }
 
-// In elements of T H, summed over ranks. Ulysses, each way: a rank keeps 1/P of what it computes
-// with, so (P-1)/P of N query heads, N output heads and of each rank's kv heads twice; the backward
-// returns the same. Ring: (P-1) hops of all kv heads twice, in the forward, in the backward, and
-// once more for the gradients, which are fp32 where the row is bf16.
 TEST_CASE("conformance: bytes sent are those of the formula") {
+  struct Choice {
+    Mode mode;
+    int waves;
+  };
+  std::vector<Choice> choices{{Mode::kUlysses, 2}, {Mode::kBalancedUlysses, 3}};
+  for (const Mode mode : all_modes()) choices.push_back({mode, 1});
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const int64_t bytes = c10::elementSize(dtype), gradient_bytes = 4;
-    for (const int P : {2, 4, 8}) {
-      CAPTURE(fmt::format("P={} {}", P, c10::toString(dtype)));
-      for (const auto mode : {SequenceParallelMode::kUlysses, SequenceParallelMode::kZigzagRing}) {
-        std::vector<Heads> able;
-        std::vector<AttentionCase> problems;
-        for (const Heads heads : kHeads) {
-          if (!can_split(mode, P, heads.num, heads.num_kv)) continue;
-          able.push_back(heads);
-          problems.push_back(
-              random_case({37, 1, 64, 90, 16}, heads.num, heads.num_kv, kHeadDim, 11));
-        }
-        const auto solutions = solve_distributed(problems, plan_of(mode, P, able[0]), dtype);
-        for (size_t i = 0; i < able.size(); ++i) {
-          const int64_t T = solutions[i].num_padded_tokens, N = able[i].num, M = able[i].num_kv;
-          // Here P and M divide one another: a rank needs one kv head, or its own M / P.
-          const int64_t kv_copies = std::max<int64_t>(M, P);
-          const bool ulysses = mode == SequenceParallelMode::kUlysses;
-          CHECK(solutions[i].traffic.all_to_all ==
-                (ulysses ? 2 * (P - 1) * (T / P) * (2 * N + 2 * kv_copies) * kHeadDim * bytes : 0));
-          CHECK(solutions[i].traffic.shift ==
-                (ulysses ? 0 : (P - 1) * T * 2 * M * kHeadDim * (2 * bytes + gradient_bytes)));
+    for (const auto& [mode, waves] : choices) {
+      for (const int P : {2, 3, 4, 8}) {
+        for (const bool checkpointing : {false, true}) {
+          for (const Heads heads : {Heads{8, 2}, {14, 2}, {28, 4}}) {
+            if (!serves(mode, P, heads)) continue;
+            if (waves > 1 && mode == Mode::kUlysses && waves > heads.num / P) continue;
+            CAPTURE(fmt::format("{} P={} waves={} heads {}/{} {} checkpointing={}", name_of(mode),
+                                P, waves, heads.num, heads.num_kv, c10::toString(dtype),
+                                checkpointing));
+            const ParallelPlan plan = plan_of(mode, P, heads, waves);
+            const AttentionCase problem =
+                random_case({37, 1, 64, 9}, heads.num, heads.num_kv, kHeadDim, 11);
+            const auto solution = solve_distributed(problem, plan, dtype, checkpointing);
+            const AttentionVolume formula = attention_volume(
+                plan,
+                {heads.num, heads.num_kv, kHeadDim, static_cast<int64_t>(c10::elementSize(dtype)), 4},
+                solution.padded, checkpointing);
+            const Traffic& sent = solution.traffic;
+            CHECK(sent.all_to_all + sent.all_gather + sent.reduce_scatter + sent.shift ==
+                  formula.forward + formula.backward);
+          }
         }
       }
     }
@@ -190,7 +231,7 @@ TEST_CASE("conformance: bf16 at P = 8 errs at most 1.5 times as much as undistri
   }
   const AttentionSolution exact = solve_plainly(problem);
   const auto alone = solve_distributed(problem, ParallelPlan{}, at::kBFloat16);
-  for (const auto mode : {SequenceParallelMode::kUlysses, SequenceParallelMode::kZigzagRing}) {
+  for (const Mode mode : all_modes()) {
     CAPTURE(name_of(mode));
     const auto spread = solve_distributed(problem, plan_of(mode, 8, heads), at::kBFloat16);
     auto check = [&](const at::Tensor& x, const at::Tensor& alone, const at::Tensor& exact) {

@@ -107,7 +107,7 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
 
   const std::lock_guard lock(mutex);
   whole.traffic += difference(sequence_traffic(mesh), before);
-  whole.num_padded_tokens = order.packing.num_tokens();
+  whole.padded = order.packing;
   const at::Tensor real = (index >= 0).nonzero().squeeze(1);
   const at::Tensor places = index.index_select(0, real);
   auto put = [&](at::Tensor& x, const at::Tensor& local) {

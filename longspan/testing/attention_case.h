@@ -32,7 +32,7 @@ AttentionSolution solve_plainly(const AttentionCase& problem);
 struct DistributedSolution : AttentionSolution {
   /// Of all ranks together, over one forward and one backward.
   Traffic traffic;
-  int64_t num_padded_tokens = 0;
+  Packing padded;  // the row as attention saw it
 };
 
 /// make_attention(plan) over threads: each rank takes its share of the row by token_order (padding

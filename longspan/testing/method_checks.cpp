@@ -55,7 +55,7 @@ void check_close(const AttentionSolution& actual, const AttentionSolution& expec
 
 void check_traffic(const DistributedSolution& solution, const TrafficFormula& formula,
                    at::ScalarType dtype) {
-  const Traffic expected = formula(solution.num_padded_tokens, solution.out_TNH.size(1),
+  const Traffic expected = formula(solution.padded.num_tokens(), solution.out_TNH.size(1),
                                    solution.dk_TMH.size(1), kHeadDim, c10::elementSize(dtype),
                                    dtype == at::kBFloat16 ? 4 : c10::elementSize(dtype));
   CHECK(solution.traffic.all_to_all == expected.all_to_all);
