@@ -18,8 +18,7 @@ testing::TrafficFormula formula_of(int R, int U = 1) {
 }
 
 TEST_CASE("double ring: undistributed attention in fp64, for windows of several rings") {
-  for (const auto& [R, window] :
-       {std::pair{2, 1}, {3, 3}, {4, 2}, {5, 1}, {6, 2}, {6, 3}, {7, 7}, {8, 4}}) {
+  for (const auto& [R, window] : {std::pair{2, 1}, {3, 3}, {4, 2}, {6, 2}, {6, 3}, {8, 4}}) {
     CAPTURE(window);
     testing::check_solves(testing::plan_of(kMode, R, 1, window), formula_of(R));
   }

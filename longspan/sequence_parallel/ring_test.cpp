@@ -14,8 +14,8 @@ testing::TrafficFormula formula_of(int R) {
   };
 }
 
-TEST_CASE("ring: undistributed attention in fp64, for every number of ranks") {
-  for (int R = 2; R <= 8; ++R) testing::check_solves(testing::plan_of(kMode, R), formula_of(R));
+TEST_CASE("ring: undistributed attention in fp64, for many numbers of ranks") {
+  for (const int R : {2, 3, 5, 8}) testing::check_solves(testing::plan_of(kMode, R), formula_of(R));
 }
 
 TEST_CASE("ring: replayed with the same bits") {
