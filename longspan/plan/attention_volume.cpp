@@ -105,7 +105,8 @@ AttentionVolumeParts attention_volume_parts(const ParallelPlan& plan, const Atte
   const int64_t T = padded.num_tokens(), N = shape.num_heads, M = shape.num_kv_heads;
   const int64_t P = plan.sequence_size, U = plan.ulysses_size, R = plan.ring_size;
   const int64_t row_bytes = shape.head_dim * shape.element_bytes;
-  const bool in_waves = plan.head_waves > 1;
+  // Async Ulysses keeps what its waves have exchanged.
+  const bool in_waves = plan.head_waves > 1 && plan.mode != Mode::kAsyncUlysses;
   AttentionVolumeParts parts;
   if (P == 1) return parts;
   switch (plan.mode) {

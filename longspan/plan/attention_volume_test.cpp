@@ -89,6 +89,7 @@ TEST_CASE("volume: compositions, windows and waves, kept and replayed, fp32 and 
       check(request_of(3, Mode::kBalancedUlysses, 8, 2), 0, 0, 4);
       check(request_of(4, Mode::kXtunerUlysses, 6, 2), 0, 0, 1);
       check(request_of(2, Mode::kAsyncUlysses, 6, 2), 0, 0, 1);
+      check(request_of(2, Mode::kAsyncUlysses, 6, 2), 0, 0, 3);
       check(request_of(3, Mode::kLlama3, 6, 2), 0, 0, 1);
       check(request_of(3, Mode::kStripedRing, 6, 2), 0, 0, 1);
     }

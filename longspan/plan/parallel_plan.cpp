@@ -23,7 +23,7 @@ bool has_degrees(Mode mode) { return mode == Mode::kUsp || mode == Mode::kLoongT
 
 bool has_waves(Mode mode) {
   return mode == Mode::kUlysses || mode == Mode::kDummyHeadUlysses ||
-         mode == Mode::kBalancedUlysses || has_degrees(mode);
+         mode == Mode::kBalancedUlysses || mode == Mode::kAsyncUlysses || has_degrees(mode);
 }
 
 bool is_ring(Mode mode) {
@@ -84,7 +84,7 @@ void check_keys_fit(const PlanRequest& request, Mode mode) {
   }
   if (!has_waves(mode) && request.head_waves.value_or(1) > 1) {
     refuse("sequence_parallel_head_waves", *request.head_waves,
-           "ulysses, dummy-head-ulysses, balanced-ulysses, usp, loongtrain");
+           "ulysses, dummy-head-ulysses, async-ulysses, balanced-ulysses, usp, loongtrain");
   }
 }
 

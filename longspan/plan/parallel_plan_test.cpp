@@ -154,10 +154,11 @@ TEST_CASE("plan: head waves") {
   CHECK(make_parallel_plan(request).head_waves == 5);
   request.ulysses_degree = 1;
   check_error(request, {"needs a Ulysses degree above 1", "balanced-ulysses"});
-  for (const Mode mode : {Mode::kAsyncUlysses, Mode::kXtunerUlysses, Mode::kLlama3, Mode::kRing}) {
+  for (const Mode mode : {Mode::kXtunerUlysses, Mode::kLlama3, Mode::kRing, Mode::kZigzagRing}) {
     request = request_of(2, 2, mode, 14, 2);
     request.head_waves = 2;
-    check_error(request, {"head_waves: 2", "ulysses, dummy-head-ulysses, balanced-ulysses"});
+    check_error(request,
+                {"head_waves: 2", "ulysses, dummy-head-ulysses, async-ulysses, balanced-ulysses"});
   }
   request = request_of(4, 4, std::nullopt, 14, 2);
   request.head_waves = 7;

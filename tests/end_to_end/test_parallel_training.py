@@ -82,6 +82,7 @@ def test_every_mode(mode, num_ranks, models, data, reference, train, tmp_path):
     ("qwen2", 4, dict(sequence_parallel_mode="xtuner-ulysses")),  # heads in two slices
     ("qwen2", 2, dict(sequence_parallel_mode="ulysses", sequence_parallel_head_waves=7)),
     ("six", 2, dict(sequence_parallel_mode="balanced-ulysses", sequence_parallel_head_waves=2)),
+    ("six", 2, dict(sequence_parallel_mode="async-ulysses", sequence_parallel_head_waves=3)),
     ("qwen2", 4, dict()),
 ])
 @pytest.mark.parametrize("checkpointing", [True, False])
