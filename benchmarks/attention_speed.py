@@ -22,6 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKER = ROOT / "benchmarks/speed/attention_worker.py"
 PEERS = ["deepspeed-ulysses", "yunchang-ulysses", "yunchang-ring", "yunchang-zigzag-ring"]
 ALONE = ["torch-sdpa", "torch-flash"]
+# A pass of such a row takes half a minute: the methods that the goals name, once a run.
+LONG_ROW = 16384
+LONG_METHODS = ["ulysses", "async-ulysses", "balanced-ulysses", "dummy-head-ulysses", "usp",
+                "zigzag-ring"]
 LARGEST_ERROR = 1e-4  # fp32 against fp64: a wrong result is off by far more
 
 
@@ -39,6 +43,16 @@ class Case:
     layer: bool = False
     undistributed: bool = True
 
+    @property
+    def is_long(self) -> bool:
+        return self.tokens > LONG_ROW
+
+    def repeats(self, options) -> int:
+        return 1 if self.is_long else options.repeats
+
+    def rounds(self, options) -> int:
+        return min(2, options.rounds) if self.is_long else options.rounds
+
 
 def parse_arguments() -> argparse.Namespace:
     def items(kind):
@@ -48,7 +62,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=items(int), default=[8192, 32768],
                         help="tokens of the row (default 8192,32768)")
     parser.add_argument("--methods", type=items(str), default=[],
-                        help="Longspan's methods (default: all)")
+                        help="Longspan's methods (default: all; above 16384 tokens those that "
+                             "goals name)")
     parser.add_argument("--waves", type=items(int), default=[1, 2],
                         help="head waves, a row each (default 1,2; with --slow-link 1,2,4)")
     parser.add_argument("--peers", type=items(str), default=PEERS,
@@ -63,7 +78,9 @@ def parse_arguments() -> argparse.Namespace:
                         help="Mbit/s of the slow link (default: measured and computed)")
     parser.add_argument("--threads", type=int, default=1, help="of a rank (default 1)")
     parser.add_argument("--repeats", type=int, default=3, help="passes of a run that count")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
+    parser.add_argument("--rounds", type=int, default=3,
+                        help="runs of each side (default 3; above 16384 tokens at most 2, of one "
+                             "pass each)")
     parser.add_argument("--max-rounds", type=int, default=5,
                         help="rounds are added up to this while a side has no undisturbed one")
     parser.add_argument("--max-foreign", type=float, default=0.05,
@@ -108,8 +125,9 @@ class Measured:
 
 def run_longspan(options, case: Case, place, folder: Path) -> tuple[float, dict]:
     words = ["bench", "attention", "--tokens", case.tokens, "--heads", case.heads, "--kv-heads",
-             case.kv_heads, "--head-dim", case.head_dim, "--repeats", options.repeats, "--threads",
-             options.threads, "--waves", ",".join(map(str, case.waves)), "--output", folder]
+             case.kv_heads, "--head-dim", case.head_dim, "--repeats", case.repeats(options),
+             # A pass that counts bytes and memory has gone before.
+             "--warmup", 0 if case.is_long else 1, "--threads", options.threads, "--waves", ",".join(map(str, case.waves)), "--output", folder]
     words += ["--methods", *case.methods] if case.methods else []
     words += ["--layer"] if case.layer else []
     words += [] if case.undistributed else ["--no-undistributed"]
@@ -123,7 +141,7 @@ def run_peers(options, case: Case, place, folder: Path, python: Path) -> tuple[f
     job = {
         "tokens": case.tokens, "heads": case.heads, "kv_heads": case.kv_heads,
         "head_dim": case.head_dim, "threads": options.threads, "warmup": 1,
-        "repeats": options.repeats, "check_tokens": min(case.tokens, 512),
+        "repeats": case.repeats(options), "check_tokens": min(case.tokens, 512),
         "methods": (ALONE if case.undistributed else []) + list(case.peers),
         "output": str(folder / "result.json"),
     }
@@ -155,9 +173,10 @@ def measure_case(options, case: Case, place, python: Path | None) -> dict:
     if case.peers or (case.undistributed and python):
         sides["peers"] = lambda: run_peers(options, case, place, folder / "peers", python)
     runs: dict[str, list] = {name: [] for name in sides}
-    for round_ in range(max(options.rounds, options.max_rounds)):
+    rounds = case.rounds(options)
+    for round_ in range(max(rounds, options.max_rounds)):
         quiet = all(any(foreign <= options.max_foreign for foreign, _ in r) for r in runs.values())
-        if round_ >= options.rounds and quiet:
+        if round_ >= rounds and quiet:
             break
         for name in list(sides) if round_ % 2 == 0 else list(sides)[::-1]:
             runs[name].append(sides[name]())
@@ -236,9 +255,13 @@ def print_goals(goals: list[dict | None]) -> list[dict]:
 
 
 def fast_cases(options) -> list[Case]:
-    cases = [Case(f"{tokens} tokens, 8/2 heads, 2 ranks", tokens, 2, 8, 2, 64,
-                  tuple(options.methods), tuple(options.peers), tuple(options.waves))
-             for tokens in options.tokens]
+    cases = []
+    for tokens in options.tokens:
+        is_long = tokens > LONG_ROW
+        methods = options.methods or (LONG_METHODS if is_long else [])
+        waves = options.waves[:1] if is_long else options.waves
+        cases.append(Case(f"{tokens} tokens, 8/2 heads, 2 ranks", tokens, 2, 8, 2, 64,
+                          tuple(methods), tuple(options.peers), tuple(waves)))
     if options.uneven_tokens:
         methods = options.methods or ["balanced-ulysses", "dummy-head-ulysses", "xtuner-ulysses"]
         cases.append(Case(f"{options.uneven_tokens} tokens, 14/2 heads, 4 ranks",
