@@ -235,7 +235,8 @@ def goal(result: dict, ours: str, other: str, at_least: float) -> dict | None:
     if mine is None or reference is None:
         return None
     return {"case": result["case"].title, "method": ours, "against": other,
-            "ratio": reference.seconds / mine.seconds, "goal": at_least}
+            "ratio": reference.seconds / mine.seconds, "goal": at_least,
+            "disturbed": result["disturbed"]}
 
 
 def kinds(result: dict, *words: str) -> list[str]:
@@ -250,7 +251,7 @@ def print_goals(goals: list[dict | None]) -> list[dict]:
     for g in goals:
         verdict = "reached" if g["ratio"] >= g["goal"] else "MISSED"
         print(f"  {verdict:<8} {g['ratio']:.3f} of {g['against']} (goal {g['goal']:g}): "
-              f"{g['method']}, {g['case']}")
+              f"{g['method']}, {g['case']}{' DISTURBED' if g['disturbed'] else ''}")
     return goals
 
 

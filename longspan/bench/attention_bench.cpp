@@ -50,7 +50,7 @@ class Contender {
         idle_(plan.mode == SequenceParallelMode::kLocal && world_.rank() != 0),
         num_threads_(num_threads),
         attention_(make_attention(plan, mesh, kernel_)) {
-    measured_.name = name_of(plan);
+    measured_.name = row_name(plan);
     measured_.plan = plan;
     measured_.num_threads = num_threads;
     if (idle_) return;

@@ -66,8 +66,8 @@ struct AttentionBenchResult {
 /// asked for cannot split the heads, or when none is left.
 std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num_ranks);
 
-/// "ulysses", "ulysses, 4 waves", "usp 2x2" (Ulysses x ring), "undistributed".
-std::string name_of(const ParallelPlan& plan);
+/// "undistributed", or as describe_method() says.
+std::string row_name(const ParallelPlan& plan);
 
 /// Methods take turns: A B C, C B A, ... Collective; the result is complete on rank 0, elsewhere
 /// empty. `say` gets a line now and then, on rank 0.

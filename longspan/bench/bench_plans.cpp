@@ -1,26 +1,42 @@
 // Which rows the table has, and how a mode's options become a plan.
-#include <fmt/format.h>
-
-#include <algorithm>
+#include <c10/core/ScalarType.h>
 
 #include "longspan/bench/attention_bench.h"
-#include "longspan/config/user_error.h"
 
 namespace longspan {
 namespace {
 
-bool has_waves(SequenceParallelMode mode) {
+bool has_degrees(SequenceParallelMode mode) {
+  return mode == SequenceParallelMode::kUsp || mode == SequenceParallelMode::kLoongTrain;
+}
+
+/// Modes with degrees have waves as well, where the Ulysses degree allows: only when they are
+/// named.
+bool has_waves(SequenceParallelMode mode, bool is_named) {
   return mode == SequenceParallelMode::kUlysses ||
          mode == SequenceParallelMode::kDummyHeadUlysses ||
-         mode == SequenceParallelMode::kBalancedUlysses;
+         mode == SequenceParallelMode::kBalancedUlysses || (is_named && has_degrees(mode));
 }
 
 ParallelPlan plan_of(const AttentionBenchOptions& options, int num_ranks, SequenceParallelMode mode,
                      int head_waves) {
-  ParallelPlan plan = make_parallel_plan(num_ranks, num_ranks, mode, options.shape.num_heads,
-                                         options.shape.num_kv_heads);
-  plan.head_waves = head_waves;
-  return plan;
+  const ProblemShape& shape = options.shape;
+  PlanRequest request;
+  request.world_size = request.sequence_size = num_ranks;
+  request.mode = mode;
+  if (has_degrees(mode)) {
+    request.ulysses_degree = options.ulysses_size;
+    request.ring_degree = options.ring_size;
+  }
+  if (mode == SequenceParallelMode::kLoongTrain) request.window_size = options.window_size;
+  request.head_waves = head_waves;
+  request.num_heads = shape.num_heads;
+  request.num_kv_heads = shape.num_kv_heads;
+  request.head_dim = shape.head_dim;
+  request.row = Packing::from_lengths(options.document_lengths);
+  request.element_bytes = static_cast<int64_t>(c10::elementSize(shape.dtype));
+  request.checkpointing = shape.checkpointing;
+  return make_parallel_plan(request);
 }
 
 }  // namespace
@@ -30,27 +46,21 @@ std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num
   if (num_ranks == 1) return plans;
   const ProblemShape& shape = options.shape;
   const std::vector<SequenceParallelMode> modes =
-      options.modes.empty() ? modes_that_split(num_ranks, shape.num_heads, shape.num_kv_heads)
-                            : options.modes;
+      options.modes.empty()
+          ? modes_that_split(num_ranks, shape.num_heads, shape.num_kv_heads, shape.head_dim)
+          : options.modes;
   for (const SequenceParallelMode mode : modes) {
-    for (const int waves : options.head_waves) {
-      // A mode without waves has one row, whatever numbers of waves are asked for.
-      if (!has_waves(mode) && waves != options.head_waves.front()) continue;
-      plans.push_back(plan_of(options, num_ranks, mode, has_waves(mode) ? waves : 1));
+    // A mode without waves has one row, whatever numbers of waves are asked for.
+    const bool waves = has_waves(mode, !options.modes.empty());
+    for (const int count : waves ? options.head_waves : std::vector<int>{1}) {
+      plans.push_back(plan_of(options, num_ranks, mode, count));
     }
   }
   return plans;
 }
 
-std::string name_of(const ParallelPlan& plan) {
-  if (plan.mode == SequenceParallelMode::kLocal) return "undistributed";
-  std::string name = name_of(plan.mode);
-  if (plan.ulysses_size > 1 && plan.ring_size > 1) {
-    name += fmt::format(" {}x{}", plan.ulysses_size, plan.ring_size);
-  }
-  if (plan.window_size > 1) name += fmt::format(", window {}", plan.window_size);
-  if (plan.head_waves > 1) name += fmt::format(", {} waves", plan.head_waves);
-  return name;
+std::string row_name(const ParallelPlan& plan) {
+  return plan.mode == SequenceParallelMode::kLocal ? "undistributed" : describe_method(plan);
 }
 
 }  // namespace longspan
