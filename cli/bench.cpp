@@ -213,8 +213,8 @@ backward, tokens/s, load of the ranks, memory, bytes sent beside the formula, an
 
 Several processes are started through torchrun; started by torchrun, mpirun or srun, on one machine
 or more, longspan joins the processes that it finds. The methods take turns (A B C, C B A ...).
-Undistributed attention runs on rank 0 alone with the threads of all ranks of its machine, while the
-others wait. On CPU.
+Undistributed attention runs on rank 0 alone with the threads of all ranks of its machine (no more than
+it has cores), while the others wait. On CPU.
 )";
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <thread>
 
 #include "longspan/bench/check_against_fp64.h"
 #include "longspan/bench/counting_allocator.h"
@@ -204,11 +205,14 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
   std::vector<ParallelPlan> plans = plans_of(options, num_ranks);
   std::vector<Mesh> meshes = make_meshes(where, plans, /*cuda=*/false, kTimeoutSeconds);
   const Group world = meshes.empty() ? Group() : meshes[0].world;
+  // More threads than cores would only slow each other down.
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads_alone =
+      std::max(threads, std::min(cores, threads * std::min(where.local_world_size, num_ranks)));
   std::vector<std::unique_ptr<Contender>> contenders;
   if (options.undistributed || plans.empty()) {
     contenders.push_back(
-        std::make_unique<Contender>(options, ParallelPlan{}, Mesh{}, world,
-                                    threads * std::min(where.local_world_size, num_ranks)));
+        std::make_unique<Contender>(options, ParallelPlan{}, Mesh{}, world, threads_alone));
   }
   for (size_t i = 0; i < plans.size(); ++i) {
     contenders.push_back(std::make_unique<Contender>(options, plans[i], meshes[i], world, threads));
@@ -222,8 +226,7 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
                               .threads = threads,
                               .checked_lengths = {},
                               .methods = {}};
-  CheckAgainstFp64 check(options.shape, options.document_lengths, world,
-                         threads * where.local_world_size);
+  const CheckAgainstFp64 check(options.shape, options.document_lengths, world, threads_alone);
   result.checked_lengths = check.document_lengths();
   for (auto& contender : contenders) {
     report(fmt::format("checking {}", contender->measured().name));
