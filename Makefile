@@ -1,6 +1,7 @@
 # make        builds for development          make demo   sets up, then trains on long rows with and without SP
 # make test   sets up and runs every test     make lint   formatting and layering
-# make bench  speed beside the peers          make sanitize   unit tests under ASan and UBSan
+# make bench  training beside the peers       make sanitize   unit tests under ASan and UBSan
+# make bench-attention  every sequence-parallel method beside the peers'
 PYTHON ?= python3
 VENV ?= .venv
 BUILD ?= build
@@ -11,7 +12,7 @@ export CCACHE_NOHASHDIR := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build unit-tests python-tests test demo lint format bench sanitize clean
+.PHONY: all setup setup-tests build unit-tests python-tests test demo lint format bench bench-attention sanitize clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -55,6 +56,9 @@ format: $(VENV)/.ready
 
 bench: build setup-tests
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/sft_speed.py
+
+bench-attention: build
+	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/attention_speed.py
 
 $(BUILD)-sanitize/build.ninja: $(VENV)/.ready
 	@$(CONFIGURE) -B $(BUILD)-sanitize -DCMAKE_BUILD_TYPE=None -DLONGSPAN_SANITIZE=ON \

@@ -20,6 +20,7 @@ Command train_command();
 Command init_command();
 Command tokenizer_command();
 Command compare_command();
+Command bench_command();
 Command env_command();
 Command version_command();
 Command help_command();

@@ -180,8 +180,7 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
       fmt::format("--master-addr={}", plan.master_address),
       fmt::format("--master-port={}", plan.master_port ? *plan.master_port : free_port()),
       fmt::format("--signals-to-handle={}", signals_to_handle()),
-      fs::read_symlink("/proc/self/exe").string(),
-      "train"};
+      fs::read_symlink("/proc/self/exe").string()};
   words.insert(words.end(), rest.begin(), rest.end());
   words.insert(words.end(), arguments.begin(), arguments.end());
 

@@ -1,4 +1,4 @@
-// Starts the worker processes of `longspan train` through torchrun.
+// Starts worker processes of `longspan` through torchrun.
 #pragma once
 
 #include <optional>
@@ -30,8 +30,8 @@ LaunchPlan make_launch_plan(const Config& config);
 /// environment's python, or the first on PATH. nullopt when there is none.
 std::optional<std::string> find_torchrun();
 
-/// Becomes torchrun with `longspan train <arguments>` as its workers. Returns only by throwing
-/// UserError (no torchrun).
-[[noreturn]] void launch(const LaunchPlan& plan, const Arguments& arguments);
+/// Becomes torchrun with `longspan <words>` as its workers. Returns only by throwing UserError (no
+/// torchrun).
+[[noreturn]] void launch(const LaunchPlan& plan, const Arguments& words);
 
 }  // namespace longspan

@@ -12,10 +12,15 @@
 namespace longspan {
 
 Options::Options(const std::string& command, const Arguments& arguments,
-                 const std::vector<std::string>& names, const std::vector<std::string>& list_names)
+                 const std::vector<std::string>& names, const std::vector<std::string>& list_names,
+                 const std::vector<std::string>& flag_names)
     : command_(command) {
   std::vector<std::string> known = names;
   known.insert(known.end(), list_names.begin(), list_names.end());
+  known.insert(known.end(), flag_names.begin(), flag_names.end());
+  const auto is_in = [](const std::vector<std::string>& some, const std::string& name) {
+    return std::ranges::find(some, name) != some.end();
+  };
   std::vector<std::string>* values = nullptr;
   for (const std::string& argument : arguments) {
     if (!argument.starts_with("--")) {
@@ -28,7 +33,7 @@ Options::Options(const std::string& command, const Arguments& arguments,
     }
     const size_t equals = argument.find('=');
     const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
-    if (std::ranges::find(known, name) == known.end()) {
+    if (!is_in(known, name)) {
       throw UserError(fmt::format("{}: there is no option --{}; the nearest is --{}", command, name,
                                   nearest_name(name, known)));
     }
@@ -36,8 +41,15 @@ Options::Options(const std::string& command, const Arguments& arguments,
     if (equals != std::string::npos) values->push_back(argument.substr(equals + 1));
   }
   for (const auto& [name, given] : values_) {
+    if (is_in(flag_names, name)) {
+      if (!given.empty()) {
+        throw UserError(
+            fmt::format("{}: --{} takes no value, {} was given", command, name, given[0]));
+      }
+      continue;
+    }
     if (given.empty()) throw UserError(fmt::format("{}: --{} has no value", command, name));
-    if (given.size() > 1 && std::ranges::find(names, name) != names.end()) {
+    if (given.size() > 1 && is_in(names, name)) {
       throw UserError(
           fmt::format("{}: --{} takes one value, {} were given", command, name, given.size()));
     }
@@ -60,16 +72,43 @@ std::vector<std::string> Options::required_list(const std::string& name) const {
 
 std::string Options::required(const std::string& name) const { return required_list(name).front(); }
 
+std::vector<std::string> Options::list(const std::string& name) const {
+  std::vector<std::string> words;
+  const auto found = values_.find(name);
+  if (found == values_.end()) return words;
+  for (const std::string& value : found->second) {
+    for (size_t begin = 0; begin <= value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      if (end > begin) words.push_back(value.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  return words;
+}
+
+bool Options::flag(const std::string& name) const { return values_.contains(name); }
+
+int64_t Options::number_from(const std::string& name, const std::string& text,
+                             int64_t least) const {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < least) {
+    throw UserError(fmt::format("{}: --{} {}: wanted is a whole number, at least {}", command_,
+                                name, text, least));
+  }
+  return number;
+}
+
 std::optional<int64_t> Options::whole_number(const std::string& name, int64_t least) const {
   const std::optional<std::string> given = text(name);
   if (!given) return std::nullopt;
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(given->data(), given->data() + given->size(), number);
-  if (error != std::errc() || end != given->data() + given->size() || number < least) {
-    throw UserError(fmt::format("{}: --{} {}: wanted is a whole number, at least {}", command_,
-                                name, *given, least));
-  }
-  return number;
+  return number_from(name, *given, least);
+}
+
+std::vector<int64_t> Options::whole_numbers(const std::string& name, int64_t least) const {
+  std::vector<int64_t> numbers;
+  for (const std::string& word : list(name)) numbers.push_back(number_from(name, word, least));
+  return numbers;
 }
 
 void require_free_folder(const std::string& command, const std::string& folder) {

@@ -14,17 +14,26 @@ class Options {
  public:
   /// Reads `--name value ...` and `--name=value`. Throws UserError: an unknown name (names the
   /// nearest), a word that belongs to no option, several values where one is wanted.
+  /// `flag_names` take no value.
   Options(const std::string& command, const Arguments& arguments,
-          const std::vector<std::string>& names, const std::vector<std::string>& list_names = {});
+          const std::vector<std::string>& names, const std::vector<std::string>& list_names = {},
+          const std::vector<std::string>& flag_names = {});
 
   std::optional<std::string> text(const std::string& name) const;
   /// Throws UserError when the option is absent.
   std::string required(const std::string& name) const;
   std::vector<std::string> required_list(const std::string& name) const;
+  /// The values, which may also be separated by commas; empty when the option is absent.
+  std::vector<std::string> list(const std::string& name) const;
+  bool flag(const std::string& name) const;
   /// Throws UserError when it is not a whole number of at least `least`.
   std::optional<int64_t> whole_number(const std::string& name, int64_t least) const;
+  /// The same of list().
+  std::vector<int64_t> whole_numbers(const std::string& name, int64_t least) const;
 
  private:
+  int64_t number_from(const std::string& name, const std::string& text, int64_t least) const;
+
   std::string command_;
   std::map<std::string, std::vector<std::string>> values_;
 };

@@ -61,7 +61,11 @@ int run(const Arguments& words) {
   const Config config = load_config(arguments.config_path, arguments.overrides);
   const LaunchPlan plan = make_launch_plan(config);
   check_early(config, plan.world_size(), plan.processes_per_node);
-  if (plan.world_size() > 1) launch(plan, words);
+  if (plan.world_size() > 1) {
+    Arguments all{"train"};
+    all.insert(all.end(), words.begin(), words.end());
+    launch(plan, all);
+  }
   return work(arguments);
 }
 

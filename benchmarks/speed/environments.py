@@ -2,23 +2,25 @@
 
 transformers runs in the environment of the tests. LLaMA-Factory caps its libraries, so it gets a
 virtual environment of its own, which borrows torch (and what torch itself needs) from the first:
-every framework then computes on the same kernels, and nothing large is downloaded twice.
+every framework then computes on the same kernels, and nothing large is downloaded twice. DeepSpeed
+and yunchang, whose attention is compared, share another one.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-REQUIREMENTS = Path(__file__).resolve().parent.parent / "llamafactory-requirements.txt"
+FOLDER = Path(__file__).resolve().parent.parent
 # Large parts of torch's installation; its small pure-Python requirements are installed anew.
 BORROWED = re.compile(r"^(torch|triton|nvidia-.*|cuda-.*)$")
 
 
 def _distributions(python: Path) -> list[tuple[str, str, str, list[str]]]:
-    """(name, version, site-packages, top-level entries) of what LLaMA-Factory's environment borrows
-    from `python`."""
+    """(name, version, site-packages, top-level entries) of what a peer's environment borrows from
+    `python`."""
     code = (
         "import importlib.metadata as m, json\n"
         "print(json.dumps([(d.metadata['Name'], d.version, str(d.locate_file('')),"
@@ -59,27 +61,58 @@ def _mend_torchaudio(environment: Path) -> None:
         library.unlink()
 
 
-def llamafactory_environment(environment: Path, lender: Path) -> Path:
-    """Makes LLaMA-Factory's environment if it is not there, and returns its interpreter."""
+def _peer_environment(environment: Path, lender: Path, title: str, requirements: str, install):
+    """Makes an environment that borrows torch, if it is not there; `install(pip, environment)` fills
+    it, where pip(*words) runs `pip install` with torch's version pinned. Returns its interpreter."""
     environment = environment.absolute()  # not resolve(): a venv's python is itself a link
     python = environment / "bin/python"
     ready = environment / ".ready"
-    wanted = REQUIREMENTS.read_text()
-    if ready.exists() and ready.read_text() == wanted:
+    if ready.exists() and ready.read_text() == requirements:
         return python
-    print(f"== Setting up LLaMA-Factory in {environment} (once, about 3 minutes)", flush=True)
+    print(f"== Setting up {title} in {environment} (once, about 3 minutes)", flush=True)
     if not python.exists():
         subprocess.check_call([str(lender), "-m", "venv", str(environment)])
     version = _borrow_torch(environment, lender)
     constraints = environment / "constraints.txt"
     constraints.write_text(f"torch=={version.split('+')[0]}\n")
-    subprocess.check_call(
-        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-         "-r", str(REQUIREMENTS), "-c", str(constraints)]
-    )
-    _mend_torchaudio(environment)
-    ready.write_text(wanted)
+
+    def pip(*words: str, **variables: str) -> None:
+        subprocess.check_call(
+            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+             "-c", str(constraints), *words], env=os.environ | variables)
+
+    install(pip, environment)
+    ready.write_text(requirements)
     return python
+
+
+def llamafactory_environment(environment: Path, lender: Path) -> Path:
+    """Makes LLaMA-Factory's environment if it is not there, and returns its interpreter."""
+    requirements = FOLDER / "llamafactory-requirements.txt"
+
+    def install(pip, environment):
+        pip("-r", str(requirements))
+        _mend_torchaudio(environment)
+
+    return _peer_environment(environment, lender, "LLaMA-Factory", requirements.read_text(),
+                             install)
+
+
+def attention_environment(environment: Path, lender: Path) -> Path:
+    """Makes the environment of DeepSpeed and yunchang if it is not there, and returns its
+    interpreter."""
+    requirements = (FOLDER / "attention-requirements.txt").read_text()
+    lines = [line for line in requirements.splitlines() if line and not line.startswith("#")]
+    peers = [line for line in lines if "==" in line]
+
+    def install(pip, environment):
+        pip(*[line for line in lines if line not in peers])
+        # DeepSpeed's installation looks for torch, which an isolated build would not see, and for
+        # an accelerator to build native operations for.
+        path = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        pip("--no-build-isolation", *peers, DS_ACCELERATOR="cpu", DS_BUILD_OPS="0", PATH=path)
+
+    return _peer_environment(environment, lender, "DeepSpeed and yunchang", requirements, install)
 
 
 def versions(python: Path, names: list[str]) -> dict[str, str]:

@@ -51,7 +51,7 @@ def _tree(pid: int) -> list[int]:
     return pids
 
 
-def _busy_seconds() -> float:
+def busy_seconds() -> float:
     """All CPU time that was not idle, stolen time too, since boot."""
     fields = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     user, nice, system, idle, iowait, irq, softirq, steal = fields
@@ -102,7 +102,7 @@ class _Tree:
                 continue
             rss, peak = rss + now, peak + high
         own = sum(os.times()[:2])
-        return Sample(time.time(), rss, peak, unread, _busy_seconds() - sum(self.cpu.values()) - own)
+        return Sample(time.time(), rss, peak, unread, busy_seconds() - sum(self.cpu.values()) - own)
 
 
 class StepLog:

@@ -169,7 +169,12 @@ Traffic sequence_traffic(const Mesh& mesh) {
 
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
                int64_t timeout_seconds) {
-  if (plan.world_size == 1) return {};
+  return make_meshes(where, {plan}, cuda, timeout_seconds).front();
+}
+
+std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<ParallelPlan>& plans,
+                              bool cuda, int64_t timeout_seconds) {
+  if (plans.empty() || plans[0].world_size == 1) return std::vector<Mesh>(plans.size());
   // c10d prints a stack trace for every lost connection; our exception says what it means.
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
   c10::initLogging();
@@ -184,8 +189,15 @@ Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
         c10::make_intrusive<c10d::TCPStore>(where.master_address, options);
     store = c10::make_intrusive<c10d::PrefixStore>(where.store_prefix + "/longspan", store);
     store->setTimeout(options.timeout);
-    require_one_plan(*store, where, plan);
-    return make_mesh_over(store, where.rank, plan, cuda, timeout_seconds, own_address(where));
+    std::vector<Mesh> meshes;
+    for (const ParallelPlan& plan : plans) {
+      auto keys =
+          c10::make_intrusive<c10d::PrefixStore>(fmt::format("mesh{}", meshes.size()), store);
+      require_one_plan(*keys, where, plan);
+      meshes.push_back(
+          make_mesh_over(keys, where.rank, plan, cuda, timeout_seconds, own_address(where)));
+    }
+    return meshes;
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {

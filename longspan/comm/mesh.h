@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "longspan/comm/group.h"
 #include "longspan/plan/parallel_plan.h"
@@ -50,5 +51,9 @@ Traffic sequence_traffic(const Mesh& mesh);
 /// ranks do not find each other, UserError when their plans differ.
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
                int64_t timeout_seconds);
+
+/// The same for several plans of one world, side by side in one process.
+std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<ParallelPlan>& plans,
+                              bool cuda, int64_t timeout_seconds);
 
 }  // namespace longspan

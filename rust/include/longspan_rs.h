@@ -70,6 +70,11 @@ LsrStatus lsr_yaml_to_json(LsrView yaml, LsrView file_name, LsrString* json, Lsr
  * dashed}]}]}; null in x or y leaves a gap. */
 LsrStatus lsr_write_plot(LsrView png_path, LsrView plot_json, LsrString* error);
 
+/* `bars_json`: {width, height, title, rows: [name], panels: [{title, x_label, parts: [{label,
+ * values}], notes, marks, mark_label}]}; values, notes and marks go by row; null is no bar, no
+ * mark. */
+LsrStatus lsr_write_bars(LsrView png_path, LsrView bars_json, LsrString* error);
+
 /* A bar on stderr. */
 typedef struct LsrProgress LsrProgress;
 LsrProgress* lsr_progress_new(uint64_t total, uint64_t start);

@@ -1,5 +1,6 @@
 //! Text services for the C++ program behind a small C interface (see include/longspan_rs.h).
 
+mod bars;
 mod chat_template;
 mod generation_blocks;
 mod plot;
@@ -242,6 +243,15 @@ pub unsafe extern "C" fn lsr_write_plot(
     error: *mut Owned<u8>,
 ) -> i32 {
     guard(error, || plot::write(&png_path.text(), &plot_json.text()))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lsr_write_bars(
+    png_path: View,
+    bars_json: View,
+    error: *mut Owned<u8>,
+) -> i32 {
+    guard(error, || bars::write(&png_path.text(), &bars_json.text()))
 }
 
 #[no_mangle]

@@ -32,9 +32,9 @@ struct Curve {
     dashed: bool,
 }
 
-const OVERSAMPLING: u32 = 3;
+pub(crate) const OVERSAMPLING: u32 = 3;
 /// Blue, orange, green, red, violet, brown, pink, grey: told apart also with weak colour vision.
-const COLOURS: [RGBColor; 8] = [
+pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(31, 119, 180),
     RGBColor(255, 127, 14),
     RGBColor(44, 160, 44),
@@ -44,8 +44,8 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(227, 119, 194),
     RGBColor(110, 110, 110),
 ];
-const INK: RGBColor = RGBColor(40, 40, 40);
-const GRID: RGBColor = RGBColor(226, 226, 226);
+pub(crate) const INK: RGBColor = RGBColor(40, 40, 40);
+pub(crate) const GRID: RGBColor = RGBColor(226, 226, 226);
 
 fn fonts() {
     static ONCE: Once = Once::new();
@@ -71,7 +71,7 @@ impl Curve {
 }
 
 /// Steps of 1, 2 or 5 times a power of ten, about `count` of them in the range.
-fn nice_step(low: f64, high: f64, count: f64) -> f64 {
+pub(crate) fn nice_step(low: f64, high: f64, count: f64) -> f64 {
     let rough = (high - low) / count;
     let power = 10f64.powf(rough.log10().floor());
     match rough / power {
@@ -96,7 +96,7 @@ fn range(values: impl Iterator<Item = f64>, air: f64) -> (f64, f64) {
 }
 
 /// As many decimals as the step needs; exponents for what is very small or very large.
-fn tick_label(value: f64, step: f64) -> String {
+pub(crate) fn tick_label(value: f64, step: f64) -> String {
     let value = if value.abs() < step * 1e-6 { 0.0 } else { value };
     if value == 0.0 {
         return "0".into();
@@ -110,15 +110,15 @@ fn tick_label(value: f64, step: f64) -> String {
 }
 
 /// Multiples of `step` inside the range.
-fn ticks(low: f64, high: f64, step: f64) -> Vec<f64> {
+pub(crate) fn ticks(low: f64, high: f64, step: f64) -> Vec<f64> {
     let first = (low / step - 1e-9).ceil() as i64;
     (first..).map(|i| i as f64 * step).take_while(|v| *v <= high + step * 1e-9).collect()
 }
 
-type Area<'a> = DrawingArea<BitMapBackend<'a>, plotters::coord::Shift>;
-type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
+pub(crate) type Area<'a> = DrawingArea<BitMapBackend<'a>, plotters::coord::Shift>;
+pub(crate) type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
 
-fn text_style(size: u32, bold: bool) -> TextStyle<'static> {
+pub(crate) fn text_style(size: u32, bold: bool) -> TextStyle<'static> {
     let style = if bold { FontStyle::Bold } else { FontStyle::Normal };
     let font: FontDesc = ("sans-serif", (size * OVERSAMPLING) as f64, style).into();
     font.color(&INK)
@@ -306,19 +306,16 @@ fn shrink(large: &[u8], width: usize, height: usize) -> Vec<u8> {
     small
 }
 
-pub fn write(png_path: &str, plot_json: &str) -> Result<()> {
+/// Draws at OVERSAMPLING times the size and writes the PNG.
+pub(crate) fn draw_png(png_path: &str, size: (u32, u32), draw: impl FnOnce(&Area) -> Drawn) -> Result<()> {
     fonts();
-    let picture: Picture = serde_json::from_str(plot_json).expect("a picture as promised");
-    let (width, height) = (picture.width.clamp(100, 4000), picture.height.clamp(100, 4000));
+    let (width, height) = (size.0.clamp(100, 4000), size.1.clamp(100, 4000));
     let large = (width * OVERSAMPLING, height * OVERSAMPLING);
     let mut buffer = vec![255u8; (large.0 * large.1 * 3) as usize];
     {
         let root = BitMapBackend::with_buffer(&mut buffer, large).into_drawing_area();
         root.fill(&WHITE).expect("drawing in memory");
-        let areas = root.split_evenly((1, picture.panels.len().max(1)));
-        for (area, panel) in areas.iter().zip(&picture.panels) {
-            draw_panel(area, panel).expect("drawing in memory");
-        }
+        draw(&root).expect("drawing in memory");
         root.present().expect("drawing in memory");
     }
     let pixels = shrink(&buffer, width as usize, height as usize);
@@ -331,4 +328,15 @@ pub fn write(png_path: &str, plot_json: &str) -> Result<()> {
     let mut writer = encoder.write_header().map_err(|e| failed(&e))?;
     writer.write_image_data(&pixels).map_err(|e| failed(&e))?;
     writer.finish().map_err(|e| failed(&e))
+}
+
+pub fn write(png_path: &str, plot_json: &str) -> Result<()> {
+    let picture: Picture = serde_json::from_str(plot_json).expect("a picture as promised");
+    draw_png(png_path, (picture.width, picture.height), |root| {
+        let areas = root.split_evenly((1, picture.panels.len().max(1)));
+        for (area, panel) in areas.iter().zip(&picture.panels) {
+            draw_panel(area, panel)?;
+        }
+        Ok(())
+    })
 }

@@ -1,0 +1,226 @@
+// `longspan bench attention`: the sequence-parallel methods beside undistributed attention.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "cli/commands.h"
+#include "cli/launcher.h"
+#include "cli/options.h"
+#include "longspan/bench/attention_bench.h"
+#include "longspan/bench/bench_report.h"
+#include "longspan/config/user_error.h"
+#include "longspan/train/agreement.h"
+
+namespace longspan {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kCommand = "bench attention";
+constexpr int kDefaultRanks = 2;
+
+/// One number: as many documents, as equal as can be. Several: their lengths.
+std::vector<int64_t> read_documents(const Options& options) {
+  const std::optional<int64_t> tokens = options.whole_number("tokens", 1);
+  const std::vector<int64_t> given = options.whole_numbers("documents", 1);
+  if (given.size() > 1) {
+    const int64_t sum = std::accumulate(given.begin(), given.end(), int64_t{0});
+    if (tokens && *tokens != sum) {
+      throw UserError(
+          fmt::format("{}: --documents has {} tokens in all, --tokens says {}; leave --tokens out",
+                      kCommand, sum, *tokens));
+    }
+    return given;
+  }
+  const int64_t all = tokens.value_or(8192), count = given.empty() ? 1 : given[0];
+  if (count > all) {
+    throw UserError(
+        fmt::format("{}: --documents {}: {} tokens cannot fill them", kCommand, count, all));
+  }
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < count; ++i) lengths.push_back(all * (i + 1) / count - all * i / count);
+  return lengths;
+}
+
+ProblemShape read_shape(const Options& options) {
+  ProblemShape shape;
+  shape.num_heads = options.whole_number("heads", 1).value_or(8);
+  shape.num_kv_heads =
+      options.whole_number("kv-heads", 1).value_or(std::min<int64_t>(2, shape.num_heads));
+  shape.head_dim = options.whole_number("head-dim", 2).value_or(64);
+  if (shape.num_heads % shape.num_kv_heads != 0) {
+    throw UserError(fmt::format("{}: --kv-heads {} must divide --heads {}", kCommand,
+                                shape.num_kv_heads, shape.num_heads));
+  }
+  shape.layer = options.flag("layer");
+  shape.checkpointing = options.flag("checkpointing");
+  shape.model_dim = options.whole_number("model-dim", 1).value_or(shape.num_heads * shape.head_dim);
+  if (shape.layer && shape.head_dim % 2 != 0) {
+    throw UserError(fmt::format("{}: --head-dim {}: rotary embedding in --layer needs it even",
+                                kCommand, shape.head_dim));
+  }
+  const std::string dtype = options.text("dtype").value_or("fp32");
+  if (dtype != "fp32" && dtype != "bf16") {
+    throw UserError(fmt::format("{}: --dtype {}: choose fp32 or bf16", kCommand, dtype));
+  }
+  shape.dtype = shape.rounded_to = dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  return shape;
+}
+
+AttentionBenchOptions read_options(const Options& options) {
+  AttentionBenchOptions bench;
+  bench.shape = read_shape(options);
+  bench.document_lengths = read_documents(options);
+  for (const std::string& name : options.list("methods")) {
+    bench.modes.push_back(sequence_parallel_mode_from(name));
+  }
+  bench.undistributed = !options.flag("no-undistributed");
+  const std::vector<int64_t> waves = options.whole_numbers("waves", 1);
+  if (!waves.empty()) bench.head_waves.assign(waves.begin(), waves.end());
+  const auto number = [&](const char* name) -> std::optional<int> {
+    const auto given = options.whole_number(name, 1);
+    return given ? std::optional(static_cast<int>(*given)) : std::nullopt;
+  };
+  bench.ulysses_size = number("ulysses-degree");
+  bench.ring_size = number("ring-degree");
+  bench.window_size = number("window");
+  bench.threads = number("threads");
+  bench.repeats = number("repeats").value_or(5);
+  bench.warmup = static_cast<int>(options.whole_number("warmup", 0).value_or(1));
+  return bench;
+}
+
+/// Before anything is measured: what cannot be written must not be found at the end.
+fs::path make_output_folder(const Options& options) {
+  const fs::path folder = options.text("output").value_or("output/attention_bench");
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error || !fs::is_directory(folder)) {
+    throw UserError(fmt::format("{}: cannot make the folder --output {}: {}", kCommand,
+                                folder.string(), error.message()));
+  }
+  return folder;
+}
+
+void say(const std::string& line) {
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+int work(const Options& options, const AttentionBenchOptions& bench, const Rendezvous& where) {
+  const fs::path folder = where.rank == 0 ? make_output_folder(options) : fs::path();
+  const AttentionBenchResult result = run_attention_bench(bench, where, say);
+  if (where.rank != 0) return 0;
+  say("\n" + bench_table(result));
+  const fs::path json = folder / "attention_bench.json", picture = folder / "attention_bench.png";
+  std::ofstream file(json);
+  file << bench_json(result);
+  file.close();
+  if (!file) throw UserError(fmt::format("{}: cannot write {}", kCommand, json.string()));
+  write_bench_picture(picture.string(), result);
+  say(fmt::format("All numbers: {}\nPicture: {}", json.string(), picture.string()));
+  return 0;
+}
+
+/// `--ranks`, or as many as there are.
+LaunchPlan plan_launch(const Options& options) {
+  Config config;
+  LaunchPlan plan = make_launch_plan(config);
+  const std::optional<int64_t> ranks = options.whole_number("ranks", 1);
+  const int wanted = ranks ? static_cast<int>(*ranks)
+                           : (plan.world_size() > 1 ? plan.world_size() : kDefaultRanks);
+  if (wanted % plan.num_nodes != 0) {
+    throw UserError(fmt::format("{}: --ranks {} cannot be spread evenly over NNODES={}", kCommand,
+                                wanted, plan.num_nodes));
+  }
+  plan.processes_per_node = wanted / plan.num_nodes;
+  return plan;
+}
+
+int run_attention(const Arguments& arguments) {
+  const Options options(
+      kCommand, arguments,
+      {"tokens", "ranks", "heads", "kv-heads", "head-dim", "model-dim", "dtype", "ulysses-degree",
+       "ring-degree", "window", "repeats", "warmup", "threads", "output"},
+      {"documents", "methods", "waves"}, {"layer", "checkpointing", "no-undistributed"});
+  if (is_launched()) {
+    const Rendezvous where = rendezvous_from_environment();
+    AttentionBenchOptions bench;
+    rank_0_first(where.rank, [&] {
+      bench = read_options(options);
+      const auto ranks = options.whole_number("ranks", 1);
+      if (ranks && *ranks != where.world_size) {
+        throw UserError(fmt::format("{}: --ranks {}, but the launcher started {} processes",
+                                    kCommand, *ranks, where.world_size));
+      }
+      plans_of(bench, where.world_size);
+    });
+    return work(options, bench, where);
+  }
+  const AttentionBenchOptions bench = read_options(options);
+  const LaunchPlan plan = plan_launch(options);
+  plans_of(bench, plan.world_size());
+  make_output_folder(options);
+  if (plan.world_size() == 1) return work(options, bench, {});
+  Arguments words{"bench", "attention"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  launch(plan, words);
+}
+
+int run(const Arguments& arguments) {
+  if (arguments.empty() || arguments[0] != "attention") {
+    throw UserError(fmt::format(
+        "bench: {}; what can be measured is attention: longspan bench attention [--option value]",
+        arguments.empty() ? "nothing to measure was named"
+                          : fmt::format("there is no benchmark {}", arguments[0])));
+  }
+  return run_attention({arguments.begin() + 1, arguments.end()});
+}
+
+constexpr const char* kHelp =
+    R"(Measures the sequence-parallel methods beside undistributed attention, a row each: time forward and
+backward, tokens/s, load of the ranks, memory, bytes sent beside the formula, and the error.
+
+  longspan bench attention
+  longspan bench attention --tokens 32768 --ranks 4 --heads 14 --methods balanced-ulysses xtuner-ulysses
+  longspan bench attention --layer --methods ulysses,async-ulysses
+  longspan bench attention --heads 32 --kv-heads 8 --methods ulysses --waves 1,2,8
+
+  --tokens N            of the row [8192]
+  --documents N         that many documents of equal length [1]; or their lengths: 4096,3000,1096
+  --ranks P             processes [2, or those that the launcher started]
+  --heads N             query heads [8]
+  --kv-heads M          [2]
+  --head-dim H          [64]
+  --dtype fp32|bf16     [fp32]
+  --methods NAME ...    values of sequence_parallel_mode [all that can split the heads]
+  --no-undistributed    leaves out the row to compare with
+  --waves N ...         head waves; a row each for the modes that have them [1]
+  --ulysses-degree U, --ring-degree R, --window W
+                        of usp and loongtrain [chosen]
+  --layer               times the attention half of a decoder layer: norm, projections, rotary
+                        embedding, attention, output projection
+  --model-dim D         of --layer [heads x head-dim]
+  --checkpointing       forward without autograd, replayed before the backward
+  --threads N           of each rank [the cores, shared out]
+  --repeats N           passes that count [5]
+  --warmup N            passes before them [1]
+  --output FOLDER       attention_bench.json and attention_bench.png [output/attention_bench]
+
+Several processes are started through torchrun; started by torchrun, mpirun or srun, on one machine
+or more, longspan joins the processes that it finds. The methods take turns (A B C, C B A ...).
+Undistributed attention runs on rank 0 alone with the threads of all ranks of its machine (no more than
+it has cores), while the others wait. On CPU.
+)";
+
+}  // namespace
+
+Command bench_command() {
+  return {"bench", "measure the sequence-parallel methods: longspan bench attention", kHelp, run};
+}
+
+}  // namespace longspan

@@ -1,0 +1,252 @@
+// T: tokens of the row, t: tokens of one rank.
+#include "longspan/bench/attention_bench.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <thread>
+
+#include "longspan/bench/check_against_fp64.h"
+#include "longspan/bench/counting_allocator.h"
+#include "longspan/bench/gather_numbers.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+
+namespace longspan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int64_t kTimeoutSeconds = 7200;  // of a collective: a rank may wait for a long row
+constexpr uint64_t kSeed = 1;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return std::nan("");
+  std::ranges::sort(values);
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+double largest_over_mean(const std::vector<double>& values) {
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return sum > 0 ? std::ranges::max(values) * static_cast<double>(values.size()) / sum : 1.0;
+}
+
+int64_t all_bytes(const Traffic& traffic) {
+  return traffic.all_to_all + traffic.all_gather + traffic.reduce_scatter + traffic.shift +
+         traffic.sum;
+}
+
+/// A method on one rank. Undistributed: on rank 0 alone, with more threads.
+class Contender {
+ public:
+  Contender(const AttentionBenchOptions& options, const ParallelPlan& plan, const Mesh& mesh,
+            Group world, int num_threads)
+      : world_(std::move(world)),
+        mesh_(mesh),
+        idle_(plan.mode == SequenceParallelMode::kLocal && world_.rank() != 0),
+        num_threads_(num_threads),
+        attention_(make_attention(plan, mesh, kernel_)) {
+    measured_.name = row_name(plan);
+    measured_.plan = plan;
+    measured_.num_threads = num_threads;
+    if (idle_) return;
+    const Packing row = Packing::from_lengths(options.document_lengths);
+    const TokenOrder order = attention_->token_order(row);
+    measured_.num_padded_tokens = order.packing.num_tokens();
+    measured_.formula = formula(options, plan, order.packing);
+    problem_ = std::make_unique<AttentionProblem>(
+        options.shape, row, order,
+        ProblemInputs::random(options.shape, static_cast<int64_t>(order.index.size()),
+                              kSeed + world_.rank()));
+  }
+
+  SequenceParallel& attention() { return *attention_; }
+  const Mesh& mesh() const { return mesh_; }
+  MethodMeasurement& measured() { return measured_; }
+
+  /// The first pass, for memory and traffic: its time is not kept.
+  void count() {
+    const ThreadsOfPass threads(num_threads_);
+    if (!idle_) {
+      AllocationCounter counter(AllocationCounter::Of::kProcess);
+      const Traffic before = sequence_traffic(mesh_);
+      at::Tensor out = problem_->forward(*attention_);
+      const int64_t forward_peak = counter.peak_bytes();
+      const Traffic between = sequence_traffic(mesh_);
+      out = at::Tensor();
+      problem_->backward(*attention_);
+      const Traffic after = sequence_traffic(mesh_);
+      const int64_t peak = counter.peak_bytes();
+      const int64_t out_bytes = problem_->output_bytes(), grad_bytes = problem_->gradient_bytes();
+      peak_ = peak;
+      buffers_ = std::max<int64_t>({0, forward_peak - out_bytes, peak - out_bytes - grad_bytes});
+      sent_forward_ = all_bytes(between) - all_bytes(before);
+      sent_backward_ = all_bytes(after) - all_bytes(between);
+      kernel_.take_forward();
+      kernel_.take_backward();
+    }
+    world_.barrier();
+  }
+
+  /// A timed pass; `keep` its numbers.
+  void time(bool keep) {
+    const ThreadsOfPass threads(num_threads_);
+    world_.barrier();
+    const Clock::time_point begin = Clock::now();
+    if (!idle_) problem_->forward(*attention_);
+    world_.barrier();
+    const Clock::time_point middle = Clock::now();
+    if (!idle_) problem_->backward(*attention_);
+    world_.barrier();
+    const Clock::time_point end = Clock::now();
+    const KernelWork forward = kernel_.take_forward(), backward = kernel_.take_backward();
+    if (!keep) return;
+    measured_.forward_seconds.push_back(std::chrono::duration<double>(middle - begin).count());
+    measured_.backward_seconds.push_back(std::chrono::duration<double>(end - middle).count());
+    kernel_seconds_.push_back(forward.cpu_seconds + backward.cpu_seconds);
+    // A backward does the same pairs again.
+    pairs_ = std::max(forward.pairs, backward.pairs);
+  }
+
+  /// Brings the ranks' numbers to all of them. Collective.
+  void gather() {
+    const auto rows = gather_numbers(
+        world_, {idle_ ? 0.0 : median(kernel_seconds_), pairs_, static_cast<double>(peak_),
+                 static_cast<double>(buffers_), static_cast<double>(sent_forward_),
+                 static_cast<double>(sent_backward_)});
+    for (const std::vector<double>& row : rows) {
+      // Undistributed attention has one rank.
+      if (measured_.plan.mode == SequenceParallelMode::kLocal && !measured_.kernel.empty()) break;
+      measured_.kernel.push_back({row[0], row[1]});
+      measured_.peak_bytes.push_back(static_cast<int64_t>(row[2]));
+      measured_.buffer_bytes.push_back(static_cast<int64_t>(row[3]));
+      measured_.sent.forward += static_cast<int64_t>(row[4]);
+      measured_.sent.backward += static_cast<int64_t>(row[5]);
+    }
+  }
+
+ private:
+  class ThreadsOfPass {
+   public:
+    explicit ThreadsOfPass(int num_threads) : before_(at::get_num_threads()) {
+      if (num_threads != before_) at::set_num_threads(num_threads);
+    }
+    ~ThreadsOfPass() {
+      if (at::get_num_threads() != before_) at::set_num_threads(before_);
+    }
+
+   private:
+    int before_;
+  };
+
+  static AttentionVolume formula(const AttentionBenchOptions& options, const ParallelPlan& plan,
+                                 const Packing& padded) {
+    if (plan.mode == SequenceParallelMode::kLocal) return {};
+    const ProblemShape& shape = options.shape;
+    AttentionShape heads{shape.num_heads, shape.num_kv_heads, shape.head_dim};
+    heads.element_bytes = static_cast<int64_t>(c10::elementSize(shape.dtype));
+    return attention_volume(plan, heads, padded, shape.checkpointing);
+  }
+
+  Group world_;
+  Mesh mesh_;
+  bool idle_;
+  int num_threads_;
+  MeasuredKernel kernel_{cpu_block_kernel()};
+  std::unique_ptr<SequenceParallel> attention_;
+  std::unique_ptr<AttentionProblem> problem_;
+  MethodMeasurement measured_;
+  std::vector<double> kernel_seconds_;
+  double pairs_ = 0;
+  int64_t peak_ = 0, buffers_ = 0, sent_forward_ = 0, sent_backward_ = 0;
+};
+
+}  // namespace
+
+double MethodMeasurement::forward_median() const { return median(forward_seconds); }
+double MethodMeasurement::backward_median() const { return median(backward_seconds); }
+
+double MethodMeasurement::pass_median() const {
+  std::vector<double> passes;
+  for (size_t i = 0; i < forward_seconds.size(); ++i) {
+    passes.push_back(forward_seconds[i] + backward_seconds[i]);
+  }
+  return median(passes);
+}
+
+double MethodMeasurement::time_imbalance() const {
+  std::vector<double> seconds;
+  for (const KernelWork& work : kernel) seconds.push_back(work.cpu_seconds);
+  return largest_over_mean(seconds);
+}
+
+double MethodMeasurement::pair_imbalance() const {
+  std::vector<double> pairs;
+  for (const KernelWork& work : kernel) pairs.push_back(work.pairs);
+  return largest_over_mean(pairs);
+}
+
+int64_t MethodMeasurement::largest_peak() const { return std::ranges::max(peak_bytes); }
+int64_t MethodMeasurement::largest_buffers() const { return std::ranges::max(buffer_bytes); }
+double MethodMeasurement::largest_gradient_error() const {
+  return std::ranges::max(gradient_errors);
+}
+
+AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
+                                         const Rendezvous& where,
+                                         void (*say)(const std::string& line)) {
+  if (options.threads) at::set_num_threads(*options.threads);
+  const int num_ranks = where.world_size, threads = at::get_num_threads();
+  std::vector<ParallelPlan> plans = plans_of(options, num_ranks);
+  std::vector<Mesh> meshes = make_meshes(where, plans, /*cuda=*/false, kTimeoutSeconds);
+  const Group world = meshes.empty() ? Group() : meshes[0].world;
+  // More threads than cores would only slow each other down.
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads_alone =
+      std::max(threads, std::min(cores, threads * std::min(where.local_world_size, num_ranks)));
+  std::vector<std::unique_ptr<Contender>> contenders;
+  if (options.undistributed || plans.empty()) {
+    contenders.push_back(
+        std::make_unique<Contender>(options, ParallelPlan{}, Mesh{}, world, threads_alone));
+  }
+  for (size_t i = 0; i < plans.size(); ++i) {
+    contenders.push_back(std::make_unique<Contender>(options, plans[i], meshes[i], world, threads));
+  }
+
+  const auto report = [&](const std::string& line) {
+    if (where.rank == 0) say(line);
+  };
+  AttentionBenchResult result{.options = options,
+                              .num_ranks = num_ranks,
+                              .threads = threads,
+                              .checked_lengths = {},
+                              .methods = {}};
+  const CheckAgainstFp64 check(options.shape, options.document_lengths, world, threads_alone);
+  result.checked_lengths = check.document_lengths();
+  for (auto& contender : contenders) {
+    report(fmt::format("checking {}", contender->measured().name));
+    const bool alone = contender->measured().plan.mode == SequenceParallelMode::kLocal;
+    check.compare(contender->attention(), alone, contender->measured());
+    contender->count();
+  }
+  for (int round = 0; round < options.warmup + options.repeats; ++round) {
+    report(fmt::format("round {} of {}{}", round + 1, options.warmup + options.repeats,
+                       round < options.warmup ? " (warm-up)" : ""));
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      const size_t turn = round % 2 == 0 ? i : contenders.size() - 1 - i;
+      contenders[turn]->time(round >= options.warmup);
+    }
+  }
+  for (auto& contender : contenders) {
+    contender->gather();
+    result.methods.push_back(contender->measured());
+  }
+  return result;
+}
+
+}  // namespace longspan

@@ -1,0 +1,78 @@
+// The sequence-parallel methods beside undistributed attention, on the ranks of this run: what
+// `longspan bench attention` measures.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/bench/attention_problem.h"
+#include "longspan/bench/measured_kernel.h"
+#include "longspan/comm/mesh.h"
+#include "longspan/plan/attention_volume.h"
+#include "longspan/plan/parallel_plan.h"
+
+namespace longspan {
+
+struct AttentionBenchOptions {
+  ProblemShape shape;
+  std::vector<int64_t> document_lengths{8192};
+  std::vector<SequenceParallelMode> modes;  // empty: all that can split the heads
+  std::vector<int> head_waves{1};           // a row of results for each, where a mode has waves
+  std::optional<int> ulysses_size, ring_size, window_size;
+  bool undistributed = true;
+  int repeats = 5, warmup = 1;
+  std::optional<int> threads;  // of a rank
+};
+
+/// One row of the table. Seconds by repeat, on rank 0's clock between barriers; the rest by rank.
+struct MethodMeasurement {
+  std::string name;
+  ParallelPlan plan;    // kLocal: undistributed, on rank 0 alone with the threads of all its node
+  int num_threads = 1;  // of a rank
+  int64_t num_padded_tokens = 0;
+  std::vector<double> forward_seconds, backward_seconds;
+  std::vector<KernelWork> kernel;  // a forward and a backward, median of the repeats
+  /// The most that a forward and backward held above its inputs, and that less the output and the
+  /// gradients, which every method hands over.
+  std::vector<int64_t> peak_bytes, buffer_bytes;
+  /// Sent to other ranks by all of them, counted and by formula.
+  AttentionVolume sent, formula;
+  /// Relative, against undistributed attention in fp64: |x - y| / |y|.
+  double output_error = 0;
+  std::vector<double> gradient_errors;  // gradient_names()
+
+  double forward_median() const;
+  double backward_median() const;
+  double pass_median() const;  // of forward plus backward
+  /// Largest over mean.
+  double time_imbalance() const;
+  double pair_imbalance() const;
+  int64_t largest_peak() const;
+  int64_t largest_buffers() const;
+  double largest_gradient_error() const;
+};
+
+struct AttentionBenchResult {
+  AttentionBenchOptions options;
+  int num_ranks = 1, threads = 1;
+  /// The row on which errors are measured: the benchmark's own unless that is too long for fp64.
+  std::vector<int64_t> checked_lengths;
+  std::vector<MethodMeasurement> methods;
+};
+
+/// The plans of the rows, without the undistributed one. Throws UserError when a mode that was
+/// asked for cannot split the heads, or when none is left.
+std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num_ranks);
+
+/// "undistributed", or as describe_method() says.
+std::string row_name(const ParallelPlan& plan);
+
+/// Methods take turns: A B C, C B A, ... Collective; the result is complete on rank 0, elsewhere
+/// empty. `say` gets a line now and then, on rank 0.
+AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
+                                         const Rendezvous& where,
+                                         void (*say)(const std::string& line));
+
+}  // namespace longspan

@@ -1,0 +1,127 @@
+#include "longspan/bench/counting_allocator.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+namespace longspan {
+
+struct AllocationCounter::Count {
+  std::atomic<int64_t> live{0}, peak{0};
+  std::shared_ptr<Count> outer;  // a nested counter counts for the ones around it as well
+
+  void add(int64_t num_bytes) {
+    const int64_t now = live.fetch_add(num_bytes) + num_bytes;
+    int64_t known = peak.load();
+    while (known < now && !peak.compare_exchange_weak(known, now)) {
+    }
+    if (outer) outer->add(num_bytes);
+  }
+};
+
+namespace {
+
+using Count = AllocationCounter::Count;
+
+thread_local std::shared_ptr<Count> of_this_thread;
+
+struct ProcessCount {
+  std::mutex mutex;
+  std::shared_ptr<Count> count;
+
+  std::shared_ptr<Count> get() {
+    const std::lock_guard lock(mutex);
+    return count;
+  }
+};
+ProcessCount& of_process() {
+  static ProcessCount process;
+  return process;
+}
+
+// A tensor's memory, and who counts it.
+struct Counted {
+  c10::DataPtr memory;
+  int64_t num_bytes;
+  std::shared_ptr<Count> thread, process;
+
+  static void release(void* context) {
+    auto* counted = static_cast<Counted*>(context);
+    if (counted->thread) counted->thread->add(-counted->num_bytes);
+    if (counted->process) counted->process->add(-counted->num_bytes);
+    delete counted;
+  }
+};
+
+class CountingAllocator : public c10::Allocator {
+ public:
+  explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) {}
+
+  c10::DataPtr allocate(size_t num_bytes) override {
+    c10::DataPtr memory = inner_->allocate(num_bytes);
+    std::shared_ptr<Count> process = of_process().get();
+    if (num_bytes == 0 || (!of_this_thread && !process)) return memory;
+    auto* counted = new Counted{std::move(memory), static_cast<int64_t>(num_bytes), of_this_thread,
+                                std::move(process)};
+    if (counted->thread) counted->thread->add(counted->num_bytes);
+    if (counted->process) counted->process->add(counted->num_bytes);
+    return {counted->memory.get(), counted, &Counted::release, counted->memory.device()};
+  }
+
+  void copy_data(void* target, const void* source, size_t num_bytes) const override {
+    inner_->copy_data(target, source, num_bytes);
+  }
+
+ private:
+  c10::Allocator* inner_;
+};
+
+// Put in place by the first counter and taken out by the last.
+void install(int change) {
+  static std::mutex mutex;
+  static int num_users = 0;
+  static c10::Allocator* plain = nullptr;
+  static CountingAllocator* counting = nullptr;
+  const std::lock_guard lock(mutex);
+  if (num_users == 0) {
+    plain = c10::GetCPUAllocator();
+    // Kept for ever: another thread may just have asked for it.
+    if (!counting) counting = new CountingAllocator(plain);
+  }
+  num_users += change;
+  // The highest priority: a lower one is ignored once a higher one was there.
+  c10::SetCPUAllocator(num_users > 0 ? counting : plain, /*priority=*/255);
+}
+
+}  // namespace
+
+AllocationCounter::AllocationCounter(Of whom) : whom_(whom), count_(std::make_shared<Count>()) {
+  if (whom_ == Of::kThisThread) {
+    previous_ = count_->outer = of_this_thread;
+    of_this_thread = count_;
+  } else {
+    const std::lock_guard lock(of_process().mutex);
+    previous_ = count_->outer = of_process().count;
+    of_process().count = count_;
+  }
+  install(+1);
+}
+
+AllocationCounter::~AllocationCounter() {
+  install(-1);
+  if (whom_ == Of::kThisThread) {
+    of_this_thread = previous_;
+  } else {
+    const std::lock_guard lock(of_process().mutex);
+    of_process().count = previous_;
+  }
+}
+
+int64_t AllocationCounter::live_bytes() const { return count_->live.load(); }
+int64_t AllocationCounter::peak_bytes() const { return count_->peak.load(); }
+void AllocationCounter::restart_peak() { count_->peak.store(count_->live.load()); }
+
+}  // namespace longspan

@@ -1,0 +1,60 @@
+#include "longspan/bench/measured_kernel.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace longspan {
+namespace {
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+}  // namespace
+
+double pairs_of(const std::vector<Block>& blocks) {
+  double pairs = 0;
+  for (const Block& block : blocks) {
+    if (!block.causal) {
+      pairs += static_cast<double>(block.q_length) * static_cast<double>(block.k_length);
+      continue;
+    }
+    // Query i sees min(i + offset + 1, k_length) keys: a trapezium, then a rectangle.
+    const int64_t growing = std::clamp<int64_t>(block.k_length - block.offset, 0, block.q_length);
+    pairs += static_cast<double>(growing) *
+             (static_cast<double>(block.offset) + (static_cast<double>(growing) + 1) / 2);
+    pairs += static_cast<double>(block.q_length - growing) * static_cast<double>(block.k_length);
+  }
+  return pairs;
+}
+
+AttentionResult MeasuredKernel::forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+                                        const at::Tensor& v_SMH,
+                                        const std::vector<Block>& blocks) const {
+  const double begin = thread_seconds();
+  AttentionResult result = kernel_.forward(q_TNH, k_SMH, v_SMH, blocks);
+  forward_.cpu_seconds += thread_seconds() - begin;
+  forward_.pairs += pairs_of(blocks) * static_cast<double>(q_TNH.size(1));
+  return result;
+}
+
+AttentionGradients MeasuredKernel::backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                                            const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                                            const std::vector<Block>& blocks) const {
+  const double begin = thread_seconds();
+  AttentionGradients gradients =
+      kernel_.backward(dout_TNH, q_TNH, k_SMH, v_SMH, out_TNH, lse_NT, blocks);
+  backward_.cpu_seconds += thread_seconds() - begin;
+  backward_.pairs += pairs_of(blocks) * static_cast<double>(q_TNH.size(1));
+  return gradients;
+}
+
+KernelWork MeasuredKernel::take_forward() const { return std::exchange(forward_, {}); }
+KernelWork MeasuredKernel::take_backward() const { return std::exchange(backward_, {}); }
+
+}  // namespace longspan
