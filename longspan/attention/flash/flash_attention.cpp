@@ -45,15 +45,7 @@ void for_each(int64_t count, int64_t scratch_floats,
   });
 }
 
-bool keys_overlap(std::vector<Block> blocks) {
-  std::sort(blocks.begin(), blocks.end(),
-            [](const Block& a, const Block& b) { return a.k_begin < b.k_begin; });
-  for (size_t i = 1; i < blocks.size(); ++i)
-    if (blocks[i].k_begin < blocks[i - 1].k_begin + blocks[i - 1].k_length) return true;
-  return false;
-}
-
-/// One task for each key tile of each block, of kv head 0.
+/// One task for each key tile of each block, of kv head 0, in the order of the keys.
 std::vector<Task> key_tiles(const std::vector<Block>& blocks) {
   std::vector<Task> tasks;
   for (const Block& block : blocks) {
@@ -64,19 +56,25 @@ std::vector<Task> key_tiles(const std::vector<Block>& blocks) {
                        std::min(kKeyTile, block.k_length - key), block.offset - key, block.causal});
     }
   }
+  std::stable_sort(tasks.begin(), tasks.end(),
+                   [](const Task& a, const Task& b) { return a.k_begin < b.k_begin; });
   return tasks;
 }
 
-/// Boundaries that cut the tasks into `num_chunks` runs of about equal cost.
+/// Boundaries that cut the tasks into `num_chunks` runs of about equal cost and of keys of their
+/// own: blocks may share keys, and runs add to the gradients of keys at the same time.
 std::vector<size_t> equal_cost_cuts(const std::vector<Task>& tasks, int64_t num_chunks) {
   std::vector<double> costs(tasks.size());
   std::transform(tasks.begin(), tasks.end(), costs.begin(), cost_of);
   const double total = std::accumulate(costs.begin(), costs.end(), 0.0);
   std::vector<size_t> cuts{0};
   double so_far = 0;
+  int64_t k_end = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    if (so_far >= total * double(cuts.size()) / double(num_chunks)) cuts.push_back(i);
+    const bool new_keys = tasks[i].k_begin >= k_end;
+    if (new_keys && so_far >= total * double(cuts.size()) / double(num_chunks)) cuts.push_back(i);
     so_far += costs[i];
+    k_end = std::max(k_end, tasks[i].k_begin + tasks[i].k_length);
   }
   cuts.push_back(tasks.size());
   return cuts;
@@ -178,8 +176,7 @@ AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
   if (key_tasks.empty()) return gradients;
   // Runs of key tiles that different threads may take at the same time: each adds to a dq of its
   // own.
-  const int64_t num_chunks = keys_overlap(blocks) ? 1 : chunks_for(M, at::get_num_threads());
-  const std::vector<size_t> cuts = equal_cost_cuts(key_tasks, num_chunks);
+  const std::vector<size_t> cuts = equal_cost_cuts(key_tasks, chunks_for(M, at::get_num_threads()));
   const int64_t chunks = int64_t(cuts.size()) - 1;
   std::vector<at::Tensor> dq(chunks);
   for (int64_t c = 0; c < chunks; ++c)
