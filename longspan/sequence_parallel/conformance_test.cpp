@@ -4,8 +4,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <map>
-
 #include "longspan/config/user_error.h"
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/parallel_plan.h"
@@ -18,16 +16,17 @@ namespace {
 using testing::AttentionCase;
 using testing::AttentionSolution;
 using testing::DistributedSolution;
+using testing::DistributedTask;
 using testing::random_case;
 using testing::relative_error;
+using testing::solve_all;
 using testing::solve_distributed;
 using testing::solve_plainly;
 
 struct Heads {
   int64_t num, num_kv;
 };
-constexpr Heads kHeads[] = {{8, 8},  {8, 2},  {8, 1},  {14, 2},
-                            {28, 4}, {12, 2}, {40, 8}, {6, 6}};
+constexpr Heads kHeads[] = {{8, 8}, {8, 2}, {8, 1}, {14, 2}, {28, 4}, {12, 2}, {40, 8}, {6, 6}};
 // Slices of heads divide it for 2, 3, 4, 6 and 8 ranks, and are refused for 5 and 7.
 constexpr int64_t kHeadDim = 24;
 using Mode = SequenceParallelMode;
@@ -70,120 +69,136 @@ const NamedRow kRows[] = {{"one document", {61}},
                           {"row shorter than 2 P", {3}},
                           {"batch of equal rows", {16, 16, 16}}};
 
-struct Problems {
-  std::vector<std::string> names;
-  std::vector<AttentionCase> cases;
-  std::vector<AttentionSolution> expected;
-
-  void add(Heads heads) {
-    for (const NamedRow& row : kRows) {
-      names.push_back(fmt::format("heads {}/{}, {}", heads.num, heads.num_kv, row.name));
-      cases.push_back(random_case(row.lengths, heads.num, heads.num_kv, kHeadDim, 7));
-      expected.push_back(solve_plainly(cases.back()));
-    }
-  }
-
-  void append(const Problems& other) {
-    names.insert(names.end(), other.names.begin(), other.names.end());
-    cases.insert(cases.end(), other.cases.begin(), other.cases.end());
-    expected.insert(expected.end(), other.expected.begin(), other.expected.end());
-  }
-
-  void check(const ParallelPlan& plan, bool checkpointing = false) const {
-    const auto solutions = solve_distributed(cases, plan, at::kDouble, checkpointing);
-    for (size_t i = 0; i < cases.size(); ++i) {
-      CAPTURE(names[i]);
-      check_close(solutions[i], expected[i], kTolerance);
-    }
-  }
+struct Problem {
+  std::string name;
+  Heads heads;
+  AttentionCase problem;
+  AttentionSolution expected;
 };
 
-const std::vector<Problems>& problems_by_heads() {
-  static const std::vector<Problems> problems = [] {
-    std::vector<Problems> all(std::size(kHeads));
-    for (size_t i = 0; i < all.size(); ++i) all[i].add(kHeads[i]);
+/// Of each of kHeads, each row.
+const std::vector<Problem>& all_problems() {
+  static const std::vector<Problem> problems = [] {
+    std::vector<Problem> all;
+    for (const Heads heads : kHeads) {
+      for (const NamedRow& row : kRows) {
+        AttentionCase problem = random_case(row.lengths, heads.num, heads.num_kv, kHeadDim, 7);
+        AttentionSolution expected = solve_plainly(problem);
+        all.push_back({fmt::format("heads {}/{}, {}", heads.num, heads.num_kv, row.name), heads,
+                       std::move(problem), std::move(expected)});
+      }
+    }
     return all;
   }();
   return problems;
 }
 
-// Starting ranks costs more than most problems: those of the same plan share one start.
-void check_mode(Mode mode, int P) {
-  struct Shared {
-    ParallelPlan plan;
-    Problems problems;
-  };
-  std::map<std::vector<int>, Shared> by_plan;
-  for (size_t i = 0; i < std::size(kHeads); ++i) {
-    if (!serves(mode, P, kHeads[i])) {
-      // The refusal names modes that serve; balanced-ulysses always does.
-      CHECK_THROWS_WITH_AS(plan_of(mode, P, kHeads[i]), doctest::Contains("balanced-ulysses"),
-                           UserError);
-      continue;
-    }
-    const ParallelPlan plan = plan_of(mode, P, kHeads[i]);
-    Shared& shared = by_plan[{plan.ulysses_size, plan.ring_size, plan.window_size,
-                              plan.num_head_slices}];
-    shared.plan = plan;
-    shared.problems.append(problems_by_heads()[i]);
+/// Plans and problems, solved together by as few starts of ranks as can be.
+class Conformance {
+ public:
+  void add(const ParallelPlan& plan, const Problem& problem, bool checkpointing = false) {
+    tasks_.push_back({&problem.problem, plan, at::kDouble, checkpointing});
+    problems_.push_back(&problem);
   }
-  for (const auto& [key, shared] : by_plan) shared.problems.check(shared.plan);
-}
+
+  void check() const {
+    const auto solutions = solve_all(tasks_);
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      CAPTURE(fmt::format("{} P={} checkpointing={}: {}", describe_method(tasks_[i].plan),
+                          tasks_[i].plan.sequence_size, tasks_[i].checkpointing,
+                          problems_[i]->name));
+      check_close(solutions[i], problems_[i]->expected, kTolerance);
+    }
+  }
+
+ private:
+  std::vector<DistributedTask> tasks_;
+  std::vector<const Problem*> problems_;
+};
 
 TEST_CASE("conformance: every mode, degree, grouping and packing, fp64, output and gradients") {
+  Conformance conformance;
   for (const Mode mode : all_modes()) {
     for (int P = 1; P <= 8; ++P) {
-      CAPTURE(fmt::format("{} P={}", name_of(mode), P));
-      check_mode(mode, P);
+      for (const Problem& problem : all_problems()) {
+        CAPTURE(fmt::format("{} P={} {}", name_of(mode), P, problem.name));
+        if (serves(mode, P, problem.heads)) {
+          conformance.add(plan_of(mode, P, problem.heads), problem);
+        } else {
+          // The refusal names modes that serve; balanced-ulysses always does.
+          CHECK_THROWS_WITH_AS(plan_of(mode, P, problem.heads),
+                               doctest::Contains("balanced-ulysses"), UserError);
+        }
+      }
     }
   }
+  conformance.check();
 }
 
-TEST_CASE("conformance: every composition of degrees and windows") {
-  const Problems& problems = problems_by_heads()[1];  // 8/2
-  for (const auto& [ulysses, ring, window] :
-       {std::tuple{2, 2, 1}, {2, 3, 1}, {4, 2, 1}, {2, 4, 1}, {2, 4, 2}, {1, 4, 2}, {1, 6, 3},
-        {1, 6, 2}, {4, 2, 2}, {1, 8, 4}}) {
-    CAPTURE(fmt::format("ulysses {} ring {} window {}", ulysses, ring, window));
+TEST_CASE("conformance: every composition of degrees and windows, and head waves") {
+  Conformance conformance;
+  for (const auto& [ulysses, ring, window] : {std::tuple{2, 2, 1},
+                                              {2, 3, 1},
+                                              {4, 2, 1},
+                                              {2, 4, 1},
+                                              {2, 4, 2},
+                                              {1, 4, 2},
+                                              {1, 6, 3},
+                                              {1, 6, 2},
+                                              {1, 8, 4}}) {
     PlanRequest request;
     request.world_size = request.sequence_size = ring * ulysses;
     request.mode = window > 1 ? Mode::kLoongTrain : Mode::kUsp;
     request.ulysses_degree = ulysses;
     request.ring_degree = ring;
     if (window > 1) request.window_size = window;
-    request.num_heads = 8;
-    request.num_kv_heads = 2;
-    const ParallelPlan plan = make_parallel_plan(request);
-    REQUIRE(plan.ring_size == ring);
-    problems.check(plan);
-  }
-}
-
-TEST_CASE("conformance: head waves") {
-  for (const Mode mode : {Mode::kUlysses, Mode::kDummyHeadUlysses, Mode::kBalancedUlysses,
-                          Mode::kAsyncUlysses, Mode::kUsp}) {
-    for (const auto& [P, waves] : {std::pair{2, 4}, {4, 2}}) {
-      CAPTURE(fmt::format("{} P={} waves={}", name_of(mode), P, waves));
-      for (const size_t heads : {0, 1}) {  // 8/8, 8/2
-        problems_by_heads()[heads].check(plan_of(mode, P, kHeads[heads], waves));
+    for (const Problem& problem : all_problems()) {
+      if (problem.heads.num != 8) continue;
+      request.num_heads = problem.heads.num;
+      request.num_kv_heads = problem.heads.num_kv;
+      for (const int waves : {1, 2}) {
+        if (waves > 1 && ulysses != 2) continue;
+        request.head_waves = waves;
+        conformance.add(make_parallel_plan(request), problem, /*checkpointing=*/waves > 1);
       }
     }
   }
+  for (const Mode mode :
+       {Mode::kUlysses, Mode::kDummyHeadUlysses, Mode::kBalancedUlysses, Mode::kAsyncUlysses}) {
+    for (const auto& [P, waves] : {std::pair{2, 2}, {2, 4}, {4, 2}, {3, 2}}) {
+      for (const Problem& problem : all_problems()) {
+        if (problem.heads.num > 14 || !serves(mode, P, problem.heads)) continue;
+        if (mode != Mode::kBalancedUlysses && waves > (problem.heads.num + P - 1) / P) continue;
+        for (const bool checkpointing : {false, true}) {
+          conformance.add(plan_of(mode, P, problem.heads, waves), problem, checkpointing);
+        }
+      }
+    }
+  }
+  conformance.check();
 }
 
 TEST_CASE("conformance: kept and replayed attention gives the same bits") {
   const AttentionCase problem = random_case({37, 1, 64, 90, 16}, 8, 2, kHeadDim, 10);
-  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    for (const Mode mode : all_modes()) {
-      CAPTURE(fmt::format("{} {}", name_of(mode), c10::toString(dtype)));
-      const ParallelPlan plan = plan_of(mode, 4, {8, 2});
-      const DistributedSolution once = solve_distributed(problem, plan, dtype);
-      const DistributedSolution replayed = solve_distributed(problem, plan, dtype, true);
-      CHECK(replayed.out_TNH.equal(once.out_TNH));
-      CHECK(replayed.dq_TNH.equal(once.dq_TNH));
-      CHECK(replayed.dk_TMH.equal(once.dk_TMH));
-      CHECK(replayed.dv_TMH.equal(once.dv_TMH));
+  std::vector<DistributedTask> tasks;
+  for (const Mode mode : all_modes()) {
+    for (const int waves : {1, 2}) {
+      if (waves > 1 && mode != Mode::kUlysses) continue;
+      for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+        for (const bool checkpointing : {false, true}) {
+          tasks.push_back({&problem, plan_of(mode, 4, {8, 2}, waves), dtype, checkpointing});
+        }
+      }
     }
+  }
+  const auto solutions = solve_all(tasks);
+  for (size_t i = 0; i < tasks.size(); i += 2) {
+    CAPTURE(fmt::format("{} {}", describe_method(tasks[i].plan), c10::toString(tasks[i].dtype)));
+    const DistributedSolution &once = solutions[i], &replayed = solutions[i + 1];
+    CHECK(replayed.out_TNH.equal(once.out_TNH));
+    CHECK(replayed.dq_TNH.equal(once.dq_TNH));
+    CHECK(replayed.dk_TMH.equal(once.dk_TMH));
+    CHECK(replayed.dv_TMH.equal(once.dv_TMH));
   }
 }
 
@@ -194,31 +209,38 @@ TEST_CASE("conformance: bytes sent are those of the formula") {
   };
   std::vector<Choice> choices{{Mode::kUlysses, 2}, {Mode::kBalancedUlysses, 3}};
   for (const Mode mode : all_modes()) choices.push_back({mode, 1});
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const auto& [mode, waves] : choices) {
-      for (const int P : {2, 3, 4, 8}) {
-        for (const bool checkpointing : {false, true}) {
-          for (const Heads heads : {Heads{8, 2}, {14, 2}, {28, 4}}) {
-            if (!serves(mode, P, heads)) continue;
-            if (waves > 1 && mode == Mode::kUlysses && waves > heads.num / P) continue;
-            CAPTURE(fmt::format("{} P={} waves={} heads {}/{} {} checkpointing={}", name_of(mode),
-                                P, waves, heads.num, heads.num_kv, c10::toString(dtype),
-                                checkpointing));
-            const ParallelPlan plan = plan_of(mode, P, heads, waves);
-            const AttentionCase problem =
-                random_case({37, 1, 64, 9}, heads.num, heads.num_kv, kHeadDim, 11);
-            const auto solution = solve_distributed(problem, plan, dtype, checkpointing);
-            const AttentionVolume formula = attention_volume(
-                plan,
-                {heads.num, heads.num_kv, kHeadDim, static_cast<int64_t>(c10::elementSize(dtype)), 4},
-                solution.padded, checkpointing);
-            const Traffic& sent = solution.traffic;
-            CHECK(sent.all_to_all + sent.all_gather + sent.reduce_scatter + sent.shift ==
-                  formula.forward + formula.backward);
+  std::vector<AttentionCase> problems;
+  const Heads several[] = {{8, 2}, {14, 2}, {28, 4}};
+  for (const Heads heads : several) {
+    problems.push_back(random_case({37, 1, 64, 9}, heads.num, heads.num_kv, kHeadDim, 11));
+  }
+  std::vector<DistributedTask> tasks;
+  for (const auto& [mode, waves] : choices) {
+    for (const int P : {2, 3, 4, 8}) {
+      for (size_t i = 0; i < problems.size(); ++i) {
+        if (!serves(mode, P, several[i])) continue;
+        if (mode == Mode::kUlysses && waves > several[i].num / P) continue;
+        for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+          for (const bool checkpointing : {false, true}) {
+            tasks.push_back(
+                {&problems[i], plan_of(mode, P, several[i], waves), dtype, checkpointing});
           }
         }
       }
     }
+  }
+  const auto solutions = solve_all(tasks);
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const auto& [problem, plan, dtype, checkpointing] = tasks[i];
+    const int64_t N = problem->q_TNH.size(1), M = problem->k_TMH.size(1);
+    CAPTURE(fmt::format("{} P={} heads {}/{} {} checkpointing={}", describe_method(plan),
+                        plan.sequence_size, N, M, c10::toString(dtype), checkpointing));
+    const AttentionShape shape{N, M, kHeadDim, static_cast<int64_t>(c10::elementSize(dtype)), 4};
+    const AttentionVolume formula =
+        attention_volume(plan, shape, solutions[i].padded, checkpointing);
+    const Traffic& sent = solutions[i].traffic;
+    CHECK(sent.all_to_all + sent.all_gather + sent.reduce_scatter + sent.shift ==
+          formula.forward + formula.backward);
   }
 }
 
@@ -231,9 +253,14 @@ TEST_CASE("conformance: bf16 at P = 8 errs at most 1.5 times as much as undistri
   }
   const AttentionSolution exact = solve_plainly(problem);
   const auto alone = solve_distributed(problem, ParallelPlan{}, at::kBFloat16);
+  std::vector<DistributedTask> tasks;
   for (const Mode mode : all_modes()) {
-    CAPTURE(name_of(mode));
-    const auto spread = solve_distributed(problem, plan_of(mode, 8, heads), at::kBFloat16);
+    tasks.push_back({&problem, plan_of(mode, 8, heads), at::kBFloat16});
+  }
+  const auto solutions = solve_all(tasks);
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    CAPTURE(name_of(tasks[i].plan.mode));
+    const DistributedSolution& spread = solutions[i];
     auto check = [&](const at::Tensor& x, const at::Tensor& alone, const at::Tensor& exact) {
       const double error = relative_error(x, exact);
       CHECK(error < 1.5 * relative_error(alone, exact));

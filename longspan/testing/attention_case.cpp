@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <mutex>
 
 #include "longspan/attention/kept_attention.h"
@@ -121,24 +122,47 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
 
 }  // namespace
 
+std::vector<DistributedSolution> solve_all(const std::vector<DistributedTask>& tasks) {
+  std::vector<DistributedSolution> solutions;
+  std::map<std::vector<int>, std::vector<size_t>> by_groups;
+  for (const DistributedTask& task : tasks) {
+    const ParallelPlan& plan = task.plan;
+    const bool one_group = (plan.ulysses_size == 1 || plan.ring_size == 1) &&
+                           plan.window_size == 1 && plan.num_head_slices == 1;
+    by_groups[one_group ? std::vector{plan.sequence_size}
+                        : std::vector{plan.sequence_size, plan.ulysses_size, plan.window_size,
+                                      plan.num_head_slices}]
+        .push_back(solutions.size());
+    solutions.push_back(unsolved(*task.problem, task.dtype));
+  }
+  for (const auto& [groups, indices] : by_groups) {
+    std::mutex mutex;
+    run_ranks(tasks[indices[0]].plan, [&](Mesh mesh) {
+      if (groups.size() == 1) mesh.ring = mesh.ulysses = mesh.windows = mesh.sequence;
+      for (const size_t i : indices) {
+        const DistributedTask& task = tasks[i];
+        const auto attention = make_attention(task.plan, mesh, cpu_block_kernel());
+        solve_share(*task.problem, mesh, *attention, task.dtype, task.checkpointing, mutex,
+                    solutions[i]);
+      }
+    });
+  }
+  return solutions;
+}
+
 std::vector<DistributedSolution> solve_distributed(const std::vector<AttentionCase>& problems,
                                                    const ParallelPlan& plan, at::ScalarType dtype,
                                                    bool checkpointing) {
-  std::vector<DistributedSolution> solutions;
-  for (const AttentionCase& problem : problems) solutions.push_back(unsolved(problem, dtype));
-  std::mutex mutex;
-  run_ranks(plan, [&](const Mesh& mesh) {
-    const auto attention = make_attention(plan, mesh, cpu_block_kernel());
-    for (size_t i = 0; i < problems.size(); ++i) {
-      solve_share(problems[i], mesh, *attention, dtype, checkpointing, mutex, solutions[i]);
-    }
-  });
-  return solutions;
+  std::vector<DistributedTask> tasks;
+  for (const AttentionCase& problem : problems) {
+    tasks.push_back({&problem, plan, dtype, checkpointing});
+  }
+  return solve_all(tasks);
 }
 
 DistributedSolution solve_distributed(const AttentionCase& problem, const ParallelPlan& plan,
                                       at::ScalarType dtype, bool checkpointing) {
-  return solve_distributed(std::vector{problem}, plan, dtype, checkpointing)[0];
+  return solve_all({{&problem, plan, dtype, checkpointing}})[0];
 }
 
 }  // namespace longspan::testing

@@ -35,6 +35,18 @@ struct DistributedSolution : AttentionSolution {
   Packing padded;  // the row as attention saw it
 };
 
+/// One problem for one plan.
+struct DistributedTask {
+  const AttentionCase* problem;
+  ParallelPlan plan;
+  at::ScalarType dtype = at::kDouble;
+  bool checkpointing = false;
+};
+
+/// solve_distributed() of each. Connecting the ranks costs more than most problems: tasks whose
+/// plans have the same groups share them.
+std::vector<DistributedSolution> solve_all(const std::vector<DistributedTask>& tasks);
+
 /// make_attention(plan) over threads: each rank takes its share of the row by token_order (padding
 /// holds large random numbers, which must not matter), attends, runs the backward; the results are
 /// put back in the order of the row. With checkpointing, the forward runs in a KeepScope and is
