@@ -72,6 +72,19 @@ AttentionVolume exchange_volume(const HeadRows& rows, int64_t row_bytes, bool in
   return volume;
 }
 
+/// kv heads of the pieces that a Ulysses rank attends with, summed over the ranks: a kv head that
+/// two waves use goes round the ring in each.
+int64_t kv_heads_of_waves(const ParallelPlan& plan, int64_t num_heads, int64_t num_kv_heads) {
+  int64_t count = 0;
+  for (const RankShare& share : split_evenly(plan.ulysses_size, num_heads, num_kv_heads,
+                                             /*num_tokens=*/1, plan.head_waves)) {
+    for (const HeadWave& wave : share.waves) {
+      for (const AttentionPiece& piece : wave.pieces) count += piece.num_kv;
+    }
+  }
+  return count;
+}
+
 /// Every kv head of every rank reaches all ranks of its ring but its own, in the backward again,
 /// and its gradient makes as long a way.
 AttentionVolume context_volume(int64_t ring_size, int64_t kv_heads, int64_t num_tokens,
@@ -135,7 +148,7 @@ AttentionVolumeParts attention_volume_parts(const ParallelPlan& plan, const Atte
       rows.query *= R;
       rows.kv *= R;
       parts.heads = exchange_volume(rows, row_bytes, in_waves, checkpointing && U > 1);
-      parts.context = context_volume(R, kv_heads, T, shape);
+      parts.context = context_volume(R, kv_heads_of_waves(plan, N, M), T, shape);
     }
   }
   return parts;
