@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 namespace longspan {
@@ -42,34 +43,66 @@ ProcessCount& of_process() {
   return process;
 }
 
-// A tensor's memory, and who counts it.
+// Who counts a tensor's memory.
 struct Counted {
-  c10::DataPtr memory;
   int64_t num_bytes;
   std::shared_ptr<Count> thread, process;
 
-  static void release(void* context) {
-    auto* counted = static_cast<Counted*>(context);
-    if (counted->thread) counted->thread->add(-counted->num_bytes);
-    if (counted->process) counted->process->add(-counted->num_bytes);
-    delete counted;
+  void add(int sign) const {
+    if (thread) thread->add(sign * num_bytes);
+    if (process) process->add(sign * num_bytes);
   }
 };
 
+// By address, since a tensor's memory must be its own context: libraries ask for it raw.
+struct Table {
+  std::mutex mutex;
+  std::unordered_map<void*, Counted> entries;
+  c10::DeleterFnPtr free_plain = nullptr;
+
+  void forget(void* address) {
+    const std::lock_guard lock(mutex);
+    const auto found = entries.find(address);
+    if (found == entries.end()) return;
+    found->second.add(-1);
+    entries.erase(found);
+  }
+};
+Table& table() {
+  static Table* table = new Table;  // outlives every tensor
+  return *table;
+}
+
+void release(void* address) {
+  table().forget(address);
+  table().free_plain(address);
+}
+
 class CountingAllocator : public c10::Allocator {
  public:
-  explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) {}
+  explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) {
+    table().free_plain = inner->raw_deleter();
+  }
 
   c10::DataPtr allocate(size_t num_bytes) override {
     c10::DataPtr memory = inner_->allocate(num_bytes);
+    void* address = memory.get();
     std::shared_ptr<Count> process = of_process().get();
-    if (num_bytes == 0 || (!of_this_thread && !process)) return memory;
-    auto* counted = new Counted{std::move(memory), static_cast<int64_t>(num_bytes), of_this_thread,
-                                std::move(process)};
-    if (counted->thread) counted->thread->add(counted->num_bytes);
-    if (counted->process) counted->process->add(counted->num_bytes);
-    return {counted->memory.get(), counted, &Counted::release, counted->memory.device()};
+    const bool simple = table().free_plain != nullptr && memory.get_context() == address;
+    if (address == nullptr || !simple || (!of_this_thread && !process)) return memory;
+    table().forget(address);  // freed behind our back, by a deleter from before us
+    const Counted counted{static_cast<int64_t>(num_bytes), of_this_thread, std::move(process)};
+    counted.add(+1);
+    {
+      const std::lock_guard lock(table().mutex);
+      table().entries.insert_or_assign(address, counted);
+    }
+    const c10::Device device = memory.device();
+    memory.release_context();
+    return {address, address, &release, device};
   }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   void copy_data(void* target, const void* source, size_t num_bytes) const override {
     inner_->copy_data(target, source, num_bytes);

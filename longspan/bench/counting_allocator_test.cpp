@@ -79,4 +79,22 @@ TEST_CASE("allocation counter: nested, and gone without a trace") {
   kept.zero_();
 }
 
+TEST_CASE("allocation counter: raw memory, which libraries ask for, and across its ends") {
+  c10::Allocator* plain = c10::GetCPUAllocator();
+  void* before = plain->raw_allocate(kBytes);
+  void* inside = nullptr;
+  {
+    AllocationCounter counter(Of::kThisThread);
+    c10::Allocator* counting = c10::GetCPUAllocator();
+    void* raw = counting->raw_allocate(kBytes);
+    CHECK(counter.live_bytes() == kBytes);
+    counting->raw_deallocate(raw);
+    CHECK(counter.live_bytes() == 0);
+    counting->raw_deallocate(before);
+    CHECK(counter.live_bytes() == 0);
+    inside = counting->raw_allocate(kBytes);
+  }
+  plain->raw_deallocate(inside);
+}
+
 }  // namespace longspan

@@ -91,7 +91,7 @@ def test_alone(tmp_path):
     "words, message",
     [
         (["--methods", "ullysses"], "ullysses is not a mode"),
-        (["--methods", "ulysses", "--heads", "7"], "Modes that can split them"),
+        (["--methods", "ulysses", "--heads", "7", "--kv-heads", "1"], "Modes that can split them"),
         (["--heads", "6", "--kv-heads", "4"], "must divide"),
         (["--tokens", "100", "--documents", "60,60"], "120 tokens"),
         (["--tokens", "4", "--documents", "5"], "cannot fill"),
