@@ -127,6 +127,36 @@ Pending Group::all_to_all(const at::Tensor& x, std::vector<int64_t> send_rows,
   return Impl::pending(impl_, "all_to_all", {work}, {input}, {output});
 }
 
+Pending Group::exchange(const std::vector<Message>& send, const std::vector<Message>& receive,
+                        int num_slots) const {
+  if (size() == 1) return done({});
+  std::vector<at::Tensor> inputs, outputs;
+  Impl::Works works;
+  const uint32_t first_tag = impl_->next_tag_.fetch_add(num_slots);
+  const auto tag_of = [&](const Message& message) {
+    TORCH_CHECK(message.data.is_contiguous(), "exchange: a message is contiguous");
+    return static_cast<int>((first_tag + message.slot) & 0x3fffffff);
+  };
+  impl_->guarded("all_to_all", [&] {
+    if (send.empty() && receive.empty()) return;
+    if (impl_->cuda_) impl_->backend_->startCoalescing();
+    for (const Message& message : send) {
+      impl_->all_to_all_ += static_cast<int64_t>(message.data.nbytes());
+      std::vector<at::Tensor> data{message.data};
+      works.push_back(impl_->backend_->send(data, message.peer, tag_of(message)));
+      inputs.push_back(message.data);
+    }
+    for (const Message& message : receive) {
+      std::vector<at::Tensor> data{message.data};
+      works.push_back(impl_->backend_->recv(data, message.peer, tag_of(message)));
+      outputs.push_back(message.data);
+    }
+    if (impl_->cuda_) works = {impl_->backend_->endCoalescing()};
+  });
+  return Impl::pending(impl_, "all_to_all", std::move(works), std::move(inputs),
+                       std::move(outputs));
+}
+
 Pending Group::all_gather(const at::Tensor& x) const {
   if (size() == 1) return done({x});
   at::Tensor input = x.contiguous();

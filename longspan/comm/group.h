@@ -47,6 +47,15 @@ class Group {
   /// received parts are laid along dim 0 in rank order. recv_rows likewise.
   Pending all_to_all(const at::Tensor& x, std::vector<int64_t> send_rows = {},
                      std::vector<int64_t> recv_rows = {}) const;
+  /// All-to-all in messages of any shape. Each is contiguous and carries one of num_slots numbers,
+  /// by which sender and receiver know it; num_slots is the same on all ranks. What is received is
+  /// written to the given tensors when the result is waited for. Counted as all_to_all.
+  struct Message {
+    int peer, slot;
+    at::Tensor data;
+  };
+  Pending exchange(const std::vector<Message>& send, const std::vector<Message>& receive,
+                   int num_slots) const;
   /// Concatenates everyone's x (equal shapes) along dim 0.
   Pending all_gather(const at::Tensor& x) const;
   /// Sums x over ranks and returns this rank's equal part along dim 0.

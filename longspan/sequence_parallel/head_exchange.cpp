@@ -21,130 +21,99 @@ HeadBlock cut(const HeadBlock& block, int64_t begin, int64_t count) {
   return {block.head_begin, block.num_heads, from, std::max<int64_t>(0, to - from)};
 }
 
-int64_t size_of(const HeadBlock& block) { return block.num_heads * block.num_tokens; }
-
-// How many heads of tokens of these blocks each rank's tokens have.
-std::vector<int64_t> rows_by_owner(const std::vector<HeadBlock>& blocks, int num_ranks, int64_t t) {
-  std::vector<int64_t> rows(num_ranks, 0);
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    for (const HeadBlock& block : blocks) rows[rank] += size_of(cut(block, rank * t, t));
-  }
-  return rows;
+// Blocks of one rank at most: a message is known by the number of its block.
+int num_slots(const BlocksByRank& by_rank) {
+  size_t most = 0;
+  for (const auto& blocks : by_rank) most = std::max(most, blocks.size());
+  return static_cast<int>(most);
 }
 
-// How many heads of tokens of `rank` each rank works with.
-std::vector<int64_t> rows_by_worker(const BlocksByRank& by_rank, int rank, int64_t t) {
-  std::vector<int64_t> rows;
-  for (const auto& blocks : by_rank) {
-    rows.push_back(rows_by_owner(blocks, static_cast<int>(by_rank.size()), t)[rank]);
-  }
-  return rows;
-}
-
-at::Tensor concatenated(const std::vector<at::Tensor>& parts) {
-  return parts.size() == 1 ? parts[0].contiguous() : at::cat(parts);
-}
+bool empty(const HeadBlock& block) { return block.num_heads == 0 || block.num_tokens == 0; }
 
 }  // namespace
 
-BlocksInFlight::BlocksInFlight(Pending rows, std::vector<HeadBlock> blocks, int64_t tokens_per_rank)
-    : rows_(std::move(rows)), blocks_(std::move(blocks)), tokens_per_rank_(tokens_per_rank) {}
-
-std::vector<at::Tensor> BlocksInFlight::wait() {
-  const at::Tensor rows = rows_.wait();
-  const int64_t H = rows.size(1);
-  // One block lies as it should: the owners of its tokens come in order.
-  if (blocks_.size() == 1) return {rows.view({-1, blocks_[0].num_heads, H})};
-  std::vector<std::vector<at::Tensor>> parts(blocks_.size());
-  int64_t at = 0;
-  for (int64_t first = 0; at < rows.size(0); first += tokens_per_rank_) {
-    for (size_t i = 0; i < blocks_.size(); ++i) {
-      const int64_t size = size_of(cut(blocks_[i], first, tokens_per_rank_));
-      if (size > 0) parts[i].push_back(rows.narrow(0, at, size));
-      at += size;
-    }
+void TokensInFlight::wait_into(at::Tensor& x_tNH, bool add) {
+  arrival_.wait_all();
+  for (const Part& part : parts_) {
+    at::Tensor place = x_tNH.narrow(0, part.token_begin, part.data.size(0))
+                           .narrow(1, part.head_begin, part.data.size(1));
+    add ? place.add_(part.data) : place.copy_(part.data);
   }
-  std::vector<at::Tensor> blocks;
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const at::Tensor block = parts[i].empty() ? rows.narrow(0, 0, 0) : concatenated(parts[i]);
-    blocks.push_back(block.view({blocks_[i].num_tokens, blocks_[i].num_heads, H}));
-  }
-  return blocks;
-}
-
-TokensInFlight::TokensInFlight(Pending rows, const BlocksByRank& by_rank, int rank,
-                               int64_t tokens_per_rank)
-    : rows_(std::move(rows)), first_token_(rank * tokens_per_rank) {
-  for (const auto& blocks : by_rank) {
-    for (const HeadBlock& block : blocks) {
-      arriving_.push_back(cut(block, first_token_, tokens_per_rank));
-    }
-  }
+  parts_.clear();
 }
 
 int64_t TokensInFlight::num_arriving() const {
   int64_t count = 0;
-  for (const HeadBlock& block : arriving_) count += size_of(block);
+  for (const Part& part : parts_) count += part.data.size(0) * part.data.size(1);
   return count;
-}
-
-void TokensInFlight::wait_into(at::Tensor& x_tNH, bool add) {
-  const at::Tensor rows = rows_.wait();
-  int64_t at = 0;
-  for (const HeadBlock& block : arriving_) {
-    const int64_t size = size_of(block);
-    if (size == 0) continue;
-    const at::Tensor part = rows.narrow(0, at, size).view({block.num_tokens, block.num_heads, -1});
-    at::Tensor place = x_tNH.narrow(0, block.token_begin - first_token_, block.num_tokens)
-                           .narrow(1, block.head_begin, block.num_heads);
-    add ? place.add_(part) : place.copy_(part);
-    at += size;
-  }
 }
 
 BlocksInFlight start_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_rank,
                               const Group& group) {
   const int64_t t = x_tNH.size(0), H = x_tNH.size(2), first = group.rank() * t;
-  std::vector<at::Tensor> parts;
-  for (const auto& blocks : by_rank) {
-    for (const HeadBlock& block : blocks) {
-      const HeadBlock own = cut(block, first, t);
-      if (size_of(own) == 0) continue;
-      parts.push_back(x_tNH.narrow(0, own.token_begin - first, own.num_tokens)
-                          .narrow(1, own.head_begin, own.num_heads)
-                          .reshape({-1, H}));
+  const auto mine_of = [&](const HeadBlock& own) {
+    return x_tNH.narrow(0, own.token_begin - first, own.num_tokens)
+        .narrow(1, own.head_begin, own.num_heads);
+  };
+  std::vector<Group::Message> send, receive;
+  std::vector<at::Tensor> arriving;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    for (size_t i = 0; i < by_rank[rank].size(); ++i) {
+      const HeadBlock& block = by_rank[rank][i];
+      const int slot = static_cast<int>(i);
+      if (rank != group.rank()) {
+        const HeadBlock own = cut(block, first, t);
+        if (!empty(own)) send.push_back({rank, slot, mine_of(own).contiguous()});
+        continue;
+      }
+      arriving.push_back(at::empty({block.num_tokens, block.num_heads, H}, x_tNH.options()));
+      for (int owner = 0; owner < group.size(); ++owner) {
+        const HeadBlock part = cut(block, owner * t, t);
+        if (empty(part)) continue;
+        at::Tensor place =
+            arriving.back().narrow(0, part.token_begin - block.token_begin, part.num_tokens);
+        if (owner == group.rank()) {
+          place.copy_(mine_of(part));
+        } else {
+          receive.push_back({owner, slot, place});
+        }
+      }
     }
   }
-  const auto& mine = by_rank[group.rank()];
-  const at::Tensor rows = parts.empty() ? at::empty({0, H}, x_tNH.options()) : concatenated(parts);
-  return {group.all_to_all(rows, rows_by_worker(by_rank, group.rank(), t),
-                           rows_by_owner(mine, group.size(), t)),
-          mine, t};
+  return {group.exchange(send, receive, num_slots(by_rank)), std::move(arriving)};
 }
 
 TokensInFlight start_to_tokens(const std::vector<at::Tensor>& blocks, const BlocksByRank& by_rank,
                                const Group& group, int64_t tokens_per_rank) {
-  const auto& mine = by_rank[group.rank()];
-  const int64_t t = tokens_per_rank, H = blocks.at(0).size(2);
-  std::vector<at::Tensor> parts;
-  if (mine.size() == 1) {
-    parts.push_back(blocks[0].reshape({-1, H}));
-  } else {
-    for (int rank = 0; rank < group.size(); ++rank) {
-      for (size_t i = 0; i < mine.size(); ++i) {
-        const HeadBlock theirs = cut(mine[i], rank * t, t);
-        if (size_of(theirs) == 0) continue;
-        parts.push_back(blocks[i]
-                            .narrow(0, theirs.token_begin - mine[i].token_begin, theirs.num_tokens)
-                            .reshape({-1, H}));
+  const int64_t t = tokens_per_rank, H = blocks.at(0).size(2), first = group.rank() * t;
+  std::vector<Group::Message> send, receive;
+  std::vector<TokensInFlight::Part> parts;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    for (size_t i = 0; i < by_rank[rank].size(); ++i) {
+      const HeadBlock& block = by_rank[rank][i];
+      const int slot = static_cast<int>(i);
+      const HeadBlock own = cut(block, first, t);
+      if (rank != group.rank()) {
+        if (empty(own)) continue;
+        parts.push_back({own.token_begin - first, own.head_begin,
+                         at::empty({own.num_tokens, own.num_heads, H}, blocks[0].options())});
+        receive.push_back({rank, slot, parts.back().data});
+        continue;
+      }
+      for (int owner = 0; owner < group.size(); ++owner) {
+        const HeadBlock theirs = cut(block, owner * t, t);
+        if (empty(theirs)) continue;
+        const at::Tensor data =
+            blocks[i].narrow(0, theirs.token_begin - block.token_begin, theirs.num_tokens);
+        if (owner == group.rank()) {
+          parts.push_back({own.token_begin - first, own.head_begin, data});
+        } else {
+          send.push_back({owner, slot, data.contiguous()});
+        }
       }
     }
   }
-  const at::Tensor rows =
-      parts.empty() ? at::empty({0, H}, blocks[0].options()) : concatenated(parts);
-  return {group.all_to_all(rows, rows_by_owner(mine, group.size(), t),
-                           rows_by_worker(by_rank, group.rank(), t)),
-          by_rank, group.rank(), t};
+  return {group.exchange(send, receive, num_slots(by_rank)), std::move(parts)};
 }
 
 namespace {

@@ -20,28 +20,36 @@ using BlocksByRank = std::vector<std::vector<HeadBlock>>;
 /// The blocks of one rank while they are on their way; wait() once -> one [S, n, H] a block.
 class BlocksInFlight {
  public:
-  BlocksInFlight(Pending rows, std::vector<HeadBlock> blocks, int64_t tokens_per_rank);
-  std::vector<at::Tensor> wait();
+  BlocksInFlight(Pending arrival, std::vector<at::Tensor> blocks)
+      : arrival_(std::move(arrival)), blocks_(std::move(blocks)) {}
+  std::vector<at::Tensor> wait() {
+    arrival_.wait_all();
+    return std::move(blocks_);
+  }
 
  private:
-  Pending rows_;
-  std::vector<HeadBlock> blocks_;
-  int64_t tokens_per_rank_;
+  Pending arrival_;
+  std::vector<at::Tensor> blocks_;
 };
 
 /// A rank's own tokens while they return from those who had them.
 class TokensInFlight {
  public:
-  TokensInFlight(Pending rows, const BlocksByRank& by_rank, int rank, int64_t tokens_per_rank);
+  /// Heads of consecutive tokens, and where they go.
+  struct Part {
+    int64_t token_begin, head_begin;
+    at::Tensor data;  // [S, n, H]
+  };
+  TokensInFlight(Pending arrival, std::vector<Part> parts)
+      : arrival_(std::move(arrival)), parts_(std::move(parts)) {}
   /// Writes what arrives to its place in x_tNH; with `add` sums it there. Once.
   void wait_into(at::Tensor& x_tNH, bool add);
   /// Heads of tokens that arrive, counted as often as they do.
   int64_t num_arriving() const;
 
  private:
-  Pending rows_;
-  std::vector<HeadBlock> arriving_;  // cut to this rank's tokens, in the order of arrival
-  int64_t first_token_;
+  Pending arrival_;
+  std::vector<Part> parts_;
 };
 
 BlocksInFlight start_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_rank,

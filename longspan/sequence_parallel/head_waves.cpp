@@ -227,7 +227,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       leaves.k_items[item] = leaf(heads.k_items[item]);
       leaves.v_items[item] = leaf(heads.v_items[item]);
     }
-    KeptAttention kept = state.kept[w];  // a copy: the graph may be walked again
+    KeptAttention kept = std::move(state.kept[w]);
     std::vector<at::Tensor> outs;
     {
       ReplayScope replay(kept);
