@@ -58,7 +58,7 @@ constexpr const char* kHelp =
 
   longspan init --config config.json --output models/small --tokenizer models/my-tokenizer
 
-  --config FILE       config.json of a Hugging Face model (model_type qwen2 or llama), or its folder
+  --config FILE       config.json of a Hugging Face model (model_type qwen2, qwen3 or llama), or its folder
   --output FOLDER     where the model goes; must not exist, or be empty
   --tokenizer FOLDER  copies the tokenizer files from there (else from beside config.json)
   --seed N            the same seed gives the same weights on every machine [42]

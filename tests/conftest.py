@@ -52,7 +52,7 @@ def write_tokenizer(folder):
 
 
 def write_model(folder, kind, dtype="float32", **overrides):
-    """A random checkpoint: qwen2 with 14 query and 2 kv heads, or llama with rope scaling."""
+    """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 (norms of heads) with 6, or llama with rope scaling."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -72,6 +72,11 @@ def write_model(folder, kind, dtype="float32", **overrides):
         shape |= dict(tie_word_embeddings=True)
         shape |= overrides
         model_class, config = Qwen2ForCausalLM, Qwen2Config(**shape)
+    elif kind == "qwen3":
+        from transformers import Qwen3Config, Qwen3ForCausalLM
+        shape |= dict(hidden_size=96, intermediate_size=160, num_attention_heads=6, head_dim=16)
+        shape |= overrides
+        model_class, config = Qwen3ForCausalLM, Qwen3Config(**shape)
     else:
         shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=8)
         shape |= dict(

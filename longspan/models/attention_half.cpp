@@ -3,6 +3,7 @@
 
 #include "longspan/models/decoder_block.h"
 #include "longspan/models/fused_op.h"
+#include "longspan/models/head_norm.h"
 #include "longspan/models/product.h"
 #include "longspan/models/projections_in_parts.h"
 #include "longspan/models/row_kernels.h"
@@ -24,12 +25,13 @@ Heads project_heads(const at::Tensor& h_TD, const BlockWeights& weights, const R
   const int64_t T = h_TD.size(0), H = row.head_dim;
   at::Tensor rstd_T;
   std::vector<at::Tensor> heads;
+  HeadNorm q_norm(weights.q_norm, row.eps), k_norm(weights.k_norm, row.eps);
   {
     c10::NoGradGuard no_grad;
     rstd_T = reciprocal_rms(h_TD, row.eps);
     const auto x_TD = scale_rows(h_TD, rstd_T, weights.input_norm, row.compute_dtype);
-    auto q_TNH = weights.q_proj.forward(x_TD).view({T, row.num_heads, H});
-    auto k_TMH = weights.k_proj.forward(x_TD).view({T, row.num_kv_heads, H});
+    auto q_TNH = q_norm.forward(weights.q_proj.forward(x_TD).view({T, row.num_heads, H}));
+    auto k_TMH = k_norm.forward(weights.k_proj.forward(x_TD).view({T, row.num_kv_heads, H}));
     rotate_(q_TNH, row.rotary, /*inverse=*/false);
     rotate_(k_TMH, row.rotary, /*inverse=*/false);
     heads = {q_TNH, k_TMH, weights.v_proj.forward(x_TD).view({T, row.num_kv_heads, H})};
@@ -37,12 +39,15 @@ Heads project_heads(const at::Tensor& h_TD, const BlockWeights& weights, const R
   if (needs_backward({h_TD}, weights.attention_parameters())) {
     heads = attach_backward(
         heads, {h_TD}, weights.attention_parameters(),
-        [h_TD = h_TD.detach(), rstd_T, weights, rotary = row.rotary, dtype = row.compute_dtype,
-         wants_input = h_TD.requires_grad()](std::vector<at::Tensor> gradients) {
+        [h_TD = h_TD.detach(), rstd_T, weights, q_norm, k_norm, rotary = row.rotary,
+         dtype = row.compute_dtype,
+         wants_input = h_TD.requires_grad()](std::vector<at::Tensor> gradients) mutable {
           const auto x_TD = scale_rows(h_TD, rstd_T, weights.input_norm, dtype);
-          const auto dq = rotate(gradients[0], rotary, /*inverse=*/true).flatten(1);
+          const auto dq =
+              q_norm.backward(rotate(gradients[0], rotary, /*inverse=*/true)).flatten(1);
           gradients[0].reset();
-          const auto dk = rotate(gradients[1], rotary, /*inverse=*/true).flatten(1);
+          const auto dk =
+              k_norm.backward(rotate(gradients[1], rotary, /*inverse=*/true)).flatten(1);
           gradients[1].reset();
           const auto dv = gradients[2].flatten(1);
           weights.q_proj.add_gradients(dq, x_TD);
@@ -98,8 +103,8 @@ at::Tensor project_output(const at::Tensor& h_LD, const at::Tensor& out_LNH,
 }  // namespace
 
 std::vector<at::Tensor> BlockWeights::attention_parameters() const {
-  return {input_norm,    q_proj.weight, q_proj.bias,   k_proj.weight, k_proj.bias,
-          v_proj.weight, v_proj.bias,   o_proj.weight, o_proj.bias};
+  return {input_norm,  q_proj.weight, q_proj.bias, k_proj.weight, k_proj.bias, v_proj.weight,
+          v_proj.bias, o_proj.weight, o_proj.bias, q_norm,        k_norm};
 }
 
 at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, double eps,

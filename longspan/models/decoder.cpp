@@ -23,10 +23,12 @@ struct Weights {
 Weights take_weights(const ModelConfig& config, const std::vector<NamedTensor>& parameters) {
   std::map<std::string, at::Tensor> by_name;
   for (const auto& [name, tensor] : parameters) by_name[name] = tensor;
+  const auto optional = [&](const std::string& name) {
+    const auto found = by_name.find(name);
+    return found == by_name.end() ? at::Tensor() : found->second;
+  };
   const auto linear = [&](const std::string& name) {
-    const auto bias = by_name.find(name + ".bias");
-    return Linear{by_name.at(name + ".weight"),
-                  bias == by_name.end() ? at::Tensor() : bias->second};
+    return Linear{by_name.at(name + ".weight"), optional(name + ".bias")};
   };
   for (const auto& [name, shape] : parameter_shapes(config)) {
     const auto found = by_name.find(name);
@@ -40,13 +42,14 @@ Weights take_weights(const ModelConfig& config, const std::vector<NamedTensor>& 
   weights.head = config.tie_word_embeddings ? weights.embedding : by_name.at("lm_head.weight");
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const std::string prefix = fmt::format("model.layers.{}.", layer);
-    weights.blocks.push_back({by_name.at(prefix + "input_layernorm.weight"),
-                              by_name.at(prefix + "post_attention_layernorm.weight"),
-                              linear(prefix + "self_attn.q_proj"),
-                              linear(prefix + "self_attn.k_proj"),
-                              linear(prefix + "self_attn.v_proj"),
-                              linear(prefix + "self_attn.o_proj"), linear(prefix + "mlp.gate_proj"),
-                              linear(prefix + "mlp.up_proj"), linear(prefix + "mlp.down_proj")});
+    weights.blocks.push_back(
+        {by_name.at(prefix + "input_layernorm.weight"),
+         by_name.at(prefix + "post_attention_layernorm.weight"),
+         linear(prefix + "self_attn.q_proj"), linear(prefix + "self_attn.k_proj"),
+         linear(prefix + "self_attn.v_proj"), linear(prefix + "self_attn.o_proj"),
+         linear(prefix + "mlp.gate_proj"), linear(prefix + "mlp.up_proj"),
+         linear(prefix + "mlp.down_proj"), optional(prefix + "self_attn.q_norm.weight"),
+         optional(prefix + "self_attn.k_norm.weight")});
   }
   return weights;
 }

@@ -16,6 +16,7 @@ namespace longspan {
 struct BlockWeights {
   at::Tensor input_norm, post_attention_norm;
   Linear q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj;
+  at::Tensor q_norm, k_norm;  // [H], undefined where the family has none
 
   std::vector<at::Tensor> attention_parameters() const;
   std::vector<at::Tensor> mlp_parameters() const;

@@ -19,6 +19,7 @@ struct Family {
 };
 
 extern const Family kQwen2;
+extern const Family kQwen3;
 extern const Family kLlama;
 
 }  // namespace longspan

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const Family* kFamilies[] = {&kQwen2, &kLlama};
+constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3, &kLlama};
 
 /// The keys of one JSON object, with errors that name the file. null counts as absent, as in
 /// transformers.
@@ -141,10 +141,10 @@ const Family& find_family(const Keys& keys) {
   for (const Family* family : kFamilies) {
     if (model_type == family->model_type) return *family;
   }
-  keys.fail(
-      fmt::format("model_type {} is not supported; qwen2 (Qwen2, Qwen2.5) and llama (Llama 2, "
-                  "3, 3.x) are",
-                  model_type));
+  keys.fail(fmt::format(
+      "model_type {} is not supported; qwen2 (Qwen2, Qwen2.5), qwen3 and llama (Llama 2, "
+      "3, 3.x) are",
+      model_type));
 }
 
 }  // namespace

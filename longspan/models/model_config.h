@@ -20,7 +20,7 @@ struct RopeScaling {
 };
 
 struct ModelConfig {
-  std::string model_type;    // qwen2 | llama
+  std::string model_type;    // qwen2 | qwen3 | llama
   std::string architecture;  // e.g. Qwen2ForCausalLM
   int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
@@ -29,6 +29,7 @@ struct ModelConfig {
   RopeScaling rope;
   bool tie_word_embeddings = false;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
+  bool qk_norm = false;  // RMSNorm of each query and key head
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
 };

@@ -20,6 +20,10 @@ std::vector<ParameterShape> parameter_shapes(const ModelConfig& config) {
     linear(prefix + "self_attn.k_proj", kv_dim, D, config.qkv_bias);
     linear(prefix + "self_attn.v_proj", kv_dim, D, config.qkv_bias);
     linear(prefix + "self_attn.o_proj", D, query_dim, config.output_bias);
+    if (config.qk_norm) {
+      shapes.push_back({prefix + "self_attn.q_norm.weight", {config.head_dim}});
+      shapes.push_back({prefix + "self_attn.k_norm.weight", {config.head_dim}});
+    }
     linear(prefix + "mlp.gate_proj", I, D, config.mlp_bias);
     linear(prefix + "mlp.up_proj", I, D, config.mlp_bias);
     linear(prefix + "mlp.down_proj", D, I, config.mlp_bias);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "longspan/models/fused_op.h"
+#include "longspan/models/head_norm.h"
 #include "longspan/models/product.h"
 #include "longspan/models/row_kernels.h"
 
@@ -37,10 +38,14 @@ ProjectionsInParts::ProjectionsInParts(const at::Tensor& h_TD, const BlockWeight
 
 AttentionProjections ProjectionsInParts::as_functions() {
   AttentionProjections parts;
-  parts.query = [this] { return heads(weights_.q_proj, row_.num_heads, /*rotated=*/true); };
-  parts.key = [this] { return heads(weights_.k_proj, row_.num_kv_heads, /*rotated=*/true); };
+  parts.query = [this] {
+    return heads(weights_.q_proj, weights_.q_norm, row_.num_heads, /*rotated=*/true);
+  };
+  parts.key = [this] {
+    return heads(weights_.k_proj, weights_.k_norm, row_.num_kv_heads, /*rotated=*/true);
+  };
   parts.value = [this] {
-    const at::Tensor v = heads(weights_.v_proj, row_.num_kv_heads, /*rotated=*/false);
+    const at::Tensor v = heads(weights_.v_proj, {}, row_.num_kv_heads, /*rotated=*/false);
     x_TD_.reset();
     return v;
   };
@@ -52,21 +57,25 @@ AttentionProjections ProjectionsInParts::as_functions() {
   return parts;
 }
 
-at::Tensor ProjectionsInParts::heads(const Linear& proj, int64_t num_heads, bool rotated) {
+at::Tensor ProjectionsInParts::heads(const Linear& proj, const at::Tensor& norm_H,
+                                     int64_t num_heads, bool rotated) {
   at::Tensor x_TnH;
+  HeadNorm head_norm(norm_H, row_.eps);
   {
     c10::NoGradGuard no_grad;
-    x_TnH = proj.forward(x_TD_).view({h_TD_.size(0), num_heads, row_.head_dim});
+    x_TnH = head_norm.forward(proj.forward(x_TD_).view({h_TD_.size(0), num_heads, row_.head_dim}));
     if (rotated) rotate_(x_TnH, row_.rotary, /*inverse=*/false);
   }
   if (!needs_backward({h_TD_}, weights_.attention_parameters())) return x_TnH;
   shared_->num_projections += 1;
-  const auto backward = [h_TD = h_TD_.detach(), norm = weights_.input_norm, proj = proj, rotated,
-                         shared = shared_, rotary = row_.rotary, dtype = row_.compute_dtype,
-                         wants_input = h_TD_.requires_grad()](std::vector<at::Tensor> gradients) {
+  const auto backward = [h_TD = h_TD_.detach(), norm = weights_.input_norm, proj = proj, head_norm,
+                         rotated, shared = shared_, rotary = row_.rotary,
+                         dtype = row_.compute_dtype, wants_input = h_TD_.requires_grad()](
+                            std::vector<at::Tensor> gradients) mutable {
     if (!shared->x_TD.defined()) shared->x_TD = scale_rows(h_TD, shared->rstd_T, norm, dtype);
-    const at::Tensor dy =
-        (rotated ? rotate(gradients[0], rotary, /*inverse=*/true) : gradients[0]).flatten(1);
+    const at::Tensor unrotated =
+        rotated ? rotate(gradients[0], rotary, /*inverse=*/true) : gradients[0];
+    const at::Tensor dy = head_norm.backward(unrotated).flatten(1);
     proj.add_gradients(dy, shared->x_TD);
     const bool wants_dx = wants_input || norm.requires_grad();
     if (wants_dx && shared->dx_TD.defined()) {

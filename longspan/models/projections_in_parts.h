@@ -22,7 +22,7 @@ class ProjectionsInParts {
  private:
   struct Shared;
 
-  at::Tensor heads(const Linear& proj, int64_t num_heads, bool rotated);
+  at::Tensor heads(const Linear& proj, const at::Tensor& norm_H, int64_t num_heads, bool rotated);
   at::Tensor begin_output();
   at::Tensor add_output(const at::Tensor& y_LD, const at::Tensor& out_TnH,
                         const std::vector<int64_t>& numbers);

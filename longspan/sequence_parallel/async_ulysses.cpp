@@ -21,7 +21,7 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kDefaultWaves = 4;
+constexpr int64_t kDefaultWaves = 2;
 
 // The query heads of one wave, by rank, and the same numbered from 0.
 struct WaveHeads {

@@ -28,12 +28,11 @@ struct WaveState : torch::CustomClassHolder {
   const HeadWave& wave(int w) const { return mine().waves[w]; }
 };
 
-/// The tensors of a wave on their way to those who attend with them. Waves of some ranks may fetch
-/// keys where those of others do not; where no rank does, nothing is sent.
-struct Arriving {
-  std::vector<BlocksInFlight> queries;  // one for each tensor cut like the queries
-  std::optional<BlocksInFlight> k, v;
-};
+// In the backward a wave of n heads holds q, dout and dq, and with the next queries and output
+// gradients on their way and its own on the way back twice as much. Few waves are asked for to
+// overlap, many to save memory: beyond this number the backward has only the next queries in
+// flight.
+constexpr int kMostWavesInFlight = 4;
 
 bool any(const BlocksByRank& by_rank) {
   for (const auto& blocks : by_rank) {
@@ -42,28 +41,36 @@ bool any(const BlocksByRank& by_rank) {
   return false;
 }
 
-Arriving start(const WaveState& state, int w, const std::vector<at::Tensor>& like_queries,
-               const at::Tensor& k_tMH, const at::Tensor& v_tMH) {
-  Arriving arriving;
-  const BlocksByRank queries = query_blocks(state.split, w), kv = fetched_blocks(state.split, w);
-  for (const at::Tensor& x : like_queries) {
-    arriving.queries.push_back(start_to_heads(x, queries, state.group));
-  }
-  if (any(kv)) {
-    arriving.k = start_to_heads(k_tMH, kv, state.group);
-    arriving.v = start_to_heads(v_tMH, kv, state.group);
-  }
-  return arriving;
+BlocksInFlight start_queries(const WaveState& state, int w, const at::Tensor& x_tNH) {
+  return start_to_heads(x_tNH, query_blocks(state.split, w), state.group);
 }
 
-/// Waits for a wave's keys and values and puts them to those that are here.
-void receive_items(const HeadWave& wave, Arriving& arriving, ExchangedHeads& heads) {
-  if (!arriving.k) return;
-  const std::vector<at::Tensor> k = arriving.k->wait(), v = arriving.v->wait();
-  for (size_t i = 0; i < wave.fetched.size(); ++i) {
-    heads.k_items[wave.fetched[i]] = k[i];
-    heads.v_items[wave.fetched[i]] = v[i];
+/// Keys and values of a wave on their way to those who attend with them. Waves of some ranks may
+/// fetch where those of others do not; where no rank does, nothing is sent.
+struct ArrivingItems {
+  std::optional<BlocksInFlight> k, v;
+
+  /// Puts them to those that are here.
+  void wait_into(const HeadWave& wave, ExchangedHeads& heads) {
+    if (!k) return;
+    const std::vector<at::Tensor> ks = k->wait(), vs = v->wait();
+    for (size_t i = 0; i < wave.fetched.size(); ++i) {
+      heads.k_items[wave.fetched[i]] = ks[i];
+      heads.v_items[wave.fetched[i]] = vs[i];
+    }
+    k.reset();
+    v.reset();
   }
+};
+
+ArrivingItems start_items(const WaveState& state, int w, const at::Tensor& k_tMH,
+                          const at::Tensor& v_tMH) {
+  ArrivingItems items;
+  const BlocksByRank kv = fetched_blocks(state.split, w);
+  if (!any(kv)) return items;
+  items.k = start_to_heads(k_tMH, kv, state.group);
+  items.v = start_to_heads(v_tMH, kv, state.group);
+  return items;
 }
 
 void finish_into(std::optional<TokensInFlight>& returning, at::Tensor& x_tNH, bool add) {
@@ -101,18 +108,23 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
     heads.v_items.resize(state->mine().kv_items.size());
     state->kept = std::vector<KeptAttention>(state->num_waves());
 
-    Arriving next;
-    if (outer_replaying == nullptr) next = start(*state, 0, {q_tNH}, k_tMH, v_tMH);
+    std::optional<BlocksInFlight> next_q;
+    ArrivingItems next_items;
+    const auto start_next = [&](int w) {
+      if (w == state->num_waves()) return;
+      next_q = start_queries(*state, w, q_tNH);
+      next_items = start_items(*state, w, k_tMH, v_tMH);
+    };
+    if (outer_replaying == nullptr) start_next(0);
     std::optional<TokensInFlight> returning;
     for (int w = 0; w < state->num_waves(); ++w) {
       std::vector<at::Tensor> outs;
       if (outer_replaying != nullptr) {
         outs = replay_wave(*state, w, *outer_replaying);
       } else {
-        receive_items(state->wave(w), next, heads);
-        heads.queries = next.queries[0].wait();
-        next = {};
-        if (w + 1 < state->num_waves()) next = start(*state, w + 1, {q_tNH}, k_tMH, v_tMH);
+        heads.queries = next_q->wait();
+        next_items.wait_into(state->wave(w), heads);
+        start_next(w + 1);
         outs = attend_wave(*state, w, heads);
         heads.queries.clear();
         release(state->wave(w), heads);
@@ -148,24 +160,35 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
     heads.k_items.resize(num_items);
     heads.v_items.resize(num_items);
     std::vector<at::Tensor> dk_items(num_items), dv_items(num_items);
-    Arriving next = start(*state, 0, {q_tNH, dout_tNH}, k_tMH, v_tMH);
+    const bool overlaps = state->num_waves() <= kMostWavesInFlight;
+    std::optional<BlocksInFlight> next_q, next_dout;
+    ArrivingItems next_items;
     std::optional<TokensInFlight> dq_returning, dk_returning, dv_returning;
+    const auto finish_returns = [&] {
+      finish_into(dq_returning, dq_tNH, /*add=*/false);
+      finish_into(dk_returning, dk_tMH, /*add=*/true);
+      finish_into(dv_returning, dv_tMH, /*add=*/true);
+    };
+    const auto start_rest = [&](int w) {
+      if (w == state->num_waves()) return;
+      next_dout = start_queries(*state, w, dout_tNH);
+      next_items = start_items(*state, w, k_tMH, v_tMH);
+    };
+    next_q = start_queries(*state, 0, q_tNH);
+    if (overlaps) start_rest(0);
     for (int w = 0; w < state->num_waves(); ++w) {
       const HeadWave& wave = state->wave(w);
-      receive_items(wave, next, heads);
-      heads.queries = next.queries[0].wait();
-      std::vector<at::Tensor> douts = next.queries[1].wait();
-      next = {};
-      if (w + 1 < state->num_waves()) {
-        next = start(*state, w + 1, {q_tNH, dout_tNH}, k_tMH, v_tMH);
-      }
+      if (!overlaps) start_rest(w);
+      heads.queries = next_q->wait();
+      std::vector<at::Tensor> douts = next_dout->wait();
+      next_items.wait_into(wave, heads);
+      if (w + 1 < state->num_waves()) next_q = start_queries(*state, w + 1, q_tNH);
+      if (overlaps) start_rest(w + 1);
       std::vector<at::Tensor> dqs = wave_gradients(*state, w, heads, douts, dk_items, dv_items);
       heads.queries.clear();
       douts.clear();
       release(wave, heads);
-      finish_into(dq_returning, dq_tNH, /*add=*/false);
-      finish_into(dk_returning, dk_tMH, /*add=*/true);
-      finish_into(dv_returning, dv_tMH, /*add=*/true);
+      finish_returns();
       dq_returning = start_to_tokens(dqs, query_blocks(state->split, w), state->group, t);
       dqs.clear();
       const BlocksByRank kv = released_blocks(state->split, w);
@@ -173,10 +196,9 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
         dk_returning = start_to_tokens(taken(wave, dk_items, k_tMH), kv, state->group, t);
         dv_returning = start_to_tokens(taken(wave, dv_items, v_tMH), kv, state->group, t);
       }
+      if (!overlaps) finish_returns();
     }
-    finish_into(dq_returning, dq_tNH, /*add=*/false);
-    finish_into(dk_returning, dk_tMH, /*add=*/true);
-    finish_into(dv_returning, dv_tMH, /*add=*/true);
+    finish_returns();
     return {dq_tNH, dk_tMH.to(dtype), dv_tMH.to(dtype), {}};
   }
 

@@ -38,8 +38,9 @@ MODES = ["ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulysses", "ba
 
 @pytest.fixture(scope="session")
 def models(models, place):
-    """One more: 6 query and 2 kv heads, which 2 and 3 divide."""
-    return models | {"six": str(write_model(place / "six", "qwen2", num_attention_heads=6, hidden_size=96))}
+    """Two more: 6 query and 2 kv heads, which 2 and 3 divide, without and with norms of heads."""
+    return models | {"six": str(write_model(place / "six", "qwen2", num_attention_heads=6, hidden_size=96)),
+                     "qwen3": str(write_model(place / "qwen3", "qwen3"))}
 
 
 def check_traffic(run):
@@ -83,6 +84,7 @@ def test_every_mode(mode, num_ranks, models, data, reference, train, tmp_path):
     ("qwen2", 2, dict(sequence_parallel_mode="ulysses", sequence_parallel_head_waves=7)),
     ("six", 2, dict(sequence_parallel_mode="balanced-ulysses", sequence_parallel_head_waves=2)),
     ("six", 2, dict(sequence_parallel_mode="async-ulysses", sequence_parallel_head_waves=3)),
+    ("qwen3", 2, dict(sequence_parallel_mode="async-ulysses")),
     ("qwen2", 4, dict()),
 ])
 @pytest.mark.parametrize("checkpointing", [True, False])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import BUILD
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 PROBE = BUILD / "model_probe"
 
@@ -21,6 +21,9 @@ CONFIGS = {
                          tie_word_embeddings=True, rope_theta=1e6, max_position_embeddings=512),
     "qwen2-untied": Qwen2Config(vocab_size=307, hidden_size=64, intermediate_size=96,
                                 num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4),
+    "qwen3": Qwen3Config(vocab_size=307, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+                         num_attention_heads=6, num_key_value_heads=2, head_dim=16,
+                         tie_word_embeddings=True, rope_theta=1e6, max_position_embeddings=512),
     "llama": LlamaConfig(**LLAMA),
     "llama3": LlamaConfig(**LLAMA, rope_theta=5e5, tie_word_embeddings=True, rope_scaling=dict(
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL)),
