@@ -3,7 +3,8 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include <memory>
 
 #include "longspan/plan/cost_model.h"
 #include "longspan/testing/attention_case.h"
@@ -13,40 +14,54 @@ namespace {
 
 using Mode = SequenceParallelMode;
 using testing::AttentionCase;
+using testing::DistributedTask;
 using testing::random_case;
-using testing::solve_distributed;
+using testing::solve_all;
 
 constexpr int64_t kHeadDim = 16;
 
 const std::vector<int64_t> kRows[] = {{97}, {29, 1, 40, 7, 20}, {3}};
 
-void check_counted(const PlanRequest& request, bool checkpointing) {
-  const ParallelPlan plan = make_parallel_plan(request);
-  CAPTURE(fmt::format("{}, P = {}, heads {}/{}, checkpointing {}", describe_method(plan),
-                      plan.sequence_size, request.num_heads, request.num_kv_heads, checkpointing));
-  std::vector<AttentionCase> cases;
-  for (const auto& lengths : kRows) {
-    cases.push_back(random_case(lengths, request.num_heads, request.num_kv_heads, kHeadDim, 1));
+/// Counted by the ranks, which are connected once for all plans of the same groups.
+class CountedBytes {
+ public:
+  void add(const PlanRequest& request, bool checkpointing = false) {
+    const at::ScalarType dtype = request.element_bytes == 2 ? at::kBFloat16 : at::kFloat;
+    for (const auto& lengths : kRows) {
+      requests_.push_back(request);
+      problems_.push_back(std::make_unique<AttentionCase>(
+          random_case(lengths, request.num_heads, request.num_kv_heads, kHeadDim, 1)));
+      tasks_.push_back({problems_.back().get(), make_parallel_plan(request), dtype, checkpointing});
+    }
   }
-  const bool bf16 = request.element_bytes == 2;
-  const auto solutions =
-      solve_distributed(cases, plan, bf16 ? at::kBFloat16 : at::kFloat, checkpointing);
-  for (size_t i = 0; i < cases.size(); ++i) {
-    CAPTURE(fmt::format("{}", fmt::join(kRows[i], " ")));
-    const Packing padded = padded_row(plan, cases[i].packing);
-    CHECK(padded.num_tokens() == solutions[i].padded.num_tokens());
-    const AttentionVolume volume = attention_volume(plan,
-                                                    {.num_heads = request.num_heads,
-                                                     .num_kv_heads = request.num_kv_heads,
-                                                     .head_dim = kHeadDim,
-                                                     .element_bytes = request.element_bytes},
-                                                    padded, checkpointing);
-    const Traffic& sent = solutions[i].traffic;
-    CHECK(sent.sum == 0);
-    CHECK(sent.all_to_all + sent.all_gather + sent.reduce_scatter + sent.shift ==
-          volume.forward + volume.backward);
+
+  void check() const {
+    const auto solutions = solve_all(tasks_);
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      const auto& [problem, plan, dtype, checkpointing] = tasks_[i];
+      CAPTURE(fmt::format("{}, P = {}, heads {}/{}, checkpointing {}, row {}",
+                          describe_method(plan), plan.sequence_size, requests_[i].num_heads,
+                          requests_[i].num_kv_heads, checkpointing, i % std::size(kRows)));
+      const Packing padded = padded_row(plan, problem->packing);
+      CHECK(padded.num_tokens() == solutions[i].padded.num_tokens());
+      const AttentionVolume volume = attention_volume(plan,
+                                                      {.num_heads = requests_[i].num_heads,
+                                                       .num_kv_heads = requests_[i].num_kv_heads,
+                                                       .head_dim = kHeadDim,
+                                                       .element_bytes = requests_[i].element_bytes},
+                                                      padded, checkpointing);
+      const Traffic& sent = solutions[i].traffic;
+      CHECK(sent.sum == 0);
+      CHECK(sent.all_to_all + sent.all_gather + sent.reduce_scatter + sent.shift ==
+            volume.forward + volume.backward);
+    }
   }
-}
+
+ private:
+  std::vector<PlanRequest> requests_;
+  std::vector<std::unique_ptr<AttentionCase>> problems_;
+  std::vector<DistributedTask> tasks_;
+};
 
 PlanRequest request_of(int P, Mode mode, int64_t num_heads, int64_t num_kv_heads) {
   PlanRequest request;
@@ -59,16 +74,19 @@ PlanRequest request_of(int P, Mode mode, int64_t num_heads, int64_t num_kv_heads
 }
 
 TEST_CASE("volume: counted bytes are the formula's, every mode") {
+  CountedBytes counted;
   for (const Mode mode : all_modes()) {
     for (const int P : {2, 3, 4, 8}) {
       for (const auto& [N, M] : {std::pair{8, 8}, {8, 2}, {14, 2}, {12, 3}, {6, 1}}) {
-        if (can_split(mode, P, N, M, kHeadDim)) check_counted(request_of(P, mode, N, M), false);
+        if (can_split(mode, P, N, M, kHeadDim)) counted.add(request_of(P, mode, N, M));
       }
     }
   }
+  counted.check();
 }
 
 TEST_CASE("volume: compositions, windows and waves, kept and replayed, fp32 and bf16") {
+  CountedBytes counted;
   for (const bool checkpointing : {false, true}) {
     for (const int64_t element_bytes : {2, 4}) {
       const auto check = [&](PlanRequest request, int ulysses, int window, int waves) {
@@ -76,7 +94,7 @@ TEST_CASE("volume: compositions, windows and waves, kept and replayed, fp32 and 
         if (ulysses > 0) request.ulysses_degree = ulysses;
         if (window > 0) request.window_size = window;
         if (waves > 1) request.head_waves = waves;
-        check_counted(request, checkpointing);
+        counted.add(request, checkpointing);
       };
       check(request_of(4, Mode::kUsp, 8, 2), 2, 0, 1);
       check(request_of(4, Mode::kUsp, 12, 3), 2, 0, 3);
@@ -94,6 +112,7 @@ TEST_CASE("volume: compositions, windows and waves, kept and replayed, fp32 and 
       check(request_of(3, Mode::kStripedRing, 6, 2), 0, 0, 1);
     }
   }
+  counted.check();
 }
 
 TEST_CASE("volume: balanced heads send no more than dummy heads, and no ring less than its hops") {

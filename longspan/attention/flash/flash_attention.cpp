@@ -80,6 +80,13 @@ std::vector<size_t> equal_cost_cuts(const std::vector<Task>& tasks, int64_t num_
   return cuts;
 }
 
+/// Queries of a forward task, so few that every thread gets several tasks.
+int64_t queries_of_task(int64_t queries_of_all_heads, int64_t group, int64_t num_threads) {
+  int64_t tiles = query_tiles_of_task(group);
+  while (tiles > 1 && queries_of_all_heads < 16 * num_threads * tiles * kQueryTile) --tiles;
+  return tiles * kQueryTile;
+}
+
 /// Into how many runs of keys a kv head is cut, so that no thread is left without work. Each run
 /// but the first costs a buffer of the size of dq, so as few as will do.
 int64_t chunks_for(int64_t num_kv_heads, int64_t num_threads) {
@@ -116,12 +123,14 @@ AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at
 
   std::vector<Task> tasks;
   int64_t covered = 0;
+  for (const Block& block : blocks) covered += block.q_length;
+  const int64_t task_queries = queries_of_task(covered * M, N / M, at::get_num_threads());
   for (const Block& block : blocks) {
-    covered += block.q_length;
-    for (int64_t query = 0; query < block.q_length; query += kQueryTile)
+    for (int64_t query = 0; query < block.q_length; query += task_queries)
       for (int64_t head = 0; head < M; ++head)
-        tasks.push_back({head, block.q_begin + query, std::min(kQueryTile, block.q_length - query),
-                         block.k_begin, block.k_length, query + block.offset, block.causal});
+        tasks.push_back({head, block.q_begin + query,
+                         std::min(task_queries, block.q_length - query), block.k_begin,
+                         block.k_length, query + block.offset, block.causal});
   }
   if (covered < T) {  // queries in no block
     result.out_TNH.zero_();

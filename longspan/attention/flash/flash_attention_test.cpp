@@ -134,6 +134,16 @@ TEST_CASE("flash attention equals plain fp64 attention for every instruction set
   }
 }
 
+TEST_CASE("flash attention: tasks of several query tiles of a small group") {
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);  // so that these short rows make tasks enough
+  const std::vector<Block> blocks{
+      {0, 300, 0, 300, true}, {300, 100, 0, 350, true, 260}, {400, 150, 350, 150, false}};
+  check({"four tiles", 550, 500, 16, 16, 16, blocks}, best_tiles());
+  check({"two tiles", 550, 500, 16, 8, 16, blocks}, best_tiles());
+  at::set_num_threads(before);
+}
+
 TEST_CASE("flash attention reads tensors with any token and head stride") {
   const int64_t T = 150;
   const at::Tensor qkv = at::randn({T, 6, 32}), dout = at::randn({2, T, 32}).transpose(0, 1);

@@ -14,6 +14,10 @@ namespace longspan::flash {
 inline constexpr int64_t kQueryTile = 96;
 inline constexpr int64_t kKeyTile = 192;
 
+/// Query tiles of a forward task: packing a key tile costs as much as attending a few rows, so that
+/// a small group passes over it with more of its queries.
+inline constexpr int64_t query_tiles_of_task(int64_t group) { return group >= 4 ? 1 : 4 / group; }
+
 /// Elements between neighbouring tokens and neighbouring heads; the head dim is contiguous.
 struct Strides {
   int64_t token, head;
@@ -50,8 +54,8 @@ struct Tiles {
   /// Floats of scratch that one thread needs (64-byte aligned).
   int64_t (*forward_scratch)(int64_t head_dim, int64_t group);
   int64_t (*backward_scratch)(int64_t head_dim, int64_t group);
-  /// At most kQueryTile queries of all heads of the group, all keys of the task: writes out and
-  /// lse.
+  /// At most query_tiles_of_task tiles of queries of all heads of the group, all keys of the task:
+  /// writes out and lse.
   void (*forward)(const Forward&, const Task&, float* scratch);
   /// At most kKeyTile keys, all queries of the task, all heads of the group: adds to dq, dk, dv.
   void (*backward)(const Backward&, const Task&, float* scratch);

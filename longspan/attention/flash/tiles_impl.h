@@ -152,8 +152,8 @@ inline int64_t key_limit(const Task& task, int64_t query_end) {
 }
 
 int64_t forward_scratch(int64_t head_dim, int64_t group) {
-  return group * kQueryTile * (2 * head_dim + 2) + kQueryTile * kKeyTile + 2 * kKeyTile * head_dim +
-         64;
+  return group * query_tiles_of_task(group) * kQueryTile * (2 * head_dim + 2) +
+         kQueryTile * kKeyTile + 2 * kKeyTile * head_dim + 64;
 }
 
 /// Turns a row of scores (in units of log 2) into probabilities relative to the running maximum;
@@ -184,27 +184,34 @@ inline void softmax_row(float* scores, int64_t seen, int64_t padded, float* maxi
 }
 
 void forward(const Forward& f, const Task& task, float* scratch) {
-  const int64_t H = f.head_dim, group = f.num_heads / f.num_kv_heads, rows = task.q_length;
+  const int64_t H = f.head_dim, group = f.num_heads / f.num_kv_heads;
+  // A part is a tile of queries of one head.
+  const int64_t num_tiles = (task.q_length + kQueryTile - 1) / kQueryTile;
+  const int64_t num_parts = group * num_tiles, tile_size = kQueryTile * H;
   float* queries = scratch;
-  float* sums = queries + group * kQueryTile * H;
-  float* scores = sums + group * kQueryTile * H;
+  float* sums = queries + num_parts * tile_size;
+  float* scores = sums + num_parts * tile_size;
   float* keys = scores + kQueryTile * kKeyTile;  // H x BK
   float* values = keys + kKeyTile * H;           // BK x H
   float* maxima = values + kKeyTile * H;
-  float* totals = maxima + group * kQueryTile;
+  float* totals = maxima + num_parts * kQueryTile;
   const int64_t first_head = task.kv_head * group;
+  const auto rows_of = [&](int64_t tile) {
+    return smaller(kQueryTile, task.q_length - tile * kQueryTile);
+  };
 
-  for (int64_t g = 0; g < group; ++g) {
-    pack(f.q + task.q_begin * f.q_strides.token + (first_head + g) * f.q_strides.head,
-         f.q_strides.token, rows, H, f.scale * kLog2E, queries + g * kQueryTile * H);
-    for (int64_t i = 0; i < rows * H; ++i) sums[g * kQueryTile * H + i] = 0;
+  for (int64_t part = 0; part < num_parts; ++part) {
+    const int64_t tile = part / group, head = first_head + part % group, rows = rows_of(tile);
+    pack(f.q + (task.q_begin + tile * kQueryTile) * f.q_strides.token + head * f.q_strides.head,
+         f.q_strides.token, rows, H, f.scale * kLog2E, queries + part * tile_size);
+    for (int64_t i = 0; i < rows * H; ++i) sums[part * tile_size + i] = 0;
     for (int64_t i = 0; i < rows; ++i) {
-      maxima[g * kQueryTile + i] = kMinusInfinity;
-      totals[g * kQueryTile + i] = 0;
+      maxima[part * kQueryTile + i] = kMinusInfinity;
+      totals[part * kQueryTile + i] = 0;
     }
   }
 
-  const int64_t limit = key_limit(task, rows);
+  const int64_t limit = key_limit(task, task.q_length);
   for (int64_t key = 0; key < limit; key += kKeyTile) {
     const int64_t count = smaller(kKeyTile, limit - key), padded = round_up(count);
     pack_transposed(
@@ -212,33 +219,37 @@ void forward(const Forward& f, const Task& task, float* scratch) {
         f.k_strides.token, count, H, keys);
     pack(f.v + (task.k_begin + key) * f.v_strides.token + task.kv_head * f.v_strides.head,
          f.v_strides.token, count, H, 1.0f, values);
-    for (int64_t g = 0; g < group; ++g) {
-      float* out = sums + g * kQueryTile * H;
-      multiply(rows, padded, H, queries + g * kQueryTile * H, H, 1, keys, kKeyTile, scores,
-               kKeyTile, false);
+    for (int64_t part = 0; part < num_parts; ++part) {
+      const int64_t query = part / group * kQueryTile, rows = rows_of(part / group);
+      if (key >= key_limit(task, query + rows)) continue;
+      float* out = sums + part * tile_size;
+      multiply(rows, padded, H, queries + part * tile_size, H, 1, keys, kKeyTile, scores, kKeyTile,
+               false);
       for (int64_t i = 0; i < rows; ++i) {
-        const int64_t seen = visible(task, i, key, count);
+        const int64_t seen = visible(task, query + i, key, count);
         float* row = scores + i * kKeyTile;
         if (seen == 0) {
           for (int64_t j = 0; j < padded; ++j) row[j] = 0;
         } else {
-          softmax_row(row, seen, padded, maxima + g * kQueryTile + i, totals + g * kQueryTile + i,
-                      out + i * H, H);
+          softmax_row(row, seen, padded, maxima + part * kQueryTile + i,
+                      totals + part * kQueryTile + i, out + i * H, H);
         }
       }
       multiply(rows, H, count, scores, kKeyTile, 1, values, H, out, H, true);
     }
   }
 
-  for (int64_t g = 0; g < group; ++g) {
+  for (int64_t part = 0; part < num_parts; ++part) {
+    const int64_t query = task.q_begin + part / group * kQueryTile;
+    const int64_t head = first_head + part % group, rows = rows_of(part / group);
     for (int64_t i = 0; i < rows; ++i) {
-      const float total = totals[g * kQueryTile + i];
+      const float total = totals[part * kQueryTile + i];
       const float inverse = total > 0 ? 1.0f / total : 0.0f;
-      const float* from = sums + (g * kQueryTile + i) * H;
-      float* to = f.out + ((task.q_begin + i) * f.num_heads + first_head + g) * H;
+      const float* from = sums + part * tile_size + i * H;
+      float* to = f.out + ((query + i) * f.num_heads + head) * H;
       for (int64_t h = 0; h < H; h += LANES) store(to + h, load(from + h) * inverse);
-      f.lse[(first_head + g) * f.num_tokens + task.q_begin + i] =
-          total > 0 ? maxima[g * kQueryTile + i] * kLn2 + __builtin_logf(total) : kMinusInfinity;
+      f.lse[head * f.num_tokens + query + i] =
+          total > 0 ? maxima[part * kQueryTile + i] * kLn2 + __builtin_logf(total) : kMinusInfinity;
     }
   }
 }
