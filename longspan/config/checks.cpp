@@ -3,14 +3,85 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <functional>
 
 namespace longspan {
+
+namespace {
+
+using Demand = std::function<void(bool holds, std::string_view problem)>;
+
+/// Keys of one way of fine-tuning are of no use to another.
+void check_method(const Config& config, const Demand& demand) {
+  const Config defaults;
+  const bool lora = config.finetuning_type == "lora", freeze = config.finetuning_type == "freeze";
+  demand(lora || (config.lora_rank == defaults.lora_rank && !config.lora_alpha &&
+                  config.lora_dropout == 0 && config.lora_target == defaults.lora_target &&
+                  !config.use_rslora),
+         "lora_rank, lora_alpha, lora_dropout, lora_target and use_rslora are for finetuning_type: "
+         "lora; remove them, or set it");
+  demand(lora || config.adapter_name_or_path.empty(),
+         "adapter_name_or_path is for finetuning_type: lora; `longspan export` merges an adapter "
+         "into its model");
+  demand(freeze || (config.freeze_trainable_layers == defaults.freeze_trainable_layers &&
+                    config.freeze_trainable_modules == defaults.freeze_trainable_modules &&
+                    config.freeze_extra_modules.empty()),
+         "freeze_trainable_layers, freeze_trainable_modules and freeze_extra_modules are for "
+         "finetuning_type: freeze; remove them, or set it");
+  demand(config.lora_dropout < 1, "lora_dropout: 1 drops everything; give less");
+  demand(config.freeze_trainable_layers != 0,
+         "freeze_trainable_layers: 0 trains nothing; give a number of layers, negative for the "
+         "first ones");
+}
+
+void check_preferences(const Config& config, const Demand& demand) {
+  const Config defaults;
+  const bool dpo = config.stage == "dpo", kto = config.stage == "kto", rm = config.stage == "rm";
+  const bool free_of_reference = config.pref_loss == "orpo" || config.pref_loss == "simpo";
+  demand(dpo || (config.pref_loss == defaults.pref_loss && config.dpo_label_smoothing == 0 &&
+                 config.simpo_gamma == defaults.simpo_gamma),
+         "pref_loss, dpo_label_smoothing and simpo_gamma are for stage: dpo");
+  demand(dpo || kto || (config.pref_beta == defaults.pref_beta && config.pref_ftx == 0),
+         "pref_beta and pref_ftx are for the stages dpo and kto");
+  demand(kto || (config.kto_chosen_weight == 1 && config.kto_rejected_weight == 1),
+         "kto_chosen_weight and kto_rejected_weight are for stage: kto");
+  demand(!dpo || config.dpo_label_smoothing == 0 || config.pref_loss == "sigmoid",
+         "dpo_label_smoothing is for pref_loss: sigmoid only");
+  const bool names_reference = !config.ref_model.empty() || !config.ref_model_adapters.empty() ||
+                               config.precompute_ref_log_probs;
+  demand(!names_reference || dpo || kto,
+         "ref_model, ref_model_adapters and precompute_ref_log_probs are for the stages dpo and "
+         "kto");
+  demand(!names_reference || !dpo || !free_of_reference,
+         "pref_loss: orpo and simpo have no reference model; remove ref_model, "
+         "ref_model_adapters and precompute_ref_log_probs");
+  demand(config.ref_model_adapters.empty() || !config.ref_model.empty(),
+         "ref_model_adapters wants ref_model, the model that they belong to");
+  demand(!config.pref_share_prompt || dpo || rm,
+         "pref_share_prompt is for pairs of answers: stages dpo and rm");
+}
+
+void check_packing(const Config& config, const Demand& demand) {
+  const bool sft = config.stage == "sft";
+  demand(sft || (!config.mask_history && !config.train_on_prompt),
+         "mask_history and train_on_prompt are for stage: sft");
+  demand(sft || !config.neat_packing, "neat_packing is for stage: sft");
+  demand(sft || config.stage == "pt" || !config.packing.value_or(false),
+         "packing is for the stages pt and sft");
+  demand(!config.neat_packing || config.packing.value_or(true),
+         "neat_packing: true packs, packing: false does not; keep one");
+}
+
+}  // namespace
 
 std::vector<std::string> check_config(const Config& config) {
   std::vector<std::string> problems;
   const auto demand = [&](bool holds, std::string_view problem) {
     if (!holds) problems.emplace_back(problem);
   };
+  check_method(config, demand);
+  check_preferences(config, demand);
+  check_packing(config, demand);
 
   demand(!config.model_name_or_path.empty(),
          "model_name_or_path is missing: give a Hugging Face model folder");

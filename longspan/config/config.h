@@ -12,16 +12,34 @@ namespace longspan {
 struct Config {
   // Model
   std::string model_name_or_path;
+  std::string adapter_name_or_path;  // comma list: all but the last are merged, the last is trained
   std::string flash_attn = "auto";
   bool disable_gradient_checkpointing = false;
   bool pure_bf16 = false;
 
   // Method
-  std::string stage = "sft";
+  std::string stage = "sft";  // pt | sft | rm | dpo | kto
   bool do_train = false;
   bool do_eval = false;
-  std::string finetuning_type = "full";
+  std::string finetuning_type = "full";  // full | freeze | lora
   bool disable_shuffling = false;
+  int64_t lora_rank = 8;
+  std::optional<int64_t> lora_alpha;  // absent: twice the rank
+  double lora_dropout = 0.0;
+  std::string lora_target = "all";
+  bool use_rslora = false;
+  int64_t freeze_trainable_layers = 2;  // negative: the first ones
+  std::string freeze_trainable_modules = "all";
+  std::string freeze_extra_modules;
+
+  // Preferences
+  double pref_beta = 0.1;
+  std::string pref_loss = "sigmoid";  // sigmoid | hinge | ipo | kto_pair | orpo | simpo
+  double pref_ftx = 0.0, dpo_label_smoothing = 0.0, simpo_gamma = 0.5;
+  double kto_chosen_weight = 1.0, kto_rejected_weight = 1.0;
+  std::string ref_model, ref_model_adapters;
+  bool precompute_ref_log_probs = false;
+  bool pref_share_prompt = false;
 
   // Data
   std::string dataset, eval_dataset, dataset_dir = "data";
@@ -33,6 +51,8 @@ struct Config {
   bool mask_history = false, train_on_prompt = false;
   std::optional<std::string> default_system;
   bool enable_thinking = true;
+  std::optional<bool> packing;  // absent: true for pt, else false
+  bool neat_packing = false;
 
   // Training
   std::string output_dir;

@@ -27,27 +27,79 @@ std::vector<KeySection> make_sections() {
   using C = Config;
   std::vector<KeySection> sections;
 
+  Key adapters = plain("adapter_name_or_path", &C::adapter_name_or_path,
+                       "LoRA adapter folders, with commas between: the last is trained on, those "
+                       "before it are merged into the model.");
+  adapters.list = true;
   sections.push_back(
       {"Model",
        {plain("model_name_or_path", &C::model_name_or_path,
               "A Hugging Face model folder on this machine."),
+        adapters,
         choice("flash_attn", &C::flash_attn, {"auto", "disabled", "sdpa", "fa2", "fa3"},
                "Taken for LLaMA-Factory's sake: every value means the built-in flash kernel."),
         plain("disable_gradient_checkpointing", &C::disable_gradient_checkpointing,
               "Keep all activations: faster, more memory."),
         plain("pure_bf16", &C::pure_bf16, "Weights, gradients and optimizer state in bfloat16.")}});
 
+  Key lora_dropout = number("lora_dropout", &C::lora_dropout, 0, "Dropout before LoRA's matrices.");
+  lora_dropout.most = 1;
+  Key lora_target = plain("lora_target", &C::lora_target,
+                          "Modules with LoRA matrices, with commas between (q_proj,v_proj); all: "
+                          "every linear layer but the head.");
+  Key freeze_modules = plain("freeze_trainable_modules", &C::freeze_trainable_modules,
+                             "freeze: modules of those layers (mlp, self_attn), with commas "
+                             "between; all: whole layers.");
+  Key freeze_extra = plain("freeze_extra_modules", &C::freeze_extra_modules,
+                           "freeze: modules outside of the layers (embed_tokens, norm, lm_head).");
+  lora_target.list = freeze_modules.list = freeze_extra.list = true;
   sections.push_back(
       {"Method",
-       {choice("stage", &C::stage, {"sft"}, "sft: supervised fine-tuning.",
-               {"pt", "rm", "ppo", "dpo", "kto"}),
+       {choice("stage", &C::stage, {"pt", "sft", "rm", "dpo", "kto"},
+               "pt: plain text. sft: supervised fine-tuning. rm: reward model. dpo: preferences. "
+               "kto: single answers with a verdict.",
+               {"ppo"}),
         plain("do_train", &C::do_train, "Must be true."),
         plain("do_eval", &C::do_eval, "Evaluate once after training."),
-        choice("finetuning_type", &C::finetuning_type, {"full"},
-               "full: all parameters are trained. (LLaMA-Factory's own default is lora.)",
-               {"lora", "freeze", "oft"}),
+        choice("finetuning_type", &C::finetuning_type, {"full", "freeze", "lora"},
+               "full: all parameters. freeze: some layers. lora: small matrices beside them. "
+               "(LLaMA-Factory's own default is lora.)",
+               {"oft"}),
         plain("disable_shuffling", &C::disable_shuffling,
-              "Take the rows as they lie in the files.")}});
+              "Take the rows as they lie in the files."),
+        number("lora_rank", &C::lora_rank, 1, "Inner dimension of the LoRA matrices."),
+        number("lora_alpha", &C::lora_alpha, 1,
+               "LoRA's scale is alpha / rank; left out: twice the rank."),
+        lora_dropout, lora_target,
+        plain("use_rslora", &C::use_rslora, "LoRA's scale is alpha / sqrt(rank)."),
+        plain("freeze_trainable_layers", &C::freeze_trainable_layers,
+              "freeze: train the last so many layers; negative: the first."),
+        freeze_modules, freeze_extra}});
+
+  Key label_smoothing = number("dpo_label_smoothing", &C::dpo_label_smoothing, 0,
+                               "sigmoid: share of the pairs that are taken as swapped.");
+  label_smoothing.most = 0.5;
+  Key pref_beta = number("pref_beta", &C::pref_beta, 0, "Strength of the preference.");
+  pref_beta.above_least = true;
+  sections.push_back(
+      {"Preferences (stages dpo, kto)",
+       {pref_beta,
+        choice("pref_loss", &C::pref_loss, {"sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo"},
+               "Loss of a pair of answers."),
+        number("pref_ftx", &C::pref_ftx, 0, "Weight of the chosen answer's own SFT loss."),
+        label_smoothing,
+        number("simpo_gamma", &C::simpo_gamma, 0, "simpo: margin between the answers."),
+        number("kto_chosen_weight", &C::kto_chosen_weight, 0, "kto: weight of good answers."),
+        number("kto_rejected_weight", &C::kto_rejected_weight, 0, "kto: weight of bad answers."),
+        plain("ref_model", &C::ref_model,
+              "The reference model's folder. Left out: the model itself as it is at the start."),
+        plain("ref_model_adapters", &C::ref_model_adapters,
+              "LoRA adapter folders of the reference model, with commas between."),
+        plain("precompute_ref_log_probs", &C::precompute_ref_log_probs,
+              "Compute the reference's log-probabilities once, keep them in output_dir, and free "
+              "the reference model."),
+        plain("pref_share_prompt", &C::pref_share_prompt,
+              "Compute the prompt of a pair once for both answers: same loss, less work.")}});
 
   Key dataset = plain("dataset", &C::dataset, "Names in dataset_info.json, with commas between.");
   Key eval_dataset = plain("eval_dataset", &C::eval_dataset, "The same, for evaluation.");
@@ -74,7 +126,11 @@ std::vector<KeySection> make_sections() {
         plain("default_system", &C::default_system,
               "System message of rows that have none; replaces the template's own."),
         plain("enable_thinking", &C::enable_thinking,
-              "Given to the model's chat_template when false.")}});
+              "Given to the model's chat_template when false."),
+        plain("packing", &C::packing,
+              "Fill each row with documents up to cutoff_len; left out: for stage pt."),
+        plain("neat_packing", &C::neat_packing,
+              "packing whose documents do not see each other.")}});
 
   sections.push_back(
       {"Output",

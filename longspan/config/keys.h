@@ -15,7 +15,7 @@ namespace longspan {
 using Field =
     std::variant<std::string Config::*, bool Config::*, int64_t Config::*, double Config::*,
                  std::optional<std::string> Config::*, std::optional<int64_t> Config::*,
-                 int Config::*, std::optional<int> Config::*>;
+                 std::optional<bool> Config::*, int Config::*, std::optional<int> Config::*>;
 
 /// A key that works.
 struct Key {
