@@ -69,22 +69,21 @@ Heads project_heads(const at::Tensor& h_TD, const BlockWeights& weights, const R
 }
 
 /// h + o_proj(out). Keeps out, which the attention keeps too.
-at::Tensor project_output(const at::Tensor& h_LD, const at::Tensor& out_LNH,
-                          const BlockWeights& weights, const RowContext& row) {
-  const Linear& o_proj = weights.o_proj;
+at::Tensor project_output(const at::Tensor& h_LD, const at::Tensor& out_LNH, const Linear& o_proj,
+                          const RowContext& row) {
   at::Tensor sum_LD;
   {
     c10::NoGradGuard no_grad;
     const auto out = out_LNH.flatten(1);
     if (h_LD.scalar_type() == row.compute_dtype) {
-      sum_LD = add_product_(h_LD.clone(), out, o_proj.weight.to(row.compute_dtype).t());
-      if (o_proj.bias.defined()) sum_LD.add_(o_proj.bias);
+      sum_LD = h_LD.clone();
+      o_proj.add_forward_(sum_LD, out);
     } else {
       sum_LD = h_LD + o_proj.forward(out);
     }
   }
-  if (needs_backward({h_LD, out_LNH}, {o_proj.weight, o_proj.bias})) {
-    sum_LD = attach_backward({sum_LD}, {h_LD, out_LNH}, {o_proj.weight, o_proj.bias},
+  if (needs_backward({h_LD, out_LNH}, o_proj.parameters())) {
+    sum_LD = attach_backward({sum_LD}, {h_LD, out_LNH}, o_proj.parameters(),
                              [out_LNH = out_LNH.detach(), o_proj, dtype = row.compute_dtype,
                               wants_out = out_LNH.requires_grad()](
                                  std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
@@ -103,8 +102,11 @@ at::Tensor project_output(const at::Tensor& h_LD, const at::Tensor& out_LNH,
 }  // namespace
 
 std::vector<at::Tensor> BlockWeights::attention_parameters() const {
-  return {input_norm,  q_proj.weight, q_proj.bias, k_proj.weight, k_proj.bias, v_proj.weight,
-          v_proj.bias, o_proj.weight, o_proj.bias, q_norm,        k_norm};
+  std::vector<at::Tensor> parameters{input_norm, q_norm, k_norm};
+  for (const Linear* layer : {&q_proj, &k_proj, &v_proj, &o_proj}) {
+    for (const at::Tensor& parameter : layer->parameters()) parameters.push_back(parameter);
+  }
+  return parameters;
 }
 
 at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, double eps,
@@ -130,7 +132,8 @@ at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, double e
 
 at::Tensor attention_half(const at::Tensor& h_TD, const BlockWeights& weights,
                           const RowContext& row, const at::Tensor& rows_L) {
-  if (row.attention->overlaps_projections()) {
+  // The parts would need the dropout of some columns of o_proj's input.
+  if (row.attention->overlaps_projections() && !weights.o_proj.dropout.active()) {
     ProjectionsInParts parts(h_TD, weights, row, rows_L);
     return row.attention->project_and_attend(parts.as_functions(), row.packing);
   }
@@ -139,9 +142,9 @@ at::Tensor attention_half(const at::Tensor& h_TD, const BlockWeights& weights,
     const Heads heads = project_heads(h_TD, weights, row);
     out_TNH = row.attention->attend(heads.q_TNH, heads.k_TMH, heads.v_TMH, row.packing);
   }
-  if (!rows_L.defined()) return project_output(h_TD, out_TNH, weights, row);
-  return project_output(h_TD.index_select(0, rows_L), out_TNH.index_select(0, rows_L), weights,
-                        row);
+  if (!rows_L.defined()) return project_output(h_TD, out_TNH, weights.o_proj, row);
+  return project_output(h_TD.index_select(0, rows_L), out_TNH.index_select(0, rows_L),
+                        weights.o_proj.for_rows(rows_L), row);
 }
 
 }  // namespace longspan

@@ -20,7 +20,8 @@ struct Weights {
   std::vector<BlockWeights> blocks;
 };
 
-Weights take_weights(const ModelConfig& config, const std::vector<NamedTensor>& parameters) {
+Weights take_weights(const ModelConfig& config, const std::vector<NamedTensor>& parameters,
+                     double lora_scale) {
   std::map<std::string, at::Tensor> by_name;
   for (const auto& [name, tensor] : parameters) by_name[name] = tensor;
   const auto optional = [&](const std::string& name) {
@@ -28,7 +29,8 @@ Weights take_weights(const ModelConfig& config, const std::vector<NamedTensor>& 
     return found == by_name.end() ? at::Tensor() : found->second;
   };
   const auto linear = [&](const std::string& name) {
-    return Linear{by_name.at(name + ".weight"), optional(name + ".bias")};
+    return Linear{by_name.at(name + ".weight"), optional(name + ".bias"),
+                  optional(name + ".lora_A.weight"), optional(name + ".lora_B.weight"), lora_scale};
   };
   for (const auto& [name, shape] : parameter_shapes(config)) {
     const auto found = by_name.find(name);
@@ -54,6 +56,39 @@ Weights take_weights(const ModelConfig& config, const std::vector<NamedTensor>& 
   return weights;
 }
 
+std::vector<Linear*> linears_of(BlockWeights& block) {
+  return {&block.q_proj,    &block.k_proj,  &block.v_proj,   &block.o_proj,
+          &block.gate_proj, &block.up_proj, &block.down_proj};
+}
+
+/// Without adapters; shares everything else.
+std::vector<BlockWeights> base_of(std::vector<BlockWeights> blocks) {
+  for (BlockWeights& block : blocks) {
+    for (Linear* layer : linears_of(block)) layer->lora_a = layer->lora_b = at::Tensor();
+  }
+  return blocks;
+}
+
+/// What sets a token apart, wherever it is computed: its document and its place in it.
+at::Tensor token_keys(const Batch& batch) {
+  return batch.documents_T.mul(int64_t{1} << 32).add_(batch.positions_T);
+}
+
+/// With dropout for a row's tokens; `rows_L` as in block().
+BlockWeights with_dropout(BlockWeights block, const Dropout& dropout, const at::Tensor& rows_L) {
+  uint64_t number = 0;
+  for (Linear* layer : linears_of(block)) {
+    layer->dropout = dropout;
+    layer->dropout.seed = mix_seed(dropout.seed, number++);
+  }
+  if (rows_L.defined()) {  // the MLP gets these alone
+    for (Linear* layer : {&block.gate_proj, &block.up_proj, &block.down_proj}) {
+      *layer = layer->for_rows(rows_L);
+    }
+  }
+  return block;
+}
+
 }  // namespace
 
 struct Decoder::Impl {
@@ -62,6 +97,9 @@ struct Decoder::Impl {
   Attention* attention;
   DecoderOptions options;
   Weights weights;
+  std::vector<BlockWeights> base_blocks;  // of `weights`, without adapters
+  bool adapters_on = true;
+  std::optional<uint64_t> dropout_seed;
   RotaryFrequencies frequencies;
   at::ScalarType residual_dtype;
 
@@ -79,7 +117,8 @@ Decoder::Decoder(const ModelConfig& config, std::vector<NamedTensor> parameters,
                  Attention& attention, const DecoderOptions& options)
     : impl_(std::make_unique<Impl>()) {
   impl_->config = config;
-  impl_->weights = take_weights(config, parameters);
+  impl_->weights = take_weights(config, parameters, options.lora_scale);
+  impl_->base_blocks = base_of(impl_->weights.blocks);
   impl_->attention = &attention;
   impl_->options = options;
   impl_->frequencies = rotary_frequencies(config);
@@ -117,11 +156,18 @@ at::Tensor Decoder::Impl::run_blocks(const Batch& batch, const at::Tensor& rows_
                        config.rms_norm_eps,
                        options.compute_dtype};
   auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype);
-  for (size_t i = 0; i < weights.blocks.size(); ++i) {
+  const std::vector<BlockWeights>& blocks = adapters_on ? weights.blocks : base_blocks;
+  const bool drops = adapters_on && dropout_seed && options.lora_dropout > 0;
+  const at::Tensor keys_T = drops ? token_keys(batch) : at::Tensor();
+  for (size_t i = 0; i < blocks.size(); ++i) {
     // Nothing reads the last block's other rows.
-    const at::Tensor rows = i + 1 == weights.blocks.size() ? rows_L : at::Tensor();
-    h_TD = options.gradient_checkpointing ? checkpointed_block(h_TD, weights.blocks[i], row, rows)
-                                          : block(h_TD, weights.blocks[i], row, rows);
+    const at::Tensor rows = i + 1 == blocks.size() ? rows_L : at::Tensor();
+    const BlockWeights block_weights =
+        drops ? with_dropout(blocks[i], {options.lora_dropout, mix_seed(*dropout_seed, i), keys_T},
+                             rows)
+              : blocks[i];
+    h_TD = options.gradient_checkpointing ? checkpointed_block(h_TD, block_weights, row, rows)
+                                          : block(h_TD, block_weights, row, rows);
   }
   return h_TD;
 }
@@ -136,6 +182,14 @@ std::pair<at::Tensor, at::Tensor> Decoder::Impl::label_states(const Batch& batch
 at::Tensor Decoder::hidden_states(const Batch& batch) {
   return impl_->final_norm(impl_->run_blocks(batch, {}));
 }
+
+at::Tensor Decoder::hidden_states(const Batch& batch, const at::Tensor& rows_L) {
+  return impl_->final_norm(impl_->run_blocks(batch, rows_L));
+}
+
+void Decoder::use_adapters(bool on) { impl_->adapters_on = on; }
+
+void Decoder::set_dropout_seed(std::optional<uint64_t> seed) { impl_->dropout_seed = seed; }
 
 at::Tensor Decoder::logits(const Batch& batch) {
   const auto hidden_TD = hidden_states(batch);

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,15 @@ struct DecoderOptions {
   /// parameters' dtype: with fp32 parameters this is what torch.autocast does, and so `bf16: true`
   /// in LLaMA-Factory; with bf16 parameters it is its `pure_bf16: true`.
   at::ScalarType compute_dtype = at::kFloat;
+  /// Of LoRA adapters, where parameters has them (models/lora.h).
+  double lora_scale = 0.0, lora_dropout = 0.0;
 };
 
 class Decoder {
  public:
   /// Takes parameters by Hugging Face name (leaf tensors; requires_grad decides what is trained).
+  /// Matrices of adapters (<layer>.lora_A.weight, .lora_B.weight) belong to their layers; names
+  /// that the architecture does not know are kept in parameters() and otherwise left alone.
   /// `attention` must outlive the decoder and the graphs of its results. A backward pass adds to
   /// the parameters' .grad by itself, so torch::autograd::grad() knows nothing of them, and two
   /// threads must not share parameters.
@@ -52,6 +57,8 @@ class Decoder {
 
   /// Final hidden states (after the last norm), [T, D].
   at::Tensor hidden_states(const Batch& batch);
+  /// The same for some rows alone, [L, D]; rows_L: int64.
+  at::Tensor hidden_states(const Batch& batch, const at::Tensor& rows_L);
   /// Full logits [T, V] in fp32; for tests and small rows only, nothing in training makes them.
   at::Tensor logits(const Batch& batch);
   /// log p of each label, [L] fp32 (fp64 for fp64 models), for the positions whose label is not
@@ -61,6 +68,13 @@ class Decoder {
   /// Sum of -log p over the labels, a scalar. Same as -token_logprobs().sum(), but its gradient is
   /// made in the forward pass, so that logits are computed once.
   at::Tensor negative_log_likelihood_sum(const Batch& batch);
+
+  /// With the adapters (as at the start), or the base model alone. Not between a forward pass and
+  /// its backward.
+  void use_adapters(bool on);
+  /// From here on the adapters' inputs are dropped with this seed; nullopt (as at the start):
+  /// never.
+  void set_dropout_seed(std::optional<uint64_t> seed);
 
  private:
   struct Impl;

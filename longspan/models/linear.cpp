@@ -8,6 +8,29 @@
 #include "longspan/models/product.h"
 
 namespace longspan {
+namespace {
+
+void add_bias_and_adapter(const Linear& layer, at::Tensor& y_TO, const at::Tensor& x_TI) {
+  const auto dtype = x_TI.scalar_type();
+  if (layer.bias.defined()) y_TO.add_(layer.bias.to(dtype));
+  if (!layer.has_adapter()) return;
+  const at::Tensor inner_TR =
+      product(layer.dropout.apply(x_TI), layer.lora_a.to(dtype).t()).mul_(layer.lora_scale);
+  add_product_(y_TO, inner_TR, layer.lora_b.to(dtype).t());
+}
+
+void add_adapter_input_gradient(const Linear& layer, at::Tensor& dx_TI, const at::Tensor& dy_TO) {
+  if (!layer.has_adapter()) return;
+  const auto dtype = dy_TO.scalar_type();
+  const at::Tensor dinner_TR = product(dy_TO, layer.lora_b.to(dtype)).mul_(layer.lora_scale);
+  if (layer.dropout.active()) {
+    dx_TI.add_(layer.dropout.apply(product(dinner_TR, layer.lora_a.to(dtype))));
+  } else {
+    add_product_(dx_TI, dinner_TR, layer.lora_a.to(dtype));
+  }
+}
+
+}  // namespace
 
 at::Tensor& gradient_of(const at::Tensor& parameter) {
   at::Tensor& grad = parameter.mutable_grad();
@@ -39,8 +62,22 @@ void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
 at::Tensor Linear::forward(const at::Tensor& x_TI) const {
   const auto dtype = x_TI.scalar_type();
   at::Tensor y_TO = product(x_TI, weight.to(dtype).t());
-  if (bias.defined()) y_TO.add_(bias.to(dtype));
+  add_bias_and_adapter(*this, y_TO, x_TI);
   return y_TO;
+}
+
+void Linear::forward_out(at::Tensor y_TO, const at::Tensor& x_TI) const {
+  product_out(y_TO, x_TI, weight.to(x_TI.scalar_type()).t());
+  add_bias_and_adapter(*this, y_TO, x_TI);
+}
+
+void Linear::add_forward_(at::Tensor y_TO, const at::Tensor& x_TI) const {
+  if (y_TO.scalar_type() != x_TI.scalar_type()) {
+    y_TO.add_(forward(x_TI));
+    return;
+  }
+  add_product_(y_TO, x_TI, weight.to(x_TI.scalar_type()).t());
+  add_bias_and_adapter(*this, y_TO, x_TI);
 }
 
 void Linear::add_gradients(const at::Tensor& dy_TO, const at::Tensor& x_TI) const {
@@ -48,23 +85,52 @@ void Linear::add_gradients(const at::Tensor& dy_TO, const at::Tensor& x_TI) cons
   if (bias.defined() && bias.requires_grad()) {
     add_gradient(bias, at::sum(dy_TO, {0}, /*keepdim=*/false, bias.scalar_type()));
   }
+  if (!has_adapter() || !lora_a.requires_grad()) return;
+  const auto dtype = x_TI.scalar_type();
+  const at::Tensor x = dropout.apply(x_TI);
+  const at::Tensor inner_TR = product(x, lora_a.to(dtype).t()).mul_(lora_scale);
+  const at::Tensor dinner_TR = product(dy_TO, lora_b.to(dtype)).mul_(lora_scale);
+  add_product_gradient(lora_b, dy_TO, inner_TR);
+  add_product_gradient(lora_a, dinner_TR, x);
 }
 
 at::Tensor Linear::input_gradient(const at::Tensor& dy_TO) const {
-  return product(dy_TO, weight.to(dy_TO.scalar_type()));
+  at::Tensor dx_TI = product(dy_TO, weight.to(dy_TO.scalar_type()));
+  add_adapter_input_gradient(*this, dx_TI, dy_TO);
+  return dx_TI;
+}
+
+void Linear::input_gradient_out(at::Tensor dx_TI, const at::Tensor& dy_TO) const {
+  product_out(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()));
+  add_adapter_input_gradient(*this, dx_TI, dy_TO);
 }
 
 void Linear::add_input_gradient(at::Tensor& dx_TI, const at::Tensor& dy_TO) const {
   add_product_(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()));
+  add_adapter_input_gradient(*this, dx_TI, dy_TO);
 }
 
 Linear Linear::cast(at::ScalarType dtype) const {
   c10::NoGradGuard no_grad;
-  return {weight.detach().to(dtype), bias.defined() ? bias.detach().to(dtype) : bias};
+  Linear layer = *this;
+  for (at::Tensor* x : {&layer.weight, &layer.bias, &layer.lora_a, &layer.lora_b}) {
+    if (x->defined()) *x = x->detach().to(dtype);
+  }
+  return layer;
 }
 
-bool Linear::trains() const {
-  return weight.requires_grad() || (bias.defined() && bias.requires_grad());
+Linear Linear::for_rows(int64_t begin, int64_t size) const {
+  if (!dropout.active()) return *this;
+  Linear layer = *this;
+  layer.dropout.keys_T = dropout.keys_T.narrow(0, begin, size);
+  return layer;
+}
+
+Linear Linear::for_rows(const at::Tensor& rows_L) const {
+  if (!dropout.active()) return *this;
+  Linear layer = *this;
+  layer.dropout.keys_T = dropout.keys_T.index_select(0, rows_L);
+  return layer;
 }
 
 }  // namespace longspan

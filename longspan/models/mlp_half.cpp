@@ -21,12 +21,6 @@ int64_t chunk_rows(int64_t intermediate_size, at::ScalarType dtype) {
                                                 static_cast<int64_t>(c10::elementSize(dtype))));
 }
 
-/// y = x W^T + b into memory that is there.
-void linear_out(at::Tensor y_TO, const at::Tensor& x_TI, const Linear& layer) {
-  product_out(y_TO, x_TI, layer.weight.t());
-  if (layer.bias.defined()) y_TO.add_(layer.bias);
-}
-
 /// Forward over chunks. gate and up are kept where defined.
 at::Tensor forward(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at::Tensor& gate_TI,
                    const at::Tensor& up_TI, const BlockWeights& weights, const RowContext& row) {
@@ -49,16 +43,16 @@ at::Tensor forward(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at::T
     {
       const auto x =
           scale_rows(h, rstd_T.narrow(0, begin, size), weights.post_attention_norm, dtype);
-      linear_out(gate, x, gate_proj);
-      linear_out(up, x, up_proj);
+      gate_proj.for_rows(begin, size).forward_out(gate, x);
+      up_proj.for_rows(begin, size).forward_out(up, x);
     }
     swiglu_out(act, gate, up);
+    const Linear down = down_proj.for_rows(begin, size);
     auto out = out_TD.narrow(0, begin, size);
     if (h.scalar_type() == dtype) {
-      add_product_(out.copy_(h), act, down_proj.weight.t());
-      if (down_proj.bias.defined()) out.add_(down_proj.bias);
+      down.add_forward_(out.copy_(h), act);
     } else {
-      at::add_out(out, h, down_proj.forward(act));
+      at::add_out(out, h, down.forward(act));
     }
   }
   return out_TD;
@@ -67,8 +61,11 @@ at::Tensor forward(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at::T
 }  // namespace
 
 std::vector<at::Tensor> BlockWeights::mlp_parameters() const {
-  return {post_attention_norm, gate_proj.weight, gate_proj.bias, up_proj.weight,
-          up_proj.bias,        down_proj.weight, down_proj.bias};
+  std::vector<at::Tensor> parameters{post_attention_norm};
+  for (const Linear* layer : {&gate_proj, &up_proj, &down_proj}) {
+    for (const at::Tensor& parameter : layer->parameters()) parameters.push_back(parameter);
+  }
+  return parameters;
 }
 
 at::Tensor mlp_half(const at::Tensor& h_TD, const BlockWeights& weights, const RowContext& row) {
@@ -119,17 +116,17 @@ at::Tensor mlp_half_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD, 
     auto gate = kept ? gate_TI.narrow(0, begin, size) : work_TI[1].narrow(0, 0, size);
     auto up = kept ? up_TI.narrow(0, begin, size) : work_TI[2].narrow(0, 0, size);
     if (!kept) {
-      linear_out(gate, x, gate_proj);
-      linear_out(up, x, up_proj);
+      gate_proj.for_rows(begin, size).forward_out(gate, x);
+      up_proj.for_rows(begin, size).forward_out(up, x);
     }
-    product_out(dact, dout, down_proj.weight);
+    down_proj.for_rows(begin, size).input_gradient_out(dact, dout);
     swiglu_backward_(gate, up, dact);
     const auto &dgate = gate, &dup = up, &act = dact;
-    weights.down_proj.add_gradients(dout, act);
-    weights.gate_proj.add_gradients(dgate, x);
-    weights.up_proj.add_gradients(dup, x);
-    auto dx = product(dgate, gate_proj.weight);
-    add_product_(dx, dup, up_proj.weight);
+    weights.down_proj.for_rows(begin, size).add_gradients(dout, act);
+    weights.gate_proj.for_rows(begin, size).add_gradients(dgate, x);
+    weights.up_proj.for_rows(begin, size).add_gradients(dup, x);
+    auto dx = gate_proj.for_rows(begin, size).input_gradient(dgate);
+    up_proj.for_rows(begin, size).add_input_gradient(dx, dup);
     dh_TD.narrow(0, begin, size).copy_(norm_backward(dx, h, rstd, norm, residual, dnorm_D));
   }
   if (dnorm_D.defined()) add_gradient(norm, dnorm_D);

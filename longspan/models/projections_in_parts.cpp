@@ -106,7 +106,7 @@ at::Tensor ProjectionsInParts::begin_output() {
     y_LD = h_LD.clone();
     if (bias_D.defined()) y_LD.add_(bias_D);
   }
-  const std::vector<at::Tensor> parameters{weights_.o_proj.weight, bias_D};
+  const std::vector<at::Tensor> parameters = weights_.o_proj.parameters();
   if (!needs_backward({h_LD}, parameters)) return y_LD;
   const auto backward = [bias_D, shared = shared_](std::vector<at::Tensor> gradients) {
     shared->run_weight_gradients();
@@ -120,41 +120,54 @@ at::Tensor ProjectionsInParts::begin_output() {
 
 at::Tensor ProjectionsInParts::add_output(const at::Tensor& y_LD, const at::Tensor& out_TnH,
                                           const std::vector<int64_t>& numbers) {
-  const at::Tensor& weight_DO = weights_.o_proj.weight;
+  const Linear& whole = weights_.o_proj;
   const at::Tensor out_LnH = rows_L_.defined() ? out_TnH.index_select(0, rows_L_) : out_TnH;
   const at::Tensor index = at::tensor(numbers, at::kLong).to(out_TnH.device());
   const int64_t H = row_.head_dim;
-  at::Tensor sum_LD, part_DO;
+  at::Tensor sum_LD;
+  Linear part;  // the columns of these heads
   {
     c10::NoGradGuard no_grad;
-    part_DO =
-        weight_DO.unflatten(1, {-1, H}).index_select(1, index).flatten(1).to(row_.compute_dtype);
+    const auto columns = [&](const at::Tensor& x_OI) {
+      return x_OI.defined() ? x_OI.unflatten(1, {-1, H}).index_select(1, index).flatten(1) : x_OI;
+    };
+    part = Linear{columns(whole.weight), {}, columns(whole.lora_a), whole.lora_b, whole.lora_scale}
+               .cast(row_.compute_dtype);
     sum_LD = y_LD.detach();
-    if (sum_LD.scalar_type() == row_.compute_dtype) {
-      add_product_(sum_LD, out_LnH.flatten(1), part_DO.t());
-    } else {
-      sum_LD.add_(product(out_LnH.flatten(1), part_DO.t()));
-    }
+    part.add_forward_(sum_LD, out_LnH.flatten(1));
   }
-  if (!needs_backward({y_LD, out_LnH}, {weight_DO})) return sum_LD;
-  const auto backward = [out_LnH = out_LnH.detach(), weight_DO, part_DO, index, H, shared = shared_,
+  if (!needs_backward({y_LD, out_LnH}, whole.parameters())) return sum_LD;
+  const auto backward = [out_LnH = out_LnH.detach(), whole, part, index, H, shared = shared_,
                          dtype = row_.compute_dtype,
                          wants_out = out_LnH.requires_grad()](std::vector<at::Tensor> gradients) {
     const at::Tensor dsum_LD = gradients[0].to(dtype);
     shared->run_weight_gradients();
     at::Tensor dout;
-    if (wants_out) dout = product(dsum_LD, part_DO).view(out_LnH.sizes());
-    if (weight_DO.requires_grad()) {
-      shared->weight_gradients.push_back([=] {
-        const at::Tensor part_DnH = product(dsum_LD.t(), out_LnH.flatten(1)).unflatten(1, {-1, H});
-        gradient_of(weight_DO)
-            .unflatten(1, {-1, H})
-            .index_add_(1, index, part_DnH.to(weight_DO.scalar_type()));
-      });
-    }
+    if (wants_out) dout = part.input_gradient(dsum_LD).view(out_LnH.sizes());
+    shared->weight_gradients.push_back([=] {
+      // Gradients of the part's own columns, then into the whole's.
+      Linear leaves = part;
+      const auto train = [](at::Tensor& x, const at::Tensor& of) {
+        if (x.defined()) x = x.detach().set_requires_grad(of.requires_grad());
+      };
+      train(leaves.weight, whole.weight);
+      train(leaves.lora_a, whole.lora_a);
+      train(leaves.lora_b, whole.lora_b);
+      leaves.add_gradients(dsum_LD, out_LnH.flatten(1));
+      const auto into_columns = [&](const at::Tensor& x_OI, const at::Tensor& part_x) {
+        if (!x_OI.defined() || !x_OI.requires_grad()) return;
+        const at::Tensor part_OnH = part_x.grad().to(x_OI.scalar_type()).unflatten(1, {-1, H});
+        gradient_of(x_OI).unflatten(1, {-1, H}).index_add_(1, index, part_OnH);
+      };
+      into_columns(whole.weight, leaves.weight);
+      into_columns(whole.lora_a, leaves.lora_a);
+      if (whole.has_adapter() && whole.lora_b.requires_grad()) {
+        add_gradient(whole.lora_b, leaves.lora_b.grad());
+      }
+    });
     return std::vector<at::Tensor>{gradients[0], dout};
   };
-  return attach_backward({sum_LD}, {y_LD, out_LnH}, {weight_DO}, backward)[0];
+  return attach_backward({sum_LD}, {y_LD, out_LnH}, whole.parameters(), backward)[0];
 }
 
 }  // namespace longspan

@@ -2,11 +2,26 @@
 
 namespace longspan {
 
-Batch collate_rows(const std::vector<Sample>& samples, const std::vector<int64_t>& indices) {
-  std::vector<const Sample*> chosen;
-  chosen.reserve(indices.size());
-  for (int64_t index : indices) chosen.push_back(&samples[index]);
-  return collate(chosen);
+Row make_row(const std::vector<const Example*>& examples, Documents which,
+             const SequenceParallel& attention, at::Device device) {
+  Row row{.examples = examples, .documents = {}, .whole = {}, .local = {}};
+  std::vector<const Sample*> samples;
+  for (const Example* example : examples) {
+    const int num_documents = static_cast<int>(example->documents.size());
+    for (int number = 0; number < num_documents; ++number) {
+      if ((which == Documents::kFirst && number != 0) ||
+          (which == Documents::kSecond && number != 1)) {
+        continue;
+      }
+      row.documents.push_back({example, number});
+      samples.push_back(&example->documents[number]);
+    }
+  }
+  row.whole = which == Documents::kPairs ? collate_shared(examples)
+              : which == Documents::kAll ? collate_examples(examples)
+                                         : collate(samples);
+  row.local = local_share(row.whole, attention, device);
+  return row;
 }
 
 Batch local_share(const Batch& row, const SequenceParallel& attention, at::Device device) {
@@ -14,6 +29,7 @@ Batch local_share(const Batch& row, const SequenceParallel& attention, at::Devic
   local.tokens_T = local.tokens_T.to(device);
   local.labels_T = local.labels_T.to(device);
   local.positions_T = local.positions_T.to(device);
+  local.documents_T = local.documents_T.to(device);
   return local;
 }
 

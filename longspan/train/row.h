@@ -1,4 +1,4 @@
-// Samples -> a row -> what this rank holds of it.
+// Examples -> a row -> what this rank holds of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,12 +6,37 @@
 #include <vector>
 
 #include "longspan/data/batch.h"
+#include "longspan/data/example.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 
 namespace longspan {
 
-/// collate() of the samples with these indices.
-Batch collate_rows(const std::vector<Sample>& samples, const std::vector<int64_t>& indices);
+/// A document of a row: which example it is of, and which of its documents.
+struct DocumentOf {
+  const Example* example;
+  int number;
+};
+
+/// One micro-batch of a data-parallel group; the same on all members of its sequence group but for
+/// `local`.
+struct Row {
+  std::vector<const Example*> examples;
+  std::vector<DocumentOf> documents;  // in the order of the numbers in Batch::documents_T
+  Batch whole, local;
+
+  int64_t num_documents() const { return static_cast<int64_t>(documents.size()); }
+};
+
+/// Which documents of its examples a row holds.
+enum class Documents {
+  kAll,
+  kPairs,  // all, with prompts that both answers share
+  kFirst,
+  kSecond,
+};
+
+Row make_row(const std::vector<const Example*>& examples, Documents which,
+             const SequenceParallel& attention, at::Device device);
 
 /// This rank's share of a row in the order that its attention asks for, on its device.
 Batch local_share(const Batch& row, const SequenceParallel& attention, at::Device device);

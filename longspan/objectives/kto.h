@@ -1,0 +1,38 @@
+// KTO (arXiv 2402.01306): single answers with a verdict. B: answers; all tensors fp64.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace longspan {
+
+struct KtoOptions {
+  double beta = 0.1;
+  double desirable_weight = 1.0, undesirable_weight = 1.0;
+  double sft_weight = 0.0;  // pref_ftx: of the desirable answers' mean token loss
+};
+
+struct KtoScores {
+  at::Tensor policy_B, reference_B;  // sums of log p over the answers' labels
+  at::Tensor labels_B;
+  at::Tensor desirable_B;  // bool
+};
+
+/// Of a whole step, all processes and micro-batches.
+struct KtoBatch {
+  double kl = 0.0;  // max(0, mean over mismatched answers of log p - log p of the reference)
+  int64_t num_answers = 0, num_desirable = 0;
+};
+
+struct KtoTerms {
+  at::Tensor losses_B;   // differentiable
+  at::Tensor rewards_B;  // without gradient
+};
+
+/// Desirable: w (1 - sigmoid(b (ratio - kl))); undesirable: w (1 - sigmoid(b (kl - ratio))). The
+/// loss of a step is the mean over its answers. The SFT part of a step is sft_weight times the
+/// desirable answers' mean, scaled by answers / desirable answers, as LLaMA-Factory has it.
+KtoTerms kto_terms(const KtoScores& scores, const KtoOptions& options, const KtoBatch& batch);
+
+}  // namespace longspan

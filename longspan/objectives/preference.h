@@ -1,0 +1,57 @@
+// Losses over pairs of answers, on their log-probabilities alone. B: pairs; all tensors fp64.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+
+namespace longspan {
+
+/// Of a pair; c and r are the policy's log-probabilities of the chosen and the rejected answer
+/// minus the reference's (of an averaging loss: divided by the answer's labels), b is beta.
+enum class PairLoss {
+  kSigmoid,  // DPO (arXiv 2305.18290): -(1 - e) logsigmoid(b (c - r)) - e logsigmoid(-b (c - r))
+  kHinge,    // SLiC (arXiv 2305.10425): relu(1 - b (c - r))
+  kIpo,      // arXiv 2310.12036, averaging: (c - r - 1 / (2 b))^2
+  kKtoPair,  // arXiv 2402.01306, equation 7, on pairs
+  kOrpo,     // arXiv 2403.07691, averaging, no reference: -c - b logsigmoid(log odds ratio)
+  kSimpo,    // arXiv 2405.14734, averaging, no reference: -logsigmoid(b (c - r) - gamma)
+};
+
+/// Throws std::logic_error for a name that the configuration cannot have.
+PairLoss pair_loss_from(const std::string& name);
+bool has_reference(PairLoss loss);
+
+struct PairOptions {
+  PairLoss loss = PairLoss::kSigmoid;
+  double beta = 0.1, label_smoothing = 0.0, simpo_gamma = 0.5;
+  double sft_weight = 0.0;  // pref_ftx: of the chosen answer's mean token loss
+};
+
+/// Sums over the labels of each answer, and their numbers. References are undefined where the loss
+/// has none.
+struct PairScores {
+  at::Tensor chosen_B, rejected_B, reference_chosen_B, reference_rejected_B;
+  at::Tensor chosen_labels_B, rejected_labels_B;
+};
+
+/// The KL estimates of kto_pair, over all pairs of a step: clamped means of c and of r. `slope` is
+/// the mean over pairs of the derivative of a pair's loss by them (0 where clamped), so that
+/// gradients flow through them though other pairs are in other rows.
+struct PairBaselines {
+  double chosen = 0.0, rejected = 0.0, chosen_slope = 0.0, rejected_slope = 0.0;
+};
+PairBaselines pair_baselines(const PairScores& all, const PairOptions& options);
+
+struct PairTerms {
+  at::Tensor losses_B;                              // differentiable
+  at::Tensor chosen_rewards_B, rejected_rewards_B;  // implicit rewards, without gradient
+  at::Tensor sft_losses_B, odds_ratio_losses_B;     // orpo's parts, undefined for the others
+};
+
+/// The loss of a batch is the mean of losses_B. `baselines` are looked at by kto_pair only.
+PairTerms pair_terms(const PairScores& scores, const PairOptions& options,
+                     const PairBaselines& baselines);
+
+}  // namespace longspan

@@ -1,0 +1,109 @@
+// kto: single answers with a verdict. B: answers of a row.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "longspan/comm/differentiable.h"
+#include "longspan/objectives/kto.h"
+#include "longspan/train/stage.h"
+
+namespace longspan {
+namespace {
+
+class KtoStage : public Stage {
+ public:
+  explicit KtoStage(const StageContext& context)
+      : context_(context),
+        options_{.beta = context.config.pref_beta,
+                 .desirable_weight = context.config.kto_chosen_weight,
+                 .undesirable_weight = context.config.kto_rejected_weight,
+                 .sft_weight = context.config.pref_ftx} {}
+
+  Documents documents() const override { return Documents::kFirst; }
+  double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
+  bool replicated() const override { return true; }
+
+  /// The reference of the answers, and KL over all mismatched answers of the step.
+  void begin(const std::vector<Row>& rows) override {
+    const c10::NoGradGuard no_grad;
+    references_.clear();
+    double log_ratio = 0.0;
+    int64_t num_answers = 0, num_desirable = 0;
+    for (const Row& row : rows) {
+      references_.push_back(context_.reference->document_logprobs(row, over_row()));
+      const Row mismatched =
+          make_row(row.examples, Documents::kSecond, context_.attention, context_.device);
+      const at::Tensor policy_B = document_logprobs(context_.model, mismatched.local,
+                                                    mismatched.num_documents(), over_row());
+      log_ratio += (policy_B - context_.reference->document_logprobs(mismatched, over_row()))
+                       .sum()
+                       .item<double>();
+      num_answers += std::ssize(row.examples);
+      num_desirable += std::count_if(row.examples.begin(), row.examples.end(),
+                                     [](const Example* example) { return example->desirable; });
+    }
+    const at::Tensor sums = at::zeros({3}, at::kDouble);
+    sums[0].fill_(log_ratio);
+    sums[1].fill_(static_cast<double>(num_answers));
+    sums[2].fill_(static_cast<double>(num_desirable));
+    const at::Tensor on_device = sums.to(context_.device);
+    context_.mesh.data.sum_(on_device);
+    batch_.num_answers = std::llround(on_device[1].item<double>());
+    batch_.num_desirable = std::llround(on_device[2].item<double>());
+    batch_.kl = std::max(
+        0.0, on_device[0].item<double>() / std::max<double>(1, on_device[1].item<double>()));
+  }
+
+  at::Tensor loss(const Row& row, size_t row_number, double total_weight,
+                  Averages& averages) override {
+    const int64_t B = row.num_documents();
+    const at::Tensor desirable_B = at::zeros({B}, at::kBool);
+    for (int64_t i = 0; i < B; ++i) desirable_B[i].fill_(row.examples[i]->desirable);
+    const KtoScores scores{document_logprobs(context_.model, row.local, B, over_row()),
+                           references_[row_number],
+                           document_label_counts(row.whole, B).to(context_.device),
+                           desirable_B.to(context_.device)};
+    const KtoTerms terms = kto_terms(scores, options_, batch_);
+    log(scores, terms, averages);
+    return terms.losses_B.sum() / total_weight;
+  }
+
+  std::vector<std::string> averages() const override {
+    return {"rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected", "kl"};
+  }
+
+ private:
+  SumOver over_row() const {
+    return [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); };
+  }
+
+  void log(const KtoScores& scores, const KtoTerms& terms, Averages& averages) const {
+    for (const bool desirable : {true, false}) {
+      const at::Tensor mask_B =
+          desirable ? scores.desirable_B : scores.desirable_B.logical_not();
+      const double count = mask_B.sum().item<double>();
+      const auto add = [&](const std::string& name, const at::Tensor& x_B) {
+        averages.add(name + (desirable ? "/chosen" : "/rejected"),
+                     x_B.masked_select(mask_B).sum().item<double>(), count);
+      };
+      add("rewards", terms.rewards_B);
+      add("logps", scores.policy_B.detach());
+    }
+    averages.add("kl", batch_.kl, 1.0);
+  }
+
+  StageContext context_;
+  KtoOptions options_;
+  std::vector<at::Tensor> references_;  // of the step's rows
+  KtoBatch batch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stage> make_kto_stage(const StageContext& context) {
+  return std::make_unique<KtoStage>(context);
+}
+
+}  // namespace longspan

@@ -1,0 +1,144 @@
+// dpo: pairs of answers. B: pairs of a row.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "longspan/comm/differentiable.h"
+#include "longspan/objectives/preference.h"
+#include "longspan/train/stage.h"
+
+namespace longspan {
+namespace {
+
+class PreferenceStage : public Stage {
+ public:
+  explicit PreferenceStage(const StageContext& context)
+      : context_(context),
+        options_{.loss = pair_loss_from(context.config.pref_loss),
+                 .beta = context.config.pref_beta,
+                 .label_smoothing = context.config.dpo_label_smoothing,
+                 .simpo_gamma = context.config.simpo_gamma,
+                 .sft_weight = context.config.pref_ftx} {}
+
+  Documents documents() const override {
+    return context_.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
+  }
+  double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
+  bool replicated() const override { return true; }
+
+  void begin(const std::vector<Row>& rows) override {
+    const c10::NoGradGuard no_grad;
+    references_.clear();
+    for (const Row& row : rows) {
+      references_.push_back(has_reference(options_.loss)
+                                ? context_.reference->document_logprobs(row, over_row())
+                                : at::Tensor());
+    }
+    if (options_.loss == PairLoss::kKtoPair) baselines_ = step_baselines(rows);
+  }
+
+  at::Tensor loss(const Row& row, size_t row_number, double total_weight,
+                  Averages& averages) override {
+    const PairScores scores = scores_of(row, references_[row_number]);
+    const PairTerms terms = pair_terms(scores, options_, baselines_);
+    log(scores, terms, averages);
+    return terms.losses_B.sum() / total_weight;
+  }
+
+  std::vector<std::string> averages() const override {
+    std::vector<std::string> names{"rewards/chosen",  "rewards/rejected", "rewards/accuracies",
+                                   "rewards/margins", "logps/chosen",     "logps/rejected"};
+    if (options_.loss == PairLoss::kOrpo) {
+      names.insert(names.end(), {"sft_loss", "odds_ratio_loss"});
+    }
+    return names;
+  }
+
+ private:
+  SumOver over_row() const {
+    return [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); };
+  }
+
+  PairScores scores_of(const Row& row, const at::Tensor& reference_D) const {
+    const int64_t D = row.num_documents();
+    const auto answers = [&](const at::Tensor& x_D, int64_t which) {
+      return x_D.defined() ? x_D.view({-1, 2}).select(1, which) : x_D;
+    };
+    const at::Tensor policy_D = document_logprobs(context_.model, row.local, D, over_row());
+    const at::Tensor labels_D = document_label_counts(row.whole, D).to(policy_D.device());
+    return {answers(policy_D, 0),    answers(policy_D, 1), answers(reference_D, 0),
+            answers(reference_D, 1), answers(labels_D, 0), answers(labels_D, 1)};
+  }
+
+  /// kto_pair compares with the means of all pairs of the step, which are in several rows and on
+  /// several ranks: they are computed ahead, once more.
+  PairBaselines step_baselines(const std::vector<Row>& rows) const {
+    std::vector<double> numbers;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const PairScores scores = scores_of(rows[i], references_[i]);
+      const at::Tensor columns = at::stack({scores.chosen_B, scores.rejected_B,
+                                            scores.reference_chosen_B, scores.reference_rejected_B},
+                                           1)
+                                     .cpu()
+                                     .contiguous();
+      const double* data = columns.const_data_ptr<double>();
+      numbers.insert(numbers.end(), data, data + columns.numel());
+    }
+    const at::Tensor all = gathered(numbers).view({-1, 4});
+    if (all.size(0) == 0) return {};
+    const auto column = [&](int64_t i) { return all.select(1, i); };
+    const at::Tensor ones = at::ones({all.size(0)}, at::kDouble);
+    return pair_baselines({column(0), column(1), column(2), column(3), ones, ones}, options_);
+  }
+
+  /// The numbers of all data-parallel groups, one after the other.
+  at::Tensor gathered(const std::vector<double>& mine) const {
+    const Group& data = context_.mesh.data;
+    at::Tensor counts = at::zeros({data.size()}, at::kDouble);
+    counts[data.rank()].fill_(static_cast<double>(mine.size()));
+    counts = counts.to(context_.device);
+    data.sum_(counts);
+    counts = counts.cpu().to(at::kLong);
+    const int64_t total = counts.sum().item<int64_t>();
+    const int64_t begin = counts.narrow(0, 0, data.rank()).sum().item<int64_t>();
+    at::Tensor all = at::zeros({total}, at::kDouble);
+    if (!mine.empty()) {
+      all.narrow(0, begin, static_cast<int64_t>(mine.size())).copy_(at::tensor(mine, at::kDouble));
+    }
+    all = all.to(context_.device);
+    if (total > 0) data.sum_(all);
+    return all.cpu();
+  }
+
+  void log(const PairScores& scores, const PairTerms& terms, Averages& averages) const {
+    const double count = static_cast<double>(terms.losses_B.size(0));
+    const auto add = [&](const char* name, const at::Tensor& x_B) {
+      if (x_B.defined()) averages.add(name, x_B.sum().item<double>(), count);
+    };
+    add("rewards/chosen", terms.chosen_rewards_B);
+    add("rewards/rejected", terms.rejected_rewards_B);
+    add("rewards/accuracies",
+        terms.chosen_rewards_B.gt(terms.rejected_rewards_B).to(at::kDouble));
+    add("rewards/margins", terms.chosen_rewards_B - terms.rejected_rewards_B);
+    const bool averaged = options_.loss == PairLoss::kIpo || !has_reference(options_.loss);
+    const auto logps = [&](const at::Tensor& sums_B, const at::Tensor& labels_B) {
+      return averaged ? sums_B.detach() / labels_B : sums_B.detach();
+    };
+    add("logps/chosen", logps(scores.chosen_B, scores.chosen_labels_B));
+    add("logps/rejected", logps(scores.rejected_B, scores.rejected_labels_B));
+    add("sft_loss", terms.sft_losses_B);
+    add("odds_ratio_loss", terms.odds_ratio_losses_B);
+  }
+
+  StageContext context_;
+  PairOptions options_;
+  std::vector<at::Tensor> references_;  // of the step's rows
+  PairBaselines baselines_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stage> make_preference_stage(const StageContext& context) {
+  return std::make_unique<PreferenceStage>(context);
+}
+
+}  // namespace longspan

@@ -1,0 +1,35 @@
+// The reference model of preference training: where its log-probabilities come from.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "longspan/models/decoder.h"
+#include "longspan/objectives/document_scores.h"
+#include "longspan/train/row.h"
+
+namespace longspan {
+
+class Reference {
+ public:
+  virtual ~Reference() = default;
+  /// As document_logprobs of the row's documents, without gradient. Collective over the row's
+  /// sequence group.
+  virtual at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) = 0;
+};
+
+/// A model of its own.
+std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model);
+
+/// The trained model without its adapters, which must outlive it.
+std::unique_ptr<Reference> base_model_reference(Decoder& model);
+
+/// What was computed before; one number for each document of each example.
+using ReferenceTable = std::unordered_map<const Example*, std::vector<double>>;
+std::unique_ptr<Reference> reference_table(ReferenceTable table);
+
+}  // namespace longspan

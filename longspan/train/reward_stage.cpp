@@ -1,0 +1,65 @@
+// rm: a value head on the last token of each answer. B: pairs of a row.
+#include <ATen/ATen.h>
+
+#include "longspan/comm/differentiable.h"
+#include "longspan/models/value_head.h"
+#include "longspan/train/stage.h"
+
+namespace longspan {
+namespace {
+
+class RewardStage : public Stage {
+ public:
+  explicit RewardStage(const StageContext& context) : context_(context) {
+    for (const NamedTensor& parameter : context.model.parameters()) {
+      if (parameter.name == kValueHeadWeight) weight_1D_ = parameter.tensor;
+      if (parameter.name == kValueHeadBias) bias_1_ = parameter.tensor;
+    }
+    TORCH_CHECK(weight_1D_.defined() && bias_1_.defined(), "a reward model needs a value head");
+  }
+
+  Documents documents() const override {
+    return context_.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
+  }
+  double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
+  bool replicated() const override { return true; }
+
+  at::Tensor loss(const Row& row, size_t, double total_weight, Averages& averages) override {
+    const int64_t D = row.num_documents();
+    const Batch local = local_share(with_labels_at_ends(row.whole, D), context_.attention,
+                                    context_.device);
+    const at::Tensor values_D = document_values(
+        context_.model, weight_1D_, bias_1_, local, D,
+        [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); });
+    const at::Tensor pairs = values_D.view({-1, 2});
+    const at::Tensor chosen_B = pairs.select(1, 0), rejected_B = pairs.select(1, 1);
+    log(chosen_B.detach(), rejected_B.detach(), averages);
+    return -at::log_sigmoid(chosen_B - rejected_B).sum() / total_weight;
+  }
+
+  std::vector<std::string> averages() const override {
+    return {"rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins"};
+  }
+
+ private:
+  static void log(const at::Tensor& chosen_B, const at::Tensor& rejected_B, Averages& averages) {
+    const auto add = [&](const char* name, const at::Tensor& x_B) {
+      averages.add(name, x_B.sum().item<double>(), static_cast<double>(x_B.size(0)));
+    };
+    add("rewards/chosen", chosen_B);
+    add("rewards/rejected", rejected_B);
+    add("rewards/accuracies", chosen_B.gt(rejected_B).to(at::kDouble));
+    add("rewards/margins", chosen_B - rejected_B);
+  }
+
+  StageContext context_;
+  at::Tensor weight_1D_, bias_1_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stage> make_reward_stage(const StageContext& context) {
+  return std::make_unique<RewardStage>(context);
+}
+
+}  // namespace longspan

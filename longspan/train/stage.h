@@ -1,0 +1,64 @@
+// What sets pt, sft, dpo, kto and rm apart in the Trainer's step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "longspan/comm/mesh.h"
+#include "longspan/config/config.h"
+#include "longspan/models/decoder.h"
+#include "longspan/train/averages.h"
+#include "longspan/train/reference.h"
+#include "longspan/train/row.h"
+
+namespace longspan {
+
+/// What a stage works with; all outlive it.
+struct StageContext {
+  const Config& config;
+  const Mesh& mesh;
+  const SequenceParallel& attention;
+  Decoder& model;
+  at::Device device;
+  Reference* reference = nullptr;  // null where the loss has none
+};
+
+/// One step at a time: begin(), then loss() of each of its rows.
+class Stage {
+ public:
+  virtual ~Stage() = default;
+
+  /// Which documents of an example are in the row that loss() gets.
+  virtual Documents documents() const { return Documents::kAll; }
+  /// What the loss of a step is a mean over, as much of it as is in a row: labels, pairs, answers.
+  virtual double weight(const Row& row) const = 0;
+  /// Whether loss() is the whole row's on every member of its sequence group, rather than a part
+  /// that is still to be summed over it.
+  virtual bool replicated() const = 0;
+  /// Sees the rows of this data-parallel group (maybe none) before their losses are asked for.
+  /// Nothing of it has a gradient. Collective over the world.
+  virtual void begin(const std::vector<Row>& rows) { (void)rows; }
+  /// The row's contribution to the loss of the step, d(loss of the step) its gradient.
+  /// `total_weight`: of the step. `row_number`: its place in what begin() saw. Collective over the
+  /// row's sequence group.
+  virtual at::Tensor loss(const Row& row, size_t row_number, double total_weight,
+                          Averages& averages) = 0;
+  /// What loss() adds to `averages`, in the order of a log line.
+  virtual std::vector<std::string> averages() const { return {}; }
+};
+
+/// Stage of config.stage.
+std::unique_ptr<Stage> make_stage(const StageContext& context);
+
+std::unique_ptr<Stage> make_language_stage(const StageContext& context);    // pt, sft
+std::unique_ptr<Stage> make_preference_stage(const StageContext& context);  // dpo
+std::unique_ptr<Stage> make_kto_stage(const StageContext& context);         // kto
+std::unique_ptr<Stage> make_reward_stage(const StageContext& context);      // rm
+
+/// Does this configuration compare with a reference model?
+bool wants_reference(const Config& config);
+
+}  // namespace longspan
