@@ -14,6 +14,7 @@ Batch local_share(const Batch& row, const SequenceParallel& attention, at::Devic
   local.tokens_T = local.tokens_T.to(device);
   local.labels_T = local.labels_T.to(device);
   local.positions_T = local.positions_T.to(device);
+  local.documents_T = local.documents_T.to(device);
   return local;
 }
 
