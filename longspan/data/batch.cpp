@@ -21,34 +21,43 @@ Batch collate(const std::vector<const Sample*>& samples) {
   batch.tokens_T = empty_row(num_tokens);
   batch.labels_T = empty_row(num_tokens);
   batch.positions_T = empty_row(num_tokens);
+  batch.documents_T = empty_row(num_tokens);
   int64_t* token = batch.tokens_T.mutable_data_ptr<int64_t>();
   int64_t* label = batch.labels_T.mutable_data_ptr<int64_t>();
   int64_t* position = batch.positions_T.mutable_data_ptr<int64_t>();
+  int64_t* document = batch.documents_T.mutable_data_ptr<int64_t>();
+  int64_t number = 0;
   for (const Sample* sample : samples) {
     const int64_t length = std::ssize(sample->input_ids);
     for (int64_t i = 0; i < length; ++i) {
       *token++ = sample->input_ids[i];
       *label++ = i + 1 < length ? sample->labels[i + 1] : kIgnoreLabel;
       *position++ = i;
+      *document++ = number;
     }
+    ++number;
   }
   return batch;
 }
 
 Batch shard(const Batch& row, const TokenOrder& order) {
   const int64_t num_local = std::ssize(order.index);
-  Batch local{empty_row(num_local), empty_row(num_local), empty_row(num_local), order.packing};
+  Batch local{empty_row(num_local), empty_row(num_local), empty_row(num_local),
+              empty_row(num_local), order.packing};
   const int64_t* tokens = row.tokens_T.const_data_ptr<int64_t>();
   const int64_t* labels = row.labels_T.const_data_ptr<int64_t>();
   const int64_t* positions = row.positions_T.const_data_ptr<int64_t>();
+  const int64_t* documents = row.documents_T.const_data_ptr<int64_t>();
   int64_t* token = local.tokens_T.mutable_data_ptr<int64_t>();
   int64_t* label = local.labels_T.mutable_data_ptr<int64_t>();
   int64_t* position = local.positions_T.mutable_data_ptr<int64_t>();
+  int64_t* document = local.documents_T.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < num_local; ++i) {
     const int64_t from = order.index[i];
     token[i] = from < 0 ? 0 : tokens[from];
     label[i] = from < 0 ? kIgnoreLabel : labels[from];
     position[i] = from < 0 ? 0 : positions[from];
+    document[i] = from < 0 ? -1 : documents[from];
   }
   return local;
 }

@@ -24,11 +24,13 @@ struct Sample {
 /// A packed row. labels_T is already shifted left inside each document: labels_T[i] is the token
 /// that position i predicts, kIgnoreLabel at the last token of a document. positions_T restarts at
 /// 0 in each document. `packing` always describes the WHOLE row as attention sees it (padding
-/// documents included), also when the tensors hold one rank's share.
+/// documents included), also when the tensors hold one rank's share. documents_T[i] is the number,
+/// from 0, of the sample that token i belongs to, -1 where it is padding.
 struct Batch {
   at::Tensor tokens_T;     // int64
   at::Tensor labels_T;     // int64
   at::Tensor positions_T;  // int64
+  at::Tensor documents_T;  // int64
   Packing packing;
 };
 
@@ -42,7 +44,7 @@ struct TokenOrder {
 /// Samples -> one row with a document each; shifts the labels. Shapes: T = sum of the lengths.
 Batch collate(const std::vector<const Sample*>& samples);
 
-/// One rank's share of a row. Padding gets token 0, label kIgnoreLabel, position 0.
+/// One rank's share of a row. Padding gets token 0, label kIgnoreLabel, position 0, document -1.
 Batch shard(const Batch& row, const TokenOrder& order);
 
 /// Number of labels that are trained in this (share of a) row.

@@ -23,6 +23,7 @@ TEST_CASE("collate: labels are shifted inside each document, positions restart")
   CHECK(values(row.tokens_T) == std::vector<int64_t>{5, 6, 7, 8, 9, 10, 11});
   CHECK(values(row.labels_T) == std::vector<int64_t>{-100, 7, 8, -100, 10, -100, -100});
   CHECK(values(row.positions_T) == std::vector<int64_t>{0, 1, 2, 3, 0, 1, 0});
+  CHECK(values(row.documents_T) == std::vector<int64_t>{0, 0, 0, 0, 1, 1, 2});
   CHECK(row.packing == Packing::from_lengths({4, 2, 1}));
   CHECK(count_labels(row) == 3);
 }
@@ -42,6 +43,7 @@ TEST_CASE("shard: shares of a row hold each label once, padding holds none") {
   CHECK(values(one.tokens_T) == std::vector<int64_t>{5, 8, 9, 0});
   CHECK(values(one.labels_T) == std::vector<int64_t>{-100, -100, 10, -100});
   CHECK(values(one.positions_T) == std::vector<int64_t>{0, 3, 0, 0});
+  CHECK(values(one.documents_T) == std::vector<int64_t>{0, 0, 1, -1});
   CHECK(values(two.labels_T) == std::vector<int64_t>{7, 8, -100, -100});
   CHECK(one.packing == padded);
   CHECK(count_labels(one) + count_labels(two) == count_labels(row));

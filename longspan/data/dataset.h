@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,15 +19,19 @@ struct Message {
   std::string content;
 };
 
-/// One conversation as read from a file, before tokenization.
+/// One row as read from a file, before tokenization. pt: one user message, the text. sft, kto: a
+/// conversation that ends with an answer. dpo, rm: the same; the last message is the chosen answer.
 struct Conversation {
   std::vector<Message> messages;
-  std::string source;  // "file, row 17", for messages
+  std::string source;               // "file, row 17", for messages
+  std::optional<Message> rejected;  // dpo, rm: the other answer
+  bool desirable = true;            // kto: the verdict
 };
 
-/// Reads the named datasets (comma list) by way of dataset_dir/dataset_info.json. Throws UserError:
-/// missing file, broken JSON (file and line), wrong columns (what is there, what is wanted), roles
-/// out of order, a row with no answer.
+/// Reads the named datasets (comma list) by way of dataset_dir/dataset_info.json, as config.stage
+/// wants them. Throws UserError: missing file, broken JSON (file and line), a dataset for another
+/// stage (ranking, kto_tag), wrong columns (what is there, what is wanted), roles out of order, a
+/// row with no answer.
 std::vector<Conversation> read_conversations(const Config& config,
                                              const std::string& dataset_names);
 
@@ -41,8 +46,9 @@ RunRows read_run_rows(const Config& config);
 /// files.
 void check_dataset_files(const Config& config);
 
-/// Turns conversations into ids and labels: template (named, or the model's own chat_template),
-/// loss on answers only, train_on_prompt, mask_history, per-turn truncation to cutoff_len.
+/// Stage sft (see encode_examples for all stages). Turns conversations into ids and labels:
+/// template (named, or the model's own chat_template), loss on answers only, train_on_prompt,
+/// mask_history, per-turn truncation to cutoff_len.
 class SftEncoder {
  public:
   SftEncoder(const Config& config, const Tokenizer& tokenizer);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "longspan/data/batch.h"
+#include "longspan/data/example.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -11,5 +12,10 @@ namespace longspan {
 /// Several lines: number of tokens and of trained tokens, the decoded text, the decoded trained
 /// text, the first ids and labels. Long parts are shortened in the middle.
 std::string describe_sample(const Sample& sample, const Tokenizer& tokenizer);
+
+/// The same for each document of an example, under a heading that says what it is at this stage:
+/// chosen and rejected, the answer with its verdict and the mismatched one, ...
+std::string describe_example(const Example& example, const std::string& stage,
+                             const Tokenizer& tokenizer);
 
 }  // namespace longspan

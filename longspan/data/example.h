@@ -1,6 +1,7 @@
 // What a stage trains on: one or two documents that belong together.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "longspan/data/batch.h"
@@ -13,6 +14,14 @@ namespace longspan {
 struct Example {
   std::vector<Sample> documents;
   bool desirable = true;  // kto: the verdict
+  /// sft with packing but without neat_packing: tokens of the one document at which a row begins,
+  /// in ascending order, without 0. The rows see those before them, but positions begin again at 0
+  /// there, as in LLaMA-Factory.
+  std::vector<int64_t> position_restarts;
 };
+
+/// All documents of the examples, in order, as one row (see collate of batch.h); positions restart
+/// where the examples say so. Shapes: T = sum of the documents' lengths.
+Batch collate_examples(const std::vector<const Example*>& examples);
 
 }  // namespace longspan

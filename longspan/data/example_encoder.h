@@ -1,0 +1,50 @@
+// Rows of a dataset -> what a stage trains on. Knows nothing of ranks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/config/config.h"
+#include "longspan/data/dataset.h"
+#include "longspan/data/example.h"
+#include "longspan/text/tokenizer.h"
+
+namespace longspan {
+
+/// What packing did: pt's blocks, or sft's rows of at most cutoff_len tokens.
+struct PackingReport {
+  int64_t rows_before = 0, rows_after = 0;
+  int64_t row_length = 0;   // cutoff_len
+  int64_t num_tokens = 0;   // in the rows that are trained on
+  int64_t num_dropped = 0;  // pt: tokens that did not fill a last block and are left out
+
+  /// Share of rows of cutoff_len tokens each that would hold no token: what those compute in vain
+  /// who pad. In [0, 1).
+  double empty_before() const;  // one row of the dataset in each
+  double empty_after() const;   // packed
+  /// One line for people: rows, tokens and both shares.
+  std::string text() const;
+};
+
+struct EncodedExamples {
+  std::vector<Example> examples;
+  std::optional<PackingReport> packing;  // absent: nothing was packed
+};
+
+/// Encodes the rows of config.stage, in parallel over preprocessing_num_workers threads (all cores
+/// by default). Training and evaluation rows alike: LLaMA-Factory packs both.
+///   pt       text and end-of-text token; packed: all texts one after the other, cut into blocks of
+///            cutoff_len tokens, else each cut to cutoff_len. Every token but the first is trained.
+///   sft      answers are trained (train_on_prompt, mask_history); packed best-fit by length.
+///   dpo, rm  documents {chosen, rejected}; answers are trained.
+///   kto      documents {answer, answer of the row before}; answers are trained.
+/// Example i is row i unless rows were packed or (pt) empty. Throws UserError with the place of the
+/// row: nothing of it is trained, a token id of at least `vocab_size` (the model's), kto with one
+/// row.
+EncodedExamples encode_examples(const Config& config, const Tokenizer& tokenizer,
+                                const std::vector<Conversation>& rows,
+                                int64_t vocab_size = INT64_MAX);
+
+}  // namespace longspan
