@@ -152,7 +152,10 @@ std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
   return json.dump(2) + "\n";
 }
 
-void copy_companions(const fs::path& source, const fs::path& target) {
+}  // namespace
+
+void copy_tokenizer_files(const std::string& source_folder, const std::string& folder) {
+  const fs::path source(source_folder), target(folder);
   constexpr const char* kNames[] = {"tokenizer.json",
                                     "tokenizer_config.json",
                                     "special_tokens_map.json",
@@ -173,8 +176,6 @@ void copy_companions(const fs::path& source, const fs::path& target) {
     write_file_atomically((target / name).string(), text.str());
   }
 }
-
-}  // namespace
 
 void remove_other_weights(const std::string& folder, const std::set<std::string>& keep) {
   std::error_code error;
@@ -232,7 +233,7 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
 
   const fs::path target(folder);
   write_file_atomically((target / "config.json").string(), updated_config(config, dtype));
-  if (!source_folder.empty()) copy_companions(source_folder, target);
+  if (!source_folder.empty()) copy_tokenizer_files(source_folder, folder);
   std::set<std::string> written;
   nlohmann::ordered_json index;
   index["metadata"] = {{"total_parameters", total_parameters}, {"total_size", total_bytes}};

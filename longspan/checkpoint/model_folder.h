@@ -28,6 +28,9 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
                        const std::string& source_folder,
                        int64_t max_shard_bytes = int64_t{5} << 30);
 
+/// Tokenizer files, chat template and generation_config.json, as far as `source_folder` has them.
+void copy_tokenizer_files(const std::string& source_folder, const std::string& folder);
+
 /// `longspan init`: normal(0, initializer_range) matrices, norms 1, biases 0; the same for a seed
 /// on every machine.
 std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t seed,

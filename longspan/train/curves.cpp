@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "longspan/text/plot.h"
@@ -10,13 +11,15 @@ namespace longspan {
 namespace {
 
 void plot(const TrainingLog& log, const std::string& key, const std::string& what,
-          const std::string& folder) {
+          const std::string& y_label, const std::string& folder) {
   const auto [steps, values] = log.curve(key);
   if (steps.empty()) return;
-  PlotPanel panel{.title = what, .x_label = "step", .y_label = "loss", .curves = {}};
+  PlotPanel panel{.title = what, .x_label = "step", .y_label = y_label, .curves = {}};
   panel.curves.push_back({.label = "original", .x = steps, .y = values, .faint = true});
   panel.curves.push_back({.label = "smoothed", .x = steps, .y = smooth(values)});
-  write_plot(fmt::format("{}/training_{}.png", folder, key), {panel});
+  std::string name = key;
+  std::ranges::replace(name, '/', '_');
+  write_plot(fmt::format("{}/training_{}.png", folder, name), {panel});
 }
 
 }  // namespace
@@ -34,8 +37,9 @@ std::vector<double> smooth(const std::vector<double>& values) {
 }
 
 void plot_curves(const TrainingLog& log, const std::string& folder) {
-  plot(log, "loss", "Training loss", folder);
-  plot(log, "eval_loss", "Evaluation loss", folder);
+  plot(log, "loss", "Training loss", "loss", folder);
+  plot(log, "eval_loss", "Evaluation loss", "loss", folder);
+  plot(log, "rewards/accuracies", "Pairs whose chosen answer is preferred", "share", folder);
 }
 
 }  // namespace longspan

@@ -1,4 +1,5 @@
-// Pictures of a run: training_loss.png and training_eval_loss.png. No torch.
+// Pictures of a run: training_loss.png, training_eval_loss.png, training_rewards_accuracies.png. No
+// torch.
 #pragma once
 
 #include <string>

@@ -3,19 +3,15 @@
 
 #include <vector>
 
-#include "longspan/comm/mesh.h"
-#include "longspan/data/batch.h"
-#include "longspan/models/decoder.h"
-#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/train/stage.h"
 #include "longspan/train/training_log.h"
 
 namespace longspan {
 
-/// Sum of -log p over all labels of `samples` / number of labels, whatever the batch size and
-/// however many ranks. Every rank holds all samples; data-parallel groups share them out.
-/// Collective over mesh.world.
-EvaluationResult evaluate(Decoder& model, const SequenceParallel& attention, const Mesh& mesh,
-                          const std::vector<Sample>& samples, int64_t rows_per_batch,
-                          at::Device device);
+/// The stage's loss of all `examples`, a mean over all of its units (labels, pairs, answers)
+/// whatever the batch size and however many ranks, and its averages. Every rank holds all examples;
+/// data-parallel groups share them out. Collective over the world.
+EvaluationResult evaluate(Stage& stage, const StageContext& context,
+                          const std::vector<Example>& examples);
 
 }  // namespace longspan

@@ -61,10 +61,9 @@ class KtoStage : public Stage {
     const int64_t B = row.num_documents();
     const at::Tensor desirable_B = at::zeros({B}, at::kBool);
     for (int64_t i = 0; i < B; ++i) desirable_B[i].fill_(row.examples[i]->desirable);
-    const KtoScores scores{document_logprobs(context_.model, row.local, B, over_row()),
-                           references_[row_number],
-                           document_label_counts(row.whole, B).to(context_.device),
-                           desirable_B.to(context_.device)};
+    const KtoScores scores{
+        document_logprobs(context_.model, row.local, B, over_row()), references_[row_number],
+        document_label_counts(row.whole, B).to(context_.device), desirable_B.to(context_.device)};
     const KtoTerms terms = kto_terms(scores, options_, batch_);
     log(scores, terms, averages);
     return terms.losses_B.sum() / total_weight;
@@ -81,8 +80,7 @@ class KtoStage : public Stage {
 
   void log(const KtoScores& scores, const KtoTerms& terms, Averages& averages) const {
     for (const bool desirable : {true, false}) {
-      const at::Tensor mask_B =
-          desirable ? scores.desirable_B : scores.desirable_B.logical_not();
+      const at::Tensor mask_B = desirable ? scores.desirable_B : scores.desirable_B.logical_not();
       const double count = mask_B.sum().item<double>();
       const auto add = [&](const std::string& name, const at::Tensor& x_B) {
         averages.add(name + (desirable ? "/chosen" : "/rejected"),

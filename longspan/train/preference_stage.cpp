@@ -116,8 +116,7 @@ class PreferenceStage : public Stage {
     };
     add("rewards/chosen", terms.chosen_rewards_B);
     add("rewards/rejected", terms.rejected_rewards_B);
-    add("rewards/accuracies",
-        terms.chosen_rewards_B.gt(terms.rejected_rewards_B).to(at::kDouble));
+    add("rewards/accuracies", terms.chosen_rewards_B.gt(terms.rejected_rewards_B).to(at::kDouble));
     add("rewards/margins", terms.chosen_rewards_B - terms.rejected_rewards_B);
     const bool averaged = options_.loss == PairLoss::kIpo || !has_reference(options_.loss);
     const auto logps = [&](const at::Tensor& sums_B, const at::Tensor& labels_B) {

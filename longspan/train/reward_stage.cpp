@@ -26,8 +26,8 @@ class RewardStage : public Stage {
 
   at::Tensor loss(const Row& row, size_t, double total_weight, Averages& averages) override {
     const int64_t D = row.num_documents();
-    const Batch local = local_share(with_labels_at_ends(row.whole, D), context_.attention,
-                                    context_.device);
+    const Batch local =
+        local_share(with_labels_at_ends(row.whole, D), context_.attention, context_.device);
     const at::Tensor values_D = document_values(
         context_.model, weight_1D_, bias_1_, local, D,
         [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); });

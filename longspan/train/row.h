@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "longspan/data/batch.h"
+#include "longspan/data/shared_prompt.h"
 #include "longspan/data/example.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 

@@ -10,17 +10,19 @@
 #include <thread>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/checkpoint/model_folder.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
+#include "longspan/data/example_encoder.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/text/tokenizer.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/plan_request.h"
+#include "longspan/train/reference_cache.h"
 #include "longspan/train/summary.h"
+#include "longspan/train/trained_model.h"
 #include "longspan/train/trainer.h"
 
 namespace longspan {
@@ -29,7 +31,7 @@ namespace {
 constexpr int kInterruptedStatus = 130;
 
 struct Data {
-  std::vector<Sample> train, eval;
+  EncodedExamples train, eval;
 };
 
 /// What is known before any rank has spoken to another.
@@ -70,44 +72,21 @@ double attention_dropout_of(const ModelConfig& config) {
   return value.is_number() ? value.get<double>() : 0.0;
 }
 
-std::vector<NamedTensor> load_model(const Config& config, const ModelConfig& model,
-                                    at::Device device) {
-  std::vector<NamedTensor> parameters = load_parameters(
-      config.model_name_or_path, model, config.pure_bf16 ? at::kBFloat16 : at::kFloat);
-  for (NamedTensor& parameter : parameters) {
-    parameter.tensor = parameter.tensor.detach().to(device).set_requires_grad(true);
-  }
-  return parameters;
-}
-
-/// A tokenizer with more tokens than the model has embeddings belongs to another model.
-void require_known_tokens(const std::vector<Sample>& samples, const std::vector<Conversation>& rows,
-                          const Tokenizer& tokenizer, const ModelConfig& model) {
-  for (size_t i = 0; i < samples.size(); ++i) {
-    for (const int32_t id : samples[i].input_ids) {
-      if (id < model.vocab_size) continue;
-      throw UserError(fmt::format(
-          "{}: token {} ({}) is outside of the model's vocabulary: vocab_size in config.json is "
-          "{}, the tokenizer has {} tokens. Put the model's own tokenizer into its folder.",
-          rows[i].source, id, tokenizer.decode({id}), model.vocab_size, tokenizer.vocab_size()));
-    }
-  }
-}
-
 /// Reads and encodes the data sets; says what one example looks like.
 Data read_data(const Config& config, const ModelConfig& model, Console& console) {
   Data data;
   const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
-  const SftEncoder encoder(config, tokenizer);
   const RunRows rows = read_run_rows(config);
-  data.train = encoder.encode_all(rows.train);
-  data.eval = encoder.encode_all(rows.eval);
-  require_known_tokens(data.train, rows.train, tokenizer, model);
-  require_known_tokens(data.eval, rows.eval, tokenizer, model);
-  if (!data.train.empty()) {
-    console.say(fmt::format("The first training example:\n{}\n",
-                            describe_sample(data.train.front(), tokenizer)));
+  data.train = encode_examples(config, tokenizer, rows.train, model.vocab_size);
+  if (!rows.eval.empty()) {
+    data.eval = encode_examples(config, tokenizer, rows.eval, model.vocab_size);
   }
+  if (!data.train.examples.empty()) {
+    console.say(
+        fmt::format("The first training example:\n{}\n",
+                    describe_example(data.train.examples.front(), config.stage, tokenizer)));
+  }
+  if (data.train.packing) console.say(data.train.packing->text());
   return data;
 }
 
@@ -118,10 +97,12 @@ void require_same_data(const Group& world, const Data& data) {
     hash = (hash ^ numbers.size()) * 1099511628211ull;
     for (int32_t number : numbers) hash = (hash ^ static_cast<uint32_t>(number)) * 1099511628211ull;
   };
-  for (const std::vector<Sample>* samples : {&data.train, &data.eval}) {
-    for (const Sample& sample : *samples) {
-      mix(sample.input_ids);
-      mix(sample.labels);
+  for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
+    for (const Example& example : encoded->examples) {
+      for (const Sample& document : example.documents) {
+        mix(document.input_ids);
+        mix(document.labels);
+      }
     }
   }
   const std::vector<std::string> hashes = world.gather_text(fmt::format("{:x}", hash));
@@ -165,13 +146,11 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
   const std::unique_ptr<SequenceParallel> attention =
       make_attention(shape.plan, mesh, cuda ? cuda_block_kernel() : cpu_block_kernel());
   const bool bf16 = config.bf16 || config.pure_bf16;
-  const at::ScalarType compute_dtype = bf16 ? at::kBFloat16 : at::kFloat;
+  TrainedModel trained;
   std::unique_ptr<Decoder> model;
   all_or_none(mesh.world, [&] {
-    model = std::make_unique<Decoder>(
-        shape.model, load_model(config, shape.model, device), *attention,
-        DecoderOptions{.gradient_checkpointing = !config.disable_gradient_checkpointing,
-                       .compute_dtype = compute_dtype});
+    trained = load_trained_model(config, shape.model, device);
+    model = std::make_unique<Decoder>(shape.model, trained.parameters, *attention, trained.options);
   });
   all_or_none(mesh.world, [&] {
     if (is_main) prepare_output_dir(config.output_dir);
@@ -183,16 +162,45 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
                             .head_dim = shape.model.head_dim,
                             .element_bytes = bf16 ? 2 : 4},
                            shape.model.num_layers, !config.disable_gradient_checkpointing, device);
-  const TrainingJob job{.config = config,
-                        .mesh = mesh,
-                        .attention = *attention,
-                        .model = *model,
-                        .device = device,
-                        .train_samples = data.train,
-                        .eval_samples = data.eval,
+  interrupts.begin_steps();
+  std::unique_ptr<Reference> reference;
+  if (wants_reference(config)) {
+    all_or_none(mesh.world, [&] {
+      reference = make_reference(config, trained, shape.model, *model, *attention, device);
+    });
+    if (config.precompute_ref_log_probs) {
+      std::vector<const Example*> examples;
+      for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
+        for (const Example& example : encoded->examples) examples.push_back(&example);
+      }
+      const ReferenceJob job{config, mesh, *attention, device, std::move(examples), interrupts};
+      std::optional<ReferenceTable> table = precompute_reference(job, *reference, console);
+      if (!table) {
+        interrupts.say("Interrupted; the reference log-probabilities so far are kept in " +
+                       config.output_dir + ".");
+        return kInterruptedStatus;
+      }
+      reference = reference_table(std::move(*table));
+    }
+  }
+  const StageContext context{.config = config,
+                             .mesh = mesh,
+                             .attention = *attention,
+                             .model = *model,
+                             .device = device,
+                             .reference = reference.get()};
+  const std::unique_ptr<Stage> stage = make_stage(context);
+  const TrainingJob job{.context = context,
+                        .stage = *stage,
+                        .train_examples = data.train.examples,
+                        .eval_examples = data.eval.examples,
                         .interrupts = interrupts,
                         .traffic = traffic};
-  ModelSaver saver(config.output_dir, shape.model, compute_dtype, config.model_name_or_path,
+  // Adapters and their optimizer are in fp32; so they are saved.
+  const at::ScalarType saved_dtype = trained.lora ? (config.pure_bf16 ? at::kBFloat16 : at::kFloat)
+                                                  : trained.options.compute_dtype;
+  ModelSaver saver(config.output_dir,
+                   {shape.model, saved_dtype, config.model_name_or_path, trained.lora},
                    config.save_total_limit);
   TrainingLog log(config.output_dir,
                   {.logging_steps = config.logging_steps,
@@ -201,17 +209,14 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
                    .train_batch_size = config.per_device_train_batch_size,
                    .num_train_epochs = static_cast<int64_t>(std::ceil(config.num_train_epochs))});
   Trainer trainer(job, saver, log, console);
-  int64_t num_parameters = 0;
-  for (const NamedTensor& parameter : model->parameters()) {
-    num_parameters += parameter.tensor.numel();
-  }
   console.say(summary_of({.config = config,
                           .model = shape.model,
                           .plan = shape.plan,
                           .steps = trainer.steps(),
-                          .train_samples = data.train,
-                          .eval_samples = data.eval,
-                          .num_parameters = num_parameters,
+                          .train_examples = data.train.examples,
+                          .eval_examples = data.eval.examples,
+                          .num_parameters = trained.num_parameters(),
+                          .num_trained = trained.num_trained(),
                           .num_warmup_steps = trainer.num_warmup_steps(),
                           .device = device_text(device)}));
   if (const double dropout = attention_dropout_of(shape.model); dropout > 0) {
@@ -224,7 +229,6 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
         "save_only_model: false changes nothing: a checkpoint is a model to start from, without "
         "the optimizer's state that resuming would need.");
   }
-  interrupts.begin_steps();
   if (trainer.train()) {
     console.say(fmt::format("Saved the model and logs in {}", config.output_dir));
     return 0;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/user_error.h"
@@ -17,8 +18,10 @@ namespace fs = std::filesystem;
 
 /// What a run tells of itself in output_dir.
 const std::set<std::string> kReports = {
-    "trainer_state.json", "trainer_log.jsonl", "train_results.json",    "eval_results.json",
-    "all_results.json",   "training_loss.png", "training_eval_loss.png"};
+    "trainer_state.json",     "trainer_log.jsonl",
+    "train_results.json",     "eval_results.json",
+    "all_results.json",       "training_loss.png",
+    "training_eval_loss.png", "training_rewards_accuracies.png"};
 
 /// Does a file or folder of this name tell of an earlier run?
 bool is_result(const std::string& name) {
@@ -76,17 +79,26 @@ void prepare_output_dir(const std::string& output_dir) {
   fs::remove(probe);
 }
 
-ModelSaver::ModelSaver(std::string output_dir, ModelConfig config, at::ScalarType dtype,
-                       std::string source_folder, std::optional<int64_t> save_total_limit)
+ModelSaver::ModelSaver(std::string output_dir, SavedModel model,
+                       std::optional<int64_t> save_total_limit)
     : output_dir_(std::move(output_dir)),
-      config_(std::move(config)),
-      dtype_(dtype),
-      source_folder_(std::move(source_folder)),
+      model_(std::move(model)),
       save_total_limit_(save_total_limit) {}
 
 void ModelSaver::write_model(const std::string& folder,
                              const std::vector<NamedTensor>& parameters) const {
-  on_disk(folder, [&] { save_model_folder(folder, config_, parameters, dtype_, source_folder_); });
+  on_disk(folder, [&] {
+    if (model_.lora) {
+      save_adapter(folder, *model_.lora, parameters, model_.dtype, model_.source_folder);
+    } else {
+      std::vector<NamedTensor> own;
+      for (const NamedTensor& parameter : parameters) {
+        if (!parameter.name.starts_with("v_head.")) own.push_back(parameter);
+      }
+      save_model_folder(folder, model_.config, own, model_.dtype, model_.source_folder);
+    }
+    save_value_head(folder, parameters);
+  });
 }
 
 std::string ModelSaver::save_checkpoint(int64_t step, const std::vector<NamedTensor>& parameters,

@@ -10,6 +10,7 @@
 
 #include "longspan/config/config.h"
 #include "longspan/models/decoder.h"
+#include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
 
 namespace longspan {
@@ -23,12 +24,18 @@ void check_output_dir(const Config& config);
 /// go, as the new one may write others. Throws UserError.
 void prepare_output_dir(const std::string& output_dir);
 
+/// What a saved model is.
+struct SavedModel {
+  ModelConfig config;
+  at::ScalarType dtype;           // of the weights on disk
+  std::string source_folder;      // the model that training started from
+  std::optional<LoraShape> lora;  // only the adapter is saved
+};
+
 /// Saves from one process; others wait for it.
 class ModelSaver {
  public:
-  /// dtype: of the weights on disk. source_folder: where tokenizer files come from.
-  ModelSaver(std::string output_dir, ModelConfig config, at::ScalarType dtype,
-             std::string source_folder, std::optional<int64_t> save_total_limit);
+  ModelSaver(std::string output_dir, SavedModel model, std::optional<int64_t> save_total_limit);
 
   /// output_dir/checkpoint-<step>: written under a temporary name and renamed. `add_files` writes
   /// what belongs beside the model into the folder it is given. Then removes the oldest of this
@@ -44,9 +51,7 @@ class ModelSaver {
   void write_model(const std::string& folder, const std::vector<NamedTensor>& parameters) const;
 
   std::string output_dir_;
-  ModelConfig config_;
-  at::ScalarType dtype_;
-  std::string source_folder_;
+  SavedModel model_;
   std::optional<int64_t> save_total_limit_;
   std::deque<std::string> checkpoints_;  // of this run, oldest first
 };

@@ -16,19 +16,34 @@ std::string number_of_parameters(int64_t number) {
   return with_commas(number);
 }
 
-std::string data_of(const std::vector<Sample>& samples) {
+std::string data_of(const std::vector<Example>& examples) {
   int64_t num_tokens = 0, num_labels = 0, longest = 0;
-  for (const Sample& sample : samples) {
-    const int64_t length = static_cast<int64_t>(sample.input_ids.size());
-    num_tokens += length;
-    longest = std::max(longest, length);
-    // The first token is nobody's prediction.
-    num_labels += std::count_if(sample.labels.begin() + (length > 0 ? 1 : 0), sample.labels.end(),
-                                [](int32_t label) { return label != kIgnoreLabel; });
+  for (const Example& example : examples) {
+    int64_t row_length = 0;
+    for (const Sample& document : example.documents) {
+      const int64_t length = static_cast<int64_t>(document.input_ids.size());
+      row_length += length;
+      // The first token is nobody's prediction.
+      num_labels +=
+          std::count_if(document.labels.begin() + (length > 0 ? 1 : 0), document.labels.end(),
+                        [](int32_t label) { return label != kIgnoreLabel; });
+    }
+    num_tokens += row_length;
+    longest = std::max(longest, row_length);
   }
   return fmt::format("{} rows, {} tokens, {} of them labels; longest row {}",
-                     with_commas(static_cast<int64_t>(samples.size())), with_commas(num_tokens),
+                     with_commas(static_cast<int64_t>(examples.size())), with_commas(num_tokens),
                      with_commas(num_labels), with_commas(longest));
+}
+
+std::string stage_of(const Config& config) {
+  if (config.stage == "pt") return "pt: plain text";
+  if (config.stage == "rm") return "rm: a reward model from pairs of answers";
+  std::string text = config.stage == "kto" ? "kto" : "dpo, pref_loss " + config.pref_loss;
+  text += fmt::format(", pref_beta {}", config.pref_beta);
+  if (config.pref_ftx > 0) text += fmt::format(", pref_ftx {}", config.pref_ftx);
+  if (config.pref_share_prompt) text += "; prompts are computed once for both answers";
+  return text;
 }
 
 std::string plan_of(const ParallelPlan& plan) {
@@ -49,9 +64,17 @@ std::string summary_of(const SummaryFacts& facts) {
   std::string text =
       fmt::format("Model     {}, {} parameters, {}, from {}\n", facts.model.architecture,
                   number_of_parameters(facts.num_parameters), precision, config.model_name_or_path);
-  text += fmt::format("Data      {}\n", data_of(facts.train_samples));
-  if (!facts.eval_samples.empty())
-    text += fmt::format("Eval      {}\n", data_of(facts.eval_samples));
+  if (facts.num_trained < facts.num_parameters) {
+    text += fmt::format(
+        "          {} of them trained ({:.2f} %), finetuning_type {}\n",
+        number_of_parameters(facts.num_trained),
+        100.0 * static_cast<double>(facts.num_trained) / static_cast<double>(facts.num_parameters),
+        config.finetuning_type);
+  }
+  if (config.stage != "sft") text += fmt::format("Stage     {}\n", stage_of(config));
+  text += fmt::format("Data      {}\n", data_of(facts.train_examples));
+  if (!facts.eval_examples.empty())
+    text += fmt::format("Eval      {}\n", data_of(facts.eval_examples));
   text += fmt::format("Plan      {}, {}\n", plan_of(facts.plan), facts.device);
   if (!facts.plan.reason.empty()) text += fmt::format("          {}\n", facts.plan.reason);
   if (config.do_train) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "longspan/config/config.h"
-#include "longspan/data/batch.h"
+#include "longspan/data/example.h"
 #include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/train/step_plan.h"
@@ -17,9 +17,9 @@ struct SummaryFacts {
   const ModelConfig& model;
   const ParallelPlan& plan;
   const StepPlan& steps;
-  const std::vector<Sample>& train_samples;
-  const std::vector<Sample>& eval_samples;
-  int64_t num_parameters;
+  const std::vector<Example>& train_examples;
+  const std::vector<Example>& eval_examples;
+  int64_t num_parameters, num_trained;
   int64_t num_warmup_steps;
   std::string device;  // "CPU, 2 threads"
 };

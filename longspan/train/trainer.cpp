@@ -13,14 +13,13 @@
 
 #include "longspan/comm/communication_error.h"
 #include "longspan/config/user_error.h"
-#include "longspan/objectives/sft.h"
+#include "longspan/models/dropout.h"
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/optim/schedule.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/curves.h"
 #include "longspan/train/evaluation.h"
 #include "longspan/train/gradient_reduction.h"
-#include "longspan/train/row.h"
 
 namespace longspan {
 namespace {
@@ -54,82 +53,107 @@ Trainer::Trainer(const TrainingJob& job, ModelSaver& saver, TrainingLog& log, Co
       saver_(saver),
       log_(log),
       console_(console),
-      loader_(static_cast<int64_t>(job.train_samples.size()),
-              job.config.per_device_train_batch_size, job.mesh.data.rank(), job.mesh.data.size(),
-              !job.config.disable_shuffling, job.config.seed),
-      steps_(StepPlan::make(loader_.num_batches(), job.config.gradient_accumulation_steps,
-                            job.config.num_train_epochs, job.config.max_steps)),
-      num_warmup_steps_(
-          warmup_steps_of(job.config.warmup_ratio, job.config.warmup_steps, steps_.total_steps)),
-      optimizer_(job.model.parameters(), {.beta1 = job.config.adam_beta1,
-                                          .beta2 = job.config.adam_beta2,
-                                          .epsilon = job.config.adam_epsilon,
-                                          .weight_decay = job.config.weight_decay}) {
+      loader_(static_cast<int64_t>(job.train_examples.size()),
+              job.context.config.per_device_train_batch_size, job.context.mesh.data.rank(),
+              job.context.mesh.data.size(), !job.context.config.disable_shuffling,
+              job.context.config.seed),
+      steps_(StepPlan::make(loader_.num_batches(), job.context.config.gradient_accumulation_steps,
+                            job.context.config.num_train_epochs, job.context.config.max_steps)),
+      num_warmup_steps_(warmup_steps_of(job.context.config.warmup_ratio,
+                                        job.context.config.warmup_steps, steps_.total_steps)),
+      optimizer_(job.context.model.parameters(),
+                 {.beta1 = job.context.config.adam_beta1,
+                  .beta2 = job.context.config.adam_beta2,
+                  .epsilon = job.context.config.adam_epsilon,
+                  .weight_decay = job.context.config.weight_decay}) {
   progress_.total_steps = steps_.total_steps;
 }
 
 StepResult Trainer::step(int64_t step) {
-  const Mesh& mesh = job_.mesh;
-  const std::vector<Batch> rows = rows_of(steps_.place(step));  // the same on all SP members
+  const Mesh& mesh = job_.context.mesh;
+  Decoder& model = job_.context.model;
+  const std::vector<Row> rows = rows_of(steps_.place(step));  // the same on all SP members
 
-  // Labels of the whole global batch, before anything is computed: the only denominator.
+  // What the loss is a mean over, of the whole global batch, before anything is computed: the only
+  // denominator.
   std::vector<double> counts(3, 0.0);
-  for (const Batch& row : rows) {
-    counts[0] += static_cast<double>(count_labels(row));
-    counts[1] += static_cast<double>(row.tokens_T.numel());
-    counts[2] += static_cast<double>(row.packing.num_documents());
+  for (const Row& row : rows) {
+    counts[0] += job_.stage.weight(row);
+    counts[1] += static_cast<double>(row.whole.tokens_T.numel());
+    counts[2] += static_cast<double>(row.examples.size());
   }
-  counts = sums_over(mesh.data, counts, job_.device);
+  counts = sums_over(mesh.data, counts, job_.context.device);
   StepResult result;
-  result.num_labels = static_cast<int64_t>(counts[0]);
+  const double total_weight = counts[0];
   result.num_tokens = static_cast<int64_t>(counts[1]);
   result.num_samples = static_cast<int64_t>(counts[2]);
 
-  double loss = 0.0;
+  job_.stage.begin(rows);
+  const bool leads = mesh.sequence.rank() == 0;
+  Averages others;
   std::vector<at::Tensor> contributions;
-  for (const Batch& row : rows) {
-    const Batch local = local_share(row, job_.attention, job_.device);
+  for (size_t i = 0; i < rows.size(); ++i) {
     job_.traffic.begin_row();
+    model.set_dropout_seed(dropout_seed(step, i));
     const at::Tensor contribution =
-        sft_loss(job_.model, local, std::max<int64_t>(1, result.num_labels));
-    job_.traffic.end_forward(local.packing);
+        job_.stage.loss(rows[i], i, total_weight, leads ? averages_ : others);
+    model.set_dropout_seed(std::nullopt);
+    job_.traffic.end_forward(rows[i].local.packing);
     contribution.backward();
     job_.traffic.end_backward();
     contributions.push_back(contribution.detach());
     if (mesh.world.size() == 1 && job_.interrupts.requested()) break;
   }
-  for (const at::Tensor& contribution : contributions) loss += contribution.item<double>();
+  double loss = 0.0;
+  if (leads || !job_.stage.replicated()) {
+    for (const at::Tensor& contribution : contributions) loss += contribution.item<double>();
+  }
 
   // An interrupt that one rank has seen is everyone's: all leave at the same step.
   const std::vector<double> sums =
-      sums_over(mesh.world, {loss, job_.interrupts.requested() ? 1.0 : 0.0}, job_.device);
+      sums_over(mesh.world, {loss, job_.interrupts.requested() ? 1.0 : 0.0}, job_.context.device);
   result.loss = sums[0];
   result.interrupted = sums[1] > 0.0;
   if (result.interrupted) return result;
   require_finite(result, step, contributions);
 
-  sum_gradients(job_.model.parameters(), mesh.world);
-  result.grad_norm = global_gradient_norm(job_.model.parameters());
+  sum_gradients(model.parameters(), mesh.world);
+  result.grad_norm = global_gradient_norm(model.parameters());
   require_finite(result, step, contributions);
-  if (job_.config.max_grad_norm > 0) {
-    clip_gradients(job_.model.parameters(), result.grad_norm, job_.config.max_grad_norm);
+  const Config& config = job_.context.config;
+  if (config.max_grad_norm > 0) {
+    clip_gradients(model.parameters(), result.grad_norm, config.max_grad_norm);
   }
   result.learning_rate =
-      job_.config.learning_rate *
-      schedule_factor(job_.config.lr_scheduler_type, step, num_warmup_steps_, steps_.total_steps);
+      config.learning_rate *
+      schedule_factor(config.lr_scheduler_type, step, num_warmup_steps_, steps_.total_steps);
   optimizer_.step(result.learning_rate);
   optimizer_.zero_grad();
   return result;
 }
 
-std::vector<Batch> Trainer::rows_of(const StepPlace& place) const {
-  std::vector<Batch> rows;
+std::vector<Row> Trainer::rows_of(const StepPlace& place) const {
+  std::vector<Row> rows;
   for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
-    const std::vector<int64_t> indices = loader_.rows(place.epoch, batch);
+    std::vector<const Example*> examples;
+    for (const int64_t index : loader_.rows(place.epoch, batch)) {
+      examples.push_back(&job_.train_examples[index]);
+    }
     // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
-    if (!indices.empty()) rows.push_back(collate_rows(job_.train_samples, indices));
+    if (examples.empty()) continue;
+    rows.push_back(
+        make_row(examples, job_.stage.documents(), job_.context.attention, job_.context.device));
   }
   return rows;
+}
+
+uint64_t Trainer::dropout_seed(int64_t step, size_t row_number) const {
+  uint64_t seed = static_cast<uint64_t>(job_.context.config.seed);
+  for (const uint64_t number : {static_cast<uint64_t>(step), static_cast<uint64_t>(row_number),
+                                static_cast<uint64_t>(job_.context.mesh.data.rank())}) {
+    seed = mix_seed(seed, number);
+  }
+  return seed;
 }
 
 void Trainer::require_finite(const StepResult& result, int64_t step,
@@ -146,9 +170,10 @@ void Trainer::require_finite(const StepResult& result, int64_t step,
       mine += fmt::format("{} ", fmt::join(indices, " "));
     }
   }
-  std::istringstream numbers(fmt::format("{}", fmt::join(job_.mesh.world.gather_text(mine), " ")));
+  std::istringstream numbers(
+      fmt::format("{}", fmt::join(job_.context.mesh.world.gather_text(mine), " ")));
   const std::set<int64_t> rows{std::istream_iterator<int64_t>(numbers), {}};
-  all_or_none(job_.mesh.world, [&] {
+  all_or_none(job_.context.mesh.world, [&] {
     const std::string where =
         rows.empty() ? ""
                      : fmt::format(" It comes from row {} of the training set (counted from 0).",
@@ -194,7 +219,7 @@ void Trainer::after_step(int64_t step, const StepResult& result) {
   ++steps_since_log_;
   console_.show(progress_, result.loss);
 
-  const Config& config = job_.config;
+  const Config& config = job_.context.config;
   const int64_t done = step + 1;
   const bool last = done == steps_.total_steps;
   const auto is_due = [done](int64_t interval) { return interval > 0 && done % interval == 0; };
@@ -202,10 +227,13 @@ void Trainer::after_step(int64_t step, const StepResult& result) {
   if (is_due(config.logging_steps)) {
     const LoggedStep logged{.loss = loss_since_log_ / static_cast<double>(steps_since_log_),
                             .grad_norm = result.grad_norm,
-                            .learning_rate = result.learning_rate};
+                            .learning_rate = result.learning_rate,
+                            .means = averages_.means(job_.context.mesh.world, job_.stage.averages(),
+                                                     job_.context.device)};
+    averages_.clear();
     loss_since_log_ = 0.0;
     steps_since_log_ = 0;
-    all_or_none(job_.mesh.world, [&] {
+    all_or_none(job_.context.mesh.world, [&] {
       if (!is_main()) return;
       log_.add_step(progress_, logged);
       console_.say(console_line(log_.history().back()));
@@ -215,25 +243,24 @@ void Trainer::after_step(int64_t step, const StepResult& result) {
   const bool evaluates = (config.eval_strategy == "steps" &&
                           (is_due(config.eval_steps.value_or(config.logging_steps)) || last)) ||
                          (config.eval_strategy == "epoch" && epoch_ends);
-  if (evaluates && !job_.eval_samples.empty()) evaluate_now();
+  if (evaluates && !job_.eval_examples.empty()) evaluate_now();
 
   const bool saves = (config.save_strategy == "steps" && is_due(config.save_steps)) ||
                      (config.save_strategy == "epoch" && epoch_ends);
   if (!saves) return;
-  all_or_none(job_.mesh.world, [&] {
+  all_or_none(job_.context.mesh.world, [&] {
     if (!is_main()) return;
     const std::string folder =
-        saver_.save_checkpoint(done, job_.model.parameters(),
+        saver_.save_checkpoint(done, job_.context.model.parameters(),
                                [&](const std::string& path) { log_.write_state(path, progress_); });
     console_.say(fmt::format("Saved {}", folder));
   });
 }
 
 void Trainer::evaluate_now() {
-  last_evaluation_ = evaluate(job_.model, job_.attention, job_.mesh, job_.eval_samples,
-                              job_.config.per_device_eval_batch_size, job_.device);
+  last_evaluation_ = evaluate(job_.stage, job_.context, job_.eval_examples);
   last_evaluated_step_ = progress_.step;
-  all_or_none(job_.mesh.world, [&] {
+  all_or_none(job_.context.mesh.world, [&] {
     if (!is_main()) return;
     log_.add_evaluation(progress_, last_evaluation_);
     console_.say(console_line(log_.history().back()));
@@ -242,19 +269,21 @@ void Trainer::evaluate_now() {
 
 void Trainer::finish() {
   const bool evaluates =
-      (job_.config.do_eval || job_.config.eval_strategy != "no") && !job_.eval_samples.empty();
+      (job_.context.config.do_eval || job_.context.config.eval_strategy != "no") &&
+      !job_.eval_examples.empty();
   if (evaluates && last_evaluated_step_ != progress_.step) evaluate_now();
   const TrainingResult result{
       .loss = loss_in_all_ / static_cast<double>(std::max<int64_t>(1, progress_.step)),
       .seconds = progress_.elapsed_seconds,
       .num_samples = static_cast<double>(samples_in_all_),
-      .total_flos = 6.0 * static_cast<double>(progress_.num_tokens) *
-                    static_cast<double>(num_trained_parameters_without_embeddings(job_.model))};
-  const AttentionTraffic::Report sent = job_.traffic.report(job_.mesh.world);
-  all_or_none(job_.mesh.world, [&] {
+      .total_flos =
+          6.0 * static_cast<double>(progress_.num_tokens) *
+          static_cast<double>(num_trained_parameters_without_embeddings(job_.context.model))};
+  const AttentionTraffic::Report sent = job_.traffic.report(job_.context.mesh.world);
+  all_or_none(job_.context.mesh.world, [&] {
     if (!is_main()) return;
-    const std::string& folder = job_.config.output_dir;
-    saver_.save_final(job_.model.parameters());
+    const std::string& folder = job_.context.config.output_dir;
+    saver_.save_final(job_.context.model.parameters());
     const UninterruptedScope uninterrupted;
     log_.add_end(progress_, result);
     console_.say(console_line(log_.history().back()));
@@ -265,7 +294,7 @@ void Trainer::finish() {
       console_.say(table);
     }
     if (evaluates) log_.write_eval_results(progress_, last_evaluation_);
-    if (job_.config.plot_loss) plot_curves(log_, folder);
+    if (job_.context.config.plot_loss) plot_curves(log_, folder);
   });
 }
 

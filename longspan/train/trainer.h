@@ -15,6 +15,7 @@
 #include "longspan/train/console.h"
 #include "longspan/train/interrupt.h"
 #include "longspan/train/saving.h"
+#include "longspan/train/stage.h"
 #include "longspan/train/step_plan.h"
 #include "longspan/train/training_log.h"
 
@@ -22,22 +23,19 @@ namespace longspan {
 
 /// What one optimizer step did. The same on every rank.
 struct StepResult {
-  double loss = 0.0;       // sum of -log p over the labels of the global batch / their number
+  double loss = 0.0;       // the stage's mean over the global batch
   double grad_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
-  int64_t num_tokens = 0, num_labels = 0, num_samples = 0;  // of the global batch
-  bool interrupted = false;                                 // abandoned; nothing was updated
+  int64_t num_tokens = 0, num_samples = 0;  // of the global batch
+  bool interrupted = false;                 // abandoned; nothing was updated
 };
 
-/// What a Trainer works on; all outlive it. Samples are the same on every rank.
+/// What a Trainer works on; all outlive it. Examples are the same on every rank.
 struct TrainingJob {
-  const Config& config;
-  const Mesh& mesh;
-  const SequenceParallel& attention;
-  Decoder& model;
-  at::Device device;
-  const std::vector<Sample>& train_samples;
-  const std::vector<Sample>& eval_samples;
+  const StageContext& context;
+  Stage& stage;
+  const std::vector<Example>& train_examples;
+  const std::vector<Example>& eval_examples;
   const InterruptWatch& interrupts;
   AttentionTraffic& traffic;
 };
@@ -60,7 +58,9 @@ class Trainer {
  private:
   /// The evaluation set's loss now, logged. Collective.
   void evaluate_now();
-  std::vector<Batch> rows_of(const StepPlace& place) const;
+  std::vector<Row> rows_of(const StepPlace& place) const;
+  /// Another for each micro-batch, whatever the number of processes that share it.
+  uint64_t dropout_seed(int64_t step, size_t row_number) const;
   void require_finite(const StepResult& result, int64_t step,
                       const std::vector<at::Tensor>& contributions) const;
   void after_step(int64_t step, const StepResult& result);
@@ -78,6 +78,7 @@ class Trainer {
 
   Progress progress_;
   double loss_since_log_ = 0.0, loss_in_all_ = 0.0;
+  Averages averages_;  // since the last log line
   int64_t steps_since_log_ = 0, samples_in_all_ = 0;
   int64_t last_evaluated_step_ = -1;
   EvaluationResult last_evaluation_;

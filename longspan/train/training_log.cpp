@@ -37,6 +37,7 @@ LogEntry speed(const std::string& split, double seconds, double num_samples, dou
 
 LogEntry fields_of(const EvaluationResult& result) {
   LogEntry entry = {{"eval_loss", result.loss}};
+  for (const auto& [name, mean] : result.means) entry.emplace_back("eval_" + name, mean);
   append(entry, speed("eval", result.seconds, static_cast<double>(result.num_samples),
                       static_cast<double>(result.num_batches)));
   return entry;
@@ -96,12 +97,17 @@ void TrainingLog::append_line(const std::string& line) const {
 }
 
 void TrainingLog::add_step(const Progress& progress, const LoggedStep& step) {
-  history_.push_back({{"loss", step.loss},
-                      {"grad_norm", step.grad_norm},
-                      {"learning_rate", step.learning_rate},
-                      {"epoch", progress.epoch},
-                      {"step", progress.step}});
-  append_line(log_line(progress, {{"loss", step.loss}, {"lr", step.learning_rate}}).dump() + "\n");
+  LogEntry entry = {
+      {"loss", step.loss}, {"grad_norm", step.grad_norm}, {"learning_rate", step.learning_rate}};
+  LogEntry measured = {{"loss", step.loss}};
+  for (const auto& [name, mean] : step.means) {
+    entry.emplace_back(name, mean);
+    if (name == "rewards/accuracies") measured.emplace_back("accuracy", mean);
+  }
+  append(entry, {{"epoch", progress.epoch}, {"step", progress.step}});
+  history_.push_back(std::move(entry));
+  measured.emplace_back("lr", step.learning_rate);
+  append_line(log_line(progress, measured).dump() + "\n");
 }
 
 void TrainingLog::add_evaluation(const Progress& progress, const EvaluationResult& result) {

@@ -30,15 +30,20 @@ struct RunConstants {
   int64_t train_batch_size = 0, num_train_epochs = 0;
 };
 
+/// Means that a stage keeps beside its loss, in the order of a log line.
+using NamedMeans = std::vector<std::pair<std::string, double>>;
+
 /// What a step's log line says.
 struct LoggedStep {
   double loss = 0.0, grad_norm = 0.0, learning_rate = 0.0;
+  NamedMeans means = {};  // rewards/chosen, ...
 };
 
 struct EvaluationResult {
   double loss = 0.0;
   double seconds = 0.0;
   int64_t num_samples = 0, num_batches = 0;
+  NamedMeans means = {};  // without "eval_"
 };
 
 struct TrainingResult {

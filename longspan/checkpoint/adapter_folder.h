@@ -1,0 +1,30 @@
+// LoRA adapters on disk, in PEFT's own layout.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "longspan/models/lora.h"
+
+namespace longspan {
+
+struct Adapter {
+  LoraShape shape;
+  std::vector<NamedTensor> parameters;  // fp32, on the CPU
+};
+
+/// adapter_config.json and adapter_model.safetensors. Throws UserError: files missing or broken, a
+/// kind of adapter that is not plain LoRA (DoRA, trained biases, modules_to_save, patterns of
+/// ranks), matrices that do not fit the model.
+Adapter load_adapter(const std::string& folder, const ModelConfig& config);
+
+/// Both files; PEFT loads them onto the model in `base_model`, whose tokenizer files are copied.
+void save_adapter(const std::string& folder, const LoraShape& shape,
+                  const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
+                  const std::string& base_model);
+
+/// value_head.safetensors of a reward model, fp32; empty when there is none.
+std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelConfig& config);
+void save_value_head(const std::string& folder, const std::vector<NamedTensor>& parameters);
+
+}  // namespace longspan

@@ -1,0 +1,211 @@
+#include "longspan/train/reference_cache.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/comm/differentiable.h"
+#include "longspan/config/user_error.h"
+#include "longspan/data/loader.h"
+#include "longspan/text/progress_bar.h"
+#include "longspan/train/agreement.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// FNV-1a, eight bytes at a time.
+class Hash {
+ public:
+  void add(uint64_t number) { value_ = (value_ ^ number) * 1099511628211ull; }
+  void add(const std::string& text) {
+    add(text.size());
+    for (const unsigned char c : text) add(static_cast<uint64_t>(c));
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 14695981039346656037ull;
+};
+
+/// A file's name, size and 4 KiB of each MiB: any training changes all of a weight file.
+void add_file(Hash& hash, const fs::path& path) {
+  hash.add(path.filename().string());
+  const auto size = static_cast<int64_t>(fs::file_size(path));
+  hash.add(static_cast<uint64_t>(size));
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> page(4096);
+  for (int64_t at = 0; at < size; at += int64_t{1} << 20) {
+    file.seekg(at);
+    file.read(page.data(), static_cast<std::streamsize>(page.size()));
+    hash.add(std::string(page.data(), static_cast<size_t>(file.gcount())));
+    file.clear();
+  }
+}
+
+void add_folder(Hash& hash, const std::string& folder) {
+  std::set<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json") {
+      files.insert(entry.path());
+    }
+  }
+  for (const fs::path& file : files) add_file(hash, file);
+}
+
+std::string key_of(const ReferenceJob& job) {
+  const Config& config = job.config;
+  Hash hash;
+  hash.add(config.stage);
+  hash.add(config.pure_bf16 ? 2 : config.bf16 ? 1 : 0);
+  // Adapters before the last are merged into the base model.
+  hash.add(config.ref_model.empty() ? config.finetuning_type + config.adapter_name_or_path
+                                    : config.ref_model_adapters);
+  add_folder(hash, config.ref_model.empty() ? config.model_name_or_path : config.ref_model);
+  std::istringstream adapters(config.ref_model_adapters);
+  for (std::string folder; std::getline(adapters, folder, ',');) add_folder(hash, folder);
+  for (const Example* example : job.examples) {
+    for (const Sample& document : example->documents) {
+      hash.add(document.input_ids.size());
+      for (const int32_t id : document.input_ids) hash.add(static_cast<uint32_t>(id));
+      for (const int32_t label : document.labels) hash.add(static_cast<uint32_t>(label));
+    }
+  }
+  return fmt::format("{:016x}", hash.value());
+}
+
+/// One example's line.
+std::string line_of(size_t example, const std::vector<double>& logps) {
+  return Json{{"example", example}, {"logps", logps}}.dump() + "\n";
+}
+
+/// The lines that are whole; a run that was killed may have left half a line at the end.
+std::string whole_lines(const fs::path& path, ReferenceTable& table,
+                        const std::vector<const Example*>& examples) {
+  std::ifstream file(path);
+  std::string kept;
+  for (std::string line; std::getline(file, line);) {
+    const Json entry = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!entry.is_object() || !entry.contains("logps")) continue;
+    const size_t i = entry.value("example", examples.size());
+    if (i >= examples.size()) continue;
+    const auto logps = entry.at("logps").get<std::vector<double>>();
+    if (logps.size() != examples[i]->documents.size()) continue;
+    table[examples[i]] = logps;
+    kept += line + "\n";
+  }
+  return kept;
+}
+
+void append(const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "ab");
+  bool written = file != nullptr;
+  if (file != nullptr) {
+    written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    written = (std::fclose(file) == 0) && written;
+  }
+  if (!written) {
+    throw UserError(fmt::format("{}: cannot be written ({}). {}", path, std::strerror(errno),
+                                remedy_for(errno)));
+  }
+}
+
+}  // namespace
+
+std::optional<ReferenceTable> precompute_reference(const ReferenceJob& job, Reference& reference,
+                                                   Console& console) {
+  const Group& world = job.mesh.world;
+  const bool is_main = world.rank() == 0;
+  // Rank 0 reads the file and tells the others: machines need not share a disk.
+  std::string key, found;
+  std::string path;
+  all_or_none(world, [&] {
+    if (!is_main) return;
+    key = key_of(job);
+    path = fmt::format("{}/reference_logps_{}.jsonl", job.config.output_dir, key);
+    ReferenceTable ignored;
+    found = whole_lines(path, ignored, job.examples);
+    write_file_atomically(path, found);
+  });
+  found = world.gather_text(found)[0];
+  ReferenceTable table;
+  const auto take = [&](const std::string& lines) {
+    std::istringstream stream(lines);
+    for (std::string line; std::getline(stream, line);) {
+      const Json entry = Json::parse(line);
+      table[job.examples[entry.at("example").get<size_t>()]] =
+          entry.at("logps").get<std::vector<double>>();
+    }
+  };
+  take(found);
+  std::vector<size_t> missing;
+  for (size_t i = 0; i < job.examples.size(); ++i) {
+    if (!table.contains(job.examples[i])) missing.push_back(i);
+  }
+  console.say(
+      fmt::format("Reference log-probabilities of {} examples, {} of them kept from before{}",
+                  with_commas(std::ssize(job.examples)), with_commas(std::ssize(table)),
+                  is_main ? fmt::format(" in {}", path) : ""));
+
+  const Loader loader(std::ssize(missing), job.config.per_device_train_batch_size,
+                      job.mesh.data.rank(), job.mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
+  const Documents which = job.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
+  const SumOver over_row = [&](const at::Tensor& x) { return sum_over(x, job.mesh.sequence); };
+  std::optional<ProgressBar> bar;
+  if (is_main && !missing.empty()) bar.emplace(loader.num_batches());
+  const auto start = std::chrono::steady_clock::now();
+  int64_t num_tokens = 0;
+  for (int64_t batch = 0; batch < loader.num_batches(); ++batch) {
+    std::string lines;
+    const std::vector<int64_t> places = loader.rows(/*epoch=*/0, batch);
+    if (!places.empty()) {
+      std::vector<const Example*> examples;
+      for (const int64_t place : places) examples.push_back(job.examples[missing[place]]);
+      const Row row = make_row(examples, which, job.attention, job.device);
+      const at::Tensor logps_D = reference.document_logprobs(row, over_row).cpu().contiguous();
+      const double* logps = logps_D.const_data_ptr<double>();
+      for (const int64_t place : places) {
+        const size_t size = job.examples[missing[place]]->documents.size();
+        if (job.mesh.sequence.rank() == 0) lines += line_of(missing[place], {logps, logps + size});
+        logps += size;
+      }
+      num_tokens += row.whole.tokens_T.numel() * job.mesh.data.size();
+    }
+    const std::string flag = job.interrupts.requested() ? "!" : ".";
+    std::string all;
+    bool interrupted = false;
+    for (const std::string& text : world.gather_text(flag + lines)) {
+      interrupted = interrupted || text[0] == '!';
+      all += text.substr(1);
+    }
+    take(all);
+    all_or_none(world, [&] {
+      if (is_main) append(path, all);
+    });
+    if (interrupted) return std::nullopt;
+    if (bar) {
+      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+      bar->update(batch + 1, std::numeric_limits<double>::quiet_NaN(),
+                  static_cast<double>(num_tokens) / passed.count());
+    }
+  }
+  return table;
+}
+
+}  // namespace longspan

@@ -1,0 +1,34 @@
+// Reference log-probabilities computed once, ahead of training.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/comm/mesh.h"
+#include "longspan/config/config.h"
+#include "longspan/train/console.h"
+#include "longspan/train/interrupt.h"
+#include "longspan/train/reference.h"
+
+namespace longspan {
+
+/// What the reference is asked for: the examples of a run, and how.
+struct ReferenceJob {
+  const Config& config;
+  const Mesh& mesh;
+  const SequenceParallel& attention;
+  at::Device device;
+  std::vector<const Example*> examples;  // of training and evaluation; the same on every rank
+  const InterruptWatch& interrupts;
+};
+
+/// Log-probabilities of all documents of all examples. They are kept in
+/// output_dir/reference_logps_<key>.jsonl, a line an example, as they are computed; what the file
+/// holds already is not computed again. The key is a hash of the reference model's files, of the
+/// precision, and of the examples' tokens and labels. Data-parallel groups share the examples out.
+/// nullopt: interrupted. Collective over the world.
+std::optional<ReferenceTable> precompute_reference(const ReferenceJob& job, Reference& reference,
+                                                   Console& console);
+
+}  // namespace longspan

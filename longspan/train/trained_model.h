@@ -1,0 +1,41 @@
+// What is trained, by finetuning_type and stage, and what it is compared with.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "longspan/config/config.h"
+#include "longspan/models/decoder.h"
+#include "longspan/models/lora.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/train/reference.h"
+
+namespace longspan {
+
+struct TrainedModel {
+  std::vector<NamedTensor> parameters;  // on the device; requires_grad says what is trained
+  std::optional<LoraShape> lora;
+  DecoderOptions options;
+
+  int64_t num_parameters() const;
+  int64_t num_trained() const;
+};
+
+/// Weights of model_name_or_path; adapters (merged, or to be trained on, or new), the value head of
+/// a reward model (found in the folder, or new), and which of them are trained. Throws UserError.
+TrainedModel load_trained_model(const Config& config, const ModelConfig& model, at::Device device);
+
+/// Which parameters finetuning_type: freeze trains, by LLaMA-Factory's rules. Throws UserError:
+/// more layers than there are, modules that the model does not have.
+void freeze_but(const Config& config, const ModelConfig& model,
+                std::vector<NamedTensor>& parameters);
+
+/// ref_model with ref_model_adapters; else the trained model without its adapter; else, where the
+/// adapter was there before training or there is none, a copy of the model as it is at the start.
+/// `policy` and `attention` must outlive it.
+std::unique_ptr<Reference> make_reference(const Config& config, const TrainedModel& trained,
+                                          const ModelConfig& model, Decoder& policy,
+                                          SequenceParallel& attention, at::Device device);
+
+}  // namespace longspan
