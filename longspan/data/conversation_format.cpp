@@ -20,26 +20,64 @@ std::string names_in(const json& object) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
+/// A value as a message shows it: what it is, and how it begins.
+std::string shown(const json& value) {
+  if (value.is_null()) return "null";
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > 40) {
+    size_t end = 40;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // UTF-8
+    text = text.substr(0, end) + "...";
+  }
+  return fmt::format("{} {}",
+                     value.is_object()   ? "an object"
+                     : value.is_string() ? "text"
+                     : value.is_array()  ? "a list"
+                                         : "the " + std::string(value.type_name()),
+                     text);
+}
+
 }  // namespace
 
 Conversation RowReader::read(const json& row, const std::string& place) {
   for (const auto& item : row.items()) seen_.insert(item.key());
   Conversation conversation;
   conversation.source = place;
-  const std::string wanted = entry_.formatting == Formatting::kAlpaca ? *entry_.columns.response
-                                                                      : *entry_.columns.messages;
-  if (!seen_.contains(wanted)) {
+  for (const std::string& wanted : demanded_in_first_row()) {
+    if (seen_.contains(wanted)) continue;
     throw UserError(fmt::format(
         "{}: dataset {}: there is no column {}; the row has: {}. Say in {} what the columns are "
         "called, for example\n  {}",
         place, entry_.name, wanted, names_in(row), entry_.info_file, suggested_entry(entry_, row)));
   }
+  if (entry_.kind == RowKind::kVerdict) conversation.desirable = read_verdict(row, place);
   if (entry_.formatting == Formatting::kAlpaca) {
     read_alpaca(row, conversation);
   } else {
     read_sharegpt(row, conversation);
   }
+  if (entry_.kind == RowKind::kPair) {
+    conversation.messages.push_back(read_side(row, *entry_.columns.chosen, place));
+    conversation.rejected = read_side(row, *entry_.columns.rejected, place);
+  }
   return conversation;
+}
+
+std::vector<std::string> RowReader::demanded_in_first_row() const {
+  const DatasetColumns& columns = entry_.columns;
+  if (entry_.kind == RowKind::kText) return {*columns.prompt};
+  std::vector<std::string> demanded;
+  if (entry_.formatting == Formatting::kShareGpt) {
+    demanded.push_back(*columns.messages);
+  } else if (entry_.kind != RowKind::kPair) {
+    demanded.push_back(*columns.response);
+  }
+  if (entry_.kind == RowKind::kPair) {
+    demanded.push_back(*columns.chosen);
+    demanded.push_back(*columns.rejected);
+  }
+  if (entry_.kind == RowKind::kVerdict) demanded.push_back(*columns.kto_tag);
+  return demanded;
 }
 
 void RowReader::finish() const {
@@ -67,9 +105,9 @@ void RowReader::wrong_columns(const std::string& missing) const {
 
 void RowReader::no_answer(const std::string& column, const std::string& place) const {
   throw UserError(fmt::format(
-      "{}: the row has no answer ({} is empty). Nothing can be trained on it: fill it in or remove "
+      "{}: the row has no {} ({} is empty). Nothing can be trained on it: fill it in or remove "
       "the row.",
-      place, column));
+      place, entry_.kind == RowKind::kPair ? "question" : "answer", column));
 }
 
 std::optional<std::string> RowReader::text(const json& row,
@@ -84,40 +122,113 @@ std::optional<std::string> RowReader::text(const json& row,
   return value->get<std::string>();
 }
 
-void RowReader::read_alpaca(const json& row, Conversation& conversation) {
+bool RowReader::read_verdict(const json& row, const std::string& place) const {
+  const std::string& column = *entry_.columns.kto_tag;
+  const auto verdict = row.find(column);
+  if (verdict != row.end() && verdict->is_boolean()) return verdict->get<bool>();
+  throw UserError(fmt::format(
+      "{}: {} is {}; wanted is true (the answer is good) or false (it is bad), without quotes",
+      place, column, verdict == row.end() ? "missing" : shown(*verdict)));
+}
+
+Message RowReader::read_side(const json& row, const std::string& column,
+                             const std::string& place) const {
+  const bool is_alpaca = entry_.formatting == Formatting::kAlpaca;
+  const auto side = row.find(column);
+  const bool fits = side != row.end() && (is_alpaca ? side->is_string() : side->is_object());
+  if (!fits) {
+    const std::string wanted =
+        is_alpaca ? "text (a message belongs to \"formatting\": \"sharegpt\")"
+                  : fmt::format(
+                        "one message, {{\"{}\": ..., \"{}\": ...}} (text belongs to "
+                        "\"formatting\": \"alpaca\")",
+                        *entry_.tags.role, *entry_.tags.content);
+    throw UserError(fmt::format("{}: {} is {}; wanted is {}", place, column,
+                                side == row.end() ? "missing" : shown(*side), wanted));
+  }
+  if (is_alpaca) return {"assistant", side->get<std::string>()};
+  Message message = read_message(*side, row, fmt::format("{}: {}", place, column));
+  if (message.role != "assistant" && message.role != "function") {
+    throw UserError(
+        fmt::format("{}: {} is {}'s; wanted is an answer", place, column, message.role));
+  }
+  return message;
+}
+
+void RowReader::read_history(const json& row, Conversation& conversation) const {
+  const DatasetColumns& columns = entry_.columns;
+  const auto history = columns.history ? row.find(*columns.history) : row.end();
+  if (history == row.end() || history->is_null()) return;
+  const bool pairs =
+      history->is_array() && std::ranges::all_of(*history, [](const json& pair) {
+        return pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string();
+      });
+  if (!pairs) {
+    throw UserError(fmt::format("{}: {} must be a list of [question, answer] pairs of text",
+                                conversation.source, *columns.history));
+  }
+  for (const json& pair : *history) {
+    conversation.messages.push_back({"user", pair[0].get<std::string>()});
+    conversation.messages.push_back({"assistant", pair[1].get<std::string>()});
+  }
+}
+
+void RowReader::read_alpaca(const json& row, Conversation& conversation) const {
   const std::string& place = conversation.source;
   const DatasetColumns& columns = entry_.columns;
   const std::string system = text(row, columns.system, place).value_or("");
   if (!system.empty()) conversation.messages.push_back({"system", system});
-
-  const auto history = columns.history ? row.find(*columns.history) : row.end();
-  if (history != row.end() && !history->is_null()) {
-    const bool pairs =
-        history->is_array() && std::ranges::all_of(*history, [](const json& pair) {
-          return pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string();
-        });
-    if (!pairs) {
-      throw UserError(fmt::format("{}: {} must be a list of [question, answer] pairs of text",
-                                  place, *columns.history));
-    }
-    for (const json& pair : *history) {
-      conversation.messages.push_back({"user", pair[0].get<std::string>()});
-      conversation.messages.push_back({"assistant", pair[1].get<std::string>()});
-    }
-  }
-
+  read_history(row, conversation);
   std::string prompt = text(row, columns.prompt, place).value_or("");
   const std::string query = text(row, columns.query, place).value_or("");
   if (!prompt.empty() && !query.empty()) prompt += '\n';
+  conversation.messages.push_back({"user", prompt + query});
+  if (entry_.kind != RowKind::kAnswer && entry_.kind != RowKind::kVerdict) return;
   const std::string answer = text(row, columns.response, place).value_or("");
   if (answer.empty()) no_answer(*columns.response, place);
-  conversation.messages.push_back({"user", prompt + query});
   conversation.messages.push_back({"assistant", answer});
 }
 
-void RowReader::read_sharegpt(const json& row, Conversation& conversation) {
-  const std::string& place = conversation.source;
+Message RowReader::read_message(const json& message, const json& row,
+                                const std::string& where) const {
   const MessageTags& tags = entry_.tags;
+  if (!message.is_object()) {
+    throw UserError(fmt::format("{} is not an object but {}", where, message.type_name()));
+  }
+  if (!message.contains(*tags.role) || !message.contains(*tags.content)) {
+    throw UserError(fmt::format(
+        "{} has no {}; it has: {}. Say in {} what the parts of a message are called, for example\n"
+        "  {}",
+        where, message.contains(*tags.role) ? *tags.content : *tags.role, names_in(message),
+        entry_.info_file, suggested_entry(entry_, row)));
+  }
+  const std::vector<std::pair<std::optional<std::string>, const char*>> roles = {
+      {tags.user, "user"},
+      {tags.assistant, "assistant"},
+      {tags.observation, "observation"},
+      {tags.function, "function"},
+      {tags.system, "system"}};
+  const std::string tag = text(message, tags.role, where).value_or("");
+  const auto role =
+      std::ranges::find_if(roles, [&](const auto& known) { return known.first == tag; });
+  if (role == roles.end()) {
+    std::vector<std::string> known;
+    for (const auto& item : roles) {
+      if (item.first) known.push_back(*item.first);
+    }
+    throw UserError(fmt::format(
+        "{}: its {} is \"{}\"; dataset {} knows {}. Say in {} what the roles are called, for "
+        "example\n  {}",
+        where, *tags.role, tag, entry_.name, fmt::join(known, ", "), entry_.info_file,
+        suggested_entry(entry_, row)));
+  }
+  const auto content = text(message, tags.content, where);
+  if (!content) throw UserError(fmt::format("{}: {} is null, not text", where, *tags.content));
+  return {role->second, *content};
+}
+
+void RowReader::read_sharegpt(const json& row, Conversation& conversation) const {
+  const std::string& place = conversation.source;
   const std::string& column = *entry_.columns.messages;
   const auto given = row.find(column);
   if (given == row.end() || given->is_null() || (given->is_array() && given->empty())) {
@@ -127,48 +238,26 @@ void RowReader::read_sharegpt(const json& row, Conversation& conversation) {
     throw UserError(
         fmt::format("{}: {} is not a list of messages but {}", place, column, given->type_name()));
   }
-
-  const std::vector<std::pair<std::optional<std::string>, const char*>> roles = {
-      {tags.user, "user"},
-      {tags.assistant, "assistant"},
-      {tags.observation, "observation"},
-      {tags.function, "function"},
-      {tags.system, "system"}};
-  for (size_t i = 0; i < given->size(); ++i) {
-    const json& message = (*given)[i];
-    const std::string where = fmt::format("{}: message {} of {}", place, i + 1, column);
-    if (!message.is_object()) {
-      throw UserError(fmt::format("{} is not an object but {}", where, message.type_name()));
-    }
-    if (!message.contains(*tags.role) || !message.contains(*tags.content)) {
-      throw UserError(fmt::format(
-          "{} has no {}; it has: {}. Say in {} what the parts of a message are called, for example"
-          "\n  {}",
-          where, message.contains(*tags.role) ? *tags.content : *tags.role, names_in(message),
-          entry_.info_file, suggested_entry(entry_, row)));
-    }
-    const std::string tag = text(message, tags.role, where).value_or("");
-    const auto role =
-        std::ranges::find_if(roles, [&](const auto& known) { return known.first == tag; });
-    if (role == roles.end()) {
-      std::vector<std::string> known;
-      for (const auto& item : roles) {
-        if (item.first) known.push_back(*item.first);
-      }
-      throw UserError(fmt::format(
-          "{}: its {} is \"{}\"; dataset {} knows {}. Say in {} what the roles are called, for "
-          "example\n  {}",
-          where, *tags.role, tag, entry_.name, fmt::join(known, ", "), entry_.info_file,
-          suggested_entry(entry_, row)));
-    }
-    const auto content = text(message, tags.content, where);
-    if (!content) throw UserError(fmt::format("{}: {} is null, not text", where, *tags.content));
-    conversation.messages.push_back({role->second, *content});
-  }
-
   std::vector<Message>& messages = conversation.messages;
+  for (size_t i = 0; i < given->size(); ++i) {
+    const std::string where = fmt::format("{}: message {} of {}", place, i + 1, column);
+    messages.push_back(read_message((*given)[i], row, where));
+  }
+  require_turns(conversation);
+  if (messages.front().role != "system") {
+    const std::string system = text(row, entry_.columns.system, place).value_or("");
+    if (!system.empty()) messages.insert(messages.begin(), {"system", system});
+  } else if (messages.front().content.empty()) {
+    messages.erase(messages.begin());
+  }
+}
+
+void RowReader::require_turns(const Conversation& conversation) const {
+  const std::vector<Message>& messages = conversation.messages;
+  const std::string& place = conversation.source;
+  const std::string& column = *entry_.columns.messages;
   const bool begins_with_system = messages.front().role == "system";
-  // After a system message, questions and answers take turns; the last is an answer.
+  // After a system message, questions and answers take turns.
   for (size_t i = begins_with_system; i < messages.size(); ++i) {
     const bool asks = (i - begins_with_system) % 2 == 0;
     const std::string& role = messages[i].role;
@@ -181,15 +270,15 @@ void RowReader::read_sharegpt(const json& row, Conversation& conversation) {
           place, i + 1, column, role, asks ? "a question is due" : "an answer is due"));
     }
   }
-  if ((messages.size() - begins_with_system) % 2 != 0 || messages.back().content.empty() ||
-      messages.back().role == "system") {
-    no_answer(fmt::format("the last message of {}", column), place);
+  const bool ends_with_answer = (messages.size() - begins_with_system) % 2 == 0;
+  if (entry_.kind == RowKind::kPair) {
+    if (!ends_with_answer) return;
+    throw UserError(fmt::format(
+        "{}: the last message of {} must be the question that {} and {} answer; it is {}'s", place,
+        column, *entry_.columns.chosen, *entry_.columns.rejected, messages.back().role));
   }
-  if (!begins_with_system) {
-    const std::string system = text(row, entry_.columns.system, place).value_or("");
-    if (!system.empty()) messages.insert(messages.begin(), {"system", system});
-  } else if (messages.front().content.empty()) {
-    messages.erase(messages.begin());
+  if (!ends_with_answer || messages.back().content.empty() || messages.back().role == "system") {
+    no_answer(fmt::format("the last message of {}", column), place);
   }
 }
 

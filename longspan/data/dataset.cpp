@@ -77,7 +77,8 @@ void set_aside(const Config& config, RunRows& rows) {
 std::vector<Conversation> read_conversations(const Config& config,
                                              const std::string& dataset_names) {
   std::vector<Conversation> all;
-  for (const DatasetEntry& entry : read_dataset_info(config.dataset_dir, dataset_names)) {
+  for (const DatasetEntry& entry :
+       read_dataset_info(config.dataset_dir, dataset_names, config.stage)) {
     std::vector<Conversation> rows = read_dataset(entry, config);
     std::ranges::move(rows, std::back_inserter(all));
   }
@@ -93,8 +94,10 @@ RunRows read_run_rows(const Config& config) {
 }
 
 void check_dataset_files(const Config& config) {
-  read_dataset_info(config.dataset_dir, config.dataset);
-  if (!config.eval_dataset.empty()) read_dataset_info(config.dataset_dir, config.eval_dataset);
+  read_dataset_info(config.dataset_dir, config.dataset, config.stage);
+  if (!config.eval_dataset.empty()) {
+    read_dataset_info(config.dataset_dir, config.eval_dataset, config.stage);
+  }
 }
 
 }  // namespace longspan

@@ -53,7 +53,6 @@ class SftEncoder {
  public:
   SftEncoder(const Config& config, const Tokenizer& tokenizer);
   ~SftEncoder();
-  Sample encode(const Conversation& conversation) const;
   /// In parallel over preprocessing_num_workers threads (all cores by default); throws UserError
   /// when every label of a row is masked.
   std::vector<Sample> encode_all(const std::vector<Conversation>& conversations) const;

@@ -35,17 +35,20 @@ std::vector<std::string> split_names(const std::string& list) {
 /// Reads one entry; `fail` throws with the entry's place before the message.
 class EntryReader {
  public:
-  EntryReader(DatasetEntry& entry, const json& values) : entry_(entry), values_(values) {}
+  EntryReader(DatasetEntry& entry, const json& values, const std::string& stage)
+      : entry_(entry), values_(values), stage_(stage) {}
 
   void read(const std::string& dataset_dir) {
     if (!values_.is_object()) fail("wanted is an object with a file_name");
     refuse_unbuilt();
+    entry_.kind = row_kind(stage_);
     read_formatting();
     if (values_.contains("columns")) {
       entry_.columns_given = true;
       read_columns();
     }
     if (values_.contains("tags")) read_tags();
+    require_columns_of_stage();
     if (const auto number = values_.find("num_samples");
         number != values_.end() && !number->is_null()) {
       if (!number->is_number_integer() || number->get<int64_t>() < 1) {
@@ -75,9 +78,6 @@ class EntryReader {
       fail(fmt::format("unknown key {}; the nearest known key is {}", key,
                        nearest_name(key, known)));
     }
-    if (values_.value("ranking", json(false)) != false) {
-      fail("ranking is known but not supported: stage sft wants one answer a row");
-    }
     if (values_.value("split", json("train")) != "train") {
       fail("split: only train is supported; files have no other splits");
     }
@@ -96,6 +96,77 @@ class EntryReader {
           fmt::format("formatting: {} was given; wanted is alpaca or sharegpt", formatting.dump()));
     }
     entry_.formatting = formatting == "sharegpt" ? Formatting::kShareGpt : Formatting::kAlpaca;
+  }
+
+  /// ranking and the columns must be those that the stage reads.
+  void require_columns_of_stage() const {
+    const DatasetColumns& columns = entry_.columns;
+    const bool is_pair = entry_.kind == RowKind::kPair, is_text = entry_.kind == RowKind::kText,
+               is_verdict = entry_.kind == RowKind::kVerdict,
+               is_alpaca = entry_.formatting == Formatting::kAlpaca;
+    const json ranking = values_.value("ranking", json(false));
+    if (!ranking.is_boolean() && !ranking.is_null()) fail("ranking: wanted is true or false");
+    const bool ranks = ranking == true;
+    const std::string pair_columns =
+        is_alpaca ? R"("columns": {"prompt": ..., "chosen": "chosen", "rejected": "rejected"})"
+                  : R"("columns": {"messages": ..., "chosen": "chosen", "rejected": "rejected"})";
+    if (is_pair && !ranks) {
+      fail(
+          fmt::format("stage {} compares two answers a row: the entry must say \"ranking\": true, "
+                      "{}",
+                      stage_, pair_columns));
+    }
+    if (ranks && !is_pair) {
+      fail(fmt::format(
+          "ranking: true is for pairs of answers (stages dpo and rm), the stage is {}. {}", stage_,
+          is_alpaca
+              ? "To train on the better answers alone, make an entry of the same file without "
+                "ranking, with \"columns\": {\"prompt\": ..., \"response\": \"chosen\"}"
+              : "Name another dataset, or set stage: dpo"));
+    }
+    if (is_pair && (!columns.chosen || !columns.rejected)) {
+      fail(fmt::format("columns lists no {}: which columns hold the two answers? {}",
+                       columns.chosen ? "rejected" : "chosen", pair_columns));
+    }
+    if (!is_pair && (columns.chosen || columns.rejected)) {
+      fail(
+          fmt::format("columns lists {}, but stage {} has one answer a row: remove it (stages dpo "
+                      "and rm want \"ranking\": true beside it)",
+                      columns.chosen ? "chosen" : "rejected", stage_));
+    }
+    if (is_verdict && !columns.kto_tag) {
+      fail(
+          "columns lists no kto_tag: stage kto wants to know which column says whether an answer "
+          "is "
+          "good (true) or bad (false)");
+    }
+    if (!is_verdict && columns.kto_tag) {
+      fail(
+          fmt::format("columns lists kto_tag, which is for stage kto; the stage is {}, which would "
+                      "train on good "
+                      "and bad answers alike. Name another dataset, or remove kto_tag",
+                      stage_));
+    }
+    if (is_text && !is_alpaca) {
+      fail(
+          "stage pt reads one text a row: formatting alpaca (or none), with \"columns\": "
+          "{\"prompt\": \"<the column with the text>\"}");
+    }
+    if (is_text && !columns.prompt) {
+      fail("columns lists no prompt: which column holds the texts that stage pt trains on?");
+    }
+    if (is_text && entry_.columns_given &&
+        (columns.response || columns.history || columns.system || columns.messages)) {
+      fail(
+          "stage pt trains on the text of prompt (and query) alone; list no other columns than "
+          "these");
+    }
+    if (is_alpaca && !is_text && !is_pair && !columns.response) {
+      fail("columns lists no response: which column holds the answers?");
+    }
+    if (!is_alpaca && !columns.messages) {
+      fail("columns lists no messages: which column holds the conversations?");
+    }
   }
 
   using Names = std::map<std::string, std::optional<std::string>*>;
@@ -131,14 +202,11 @@ class EntryReader {
                 {"response", &columns.response},
                 {"history", &columns.history},
                 {"system", &columns.system},
-                {"messages", &columns.messages}},
-               {"tools", "images", "videos", "audios", "chosen", "rejected", "kto_tag"});
-    if (entry_.formatting == Formatting::kAlpaca && !columns.response) {
-      fail("columns lists no response: which column holds the answers?");
-    }
-    if (entry_.formatting == Formatting::kShareGpt && !columns.messages) {
-      fail("columns lists no messages: which column holds the conversations?");
-    }
+                {"messages", &columns.messages},
+                {"chosen", &columns.chosen},
+                {"rejected", &columns.rejected},
+                {"kto_tag", &columns.kto_tag}},
+               {"tools", "images", "videos", "audios"});
   }
 
   void read_tags() {
@@ -179,10 +247,10 @@ class EntryReader {
     }
     for (const std::string& file : entry_.files) {
       const std::string ending = fs::path(file).extension().string();
-      if (ending == ".json" || ending == ".jsonl") continue;
-      static const std::vector<std::string> unbuilt = {".csv", ".parquet", ".arrow", ".txt"};
+      if (ending == ".json" || ending == ".jsonl" || ending == ".txt") continue;
+      static const std::vector<std::string> unbuilt = {".csv", ".parquet", ".arrow"};
       const bool is_known = std::ranges::find(unbuilt, ending) != unbuilt.end();
-      fail(fmt::format("{}: {} files are {}; json and jsonl are read", file,
+      fail(fmt::format("{}: {} files are {}; json, jsonl and txt are read", file,
                        ending.empty() ? "such" : ending.substr(1),
                        is_known ? "known but not supported" : "not known"));
     }
@@ -190,12 +258,19 @@ class EntryReader {
 
   DatasetEntry& entry_;
   const json& values_;
+  const std::string& stage_;
 };
 
 }  // namespace
 
+RowKind row_kind(const std::string& stage) {
+  if (stage == "pt") return RowKind::kText;
+  if (stage == "dpo" || stage == "rm") return RowKind::kPair;
+  return stage == "kto" ? RowKind::kVerdict : RowKind::kAnswer;
+}
+
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
-                                            const std::string& names) {
+                                            const std::string& names, const std::string& stage) {
   const std::string info_file = (fs::path(dataset_dir) / "dataset_info.json").string();
   std::error_code error;
   if (!fs::exists(info_file, error)) {
@@ -219,7 +294,7 @@ std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
     DatasetEntry& entry = entries.emplace_back();
     entry.name = name;
     entry.info_file = info_file;
-    EntryReader(entry, info.at(name)).read(dataset_dir);
+    EntryReader(entry, info.at(name), stage).read(dataset_dir);
   }
   return entries;
 }

@@ -15,7 +15,18 @@ struct DatasetColumns {
   std::optional<std::string> prompt = "instruction", query = "input", response = "output";
   std::optional<std::string> history, system;
   std::optional<std::string> messages = "conversations";
+  std::optional<std::string> chosen, rejected, kto_tag;
 };
+
+/// What a stage wants in a row.
+enum class RowKind {
+  kText,     // pt: a text (columns prompt, query)
+  kAnswer,   // sft: a conversation that ends with an answer
+  kPair,     // dpo, rm: a conversation that ends with a question; a chosen and a rejected answer
+  kVerdict,  // kto: a conversation that ends with an answer; whether that is good
+};
+
+RowKind row_kind(const std::string& stage);
 
 /// Names inside a message of a sharegpt row.
 struct MessageTags {
@@ -32,7 +43,8 @@ struct DatasetEntry {
   std::string name;
   std::string info_file;           // the dataset_info.json that it was read from
   std::string file_name;           // as written there
-  std::vector<std::string> files;  // json or jsonl; a folder's files in the order of their names
+  std::vector<std::string> files;  // json, jsonl, txt; a folder's files in the order of their names
+  RowKind kind = RowKind::kAnswer;
   Formatting formatting = Formatting::kAlpaca;
   DatasetColumns columns;
   MessageTags tags;
@@ -40,10 +52,11 @@ struct DatasetEntry {
   std::optional<int64_t> num_samples;
 };
 
-/// The entries that a comma list names. A `columns` or `tags` block that is given resets what it
-/// does not list. Throws UserError: no dataset_info.json, broken JSON (line), no such entry (names
-/// the nearest), what is known but not built (ranking, hub datasets, images, csv, ...), no file.
+/// The entries that a comma list names, for a stage. A `columns` or `tags` block that is given
+/// resets what it does not list. Throws UserError: no dataset_info.json, broken JSON (line), no
+/// such entry (names the nearest), an entry for another stage, what is known but not built (hub
+/// datasets, images, csv, ...), no file.
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
-                                            const std::string& names);
+                                            const std::string& names, const std::string& stage);
 
 }  // namespace longspan

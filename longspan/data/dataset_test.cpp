@@ -197,7 +197,7 @@ TEST_CASE("dataset_info.json: what is wrong is said") {
     folder.info("{\"file_name\": \"d.json\", " + extra + "}");
     return folder.complaint();
   };
-  CHECK_SAYS(entry(R"("ranking": true)"), "ranking is known but not supported");
+  CHECK_SAYS(entry(R"("ranking": true)"), "ranking: true is for pairs of answers");
   CHECK_SAYS(entry(R"("hf_hub_url": "a/b")"), "hf_hub_url is known but not supported");
   CHECK_SAYS(entry(R"("formatting": "openai")"), "use sharegpt with tags");
   CHECK_SAYS(entry(R"("split": "test")"), "only train");

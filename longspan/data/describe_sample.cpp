@@ -38,4 +38,22 @@ std::string describe_sample(const Sample& sample, const Tokenizer& tokenizer) {
       decoded(sample.input_ids, tokenizer), decoded(trained, tokenizer));
 }
 
+std::string describe_example(const Example& example, const std::string& stage,
+                             const Tokenizer& tokenizer) {
+  const size_t size = example.documents.size();
+  if (size == 1) return describe_sample(example.documents.front(), tokenizer);
+  std::string text;
+  for (size_t i = 0; i < size; ++i) {
+    const std::string name =
+        stage == "kto"   ? i == 0 ? fmt::format("answer ({})", example.desirable ? "good" : "bad")
+                                  : "another row's answer, for KL"
+        : stage == "sft" ? fmt::format("document {} of {}", i + 1, size)
+        : i == 0         ? "chosen"
+                         : "rejected";
+    text += fmt::format("{}=== {} ===\n{}", i == 0 ? "" : "\n", name,
+                        describe_sample(example.documents[i], tokenizer));
+  }
+  return text;
+}
+
 }  // namespace longspan

@@ -16,15 +16,16 @@ namespace longspan {
 /// What packing did: pt's blocks, or sft's rows of at most cutoff_len tokens.
 struct PackingReport {
   int64_t rows_before = 0, rows_after = 0;
-  int64_t row_length = 0;   // cutoff_len
-  int64_t num_tokens = 0;   // in the rows that are trained on
+  int64_t row_length = 0;     // cutoff_len
+  int64_t tokens_before = 0;  // of the rows one by one, each cut to cutoff_len
+  int64_t tokens_after = 0;
   int64_t num_dropped = 0;  // pt: tokens that did not fill a last block and are left out
 
-  /// Share of rows of cutoff_len tokens each that would hold no token: what those compute in vain
-  /// who pad. In [0, 1).
-  double empty_before() const;  // one row of the dataset in each
-  double empty_after() const;   // packed
-  /// One line for people: rows, tokens and both shares.
+  /// Share of rows of cutoff_len tokens each that holds no token: what is computed in vain where
+  /// rows are padded (here they are not). In [0, 1).
+  double empty_before() const;
+  double empty_after() const;
+  /// One line for people: rows and both shares.
   std::string text() const;
 };
 

@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kContent = "{{content}}";
 
 // How function calls are written.
-enum class CallStyle { kActions, kQwen, kLlama3 };
+enum class CallStyle { kActions, kQwen, kLlama3, kMistral };
 
 /// A message's frame: text (with {{content}} in it), or "eos"/"bos" for those tokens. Every piece
 /// of text is tokenized for itself.
@@ -32,6 +32,10 @@ struct Format {
   std::string_view default_system;
   CallStyle calls;
   std::vector<std::string_view> tokens;  // that the tokenizer must know as one token each
+  std::string_view end_of_text = {};     // stage pt; empty: the tokenizer's eos_token
+  Frame function = {};                   // empty: that of the assistant
+  bool system_in_question = false;       // the system message is part of the first question's text
+  bool thinks = false;                   // each trained answer begins with its thoughts
 };
 
 Frame text(std::string_view frame) { return {{Piece::kText, frame}}; }
@@ -41,17 +45,41 @@ const std::vector<Format>& formats() {
   static const Frame chatml_user =
       text("<|im_start|>user\n{{content}}<|im_end|>\n<|im_start|>assistant\n");
   static const Frame chatml_assistant = text("{{content}}<|im_end|>\n");
+  static const Frame qwen_observation = text(
+      "<|im_start|>user\n<tool_response>\n{{content}}\n</tool_response><|im_end|>\n"
+      "<|im_start|>assistant\n");
   static const std::vector<Format> all = {
       {.name = "qwen",
        .prefix = {},
        .system = chatml_system,
        .user = chatml_user,
        .assistant = chatml_assistant,
-       .observation = text("<|im_start|>user\n<tool_response>\n{{content}}\n</tool_response>"
-                           "<|im_end|>\n<|im_start|>assistant\n"),
+       .observation = qwen_observation,
        .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
        .calls = CallStyle::kQwen,
-       .tokens = {"<|im_start|>", "<|im_end|>"}},
+       .tokens = {"<|im_start|>", "<|im_end|>"},
+       .end_of_text = "<|im_end|>"},
+      {.name = "qwen3",
+       .prefix = {},
+       .system = chatml_system,
+       .user = chatml_user,
+       .assistant = chatml_assistant,
+       .observation = qwen_observation,
+       .default_system = "",
+       .calls = CallStyle::kQwen,
+       .tokens = {"<|im_start|>", "<|im_end|>"},
+       .end_of_text = "<|im_end|>",
+       .thinks = true},
+      {.name = "qwen3_nothink",
+       .prefix = {},
+       .system = chatml_system,
+       .user = chatml_user,
+       .assistant = chatml_assistant,
+       .observation = qwen_observation,
+       .default_system = "",
+       .calls = CallStyle::kQwen,
+       .tokens = {"<|im_start|>", "<|im_end|>"},
+       .end_of_text = "<|im_end|>"},
       {.name = "llama3",
        .prefix = {{Piece::kBos}},
        .system = text("<|start_header_id|>system<|end_header_id|>\n\n{{content}}<|eot_id|>"),
@@ -62,7 +90,19 @@ const std::vector<Format>& formats() {
                            "<|start_header_id|>assistant<|end_header_id|>\n\n"),
        .default_system = "",
        .calls = CallStyle::kLlama3,
-       .tokens = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}},
+       .tokens = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+       .end_of_text = "<|end_of_text|>"},
+      {.name = "mistral",
+       .prefix = {{Piece::kBos}},
+       .system = text("{{content}}\n\n"),
+       .user = text("[INST] {{content}}[/INST]"),
+       .assistant = {{Piece::kText, " {{content}}"}, {Piece::kEos}},
+       .observation = text("[TOOL_RESULTS] {\"content\": {{content}}}[/TOOL_RESULTS]"),
+       .default_system = "",
+       .calls = CallStyle::kMistral,
+       .tokens = {},
+       .function = {{Piece::kText, "[TOOL_CALLS] {{content}}"}, {Piece::kEos}},
+       .system_in_question = true},
       {.name = "chatml",
        .prefix = {},
        .system = chatml_system,
@@ -71,7 +111,8 @@ const std::vector<Format>& formats() {
        .observation = text("<|im_start|>tool\n{{content}}<|im_end|>\n<|im_start|>assistant\n"),
        .default_system = "",
        .calls = CallStyle::kActions,
-       .tokens = {"<|im_start|>", "<|im_end|>"}},
+       .tokens = {"<|im_start|>", "<|im_end|>"},
+       .end_of_text = "<|im_end|>"},
       {.name = "default",
        .prefix = {},
        .system = {{Piece::kText, "System: {{content}}"}, {Piece::kEos}, {Piece::kText, "\n"}},
@@ -82,6 +123,15 @@ const std::vector<Format>& formats() {
        .observation = {{Piece::kText, "Human: {{content}}"},
                        {Piece::kEos},
                        {Piece::kText, "\nAssistant:"}},
+       .default_system = "",
+       .calls = CallStyle::kActions,
+       .tokens = {}},
+      {.name = "empty",
+       .prefix = {},
+       .system = text("{{content}}"),
+       .user = text("{{content}}"),
+       .assistant = text("{{content}}"),
+       .observation = text("{{content}}"),
        .default_system = "",
        .calls = CallStyle::kActions,
        .tokens = {}},
@@ -105,19 +155,45 @@ std::string written_calls(CallStyle style, const std::vector<FunctionCall>& call
       case CallStyle::kLlama3:
         lines.push_back(fmt::format("{{\"name\": {}, \"parameters\": {}}}", name, call.arguments));
         break;
+      case CallStyle::kMistral:
+        lines.push_back(fmt::format("{{\"name\": {}, \"arguments\": {}}}", name, call.arguments));
+        break;
     }
   }
+  if (style == CallStyle::kMistral) return fmt::format("[{}]", fmt::join(lines, ", "));
   if (style != CallStyle::kLlama3) return fmt::format("{}", fmt::join(lines, "\n"));
   return lines.size() == 1 ? lines[0] : fmt::format("[{}]", fmt::join(lines, ", "));
+}
+
+const Format& format_of(const std::string& name) {
+  const auto format = std::ranges::find(formats(), name, &Format::name);
+  if (format != formats().end()) return *format;
+  throw UserError(fmt::format("there is no template {}; there are: {}", name,
+                              fmt::join(named_templates(), ", ")));
+}
+
+constexpr std::string_view kThoughts = "<think>", kThoughtsEnd = "</think>";
+constexpr std::string_view kNoThoughts = "<think>\n\n</think>\n\n";
+
+/// An answer without the thoughts before it.
+std::string without_thoughts(std::string text) {
+  constexpr std::string_view kOpen = "<think>\n", kClose = "\n</think>\n\n";
+  for (size_t begin = 0; (begin = text.find(kOpen, begin)) != std::string::npos;) {
+    const size_t end = text.find(kClose, begin + kOpen.size());
+    if (end == std::string::npos) break;
+    text.erase(begin, end + kClose.size() - begin);
+  }
+  return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
 }
 
 class NamedTemplate : public TurnEncoder {
  public:
   NamedTemplate(const Format& format, const Tokenizer& tokenizer,
-                const std::optional<std::string>& default_system)
+                const std::optional<std::string>& default_system, const Thinking& thinking)
       : format_(format),
         tokenizer_(tokenizer),
-        default_system_(default_system.value_or(std::string(format.default_system))) {
+        default_system_(default_system.value_or(std::string(format.default_system))),
+        thinking_(thinking) {
     for (std::string_view token : format.tokens) {
       if (!tokenizer.id_of(token)) {
         throw UserError(fmt::format(
@@ -148,19 +224,20 @@ class NamedTemplate : public TurnEncoder {
     std::vector<Turn> turns;
     for (; message != end; message += 2) {
       Turn turn;
+      std::string question = message->content;
       if (turns.empty()) {
         append(format_.prefix, "", turn.source);
-        if (!system.empty()) append(format_.system, system, turn.source);
+        if (!system.empty() && format_.system_in_question) {
+          if (message->role == "user") {
+            question = with_content(format_.system[0].text, system) + question;
+          }
+        } else if (!system.empty()) {
+          append(format_.system, system, turn.source);
+        }
       }
-      append(message->role == "observation" ? format_.observation : format_.user, message->content,
+      append(message->role == "observation" ? format_.observation : format_.user, question,
              turn.source);
-      const Message& answer = message[1];
-      append(format_.assistant,
-             answer.role == "function"
-                 ? written_calls(format_.calls,
-                                 parse_function_calls(answer.content, conversation.source))
-                 : answer.content,
-             turn.target);
+      append_answer(message[1], message + 2 == end, conversation.source, turn);
       turn.target_labels = turn.target;
       turns.push_back(std::move(turn));
     }
@@ -168,6 +245,33 @@ class NamedTemplate : public TurnEncoder {
   }
 
  private:
+  static std::string with_content(std::string_view frame, const std::string& content) {
+    std::string text(frame);
+    if (const size_t at = text.find(kContent); at != std::string::npos) {
+      text.replace(at, kContent.size(), content);
+    }
+    return text;
+  }
+
+  void append_answer(const Message& answer, bool is_last, const std::string& place,
+                     Turn& turn) const {
+    std::string content = answer.content;
+    if (format_.thinks) {
+      const bool is_trained = is_last || !thinking_.last_answer_only;
+      if (!thinking_.enabled || !is_trained) content = without_thoughts(content);
+      const bool has_thoughts = content.find(kThoughts) != std::string::npos ||
+                                content.find(kThoughtsEnd) != std::string::npos;
+      // An empty thought is given with the question where answers are not to think.
+      if (is_trained && !has_thoughts) {
+        append(text(kNoThoughts), "", thinking_.enabled ? turn.target : turn.source);
+      }
+    }
+    const bool calls = answer.role == "function";
+    if (calls) content = written_calls(format_.calls, parse_function_calls(content, place));
+    append(calls && !format_.function.empty() ? format_.function : format_.assistant, content,
+           turn.target);
+  }
+
   void append(const Frame& frame, const std::string& content, std::vector<int32_t>& ids) const {
     for (const Piece& piece : frame) {
       if (piece.kind != Piece::kText) {
@@ -175,11 +279,7 @@ class NamedTemplate : public TurnEncoder {
         if (token) ids.push_back(*token);
         continue;
       }
-      std::string text(piece.text);
-      if (const size_t at = text.find(kContent); at != std::string::npos) {
-        text.replace(at, kContent.size(), content);
-      }
-      const std::vector<int32_t> encoded = tokenizer_.encode(text);
+      const std::vector<int32_t> encoded = tokenizer_.encode(with_content(piece.text, content));
       ids.insert(ids.end(), encoded.begin(), encoded.end());
     }
   }
@@ -187,6 +287,7 @@ class NamedTemplate : public TurnEncoder {
   const Format& format_;
   Tokenizer tokenizer_;
   std::string default_system_;
+  Thinking thinking_;
   std::optional<int32_t> bos_, eos_;
 };
 
@@ -200,13 +301,31 @@ std::vector<std::string> named_templates() {
 
 std::unique_ptr<TurnEncoder> make_named_template(const std::string& name,
                                                  const Tokenizer& tokenizer,
-                                                 const std::optional<std::string>& default_system) {
-  const auto format = std::ranges::find(formats(), name, &Format::name);
-  if (format == formats().end()) {
-    throw UserError(fmt::format("there is no template {}; there are: {}", name,
-                                fmt::join(named_templates(), ", ")));
+                                                 const std::optional<std::string>& default_system,
+                                                 const Thinking& thinking) {
+  return std::make_unique<NamedTemplate>(format_of(name), tokenizer, default_system, thinking);
+}
+
+std::unique_ptr<TurnEncoder> make_turn_encoder(const Config& config, const Tokenizer& tokenizer) {
+  if (config.chat_template.empty()) {
+    return make_model_template(tokenizer, config.default_system, config.enable_thinking);
   }
-  return std::make_unique<NamedTemplate>(*format, tokenizer, default_system);
+  const bool last_answer_only = config.stage != "sft" || config.mask_history;
+  return make_named_template(config.chat_template, tokenizer, config.default_system,
+                             {config.enable_thinking, last_answer_only});
+}
+
+std::string end_of_text(const std::string& template_name, const Tokenizer& tokenizer) {
+  std::string token;
+  if (!template_name.empty()) token = format_of(template_name).end_of_text;
+  // Without an eos_token, LLaMA-Factory takes this one.
+  if (token.empty()) token = tokenizer.eos_token().value_or("<|endoftext|>");
+  if (tokenizer.id_of(token)) return token;
+  throw UserError(fmt::format(
+      "the model's tokenizer has no token {} to end a text with: {}", token,
+      template_name.empty()
+          ? "name its eos_token in tokenizer_config.json"
+          : fmt::format("leave template: {} out to use the tokenizer's eos_token", template_name)));
 }
 
 }  // namespace longspan

@@ -1,15 +1,8 @@
-// Turns -> one sample: cutting to cutoff_len, labels.
-#include <fmt/format.h>
-
+// sft: turns -> one sample; cutting to cutoff_len, labels.
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <mutex>
-#include <thread>
 
-#include "longspan/config/user_error.h"
-#include "longspan/data/dataset.h"
-#include "longspan/data/turns.h"
+#include "longspan/data/parallel_rows.h"
+#include "longspan/data/stage_encoders.h"
 
 namespace longspan {
 
@@ -29,116 +22,86 @@ TurnLengths fit_turn(int64_t source, int64_t target, int64_t budget) {
   return {std::min(std::max<int64_t>(budget - kept_target, 0), source), kept_target};
 }
 
+namespace {
+
+/// Conversation -> sample: cut turn by turn, the first ones (mask_history: the last) before others.
+Sample encode_turns(std::vector<Turn> parts, const Config& config) {
+  // The last turn is the one that is trained: it gets its tokens first.
+  if (config.mask_history) std::ranges::reverse(parts);
+  int64_t length = 0;
+  size_t num_kept = 0;
+  for (Turn& turn : parts) {
+    if (length >= config.cutoff_len) break;
+    const TurnLengths kept =
+        fit_turn(std::ssize(turn.source), std::ssize(turn.target), config.cutoff_len - length);
+    turn.source.resize(kept.source);
+    turn.target.resize(kept.target);
+    turn.target_labels.resize(kept.target);
+    if (config.mask_history && num_kept > 0) {
+      std::ranges::fill(turn.target_labels, static_cast<int32_t>(kIgnoreLabel));
+    }
+    length += kept.source + kept.target;
+    ++num_kept;
+  }
+  parts.resize(num_kept);
+  if (config.mask_history) std::ranges::reverse(parts);
+
+  Sample sample;
+  sample.input_ids.reserve(length);
+  sample.labels.reserve(length);
+  for (const Turn& turn : parts) {
+    const auto append = [](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
+    append(sample.input_ids, turn.source);
+    append(sample.input_ids, turn.target);
+    if (config.train_on_prompt) {
+      append(sample.labels, turn.source);
+    } else {
+      sample.labels.resize(sample.labels.size() + turn.source.size(), kIgnoreLabel);
+    }
+    append(sample.labels, turn.target_labels);
+  }
+  return sample;
+}
+
+std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& turns,
+                                   const std::vector<Conversation>& rows) {
+  std::vector<Sample> samples(rows.size());
+  for_each_row_in_parallel(encoding.config, std::ssize(rows), [&](int64_t i) {
+    samples[i] = encode_turns(turns.turns(rows[i]), encoding.config);
+    encoding.require_trained(samples[i], rows[i].source, "the row");
+  });
+  return samples;
+}
+
+}  // namespace
+
+EncodedExamples encode_answers(const Encoding& encoding, const std::vector<Conversation>& rows) {
+  const Config& config = encoding.config;
+  const auto turns = make_turn_encoder(config, encoding.tokenizer);
+  std::vector<Sample> samples = encode_samples(encoding, *turns, rows);
+  if (config.neat_packing || config.packing.value_or(false)) {
+    return pack_samples(std::move(samples), config.cutoff_len, config.neat_packing);
+  }
+  EncodedExamples encoded;
+  for (Sample& sample : samples) encoded.examples.push_back(single(std::move(sample)));
+  return encoded;
+}
+
 struct SftEncoder::Impl {
+  Config config;
+  Tokenizer tokenizer;
   std::unique_ptr<TurnEncoder> turns;
-  int64_t cutoff_len;
-  bool mask_history, train_on_prompt;
-  int64_t num_threads;
-
-  Sample encode(const Conversation& conversation) const {
-    std::vector<Turn> parts = turns->turns(conversation);
-    // The last turn is the one that is trained: it gets its tokens first.
-    if (mask_history) std::ranges::reverse(parts);
-    int64_t length = 0;
-    size_t num_kept = 0;
-    for (Turn& turn : parts) {
-      if (length >= cutoff_len) break;
-      const TurnLengths kept =
-          fit_turn(std::ssize(turn.source), std::ssize(turn.target), cutoff_len - length);
-      turn.source.resize(kept.source);
-      turn.target.resize(kept.target);
-      turn.target_labels.resize(kept.target);
-      if (mask_history && num_kept > 0) {
-        std::ranges::fill(turn.target_labels, static_cast<int32_t>(kIgnoreLabel));
-      }
-      length += kept.source + kept.target;
-      ++num_kept;
-    }
-    parts.resize(num_kept);
-    if (mask_history) std::ranges::reverse(parts);
-
-    Sample sample;
-    sample.input_ids.reserve(length);
-    sample.labels.reserve(length);
-    for (const Turn& turn : parts) {
-      const auto append = [](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
-        to.insert(to.end(), from.begin(), from.end());
-      };
-      append(sample.input_ids, turn.source);
-      append(sample.input_ids, turn.target);
-      if (train_on_prompt) {
-        append(sample.labels, turn.source);
-      } else {
-        sample.labels.resize(sample.labels.size() + turn.source.size(), kIgnoreLabel);
-      }
-      append(sample.labels, turn.target_labels);
-    }
-    return sample;
-  }
-
-  Sample encode_trainable(const Conversation& conversation) const {
-    Sample sample = encode(conversation);
-    // The label of the first token is not predicted by anything.
-    const bool trainable =
-        std::any_of(sample.labels.begin() + std::min<size_t>(1, sample.labels.size()),
-                    sample.labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
-    if (!trainable) {
-      throw UserError(fmt::format(
-          "{}: no token of the row is trained{}", conversation.source,
-          std::ssize(sample.input_ids) >= cutoff_len
-              ? fmt::format(": cutoff_len {} leaves nothing of its answers; raise it", cutoff_len)
-              : ": its answers are empty"));
-    }
-    return sample;
-  }
 };
 
 SftEncoder::SftEncoder(const Config& config, const Tokenizer& tokenizer)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->turns = config.chat_template.empty()
-                     ? make_model_template(tokenizer, config.default_system, config.enable_thinking)
-                     : make_named_template(config.chat_template, tokenizer, config.default_system);
-  impl_->cutoff_len = config.cutoff_len;
-  impl_->mask_history = config.mask_history;
-  impl_->train_on_prompt = config.train_on_prompt;
-  impl_->num_threads =
-      config.preprocessing_num_workers.value_or(std::thread::hardware_concurrency());
-}
+    : impl_(std::make_unique<Impl>(config, tokenizer, make_turn_encoder(config, tokenizer))) {}
 
 SftEncoder::~SftEncoder() = default;
 
-Sample SftEncoder::encode(const Conversation& conversation) const {
-  return impl_->encode(conversation);
-}
-
 std::vector<Sample> SftEncoder::encode_all(const std::vector<Conversation>& conversations) const {
-  const int64_t size = std::ssize(conversations);
-  std::vector<Sample> samples(size);
-  // The first row's error is the one that is told, whatever thread meets which row first.
-  std::mutex mutex;
-  std::exception_ptr error;
-  int64_t error_row = size;
-  std::atomic<int64_t> next{0};
-  const auto work = [&] {
-    for (int64_t i = next++; i < size; i = next++) {
-      try {
-        samples[i] = impl_->encode_trainable(conversations[i]);
-      } catch (...) {
-        const std::scoped_lock lock(mutex);
-        if (i < error_row) {
-          error_row = i;
-          error = std::current_exception();
-        }
-        next = size;  // rows are taken in order: all before this one are done or being done
-      }
-    }
-  };
-  std::vector<std::jthread> threads;
-  for (int64_t i = 1; i < std::min(impl_->num_threads, size); ++i) threads.emplace_back(work);
-  work();
-  threads.clear();
-  if (error) std::rethrow_exception(error);
-  return samples;
+  return encode_samples({impl_->config, impl_->tokenizer, INT64_MAX}, *impl_->turns, conversations);
 }
 
 }  // namespace longspan

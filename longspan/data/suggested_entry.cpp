@@ -38,14 +38,17 @@ std::string role_of(const json& messages, const std::string& role_tag,
 
 std::string suggested_entry(const DatasetEntry& entry, const json& row) {
   ordered_json suggestion = {{"file_name", entry.file_name}};
+  const bool is_pair = entry.kind == RowKind::kPair;
+  if (is_pair) suggestion["ranking"] = true;
   const auto or_unknown = [](const std::string& name) {
     return name.empty() ? std::string("<column>") : name;
   };
   std::string messages = first_of(row, {"messages", "conversations", "conversation"});
   for (const auto& [name, value] : row.items()) {
-    if (messages.empty() && is_messages(value)) messages = name;
+    const bool is_side = name == "chosen" || name == "rejected";
+    if (messages.empty() && is_messages(value) && !is_side) messages = name;
   }
-  if (!messages.empty() && is_messages(row.at(messages))) {
+  if (!messages.empty() && is_messages(row.at(messages)) && entry.kind != RowKind::kText) {
     const json& list = row.at(messages);
     const std::string role = or_unknown(first_of(list[0], {"role", "from", "speaker"}));
     const std::string content = or_unknown(first_of(list[0], {"content", "value", "text"}));
@@ -57,6 +60,10 @@ std::string suggested_entry(const DatasetEntry& entry, const json& row) {
         {"user_tag", role_of(list, role, {"user", "human", "prompter", "Human", "User"})},
         {"assistant_tag", role_of(list, role, {"assistant", "gpt", "bot", "model", "Assistant"})},
         {"system_tag", "system"}};
+  } else if (entry.kind == RowKind::kText) {
+    suggestion["columns"] = {
+        {"prompt", or_unknown(first_of(row, {"text", "content", "document", "prompt", "body"}))}};
+    return fmt::format("\"{}\": {}", entry.name, suggestion.dump());
   } else {
     const std::string query = first_of(row, {"input", "context"});
     suggestion["columns"] = {
@@ -65,8 +72,23 @@ std::string suggested_entry(const DatasetEntry& entry, const json& row) {
     if (!query.empty() && suggestion["columns"]["prompt"] != query) {
       suggestion["columns"]["query"] = query;
     }
-    suggestion["columns"]["response"] = or_unknown(
-        first_of(row, {"output", "response", "answer", "completion", "solution", "assistant"}));
+    if (!is_pair) {
+      suggestion["columns"]["response"] = or_unknown(
+          first_of(row, {"output", "response", "answer", "completion", "solution", "assistant"}));
+    }
+  }
+  if (is_pair) {
+    suggestion["columns"]["chosen"] =
+        or_unknown(first_of(row, {"chosen", "better", "preferred", "accepted", "winner"}));
+    suggestion["columns"]["rejected"] =
+        or_unknown(first_of(row, {"rejected", "worse", "dispreferred", "refused", "loser"}));
+  }
+  if (entry.kind == RowKind::kVerdict) {
+    std::string tag = first_of(row, {"kto_tag", "label", "desirable", "good"});
+    for (const auto& [name, value] : row.items()) {
+      if (tag.empty() && value.is_boolean()) tag = name;
+    }
+    suggestion["columns"]["kto_tag"] = or_unknown(tag);
   }
   return fmt::format("\"{}\": {}", entry.name, suggestion.dump());
 }

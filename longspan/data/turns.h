@@ -27,12 +27,20 @@ class TurnEncoder {
   virtual std::vector<Turn> turns(const Conversation& conversation) const = 0;
 };
 
-/// A template of LLaMA-Factory's by its name: qwen, llama3, chatml, default. Each message is
-/// tokenized for itself, as LLaMA-Factory does. Throws UserError when the tokenizer lacks one of
-/// the template's tokens.
+/// Templates of models that think before they answer (qwen3). An answer that is trained and has no
+/// thoughts gets empty ones.
+struct Thinking {
+  bool enabled = true;  // else thoughts are removed, and empty ones belong to the question
+  bool last_answer_only = false;  // the answers before it lose their thoughts
+};
+
+/// A template of LLaMA-Factory's by its name (see named_templates). Each message is tokenized for
+/// itself, as LLaMA-Factory does. Throws UserError when the tokenizer lacks one of the template's
+/// tokens.
 std::unique_ptr<TurnEncoder> make_named_template(const std::string& name,
                                                  const Tokenizer& tokenizer,
-                                                 const std::optional<std::string>& default_system);
+                                                 const std::optional<std::string>& default_system,
+                                                 const Thinking& thinking);
 
 std::vector<std::string> named_templates();
 
@@ -43,6 +51,14 @@ std::vector<std::string> named_templates();
 std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
                                                  bool enable_thinking);
+
+/// The one that the configuration asks for: its named template, else the model's own.
+std::unique_ptr<TurnEncoder> make_turn_encoder(const Config& config, const Tokenizer& tokenizer);
+
+/// Stage pt: the token that ends a text, as text. LLaMA-Factory's rule: the one that ends a turn of
+/// the named template (for llama3 <|end_of_text|> instead), else the tokenizer's eos_token. Throws
+/// UserError when the tokenizer does not have it.
+std::string end_of_text(const std::string& template_name, const Tokenizer& tokenizer);
 
 /// Shares `budget` tokens between a question and an answer: neither is cut while the other, cut,
 /// leaves it room; two long ones are cut in proportion. Returns the two lengths. (LLaMA-Factory's

@@ -95,6 +95,7 @@ std::optional<std::string> Tokenizer::bos_token() const { return impl_->known("b
 std::optional<std::string> Tokenizer::eos_token() const { return impl_->known("eos_token"); }
 std::optional<std::string> Tokenizer::pad_token() const { return impl_->known("pad_token"); }
 std::optional<std::string> Tokenizer::unk_token() const { return impl_->known("unk_token"); }
+bool Tokenizer::adds_bos_token() const { return impl_->info.contains("add_bos_token"); }
 std::optional<std::string> Tokenizer::chat_template() const {
   return impl_->known("chat_template");
 }

@@ -41,6 +41,8 @@ class Tokenizer {
   std::optional<std::string> eos_token() const;
   std::optional<std::string> pad_token() const;
   std::optional<std::string> unk_token() const;
+  /// Whether tokenizer_config.json says add_bos_token: true.
+  bool adds_bos_token() const;
   /// tokenizer_config.json's chat_template, or chat_template.jinja; nullopt when there is none.
   std::optional<std::string> chat_template() const;
 

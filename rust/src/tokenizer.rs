@@ -293,6 +293,9 @@ impl HfTokenizer {
                 info.insert(name.into(), token.into());
             }
         }
+        if self.config.get("add_bos_token") == Some(&Json::Bool(true)) {
+            info.insert("add_bos_token".into(), true.into());
+        }
         if let Some(template) = &self.chat_template {
             info.insert("chat_template".into(), template.clone().into());
         }

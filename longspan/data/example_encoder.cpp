@@ -1,0 +1,52 @@
+#include "longspan/data/example_encoder.h"
+
+#include <fmt/format.h>
+
+#include "longspan/config/user_error.h"
+#include "longspan/data/stage_encoders.h"
+
+namespace longspan {
+
+namespace {
+
+double empty_share(int64_t tokens, int64_t rows, int64_t row_length) {
+  if (rows == 0) return 0;
+  return 1 - static_cast<double>(tokens) / (static_cast<double>(rows) * row_length);
+}
+
+}  // namespace
+
+double PackingReport::empty_before() const {
+  return empty_share(tokens_before, rows_before, row_length);
+}
+
+double PackingReport::empty_after() const {
+  return empty_share(tokens_after, rows_after, row_length);
+}
+
+std::string PackingReport::text() const {
+  return fmt::format(
+      "Packing: {} rows of up to {} tokens out of {}; {:.1f} % of them empty, one by one it would "
+      "be {:.1f} %{}",
+      rows_after, row_length, rows_before, 100 * empty_after(), 100 * empty_before(),
+      num_dropped > 0
+          ? fmt::format("; the last {} tokens fill no row and are left out", num_dropped)
+          : "");
+}
+
+EncodedExamples encode_examples(const Config& config, const Tokenizer& tokenizer,
+                                const std::vector<Conversation>& rows, int64_t vocab_size) {
+  if (rows.empty()) return {};
+  const Encoding encoding{config, tokenizer, vocab_size};
+  EncodedExamples encoded = config.stage == "pt"    ? encode_texts(encoding, rows)
+                            : config.stage == "sft" ? encode_answers(encoding, rows)
+                            : config.stage == "kto" ? encode_verdicts(encoding, rows)
+                                                    : encode_pairs(encoding, rows);
+  if (encoded.examples.empty()) {
+    throw UserError(fmt::format("{}: there is no text in this row and the {} after it",
+                                rows.front().source, rows.size() - 1));
+  }
+  return encoded;
+}
+
+}  // namespace longspan

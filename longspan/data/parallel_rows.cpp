@@ -1,0 +1,41 @@
+#include "longspan/data/parallel_rows.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace longspan {
+
+void for_each_row_in_parallel(const Config& config, int64_t num_rows,
+                              const std::function<void(int64_t)>& work) {
+  std::mutex mutex;
+  std::exception_ptr error;
+  int64_t error_row = num_rows;
+  std::atomic<int64_t> next{0};
+  const auto take_rows = [&] {
+    for (int64_t i = next++; i < num_rows; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        const std::scoped_lock lock(mutex);
+        if (i < error_row) {
+          error_row = i;
+          error = std::current_exception();
+        }
+        next = num_rows;  // rows are taken in order: all before this one are done or being done
+      }
+    }
+  };
+  const int64_t num_threads =
+      config.preprocessing_num_workers.value_or(std::thread::hardware_concurrency());
+  std::vector<std::jthread> threads;
+  for (int64_t i = 1; i < std::min(num_threads, num_rows); ++i) threads.emplace_back(take_rows);
+  take_rows();
+  threads.clear();
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace longspan

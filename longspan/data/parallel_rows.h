@@ -1,0 +1,17 @@
+// Work on the rows of a dataset in several threads. No torch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "longspan/config/config.h"
+
+namespace longspan {
+
+/// Calls work(0), ..., work(num_rows - 1), each once, in preprocessing_num_workers threads (all
+/// cores by default). When some throw, rethrows the exception of the first such row, whatever
+/// thread met which row first.
+void for_each_row_in_parallel(const Config& config, int64_t num_rows,
+                              const std::function<void(int64_t)>& work);
+
+}  // namespace longspan

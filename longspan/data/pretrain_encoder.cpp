@@ -1,0 +1,69 @@
+// pt: plain text.
+#include <algorithm>
+
+#include "longspan/data/parallel_rows.h"
+#include "longspan/data/stage_encoders.h"
+
+namespace longspan {
+
+namespace {
+
+Example text_example(std::vector<int32_t> ids) {
+  Sample sample{.input_ids = ids, .labels = std::move(ids)};
+  return single(std::move(sample));
+}
+
+/// All texts one after the other, in blocks of the same length. What does not fill a last block is
+/// left out, as in LLaMA-Factory (which leaves it out after every 1000 rows), unless it is all
+/// there is.
+EncodedExamples cut_into_blocks(const std::vector<std::vector<int32_t>>& texts,
+                                std::optional<int32_t> bos, int64_t row_length) {
+  EncodedExamples encoded;
+  PackingReport& report = encoded.packing.emplace();
+  report.row_length = row_length;
+  report.rows_before = std::ssize(texts);
+  std::vector<int32_t> all;
+  for (const std::vector<int32_t>& ids : texts) {
+    all.insert(all.end(), ids.begin(), ids.end());
+    report.tokens_before += std::min(std::ssize(ids), row_length);
+  }
+  const int64_t size = std::ssize(all), length = std::min(row_length, size);
+  for (int64_t begin = 0; begin < size && begin + length <= size; begin += length) {
+    std::vector<int32_t> block(all.begin() + begin, all.begin() + begin + length);
+    if (bos) block[0] = *bos;  // in place of a token of text, as in LLaMA-Factory
+    encoded.examples.push_back(text_example(std::move(block)));
+  }
+  report.rows_after = std::ssize(encoded.examples);
+  report.tokens_after = report.rows_after * length;
+  report.num_dropped = size - report.tokens_after;
+  return encoded;
+}
+
+}  // namespace
+
+EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Conversation>& rows) {
+  const Config& config = encoding.config;
+  const bool packs = config.packing.value_or(true);
+  const std::string end = end_of_text(config.chat_template, encoding.tokenizer);
+  std::string bos;
+  if (encoding.tokenizer.adds_bos_token()) bos = encoding.tokenizer.bos_token().value_or("");
+  std::vector<std::vector<int32_t>> texts(rows.size());
+  for_each_row_in_parallel(config, std::ssize(rows), [&](int64_t i) {
+    const std::string text = rows[i].messages.front().content + end;
+    texts[i] = encoding.tokenizer.encode(packs ? text : bos + text);
+    encoding.require_known(texts[i], rows[i].source);
+  });
+  if (packs) {
+    const auto bos_id = bos.empty() ? std::nullopt : encoding.tokenizer.id_of(bos);
+    return cut_into_blocks(texts, bos_id, config.cutoff_len);
+  }
+  EncodedExamples encoded;
+  for (std::vector<int32_t>& ids : texts) {
+    if (std::ssize(ids) > config.cutoff_len) ids.resize(config.cutoff_len);
+    // An empty text (a blank line of a text file) is its end alone: nothing predicts that.
+    if (ids.size() > 1) encoded.examples.push_back(text_example(std::move(ids)));
+  }
+  return encoded;
+}
+
+}  // namespace longspan

@@ -1,0 +1,69 @@
+#include "longspan/data/stage_encoders.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+
+void Encoding::require_known(const std::vector<int32_t>& ids, const std::string& source) const {
+  for (const int32_t id : ids) {
+    if (id < vocab_size) continue;
+    throw UserError(fmt::format(
+        "{}: token {} ({}) is outside of the model's vocabulary: vocab_size in config.json is {}, "
+        "the tokenizer has {} tokens. Put the model's own tokenizer into its folder.",
+        source, id, tokenizer.decode({id}), vocab_size, tokenizer.vocab_size()));
+  }
+}
+
+void Encoding::require_trained(const Sample& sample, const std::string& source,
+                               std::string_view what) const {
+  require_known(sample.input_ids, source);
+  const bool trained =
+      std::any_of(sample.labels.begin() + std::min<size_t>(1, sample.labels.size()),
+                  sample.labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
+  if (trained) return;
+  throw UserError(
+      fmt::format("{}: no token of {} is trained{}", source, what,
+                  std::ssize(sample.input_ids) >= config.cutoff_len
+                      ? fmt::format(": cutoff_len {} leaves nothing of its answers; raise it",
+                                    config.cutoff_len)
+                      : ": its answers are empty"));
+}
+
+Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversation) {
+  std::vector<Turn> parts = turns.turns(conversation);
+  Turn whole;
+  const auto ask = [&whole](const std::vector<int32_t>& ids) {
+    whole.source.insert(whole.source.end(), ids.begin(), ids.end());
+  };
+  for (size_t i = 0; i < parts.size(); ++i) {
+    ask(parts[i].source);
+    if (i + 1 < parts.size()) ask(parts[i].target);
+  }
+  whole.target = std::move(parts.back().target);
+  whole.target_labels = std::move(parts.back().target_labels);
+  return whole;
+}
+
+Example single(Sample sample) {
+  Example example;
+  example.documents.push_back(std::move(sample));
+  return example;
+}
+
+Sample answered(Turn turn, const TurnLengths& most) {
+  turn.source.resize(std::min(std::ssize(turn.source), most.source));
+  turn.target.resize(std::min(std::ssize(turn.target), most.target));
+  turn.target_labels.resize(turn.target.size());
+  Sample sample;
+  sample.labels.assign(turn.source.size(), kIgnoreLabel);
+  sample.labels.insert(sample.labels.end(), turn.target_labels.begin(), turn.target_labels.end());
+  sample.input_ids = std::move(turn.source);
+  sample.input_ids.insert(sample.input_ids.end(), turn.target.begin(), turn.target.end());
+  return sample;
+}
+
+}  // namespace longspan

@@ -1,0 +1,53 @@
+// How the rows of each stage become examples (see encode_examples).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "longspan/data/example_encoder.h"
+#include "longspan/data/turns.h"
+
+namespace longspan {
+
+/// What an encoder needs beside the rows.
+struct Encoding {
+  const Config& config;
+  const Tokenizer& tokenizer;
+  int64_t vocab_size;
+
+  /// Throws UserError naming the row when the model has no embedding for a token.
+  void require_known(const std::vector<int32_t>& ids, const std::string& source) const;
+  /// The same, and throws UserError naming the row and `what` of it ("the row", "the chosen
+  /// answer") unless some token is trained. The label of the first token is not predicted by
+  /// anything.
+  void require_trained(const Sample& sample, const std::string& source,
+                       std::string_view what) const;
+};
+
+EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Conversation>& rows);
+EncodedExamples encode_answers(const Encoding& encoding, const std::vector<Conversation>& rows);
+EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Conversation>& rows);
+EncodedExamples encode_verdicts(const Encoding& encoding, const std::vector<Conversation>& rows);
+
+/// Lays samples of 1 to `row_length` tokens into rows: each row takes the longest sample that still
+/// fits, until none does. Returns the samples' indices by row. (LLaMA-Factory's search: the same
+/// rows in the same order.)
+std::vector<std::vector<int64_t>> best_fit(const std::vector<int64_t>& lengths, int64_t row_length);
+
+/// Samples -> packed rows of at most `row_length` tokens. neat: several documents to a row, which
+/// do not see each other; else one document, with position_restarts.
+EncodedExamples pack_samples(std::vector<Sample> samples, int64_t row_length, bool neat);
+
+/// The conversation as one question and its last answer.
+Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversation);
+
+/// An example of one document.
+Example single(Sample sample);
+
+/// Question and answer, each cut to at most so many tokens, as a document in which the answer is
+/// trained.
+Sample answered(Turn turn, const TurnLengths& most);
+
+}  // namespace longspan
