@@ -17,6 +17,7 @@ struct Command {
 };
 
 Command train_command();
+Command export_command();
 Command init_command();
 Command tokenizer_command();
 Command compare_command();

@@ -13,6 +13,7 @@
 #include "longspan/train/agreement.h"
 #include "longspan/train/plan_request.h"
 #include "longspan/train/saving.h"
+#include "longspan/train/trained_model.h"
 #include "longspan/train/trainer.h"
 
 namespace longspan {
@@ -40,6 +41,7 @@ void check_early(const Config& config, int world_size, int ranks_per_machine) {
   // Which links and devices there are changes what is chosen, not what is possible.
   make_parallel_plan(plan_request(config, model, world_size, ranks_per_machine, /*cuda=*/false));
   check_model_folder(config.model_name_or_path, model);
+  check_trained_model(config, model);
   check_dataset_files(config);
 }
 

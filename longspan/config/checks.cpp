@@ -88,6 +88,7 @@ std::vector<std::string> check_config(const Config& config) {
   demand(!config.dataset.empty(), "dataset is missing: give names from dataset_info.json");
   demand(!config.output_dir.empty(), "output_dir is missing: give a folder for the results");
   demand(config.do_train, "do_train must be true: `longspan train` trains");
+  demand(config.export_dir.empty(), "export_dir is for `longspan export`; remove it");
 
   demand(config.warmup_ratio == 0 || config.warmup_steps == 0,
          "warmup_ratio and warmup_steps are both given: keep one");
@@ -117,6 +118,18 @@ std::vector<std::string> check_config(const Config& config) {
       "or do_eval: true for once at the end");
   demand(!config.eval_steps || config.eval_strategy == "steps",
          "eval_steps is given without eval_strategy: steps");
+  return problems;
+}
+
+std::vector<std::string> check_export_config(const Config& config) {
+  std::vector<std::string> problems;
+  const auto demand = [&](bool holds, std::string_view problem) {
+    if (!holds) problems.emplace_back(problem);
+  };
+  demand(!config.model_name_or_path.empty(),
+         "model_name_or_path is missing: give a Hugging Face model folder");
+  demand(!config.export_dir.empty(), "export_dir is missing: give a folder for the merged model");
+  demand(!config.do_train, "do_train is for `longspan train`; remove it");
   return problems;
 }
 

@@ -12,4 +12,7 @@ namespace longspan {
 /// keys, keys that exclude each other. A line for each, with the remedy; empty when all is well.
 std::vector<std::string> check_config(const Config& config);
 
+/// The same for `longspan export`.
+std::vector<std::string> check_export_config(const Config& config);
+
 }  // namespace longspan

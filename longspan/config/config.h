@@ -77,6 +77,10 @@ struct Config {
   std::string eval_strategy = "no";  // no | steps | epoch
   std::optional<int64_t> eval_steps;
 
+  // `longspan export`
+  std::string export_dir;
+  double export_size = 5.0;  // GB of a file
+
   // Sequence parallelism and launching
   int sequence_parallel_size = 1;
   std::optional<std::string> sequence_parallel_mode;  // absent or "auto": chosen
@@ -89,5 +93,9 @@ struct Config {
 /// missing file, broken YAML (file, line), an unknown key (names the nearest known one), a known
 /// key that is not supported (by name), a value of the wrong type or out of range.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides);
+
+/// The same for `longspan export`, which looks at fewer keys and takes those of training that its
+/// users' files also hold.
+Config load_export_config(const std::string& path, const std::vector<std::string>& overrides);
 
 }  // namespace longspan

@@ -197,9 +197,8 @@ std::vector<Override> read_overrides(const std::vector<std::string>& words) {
   return overrides;
 }
 
-}  // namespace
-
-Config load_config(const std::string& path, const std::vector<std::string>& words) {
+Config load(const std::string& path, const std::vector<std::string>& words,
+            std::vector<std::string> (*check)(const Config&)) {
   Config config;
   std::vector<std::string> problems;
   const auto note = [&](const std::string& where, const std::string& problem) {
@@ -221,7 +220,7 @@ Config load_config(const std::string& path, const std::vector<std::string>& word
     note("command line", take(config, item.key, value));
   }
   if (problems.empty()) {
-    for (const std::string& problem : check_config(config)) note(path, problem);
+    for (const std::string& problem : check(config)) note(path, problem);
   }
   if (problems.size() == 1) throw UserError(problems[0]);
   if (!problems.empty()) {
@@ -229,6 +228,16 @@ Config load_config(const std::string& path, const std::vector<std::string>& word
                                 fmt::join(problems, "\n  ")));
   }
   return config;
+}
+
+}  // namespace
+
+Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
+  return load(path, overrides, check_config);
+}
+
+Config load_export_config(const std::string& path, const std::vector<std::string>& overrides) {
+  return load(path, overrides, check_export_config);
 }
 
 }  // namespace longspan

@@ -211,6 +211,11 @@ std::vector<KeySection> make_sections() {
         number("sequence_parallel_head_waves", &C::sequence_parallel_head_waves, 1,
                "Ulysses kinds, usp, loongtrain: exchange and attend a few heads at a time, in so "
                "many parts: less memory.")}});
+  Key export_size = number("export_size", &C::export_size, 0, "GB of a weight file at most.");
+  export_size.above_least = true;
+  sections.push_back(
+      {"Export (longspan export)",
+       {plain("export_dir", &C::export_dir, "Where the merged model is written."), export_size}});
   return sections;
 }
 

@@ -52,8 +52,8 @@ at::Tensor Dropout::apply(const at::Tensor& x_TI) const {
     const at::Tensor hash_CI =
         mix(rows_C.unsqueeze(1) + columns_I.unsqueeze(0)).bitwise_and_((int64_t{1} << 53) - 1);
     const at::Tensor kept_CI = hash_CI.ge(static_cast<int64_t>(limit));
-    at::mul_out(y_TI.narrow(0, begin, size), x_TI.narrow(0, begin, size) * scale,
-                kept_CI.to(x_TI.scalar_type()));
+    at::Tensor part_CI = y_TI.narrow(0, begin, size);
+    at::mul_out(part_CI, x_TI.narrow(0, begin, size) * scale, kept_CI.to(x_TI.scalar_type()));
   }
   return y_TI;
 }

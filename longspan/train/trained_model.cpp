@@ -73,6 +73,20 @@ void add_value_head(const Config& config, const ModelConfig& model, TrainedModel
   for (NamedTensor& parameter : head) trained.parameters.push_back(std::move(parameter));
 }
 
+/// Heads decide how the ranks share a row, tokens what is scored.
+void require_same_heads(const Config& config, const ModelConfig& model,
+                        const ModelConfig& reference) {
+  if (reference.vocab_size == model.vocab_size && reference.num_heads == model.num_heads &&
+      reference.num_kv_heads == model.num_kv_heads && reference.head_dim == model.head_dim) {
+    return;
+  }
+  throw UserError(fmt::format(
+      "ref_model {} has {} query and {} kv heads of {} and {} tokens; the trained model has {} and "
+      "{} of {}, and {} tokens. Choose a reference with the same heads and vocabulary.",
+      config.ref_model, reference.num_heads, reference.num_kv_heads, reference.head_dim,
+      reference.vocab_size, model.num_heads, model.num_kv_heads, model.head_dim, model.vocab_size));
+}
+
 }  // namespace
 
 int64_t TrainedModel::num_parameters() const {
@@ -87,6 +101,25 @@ int64_t TrainedModel::num_trained() const {
     if (parameter.tensor.requires_grad()) total += parameter.tensor.numel();
   }
   return total;
+}
+
+void check_trained_model(const Config& config, const ModelConfig& model) {
+  if (config.finetuning_type == "lora") lora_modules_from(config.lora_target);
+  for (const std::string& folder : split(config.adapter_name_or_path)) load_adapter(folder, model);
+  if (config.finetuning_type == "freeze") {
+    std::vector<NamedTensor> named;
+    for (const ParameterShape& shape : parameter_shapes(model)) {
+      named.push_back({shape.name, at::empty({0})});
+    }
+    freeze_but(config, model, named);
+  }
+  if (config.ref_model.empty()) return;
+  const ModelConfig reference = load_model_config(config.ref_model);
+  require_same_heads(config, model, reference);
+  check_model_folder(config.ref_model, reference);
+  for (const std::string& folder : split(config.ref_model_adapters)) {
+    load_adapter(folder, reference);
+  }
 }
 
 void freeze_but(const Config& config, const ModelConfig& model,
@@ -196,18 +229,7 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
   const std::string folder =
       config.ref_model.empty() ? config.model_name_or_path : config.ref_model;
   const ModelConfig reference_config = config.ref_model.empty() ? model : load_model_config(folder);
-  if (reference_config.vocab_size != model.vocab_size ||
-      reference_config.num_heads != model.num_heads ||
-      reference_config.num_kv_heads != model.num_kv_heads ||
-      reference_config.head_dim != model.head_dim) {
-    // Heads decide how the ranks share a row, tokens what is scored.
-    throw UserError(fmt::format(
-        "ref_model {} has {} query and {} kv heads of {} and {} tokens; the trained model has {} "
-        "and {} of {}, and {}. Choose a reference with the same heads and vocabulary.",
-        folder, reference_config.num_heads, reference_config.num_kv_heads,
-        reference_config.head_dim, reference_config.vocab_size, model.num_heads, model.num_kv_heads,
-        model.head_dim, model.vocab_size));
-  }
+  require_same_heads(config, model, reference_config);
   std::vector<NamedTensor> parameters = load_parameters(folder, reference_config, at::kFloat);
   merge_adapters(split(config.ref_model_adapters), reference_config, parameters);
   // What the policy casts to bf16 at every use can be kept in it: the numbers are the same.
