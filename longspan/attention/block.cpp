@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/attention/holes.h"
 
 namespace longspan {
 
@@ -11,7 +12,8 @@ std::vector<Block> causal_blocks(const Packing& packing) {
     blocks.push_back({packing.begin(document), packing.length(document), packing.begin(document),
                       packing.length(document), true});
   }
-  return blocks;
+  const auto token = [](int64_t token) { return token; };
+  return without_holes(blocks, holes_of(packing, token, token));
 }
 
 std::vector<Block> aligned_at_end(const std::vector<Block>& blocks) {

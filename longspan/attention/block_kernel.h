@@ -19,7 +19,7 @@ struct Block {
   int64_t offset = 0;
 };
 
-/// One causal block for each document.
+/// One causal block for each document, in parts where it is forked (holes.h).
 std::vector<Block> causal_blocks(const Packing& packing);
 
 /// The same attention in blocks whose last query, where causal, sees exactly the last key: what
@@ -39,14 +39,19 @@ struct AttentionGradients {
   at::Tensor dv_SMH;
 };
 
-/// A pure function on tensors, outside autograd. Each query is in at most one block of a call; keys
-/// may be in several. GQA is computed without repeating keys in memory.
+/// The blocks in rounds, none of which has a query twice: as few as can be, the earlier ones
+/// fuller. Empty blocks are left out, so that there may be no round.
+std::vector<std::vector<Block>> rounds_of(const std::vector<Block>& blocks);
+
+/// A pure function on tensors, outside autograd. Queries and keys may be in several blocks of a
+/// call, a pair of them in at most one. GQA is computed without repeating keys in memory.
 class BlockKernel {
  public:
   virtual ~BlockKernel() = default;
-  virtual AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
-                                  const at::Tensor& v_SMH,
-                                  const std::vector<Block>& blocks) const = 0;
+  /// Rounds of blocks that share queries are merged in the dtype of lse. All but the first work on
+  /// the rows that they have queries of.
+  AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                          const std::vector<Block>& blocks) const;
   /// Gradients of the blocks given out and lse of the GLOBAL softmax of each query, of which these
   /// blocks may be a part: p = exp(s - lse_global), delta = rowsum(dout * out_global), so that the
   /// gradients of all parts simply add up (FlashAttention-2, arXiv 2307.08691, algorithm 2).
@@ -55,6 +60,12 @@ class BlockKernel {
                                       const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                                       const at::Tensor& out_TNH, const at::Tensor& lse_NT,
                                       const std::vector<Block>& blocks) const = 0;
+
+ protected:
+  /// As forward(), each query in at most one block.
+  virtual AttentionResult forward_round(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+                                        const at::Tensor& v_SMH,
+                                        const std::vector<Block>& blocks) const = 0;
 };
 
 /// The kernel for tensors on the CPU (ATen's flash attention) or on CUDA (ATen's flash attention).

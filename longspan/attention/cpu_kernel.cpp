@@ -83,8 +83,8 @@ AlignedBlocks align(const std::vector<Block>& blocks) {
 
 class CpuKernel : public BlockKernel {
  public:
-  AttentionResult forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          const std::vector<Block>& blocks) const override {
+  AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const std::vector<Block>& blocks) const override {
     if (flash::supports(q)) return flash::forward(q, k, v, blocks);
     const AlignedBlocks aligned = align(blocks);
     AttentionResult result = forward_aligned(q, k, v, aligned.first);

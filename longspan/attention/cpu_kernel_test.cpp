@@ -55,6 +55,14 @@ TEST_CASE("cpu kernel: blocks, groupings and strides against a plain softmax, fp
       {{0, 20, 0, 25, false}, {20, 20, 10, 40, false}, {0, 0, 0, 5, false}},  // keys shared
       {{0, 40, 0, 50, true, 10}},                                             // an offset
       {{0, 9, 0, 30, true, 40}, {9, 30, 5, 40, true, 3}},  // beyond the keys; keys shared
+      {{0, 30, 0, 30, true}, {30, 10, 0, 12, false}, {30, 10, 30, 10, true}},  // a fork
+      // Queries in two blocks, apart from one another; some in three, and blocks overlap in part.
+      {{20, 10, 40, 10, false},
+       {0, 12, 20, 20, true, 4},
+       {0, 12, 0, 20, false},
+       {14, 26, 0, 30, true, 12},
+       {18, 5, 35, 5, true, 1},
+       {38, 2, 45, 5, false}},
   };
   for (const auto& [N, M] : {std::pair{4, 4}, {6, 2}, {5, 1}}) {
     // Slices of one fused projection: rows are N + 2 M heads apart.
@@ -84,6 +92,64 @@ TEST_CASE("cpu kernel: blocks, groupings and strides against a plain softmax, fp
       CHECK(relative_error(gradients.dv_SMH, v_leaf.grad()) < kTolerance);
     }
   }
+}
+
+TEST_CASE("cpu kernel: queries in several blocks, fp32 and bf16, tiles and threads") {
+  // Rows of two tiles and more; one kv head, so that the backward cuts its keys for two threads.
+  const std::vector<Block> blocks{{0, 300, 0, 300, true},      {300, 250, 0, 110, false},
+                                  {300, 250, 300, 250, true},  {560, 40, 550, 30, false},
+                                  {580, 20, 580, 20, true, 3}, {300, 30, 560, 20, false}};
+  for (const auto& [N, M] : {std::pair{2, 1}, {4, 2}}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      CAPTURE(fmt::format("heads {}/{} {}", N, M, c10::toString(dtype)));
+      const at::Tensor q = random({620, N, 16}).to(dtype), k = random({620, M, 16}).to(dtype),
+                       v = random({620, M, 16}).to(dtype), dout = random({620, N, 16}).to(dtype);
+      const auto leaf = [](const at::Tensor& x) { return x.to(at::kDouble).requires_grad_(true); };
+      const at::Tensor q_leaf = leaf(q), k_leaf = leaf(k), v_leaf = leaf(v);
+      const Plain expected = plain_attention(q_leaf, k_leaf, v_leaf, blocks);
+      (expected.out_TNH * dout.to(at::kDouble)).sum().backward();
+      const BlockKernel& kernel = cpu_block_kernel();
+      const AttentionResult result = kernel.forward(q, k, v, blocks);
+      const AttentionGradients gradients =
+          kernel.backward(dout, q, k, v, result.out_TNH, result.lse_NT, blocks);
+      CHECK((result.out_TNH.scalar_type() == dtype));
+      CHECK((result.lse_NT.scalar_type() == at::kFloat));
+      // fp32: roundings of sums of some hundred products. bf16: one of each part of the output and
+      // one of the whole, 2^-9 each; the gradients are accumulated in fp32 from that output.
+      const double tolerance = dtype == at::kFloat ? 3e-6 : 3.0 / 512;
+      CHECK(relative_error(result.out_TNH, expected.out_TNH) < tolerance);
+      const at::Tensor finite = result.lse_NT.isfinite();
+      CHECK(finite.equal(expected.lse_NT > -1e200));
+      CHECK(relative_error(result.lse_NT.masked_select(finite),
+                           expected.lse_NT.masked_select(finite)) < tolerance);
+      CHECK(relative_error(gradients.dq_TNH, q_leaf.grad()) < tolerance);
+      CHECK(relative_error(gradients.dk_SMH, k_leaf.grad()) < tolerance);
+      CHECK(relative_error(gradients.dv_SMH, v_leaf.grad()) < tolerance);
+    }
+  }
+}
+
+TEST_CASE("cpu kernel: a later round works on its own rows") {
+  struct Watching : BlockKernel {
+    mutable std::vector<int64_t> rows;
+    AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const std::vector<Block>& blocks) const override {
+      rows.push_back(q.size(0));
+      return cpu_block_kernel().forward(q, k, v, blocks);
+    }
+    AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                                const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+                                const std::vector<Block>& blocks) const override {
+      return cpu_block_kernel().backward(dout, q, k, v, out, lse, blocks);
+    }
+  } kernel;
+  const at::Tensor q = random({30, 2, 8}), k = random({30, 1, 8});
+  kernel.forward(q, k, k, {{0, 10, 0, 10, true}, {10, 20, 10, 20, true}});
+  CHECK(kernel.rows == std::vector<int64_t>{30});
+  kernel.rows.clear();
+  kernel.forward(q, k, k,
+                 causal_blocks(Packing::from_documents({{12, Fork{4, 9}}, {6}, {12, Fork{4, 7}}})));
+  CHECK(kernel.rows == std::vector<int64_t>{30, 3 + 5});
 }
 
 TEST_CASE("cpu kernel: gradients of two halves of the keys, given the global lse, add up") {
@@ -121,8 +187,8 @@ TEST_CASE("cpu kernel: bf16 in, bf16 out, fp32 lse and gradients") {
 TEST_CASE("leaf attention: replay takes what was kept, in order, and computes nothing") {
   struct Counting : BlockKernel {
     mutable int num_forwards = 0;
-    AttentionResult forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const std::vector<Block>& blocks) const override {
+    AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const std::vector<Block>& blocks) const override {
       ++num_forwards;
       return cpu_block_kernel().forward(q, k, v, blocks);
     }

@@ -83,8 +83,9 @@ void check_dtype(const at::Tensor& q) {
 
 class CudaKernel : public BlockKernel {
  public:
-  AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                          const std::vector<Block>& blocks) const override {
+  AttentionResult forward_round(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+                                const at::Tensor& v_SMH,
+                                const std::vector<Block>& blocks) const override {
     check_dtype(q_TNH);
     const int64_t T = q_TNH.size(0), N = q_TNH.size(1);
     AttentionResult result;

@@ -32,9 +32,9 @@ double pairs_of(const std::vector<Block>& blocks) {
   return pairs;
 }
 
-AttentionResult MeasuredKernel::forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
-                                        const at::Tensor& v_SMH,
-                                        const std::vector<Block>& blocks) const {
+AttentionResult MeasuredKernel::forward_round(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+                                              const at::Tensor& v_SMH,
+                                              const std::vector<Block>& blocks) const {
   const double begin = thread_seconds();
   AttentionResult result = kernel_.forward(q_TNH, k_SMH, v_SMH, blocks);
   forward_.cpu_seconds += thread_seconds() - begin;

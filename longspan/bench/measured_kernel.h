@@ -18,8 +18,6 @@ class MeasuredKernel : public BlockKernel {
  public:
   explicit MeasuredKernel(const BlockKernel& kernel) : kernel_(kernel) {}
 
-  AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                          const std::vector<Block>& blocks) const override;
   AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
                               const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                               const at::Tensor& out_TNH, const at::Tensor& lse_NT,
@@ -28,6 +26,11 @@ class MeasuredKernel : public BlockKernel {
   /// Since the last call.
   KernelWork take_forward() const;
   KernelWork take_backward() const;
+
+ protected:
+  AttentionResult forward_round(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+                                const at::Tensor& v_SMH,
+                                const std::vector<Block>& blocks) const override;
 
  private:
   const BlockKernel& kernel_;

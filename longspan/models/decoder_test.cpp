@@ -14,6 +14,7 @@
 #include "longspan/attention/block_kernel.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/user_error.h"
+#include "longspan/data/shared_prompt.h"
 #include "longspan/models/linear_cross_entropy.h"
 #include "longspan/models/rope.h"
 #include "longspan/objectives/sft.h"
@@ -179,6 +180,65 @@ TEST_CASE("decoder: log probabilities and all gradients are those of the plain m
         check_equal(take_gradients(parameters), expected_sum_gradients);
       }
     }
+  }
+}
+
+/// A prompt that both begin with, then an answer each, all random; answers begin alike for
+/// `num_alike` tokens.
+Example random_pair(const ModelConfig& config, int64_t prompt, int64_t chosen, int64_t rejected,
+                    int64_t num_alike = 0) {
+  const auto tokens = [&](int64_t count) {
+    const auto random = at::randint(config.vocab_size, {count}, at::kInt);
+    const int32_t* data = random.const_data_ptr<int32_t>();
+    return std::vector<int32_t>(data, data + count);
+  };
+  const auto prompt_tokens = tokens(prompt), alike = tokens(num_alike);
+  Example pair;
+  for (const int64_t answer : {chosen, rejected}) {
+    Sample sample{prompt_tokens, std::vector<int32_t>(prompt, kIgnoreLabel)};
+    auto answer_tokens = tokens(answer);
+    std::copy(alike.begin(), alike.end(), answer_tokens.begin());
+    for (auto* part : {&sample.input_ids, &sample.labels}) {
+      part->insert(part->end(), answer_tokens.begin(), answer_tokens.end());
+    }
+    pair.documents.push_back(sample);
+  }
+  return pair;
+}
+
+TEST_CASE(
+    "decoder: pairs that share their prompt have the log probabilities of pairs that do not") {
+  const auto attention = make_local(cpu_block_kernel());
+  const auto config = small_config(false, /*biases=*/true);
+  const auto parameters = random_leaves(config);
+  // Answers of one token; nothing to share; answers that begin alike.
+  const std::vector<Example> pairs = {random_pair(config, 9, 6, 4), random_pair(config, 5, 1, 3),
+                                      random_pair(config, 2, 4, 1), random_pair(config, 1, 4, 6),
+                                      random_pair(config, 6, 5, 7, 2)};
+  std::vector<const Example*> together;
+  std::vector<const Sample*> apart;
+  for (const Example& pair : pairs) {
+    together.push_back(&pair);
+    for (const Sample& document : pair.documents) apart.push_back(&document);
+  }
+  const Batch shared = collate_shared(together), unshared = collate(apart);
+  CHECK(unshared.tokens_T.numel() - shared.tokens_T.numel() == 8 + 4 + 1 + 0 + 5);
+  const auto at_labels = [](const Batch& batch, const at::Tensor& x_T) {
+    return x_T.masked_select(batch.labels_T.ne(kIgnoreLabel));
+  };
+  CHECK(at_labels(shared, shared.labels_T).equal(at_labels(unshared, unshared.labels_T)));
+  CHECK(at_labels(shared, shared.documents_T).equal(at_labels(unshared, unshared.documents_T)));
+  CHECK(at_labels(shared, shared.positions_T).equal(at_labels(unshared, unshared.positions_T)));
+  for (const bool checkpointing : {false, true}) {
+    Decoder model(config, parameters, *attention, {checkpointing, at::kFloat});
+    const auto expected = model.token_logprobs(unshared);
+    const auto upstream = at::randn(expected.sizes(), at::kDouble);
+    torch::autograd::backward({(expected * upstream).sum()}, {});
+    const auto expected_gradients = take_gradients(parameters);
+    const auto logprobs = model.token_logprobs(shared);
+    CHECK(at::allclose(logprobs, expected, 1e-12, 1e-12));
+    torch::autograd::backward({(logprobs * upstream).sum()}, {});
+    check_equal(take_gradients(parameters), expected_gradients);
   }
 }
 

@@ -20,17 +20,19 @@ using testing::solve_all;
 
 constexpr int64_t kHeadDim = 16;
 
-const std::vector<int64_t> kRows[] = {{97}, {29, 1, 40, 7, 20}, {3}};
+const Packing kRows[] = {Packing::from_lengths({97}),
+                         Packing::from_documents({{29}, {1}, {40, Fork{9, 30}}, {7}, {20}}),
+                         Packing::from_lengths({3})};
 
 /// Counted by the ranks, which are connected once for all plans of the same groups.
 class CountedBytes {
  public:
   void add(const PlanRequest& request, bool checkpointing = false) {
     const at::ScalarType dtype = request.element_bytes == 2 ? at::kBFloat16 : at::kFloat;
-    for (const auto& lengths : kRows) {
+    for (const Packing& row : kRows) {
       requests_.push_back(request);
       problems_.push_back(std::make_unique<AttentionCase>(
-          random_case(lengths, request.num_heads, request.num_kv_heads, kHeadDim, 1)));
+          random_case(row, request.num_heads, request.num_kv_heads, kHeadDim, 1)));
       tasks_.push_back({problems_.back().get(), make_parallel_plan(request), dtype, checkpointing});
     }
   }

@@ -154,7 +154,7 @@ class CostLine {
  public:
   explicit CostLine(const Packing& packing) : packing_(packing) {
     for (int64_t d = 0; d < packing.num_documents(); ++d) {
-      before_.push_back(before_.back() + triangle(packing.length(d)));
+      before_.push_back(before_.back() + cost_of_first(packing.length(d), d));
     }
   }
 
@@ -166,9 +166,7 @@ class CostLine {
     const auto document = std::min<int64_t>(
         std::upper_bound(before_.begin(), before_.end(), target) - before_.begin() - 1,
         packing_.num_documents() - 1);
-    // triangle(x) = rest
-    const double rest = target - before_[document];
-    const auto x = std::llround((std::sqrt(8.0 * rest + 1.0) - 1.0) / 2.0);
+    const auto x = std::llround(queries_of(target - before_[document], document));
     return packing_.begin(document) + std::clamp<int64_t>(x, 0, packing_.length(document));
   }
 
@@ -178,7 +176,7 @@ class CostLine {
     const auto document = std::min<int64_t>(
         std::upper_bound(boundaries.begin(), boundaries.end(), token) - boundaries.begin() - 1,
         packing_.num_documents() - 1);
-    return before_[document] + triangle(token - packing_.begin(document));
+    return before_[document] + cost_of_first(token - packing_.begin(document), document);
   }
 
   int64_t document_begin(int64_t token) const {
@@ -187,6 +185,25 @@ class CostLine {
   }
 
  private:
+  /// Of the first `length` queries of a document. Those of its second branch do not see the first.
+  double cost_of_first(int64_t length, int64_t document) const {
+    const auto& fork = packing_.fork(document);
+    if (!fork || length <= fork->second) return triangle(length);
+    return triangle(length) - static_cast<double>(length - fork->second) * unseen(*fork);
+  }
+
+  /// The x for which cost_of_first(x) = cost.
+  double queries_of(double cost, int64_t document) const {
+    const auto& fork = packing_.fork(document);
+    if (!fork || cost <= triangle(fork->second)) return (std::sqrt(8.0 * cost + 1.0) - 1.0) / 2.0;
+    // x (x + 1) / 2 - (x - second) unseen = cost
+    const double half = unseen(*fork) - 0.5;
+    const double constant = static_cast<double>(fork->second) * unseen(*fork) - cost;
+    return half + std::sqrt(std::max(0.0, half * half - 2.0 * constant));
+  }
+
+  static double unseen(const Fork& fork) { return static_cast<double>(fork.second - fork.first); }
+
   const Packing& packing_;
   std::vector<double> before_{0.0};
 };

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 namespace longspan {
@@ -108,6 +109,42 @@ TEST_CASE("head split: by cost, no rank attends to more than 1.03 times the mean
         CHECK(largest <= 1.03 * sum / P);
       }
     }
+  }
+}
+
+TEST_CASE("head split: by cost, branches of forked documents weigh what they see") {
+  for (const Packing& packing :
+       {Packing::from_documents({{4096, Fork{1024, 2560}}}),
+        Packing::from_documents({{4096, Fork{1, 4000}}}),
+        Packing::from_documents({{1000, Fork{700, 900}}, {30}, {2500, Fork{500, 1500}}, {566}})}) {
+    std::vector<double> seen;  // by each token
+    for (const auto& [length, fork] : packing.documents()) {
+      for (int64_t i = 0; i < length; ++i) {
+        const bool second = fork && i >= fork->second;
+        seen.push_back(static_cast<double>(i + 1 - (second ? fork->second - fork->first : 0)));
+      }
+    }
+    for (const auto& [N, M] : {Shape{28, 4}, {14, 2}, {2, 1}}) {
+      for (const int P : {2, 3, 5, 8}) {
+        CAPTURE(fmt::format("{} documents, heads {}/{}, P={}", packing.num_documents(), N, M, P));
+        const HeadSplit split = split_by_cost(P, N, M, packing, 1);
+        double largest = 0, sum = 0;
+        for (const RankShare& share : split) {
+          double pairs = 0;
+          for (const AttentionPiece& piece : share.waves[0].pieces) {
+            const auto begin = seen.begin() + piece.query.token_begin;
+            pairs += static_cast<double>(piece.query.num_heads) *
+                     std::accumulate(begin, begin + piece.query.num_tokens, 0.0);
+          }
+          CHECK(attended_pairs(share, packing) == doctest::Approx(pairs).epsilon(1e-12));
+          largest = std::max(largest, pairs);
+          sum += pairs;
+        }
+        CHECK(sum == doctest::Approx(N * std::accumulate(seen.begin(), seen.end(), 0.0)));
+        CHECK(largest <= 1.03 * sum / P);
+      }
+    }
+    check_complete(split_by_cost(5, 2, 1, packing, 2), 2, 2, 0, packing);
   }
 }
 

@@ -174,6 +174,53 @@ TEST_CASE("conformance: every composition of degrees and windows, and head waves
   conformance.check();
 }
 
+TEST_CASE("conformance: forked documents, every mode, with composed degrees and head waves") {
+  // Branches of one token, documents with forks and without, some of them on one rank only.
+  const Packing rows[] = {Packing::from_documents({{61, Fork{20, 44}}}),
+                          Packing::from_documents({{13, Fork{5, 9}},
+                                                   {9},
+                                                   {3, Fork{1, 2}},
+                                                   {22, Fork{15, 16}},
+                                                   {7, Fork{2, 6}},
+                                                   {24, Fork{1, 20}}})};
+  std::vector<Problem> problems;
+  for (const Heads heads : {Heads{8, 2}, {8, 8}, {14, 2}}) {
+    for (const Packing& row : rows) {
+      AttentionCase problem = random_case(row, heads.num, heads.num_kv, kHeadDim, 8);
+      AttentionSolution expected = solve_plainly(problem);
+      problems.push_back(
+          {fmt::format("heads {}/{}, {} forked", heads.num, heads.num_kv, row.num_documents()),
+           heads, std::move(problem), std::move(expected)});
+    }
+  }
+  Conformance conformance;
+  for (const Problem& problem : problems) {
+    for (const Mode mode : all_modes()) {
+      for (const int P : {1, 2, 3, 4, 8}) {
+        if (serves(mode, P, problem.heads)) {
+          conformance.add(plan_of(mode, P, problem.heads), problem, /*checkpointing=*/P == 2);
+        }
+      }
+    }
+    conformance.add(plan_of(Mode::kBalancedUlysses, 3, problem.heads, 2), problem);
+    if (problem.heads.num != 8) continue;
+    for (const auto& [ulysses, ring, window, waves] :
+         {std::tuple{2, 2, 1, 2}, {2, 4, 2, 1}, {1, 4, 2, 1}}) {
+      PlanRequest request;
+      request.world_size = request.sequence_size = ring * ulysses;
+      request.mode = window > 1 ? Mode::kLoongTrain : Mode::kUsp;
+      request.num_heads = problem.heads.num;
+      request.num_kv_heads = problem.heads.num_kv;
+      request.ulysses_degree = ulysses;
+      request.ring_degree = ring;
+      if (window > 1) request.window_size = window;
+      if (waves > 1) request.head_waves = waves;
+      conformance.add(make_parallel_plan(request), problem);
+    }
+  }
+  conformance.check();
+}
+
 TEST_CASE("conformance: kept and replayed attention gives the same bits") {
   const AttentionCase problem = random_case({37, 1, 64, 90, 16}, 8, 2, kHeadDim, 10);
   std::vector<DistributedTask> tasks;

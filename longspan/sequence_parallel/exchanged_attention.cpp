@@ -4,13 +4,15 @@
 
 #include <algorithm>
 
+#include "longspan/attention/holes.h"
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/sequence_parallel/head_waves.h"
 
 namespace longspan {
 namespace {
 
-// Each document's queries among the piece's see their document's keys up to their own.
+// Each document's queries among the piece's see their document's keys up to their own, less those
+// of a branch that they are not of.
 std::vector<Block> blocks_of(const HeadBlock& query, const HeadBlock& kv_item,
                              const Packing& packing) {
   std::vector<Block> blocks;
@@ -26,7 +28,10 @@ std::vector<Block> blocks_of(const HeadBlock& query, const HeadBlock& kv_item,
                       packing.begin(document) - kv_item.token_begin,
                       q_end - packing.begin(document), true, q_begin - packing.begin(document)});
   }
-  return blocks;
+  return without_holes(blocks,
+                       holes_of(
+                           packing, [&](int64_t token) { return token - query.token_begin; },
+                           [&](int64_t token) { return token - kv_item.token_begin; }));
 }
 
 BlocksByRank items_by_rank(const HeadSplit& split, int wave, std::vector<int> HeadWave::* which) {

@@ -25,8 +25,8 @@ class WatchingKernel : public BlockKernel {
   const AllocationCounter* counter = nullptr;
   mutable int64_t most_alive = 0;
 
-  AttentionResult forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          const std::vector<Block>& blocks) const override {
+  AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const std::vector<Block>& blocks) const override {
     return cpu_block_kernel().forward(q, k, v, blocks);
   }
   AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,

@@ -15,6 +15,7 @@
 #include <numeric>
 #include <optional>
 
+#include "longspan/attention/holes.h"
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/zigzag_order.h"
@@ -62,6 +63,11 @@ struct GatherState : torch::CustomClassHolder {
         q_begin += chunk;
       }
     }
+    blocks = without_holes(
+        blocks,
+        holes_of(
+            packing, [&](int64_t token) { return zigzag_tokens_before(packing, token, rank, R); },
+            [](int64_t token) { return token; }));
     std::vector<int64_t> places, gathered(packing.num_tokens());
     places.reserve(packing.num_tokens());
     for (int other = 0; other < R; ++other) {

@@ -11,7 +11,8 @@ namespace longspan {
 std::unique_ptr<SequenceParallel> make_double_ring(Group window, Group windows,
                                                    const BlockKernel& kernel) {
   return make_ring_attention(Rings({std::move(windows), std::move(window)}),
-                             {"double ring", zigzag_order, zigzag_blocks}, kernel);
+                             {"double ring", zigzag_order, zigzag_blocks, zigzag_tokens_before},
+                             kernel);
 }
 
 }  // namespace longspan

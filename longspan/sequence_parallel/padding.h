@@ -16,7 +16,7 @@ inline int64_t round_up(int64_t value, int64_t multiple) {
 Packing pad_tail(const Packing& packing, int64_t multiple);
 
 /// The row with the length of EACH document rounded up, at its tail: causal attention never sees
-/// what follows it.
+/// what follows it. In a forked document it belongs to the second branch.
 Packing pad_documents(const Packing& packing, int64_t multiple);
 
 }  // namespace longspan

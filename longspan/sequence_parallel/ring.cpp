@@ -31,11 +31,16 @@ std::vector<Block> blocks_of(const Packing& padded, int rank, int owner, int num
   return blocks;
 }
 
+int64_t tokens_before(const Packing& padded, int64_t token, int rank, int num_ranks) {
+  const int64_t share = padded.num_tokens() / num_ranks;
+  return std::clamp<int64_t>(token - rank * share, 0, share);
+}
+
 }  // namespace
 
 std::unique_ptr<SequenceParallel> make_ring(Group group, const BlockKernel& kernel) {
-  return make_ring_attention(Rings({std::move(group)}), {"ring", consecutive_order, blocks_of},
-                             kernel);
+  return make_ring_attention(Rings({std::move(group)}),
+                             {"ring", consecutive_order, blocks_of, tokens_before}, kernel);
 }
 
 }  // namespace longspan

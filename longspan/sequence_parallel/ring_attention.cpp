@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "longspan/attention/holes.h"
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/merge.h"
 
@@ -48,7 +49,13 @@ struct RingState : torch::CustomClassHolder {
   Packing packing;
 
   std::vector<Block> blocks(int owner) const {
-    return layout.blocks(packing, rings.rank(), owner, rings.size());
+    const auto tokens_of = [&](int rank) -> TokensBefore {
+      return [this, rank](int64_t token) {
+        return layout.tokens_before(packing, token, rank, rings.size());
+      };
+    };
+    return without_holes(layout.blocks(packing, rings.rank(), owner, rings.size()),
+                         holes_of(packing, tokens_of(rings.rank()), tokens_of(owner)));
   }
 
   AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_TMH,

@@ -16,8 +16,11 @@ struct RingLayout {
   /// As SequenceParallel::token_order, for this rank of so many.
   TokenOrder (*token_order)(const Packing& packing, int64_t multiple, int rank, int num_ranks);
   /// What the queries of `rank` see of the keys of `owner`, in the local tokens of each. `padded`
-  /// is the packing that token_order made. Every query sees itself among its own rank's keys.
+  /// is the packing that token_order made; its forks do not matter here. Every query sees itself
+  /// among its own rank's keys.
   std::vector<Block> (*blocks)(const Packing& padded, int rank, int owner, int num_ranks);
+  /// How many of a rank's tokens, which it holds in the order of the row, come before `token`.
+  int64_t (*tokens_before)(const Packing& padded, int64_t token, int rank, int num_ranks);
 };
 
 /// The keys and values of every rank go round; the parts of each query's softmax are merged in fp32

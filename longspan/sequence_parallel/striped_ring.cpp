@@ -16,18 +16,20 @@ TokenOrder token_order(const Packing& packing, int64_t multiple, int rank, int n
   return order;
 }
 
+int64_t tokens_before(const Packing& /*padded*/, int64_t token, int rank, int num_ranks) {
+  return (token - rank + num_ranks - 1) / num_ranks;
+}
+
 // Query i of rank r is token i R + r and sees keys j of rank o with j R + o <= i R + r: those up to
 // i, and up to i - 1 where o > r. In a document the first query that sees any of o's keys sees
 // exactly one, and each further query one more: the block is a square triangle.
 std::vector<Block> blocks_of(const Packing& padded, int rank, int owner, int num_ranks) {
   std::vector<Block> blocks;
-  // The first local token of a rank at or after a token of the row.
-  auto first_from = [&](int64_t token, int on) { return (token - on + num_ranks - 1) / num_ranks; };
   const int64_t behind = owner > rank ? 1 : 0;
   for (int64_t document = 0; document < padded.num_documents(); ++document) {
-    const int64_t k_begin = first_from(padded.begin(document), owner);
+    const int64_t k_begin = tokens_before(padded, padded.begin(document), owner, num_ranks);
     const int64_t q_begin = k_begin + behind;
-    const int64_t length = first_from(padded.end(document), rank) - q_begin;
+    const int64_t length = tokens_before(padded, padded.end(document), rank, num_ranks) - q_begin;
     if (length > 0) blocks.push_back({q_begin, length, k_begin, length, true});
   }
   return blocks;
@@ -36,8 +38,8 @@ std::vector<Block> blocks_of(const Packing& padded, int rank, int owner, int num
 }  // namespace
 
 std::unique_ptr<SequenceParallel> make_striped_ring(Group group, const BlockKernel& kernel) {
-  return make_ring_attention(Rings({std::move(group)}), {"striped ring", token_order, blocks_of},
-                             kernel);
+  return make_ring_attention(Rings({std::move(group)}),
+                             {"striped ring", token_order, blocks_of, tokens_before}, kernel);
 }
 
 }  // namespace longspan

@@ -65,5 +65,15 @@ TEST_CASE("padding: nothing is added where nothing is needed") {
   CHECK(pad_documents(packing, 3) == Packing::from_lengths({6, 9}));
 }
 
+TEST_CASE("padding: forks stay where they are; padding of a document is in its second branch") {
+  const Packing packing = Packing::from_documents({{5, Fork{1, 3}}, {2}, {7, Fork{4, 6}}});
+  CHECK((pad_tail(packing, 5) ==
+         Packing::from_documents({{5, Fork{1, 3}}, {2}, {7, Fork{4, 6}}, {1}})));
+  CHECK((pad_documents(packing, 4) ==
+         Packing::from_documents({{8, Fork{1, 3}}, {4}, {8, Fork{4, 6}}})));
+  const auto orders = orders_of(2, 2, packing);
+  CHECK((orders[3].packing == Packing::from_documents({{8, Fork{1, 3}}, {4}, {8, Fork{4, 6}}})));
+}
+
 }  // namespace
 }  // namespace longspan

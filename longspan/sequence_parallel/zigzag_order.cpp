@@ -1,5 +1,6 @@
 #include "longspan/sequence_parallel/zigzag_order.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "longspan/sequence_parallel/padding.h"
@@ -18,6 +19,18 @@ std::vector<int64_t> zigzag_places(const Packing& padded, int rank, int num_rank
     }
   }
   return places;
+}
+
+int64_t zigzag_tokens_before(const Packing& padded, int64_t token, int rank, int num_ranks) {
+  if (token == padded.num_tokens()) return token / num_ranks;
+  const auto& boundaries = padded.boundaries();
+  const int64_t document =
+      std::upper_bound(boundaries.begin(), boundaries.end(), token) - boundaries.begin() - 1;
+  const int64_t begin = padded.begin(document), chunk = padded.length(document) / (2 * num_ranks);
+  const auto before_in_chunk = [&](int64_t c) {
+    return std::clamp<int64_t>(token - begin - c * chunk, 0, chunk);
+  };
+  return begin / num_ranks + before_in_chunk(rank) + before_in_chunk(2 * num_ranks - 1 - rank);
 }
 
 TokenOrder zigzag_order(const Packing& packing, int64_t multiple, int rank, int num_ranks) {

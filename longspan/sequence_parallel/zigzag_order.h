@@ -17,8 +17,11 @@ TokenOrder zigzag_order(const Packing& packing, int64_t multiple, int rank, int 
 /// Where the local tokens of a rank are in the padded row.
 std::vector<int64_t> zigzag_places(const Packing& padded, int rank, int num_ranks);
 
-/// What the queries of `rank` see of the keys of `owner`, in the local tokens of each: in every
-/// step half of the pairs of a query and a key.
+/// How many of them come before `token` of the padded row.
+int64_t zigzag_tokens_before(const Packing& padded, int64_t token, int rank, int num_ranks);
+
+/// What the queries of `rank` see of the keys of `owner`, in the local tokens of each, if no
+/// document is forked: in every step half of the pairs of a query and a key.
 std::vector<Block> zigzag_blocks(const Packing& padded, int rank, int owner, int num_ranks);
 
 }  // namespace longspan

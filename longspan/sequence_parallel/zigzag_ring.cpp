@@ -7,7 +7,8 @@ namespace longspan {
 
 std::unique_ptr<SequenceParallel> make_zigzag_ring(Group group, const BlockKernel& kernel) {
   return make_ring_attention(Rings({std::move(group)}),
-                             {"zigzag ring", zigzag_order, zigzag_blocks}, kernel);
+                             {"zigzag ring", zigzag_order, zigzag_blocks, zigzag_tokens_before},
+                             kernel);
 }
 
 }  // namespace longspan

@@ -17,9 +17,15 @@ namespace longspan::testing {
 
 AttentionCase random_case(const std::vector<int64_t>& document_lengths, int64_t num_heads,
                           int64_t num_kv_heads, int64_t head_dim, uint64_t seed) {
+  return random_case(Packing::from_lengths(document_lengths), num_heads, num_kv_heads, head_dim,
+                     seed);
+}
+
+AttentionCase random_case(const Packing& packing, int64_t num_heads, int64_t num_kv_heads,
+                          int64_t head_dim, uint64_t seed) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   AttentionCase problem;
-  problem.packing = Packing::from_lengths(document_lengths);
+  problem.packing = packing;
   auto random = [&](int64_t num) {
     return at::randn({problem.packing.num_tokens(), num, head_dim}, generator, at::kDouble);
   };
@@ -42,8 +48,13 @@ AttentionSolution solve_plainly(const AttentionCase& problem) {
     };
     at::Tensor scores = at::matmul(heads_first(q, 1), heads_first(k, group).transpose(1, 2)) /
                         std::sqrt(static_cast<double>(q.size(2)));
-    const at::Tensor above = at::ones({length, length}, at::kBool).triu(1);
-    scores = scores.masked_fill(above, -std::numeric_limits<double>::infinity());
+    at::Tensor unseen = at::ones({length, length}, at::kBool).triu(1);
+    if (const auto& fork = problem.packing.fork(d)) {
+      unseen.narrow(0, fork->second, length - fork->second)
+          .narrow(1, fork->first, fork->second - fork->first)
+          .fill_(true);
+    }
+    scores = scores.masked_fill(unseen, -std::numeric_limits<double>::infinity());
     outs.push_back(at::matmul(at::softmax(scores, -1), heads_first(v, group)).transpose(0, 1));
   }
   const at::Tensor out = at::cat(outs);

@@ -18,6 +18,8 @@ struct AttentionCase {
 };
 
 /// Random, seeded; fp64.
+AttentionCase random_case(const Packing& packing, int64_t num_heads, int64_t num_kv_heads,
+                          int64_t head_dim, uint64_t seed);
 AttentionCase random_case(const std::vector<int64_t>& document_lengths, int64_t num_heads,
                           int64_t num_kv_heads, int64_t head_dim, uint64_t seed);
 

@@ -1,0 +1,101 @@
+// T: query tokens, N: query heads, L: queries of a later round.
+#include "longspan/attention/block_kernel.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "longspan/attention/merge.h"
+
+namespace longspan {
+namespace {
+
+bool is_empty(const Block& block) { return block.q_length == 0 || block.k_length == 0; }
+
+// In the order that callers make them in, no sorting is needed to see it.
+bool queries_are_once(const std::vector<Block>& blocks) {
+  int64_t end = 0;
+  for (const Block& block : blocks) {
+    if (is_empty(block)) continue;
+    if (block.q_begin < end) return false;
+    end = block.q_begin + block.q_length;
+  }
+  return true;
+}
+
+// The queries of a round, packed.
+struct Rows {
+  struct Run {
+    int64_t begin, length;
+  };
+  std::vector<Run> runs;
+  std::vector<Block> blocks;  // q_begin counted in the packed rows
+
+  // `round` is in the order of its queries.
+  explicit Rows(std::vector<Block> round) : blocks(std::move(round)) {
+    int64_t num_rows = 0;
+    for (Block& block : blocks) {
+      if (!runs.empty() && runs.back().begin + runs.back().length == block.q_begin) {
+        runs.back().length += block.q_length;
+      } else {
+        runs.push_back({block.q_begin, block.q_length});
+      }
+      block.q_begin = num_rows;
+      num_rows += block.q_length;
+    }
+  }
+
+  at::Tensor of(const at::Tensor& x_TNH) const {
+    std::vector<at::Tensor> parts;
+    parts.reserve(runs.size());
+    for (const auto& [begin, length] : runs) parts.push_back(x_TNH.narrow(0, begin, length));
+    return parts.size() == 1 ? parts[0] : at::cat(parts);
+  }
+
+  void merge_into(AttentionResult& total, const AttentionResult& part) const {
+    int64_t row = 0;
+    for (const auto& [begin, length] : runs) {
+      AttentionResult rows{total.out_TNH.narrow(0, begin, length),
+                           total.lse_NT.narrow(1, begin, length)};
+      merge_(rows, {part.out_TNH.narrow(0, row, length), part.lse_NT.narrow(1, row, length)});
+      row += length;
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<std::vector<Block>> rounds_of(const std::vector<Block>& blocks) {
+  std::vector<Block> sorted;
+  sorted.reserve(blocks.size());
+  std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(sorted),
+               [](const Block& block) { return !is_empty(block); });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Block& a, const Block& b) { return a.q_begin < b.q_begin; });
+  std::vector<std::vector<Block>> rounds;
+  for (const Block& block : sorted) {
+    auto round = std::find_if(rounds.begin(), rounds.end(), [&](const auto& other) {
+      return other.back().q_begin + other.back().q_length <= block.q_begin;
+    });
+    if (round == rounds.end()) round = rounds.emplace(rounds.end());
+    round->push_back(block);
+  }
+  return rounds;
+}
+
+AttentionResult BlockKernel::forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+                                     const at::Tensor& v_SMH,
+                                     const std::vector<Block>& blocks) const {
+  if (queries_are_once(blocks)) return forward_round(q_TNH, k_SMH, v_SMH, blocks);
+  std::vector<std::vector<Block>> rounds = rounds_of(blocks);
+  AttentionResult total = forward_round(q_TNH, k_SMH, v_SMH, rounds[0]);
+  total.out_TNH = total.out_TNH.to(total.lse_NT.scalar_type());
+  for (size_t round = 1; round < rounds.size(); ++round) {
+    const Rows rows(std::move(rounds[round]));
+    rows.merge_into(total, forward_round(rows.of(q_TNH), k_SMH, v_SMH, rows.blocks));
+  }
+  total.out_TNH = total.out_TNH.to(q_TNH.scalar_type());
+  return total;
+}
+
+}  // namespace longspan

@@ -1,0 +1,59 @@
+#include "longspan/data/shared_prompt.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+namespace longspan {
+namespace {
+
+std::vector<int64_t> values(const at::Tensor& x_T) {
+  const int64_t* data = x_T.const_data_ptr<int64_t>();
+  return {data, data + x_T.numel()};
+}
+
+using Values = std::vector<int64_t>;
+
+}  // namespace
+
+TEST_CASE("collate_shared: branches begin with the prompt's last token, at its position") {
+  const Example pair{{Sample{{5, 6, 7, 8, 9}, {-100, -100, -100, 8, 9}},
+                      Sample{{5, 6, 7, 4}, {-100, -100, -100, 4}}}};
+  const Batch row = collate_shared({&pair});
+  CHECK((row.packing == Packing::from_documents({{7, Fork{2, 5}}})));
+  CHECK(values(row.tokens_T) == Values{5, 6, 7, 8, 9, 7, 4});
+  CHECK(values(row.labels_T) == Values{-100, -100, 8, 9, -100, 4, -100});
+  CHECK(values(row.positions_T) == Values{0, 1, 2, 3, 4, 2, 3});
+  CHECK(values(row.documents_T) == Values{0, 0, 0, 0, 0, 1, 1});
+}
+
+TEST_CASE("collate_shared: answers that begin alike are not shared, their labels count twice") {
+  const Example pair{
+      {Sample{{5, 6, 8, 9}, {-100, -100, 8, 9}}, Sample{{5, 6, 8, 4}, {-100, -100, 8, 4}}}};
+  const Batch row = collate_shared({&pair});
+  CHECK((row.packing == Packing::from_documents({{7, Fork{1, 4}}})));
+  CHECK(values(row.tokens_T) == Values{5, 6, 8, 9, 6, 8, 4});
+  CHECK(values(row.labels_T) == Values{-100, 8, 9, -100, 8, 4, -100});
+}
+
+TEST_CASE("collate_shared: pairs that share nothing stay apart; documents are numbered on") {
+  const Example one_token{{Sample{{5, 6}, {-100, 6}}, Sample{{5, 7}, {-100, 7}}}};
+  const Example different{{Sample{{5, 6}, {-100, 6}}, Sample{{4, 6}, {-100, 6}}}};
+  // Equal tokens that are trained in one of the two.
+  const Example labels{{Sample{{5, 6, 7}, {-100, 6, 7}}, Sample{{5, 6, 7}, {-100, -100, 7}}}};
+  const Example shares{{Sample{{5, 6, 7}, {5, -100, 7}}, Sample{{5, 6, 8}, {5, -100, 8}}}};
+  const Batch row = collate_shared({&one_token, &different, &labels, &shares});
+  CHECK((row.packing == Packing::from_documents({{2}, {2}, {2}, {2}, {3}, {3}, {5, Fork{1, 3}}})));
+  CHECK(values(row.documents_T) == Values{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7});
+}
+
+TEST_CASE("collate_shared: equal documents keep a branch each; no pairs give an empty row") {
+  const Example equal{
+      {Sample{{5, 6, 7}, {-100, -100, -100}}, Sample{{5, 6, 7}, {-100, -100, -100}}}};
+  const Batch row = collate_shared({&equal});
+  CHECK((row.packing == Packing::from_documents({{4, Fork{2, 3}}})));
+  CHECK(values(row.documents_T) == Values{0, 0, 0, 1});
+  CHECK(values(row.positions_T) == Values{0, 1, 2, 2});
+  CHECK(collate_shared({}).packing.num_documents() == 0);
+}
+
+}  // namespace longspan
