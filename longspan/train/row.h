@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "longspan/data/batch.h"
-#include "longspan/data/shared_prompt.h"
 #include "longspan/data/example.h"
+#include "longspan/data/shared_prompt.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 
 namespace longspan {

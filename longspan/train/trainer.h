@@ -65,7 +65,7 @@ class Trainer {
                       const std::vector<at::Tensor>& contributions) const;
   void after_step(int64_t step, const StepResult& result);
   void finish();
-  bool is_main() const { return job_.mesh.world.rank() == 0; }
+  bool is_main() const { return job_.context.mesh.world.rank() == 0; }
 
   TrainingJob job_;
   ModelSaver& saver_;
