@@ -1,0 +1,190 @@
+"""Every stage and loss is the same run however many ranks share its rows."""
+
+import json
+import math
+import random
+
+import pytest
+from conftest import Running, add_dataset, relative_difference, settings_of, words_of_real_text, write_model
+
+NUM_STEPS = 20
+# fp32 sums in another order, and AdamW turns the difference of a step into one of the weights.
+TOLERANCE = 1e-5
+ALL_MODES = ["ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulysses", "balanced-ulysses", "ring",
+             "striped-ring", "zigzag-ring", "usp", "llama3", "loongtrain"]
+STAGES = {
+    "pt": dict(stage="pt", dataset="texts", cutoff_len=64),
+    "rm": dict(stage="rm", dataset="pairs"),
+    "kto": dict(stage="kto", dataset="verdicts", pref_ftx=0.1),
+    "sigmoid": dict(stage="dpo", dataset="pairs", dpo_label_smoothing=0.1, pref_ftx=0.2),
+    "hinge": dict(stage="dpo", dataset="pairs", pref_loss="hinge", pref_beta=0.01),
+    "ipo": dict(stage="dpo", dataset="pairs", pref_loss="ipo"),
+    "kto_pair": dict(stage="dpo", dataset="pairs", pref_loss="kto_pair"),
+    "orpo": dict(stage="dpo", dataset="pairs", pref_loss="orpo"),
+    "simpo": dict(stage="dpo", dataset="pairs", pref_loss="simpo", pref_beta=2.0),
+    "packing": dict(stage="sft", dataset="chats", packing=True, cutoff_len=128),
+    "neat_packing": dict(stage="sft", dataset="chats", neat_packing=True, cutoff_len=128),
+    "lora": dict(stage="dpo", dataset="pairs", finetuning_type="lora", lora_dropout=0.1),
+    "freeze": dict(stage="sft", dataset="chats", finetuning_type="freeze", freeze_trainable_layers=1),
+}
+
+
+@pytest.fixture(scope="session")
+def stage_data(data, place):
+    """Pairs, verdicts and texts beside the chats. A long prompt before short answers puts all labels on
+    the last rank."""
+    words, rng = words_of_real_text(), random.Random(3)
+
+    def text(least, most):
+        begin = rng.randrange(len(words) - most)
+        return " ".join(words[begin : begin + rng.randint(least, most)])
+
+    pairs = [{"instruction": text(3, 30), "input": "", "chosen": text(5, 40), "rejected": text(5, 40)}
+             for _ in range(14)]
+    pairs += [{"instruction": text(60, 80), "input": "", "chosen": "yes", "rejected": text(1, 3)} for _ in range(2)]
+    folder = place / "data"
+    columns = {"prompt": "instruction", "query": "input", "chosen": "chosen", "rejected": "rejected"}
+    add_dataset(folder, "pairs", pairs, ranking=True, columns=columns)
+    verdicts = [{"instruction": text(3, 30), "output": text(5, 40), "label": rng.random() < 0.6} for _ in range(16)]
+    add_dataset(folder, "verdicts", verdicts,
+                columns={"prompt": "instruction", "response": "output", "kto_tag": "label"})
+    add_dataset(folder, "texts", [{"text": text(20, 100)} for _ in range(30)], columns={"prompt": "text"})
+    return data
+
+
+@pytest.fixture(scope="session")
+def stage_models(models, place):
+    return models | {"six": str(write_model(place / "six-heads", "qwen2", num_attention_heads=6, hidden_size=96))}
+
+
+@pytest.fixture(scope="session")
+def stage_run(stage_models, stage_data, tmp_path_factory):
+    """A run of a stage, made once for all tests that look at it."""
+    folder, known = tmp_path_factory.mktemp("stages"), {}
+
+    def run(stage, num_ranks=1, model="six", **changes):
+        key = json.dumps([stage, num_ranks, model, changes], sort_keys=True)
+        if key not in known:
+            settings = settings_of(stage_models[model], stage_data, folder / str(len(known)))
+            settings |= dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=NUM_STEPS,
+                             learning_rate=3e-4) | STAGES[stage] | changes
+            if num_ranks > 1:
+                settings |= dict(sequence_parallel_size=num_ranks)
+            known[key] = Running(settings, num_ranks).wait()
+            assert known[key].status == 0, known[key].text
+        return known[key]
+
+    return run
+
+
+def same_run(left, right, tolerance=TOLERANCE, keys=("loss", "grad_norm")):
+    for key in keys:
+        assert len(left.logged(key)) > 0
+        assert relative_difference(left.logged(key), right.logged(key)) < tolerance, key
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("num_ranks, mode", [(2, "ulysses"), (3, "zigzag-ring")])
+def test_ranks(stage, num_ranks, mode, stage_run):
+    """Loss, gradient norm and what is logged beside them, batches of two rows."""
+    alone, shared = stage_run(stage), stage_run(stage, num_ranks, sequence_parallel_mode=mode)
+    assert len(alone.logged("loss")) == NUM_STEPS
+    same_run(alone, shared)
+    for key in ("rewards/chosen", "rewards/rejected", "rewards/margins", "logps/chosen", "logps/rejected", "kl"):
+        assert shared.logged(key) == pytest.approx(alone.logged(key), rel=1e-4, abs=1e-5), key
+    assert shared.logged("rewards/accuracies") == alone.logged("rewards/accuracies")
+    # It learns: the model is not merely the same everywhere because nothing happens to it.
+    assert len(set(alone.logged("loss"))) == NUM_STEPS
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_accumulation(stage, stage_run):
+    """One micro-batch of four rows, or four of one: the same steps."""
+    settings = dict(max_steps=4, lora_dropout=0.0) if stage == "lora" else dict(max_steps=4)
+    once = stage_run(stage, per_device_train_batch_size=4, gradient_accumulation_steps=1, **settings)
+    often = stage_run(stage, per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings)
+    same_run(once, often)
+
+
+@pytest.mark.parametrize("stage", ["kto", "sigmoid", "kto_pair", "rm"])
+def test_data_parallel_groups(stage, stage_run, stage_models, stage_data, tmp_path):
+    """Two groups of two ranks: estimates over all pairs of a step are those of one process."""
+    alone = stage_run(stage, max_steps=4, gradient_accumulation_steps=2)
+    settings = settings_of(stage_models["six"], stage_data, tmp_path / "groups")
+    settings |= dict(per_device_train_batch_size=2, gradient_accumulation_steps=1, max_steps=4, learning_rate=3e-4,
+                     sequence_parallel_size=2) | STAGES[stage]
+    groups = Running(settings, 4).wait()
+    assert groups.status == 0, groups.text
+    same_run(alone, groups)
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_first_dpo_loss_is_log_2(mode, num_ranks, bf16, stage_run):
+    """Policy and reference are computed alike, to the bit: no rounding shows before the first update."""
+    degree = dict(bf16=True) if bf16 else {}
+    run = stage_run("hinge", num_ranks, pref_loss="sigmoid", max_steps=1, sequence_parallel_mode=mode,
+                    gradient_accumulation_steps=1, **degree)
+    assert run.logged("loss") == [math.log(2)]
+    assert run.logged("rewards/margins") == [0.0]
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("lora", [False, True])
+def test_first_dpo_loss_alone(bf16, lora, stage_run):
+    changes = dict(finetuning_type="lora") if lora else {}
+    run = stage_run("hinge", pref_loss="sigmoid", max_steps=1, bf16=bf16, gradient_accumulation_steps=1, **changes)
+    assert run.logged("loss") == [math.log(2)]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize("stage", ["sigmoid", "ipo", "orpo", "rm"])
+def test_shared_prompts(stage, num_ranks, stage_run):
+    mode = {} if num_ranks == 1 else dict(sequence_parallel_mode="balanced-ulysses" if num_ranks == 2 else "zigzag-ring")
+    same_run(stage_run(stage), stage_run(stage, num_ranks, pref_share_prompt=True, **mode))
+
+
+@pytest.mark.parametrize("stage", ["sigmoid", "kto"])
+def test_precomputed_reference(stage, stage_run):
+    """The same losses; a second run takes the numbers from the file; another model does not."""
+    alone = stage_run(stage)
+    first = stage_run(stage, 2, precompute_ref_log_probs=True)
+    same_run(alone, first)
+    cache = list(first.output_dir.glob("reference_logps_*.jsonl"))
+    assert len(cache) == 1
+    assert "16 examples, 0 of them kept" in first.text
+    # Half of the lines, the last of them torn: as a run that was killed leaves it.
+    lines = cache[0].read_text().splitlines(keepends=True)
+    assert len(lines) == 16
+    cache[0].write_text("".join(lines[:7]) + lines[7][:9])
+    settings = json.loads((first.output_dir.parent / (first.output_dir.name + ".yaml")).read_text())
+    again = Running(settings | dict(overwrite_output_dir=True), 2).wait()
+    assert again.status == 0, again.text
+    assert "16 examples, 7 of them kept" in again.text
+    same_run(first, again, 1e-12)
+    assert sorted(cache[0].read_text().splitlines()) == sorted(line.strip() for line in lines)
+
+
+def test_evaluation(stage_run):
+    """Loss and averages of an evaluation set, however many ranks share it."""
+    changes = dict(val_size=4, eval_strategy="steps", eval_steps=10, max_steps=10)
+    for stage, names in {"sigmoid": ["eval_rewards/accuracies", "eval_rewards/margins", "eval_logps/chosen"],
+                         "kto": ["eval_kl"], "rm": ["eval_rewards/accuracies"], "pt": [], "orpo": []}.items():
+        alone, shared = stage_run(stage, **changes), stage_run(stage, 2, **changes)
+        same_run(alone, shared, keys=["eval_loss"])
+        for name in names:
+            assert alone.logged(name) == pytest.approx(shared.logged(name), rel=1e-4, abs=1e-5) != []
+
+
+def test_what_is_written(stage_run):
+    run = stage_run("sigmoid", plot_loss=True, max_steps=3)
+    assert (run.output_dir / "training_rewards_accuracies.png").read_bytes().startswith(b"\x89PNG")
+    lines = [json.loads(line) for line in (run.output_dir / "trainer_log.jsonl").read_text().splitlines()]
+    assert [line["accuracy"] for line in lines if "accuracy" in line] == run.logged("rewards/accuracies")
+    rm = stage_run("rm")
+    from safetensors.torch import load_file
+
+    assert set(load_file(rm.output_dir / "value_head.safetensors")) == {"v_head.summary.weight", "v_head.summary.bias"}
+    lora = stage_run("lora")
+    assert (lora.output_dir / "adapter_config.json").exists() and not (lora.output_dir / "model.safetensors").exists()
