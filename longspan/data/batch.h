@@ -23,9 +23,10 @@ struct Sample {
 
 /// A packed row. labels_T is already shifted left inside each document: labels_T[i] is the token
 /// that position i predicts, kIgnoreLabel at the last token of a document. positions_T restarts at
-/// 0 in each document. `packing` always describes the WHOLE row as attention sees it (padding
-/// documents included), also when the tensors hold one rank's share. documents_T[i] is the number,
-/// from 0, of the sample that token i belongs to, -1 where it is padding.
+/// 0 in each document; those of a forked one's second branch go on from its prompt. `packing`
+/// always describes the WHOLE row as attention sees it (padding documents included), also when the
+/// tensors hold one rank's share. documents_T[i] is the number, from 0, of the sample that token i
+/// belongs to, -1 where it is padding.
 struct Batch {
   at::Tensor tokens_T;     // int64
   at::Tensor labels_T;     // int64
