@@ -1,77 +1,15 @@
 #include "longspan/data/dataset.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "longspan/config/user_error.h"
+#include "longspan/testing/dataset_folder.h"
 
 namespace longspan {
 
 namespace {
-
-namespace fs = std::filesystem;
-
-/// A dataset_dir that is gone at the end of the test.
-class Folder {
- public:
-  Folder()
-      : path_(fs::temp_directory_path() / ("longspan_dataset_test_" + std::to_string(getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-
-  void write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
-  }
-  /// dataset_info.json with one entry, d.
-  void info(const std::string& entry) const {
-    write("dataset_info.json", "{\"d\": " + entry + "}");
-  }
-  Config config() const {
-    Config config;
-    config.dataset_dir = path_.string();
-    config.dataset = "d";
-    return config;
-  }
-  std::vector<Conversation> rows() const { return read_conversations(config(), "d"); }
-  std::string complaint() const {
-    try {
-      rows();
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
-  }
-
- private:
-  fs::path path_;
-};
-
-std::string flat(const Conversation& conversation) {
-  std::string text;
-  for (const Message& message : conversation.messages) {
-    text += message.role.substr(0, 1) + "=" + message.content + ";";
-  }
-  return text;
-}
-
-std::vector<std::string> flat(const std::vector<Conversation>& rows) {
-  std::vector<std::string> texts;
-  for (const Conversation& row : rows) texts.push_back(flat(row));
-  return texts;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-#define CHECK_SAYS(text, part) CHECK_MESSAGE(has(text, part), (text))
 
 using Texts = std::vector<std::string>;
 
@@ -82,7 +20,7 @@ const char* kTags =
 }  // namespace
 
 TEST_CASE("alpaca: prompt and query, history, system") {
-  const Folder folder;
+  const DatasetFolder folder;
   folder.info(R"({"file_name": "d.json", "columns": {"prompt": "instruction", "query": "input",
                   "response": "output", "system": "system", "history": "history"}})");
   folder.write("d.json", R"([
@@ -96,7 +34,7 @@ TEST_CASE("alpaca: prompt and query, history, system") {
 }
 
 TEST_CASE("alpaca: default columns; a columns block resets what it does not list") {
-  const Folder folder;
+  const DatasetFolder folder;
   folder.info(R"({"file_name": "d.jsonl"})");
   folder.write("d.jsonl",
                "\xef\xbb\xbf{\"instruction\": \"a\", \"input\": \"b\", \"output\": \"c\"}\n\n"
@@ -109,7 +47,7 @@ TEST_CASE("alpaca: default columns; a columns block resets what it does not list
 }
 
 TEST_CASE("sharegpt: default tags, OpenAI's tags, system message or column, observations") {
-  const Folder folder;
+  const DatasetFolder folder;
   folder.info(R"({"file_name": "d.json", "formatting": "sharegpt",
                   "columns": {"messages": "conversations", "system": "sys"}})");
   folder.write("d.json", R"([
@@ -129,7 +67,7 @@ TEST_CASE("sharegpt: default tags, OpenAI's tags, system message or column, obse
 
 TEST_CASE(
     "files: folders in the order of names, several datasets, absolute paths, json lines in .json") {
-  const Folder folder;
+  const DatasetFolder folder;
   folder.info(R"({"file_name": "parts"})");
   folder.write("parts/2.json", R"([{"instruction": "c", "output": "C"}])");
   folder.write("parts/1.jsonl", R"({"instruction": "a", "output": "A"})");
@@ -143,7 +81,7 @@ TEST_CASE(
 }
 
 TEST_CASE("max_samples, num_samples, val_size") {
-  const Folder folder;
+  const DatasetFolder folder;
   std::string lines;
   for (int i = 0; i < 20; ++i) {
     lines += "{\"instruction\": \"" + std::to_string(i) + "\", \"output\": \"x\"}\n";
@@ -181,7 +119,7 @@ TEST_CASE("max_samples, num_samples, val_size") {
 }
 
 TEST_CASE("dataset_info.json: what is wrong is said") {
-  const Folder folder;
+  const DatasetFolder folder;
   CHECK_SAYS(folder.complaint(), "there is no ");
   folder.write("dataset_info.json", "{\"d\":\n  {\"file_name\" \"x\"}}");
   CHECK_SAYS(folder.complaint(), "dataset_info.json, line 2: broken JSON");
@@ -211,7 +149,7 @@ TEST_CASE("dataset_info.json: what is wrong is said") {
 }
 
 TEST_CASE("rows: what is wrong is said, with file and row") {
-  const Folder folder;
+  const DatasetFolder folder;
   folder.info(R"({"file_name": "d.json"})");
   const auto row = [&](const std::string& text) {
     folder.write("d.json", text);
@@ -240,7 +178,7 @@ TEST_CASE("rows: what is wrong is said, with file and row") {
 }
 
 TEST_CASE("sharegpt rows: what is wrong is said") {
-  const Folder folder;
+  const DatasetFolder folder;
   folder.info(R"({"file_name": "d.json", "formatting": "sharegpt"})");
   const auto row = [&](const std::string& messages) {
     folder.write("d.json", "[{\"conversations\": " + messages + "}]");

@@ -45,6 +45,8 @@ EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Convers
   const Config& config = encoding.config;
   const bool packs = config.packing.value_or(true);
   const std::string end = end_of_text(config.chat_template, encoding.tokenizer);
+  // As tokenizer_config.json says. (transformers 5 forgets add_bos_token where there is a
+  // tokenizer.json; LLaMA-Factory over transformers 4 does what it says.)
   std::string bos;
   if (encoding.tokenizer.adds_bos_token()) bos = encoding.tokenizer.bos_token().value_or("");
   std::vector<std::vector<int32_t>> texts(rows.size());

@@ -1,0 +1,261 @@
+#include "longspan/data/example_encoder.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+
+#include "longspan/data/describe_sample.h"
+#include "longspan/data/parallel_rows.h"
+#include "longspan/testing/dataset_folder.h"
+
+namespace longspan {
+
+namespace {
+
+/// A trained tokenizer (chatml's special tokens) and rows for it.
+class Rows {
+ public:
+  explicit Rows(const std::string& stage) : folder_(stage), config(folder_.config()) {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "Question " + std::to_string(i * 37) + " is answered.\n";
+    train_byte_level_bpe({folder_.write("text.txt", text)}, 300, folder_.path() + "/tokenizer");
+    tokenizer = Tokenizer::load(folder_.path() + "/tokenizer");
+    config.chat_template = "chatml";
+  }
+  void add(const std::string& question, const std::string& answer,
+           const std::optional<std::string>& rejected = std::nullopt, bool desirable = true) {
+    Conversation& row = rows.emplace_back();
+    row.messages = {{"user", question}};
+    if (config.stage != "pt") row.messages.push_back({"assistant", answer});
+    if (rejected) row.rejected = {"assistant", *rejected};
+    row.desirable = desirable;
+    row.source = "rows, row " + std::to_string(rows.size());
+  }
+  EncodedExamples encode(int64_t vocab_size = INT64_MAX) const {
+    return encode_examples(config, tokenizer, rows, vocab_size);
+  }
+  std::string complaint(int64_t vocab_size = INT64_MAX) const {
+    try {
+      encode(vocab_size);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  std::string text(const std::vector<int32_t>& ids) const { return tokenizer.decode(ids); }
+  /// The text that is trained.
+  std::string trained(const Sample& sample) const {
+    std::vector<int32_t> ids;
+    for (size_t i = 0; i < sample.labels.size(); ++i) {
+      if (sample.labels[i] == kIgnoreLabel) continue;
+      CHECK(sample.labels[i] == sample.input_ids[i]);
+      ids.push_back(sample.labels[i]);
+    }
+    return tokenizer.decode(ids);
+  }
+
+ private:
+  DatasetFolder folder_;
+
+ public:
+  Config config;
+  Tokenizer tokenizer;
+  std::vector<Conversation> rows;
+};
+
+int64_t num_ignored(const Sample& sample) {
+  return std::ranges::count(sample.labels, static_cast<int32_t>(kIgnoreLabel));
+}
+
+const std::string kAsks = "<|im_start|>user\n", kAsked = "<|im_end|>\n<|im_start|>assistant\n",
+                  kEnds = "<|im_end|>\n";
+
+}  // namespace
+
+TEST_CASE("pairs: both documents hold the question, each its own answer") {
+  Rows rows("dpo");
+  rows.add("Question", "good answer", "bad");
+  rows.config.default_system = "Be brief.";
+  const EncodedExamples encoded = rows.encode();
+  REQUIRE(encoded.examples.size() == 1);
+  CHECK(!encoded.packing);
+  const std::vector<Sample>& documents = encoded.examples[0].documents;
+  REQUIRE(documents.size() == 2);
+  const std::string asked = "<|im_start|>system\nBe brief." + kEnds + kAsks + "Question" + kAsked;
+  CHECK(rows.text(documents[0].input_ids) == asked + "good answer" + kEnds);
+  CHECK(rows.text(documents[1].input_ids) == asked + "bad" + kEnds);
+  CHECK(rows.trained(documents[0]) == "good answer" + kEnds);
+  CHECK(rows.trained(documents[1]) == "bad" + kEnds);
+  const std::string described = describe_example(encoded.examples[0], "dpo", rows.tokenizer);
+  CHECK_SAYS(described, "=== chosen ===\n");
+  CHECK_SAYS(described, "\n=== rejected ===\n");
+  CHECK_SAYS(described, "--- trained ---\nbad<|im_end|>\n");
+}
+
+TEST_CASE("pairs: the longer answer says how both are cut; earlier answers are not trained") {
+  Rows rows("rm");
+  rows.add(std::string(60, 'q'), std::string(10, 'a'), std::string(90, 'b'));
+  rows.rows[0].messages.insert(rows.rows[0].messages.begin(), {{"user", "x"}, {"assistant", "y"}});
+  std::vector<Sample> whole = rows.encode().examples[0].documents;
+  CHECK(rows.trained(whole[0]) == std::string(10, 'a') + kEnds);
+  rows.config.cutoff_len = 70;
+  const std::vector<Sample> cut = rows.encode().examples[0].documents;
+  CHECK(cut[1].input_ids.size() == 70);
+  CHECK(num_ignored(cut[0]) == num_ignored(cut[1]));
+  CHECK(num_ignored(cut[0]) < num_ignored(whole[0]));
+  CHECK(rows.trained(cut[0]) == std::string(10, 'a') + kEnds);  // short enough to stay whole
+  rows.config.cutoff_len = 1;
+  CHECK_SAYS(rows.complaint(), "row 1: no token of the chosen answer is trained: cutoff_len 1");
+}
+
+TEST_CASE("kto: the answer of the row before beside each question") {
+  Rows rows("kto");
+  rows.add("first", "one", {}, true);
+  rows.add("second", "two", {}, false);
+  rows.add("third", "three", {}, true);
+  const EncodedExamples encoded = rows.encode();
+  const char* questions[] = {"first", "second", "third"};
+  const char* answers[] = {"one", "two", "three"};
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<Sample>& documents = encoded.examples[i].documents;
+    REQUIRE(documents.size() == 2);
+    CHECK(rows.text(documents[0].input_ids) == kAsks + questions[i] + kAsked + answers[i] + kEnds);
+    CHECK(rows.text(documents[1].input_ids) ==
+          kAsks + questions[i] + kAsked + answers[(i + 2) % 3] + kEnds);
+    CHECK(rows.trained(documents[1]) == answers[(i + 2) % 3] + kEnds);
+    CHECK(encoded.examples[i].desirable == (i != 1));
+  }
+  CHECK_SAYS(describe_example(encoded.examples[1], "kto", rows.tokenizer), "=== answer (bad) ===");
+  rows.rows.resize(1);
+  CHECK_SAYS(rows.complaint(), "rows, row 1: stage kto needs at least two rows");
+}
+
+TEST_CASE("pt: texts in blocks, whole texts, and what is left out") {
+  Rows rows("pt");
+  for (const char* text : {"Question 37 is answered.", "", "Question 74", "is answered.\n"}) {
+    rows.add(text, "");
+  }
+  std::vector<int32_t> all;
+  for (const Conversation& row : rows.rows) {
+    const auto ids = rows.tokenizer.encode(row.messages[0].content + "<|im_end|>");
+    all.insert(all.end(), ids.begin(), ids.end());
+  }
+  const int64_t size = std::ssize(all);
+  rows.config.cutoff_len = 7;
+  EncodedExamples packed = rows.encode();
+  REQUIRE(std::ssize(packed.examples) == size / 7);
+  for (int64_t i = 0; i < size / 7; ++i) {
+    const Sample& block = packed.examples[i].documents[0];
+    CHECK(block.input_ids == std::vector<int32_t>(all.begin() + 7 * i, all.begin() + 7 * i + 7));
+    CHECK(block.labels == block.input_ids);
+  }
+  CHECK(packed.packing->num_dropped == size % 7);
+  CHECK(packed.packing->rows_before == 4);
+  CHECK(packed.packing->empty_after() == 0);
+
+  rows.config.cutoff_len = size + 1;
+  packed = rows.encode();
+  REQUIRE(packed.examples.size() == 1);
+  CHECK(packed.examples[0].documents[0].input_ids == all);
+  CHECK(packed.packing->num_dropped == 0);
+
+  rows.config.packing = false;
+  rows.config.cutoff_len = 5;
+  const EncodedExamples whole = rows.encode();
+  CHECK(!whole.packing);
+  REQUIRE(whole.examples.size() == 3);  // a blank line has nothing to learn
+  CHECK(whole.examples[0].documents[0].input_ids ==
+        std::vector<int32_t>(all.begin(), all.begin() + 5));
+  rows.rows = {rows.rows[1]};
+  CHECK_SAYS(rows.complaint(), "there is no text in this row");
+}
+
+TEST_CASE("pt: the token that ends a text") {
+  Rows rows("pt");
+  rows.add("x", "");
+  const auto last = [&] {
+    return rows.text({rows.encode().examples[0].documents[0].input_ids.back()});
+  };
+  CHECK(last() == "<|im_end|>");
+  rows.config.chat_template = "";  // the tokenizer's own eos_token
+  CHECK(last() == rows.tokenizer.eos_token());
+  rows.config.chat_template = "llama3";
+  CHECK_SAYS(rows.complaint(),
+             "no token <|end_of_text|> to end a text with: leave template: llama3");
+}
+
+TEST_CASE("sft: packing and neat_packing hold the rows' tokens; a token the model lacks") {
+  Rows rows("sft");
+  for (int i = 0; i < 9; ++i)
+    rows.add("Question " + std::to_string(i), std::string(1 + i * 7, 'a'));
+  rows.config.cutoff_len = 128;
+  const EncodedExamples plain = rows.encode();
+  REQUIRE(plain.examples.size() == 9);
+  CHECK(!plain.packing);
+  int64_t num_tokens = 0;
+  for (const Example& example : plain.examples)
+    num_tokens += std::ssize(example.documents[0].input_ids);
+  for (const bool neat : {false, true}) {
+    rows.config.packing = true;
+    rows.config.neat_packing = neat;
+    const EncodedExamples packed = rows.encode();
+    CHECK(packed.examples.size() < 9);
+    CHECK((packed.examples[0].documents.size() > 1) == neat);
+    int64_t packed_tokens = 0;
+    for (const Example& example : packed.examples) {
+      int64_t length = 0;
+      for (const Sample& document : example.documents) length += std::ssize(document.input_ids);
+      CHECK(length <= 128);
+      packed_tokens += length;
+    }
+    CHECK(packed_tokens == num_tokens);
+    CHECK(packed.packing->rows_before == 9);
+  }
+  const int64_t known = rows.tokenizer.vocab_size();
+  CHECK(rows.complaint(known) == "");
+  CHECK_SAYS(rows.complaint(3), "rows, row 1: token ");
+}
+
+TEST_CASE(
+    "qwen3: empty thoughts where an answer has none, none in history where the last is trained") {
+  Rows rows("sft");
+  rows.config.chat_template = "qwen3";
+  const std::string thought = "<think>\nhm\n</think>\n\n", none = "<think>\n\n</think>\n\n";
+  rows.add("a", thought + "b");
+  rows.rows[0].messages.push_back({"user", "c"});
+  rows.rows[0].messages.push_back({"assistant", "d"});
+  const auto trained = [&] { return rows.trained(rows.encode().examples[0].documents[0]); };
+  const auto whole = [&] { return rows.text(rows.encode().examples[0].documents[0].input_ids); };
+  CHECK(trained() == thought + "b" + kEnds + none + "d" + kEnds);
+  rows.config.enable_thinking = false;
+  CHECK(trained() == "b" + kEnds + "d" + kEnds);
+  CHECK(whole() ==
+        kAsks + "a" + kAsked + none + "b" + kEnds + kAsks + "c" + kAsked + none + "d" + kEnds);
+  rows.config.enable_thinking = true;
+  rows.config.mask_history = true;
+  CHECK(trained() == none + "d" + kEnds);
+  CHECK(whole() == kAsks + "a" + kAsked + "b" + kEnds + kAsks + "c" + kAsked + none + "d" + kEnds);
+}
+
+TEST_CASE("rows in parallel: each once; the first row's error is told") {
+  Config config;
+  for (const int64_t threads : {1, 4}) {
+    config.preprocessing_num_workers = threads;
+    std::vector<std::atomic<int>> calls(100);
+    for_each_row_in_parallel(config, 100, [&](int64_t i) { ++calls[i]; });
+    for (const auto& count : calls) CHECK(count == 1);
+    for_each_row_in_parallel(config, 0, [&](int64_t) { FAIL("there is no row"); });
+    for (int round = 0; round < 20; ++round) {
+      try {
+        for_each_row_in_parallel(config, 100, [&](int64_t i) {
+          if (i % 7 == 5) throw UserError("row " + std::to_string(i));
+        });
+        FAIL("nothing was thrown");
+      } catch (const UserError& error) {
+        CHECK(std::string(error.what()) == "row 5");
+      }
+    }
+  }
+}
+
+}  // namespace longspan

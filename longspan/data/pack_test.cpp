@@ -1,0 +1,97 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "longspan/data/stage_encoders.h"
+
+namespace longspan {
+
+namespace {
+
+/// n tokens from `first` on; all but the first token trained.
+Sample sample(int32_t first, int32_t n) {
+  Sample made;
+  for (int32_t i = 0; i < n; ++i) {
+    made.input_ids.push_back(first + i);
+    made.labels.push_back(i == 0 ? -100 : first + i);
+  }
+  return made;
+}
+
+std::vector<int64_t> positions(const Batch& row) {
+  const int64_t* data = row.positions_T.const_data_ptr<int64_t>();
+  return {data, data + row.positions_T.numel()};
+}
+
+}  // namespace
+
+TEST_CASE("best fit: the longest that fits, of equals the last") {
+  CHECK(best_fit({3, 5, 3, 2, 8, 3}, 8) ==
+        std::vector<std::vector<int64_t>>{{4}, {1, 5}, {2, 0, 3}});
+  CHECK(best_fit({}, 8).empty());
+}
+
+TEST_CASE("best fit: every sample once, no row too long, none could take a sample of a later row") {
+  std::mt19937 random(1);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<int64_t> lengths(1 + random() % 60);
+    for (int64_t& length : lengths) length = 1 + random() % 40;
+    const auto rows = best_fit(lengths, 40);
+    std::vector<int64_t> seen;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      int64_t room = 40;
+      for (const int64_t sample : rows[i]) room -= lengths[sample];
+      CHECK(room >= 0);
+      CHECK(!rows[i].empty());
+      for (size_t later = i + 1; later < rows.size(); ++later) {
+        for (const int64_t sample : rows[later]) CHECK(lengths[sample] > room);
+      }
+      seen.insert(seen.end(), rows[i].begin(), rows[i].end());
+    }
+    std::ranges::sort(seen);
+    for (size_t i = 0; i < lengths.size(); ++i) REQUIRE(seen[i] == static_cast<int64_t>(i));
+    CHECK(seen.size() == lengths.size());
+  }
+}
+
+TEST_CASE("neat packing: documents of one row; otherwise one document whose positions restart") {
+  const std::vector<Sample> samples = {sample(10, 3), sample(20, 5), sample(30, 4)};
+  EncodedExamples neat = pack_samples(samples, 8, true);
+  REQUIRE(neat.examples.size() == 2);
+  REQUIRE(neat.examples[0].documents.size() == 2);
+  CHECK(neat.examples[0].documents[0].input_ids == samples[1].input_ids);
+  CHECK(neat.examples[0].documents[1].labels == samples[0].labels);
+  CHECK(neat.examples[0].position_restarts.empty());
+
+  EncodedExamples joined = pack_samples(samples, 12, false);
+  REQUIRE(joined.examples.size() == 1);
+  const Example& example = joined.examples[0];
+  REQUIRE(example.documents.size() == 1);
+  CHECK(example.documents[0].input_ids ==
+        std::vector<int32_t>{20, 21, 22, 23, 24, 30, 31, 32, 33, 10, 11, 12});
+  CHECK(example.documents[0].labels ==
+        std::vector<int32_t>{-100, 21, 22, 23, 24, -100, 31, 32, 33, -100, 11, 12});
+  CHECK(example.position_restarts == std::vector<int64_t>{5, 9});
+
+  // Restarts are counted from their own example's begin.
+  const Batch row = collate_examples({&neat.examples[0], &example, &neat.examples[1]});
+  CHECK(row.packing == Packing::from_lengths({5, 3, 12, 4}));
+  CHECK(positions(row) == std::vector<int64_t>{0, 1, 2, 3, 4, 0, 1, 2,              //
+                                               0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 1, 2,  //
+                                               0, 1, 2, 3});
+}
+
+TEST_CASE("packing reports what padding would have cost") {
+  const EncodedExamples packed = pack_samples({sample(0, 2), sample(0, 6), sample(0, 8)}, 8, true);
+  REQUIRE(packed.packing);
+  CHECK(packed.packing->rows_before == 3);
+  CHECK(packed.packing->rows_after == 2);
+  CHECK(packed.packing->empty_before() == doctest::Approx(1.0 - 16.0 / 24));
+  CHECK(packed.packing->empty_after() == 0);
+  CHECK(packed.packing->text() ==
+        "Packing: 2 rows of up to 8 tokens out of 3; 0.0 % of them empty, one by one it would be "
+        "33.3 %");
+}
+
+}  // namespace longspan

@@ -1,0 +1,82 @@
+// Data sets for tests, in a folder that is gone at the end of the test.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "longspan/config/user_error.h"
+#include "longspan/data/dataset.h"
+
+namespace longspan {
+
+/// A dataset_dir.
+class DatasetFolder {
+ public:
+  explicit DatasetFolder(const std::string& stage = "sft") {
+    std::string name = (std::filesystem::temp_directory_path() / "longspan-data-XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+    config_.dataset_dir = name;
+    config_.dataset = "d";
+    config_.stage = stage;
+  }
+  DatasetFolder(const DatasetFolder&) = delete;
+  DatasetFolder& operator=(const DatasetFolder&) = delete;
+  ~DatasetFolder() { std::filesystem::remove_all(path_); }
+
+  std::string path() const { return path_.string(); }
+  /// Returns the file's path.
+  std::string write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name, std::ios::binary) << text;
+    return (path_ / name).string();
+  }
+  /// dataset_info.json with one entry, d.
+  void info(const std::string& entry) const {
+    write("dataset_info.json", "{\"d\": " + entry + "}");
+  }
+  /// Of the stage, with dataset d.
+  const Config& config() const { return config_; }
+  std::vector<Conversation> rows() const { return read_conversations(config_, "d"); }
+  /// What is said when the rows are read; "" when nothing is wrong.
+  std::string complaint() const {
+    try {
+      rows();
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+ private:
+  std::filesystem::path path_;
+  Config config_;
+};
+
+/// "u=question;a=answer;", and "r=" with the rejected one of a pair.
+inline std::string flat(const Conversation& row) {
+  std::string text;
+  for (const Message& message : row.messages) {
+    text += message.role.substr(0, 1) + "=" + message.content + ";";
+  }
+  return row.rejected ? text + "r=" + row.rejected->content + ";" : text;
+}
+
+inline std::vector<std::string> flat(const std::vector<Conversation>& rows) {
+  std::vector<std::string> texts;
+  for (const Conversation& row : rows) texts.push_back(flat(row));
+  return texts;
+}
+
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+#define CHECK_SAYS(text, part) CHECK_MESSAGE(::longspan::has(text, part), (text))
+
+}  // namespace longspan
