@@ -121,6 +121,38 @@ TEST_CASE("config: overrides win and may mend what the file says") {
   CHECK_SAYS(complaint({}, {"=3"}), "no key");
 }
 
+TEST_CASE("config: keys of one stage or way of fine-tuning are refused by the others") {
+  CHECK_SAYS(complaint({{"lora_rank", 16}}), "finetuning_type: lora");
+  CHECK_SAYS(complaint({{"adapter_name_or_path", "lora"}}), "`longspan export` merges");
+  CHECK_SAYS(complaint({{"freeze_trainable_layers", 3}}), "finetuning_type: freeze");
+  CHECK_SAYS(complaint({{"finetuning_type", "freeze"}, {"freeze_trainable_layers", 0}}),
+             "trains nothing");
+  CHECK_SAYS(complaint({{"pref_loss", "ipo"}}), "stage: dpo");
+  CHECK_SAYS(complaint({{"pref_beta", 0.2}}), "the stages dpo and kto");
+  CHECK_SAYS(complaint({{"stage", "dpo"}, {"kto_chosen_weight", 2}}), "stage: kto");
+  CHECK_SAYS(complaint({{"stage", "dpo"}, {"pref_loss", "ipo"}, {"dpo_label_smoothing", 0.1}}),
+             "pref_loss: sigmoid only");
+  CHECK_SAYS(complaint({{"stage", "dpo"}, {"pref_loss", "orpo"}, {"ref_model", "base"}}),
+             "no reference model");
+  CHECK_SAYS(complaint({{"stage", "rm"}, {"precompute_ref_log_probs", true}}), "dpo and kto");
+  CHECK_SAYS(complaint({{"stage", "dpo"}, {"ref_model_adapters", "lora"}}), "wants ref_model");
+  CHECK_SAYS(complaint({{"stage", "kto"}, {"pref_share_prompt", true}}), "stages dpo and rm");
+  CHECK_SAYS(complaint({{"stage", "dpo"}, {"mask_history", true}}), "stage: sft");
+  CHECK_SAYS(complaint({{"stage", "dpo"}, {"neat_packing", true}}), "stage: sft");
+  CHECK_SAYS(complaint({{"stage", "rm"}, {"packing", true}}), "pt and sft");
+  CHECK_SAYS(complaint({{"neat_packing", true}, {"packing", false}}), "keep one");
+  CHECK_SAYS(complaint({{"export_dir", "merged"}}), "`longspan export`");
+  CHECK(complaint({{"stage", "dpo"},
+                   {"pref_loss", "sigmoid"},
+                   {"dpo_label_smoothing", 0.1},
+                   {"ref_model", "base"},
+                   {"ref_model_adapters", "lora"},
+                   {"precompute_ref_log_probs", true},
+                   {"pref_share_prompt", true},
+                   {"finetuning_type", "lora"},
+                   {"lora_alpha", 8}}) == "");
+}
+
 TEST_CASE("config: an unknown key names the nearest one") {
   CHECK_SAYS(complaint({{"learning_rte", 1}}), "the nearest known key is learning_rate");
   CHECK_SAYS(complaint({{"lora_rnk", 1}}), "the nearest known key is lora_rank");
@@ -129,12 +161,12 @@ TEST_CASE("config: an unknown key names the nearest one") {
 
 TEST_CASE("config: known keys that are not built are refused by name, their idle values are not") {
   CHECK_SAYS(complaint({{"deepspeed", "ds_z3.json"}}), "deepspeed: \"ds_z3.json\" is known");
-  CHECK_SAYS(complaint({{"packing", true}}), "packing: true is known but not supported");
+  CHECK_SAYS(complaint({{"use_dora", true}}), "use_dora: true is known but not supported");
   CHECK_SAYS(complaint({{"report_to", "wandb"}}), "report_to: \"wandb\" is known");
   CHECK_SAYS(complaint({{"fp16", true}}), "use bf16");
-  CHECK_SAYS(complaint({{"stage", "dpo"}}), "stage: dpo is known but not supported");
-  CHECK_SAYS(complaint({{"finetuning_type", "lora"}}), "finetuning_type: lora is known");
-  CHECK_SAYS(complaint({{"template", "qwen3_nothink"}}), "template: qwen3_nothink is known");
+  CHECK_SAYS(complaint({{"stage", "ppo"}}), "stage: ppo is known but not supported");
+  CHECK_SAYS(complaint({{"finetuning_type", "oft"}}), "finetuning_type: oft is known");
+  CHECK_SAYS(complaint({{"template", "deepseek3"}}), "template: deepseek3 is known");
   CHECK(complaint({{"deepspeed", nullptr},
                    {"packing", false},
                    {"report_to", {"none"}},

