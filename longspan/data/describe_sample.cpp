@@ -11,6 +11,7 @@ namespace {
 
 // Enough of both ends to see prompt, template and answer.
 constexpr int64_t kShownTokens = 160, kShownIds = 24;
+constexpr size_t kShownDocuments = 2;  // of a packed row
 
 std::string decoded(const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
   const int64_t size = std::ssize(ids);
@@ -43,7 +44,7 @@ std::string describe_example(const Example& example, const std::string& stage,
   const size_t size = example.documents.size();
   if (size == 1) return describe_sample(example.documents.front(), tokenizer);
   std::string text;
-  for (size_t i = 0; i < size; ++i) {
+  for (size_t i = 0; i < std::min(size, kShownDocuments); ++i) {
     const std::string name =
         stage == "kto"   ? i == 0 ? fmt::format("answer ({})", example.desirable ? "good" : "bad")
                                   : "another row's answer, for KL"

@@ -13,8 +13,9 @@ namespace longspan {
 /// text, the first ids and labels. Long parts are shortened in the middle.
 std::string describe_sample(const Sample& sample, const Tokenizer& tokenizer);
 
-/// The same for each document of an example, under a heading that says what it is at this stage:
-/// chosen and rejected, the answer with its verdict and the mismatched one, ...
+/// The same for the documents of an example (of a packed row the first two), under headings that
+/// say what they are at this stage: chosen and rejected, the answer with its verdict and the
+/// mismatched one, ...
 std::string describe_example(const Example& example, const std::string& stage,
                              const Tokenizer& tokenizer);
 

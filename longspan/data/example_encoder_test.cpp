@@ -103,6 +103,7 @@ TEST_CASE("pairs: the longer answer says how both are cut; earlier answers are n
   CHECK(cut[1].input_ids.size() == 70);
   CHECK(num_ignored(cut[0]) == num_ignored(cut[1]));
   CHECK(num_ignored(cut[0]) < num_ignored(whole[0]));
+  CHECK(cut[1].input_ids.size() - num_ignored(cut[1]) > 30);  // half of the room and more
   CHECK(rows.trained(cut[0]) == std::string(10, 'a') + kEnds);  // short enough to stay whole
   rows.config.cutoff_len = 1;
   CHECK_SAYS(rows.complaint(), "row 1: no token of the chosen answer is trained: cutoff_len 1");
