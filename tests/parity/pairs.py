@@ -72,8 +72,11 @@ def load(folder, **keys):
     )
 
 
-def trl_run(trainer_class, config_class, model, columns, folder, prepare=None, **arguments):
-    """Trains `model` with a trainer of TRL on rows that are tokens already. Returns its log."""
+def trl_run(trainer_class, config_class, model, columns, folder, prepare=None, ref_model=None, **arguments):
+    """Trains `model` with a trainer of TRL on rows that are tokens already. Returns its log.
+
+    `prepare` makes a subclass of those trainers that have no _prepare_dataset.
+    """
     from datasets import Dataset
     from transformers import AutoTokenizer
 
@@ -86,6 +89,7 @@ def trl_run(trainer_class, config_class, model, columns, folder, prepare=None, *
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     trainer = OnTokens(
         model=model,
+        **({} if ref_model is None else {"ref_model": ref_model}),
         args=config_class(
             output_dir=str(folder / "trl"),
             logging_steps=1,

@@ -139,23 +139,41 @@ def test_sft(name, models, preferences, tmp_path):
     assert changed == set(ADAPTERS[name].get("target_modules", ALL))
 
 
-def test_dpo(models, preferences, tmp_path):
-    """The reference is the model with its adapter off, which for an adapter that begins at zero is TRL's copy."""
+REFERENCES = ["adapter off", "adapter off, begun", "adapter of its own"]
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_dpo(reference, models, preferences, tmp_path):
+    """The reference is the base model; another adapter where ref_model_adapters names one. TRL takes
+    the model with its adapter as it was before training, which is the base if that begins at zero."""
     from trl import DPOConfig, DPOTrainer
 
-    start = write_adapter(models["qwen2"], tmp_path / "start", target_modules=["q_proj", "v_proj", "up_proj"])
-    settings = settings_for(models["qwen2"], preferences, tmp_path / "ours", stage="dpo", dataset="pairs")
-    settings |= dict(finetuning_type="lora", adapter_name_or_path=start, learning_rate=2e-2)
+    base = models["qwen2"]
+    begun = reference != "adapter off"
+    keys = dict(target_modules=["q_proj", "v_proj", "up_proj"], init_lora_weights=not begun)
+    start = write_adapter(base, tmp_path / "start", **keys)
+    settings = settings_for(base, preferences, tmp_path / "ours", stage="dpo", dataset="pairs")
+    # The matrices of an adapter that is begun are larger.
+    arguments = SHARED | dict(learning_rate=1e-3 if begun else 2e-2, beta=0.02 if begun else 0.1)
+    settings |= dict(finetuning_type="lora", adapter_name_or_path=start)
+    settings |= dict(learning_rate=arguments["learning_rate"], pref_beta=arguments["beta"])
+    theirs = None
+    if reference == "adapter off, begun":
+        theirs = load(base)
+    elif reference == "adapter of its own":
+        settings |= dict(ref_model=base, ref_model_adapters=start)
     finished = run(settings)
     columns = pair_columns(encoded_rows(settings, tmp_path))
-    model = with_adapter(load(models["qwen2"]), start)
-    arguments = SHARED | dict(learning_rate=2e-2)
-    theirs = trl_run(DPOTrainer, DPOConfig, model, columns, tmp_path, **arguments)
+    model = with_adapter(load(base), start)
+    theirs = trl_run(DPOTrainer, DPOConfig, model, columns, tmp_path, ref_model=theirs, **arguments)
     assert_same_training(finished, theirs)
     for key in ("rewards/chosen", "rewards/margins", "logps/chosen", "logps/rejected"):
         assert finished.logged(key) == pytest.approx([entry[key] for entry in theirs], rel=1e-4, abs=1e-4), key
-    assert finished.logged("loss")[0] == pytest.approx(math.log(2), abs=1e-7)
-    assert abs(finished.logged("rewards/margins")[-1]) > 0.01
+    margins = finished.logged("rewards/margins")
+    if reference == "adapter off, begun":
+        assert abs(margins[0]) > 0.01
+    else:
+        assert abs(margins[0]) < 1e-4 and abs(margins[-1]) > 0.01
 
 
 def test_new_adapters(models, preferences, tmp_path):
@@ -187,7 +205,10 @@ def test_dropout_does_not_depend_on_shards(stage, models, preferences, tmp_path)
         settings = settings_for(models["qwen2"], preferences, tmp_path / name, stage=stage)
         settings |= dict(finetuning_type="lora", dataset="chats" if stage == "sft" else "pairs")
         settings |= dict(lora_dropout=0.3, lora_target="q_proj,down_proj", learning_rate=2e-2) | keys
-        return run(settings | dict(sequence_parallel_size=size), size).logged("loss")
+        finished = run(settings | dict(sequence_parallel_size=size), size)
+        names = load_file(finished.output_dir / "adapter_model.safetensors")
+        assert {name.split(".")[-3] for name in names} == {"q_proj", "down_proj"}
+        return finished.logged("loss")
 
     whole = losses("whole", 1)
     assert relative_difference(whole, losses("sharded", 2)) < 1e-5

@@ -1,6 +1,5 @@
 """Losses of pairs and verdicts against TRL's trainers, and where it has none against the formulas in fp64."""
 
-import json
 import math
 import shutil
 
@@ -34,7 +33,7 @@ def run(settings):
 
 
 def assert_same(finished, theirs, names, steps=NUM_STEPS):
-    """names: {ours: theirs}, compared to 1e-4 of the larger, or absolutely where it is below 1."""
+    """Loss to 1e-5, grad_norm to 1e-4; names ({ours: theirs}) to 1e-4, relative or, below 1, absolute."""
 
     def column(key):
         return [entry[key] for entry in theirs]
@@ -57,6 +56,7 @@ DPO = {
     "sigmoid": (2, dict(pref_loss="sigmoid", pref_beta=0.3), dict(loss_type=["sigmoid"], beta=0.3)),
     "hinge": (2, dict(pref_loss="hinge"), dict(loss_type=["hinge"])),
     "ipo": (2, dict(pref_loss="ipo"), dict(loss_type=["ipo"])),
+    "shared_prompt": (2, dict(pref_share_prompt=True), dict(loss_type=["sigmoid"])),
     # TRL smooths no sigmoid; with one pair in a batch its aot_unpaired, which sorts a batch, is that loss.
     "smoothed": (
         1,
@@ -121,18 +121,16 @@ def text_columns(columns):
     return [row | dict(prompt="p", chosen="c", rejected="r") for row in columns]
 
 
-@pytest.mark.parametrize("ftx", [0.0, 0.5])
-def test_simpo(ftx, models, preferences, tmp_path):
+def test_simpo(models, preferences, tmp_path):
     from trl.experimental.cpo import CPOConfig, CPOTrainer
 
-    batch = 1 if ftx else 2  # cpo_alpha's mean is over a batch's tokens
-    shared = dict(per_device_train_batch_size=batch, gradient_accumulation_steps=4 // batch)
-    ours = dict(pref_loss="simpo", pref_beta=2.0, simpo_gamma=0.8, pref_ftx=ftx)
+    shared = dict(per_device_train_batch_size=2, gradient_accumulation_steps=2)
+    ours = dict(pref_loss="simpo", pref_beta=2.0, simpo_gamma=0.8)
     settings = settings_for("dpo", models["qwen2"], preferences, tmp_path, **ours) | shared
     finished = run(settings)
     columns = text_columns(pair_columns(encoded_rows(settings, tmp_path)))
     arguments = OPTIMIZER | shared
-    arguments |= dict(loss_type="simpo", beta=2.0, simpo_gamma=0.8, cpo_alpha=ftx)
+    arguments |= dict(loss_type="simpo", beta=2.0, simpo_gamma=0.8, cpo_alpha=0.0)
     model = load(models["qwen2"])
     theirs = trl_run(CPOTrainer, CPOConfig, model, columns, tmp_path, with_tokens_as_rows, **arguments)
     assert_same(finished, theirs, same_names(REWARDS + LOGPS))
@@ -246,41 +244,84 @@ def kto_pair_loss(chosen, rejected, beta):
     return torch.cat([first, second]).mean()
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_kto_pair_in_fp64(sign, models, preferences, tmp_path):
-    """A step of four pairs in two rows against the formula. The reference is another model, so that
-    the estimates are not 0; as the policy's and the reference's places are changed, clamped ones are."""
-    model = load(models["qwen2"])
+@pytest.fixture(scope="module")
+def other(models, place):
+    """A model a little apart from models["qwen2"]."""
+    folder = place / "other"
+    shutil.copytree(models["qwen2"], folder)
+    model = load(folder)
     torch.manual_seed(1)
     for parameter in model.parameters():
         parameter.data.add_(0.01 * torch.randn_like(parameter))
-    other = tmp_path / "other"
-    shutil.copytree(models["qwen2"], other)
-    model.save_pretrained(other)
-    policy, reference = [models["qwen2"], other][::sign]
-    shared = dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=1, max_grad_norm=0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+class InFp64:
+    """A policy and its reference; log-ratios of answers."""
+
+    def __init__(self, policy, reference):
+        self.policy, self.reference = [load(f, dtype=torch.float64) for f in (policy, reference)]
+
+    def ratio(self, prompt, answer):
+        with torch.no_grad():
+            subtract = answer_logprob(self.reference, prompt, answer)
+        return answer_logprob(self.policy, prompt, answer) - subtract
+
+    def assert_first_step(self, finished, loss):
+        loss.backward()
+        norm = math.sqrt(sum(p.grad.square().sum().item() for p in self.policy.parameters()))
+        (logged,) = [entry for entry in finished.history if "loss" in entry]
+        assert logged["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        assert logged["grad_norm"] == pytest.approx(norm, rel=1e-4)
+        return logged
+
+
+ONE_STEP = dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=1)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_kto_pair_in_fp64(swapped, models, other, preferences, tmp_path):
+    """A step of four pairs in two micro-batches. The reference is another model, so that the KL
+    estimates are not 0; with policy and reference swapped they are clamped."""
+    policy, reference = [other, models["qwen2"]] if swapped else [models["qwen2"], other]
     ours = dict(pref_loss="kto_pair", pref_beta=0.05, ref_model=str(reference))
-    settings = settings_for("dpo", policy, preferences, tmp_path, **ours) | shared
+    settings = settings_for("dpo", policy, preferences, tmp_path, **ours) | ONE_STEP
     finished = run(settings)
     rows = pair_columns(encoded_rows(settings, tmp_path))[:4]
-    policy, reference = load(policy, dtype=torch.float64), load(reference, dtype=torch.float64)
-
-    def ratios(name):
-        ratio = []
-        for row in rows:
-            with torch.no_grad():
-                subtract = answer_logprob(reference, row["prompt_ids"], row[name])
-            ratio.append(answer_logprob(policy, row["prompt_ids"], row[name]) - subtract)
-        return torch.stack(ratio)
-
-    chosen, rejected = ratios("chosen_ids"), ratios("rejected_ids")
-    print("KL", chosen.mean().item(), rejected.mean().item())
-    loss = kto_pair_loss(chosen, rejected, 0.05)
-    loss.backward()
-    norm = math.sqrt(sum(p.grad.square().sum().item() for p in policy.parameters()))
-    (logged,) = [entry for entry in finished.history if "loss" in entry]
-    assert logged["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert logged["grad_norm"] == pytest.approx(norm, rel=1e-4)
+    models64 = InFp64(policy, reference)
+    chosen, rejected = [
+        torch.stack([models64.ratio(row["prompt_ids"], row[name]) for row in rows])
+        for name in ("chosen_ids", "rejected_ids")
+    ]
+    logged = models64.assert_first_step(finished, kto_pair_loss(chosen, rejected, 0.05))
     assert logged["rewards/chosen"] == pytest.approx(0.05 * chosen.mean().item(), rel=1e-4)
     assert logged["rewards/rejected"] == pytest.approx(0.05 * rejected.mean().item(), rel=1e-4)
-    assert max(chosen.mean(), rejected.mean()) > 1 if sign > 0 else min(chosen.mean(), rejected.mean()) < -1
+    means = torch.stack([chosen.mean(), rejected.mean()])
+    assert means.max() < -1 if swapped else means.min() > 1, means
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_kto_in_fp64(swapped, models, other, preferences, tmp_path):
+    """KL is estimated over the step, not by micro-batch; pref_ftx as in LLaMA-Factory: the desirable
+    answers' mean token loss, times answers over desirable answers."""
+    policy, reference = [other, models["qwen2"]] if swapped else [models["qwen2"], other]
+    ours = dict(pref_beta=0.05, kto_chosen_weight=1.3, pref_ftx=0.4, ref_model=str(reference))
+    settings = settings_for("kto", policy, preferences, tmp_path, **ours) | ONE_STEP
+    finished = run(settings)
+    rows = encoded_rows(settings, tmp_path)[:4]
+    models64 = InFp64(policy, reference)
+    with torch.no_grad():
+        kl = torch.stack([models64.ratio(*mismatched) for (_, mismatched), _ in rows]).mean()
+    assert kl < -1 if swapped else kl > 1, kl
+    losses, token_losses = [], []
+    for (document, _), desirable in rows:
+        margin = 0.05 * (models64.ratio(*document) - kl.clamp(min=0))
+        losses.append(1.3 * (1 - torch.sigmoid(margin)) if desirable else 1 - torch.sigmoid(-margin))
+        if desirable:
+            token_losses.append(-answer_logprob(models64.policy, *document) / len(document[1]))
+    num_desirable = len(token_losses)
+    assert 0 < num_desirable < 4
+    loss = torch.stack(losses).mean() + 0.4 * torch.stack(token_losses).mean() * 4 / num_desirable
+    logged = models64.assert_first_step(finished, loss)
+    assert logged["kl"] == pytest.approx(max(0.0, kl.item()), rel=1e-4)
