@@ -20,7 +20,8 @@ def our_rows(settings, folder):
     return [{key: json.loads(line)[key] for key in ("input_ids", "labels")} for line in lines]
 
 
-def transformers_run(model_folder, rows, folder, **arguments):
+def transformers_run(model_folder, rows, folder, prepare=lambda model: model, **arguments):
+    """`prepare` may freeze parameters of the model or wrap it. Returns the log and the trained model."""
     from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
     class InOrder(Trainer):
@@ -46,6 +47,7 @@ def transformers_run(model_folder, rows, folder, **arguments):
     model = AutoModelForCausalLM.from_pretrained(
         model_folder, dtype=torch.float32, attn_implementation="sdpa"
     )
+    model = prepare(model)
     trainer = InOrder(
         model,
         TrainingArguments(

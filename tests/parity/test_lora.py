@@ -1,0 +1,242 @@
+"""Adapters against PEFT's on transformers' and TRL's trainers, both ways through files; frozen layers."""
+
+import json
+import math
+import subprocess
+
+import pytest
+import torch
+from conftest import PROGRAM, Running, relative_difference, settings_of
+from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
+from safetensors.torch import load_file
+from test_trainer import our_rows, transformers_run
+
+NUM_STEPS = 10
+SHARED = dict(
+    per_device_train_batch_size=2,
+    gradient_accumulation_steps=2,
+    learning_rate=2e-3,
+    max_steps=NUM_STEPS,
+    weight_decay=0.1,
+)
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@pytest.fixture(scope="module")
+def preferences(place):
+    return write_preference_data(place / "for_adapters")
+
+
+def run(settings, num_ranks=1):
+    finished = Running(settings, num_ranks).wait()
+    assert finished.status == 0, finished.text
+    return finished
+
+
+def settings_for(model, data, folder, **keys):
+    return settings_of(model, data, folder) | SHARED | dict(disable_shuffling=True) | keys
+
+
+def write_adapter(model_folder, folder, **keys):
+    """An adapter as PEFT begins (init_lora_weights=False: B is not zero) and saves it."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(7)
+    config = LoraConfig(task_type="CAUSAL_LM", **(dict(r=4, lora_alpha=12, target_modules=ALL) | keys))
+    get_peft_model(load(model_folder), config).save_pretrained(folder)
+    return str(folder)
+
+
+def with_adapter(model, adapter, is_trainable=True):
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(model, adapter, is_trainable=is_trainable)
+
+
+def logits_of(model, ids):
+    with torch.no_grad():
+        return model.eval()(torch.tensor([ids])).logits
+
+
+def distance(left, right):
+    """Of two dictionaries of tensors."""
+    assert left.keys() == right.keys() and left
+    return math.sqrt(sum((left[k] - right[k]).double().square().sum().item() for k in left))
+
+
+def assert_same_training(finished, theirs):
+    assert len(set(finished.logged("loss"))) == NUM_STEPS
+    assert relative_difference(finished.logged("loss"), [entry["loss"] for entry in theirs]) < 1e-5
+    norms = [entry["grad_norm"] for entry in theirs]
+    assert relative_difference(finished.logged("grad_norm"), norms) < 1e-4
+
+
+def assert_same_adapters(ours, peft_model, start, folder):
+    """The files of both, and what PEFT makes of ours."""
+    peft_model.save_pretrained(folder / "theirs")
+    mine, theirs = [load_file(f / "adapter_model.safetensors") for f in (ours, folder / "theirs")]
+    begin = load_file(f"{start}/adapter_model.safetensors")
+    # AdamW divides by the gradient's size: where that is near 0, a rounding error turns a step.
+    assert distance(mine, theirs) < 0.02 * distance(begin, theirs)
+    count = sum(p.numel() for p in peft_model.parameters() if p.requires_grad)
+    assert sum(value.numel() for value in mine.values()) == count
+    config = json.loads((ours / "adapter_config.json").read_text())
+    for key, value in json.loads((folder / "theirs" / "adapter_config.json").read_text()).items():
+        if key == "target_modules":
+            assert sorted(config[key]) == sorted(value)
+        elif key in ("r", "lora_alpha", "lora_dropout", "use_rslora", "bias", "peft_type", "task_type"):
+            assert config[key] == value, key
+
+
+def export(config, folder, **keys):
+    path = folder / "export.json"
+    path.write_text(json.dumps(config | keys))
+    ran = subprocess.run([PROGRAM, "export", path], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+ADAPTERS = {
+    "fresh": dict(),
+    # rank-stabilized: alpha / sqrt(rank)
+    "stabilized": dict(target_modules=["q_proj", "v_proj", "down_proj"], use_rslora=True, r=6),
+    "begun": dict(target_modules=["k_proj", "o_proj", "gate_proj"], init_lora_weights=False),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_sft(name, models, preferences, tmp_path):
+    kind = "llama" if name == "begun" else "qwen2"
+    base = models[kind]
+    start = write_adapter(base, tmp_path / "start", **ADAPTERS[name])
+    settings = settings_for(base, preferences, tmp_path / "ours")
+    settings |= dict(finetuning_type="lora", adapter_name_or_path=start)
+    finished = run(settings)
+    rows = our_rows(settings, tmp_path)
+    history, trained = transformers_run(
+        base, rows, tmp_path, prepare=lambda model: with_adapter(model, start), **SHARED
+    )
+    assert_same_training(finished, history)
+    assert_same_adapters(finished.output_dir, trained, start, tmp_path)
+
+    # Our file through PEFT computes what PEFT's own training ended with.
+    ids = rows[0]["input_ids"]
+    loaded = with_adapter(load(base), finished.output_dir, is_trainable=False)
+    expected, got, untrained = logits_of(trained, ids), logits_of(loaded, ids), logits_of(load(base), ids)
+    assert (got - expected).norm() < 0.01 * (untrained - expected).norm()
+
+    # Merged: the same weights as PEFT's merge of the same file, and nothing else.
+    keys = dict(model_name_or_path=base, adapter_name_or_path=str(finished.output_dir))
+    export(keys, tmp_path, export_dir=str(tmp_path / "merged"))
+    merged = loaded.merge_and_unload().state_dict()
+    ours = load(tmp_path / "merged").state_dict()
+    before = load(base).state_dict()
+    assert ours.keys() == merged.keys()
+    changed = set()
+    for key, value in merged.items():
+        torch.testing.assert_close(ours[key], value, rtol=1e-6, atol=1e-6)
+        if not torch.equal(ours[key], before[key]):
+            changed.add(key.split(".")[-2])
+    assert changed == set(ADAPTERS[name].get("target_modules", ALL))
+
+
+REFERENCES = ["adapter off", "adapter off, begun", "adapter of its own"]
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_dpo(reference, models, preferences, tmp_path):
+    """The reference is the base model; another adapter where ref_model_adapters names one. TRL takes
+    the model with its adapter as it was before training, which is the base if that begins at zero."""
+    from trl import DPOConfig, DPOTrainer
+
+    base = models["qwen2"]
+    begun = reference != "adapter off"
+    keys = dict(target_modules=["q_proj", "v_proj", "up_proj"], init_lora_weights=not begun)
+    start = write_adapter(base, tmp_path / "start", **keys)
+    settings = settings_for(base, preferences, tmp_path / "ours", stage="dpo", dataset="pairs")
+    # The matrices of an adapter that is begun are larger.
+    arguments = SHARED | dict(learning_rate=1e-3 if begun else 2e-2, beta=0.02 if begun else 0.1)
+    settings |= dict(finetuning_type="lora", adapter_name_or_path=start)
+    settings |= dict(learning_rate=arguments["learning_rate"], pref_beta=arguments["beta"])
+    theirs = None
+    if reference == "adapter off, begun":
+        theirs = load(base)
+    elif reference == "adapter of its own":
+        settings |= dict(ref_model=base, ref_model_adapters=start)
+    finished = run(settings)
+    columns = pair_columns(encoded_rows(settings, tmp_path))
+    model = with_adapter(load(base), start)
+    theirs = trl_run(DPOTrainer, DPOConfig, model, columns, tmp_path, ref_model=theirs, **arguments)
+    assert_same_training(finished, theirs)
+    for key in ("rewards/chosen", "rewards/margins", "logps/chosen", "logps/rejected"):
+        assert finished.logged(key) == pytest.approx([entry[key] for entry in theirs], rel=1e-4, abs=1e-4), key
+    margins = finished.logged("rewards/margins")
+    if reference == "adapter off, begun":
+        assert abs(margins[0]) > 0.01
+    else:
+        assert abs(margins[0]) < 1e-4 and abs(margins[-1]) > 0.01
+
+
+def test_new_adapters(models, preferences, tmp_path):
+    """What an adapter is before training: a step of 1e-12 leaves it as it was made."""
+    settings = settings_for(models["qwen2"], preferences, tmp_path / "ours", max_steps=1, learning_rate=1e-12)
+    settings |= dict(finetuning_type="lora", lora_rank=4, weight_decay=0.0)
+    finished = run(settings)
+    matrices = load_file(finished.output_dir / "adapter_model.safetensors")
+    # PEFT's own names and shapes.
+    expected = load_file(write_adapter(models["qwen2"], tmp_path / "peft", lora_alpha=8) + "/adapter_model.safetensors")
+    assert {k: v.shape for k, v in matrices.items()} == {k: v.shape for k, v in expected.items()}
+    assert len({tuple(value.flatten()[:4].tolist()) for key, value in matrices.items() if "lora_A" in key}) == 14
+    for key, value in matrices.items():
+        if "lora_B" in key:
+            assert value.abs().max() <= 2e-12
+            continue
+        # Uniform within 1 / sqrt(in): both ends are reached, mean 0, variance bound^2 / 3.
+        bound = 1 / math.sqrt(value.shape[1])
+        assert -bound <= value.min() < -0.97 * bound and 0.97 * bound < value.max() <= bound, key
+        assert abs(value.mean()) < 4 * bound / math.sqrt(3 * value.numel()), key
+        assert value.square().mean() == pytest.approx(bound**2 / 3, rel=0.25), key
+    config = json.loads((finished.output_dir / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"]) == (4, 8)
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_dropout_does_not_depend_on_shards(stage, models, preferences, tmp_path):
+    def losses(name, size, **keys):
+        settings = settings_for(models["qwen2"], preferences, tmp_path / name, stage=stage)
+        settings |= dict(finetuning_type="lora", dataset="chats" if stage == "sft" else "pairs")
+        settings |= dict(lora_dropout=0.3, lora_target="q_proj,down_proj", learning_rate=2e-2) | keys
+        finished = run(settings | dict(sequence_parallel_size=size), size)
+        names = load_file(finished.output_dir / "adapter_model.safetensors")
+        assert {name.split(".")[-3] for name in names} == {"q_proj", "down_proj"}
+        return finished.logged("loss")
+
+    whole = losses("whole", 1)
+    assert relative_difference(whole, losses("sharded", 2)) < 1e-5
+    without = losses("without", 1, lora_dropout=0.0)
+    # B begins at zero: the first loss has nothing to drop out.
+    assert whole[0] == pytest.approx(without[0], rel=1e-6)
+    assert relative_difference(whole[1:], without[1:]) > 1e-3
+
+
+@pytest.mark.parametrize("layers", [1, -1])
+def test_freeze(layers, models, preferences, tmp_path):
+    base = models["qwen2"]
+    settings = settings_for(base, preferences, tmp_path / "ours")
+    settings |= dict(finetuning_type="freeze", freeze_trainable_layers=layers)
+    finished = run(settings)
+    trained_layer = "model.layers.1." if layers > 0 else "model.layers.0."
+
+    def freeze(model):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith(trained_layer))
+        return model
+
+    history, model = transformers_run(base, our_rows(settings, tmp_path), tmp_path, prepare=freeze, **SHARED)
+    assert_same_training(finished, history)
+    begin, mine = load_file(f"{base}/model.safetensors"), load_file(finished.output_dir / "model.safetensors")
+    assert begin.keys() == mine.keys()
+    moved = {key for key in begin if not torch.equal(begin[key], mine[key])}
+    assert moved == {key for key in begin if key.startswith(trained_layer)}
+    theirs = {key: model.state_dict()[key] for key in moved}
+    start = {key: begin[key] for key in moved}
+    assert distance({key: mine[key] for key in moved}, theirs) < 0.02 * distance(start, theirs)
