@@ -1,15 +1,17 @@
 """The demo: one model trained on long rows three times - without sequence parallelism, with Ulysses on two
-processes, with a zigzag ring on two processes - and the three loss curves in one picture.
+processes, with a zigzag ring on two processes - and the three loss curves in one picture. Then DPO from there, on one
+process and on two, in a second picture.
 
-The experiment is the one by which sequence parallelism is usually shown to be correct (30 long documents, full-parameter
-fine-tuning, accumulation 8, 8 epochs, P = 1 against P = 2), at laptop scale. The text is the documentation inside
-Python's own standard library; nothing is downloaded. Everything goes through the `longspan` command.
+The experiments are those by which sequence parallelism is usually shown to be correct (30 long documents, full-parameter
+training, accumulation 8, P = 1 against P = 2), at laptop scale. The text is the documentation inside Python's own
+standard library; nothing is downloaded. Everything goes through the `longspan` command.
 """
 
 import ast
 import json
 import os
 import pathlib
+import random
 import shlex
 import shutil
 import subprocess
@@ -68,10 +70,44 @@ warmup_ratio: 0.1
 seed: 42
 {parallel}"""
 
+PREFERENCES = """\
+# {title}
+model_name_or_path: {output}/sp1          # what the first part has trained
+stage: dpo
+pref_loss: sigmoid
+pref_beta: 0.1
+do_train: true
+finetuning_type: full
+
+dataset: python_pairs
+dataset_dir: {output}/data
+template: chatml
+cutoff_len: 1024
+
+output_dir: {output}/{name}
+overwrite_output_dir: true
+logging_steps: 1
+save_strategy: "no"
+plot_loss: true
+
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 5.0e-5
+num_train_epochs: 3
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+seed: 42
+{parallel}"""
+
 RUNS = [
     ("sp1", "One process holds whole rows", ""),
     ("ulysses", "Each row on two processes: heads are exchanged", "ulysses"),
     ("zigzag-ring", "Each row on two processes: keys and values travel a ring", "zigzag-ring"),
+]
+
+PREFERENCE_RUNS = [
+    ("dpo-sp1", "Pairs of answers on one process", ""),
+    ("dpo-zigzag-ring", "Each pair on two processes", "zigzag-ring"),
 ]
 
 
@@ -106,9 +142,18 @@ def write_data():
     data.mkdir(parents=True)
     rows = [{"instruction": f"Document Python's module {name}.", "output": text} for name, text in texts]
     (data / "python_docs.json").write_text(json.dumps(rows, indent=1))
-    (data / "dataset_info.json").write_text(
-        json.dumps({"python_docs": {"file_name": "python_docs.json"}}, indent=2)
-    )
+    # The documentation as it is against the same lines in a random order.
+    rng, pairs = random.Random(42), []
+    for row in rows:
+        lines = row["output"].splitlines()
+        rng.shuffle(lines)
+        pairs.append({"instruction": row["instruction"], "chosen": row["output"], "rejected": "\n".join(lines)})
+    (data / "python_pairs.json").write_text(json.dumps(pairs, indent=1))
+    (data / "dataset_info.json").write_text(json.dumps({
+        "python_docs": {"file_name": "python_docs.json"},
+        "python_pairs": {"file_name": "python_pairs.json", "ranking": True,
+                         "columns": {"prompt": "instruction", "chosen": "chosen", "rejected": "rejected"}},
+    }, indent=2))
     corpus = OUTPUT / "corpus.txt"
     corpus.write_text("\n\n".join(text for _, text in texts))
     print(f"{len(rows)} documents, {sum(len(t) for _, t in texts):,} characters, from Python's standard library")
@@ -124,23 +169,27 @@ def main():
     run("init", "--config", str(OUTPUT / "config.json"), "--tokenizer", str(OUTPUT / "tokenizer"),
         "--output", str(OUTPUT / "model"), "--seed", "42")
 
-    seconds = {}
-    for name, title, mode in RUNS:
-        parallel = f"\nnproc_per_node: 2\nsequence_parallel_size: 2\nsequence_parallel_mode: {mode}\n" if mode else ""
-        config = OUTPUT / f"{name}.yaml"
-        config.write_text(TRAINING.format(title=title, output=OUTPUT, name=name, parallel=parallel))
-        seconds[name] = run("train", str(config))
+    seconds, pictures = {}, []
+    for runs, template, picture in [(RUNS, TRAINING, "loss_curves.png"),
+                                    (PREFERENCE_RUNS, PREFERENCES, "dpo_loss_curves.png")]:
+        for name, title, mode in runs:
+            parallel = ""
+            if mode:
+                parallel = f"\nnproc_per_node: 2\nsequence_parallel_size: 2\nsequence_parallel_mode: {mode}\n"
+            config = OUTPUT / f"{name}.yaml"
+            config.write_text(template.format(title=title, output=OUTPUT, name=name, parallel=parallel))
+            seconds[name] = run("train", str(config))
+        pictures.append(OUTPUT / picture)
+        run("compare", "--runs", *(str(OUTPUT / name) for name, _, _ in runs), "--output", str(pictures[-1]))
 
-    picture = OUTPUT / "loss_curves.png"
-    run("compare", "--runs", *(str(OUTPUT / name) for name, _, _ in RUNS), "--output", str(picture))
     times = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
     print(f"""
 Done in {time.time() - start:.0f} s ({times}).
-The picture: {picture}
+The pictures: {", ".join(map(str, pictures))}
 
 What to type next:
   {os.path.relpath(LONGSPAN) if os.sep in LONGSPAN else LONGSPAN} train {OUTPUT}/ulysses.yaml cutoff_len=4096   # longer rows
-  less {OUTPUT}/ulysses.yaml                                 # a config to start your own from
+  less {OUTPUT}/ulysses.yaml {OUTPUT}/dpo-sp1.yaml          # configs to start your own from
   {os.path.relpath(LONGSPAN) if os.sep in LONGSPAN else LONGSPAN} help train                                  # every key""")
 
 
