@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/parallel_rows.h"
@@ -103,7 +106,7 @@ TEST_CASE("pairs: the longer answer says how both are cut; earlier answers are n
   CHECK(cut[1].input_ids.size() == 70);
   CHECK(num_ignored(cut[0]) == num_ignored(cut[1]));
   CHECK(num_ignored(cut[0]) < num_ignored(whole[0]));
-  CHECK(cut[1].input_ids.size() - num_ignored(cut[1]) > 30);  // half of the room and more
+  CHECK(cut[1].input_ids.size() - num_ignored(cut[1]) > 30);    // half of the room and more
   CHECK(rows.trained(cut[0]) == std::string(10, 'a') + kEnds);  // short enough to stay whole
   rows.config.cutoff_len = 1;
   CHECK_SAYS(rows.complaint(), "row 1: no token of the chosen answer is trained: cutoff_len 1");
@@ -246,15 +249,29 @@ TEST_CASE("rows in parallel: each once; the first row's error is told") {
     for_each_row_in_parallel(config, 100, [&](int64_t i) { ++calls[i]; });
     for (const auto& count : calls) CHECK(count == 1);
     for_each_row_in_parallel(config, 0, [&](int64_t) { FAIL("there is no row"); });
-    for (int round = 0; round < 20; ++round) {
-      try {
-        for_each_row_in_parallel(config, 100, [&](int64_t i) {
-          if (i % 7 == 5) throw UserError("row " + std::to_string(i));
-        });
-        FAIL("nothing was thrown");
-      } catch (const UserError& error) {
-        CHECK(std::string(error.what()) == "row 5");
-      }
+  }
+  // Rows 5 and 6 fail at once; whichever ends first, row 5 is told.
+  for (const bool first_is_late : {false, true}) {
+    std::atomic<bool> second_runs{false};
+    const auto pause = [](bool pauses) {
+      if (pauses) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    };
+    try {
+      for_each_row_in_parallel(config, 100, [&](int64_t i) {
+        if (i == 5) {
+          while (!second_runs) std::this_thread::yield();
+          pause(first_is_late);
+        } else if (i == 6) {
+          second_runs = true;
+          pause(!first_is_late);
+        } else {
+          return;
+        }
+        throw UserError("row " + std::to_string(i));
+      });
+      FAIL("nothing was thrown");
+    } catch (const UserError& error) {
+      CHECK(std::string(error.what()) == "row 5");
     }
   }
 }

@@ -15,6 +15,8 @@ EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Convers
     other.messages.back() = *rows[i].rejected;
     Turn chosen = question_and_answer(*turns, rows[i]);
     Turn rejected = question_and_answer(*turns, other);
+    // Whether a question ends with empty thoughts may hang on the answer; the chosen one's counts.
+    if (!encoding.config.chat_template.empty()) rejected.source = chosen.source;
     // The longer answer says how much of the question stays, so that both keep the same question.
     // (With a model's own template the last token of the question may differ between the two: it
     // can hold the answer's first letters.)

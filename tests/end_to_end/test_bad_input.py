@@ -42,7 +42,7 @@ def test_keys(good, tmp_path):
     assert "the nearest known key is learning_rate" in error_of(good | {"learning_rte": 1}, tmp_path)
     assert "learning_rate: \"fast\"" in error_of(good | {"learning_rate": "fast"}, tmp_path)
     assert "deepspeed" in error_of(good, tmp_path, "deepspeed=z3.json")
-    assert "stage: dpo is known" in error_of(good, tmp_path, "--stage", "dpo")
+    assert "stage: ppo is known" in error_of(good, tmp_path, "--stage", "ppo")
     assert "keep one" in error_of(good | {"warmup_ratio": 0.1, "warmup_steps": 3}, tmp_path)
     assert "take constant_with_warmup" in error_of(
         good | {"warmup_steps": 3, "lr_scheduler_type": "constant"}, tmp_path)
