@@ -72,14 +72,14 @@ std::map<std::string, std::vector<int64_t>> wanted_shapes(const ModelConfig& con
 LoraShape shape_from(const Json& config, const std::string& path) {
   LoraShape shape;
   try {
-    shape.rank = config.at("r").get<int64_t>();
+    shape.r = config.at("r").get<int64_t>();
     shape.alpha = config.at("lora_alpha").get<double>();
     shape.dropout = config.value("lora_dropout", 0.0);
     shape.rank_stabilized = config.value("use_rslora", Json(false)) == true;
   } catch (const nlohmann::json::exception& error) {
     throw UserError(fmt::format("{} is broken: {}.", path, error.what()));
   }
-  if (shape.rank < 1) throw UserError(fmt::format("{}: r is {}.", path, shape.rank));
+  if (shape.r < 1) throw UserError(fmt::format("{}: r is {}.", path, shape.r));
   return shape;
 }
 
@@ -152,7 +152,7 @@ void save_adapter(const std::string& folder, const LoraShape& shape,
                        {"lora_dropout", shape.dropout},
                        {"modules_to_save", nullptr},
                        {"peft_type", "LORA"},
-                       {"r", shape.rank},
+                       {"r", shape.r},
                        {"rank_pattern", Json::object()},
                        {"alpha_pattern", Json::object()},
                        {"revision", nullptr},

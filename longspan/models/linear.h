@@ -1,5 +1,5 @@
 // Linear layers and the one place where gradients of parameters are added up.
-// T: rows, I: input dim, O: output dim, R: rank of a LoRA adapter.
+// T: rows, I: input dim, O: output dim, R: inner dim of a LoRA adapter.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -28,8 +28,8 @@ uint64_t hash(const std::string& name) {  // FNV-1a
 }  // namespace
 
 double LoraShape::scale() const {
-  return rank_stabilized ? alpha / std::sqrt(static_cast<double>(rank))
-                         : alpha / static_cast<double>(rank);
+  return rank_stabilized ? alpha / std::sqrt(static_cast<double>(r))
+                         : alpha / static_cast<double>(r);
 }
 
 const std::vector<std::string>& lora_modules() {
@@ -68,7 +68,7 @@ std::vector<NamedTensor> new_lora_parameters(const ModelConfig& config, const Lo
     const std::string layer = name.substr(0, name.size() - std::string(".weight").size());
     if (!shape.modules.contains(layer.substr(layer.rfind('.') + 1))) continue;
     const int64_t num_out = sizes[0], num_in = sizes[1];
-    const at::Tensor a = at::empty({shape.rank, num_in}, at::kFloat);
+    const at::Tensor a = at::empty({shape.r, num_in}, at::kFloat);
     float* data = a.mutable_data_ptr<float>();
     const uint64_t key = mix_seed(seed, hash(layer));
     const double bound = 1.0 / std::sqrt(static_cast<double>(num_in));
@@ -77,7 +77,7 @@ std::vector<NamedTensor> new_lora_parameters(const ModelConfig& config, const Lo
       data[i] = static_cast<float>((2 * u - 1) * bound);
     }
     parameters.push_back({layer + kA, a});
-    parameters.push_back({layer + kB, at::zeros({num_out, shape.rank}, at::kFloat)});
+    parameters.push_back({layer + kB, at::zeros({num_out, shape.r}, at::kFloat)});
   }
   return parameters;
 }

@@ -12,12 +12,12 @@
 namespace longspan {
 
 struct LoraShape {
-  int64_t rank = 8;
+  int64_t r = 8;  // the matrices' inner dim, as PEFT calls it
   double alpha = 16.0, dropout = 0.0;
   bool rank_stabilized = false;   // arXiv 2312.03732
   std::set<std::string> modules;  // last parts of layer names: q_proj, down_proj, ...
 
-  /// What a product with the matrices is multiplied by: alpha / rank, or alpha / sqrt(rank).
+  /// What a product with the matrices is multiplied by: alpha / r, or alpha / sqrt(r).
   double scale() const;
 };
 

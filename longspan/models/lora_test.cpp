@@ -60,7 +60,7 @@ struct Adapted {
 
   explicit Adapted(const std::string& target) {
     at::manual_seed(5);
-    shape.rank = 3;
+    shape.r = 3;
     shape.alpha = 5;
     shape.modules = lora_modules_from(target);
     base = random_leaves(parameter_shapes(config), /*train=*/false);

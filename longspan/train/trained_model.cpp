@@ -29,7 +29,7 @@ std::vector<std::string> split(const std::string& list) {
 
 LoraShape lora_shape_of(const Config& config) {
   LoraShape shape;
-  shape.rank = config.lora_rank;
+  shape.r = config.lora_rank;
   shape.alpha = static_cast<double>(config.lora_alpha.value_or(2 * config.lora_rank));
   shape.dropout = config.lora_dropout;
   shape.rank_stabilized = config.use_rslora;

@@ -35,8 +35,9 @@ void check_trained_model(const Config& config, const ModelConfig& model);
 void freeze_but(const Config& config, const ModelConfig& model,
                 std::vector<NamedTensor>& parameters);
 
-/// ref_model with ref_model_adapters; else the trained model without its adapter; else, where the
-/// adapter was there before training or there is none, a copy of the model as it is at the start.
+/// ref_model with ref_model_adapters; else, under LoRA, the trained model without its adapter (also
+/// where that was there before training, as in LLaMA-Factory); else a copy of the model as it is at
+/// the start.
 /// `policy` and `attention` must outlive it.
 std::unique_ptr<Reference> make_reference(const Config& config, const TrainedModel& trained,
                                           const ModelConfig& model, Decoder& policy,
