@@ -28,7 +28,11 @@ class Sample:
 class Step:
     seconds: float
     foreign: float  # cores that others took, on average
-    loss: float | None = None
+    logged: dict[str, float]  # what the framework logged: loss, grad_norm, ...
+
+    @property
+    def loss(self) -> float:
+        return self.logged["loss"]
 
 
 @dataclasses.dataclass
@@ -165,7 +169,7 @@ def _foreign_at(samples: list[Sample], when: float) -> float:
 
 
 def summarise(samples: list[Sample], begin: float, ends: list[float],
-              losses: list[float | None]) -> Run:
+              logged: list[dict[str, float]]) -> Run:
     """`begin`: when training started; `ends`: when each step ended. The first step is `begin` to
     ends[0]; the caller drops it as warm-up."""
     # Samples of a process that is ending have no memory left.
@@ -174,8 +178,8 @@ def summarise(samples: list[Sample], begin: float, ends: list[float],
     level = before.rss + before.unread
     during = [s.peak for s in samples if begin < s.time <= ends[-1] + SAMPLE_SECONDS]
     steps, start = [], begin
-    for end, loss in zip(ends, losses):
+    for end, numbers in zip(ends, logged):
         foreign = _foreign_at(samples, end) - _foreign_at(samples, start)
-        steps.append(Step(end - start, max(0.0, foreign) / max(end - start, 1e-9), loss))
+        steps.append(Step(end - start, max(0.0, foreign) / max(end - start, 1e-9), numbers))
         start = end
     return Run(steps, level, max(during, default=level))
