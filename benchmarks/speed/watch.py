@@ -12,6 +12,8 @@ from pathlib import Path
 
 TICK = os.sysconf("SC_CLK_TCK")
 SAMPLE_SECONDS = 0.05  # step log, memory, CPU
+# Until the first step has ended, which is warm-up: models are loaded in less than the time above.
+FIRST_SAMPLE_SECONDS = 0.01
 CHILDREN_SECONDS = 1.0  # new children: a costly look-up
 
 
@@ -110,7 +112,8 @@ class _Tree:
 
 
 class StepLog:
-    """Reads a growing file of JSON lines and remembers when each line appeared."""
+    """Reads a growing file of JSON lines and remembers when each line was written, or one of its
+    successors where a reading finds several."""
 
     def __init__(self, path: Path):
         self.path, self.offset, self.lines = path, 0, []
@@ -124,10 +127,11 @@ class StepLog:
         with open(self.path, "rb") as file:
             file.seek(self.offset)
             data = file.read()
+            written = os.fstat(file.fileno()).st_mtime
         whole = data.rfind(b"\n") + 1
         self.offset += whole
         for line in data[:whole].splitlines():
-            self.lines.append((time.time(), json.loads(line)))
+            self.lines.append((written, json.loads(line)))
 
 
 def watch(command: list[str], environment: dict[str, str], log: Path, step_log: StepLog,
@@ -143,10 +147,11 @@ def watch(command: list[str], environment: dict[str, str], log: Path, step_log: 
         while process.poll() is None:
             step_log.poll()
             # A look at all mappings is dear: not once the first step is logged.
-            samples.append(tree.sample(started=len(step_log.lines) > 1))
+            started = len(step_log.lines) > 1
+            samples.append(tree.sample(started))
             if time.time() > stop:
                 raise SystemExit(f"{command[0]} ran longer than {limit_seconds:.0f} s; see {log}")
-            time.sleep(SAMPLE_SECONDS)
+            time.sleep(SAMPLE_SECONDS if started else FIRST_SAMPLE_SECONDS)
     finally:
         if process.poll() is None:
             process.terminate()
