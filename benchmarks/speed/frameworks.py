@@ -13,7 +13,6 @@ from speed.workload import Case
 
 HERE = Path(__file__).resolve().parent
 LEARNING_RATE = 1e-5
-FILE_TIME_SECONDS = 0.01  # Linux keeps files' times to a tick of its clock
 
 
 @dataclasses.dataclass
@@ -123,12 +122,12 @@ def run_longspan(setup: Setup, material: Material, name: str = "longspan") -> Ru
     config = _write_yaml(folder / "config.yaml", _config(setup, material, folder / "output"))
     step_log = StepLog(folder / "output/trainer_log.jsonl")
     samples = watch([str(setup.longspan), "train", str(config)], _environment(setup),
-                    folder / "log.txt", step_log, setup.limit_seconds)
-    lines = [(seen, line) for seen, line in step_log.lines if "loss" in line]
+                    folder / "log.txt", step_log, setup.limit_seconds, copies_weights=True)
+    lines = [(written, line) for written, line in step_log.lines if "loss" in line]
     elapsed = [line["total_tokens"] / line["throughput"] for _, line in lines]
-    # The log's clock has no date; the file's time of change gives it one. A tick of that earlier is
-    # surely before training, when memory was at its level.
-    begin = min(seen - seconds for (seen, _), seconds in zip(lines, elapsed)) - FILE_TIME_SECONDS
+    # The log's clock has no date; the file's time of change, which is exact to a tick of the
+    # machine's clock (4 ms), gives it one.
+    begin = min(written - seconds for (written, _), seconds in zip(lines, elapsed))
     state = json.loads((folder / "output/trainer_state.json").read_text())
     logged = [entry for entry in state["log_history"] if "loss" in entry]
     run = summarise(samples, begin, [begin + seconds for seconds in elapsed], logged)

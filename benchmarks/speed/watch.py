@@ -12,8 +12,9 @@ from pathlib import Path
 
 TICK = os.sysconf("SC_CLK_TCK")
 SAMPLE_SECONDS = 0.05  # step log, memory, CPU
-# Until the first step has ended, which is warm-up: models are loaded in less than the time above.
-FIRST_SAMPLE_SECONDS = 0.01
+# Until the first step has ended, which is warm-up, where memory rises up to the moment that training
+# starts: a gigabyte takes a quarter of a second.
+RISING_SAMPLE_SECONDS = 0.002
 CHILDREN_SECONDS = 1.0  # new children: a costly look-up
 
 
@@ -94,14 +95,14 @@ class _Tree:
         self.pid, self.cpu = pid, {}
         self.pids, self.due = [pid], 0.0
 
-    def sample(self, started: bool) -> Sample:
+    def sample(self, weights_read: bool) -> Sample:
         rss = peak = unread = 0
         if time.time() >= self.due:
             self.pids, self.due = _tree(self.pid), time.time() + CHILDREN_SECONDS
         for pid in self.pids:
             try:
                 now, high = _memory(pid)
-                unread += 0 if started else _unread_weights(pid)
+                unread += 0 if weights_read else _unread_weights(pid)
                 stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
                 self.cpu[pid] = (int(stat[11]) + int(stat[12])) / TICK
             except (OSError, IndexError):
@@ -135,8 +136,9 @@ class StepLog:
 
 
 def watch(command: list[str], environment: dict[str, str], log: Path, step_log: StepLog,
-          limit_seconds: float) -> list[Sample]:
-    """Runs `command` to its end. Raises SystemExit with the log's tail when it fails."""
+          limit_seconds: float, copies_weights: bool = False) -> list[Sample]:
+    """Runs `command` to its end. `copies_weights`: it has read all weights when training starts, a
+    moment after. Raises SystemExit with the log's tail when it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as output:
         process = subprocess.Popen(command, env=environment, stdout=output,
@@ -148,10 +150,11 @@ def watch(command: list[str], environment: dict[str, str], log: Path, step_log: 
             step_log.poll()
             # A look at all mappings is dear: not once the first step is logged.
             started = len(step_log.lines) > 1
-            samples.append(tree.sample(started))
+            samples.append(tree.sample(started or copies_weights))
             if time.time() > stop:
                 raise SystemExit(f"{command[0]} ran longer than {limit_seconds:.0f} s; see {log}")
-            time.sleep(SAMPLE_SECONDS if started else FIRST_SAMPLE_SECONDS)
+            rising = copies_weights and not started
+            time.sleep(RISING_SAMPLE_SECONDS if rising else SAMPLE_SECONDS)
     finally:
         if process.poll() is None:
             process.terminate()
