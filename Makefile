@@ -2,6 +2,7 @@
 # make test   sets up and runs every test     make lint   formatting and layering
 # make bench  training beside the peers       make sanitize   unit tests under ASan and UBSan
 # make bench-attention  every sequence-parallel method beside the peers'
+# make bench-preference  preference training beside the peers, prompts shared and not
 PYTHON ?= python3
 VENV ?= .venv
 BUILD ?= build
@@ -12,7 +13,7 @@ export CCACHE_NOHASHDIR := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build unit-tests python-tests test demo lint format bench bench-attention sanitize clean
+.PHONY: all setup setup-tests build unit-tests python-tests test demo lint format bench bench-attention bench-preference sanitize clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -59,6 +60,9 @@ bench: build setup-tests
 
 bench-attention: build
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/attention_speed.py
+
+bench-preference: build setup-tests
+	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/preference_speed.py
 
 $(BUILD)-sanitize/build.ninja: $(VENV)/.ready
 	@$(CONFIGURE) -B $(BUILD)-sanitize -DCMAKE_BUILD_TYPE=None -DLONGSPAN_SANITIZE=ON \

@@ -1,13 +1,14 @@
 """How each framework is started on a case, and where its step times come from."""
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
 import sys
 from pathlib import Path
 
-from speed.watch import SAMPLE_SECONDS, Run, StepLog, summarise, watch
+from speed.watch import Run, StepLog, summarise, watch
 from speed.workload import Case
 
 HERE = Path(__file__).resolve().parent
@@ -30,8 +31,10 @@ class Setup:
 class Material:
     case: Case
     checkpoint: Path
-    rows: Path  # the folder that make_rows wrote
-    labels: int
+    rows: Path  # the folder that make_rows or make_pairs wrote
+    labels: int  # of a step
+    # Keys of the configuration that only this training has.
+    keys: dict = dataclasses.field(default_factory=lambda: {"stage": "sft"})
 
 
 def _environment(setup: Setup) -> dict[str, str]:
@@ -55,7 +58,7 @@ def _fresh(folder: Path) -> Path:
 def _config(setup: Setup, material: Material, output: Path) -> dict:
     """The keys that Longspan and LLaMA-Factory are both given."""
     return {
-        "model_name_or_path": str(material.checkpoint), "stage": "sft", "do_train": True,
+        "model_name_or_path": str(material.checkpoint), "do_train": True,
         "finetuning_type": "full", "dataset": "rows", "dataset_dir": str(material.rows),
         "template": "chatml", "cutoff_len": material.case.tokens, "output_dir": str(output),
         "disable_shuffling": True, "preprocessing_num_workers": 1, "logging_steps": 1,
@@ -64,7 +67,7 @@ def _config(setup: Setup, material: Material, output: Path) -> dict:
         "lr_scheduler_type": "constant", "max_steps": setup.steps, "max_grad_norm": 1.0,
         "bf16": False, "flash_attn": "sdpa", "seed": 42,
         "disable_gradient_checkpointing": not material.case.checkpointing,
-    }
+    } | material.keys
 
 
 def _write_yaml(path: Path, keys: dict) -> Path:
@@ -83,20 +86,21 @@ def _peer_run(setup: Setup, command: list[str], folder: Path, events: Path) -> R
     lines = [line for _, line in step_log.lines]
     begin = next(line["time"] for line in lines if line["event"] == "begin")
     ends = [line["time"] for line in lines if line["event"] == "step"]
-    losses = {line["step"]: line["loss"] for line in lines if line["event"] == "log"}
-    return summarise(samples, begin, ends, [losses.get(i + 1) for i in range(len(ends))])
+    logged = {line["step"]: line["logged"] for line in lines if line["event"] == "log"}
+    return summarise(samples, begin, ends, [logged[i + 1] for i in range(len(ends))])
 
 
-def run_transformers(setup: Setup, material: Material) -> Run:
-    folder = _fresh(setup.work / "runs/transformers")
+def _run_worker(name: str, setup: Setup, material: Material) -> Run:
+    """A peer that is given tokens, in this interpreter's environment: NAME_worker.py."""
+    folder = _fresh(setup.work / "runs" / name)
     job = {
         "checkpoint": str(material.checkpoint), "tokens": str(material.rows / "tokens.json"),
         "events": str(folder / "events.jsonl"), "output_dir": str(folder / "output"),
         "threads": setup.threads, "steps": setup.steps, "learning_rate": LEARNING_RATE,
-        "checkpointing": material.case.checkpointing,
+        "checkpointing": material.case.checkpointing, "keys": material.keys,
     }
     (folder / "job.json").write_text(json.dumps(job))
-    command = [sys.executable, str(HERE / "transformers_worker.py"), str(folder / "job.json")]
+    command = [sys.executable, str(HERE / f"{name}_worker.py"), str(folder / "job.json")]
     return _peer_run(setup, command, folder, folder / "events.jsonl")
 
 
@@ -111,23 +115,36 @@ def run_llamafactory(setup: Setup, material: Material) -> Run:
     return _peer_run(setup, command, folder, folder / "events.jsonl")
 
 
-def run_longspan(setup: Setup, material: Material) -> Run:
+def run_longspan(setup: Setup, material: Material, name: str = "longspan") -> Run:
     """Step times out of trainer_log.jsonl: its throughput is total_tokens over the seconds since
     training began, unrounded, so that their quotient is that time."""
-    folder = _fresh(setup.work / "runs/longspan")
+    folder = _fresh(setup.work / "runs" / name)
     config = _write_yaml(folder / "config.yaml", _config(setup, material, folder / "output"))
     step_log = StepLog(folder / "output/trainer_log.jsonl")
     samples = watch([str(setup.longspan), "train", str(config)], _environment(setup),
-                    folder / "log.txt", step_log, setup.limit_seconds)
-    lines = [(seen, line) for seen, line in step_log.lines if "loss" in line]
+                    folder / "log.txt", step_log, setup.limit_seconds, copies_weights=True)
+    lines = [(written, line) for written, line in step_log.lines if "loss" in line]
     elapsed = [line["total_tokens"] / line["throughput"] for _, line in lines]
-    # The log's clock has no date; the lines' appearance gives it one, to a reading of the watch.
-    # One reading earlier is surely before training, when memory was at its level.
-    begin = min(seen - seconds for (seen, _), seconds in zip(lines, elapsed)) - SAMPLE_SECONDS
-    return summarise(samples, begin, [begin + seconds for seconds in elapsed],
-                     [line["loss"] for _, line in lines])
+    # The log's clock has no date; the file's time of change, which is exact to a tick of the
+    # machine's clock (4 ms), gives it one.
+    begin = min(written - seconds for (written, _), seconds in zip(lines, elapsed))
+    state = json.loads((folder / "output/trainer_state.json").read_text())
+    logged = [entry for entry in state["log_history"] if "loss" in entry]
+    run = summarise(samples, begin, [begin + seconds for seconds in elapsed], logged)
+    # AdamW's moments are growth for everybody. The peers make them in the first step, Longspan just
+    # before its clock starts, so they are in the level that was read: two for each fp32 weight.
+    run.level -= 2 * sum(f.stat().st_size for f in material.checkpoint.glob("*.safetensors"))
+    return run
+
+
+def run_longspan_sharing(setup: Setup, material: Material) -> Run:
+    """The prompt of a pair is computed once for both answers."""
+    keys = material.keys | {"pref_share_prompt": True}
+    return run_longspan(setup, dataclasses.replace(material, keys=keys), "longspan-shared")
 
 
 FRAMEWORKS = {
-    "longspan": run_longspan, "transformers": run_transformers, "llamafactory": run_llamafactory,
+    "longspan": run_longspan, "longspan-shared": run_longspan_sharing,
+    "transformers": functools.partial(_run_worker, "transformers"),
+    "trl": functools.partial(_run_worker, "trl"), "llamafactory": run_llamafactory,
 }

@@ -21,7 +21,8 @@ def step_clock(path: str):
 
         def on_log(self, args, state, control, logs=None, **kwargs):
             if logs and "loss" in logs:
-                self._write(event="log", step=state.global_step, loss=float(logs["loss"]),
-                            grad_norm=float(logs.get("grad_norm", float("nan"))))
+                numbers = {key: float(value) for key, value in logs.items()
+                           if hasattr(value, "__float__")}
+                self._write(event="log", step=state.global_step, logged=numbers)
 
     return StepClock

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 from step_clock import step_clock
+from training_arguments import training_arguments
 
 
 class SequentialTrainer(Trainer):
@@ -30,14 +31,7 @@ def main():
     def collate(features):
         return {key: torch.tensor([f[key] for f in features]) for key in ("input_ids", "labels")}
 
-    arguments = TrainingArguments(
-        output_dir=job["output_dir"], use_cpu=True, per_device_train_batch_size=1,
-        gradient_accumulation_steps=1, max_steps=job["steps"],
-        gradient_checkpointing=job["checkpointing"], optim="adamw_torch_fused",
-        learning_rate=job["learning_rate"], lr_scheduler_type="constant", weight_decay=0.0,
-        max_grad_norm=1.0, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True,
-        remove_unused_columns=False, dataloader_num_workers=0, bf16=False, seed=42,
-    )
+    arguments = TrainingArguments(**training_arguments(job), remove_unused_columns=False)
     SequentialTrainer(
         model=model, args=arguments, train_dataset=rows, data_collator=collate,
         callbacks=[step_clock(job["events"])],

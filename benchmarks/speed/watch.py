@@ -12,6 +12,9 @@ from pathlib import Path
 
 TICK = os.sysconf("SC_CLK_TCK")
 SAMPLE_SECONDS = 0.05  # step log, memory, CPU
+# Until the first step has ended, which is warm-up, where memory rises up to the moment that training
+# starts: a gigabyte takes a quarter of a second.
+RISING_SAMPLE_SECONDS = 0.002
 CHILDREN_SECONDS = 1.0  # new children: a costly look-up
 
 
@@ -28,7 +31,11 @@ class Sample:
 class Step:
     seconds: float
     foreign: float  # cores that others took, on average
-    loss: float | None = None
+    logged: dict[str, float]  # what the framework logged: loss, grad_norm, ...
+
+    @property
+    def loss(self) -> float:
+        return self.logged["loss"]
 
 
 @dataclasses.dataclass
@@ -88,14 +95,14 @@ class _Tree:
         self.pid, self.cpu = pid, {}
         self.pids, self.due = [pid], 0.0
 
-    def sample(self, started: bool) -> Sample:
+    def sample(self, weights_read: bool) -> Sample:
         rss = peak = unread = 0
         if time.time() >= self.due:
             self.pids, self.due = _tree(self.pid), time.time() + CHILDREN_SECONDS
         for pid in self.pids:
             try:
                 now, high = _memory(pid)
-                unread += 0 if started else _unread_weights(pid)
+                unread += 0 if weights_read else _unread_weights(pid)
                 stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
                 self.cpu[pid] = (int(stat[11]) + int(stat[12])) / TICK
             except (OSError, IndexError):
@@ -106,7 +113,8 @@ class _Tree:
 
 
 class StepLog:
-    """Reads a growing file of JSON lines and remembers when each line appeared."""
+    """Reads a growing file of JSON lines and remembers when each line was written, or one of its
+    successors where a reading finds several."""
 
     def __init__(self, path: Path):
         self.path, self.offset, self.lines = path, 0, []
@@ -120,15 +128,17 @@ class StepLog:
         with open(self.path, "rb") as file:
             file.seek(self.offset)
             data = file.read()
+            written = os.fstat(file.fileno()).st_mtime
         whole = data.rfind(b"\n") + 1
         self.offset += whole
         for line in data[:whole].splitlines():
-            self.lines.append((time.time(), json.loads(line)))
+            self.lines.append((written, json.loads(line)))
 
 
 def watch(command: list[str], environment: dict[str, str], log: Path, step_log: StepLog,
-          limit_seconds: float) -> list[Sample]:
-    """Runs `command` to its end. Raises SystemExit with the log's tail when it fails."""
+          limit_seconds: float, copies_weights: bool = False) -> list[Sample]:
+    """Runs `command` to its end. `copies_weights`: it has read all weights when training starts, a
+    moment after. Raises SystemExit with the log's tail when it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as output:
         process = subprocess.Popen(command, env=environment, stdout=output,
@@ -139,10 +149,12 @@ def watch(command: list[str], environment: dict[str, str], log: Path, step_log: 
         while process.poll() is None:
             step_log.poll()
             # A look at all mappings is dear: not once the first step is logged.
-            samples.append(tree.sample(started=len(step_log.lines) > 1))
+            started = len(step_log.lines) > 1
+            samples.append(tree.sample(started or copies_weights))
             if time.time() > stop:
                 raise SystemExit(f"{command[0]} ran longer than {limit_seconds:.0f} s; see {log}")
-            time.sleep(SAMPLE_SECONDS)
+            rising = copies_weights and not started
+            time.sleep(RISING_SAMPLE_SECONDS if rising else SAMPLE_SECONDS)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -165,7 +177,7 @@ def _foreign_at(samples: list[Sample], when: float) -> float:
 
 
 def summarise(samples: list[Sample], begin: float, ends: list[float],
-              losses: list[float | None]) -> Run:
+              logged: list[dict[str, float]]) -> Run:
     """`begin`: when training started; `ends`: when each step ended. The first step is `begin` to
     ends[0]; the caller drops it as warm-up."""
     # Samples of a process that is ending have no memory left.
@@ -174,8 +186,8 @@ def summarise(samples: list[Sample], begin: float, ends: list[float],
     level = before.rss + before.unread
     during = [s.peak for s in samples if begin < s.time <= ends[-1] + SAMPLE_SECONDS]
     steps, start = [], begin
-    for end, loss in zip(ends, losses):
+    for end, numbers in zip(ends, logged):
         foreign = _foreign_at(samples, end) - _foreign_at(samples, start)
-        steps.append(Step(end - start, max(0.0, foreign) / max(end - start, 1e-9), loss))
+        steps.append(Step(end - start, max(0.0, foreign) / max(end - start, 1e-9), numbers))
         start = end
     return Run(steps, level, max(during, default=level))

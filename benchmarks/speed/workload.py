@@ -51,17 +51,31 @@ def block_parameters() -> int:
     return LAYERS * (attention + 3 * D_MODEL * D_MLP)
 
 
-def model_flops(case: Case, labels: int) -> dict[str, float]:
-    """FLOPs of one step that the mathematics asks for, 2 for a multiply-add, backward twice the
-    forward: blocks 6 x parameters x T; causal attention 3 x 4 N H x T (T + 1) / 2 a layer; head
-    6 D V x label positions (a position without a label asks for no logits). Recomputation under
-    gradient checkpointing or inside flash attention is not counted, for anybody."""
-    pairs = case.tokens * (case.tokens + 1) / 2
+def _flops(case: Case, tokens: int, pairs: float, labels: int, passes: int) -> dict[str, float]:
+    """FLOPs that the mathematics asks for, 2 for a multiply-add; a pass is a forward's work, and a
+    backward's is two. Blocks 2 x parameters x tokens; attention 4 N H x pairs of query and key a
+    layer; head 2 D V x label positions (a position without a label asks for no logits).
+    Recomputation under gradient checkpointing or inside flash attention is not counted, for
+    anybody."""
     return {
-        "blocks": 6.0 * block_parameters() * case.tokens,
-        "attention": 3.0 * 4.0 * HEADS * HEAD_DIM * pairs * LAYERS,
-        "head": 6.0 * D_MODEL * case.vocab * labels,
+        "blocks": passes * 2.0 * block_parameters() * tokens,
+        "attention": passes * 4.0 * HEADS * HEAD_DIM * pairs * LAYERS,
+        "head": passes * 2.0 * D_MODEL * case.vocab * labels,
     }
+
+
+def model_flops(case: Case, labels: int) -> dict[str, float]:
+    """One step on one row: forward and backward."""
+    return _flops(case, case.tokens, case.tokens * (case.tokens + 1) / 2, labels, passes=3)
+
+
+def preference_flops(case: Case, labels: int, share_prompt: bool = False) -> dict[str, float]:
+    """One step on one pair of rows: forward and backward of the model, forward of the reference.
+    `labels` are those of both rows. A shared prompt is counted once, but for its last token, which
+    predicts both answers."""
+    shared = case.tokens - labels // 2 - 1 if share_prompt else 0
+    pairs = case.tokens * (case.tokens + 1) - shared * (shared + 1) / 2
+    return _flops(case, 2 * case.tokens - shared, pairs, labels, passes=4)
 
 
 def train_tokenizer(folder: Path) -> None:
@@ -119,37 +133,74 @@ def _words(tokenizer) -> list[str]:
     return sorted(words)
 
 
-def make_rows(folder: Path, checkpoint: Path, case: Case, count: int) -> int:
-    """Writes `count` rows of random words (seeded) as an alpaca dataset (rows.json with its
-    dataset_info.json) and as ids and labels (tokens.json). Returns the labels of a row."""
-    from tokenizers import Tokenizer
+class _Writer:
+    """Texts of random words (seeded) that make rows of exactly the case's tokens under chatml."""
 
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    words, chance = _words(tokenizer), random.Random(case.tokens)
+    HEAD, MIDDLE = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
+    END = "<|im_end|>\n"
 
-    def text(num_tokens: int) -> str:
+    def __init__(self, checkpoint: Path, case: Case):
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+        self._words, self._chance = _words(self._tokenizer), random.Random(case.tokens)
+        self.labels = round(case.tokens * case.answer_share)  # of a row
+        self._num_answer = self.labels - len(self._ids(self.END))
+        self._num_prompt = case.tokens - self.labels - len(self._ids(self.HEAD + self.MIDDLE))
+        if self._num_prompt < 8 or self._num_answer < 8:
+            raise SystemExit(f"{case}: prompt and answer need 8 tokens each; change their shares")
+
+    def _ids(self, string: str) -> list[int]:
+        return self._tokenizer.encode(string).ids
+
+    def _text(self, num_tokens: int) -> str:
         """Its first word has no space before it and may be several tokens."""
-        first = chance.choice(words)
-        rest = num_tokens - len(tokenizer.encode(first).ids)
-        return " ".join([first] + [chance.choice(words) for _ in range(rest)])
+        first = self._chance.choice(self._words)
+        rest = num_tokens - len(self._ids(first))
+        return " ".join([first] + [self._chance.choice(self._words) for _ in range(rest)])
 
-    def ids(string: str) -> list[int]:
-        return tokenizer.encode(string).ids
+    def prompt(self) -> tuple[str, list[int]]:
+        """As written in a dataset, and its tokens with the template around it."""
+        text = self._text(self._num_prompt)
+        return text, self._ids(self.HEAD + text + self.MIDDLE)
 
-    head, middle, end = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>\n"
-    num_answer = round(case.tokens * case.answer_share) - len(ids(end))
-    num_prompt = case.tokens - num_answer - len(ids(end)) - len(ids(head)) - len(ids(middle))
-    if num_prompt < 8 or num_answer < 8:
-        raise SystemExit(f"{case}: prompt and answer need 8 tokens each; change --answer-share")
-    dataset, tokens = [], []
-    for _ in range(count):
-        prompt, answer = text(num_prompt), text(num_answer)
-        dataset.append({"instruction": prompt, "input": "", "output": answer})
-        question, reply = ids(head + prompt + middle), ids(answer + end)
-        tokens.append({"input_ids": question + reply, "labels": [-100] * len(question) + reply})
-        assert len(tokens[-1]["input_ids"]) == case.tokens, len(tokens[-1]["input_ids"])
+    def answer(self) -> tuple[str, list[int]]:
+        text = self._text(self._num_answer)
+        return text, self._ids(text + self.END)
+
+
+def _write_dataset(folder: Path, dataset: list, tokens: list, entry: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows.json").write_text(json.dumps(dataset))
     (folder / "tokens.json").write_text(json.dumps(tokens))
-    (folder / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.json"}}))
-    return num_answer + len(ids(end))
+    info = {"rows": {"file_name": "rows.json"} | entry}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+
+
+def make_rows(folder: Path, checkpoint: Path, case: Case, count: int) -> int:
+    """Writes `count` rows as an alpaca dataset (rows.json with its dataset_info.json) and as ids and
+    labels (tokens.json). Returns the labels of a row."""
+    writer, dataset, tokens = _Writer(checkpoint, case), [], []
+    for _ in range(count):
+        (prompt, question), (answer, reply) = writer.prompt(), writer.answer()
+        dataset.append({"instruction": prompt, "input": "", "output": answer})
+        tokens.append({"input_ids": question + reply, "labels": [-100] * len(question) + reply})
+        assert len(tokens[-1]["input_ids"]) == case.tokens, len(tokens[-1]["input_ids"])
+    _write_dataset(folder, dataset, tokens, {})
+    return writer.labels
+
+
+def make_pairs(folder: Path, checkpoint: Path, case: Case, count: int) -> int:
+    """Writes `count` pairs of answers to one prompt as make_rows does; each answer makes a row of
+    the case's tokens. Returns the labels of a pair."""
+    writer, dataset, tokens = _Writer(checkpoint, case), [], []
+    for _ in range(count):
+        prompt, question = writer.prompt()
+        (chosen, better), (rejected, worse) = writer.answer(), writer.answer()
+        dataset.append({"instruction": prompt, "chosen": chosen, "rejected": rejected})
+        tokens.append({"prompt_ids": question, "chosen_ids": better, "rejected_ids": worse})
+        for reply in (better, worse):
+            assert len(question + reply) == case.tokens, len(question + reply)
+    columns = {"prompt": "instruction", "chosen": "chosen", "rejected": "rejected"}
+    _write_dataset(folder, dataset, tokens, {"ranking": True, "columns": columns})
+    return 2 * writer.labels
