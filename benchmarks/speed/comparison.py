@@ -131,9 +131,9 @@ def measure(options, setup: Setup, work: Work, gemm: dict, same_work) -> dict[st
 def check_first_step(runs: dict[str, list[Run]], key: str, absolute=0.0, relative=0.0) -> None:
     """A number of the first step must be the same for all frameworks, to `absolute` or `relative`."""
     values = {name: r[0].steps[0].logged[key] for name, r in runs.items()}
-    most, least = max(values.values()), min(values.values())
-    # Not `most - least > ...`: a NaN must not pass.
-    if not most - least <= max(absolute, relative * max(abs(most), abs(least))):
+    first = next(iter(values.values()))
+    # A NaN is near nothing.
+    if not all(abs(v - first) <= max(absolute, relative * abs(first)) for v in values.values()):
         raise SystemExit(f"The frameworks do not train the same thing: {key} of the first step is "
                          f"{values}")
 
@@ -195,31 +195,37 @@ def describe_machine(options) -> dict:
             "date": datetime.datetime.now().isoformat(timespec="seconds")}
 
 
+def describe_case(work: Work, runs: dict[str, list[Run]], rows: list[dict]) -> dict:
+    return {
+        **vars(work.case), "labels": work.material.labels, "flops": work.flops, "frameworks": rows,
+        "runs": {name: [{"level_bytes": run.level, "peak_bytes": run.peak,
+                         "steps": [vars(step) for step in run.steps]} for run in own_runs]
+                 for name, own_runs in runs.items()},
+    }
+
+
 def compare(options, works: list[Work], setup: Setup, peer_versions: dict, columns: dict,
             same_work, name: str, goals=None) -> None:
     """Runs everything, prints the table and writes NAME.json. `goals(works, summaries)` prints goals
     and returns them for that file."""
     gemm: dict[str, float] = {}
-    all_runs = [measure(options, setup, work, gemm, same_work) for work in works]
-    summaries = [summarise(options, work, runs, gemm["model_shape"])
-                 for work, runs in zip(works, all_runs)]
-    print_table(works, summaries, gemm, columns, not options.no_longspan)
+    done: list[tuple[Work, dict]] = []
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / f"{name}.json"
     document = {
         "machine": describe_machine(options), "versions": peer_versions,
         "model": {"d_model": D_MODEL, "d_mlp": D_MLP, "layers": LAYERS, "heads": HEADS,
                   "kv_heads": KV_HEADS},
-        "gemm_flops_per_second": gemm,
-        "cases": [{
-            **vars(work.case), "labels": work.material.labels, "flops": work.flops,
-            "frameworks": rows,
-            "runs": {name: [{"level_bytes": run.level, "peak_bytes": run.peak,
-                             "steps": [vars(step) for step in run.steps]} for run in own_runs]
-                     for name, own_runs in runs.items()},
-        } for work, rows, runs in zip(works, summaries, all_runs)],
+        "gemm_flops_per_second": gemm, "cases": [],
     }
+    for work in works:
+        done.append((work, measure(options, setup, work, gemm, same_work)))
+        # After every case, so that one that fails takes no other with it; the rate may have risen.
+        summaries = [summarise(options, *case, gemm["model_shape"]) for case in done]
+        document["cases"] = [describe_case(*case, rows) for case, rows in zip(done, summaries)]
+        path.write_text(json.dumps(document, indent=1))
+    print_table(works, summaries, gemm, columns, not options.no_longspan)
     if goals:
         document["goals"] = goals(works, summaries)
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"{name}.json"
-    path.write_text(json.dumps(document, indent=1))
+        path.write_text(json.dumps(document, indent=1))
     print(f"\nAll numbers: {path}")

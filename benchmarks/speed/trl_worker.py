@@ -2,19 +2,17 @@
 padded and sdpa attention is the causal flash kernel. Its reference model is the one that it makes by
 itself. Usage: trl_worker.py job.json"""
 
-import json
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from trl import DPOConfig, DPOTrainer
 
 from step_clock import step_clock
-from training_arguments import training_arguments
+from trainer_job import read_job, training_arguments
 
 
 class TokensTrainer(DPOTrainer):
@@ -23,12 +21,7 @@ class TokensTrainer(DPOTrainer):
 
 
 def main():
-    job = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(job["threads"])
-    pairs = json.loads(Path(job["tokens"]).read_text())
-    model = AutoModelForCausalLM.from_pretrained(
-        job["checkpoint"], attn_implementation="sdpa", dtype=torch.float32
-    )
+    job, model, pairs = read_job()
     arguments = DPOConfig(
         **training_arguments(job), loss_type=[job["keys"]["pref_loss"]],
         beta=job["keys"]["pref_beta"], max_length=None, train_sampling_strategy="sequential",
