@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
+#include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/lora.h"
 
@@ -40,21 +40,19 @@ int run(const Arguments& words) {
   // Merged in fp32, so that each weight is rounded once.
   std::vector<NamedTensor> parameters =
       load_parameters(config.model_name_or_path, model, at::kFloat);
-  std::string value_head_folder = config.model_name_or_path;
-  std::istringstream folders(config.adapter_name_or_path);
-  int num_merged = 0;
-  for (std::string folder; std::getline(folders, folder, ',');) {
+  std::vector<NamedTensor> value_head = load_value_head(config.model_name_or_path, model);
+  const std::vector<std::string> folders = split_names(config.adapter_name_or_path);
+  for (const std::string& folder : folders) {
     const Adapter adapter = load_adapter(folder, model);
     parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
     merge_lora(parameters, adapter.shape.scale());
-    value_head_folder = folder;
-    ++num_merged;
+    if (auto head = load_value_head(folder, model); !head.empty()) value_head = std::move(head);
   }
   save_model_folder(config.export_dir, model, parameters, dtype_of(model),
                     config.model_name_or_path, static_cast<int64_t>(config.export_size * 1e9));
-  save_value_head(config.export_dir, load_value_head(value_head_folder, model));
-  fmt::print("Wrote {} with {} adapter{} merged into it to {}\n", model.architecture, num_merged,
-             num_merged == 1 ? "" : "s", config.export_dir);
+  save_value_head(config.export_dir, value_head);
+  fmt::print("Wrote {} with {} adapter{} merged into it to {}\n", model.architecture,
+             folders.size(), folders.size() == 1 ? "" : "s", config.export_dir);
   return 0;
 }
 

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
@@ -108,8 +110,13 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
       throw UserError(fmt::format("{}: {} is not a matrix of a LoRA adapter of a linear layer.",
                                   weights_path, tensor.name));
     }
-    const std::string layer = name.substr(0, part);
-    adapter.shape.modules.insert(layer.substr(layer.rfind('.') + 1));
+    const std::string layer = name.substr(0, part), module = layer.substr(layer.rfind('.') + 1);
+    const std::vector<std::string>& known = lora_modules();
+    if (std::find(known.begin(), known.end(), module) == known.end()) {
+      throw UserError(fmt::format("{}: {} has an adapter; supported are {}.", weights_path, layer,
+                                  fmt::join(known, ", ")));
+    }
+    adapter.shape.modules.insert(module);
     adapter.parameters.push_back({name, tensor.tensor.to(at::kFloat).clone()});
   }
   auto wanted = wanted_shapes(config, adapter.shape);
@@ -125,7 +132,16 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
     }
     wanted.erase(found);
   }
-  // Layers without an adapter are the base model's: nothing to add, and nothing to train.
+  // Layers without an adapter are the base model's, but half an adapter is a broken file.
+  std::set<std::string> names;
+  for (const NamedTensor& parameter : adapter.parameters) names.insert(parameter.name);
+  for (const std::string& name : names) {
+    std::string other = name;
+    other[other.rfind(".lora_") + 6] = name.find(".lora_A.") == std::string::npos ? 'A' : 'B';
+    if (names.contains(other)) continue;
+    throw UserError(fmt::format("{}: {} is there, but {} is not.", weights_path, name, other));
+  }
+  if (names.empty()) throw UserError(fmt::format("{} holds no adapter.", weights_path));
   return adapter;
 }
 

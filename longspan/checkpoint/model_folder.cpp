@@ -181,7 +181,9 @@ void remove_other_weights(const std::string& folder, const std::set<std::string>
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    const bool weights = name == kSingle || name == kIndex ||
+    const bool weights = name == kSingle || name == kIndex || name == "config.json" ||
+                         name == "adapter_config.json" || name == "adapter_model.safetensors" ||
+                         name == "value_head.safetensors" ||
                          (name.starts_with("model-") && name.ends_with(".safetensors"));
     if (weights && !keep.contains(name)) fs::remove(entry.path(), error);
   }
@@ -234,7 +236,7 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
   const fs::path target(folder);
   write_file_atomically((target / "config.json").string(), updated_config(config, dtype));
   if (!source_folder.empty()) copy_tokenizer_files(source_folder, folder);
-  std::set<std::string> written;
+  std::set<std::string> written{"config.json"};
   nlohmann::ordered_json index;
   index["metadata"] = {{"total_parameters", total_parameters}, {"total_size", total_bytes}};
   for (size_t i = 0; i < shards.size(); ++i) {

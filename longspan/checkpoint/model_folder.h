@@ -36,8 +36,9 @@ void copy_tokenizer_files(const std::string& source_folder, const std::string& f
 std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t seed,
                                            at::ScalarType dtype);
 
-/// Removes model*.safetensors and their index from a folder, except those named: shards of an
-/// earlier save beside new ones would make a folder that loads the wrong model.
+/// Removes weights of any kind (model*.safetensors and their index, an adapter, a value head) and
+/// config.json from a folder, except those named: files of an earlier save beside new ones would
+/// make a folder that loads the wrong model.
 void remove_other_weights(const std::string& folder, const std::set<std::string>& keep);
 
 }  // namespace longspan

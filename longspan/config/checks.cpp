@@ -47,6 +47,11 @@ void check_preferences(const Config& config, const Demand& demand) {
          "kto_chosen_weight and kto_rejected_weight are for stage: kto");
   demand(!dpo || config.dpo_label_smoothing == 0 || config.pref_loss == "sigmoid",
          "dpo_label_smoothing is for pref_loss: sigmoid only");
+  demand(!dpo || config.simpo_gamma == defaults.simpo_gamma || config.pref_loss == "simpo",
+         "simpo_gamma is for pref_loss: simpo only");
+  demand(!dpo || config.pref_loss != "kto_pair" || config.lora_dropout == 0,
+         "pref_loss: kto_pair computes each pair twice, which lora_dropout would make different; "
+         "set lora_dropout: 0");
   const bool names_reference = !config.ref_model.empty() || !config.ref_model_adapters.empty() ||
                                config.precompute_ref_log_probs;
   demand(!names_reference || dpo || kto,
@@ -88,7 +93,8 @@ std::vector<std::string> check_config(const Config& config) {
   demand(!config.dataset.empty(), "dataset is missing: give names from dataset_info.json");
   demand(!config.output_dir.empty(), "output_dir is missing: give a folder for the results");
   demand(config.do_train, "do_train must be true: `longspan train` trains");
-  demand(config.export_dir.empty(), "export_dir is for `longspan export`; remove it");
+  demand(config.export_dir.empty() && config.export_size == Config().export_size,
+         "export_dir and export_size are for `longspan export`; remove them");
 
   demand(config.warmup_ratio == 0 || config.warmup_steps == 0,
          "warmup_ratio and warmup_steps are both given: keep one");

@@ -10,7 +10,8 @@ namespace longspan {
 
 /// Drops an element of x_TI with probability p, by a hash of `seed`, its row's key and its column,
 /// and scales the others by 1 / (1 - p). Forward, recomputation and backward thus agree without
-/// anything being kept, and so do runs with another number of processes. Without keys it does
+/// anything being kept, and so do runs
+/// in which another number of processes shares the rows. Without keys it does
 /// nothing.
 struct Dropout {
   double p = 0.0;

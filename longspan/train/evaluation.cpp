@@ -21,19 +21,20 @@ EvaluationResult evaluate(Stage& stage, const StageContext& context,
   const bool leads = mesh.sequence.rank() == 0;
   double loss_sum = 0.0, weight_sum = 0.0;
   Averages averages, others;
+  // All rows at once, as those of one step: estimates are over all of the set.
+  std::vector<Row> rows;
   for (int64_t i = 0; i < loader.num_batches(); ++i) {
     std::vector<const Example*> chosen;
     for (const int64_t index : loader.rows(/*epoch=*/0, i)) chosen.push_back(&examples[index]);
-    std::vector<Row> rows;
-    if (!chosen.empty()) {
-      rows.push_back(make_row(chosen, stage.documents(), context.attention, context.device));
-    }
-    stage.begin(rows);
-    if (rows.empty()) continue;
-    const double loss = stage.loss(rows[0], 0, 1.0, leads ? averages : others).item<double>();
+    if (chosen.empty()) continue;
+    rows.push_back(make_row(chosen, stage.documents(), context.attention, context.device));
+  }
+  stage.begin(rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const double loss = stage.loss(rows[i], i, 1.0, leads ? averages : others).item<double>();
     if (leads || !stage.replicated()) loss_sum += loss;
     // Every member of a sequence group holds the whole row: its labels count once.
-    if (leads) weight_sum += stage.weight(rows[0]);
+    if (leads) weight_sum += stage.weight(rows[i]);
   }
   at::Tensor sums = at::zeros({2}, at::kDouble);
   sums[0].fill_(loss_sum);
@@ -42,7 +43,7 @@ EvaluationResult evaluate(Stage& stage, const StageContext& context,
   mesh.world.sum_(sums);
   EvaluationResult result;
   result.loss = sums[0].item<double>() / std::max(1.0, sums[1].item<double>());
-  result.means = averages.means(mesh.world, stage.averages(), context.device);
+  result.means = stage.completed(averages.means(mesh.world, stage.averages(), context.device));
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   result.num_samples = static_cast<int64_t>(examples.size());
   result.num_batches = loader.num_batches();

@@ -69,6 +69,18 @@ class KtoStage : public Stage {
     return terms.losses_B.sum() / total_weight;
   }
 
+  /// Good and bad answers are no pairs: the margin is between their means.
+  NamedMeans completed(NamedMeans means) const override {
+    const auto find = [&](const char* name) {
+      return std::find_if(means.begin(), means.end(),
+                          [&](const auto& mean) { return mean.first == name; });
+    };
+    const auto chosen = find("rewards/chosen"), rejected = find("rewards/rejected");
+    if (chosen == means.end() || rejected == means.end()) return means;
+    means.insert(rejected + 1, {"rewards/margins", chosen->second - rejected->second});
+    return means;
+  }
+
   std::vector<std::string> averages() const override {
     return {"rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected", "kl"};
   }

@@ -18,6 +18,7 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/comm/differentiable.h"
+#include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/loader.h"
 #include "longspan/text/progress_bar.h"
@@ -29,34 +30,26 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// FNV-1a, eight bytes at a time.
+/// FNV-1a, on words of eight bytes.
 class Hash {
  public:
   void add(uint64_t number) { value_ = (value_ ^ number) * 1099511628211ull; }
   void add(const std::string& text) {
     add(text.size());
-    for (const unsigned char c : text) add(static_cast<uint64_t>(c));
+    add(text.data(), text.size());
+  }
+  void add(const char* data, size_t size) {
+    for (size_t at = 0; at < size; at += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, data + at, std::min<size_t>(8, size - at));
+      add(word);
+    }
   }
   uint64_t value() const { return value_; }
 
  private:
   uint64_t value_ = 14695981039346656037ull;
 };
-
-/// A file's name, size and 4 KiB of each MiB: any training changes all of a weight file.
-void add_file(Hash& hash, const fs::path& path) {
-  hash.add(path.filename().string());
-  const auto size = static_cast<int64_t>(fs::file_size(path));
-  hash.add(static_cast<uint64_t>(size));
-  std::ifstream file(path, std::ios::binary);
-  std::vector<char> page(4096);
-  for (int64_t at = 0; at < size; at += int64_t{1} << 20) {
-    file.seekg(at);
-    file.read(page.data(), static_cast<std::streamsize>(page.size()));
-    hash.add(std::string(page.data(), static_cast<size_t>(file.gcount())));
-    file.clear();
-  }
-}
 
 void add_folder(Hash& hash, const std::string& folder) {
   std::set<fs::path> files;
@@ -66,7 +59,15 @@ void add_folder(Hash& hash, const std::string& folder) {
       files.insert(entry.path());
     }
   }
-  for (const fs::path& file : files) add_file(hash, file);
+  std::vector<char> part(size_t{1} << 20);
+  for (const fs::path& path : files) {
+    hash.add(path.filename().string());
+    std::ifstream file(path, std::ios::binary);
+    while (file) {
+      file.read(part.data(), static_cast<std::streamsize>(part.size()));
+      hash.add(part.data(), static_cast<size_t>(file.gcount()));
+    }
+  }
 }
 
 std::string key_of(const ReferenceJob& job) {
@@ -74,12 +75,14 @@ std::string key_of(const ReferenceJob& job) {
   Hash hash;
   hash.add(config.stage);
   hash.add(config.pure_bf16 ? 2 : config.bf16 ? 1 : 0);
-  // Adapters before the last are merged into the base model.
-  hash.add(config.ref_model.empty() ? config.finetuning_type + config.adapter_name_or_path
-                                    : config.ref_model_adapters);
-  add_folder(hash, config.ref_model.empty() ? config.model_name_or_path : config.ref_model);
-  std::istringstream adapters(config.ref_model_adapters);
-  for (std::string folder; std::getline(adapters, folder, ',');) add_folder(hash, folder);
+  // The reference is ref_model with its adapters; or the base model, into which the adapters before
+  // the last are merged, and without whose own the policy is the reference.
+  const bool named = !config.ref_model.empty();
+  add_folder(hash, named ? config.ref_model : config.model_name_or_path);
+  std::vector<std::string> adapters =
+      split_names(named ? config.ref_model_adapters : config.adapter_name_or_path);
+  if (!named && !adapters.empty()) adapters.pop_back();
+  for (const std::string& folder : adapters) add_folder(hash, folder);
   for (const Example* example : job.examples) {
     for (const Sample& document : example->documents) {
       hash.add(document.input_ids.size());
@@ -128,8 +131,9 @@ void append(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-std::optional<ReferenceTable> precompute_reference(const ReferenceJob& job, Reference& reference,
-                                                   Console& console) {
+std::optional<ReferenceTable> precompute_reference(
+    const ReferenceJob& job, const std::function<std::unique_ptr<Reference>()>& make_reference,
+    Console& console) {
   const Group& world = job.mesh.world;
   const bool is_main = world.rank() == 0;
   // Rank 0 reads the file and tells the others: machines need not share a disk.
@@ -163,6 +167,10 @@ std::optional<ReferenceTable> precompute_reference(const ReferenceJob& job, Refe
                   with_commas(std::ssize(job.examples)), with_commas(std::ssize(table)),
                   is_main ? fmt::format(" in {}", path) : ""));
 
+  std::unique_ptr<Reference> reference;
+  all_or_none(world, [&] {
+    if (!missing.empty()) reference = make_reference();
+  });
   const Loader loader(std::ssize(missing), job.config.per_device_train_batch_size,
                       job.mesh.data.rank(), job.mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
   const Documents which = job.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
@@ -173,20 +181,31 @@ std::optional<ReferenceTable> precompute_reference(const ReferenceJob& job, Refe
   int64_t num_tokens = 0;
   for (int64_t batch = 0; batch < loader.num_batches(); ++batch) {
     std::string lines;
+    std::vector<std::pair<size_t, double>> broken;
     const std::vector<int64_t> places = loader.rows(/*epoch=*/0, batch);
     if (!places.empty()) {
       std::vector<const Example*> examples;
       for (const int64_t place : places) examples.push_back(job.examples[missing[place]]);
       const Row row = make_row(examples, which, job.attention, job.device);
-      const at::Tensor logps_D = reference.document_logprobs(row, over_row).cpu().contiguous();
+      const at::Tensor logps_D = reference->document_logprobs(row, over_row).cpu().contiguous();
       const double* logps = logps_D.const_data_ptr<double>();
       for (const int64_t place : places) {
         const size_t size = job.examples[missing[place]]->documents.size();
+        for (size_t i = 0; i < size; ++i) {
+          if (!std::isfinite(logps[i])) broken.emplace_back(missing[place], logps[i]);
+        }
         if (job.mesh.sequence.rank() == 0) lines += line_of(missing[place], {logps, logps + size});
         logps += size;
       }
       num_tokens += row.whole.tokens_T.numel() * job.mesh.data.size();
     }
+    all_or_none(world, [&] {
+      if (broken.empty()) return;
+      throw UserError(fmt::format(
+          "The reference model gives {} as the log-probability of an answer of example {} "
+          "(counted from 0, training before evaluation). Look at its weights and at that row.",
+          broken[0].second, broken[0].first));
+    });
     const std::string flag = job.interrupts.requested() ? "!" : ".";
     std::string all;
     bool interrupted = false;

@@ -1,6 +1,8 @@
 // Reference log-probabilities computed once, ahead of training.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,8 +29,10 @@ struct ReferenceJob {
 /// output_dir/reference_logps_<key>.jsonl, a line an example, as they are computed; what the file
 /// holds already is not computed again. The key is a hash of the reference model's files, of the
 /// precision, and of the examples' tokens and labels. Data-parallel groups share the examples out.
-/// nullopt: interrupted. Collective over the world.
-std::optional<ReferenceTable> precompute_reference(const ReferenceJob& job, Reference& reference,
-                                                   Console& console);
+/// The reference is only made where something is missing, and freed before this returns. nullopt:
+/// interrupted. Collective over the world.
+std::optional<ReferenceTable> precompute_reference(
+    const ReferenceJob& job, const std::function<std::unique_ptr<Reference>()>& make_reference,
+    Console& console);
 
 }  // namespace longspan

@@ -1,6 +1,7 @@
 // run_training: from a config to a trained model on disk.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <cmath>
@@ -12,6 +13,7 @@
 #include "longspan/attention/block_kernel.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
+#include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
@@ -103,6 +105,9 @@ void require_same_data(const Group& world, const Data& data) {
         mix(document.input_ids);
         mix(document.labels);
       }
+      const std::vector<int64_t>& restarts = example.position_restarts;
+      mix({restarts.begin(), restarts.end()});
+      mix({static_cast<int32_t>(example.documents.size()), example.desirable});
     }
   }
   const std::vector<std::string> hashes = world.gather_text(fmt::format("{:x}", hash));
@@ -165,16 +170,18 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
   interrupts.begin_steps();
   std::unique_ptr<Reference> reference;
   if (wants_reference(config)) {
-    all_or_none(mesh.world, [&] {
-      reference = make_reference(config, trained, shape.model, *model, *attention, device);
-    });
-    if (config.precompute_ref_log_probs) {
+    const auto make = [&] {
+      return make_reference(config, trained, shape.model, *model, *attention, device);
+    };
+    if (!config.precompute_ref_log_probs) {
+      all_or_none(mesh.world, [&] { reference = make(); });
+    } else {
       std::vector<const Example*> examples;
       for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
         for (const Example& example : encoded->examples) examples.push_back(&example);
       }
       const ReferenceJob job{config, mesh, *attention, device, std::move(examples), interrupts};
-      std::optional<ReferenceTable> table = precompute_reference(job, *reference, console);
+      std::optional<ReferenceTable> table = precompute_reference(job, make, console);
       if (!table) {
         interrupts.say("Interrupted; the reference log-probabilities so far are kept in " +
                        config.output_dir + ".");
@@ -228,6 +235,12 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
     console.say(
         "save_only_model: false changes nothing: a checkpoint is a model to start from, without "
         "the optimizer's state that resuming would need.");
+  }
+  if (const auto adapters = split_names(config.adapter_name_or_path); adapters.size() > 1) {
+    console.say(fmt::format(
+        "The saved adapter belongs to the model with {} merged into it; `longspan export` writes "
+        "that model.",
+        fmt::join(adapters.begin(), adapters.end() - 1, ", ")));
   }
   if (trainer.train()) {
     console.say(fmt::format("Saved the model and logs in {}", config.output_dir));

@@ -8,6 +8,7 @@
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/train/interrupt.h"
 
@@ -52,11 +53,20 @@ void check_output_dir(const Config& config) {
   if (!fs::is_directory(status)) {
     throw UserError(fmt::format("output_dir {} is a file; name a folder.", output_dir));
   }
-  if (fs::equivalent(output_dir, config.model_name_or_path, error)) {
-    throw UserError(fmt::format(
-        "output_dir {} is the folder of model_name_or_path; the model would be replaced by the "
-        "trained one. Choose another folder.",
-        output_dir));
+  const auto protect = [&](const char* key, const std::string& folder) {
+    if (folder.empty() || !fs::equivalent(output_dir, folder, error)) return;
+    throw UserError(
+        fmt::format("output_dir {} is the folder of {}; what is there would be replaced by what is "
+                    "trained. Choose another folder.",
+                    output_dir, key));
+  };
+  protect("model_name_or_path", config.model_name_or_path);
+  protect("ref_model", config.ref_model);
+  for (const std::string& folder : split_names(config.adapter_name_or_path)) {
+    protect("adapter_name_or_path", folder);
+  }
+  for (const std::string& folder : split_names(config.ref_model_adapters)) {
+    protect("ref_model_adapters", folder);
   }
   if (config.overwrite_output_dir) return;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {

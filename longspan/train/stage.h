@@ -13,6 +13,7 @@
 #include "longspan/train/averages.h"
 #include "longspan/train/reference.h"
 #include "longspan/train/row.h"
+#include "longspan/train/training_log.h"
 
 namespace longspan {
 
@@ -48,6 +49,8 @@ class Stage {
                           Averages& averages) = 0;
   /// What loss() adds to `averages`, in the order of a log line.
   virtual std::vector<std::string> averages() const { return {}; }
+  /// Their means, and what follows from them.
+  virtual NamedMeans completed(NamedMeans means) const { return means; }
 };
 
 /// Stage of config.stage.

@@ -2,30 +2,21 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <sstream>
 
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/dropout.h"
 #include "longspan/models/value_head.h"
 
 namespace longspan {
 namespace {
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> words;
-  std::istringstream stream(list);
-  for (std::string word; std::getline(stream, word, ',');) {
-    word.erase(std::remove(word.begin(), word.end(), ' '), word.end());
-    if (!word.empty()) words.push_back(word);
-  }
-  return words;
-}
 
 LoraShape lora_shape_of(const Config& config) {
   LoraShape shape;
@@ -35,6 +26,29 @@ LoraShape lora_shape_of(const Config& config) {
   shape.rank_stabilized = config.use_rslora;
   shape.modules = lora_modules_from(config.lora_target);
   return shape;
+}
+
+/// What the configuration says of an adapter that is there already must be true of it.
+void require_same_shape(const Config& config, const LoraShape& adapter) {
+  const Config defaults;
+  const auto refuse = [&](const char* key, const std::string& given, const std::string& has) {
+    throw UserError(
+        fmt::format("{}: {} is given, but the adapter {} has {}. An adapter keeps the shape that "
+                    "it has: remove "
+                    "the key.",
+                    key, given, split_names(config.adapter_name_or_path).back(), has));
+  };
+  if (config.lora_rank != defaults.lora_rank && config.lora_rank != adapter.r) {
+    refuse("lora_rank", std::to_string(config.lora_rank), std::to_string(adapter.r));
+  }
+  if (config.lora_alpha && static_cast<double>(*config.lora_alpha) != adapter.alpha) {
+    refuse("lora_alpha", std::to_string(*config.lora_alpha), fmt::format("{}", adapter.alpha));
+  }
+  if (config.use_rslora && !adapter.rank_stabilized) refuse("use_rslora", "true", "none");
+  if (config.lora_target != defaults.lora_target &&
+      lora_modules_from(config.lora_target) != adapter.modules) {
+    refuse("lora_target", config.lora_target, fmt::format("{}", fmt::join(adapter.modules, ",")));
+  }
 }
 
 /// Adds W += scale B A of each adapter to the weights.
@@ -66,7 +80,7 @@ std::vector<NamedTensor> new_value_head(const ModelConfig& model, uint64_t seed)
 
 void add_value_head(const Config& config, const ModelConfig& model, TrainedModel& trained) {
   std::vector<NamedTensor> head;
-  const std::vector<std::string> adapters = split(config.adapter_name_or_path);
+  const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
   if (!adapters.empty()) head = load_value_head(adapters.back(), model);
   if (head.empty()) head = load_value_head(config.model_name_or_path, model);
   if (head.empty()) head = new_value_head(model, static_cast<uint64_t>(config.seed));
@@ -105,7 +119,11 @@ int64_t TrainedModel::num_trained() const {
 
 void check_trained_model(const Config& config, const ModelConfig& model) {
   if (config.finetuning_type == "lora") lora_modules_from(config.lora_target);
-  for (const std::string& folder : split(config.adapter_name_or_path)) load_adapter(folder, model);
+  const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
+  for (const std::string& folder : adapters) {
+    const Adapter adapter = load_adapter(folder, model);
+    if (folder == adapters.back()) require_same_shape(config, adapter.shape);
+  }
   if (config.finetuning_type == "freeze") {
     std::vector<NamedTensor> named;
     for (const ParameterShape& shape : parameter_shapes(model)) {
@@ -117,7 +135,7 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
   const ModelConfig reference = load_model_config(config.ref_model);
   require_same_heads(config, model, reference);
   check_model_folder(config.ref_model, reference);
-  for (const std::string& folder : split(config.ref_model_adapters)) {
+  for (const std::string& folder : split_names(config.ref_model_adapters)) {
     load_adapter(folder, reference);
   }
 }
@@ -131,8 +149,8 @@ void freeze_but(const Config& config, const ModelConfig& model,
   }
   const int64_t first = config.freeze_trainable_layers > 0 ? L - wanted : 0;
   std::set<std::string> found;
-  const std::vector<std::string> modules = split(config.freeze_trainable_modules),
-                                 extra = split(config.freeze_extra_modules);
+  const std::vector<std::string> modules = split_names(config.freeze_trainable_modules),
+                                 extra = split_names(config.freeze_extra_modules);
   const auto trains = [&](const std::string& name) {
     constexpr std::string_view kLayers = "model.layers.";
     if (!name.starts_with(kLayers)) {
@@ -148,7 +166,7 @@ void freeze_but(const Config& config, const ModelConfig& model,
     const std::string inside = name.substr(dot + 1);
     bool named = false;
     for (const std::string& module : modules) {
-      if (module != "all" && inside.find(module) == std::string::npos) continue;
+      if (module != "all" && inside.substr(0, inside.find('.')) != module) continue;
       found.insert(module);
       named = true;
     }
@@ -174,7 +192,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model, 
   TrainedModel trained;
   trained.options.gradient_checkpointing = !config.disable_gradient_checkpointing;
   trained.options.compute_dtype = bf16 ? at::kBFloat16 : at::kFloat;
-  std::vector<std::string> merged = split(config.adapter_name_or_path), kept;
+  std::vector<std::string> merged = split_names(config.adapter_name_or_path), kept;
   if (!merged.empty()) {
     kept.push_back(merged.back());
     merged.pop_back();
@@ -197,6 +215,9 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model, 
       added = new_lora_parameters(model, *trained.lora, static_cast<uint64_t>(config.seed));
     } else {
       Adapter adapter = load_adapter(kept[0], model);
+      require_same_shape(config, adapter.shape);
+      // Dropout is training's, not the adapter's.
+      if (config.lora_dropout > 0) adapter.shape.dropout = config.lora_dropout;
       trained.lora = adapter.shape;
       added = std::move(adapter.parameters);
     }
@@ -230,14 +251,17 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
       config.ref_model.empty() ? config.model_name_or_path : config.ref_model;
   const ModelConfig reference_config = config.ref_model.empty() ? model : load_model_config(folder);
   require_same_heads(config, model, reference_config);
-  std::vector<NamedTensor> parameters = load_parameters(folder, reference_config, at::kFloat);
-  merge_adapters(split(config.ref_model_adapters), reference_config, parameters);
+  const std::vector<std::string> adapters = split_names(config.ref_model_adapters);
   // What the policy casts to bf16 at every use can be kept in it: the numbers are the same.
   const bool bf16 = trained.options.compute_dtype == at::kBFloat16;
   const bool all_bf16 = config.pure_bf16 || (bf16 && trained.lora);
+  std::vector<NamedTensor> parameters = load_parameters(
+      folder, reference_config, all_bf16 && adapters.empty() ? at::kBFloat16 : at::kFloat);
+  merge_adapters(adapters, reference_config, parameters);
   for (NamedTensor& parameter : parameters) {
-    const bool used_in_fp32 =
-        parameter.name.ends_with("norm.weight") || parameter.name == "model.embed_tokens.weight";
+    const bool used_in_fp32 = parameter.name.ends_with("norm.weight") ||
+                              parameter.name.ends_with(".bias") ||
+                              parameter.name == "model.embed_tokens.weight";
     if (all_bf16 || (bf16 && !used_in_fp32)) {
       parameter.tensor = parameter.tensor.to(at::kBFloat16);
     }

@@ -26,8 +26,8 @@ struct TrainedModel {
 /// a reward model (found in the folder, or new), and which of them are trained. Throws UserError.
 TrainedModel load_trained_model(const Config& config, const ModelConfig& model, at::Device device);
 
-/// The cheap part of load_trained_model and make_reference, without reading weights. Throws
-/// UserError.
+/// The cheap part of load_trained_model and make_reference, without reading the models' weights.
+/// Throws UserError.
 void check_trained_model(const Config& config, const ModelConfig& model);
 
 /// Which parameters finetuning_type: freeze trains, by LLaMA-Factory's rules. Throws UserError:

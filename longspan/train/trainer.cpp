@@ -225,11 +225,12 @@ void Trainer::after_step(int64_t step, const StepResult& result) {
   const auto is_due = [done](int64_t interval) { return interval > 0 && done % interval == 0; };
 
   if (is_due(config.logging_steps)) {
-    const LoggedStep logged{.loss = loss_since_log_ / static_cast<double>(steps_since_log_),
-                            .grad_norm = result.grad_norm,
-                            .learning_rate = result.learning_rate,
-                            .means = averages_.means(job_.context.mesh.world, job_.stage.averages(),
-                                                     job_.context.device)};
+    const LoggedStep logged{
+        .loss = loss_since_log_ / static_cast<double>(steps_since_log_),
+        .grad_norm = result.grad_norm,
+        .learning_rate = result.learning_rate,
+        .means = job_.stage.completed(
+            averages_.means(job_.context.mesh.world, job_.stage.averages(), job_.context.device))};
     averages_.clear();
     loss_since_log_ = 0.0;
     steps_since_log_ = 0;
