@@ -94,16 +94,20 @@ AttentionBenchOptions read_options(const Options& options) {
   return bench;
 }
 
-/// Before anything is measured: what cannot be written must not be found at the end.
-fs::path make_output_folder(const Options& options) {
-  const fs::path folder = options.text("output").value_or("output/attention_bench");
+fs::path output_folder(const Options& options) {
+  return options.text("output").value_or("output/attention_bench");
+}
+
+/// Before anything is measured: what cannot be written must not be found at the end. Every rank
+/// does it, so that none waits for one that could not: making a folder twice does no harm.
+void make_output_folder(const Options& options) {
+  const fs::path folder = output_folder(options);
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder)) {
     throw UserError(fmt::format("{}: cannot make the folder --output {}: {}", kCommand,
                                 folder.string(), error.message()));
   }
-  return folder;
 }
 
 void say(const std::string& line) {
@@ -112,10 +116,10 @@ void say(const std::string& line) {
 }
 
 int work(const Options& options, const AttentionBenchOptions& bench, const Rendezvous& where) {
-  const fs::path folder = where.rank == 0 ? make_output_folder(options) : fs::path();
   const AttentionBenchResult result = run_attention_bench(bench, where, say);
   if (where.rank != 0) return 0;
   say("\n" + bench_table(result));
+  const fs::path folder = output_folder(options);
   const fs::path json = folder / "attention_bench.json", picture = folder / "attention_bench.png";
   std::ofstream file(json);
   file << bench_json(result);
@@ -158,6 +162,7 @@ int run_attention(const Arguments& arguments) {
                                     kCommand, *ranks, where.world_size));
       }
       plans_of(bench, where.world_size);
+      make_output_folder(options);
     });
     return work(options, bench, where);
   }
@@ -199,7 +204,7 @@ backward, tokens/s, load of the ranks, memory, bytes sent beside the formula, an
   --dtype fp32|bf16     [fp32]
   --methods NAME ...    values of sequence_parallel_mode [all that can split the heads]
   --no-undistributed    leaves out the row to compare with
-  --waves N ...         head waves; a row each for the modes that have them [1]
+  --waves N ...         head waves; a row each for the modes that have them [1; async-ulysses 2]
   --ulysses-degree U, --ring-degree R, --window W
                         of usp and loongtrain [chosen]
   --layer               times the attention half of a decoder layer: norm, projections, rotary

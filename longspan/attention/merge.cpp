@@ -1,7 +1,6 @@
 #include "longspan/attention/merge.h"
 
 #include <ATen/ATen.h>
-#include <ATen/OpMathType.h>
 
 #include <limits>
 
@@ -20,12 +19,6 @@ void merge_(AttentionResult& total, const AttentionResult& part) {
   total.out_TNH.lerp_(part.out_TNH.to(total.out_TNH.scalar_type()),
                       weight_NT.transpose(0, 1).unsqueeze(-1));
   at::logaddexp_out(total.lse_NT, total.lse_NT, part.lse_NT);
-}
-
-AttentionResult no_keys_seen(const at::Tensor& q_TNH) {
-  const auto options = q_TNH.options().dtype(at::toOpMathType(q_TNH.scalar_type()));
-  return {at::zeros(q_TNH.sizes(), options),
-          at::full({q_TNH.size(1), q_TNH.size(0)}, kMinusInfinity, options)};
 }
 
 }  // namespace longspan

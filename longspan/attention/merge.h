@@ -11,7 +11,4 @@ namespace longspan {
 /// bf16 at every step would add up.
 void merge_(AttentionResult& total, const AttentionResult& part);
 
-/// The result of no keys at all, in the dtype of accumulation, for queries like these.
-AttentionResult no_keys_seen(const at::Tensor& q_TNH);
-
 }  // namespace longspan

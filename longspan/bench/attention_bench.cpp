@@ -202,7 +202,8 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
                                          void (*say)(const std::string& line)) {
   if (options.threads) at::set_num_threads(*options.threads);
   const int num_ranks = where.world_size, threads = at::get_num_threads();
-  std::vector<ParallelPlan> plans = plans_of(options, num_ranks);
+  std::vector<std::string> skipped;
+  std::vector<ParallelPlan> plans = plans_of(options, num_ranks, &skipped);
   std::vector<Mesh> meshes = make_meshes(where, plans, /*cuda=*/false, kTimeoutSeconds);
   const Group world = meshes.empty() ? Group() : meshes[0].world;
   // More threads than cores would only slow each other down.
@@ -221,6 +222,7 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
   const auto report = [&](const std::string& line) {
     if (where.rank == 0) say(line);
   };
+  for (const std::string& line : skipped) report(line);
   AttentionBenchResult result{.options = options,
                               .num_ranks = num_ranks,
                               .threads = threads,

@@ -19,7 +19,7 @@ struct AttentionBenchOptions {
   ProblemShape shape;
   std::vector<int64_t> document_lengths{8192};
   std::vector<SequenceParallelMode> modes;  // empty: all that can split the heads
-  std::vector<int> head_waves{1};           // a row of results for each, where a mode has waves
+  std::vector<int> head_waves;  // a row for each, where a mode has waves; empty: the mode's own
   std::optional<int> ulysses_size, ring_size, window_size;
   bool undistributed = true;
   int repeats = 5, warmup = 1;
@@ -63,8 +63,10 @@ struct AttentionBenchResult {
 };
 
 /// The plans of the rows, without the undistributed one. Throws UserError when a mode that was
-/// asked for cannot split the heads, or when none is left.
-std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num_ranks);
+/// asked for cannot split the heads, or not in so many waves. With no mode named a number of waves
+/// that one refuses is left out, with a line in `skipped`.
+std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num_ranks,
+                                   std::vector<std::string>* skipped = nullptr);
 
 /// "undistributed", or as describe_method() says.
 std::string row_name(const ParallelPlan& plan);

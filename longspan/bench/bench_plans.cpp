@@ -1,25 +1,15 @@
 // Which rows the table has, and how a mode's options become a plan.
 #include <c10/core/ScalarType.h>
+#include <fmt/format.h>
 
 #include "longspan/bench/attention_bench.h"
+#include "longspan/config/user_error.h"
 
 namespace longspan {
 namespace {
 
-bool has_degrees(SequenceParallelMode mode) {
-  return mode == SequenceParallelMode::kUsp || mode == SequenceParallelMode::kLoongTrain;
-}
-
-/// Modes with degrees have waves as well, where the Ulysses degree allows: only when they are
-/// named.
-bool has_waves(SequenceParallelMode mode, bool is_named) {
-  return mode == SequenceParallelMode::kUlysses ||
-         mode == SequenceParallelMode::kDummyHeadUlysses ||
-         mode == SequenceParallelMode::kBalancedUlysses || (is_named && has_degrees(mode));
-}
-
 ParallelPlan plan_of(const AttentionBenchOptions& options, int num_ranks, SequenceParallelMode mode,
-                     int head_waves) {
+                     std::optional<int> head_waves) {
   const ProblemShape& shape = options.shape;
   PlanRequest request;
   request.world_size = request.sequence_size = num_ranks;
@@ -41,19 +31,33 @@ ParallelPlan plan_of(const AttentionBenchOptions& options, int num_ranks, Sequen
 
 }  // namespace
 
-std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num_ranks) {
+std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num_ranks,
+                                   std::vector<std::string>* skipped) {
   std::vector<ParallelPlan> plans;
   if (num_ranks == 1) return plans;
   const ProblemShape& shape = options.shape;
+  const bool named = !options.modes.empty();
   const std::vector<SequenceParallelMode> modes =
-      options.modes.empty()
-          ? modes_that_split(num_ranks, shape.num_heads, shape.num_kv_heads, shape.head_dim)
-          : options.modes;
+      named ? options.modes
+            : modes_that_split(num_ranks, shape.num_heads, shape.num_kv_heads, shape.head_dim);
   for (const SequenceParallelMode mode : modes) {
     // A mode without waves has one row, whatever numbers of waves are asked for.
-    const bool waves = has_waves(mode, !options.modes.empty());
-    for (const int count : waves ? options.head_waves : std::vector<int>{1}) {
-      plans.push_back(plan_of(options, num_ranks, mode, count));
+    if (!has_head_waves(mode) || options.head_waves.empty()) {
+      plans.push_back(plan_of(options, num_ranks, mode, std::nullopt));
+      continue;
+    }
+    if (!named) plan_of(options, num_ranks, mode, 1);  // what follows is refused for its waves only
+    for (const int count : options.head_waves) {
+      try {
+        plans.push_back(plan_of(options, num_ranks, mode, count));
+      } catch (const UserError& error) {
+        // What was named must be possible; of all modes those are taken that are.
+        if (named) throw;
+        if (skipped != nullptr) {
+          skipped->push_back(
+              fmt::format("{} in {} waves is left out: {}", name_of(mode), count, error.what()));
+        }
+      }
     }
   }
   return plans;

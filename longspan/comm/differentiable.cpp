@@ -8,24 +8,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct AllToAllState : torch::CustomClassHolder {
-  Group group;
-  std::vector<int64_t> send_rows, recv_rows;
-};
-
-struct AllToAll : torch::autograd::Function<AllToAll> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
-                            c10::intrusive_ptr<AllToAllState> state) {
-    ctx->saved_data["state"] = c10::IValue::make_capsule(state);
-    return state->group.all_to_all(x, state->send_rows, state->recv_rows).wait();
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    auto state =
-        c10::static_intrusive_pointer_cast<AllToAllState>(ctx->saved_data["state"].toCapsule());
-    return {state->group.all_to_all(gradients[0], state->recv_rows, state->send_rows).wait(), {}};
-  }
-};
-
 struct GroupState : torch::CustomClassHolder {
   Group group;
 };
@@ -56,16 +38,6 @@ struct SumOver : torch::autograd::Function<SumOver> {
 };
 
 }  // namespace
-
-at::Tensor all_to_all(const at::Tensor& x, const Group& group, std::vector<int64_t> send_rows,
-                      std::vector<int64_t> recv_rows) {
-  if (group.size() == 1) return x;
-  auto state = c10::make_intrusive<AllToAllState>();
-  state->group = group;
-  state->send_rows = std::move(send_rows);
-  state->recv_rows = std::move(recv_rows);
-  return AllToAll::apply(x, state);
-}
 
 at::Tensor all_gather(const at::Tensor& x, const Group& group) {
   if (group.size() == 1) return x;

@@ -8,10 +8,6 @@
 
 namespace longspan {
 
-/// all_to_all; the backward is the all-to-all the other way.
-at::Tensor all_to_all(const at::Tensor& x, const Group& group, std::vector<int64_t> send_rows = {},
-                      std::vector<int64_t> recv_rows = {});
-
 /// Everyone's x (equal shapes) along dim 0; the backward sums everyone's gradients of this rank's
 /// x.
 at::Tensor all_gather(const at::Tensor& x, const Group& group);

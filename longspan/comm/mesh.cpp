@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -84,22 +85,37 @@ std::string own_address(const Rendezvous& where) {
 
 // A rank chooses its plan from what it sees. Machines that differ (in the number of their
 // processes) may see different things, and ranks of two plans would wait for each other forever.
+// Every rank reads every plan, so that all stop at once and say the same.
 void require_one_plan(c10d::Store& store, const Rendezvous& where, const ParallelPlan& plan) {
   const std::string mine =
       fmt::format("{} processes, {} by {} of {}", plan.world_size, plan.sequence_size,
                   describe_method(plan), plan.ulysses_size);
+  const auto keys_of = [&](const char* what) {
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < where.world_size; ++rank) {
+      keys.push_back(fmt::format("{}{}", what, rank));
+    }
+    return keys;
+  };
+  store.set(fmt::format("plan{}", where.rank), std::vector<uint8_t>(mine.begin(), mine.end()));
+  const std::vector<std::vector<uint8_t>> plans = store.multiGet(keys_of("plan"));
+  const auto other = std::ranges::find_if(plans, [&](const auto& p) { return p != plans[0]; });
+  if (other == plans.end()) return;
+  // Rank 0 may hold the store, and must not end before all have read.
+  const std::vector<std::string> read = keys_of("read_plans");
+  store.set(read[where.rank], std::vector<uint8_t>{1});
   if (where.rank == 0) {
-    store.set("plan", std::vector<uint8_t>(mine.begin(), mine.end()));
-    return;
+    try {
+      store.wait(read, std::chrono::seconds(5));
+    } catch (const std::exception&) {  // a rank that has ended: what it said is what we say
+    }
   }
-  const std::vector<uint8_t> bytes = store.get("plan");
-  const std::string theirs(bytes.begin(), bytes.end());
-  if (theirs == mine) return;
   throw UserError(fmt::format(
-      "Rank {} would share rows otherwise than rank 0: {} / {}. Start as many processes "
-      "on each machine, or set sequence_parallel_mode (and, for usp and loongtrain, its "
+      "The ranks would share rows in different ways: rank 0: {}; rank {}: {}. Start as many "
+      "processes on each machine, or set sequence_parallel_mode (and, for usp and loongtrain, its "
       "degrees).",
-      where.rank, mine, theirs));
+      std::string(plans[0].begin(), plans[0].end()), other - plans.begin(),
+      std::string(other->begin(), other->end())));
 }
 
 }  // namespace

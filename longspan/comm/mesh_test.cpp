@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -278,32 +279,44 @@ TEST_CASE("mesh: groups of the same ranks are one group") {
   CHECK(members(plan)[2].contains("sequence=slices"));
 }
 
-TEST_CASE("mesh: ranks that planned differently say so at once") {
+TEST_CASE("mesh: ranks that planned differently all say so at once") {
+  constexpr int kRanks = 3;
   const int port = free_port();
-  std::string error;
+  std::vector<std::string> errors(kRanks);
+  std::vector<double> seconds(kRanks);
   std::vector<std::thread> ranks;
-  for (int rank : {0, 1}) {
+  for (int rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back([&, rank] {
       ParallelPlan plan;
-      plan.world_size = plan.sequence_size = 2;
-      (rank == 0 ? plan.ulysses_size : plan.ring_size) = 2;
-      plan.mode = rank == 0 ? SequenceParallelMode::kUlysses : SequenceParallelMode::kZigzagRing;
+      plan.world_size = plan.sequence_size = kRanks;
+      (rank == 1 ? plan.ring_size : plan.ulysses_size) = kRanks;
+      plan.mode = rank == 1 ? SequenceParallelMode::kZigzagRing : SequenceParallelMode::kUlysses;
       Rendezvous where;
       where.rank = rank;
-      where.world_size = where.local_world_size = 2;
+      where.world_size = where.local_world_size = kRanks;
       where.master_port = port;
+      const auto begin = std::chrono::steady_clock::now();
       try {
-        make_mesh(where, plan, false, 2);
+        make_mesh(where, plan, /*cuda=*/false, /*timeout_seconds=*/60);
       } catch (const UserError& said) {
-        if (rank == 1) error = said.what();
-      } catch (const CommunicationError&) {  // rank 0 waits for a peer that has left
+        errors[rank] = said.what();
+      } catch (const CommunicationError& said) {
+        errors[rank] = std::string("not the user's error: ") + said.what();
       }
+      seconds[rank] =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     });
   }
   for (std::thread& rank : ranks) rank.join();
-  CHECK(error.find("ulysses") != std::string::npos);
-  CHECK(error.find("zigzag-ring") != std::string::npos);
-  CHECK(error.find("set sequence_parallel_mode") != std::string::npos);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    CAPTURE(rank);
+    CHECK(errors[rank] == errors[0]);
+    CHECK(seconds[rank] < 20);
+  }
+  CHECK(errors[0].starts_with("The ranks would share rows"));
+  CHECK(errors[0].find("rank 0: 3 processes, 3 by ulysses") != std::string::npos);
+  CHECK(errors[0].find("rank 1: 3 processes, 3 by zigzag-ring") != std::string::npos);
+  CHECK(errors[0].find("set sequence_parallel_mode") != std::string::npos);
 }
 
 TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's error") {

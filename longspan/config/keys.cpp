@@ -210,8 +210,9 @@ std::vector<KeySection> make_sections() {
         number("sequence_parallel_window_size", &C::sequence_parallel_window_size, 1,
                "loongtrain: processes of an inner ring; left out: those of a machine."),
         number("sequence_parallel_head_waves", &C::sequence_parallel_head_waves, 1,
-               "Ulysses kinds, usp, loongtrain: exchange and attend a few heads at a time, in so "
-               "many parts: less memory.")}});
+               "Exchange and attend a few heads at a time, in so many parts. ulysses, "
+               "dummy-head-ulysses, balanced-ulysses, usp, loongtrain: less memory from 4 on; "
+               "async-ulysses: parts that overlap, left out: 2.")}});
   Key export_size = number("export_size", &C::export_size, 0, "GB of a weight file at most.");
   export_size.above_least = true;
   sections.push_back(

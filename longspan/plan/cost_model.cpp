@@ -3,6 +3,7 @@
 #include "longspan/plan/cost_model.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -39,8 +40,30 @@ class GroupCost {
  private:
   int machine(int rank) const { return (base_ + rank) / cluster_.ranks_per_machine; }
 
+  /// How long bytes travel, and how much of that the rank's own cores work at it.
+  struct Sending {
+    double seconds = 0, copying = 0;
+  };
+
+  /// What remains beside `work` that runs at the same time.
+  static double exposed(const Sending& sending, double work) {
+    return sending.copying + std::max(0.0, sending.seconds - sending.copying - work);
+  }
+
+  /// `senders`: ranks of a machine that send to other machines at a time.
+  double far_seconds(double bytes, int senders) const {
+    const double rate = cluster_.between_bytes / (cluster_.shares_port ? senders : 1);
+    return bytes / rate + cluster_.between_delay;
+  }
+
+  Sending sending(double bytes, double seconds) const {
+    if (!cluster_.copies_cost_work) return {seconds, 0.0};
+    const double copying = bytes / cluster_.inside_bytes + cluster_.inside_delay;
+    return {std::max(seconds, copying), copying};
+  }
+
   /// Every rank of each run of `size` neighbours sends `bytes`, evenly to the others of its run.
-  double to_all(double bytes, int size) const {
+  Sending to_all(double bytes, int size) const {
     double slowest = 0;
     for (int rank = 0; rank < plan_.sequence_size && size > 1; ++rank) {
       const int first = rank / size * size;
@@ -50,39 +73,31 @@ class GroupCost {
       const double to_one = bytes / (size - 1);
       slowest = std::max(
           {slowest, to_one * (near - 1) / cluster_.inside_bytes + cluster_.inside_delay,
-           near < size ? to_one * (size - near) / cluster_.between_bytes + cluster_.between_delay
-                       : 0.0});
+           near < size ? far_seconds(to_one * (size - near), cluster_.ranks_per_machine) : 0.0});
     }
-    return slowest;
+    return sending(bytes, slowest);
   }
 
-  /// Neighbours of rings of `size` ring ranks, `stride` ring ranks apart.
-  bool crosses(int size, int stride) const {
+  /// Rings of `size` ring ranks, `stride` ring ranks apart: the most ranks of a machine whose next
+  /// is on another one.
+  int crossings(int size, int stride) const {
     const int R = plan_.ring_size, U = plan_.ulysses_size;
+    std::map<int, int> of_machine;
+    int most = 0;
     for (int ring_rank = 0; ring_rank < R; ++ring_rank) {
       const int place = ring_rank / stride % size;
       const int next = ring_rank + ((place + 1) % size - place) * stride;
       for (int u = 0; u < U; ++u) {
-        if (machine(ring_rank * U + u) != machine(next * U + u)) return true;
+        const int here = machine(ring_rank * U + u);
+        if (here != machine(next * U + u)) most = std::max(most, ++of_machine[here]);
       }
     }
-    return false;
-  }
-  double to_next(double bytes, bool far) const {
-    return far ? bytes / cluster_.between_bytes + cluster_.between_delay
-               : bytes / cluster_.inside_bytes + cluster_.inside_delay;
+    return most;
   }
 
-  bool spans_machines(int size) const {
-    for (int rank = 0; rank < plan_.sequence_size; ++rank) {
-      const int first = rank / size * size;
-      if (machine(first) != machine(first + size - 1)) return true;
-    }
-    return false;
-  }
-
-  double exposed(double sending, double work, bool costs_work) const {
-    return costs_work ? sending : std::max(0.0, sending - work);
+  Sending to_next(double bytes, int crossings) const {
+    return sending(bytes, crossings > 0 ? far_seconds(bytes, crossings)
+                                        : bytes / cluster_.inside_bytes + cluster_.inside_delay);
   }
 
   double flop_seconds(double pairs, double heads, bool backward) const {
@@ -181,14 +196,13 @@ class GroupCost {
     }
     if (U == 1) return context;
 
-    const double exchange = to_all(bytes_of(volume_.heads), U);
-    const bool costs_work = cluster_.copies_cost_work && !spans_machines(U);
+    const Sending exchange = to_all(bytes_of(volume_.heads), U);
     if (plan_.mode == Mode::kAsyncUlysses) {
-      return context + exposed(exchange, projection_seconds(backward), costs_work);
+      return context + exposed(exchange, projection_seconds(backward));
     }
     // The first wave arrives, and the last one leaves, under no work.
     const double W = plan_.head_waves;
-    return context + exchange / W + exposed(exchange, context, costs_work) * (W - 1) / W;
+    return context + exchange.seconds / W + exposed(exchange, context) * (W - 1) / W;
   }
 
   /// Of q, k, v and o, of a model as wide as its heads together.
@@ -203,29 +217,25 @@ class GroupCost {
   double ring(double hop_bytes, const std::vector<double>& work, bool backward) const {
     const int R = plan_.ring_size;
     const int W = plan_.mode == Mode::kLoongTrain ? plan_.window_size : 1;
-    const bool far = W > 1 ? crosses(W, 1) : crosses(R, 1);
-    const double hop = to_next(hop_bytes, far);
-    const bool near_costs = cluster_.copies_cost_work && !far;
+    const int inner = W > 1 ? crossings(W, 1) : crossings(R, 1);
+    const Sending hop = to_next(hop_bytes, inner);
     double seconds = 0;
     for (const double step : work) seconds += step;
     if (W == 1) {
-      for (int step = 0; step + 1 < R; ++step) seconds += exposed(hop, work[step], near_costs);
+      for (int step = 0; step + 1 < R; ++step) seconds += exposed(hop, work[step]);
     } else {
-      const bool outer_far = W < R && crosses(R / W, W);
-      const double outer_hop = to_next(hop_bytes, outer_far);
-      const bool outer_costs = cluster_.copies_cost_work && !outer_far;
+      const Sending outer_hop = to_next(hop_bytes, W < R ? crossings(R / W, W) : 0);
       for (int step = 0; step < R; ++step) {
-        if (step % W + 1 < W) seconds += exposed(hop, work[step], near_costs);
+        if (step % W + 1 < W) seconds += exposed(hop, work[step]);
       }
-      for (int pass = 0; pass + 1 < R / W; ++pass) {
-        seconds += exposed(outer_hop, W * work.back(), outer_costs);
-      }
+      for (int pass = 0; pass + 1 < R / W; ++pass) seconds += exposed(outer_hop, W * work.back());
     }
-    // The gradients of the last step go home when all work is done.
+    // The gradients of the last step go home when all work is done; their copies are counted.
     if (backward) {
       const double share = static_cast<double>(shape_.gradient_bytes) /
                            static_cast<double>(shape_.gradient_bytes + shape_.element_bytes);
-      seconds += near_costs ? 0 : to_next(hop_bytes * share, far);
+      const Sending last = to_next(hop_bytes * share, inner);
+      seconds += last.seconds - last.copying;
     }
     return seconds;
   }
@@ -234,16 +244,15 @@ class GroupCost {
     const int R = plan_.ring_size;
     const int64_t at_once = std::max<int64_t>(1, shape_.num_kv_heads / R);
     const auto waves = static_cast<double>((shape_.num_kv_heads + at_once - 1) / at_once);
-    const double gather = to_all(bytes / waves, R);
-    const bool costs_work = cluster_.copies_cost_work && !spans_machines(R);
+    const Sending gather = to_all(bytes / waves, R);
     const double calls = (waves - 1) * cluster_.call_seconds;
-    const double ends = backward && !costs_work ? 1.5 * gather : gather;  // the last gradients too
+    // The first keys, and the last gradients, whose copies are counted.
+    const double ends = gather.seconds + (backward ? 0.5 * (gather.seconds - gather.copying) : 0.0);
     // What is gathered is put in the order of the row, and gradients back: a read and a write.
     const double row_bytes = static_cast<double>(padded_.num_tokens() * 2 * shape_.num_kv_heads *
                                                  shape_.head_dim * shape_.element_bytes);
     const double reordering = (backward ? 4 : 2) * row_bytes / cluster_.memory_bytes;
-    return work + reordering + calls + ends +
-           (waves - 1) * exposed(gather, work / waves, costs_work);
+    return work + reordering + calls + ends + (waves - 1) * exposed(gather, work / waves);
   }
 
   const ParallelPlan& plan_;
@@ -260,10 +269,12 @@ ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_byt
   ClusterModel cluster;
   cluster.ranks_per_machine = ranks_per_machine;
   if (cuda) {
-    // A100: FlashAttention-2 (arXiv 2307.08691, figures 4 to 6) reaches 190 TFLOP/s forward and 160
-    // backward with heads of 64 and 128; fp32 runs at half of the 19.5 TFLOP/s of the data sheet.
-    // Four fifths of the data sheets' link rates: NVLink 3 300 GB/s each way, one 200 Gbit/s
-    // InfiniBand port a GPU; three quarters of the memory's 2 TB/s.
+    // Of an A100, from others' figures; nothing here is measured with this program.
+    // Attention in 16 bits: FlashAttention-2 (arXiv 2307.08691, figures 4 to 6) reaches 190 TFLOP/s
+    // forward and 160 backward with heads of 64 and 128; the tile is its block of queries.
+    // Assumed: fp32 at half of the 19.5 TFLOP/s of NVIDIA's A100 data sheet; four fifths of NVLink
+    // 3's 300 GB/s each way (same sheet) and of one 200 Gbit/s InfiniBand port a GPU; three
+    // quarters of the memory's 2 TB/s (same sheet); the delays and the cost of a call.
     cluster.forward_flops = element_bytes == 2 ? 190e12 : 10e12;
     cluster.backward_flops = element_bytes == 2 ? 160e12 : 10e12;
     cluster.memory_bytes = 1.5e12;
@@ -274,8 +285,11 @@ ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_byt
     cluster.call_seconds = 10e-6;
     cluster.tile = 128;
   } else {
-    // A core of an EPYC of 2024 with this program's own kernel (README, speed). Gloo over loopback
-    // moves about 1 GB/s a rank, by the cores that also compute; between machines 10 Gbit/s.
+    // A rank of one core. Measured: the attention rates, of this program's own kernel on a core of
+    // an EPYC of 2024 with long rows in fp32 (README, speed); its tile.
+    // Assumed: elementwise work at 10 GB/s; Gloo over loopback 1 GB/s a rank, moved by the cores
+    // that also compute, to other machines as well; a 10 Gbit/s port a machine, nine tenths used;
+    // the delays and the cost of a call. More cores of a rank, and bf16, are not modelled.
     cluster.forward_flops = 150e9;
     cluster.backward_flops = 190e9;
     cluster.memory_bytes = 10e9;
@@ -286,6 +300,7 @@ ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_byt
     cluster.call_seconds = 20e-6;
     cluster.tile = 64;
     cluster.copies_cost_work = true;
+    cluster.shares_port = true;
   }
   return cluster;
 }

@@ -16,7 +16,8 @@
 
 namespace longspan {
 
-/// What the ranks run on. Rates are those of one rank.
+/// What the ranks run on. Rates are those of one rank. Nothing is measured where the program runs:
+/// these are assumed machines, and the estimates mean something beside each other only.
 struct ClusterModel {
   int ranks_per_machine = 1;
   double forward_flops = 0, backward_flops = 0;  // FLOP/s of attention on long rows
@@ -25,10 +26,12 @@ struct ClusterModel {
   double inside_delay = 0, between_delay = 0;    // seconds a message
   double call_seconds = 0;                       // a kernel call
   int64_t tile = 1;                              // queries and keys of a tile
-  bool copies_cost_work = false;  // inside a machine the ranks' own cores move the bytes
+  bool copies_cost_work = false;  // the ranks' own cores move the bytes, at inside_bytes
+  bool shares_port = false;       // between_bytes is of a machine, for all its ranks that send
 };
 
-/// Documented constants of the kinds of device that are known.
+/// Assumed constants: an A100 cluster, or CPUs under Gloo. Sources and guesses are told apart in
+/// the .cpp.
 ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_bytes);
 
 /// Seconds of one layer's attention, forward and backward, of the slowest rank of the slowest

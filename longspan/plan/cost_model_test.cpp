@@ -55,7 +55,29 @@ TEST_CASE("auto: heads that do not divide are balanced, and the line says so") {
   const ParallelPlan plan = choice({28, 4, 8, {131072}, true});
   CHECK(plan.mode == Mode::kBalancedUlysses);
   CHECK(plan.reason.starts_with(
-      "sequence parallelism: balanced-ulysses (auto): 28 heads do not divide by 8; estimated "));
+      "sequence parallelism: balanced-ulysses (auto): 28 heads do not divide by 8; for rows of 1 x "
+      "131072 tokens, "));
+  CAPTURE(plan.reason);
+  CHECK(plan.reason.find("estimated") != std::string::npos);
+}
+
+TEST_CASE("auto: the line says the rows that it assumes, and no seconds") {
+  const std::string slow_link = choice({32, 8, 16, {131072}, true, 8}).reason;
+  CAPTURE(slow_link);
+  CHECK(slow_link.find("for rows of 1 x 131072 tokens, attention is estimated to take 1.") !=
+        std::string::npos);
+  CHECK(slow_link.find("times as long with the next best, ") != std::string::npos);
+  const std::string rows = choice({8, 2, 2, {4096, 4096}}).reason;
+  CHECK(rows.find("for rows of 2 x 4096 tokens, ") != std::string::npos);
+  CHECK(rows.find(" ms") == std::string::npos);
+  CHECK(choice({8, 2, 2, {4096, 1024}}).reason.find("for rows of 5120 tokens in 2 documents, ") !=
+        std::string::npos);
+  PlanRequest request = request_of({8, 2, 4, {4096}});
+  request.mode = Mode::kUsp;
+  CHECK(make_parallel_plan(request).reason.ends_with(
+      " (degrees chosen for rows of 1 x 4096 tokens)"));
+  request.mode = Mode::kZigzagRing;
+  CHECK(make_parallel_plan(request).reason == "sequence parallelism: zigzag-ring");
 }
 
 TEST_CASE("auto: two machines of 8: Ulysses inside, the ring across") {
@@ -115,8 +137,8 @@ TEST_CASE("cost: monotone") {
         CHECK(now < before);
         before = now;
       }
-      if (cuda) {
-        CHECK(seconds({32, 8, 8, {131072}, cuda, 1}, mode) >=
+      for (const int near : {1, 2, 4}) {
+        CHECK(seconds({32, 8, 8, {131072}, cuda, near}, mode) >=
               seconds({32, 8, 8, {131072}, cuda, 8}, mode));
       }
     }
@@ -128,6 +150,19 @@ TEST_CASE("cost: monotone") {
   const Run run{32, 32, 8, {32768}, true};
   CHECK(seconds(run, Mode::kUlysses, {}, 4) < seconds(run, Mode::kUlysses));
   CHECK(seconds(run, Mode::kAsyncUlysses) < seconds(run, Mode::kUlysses));
+}
+
+TEST_CASE("cost: ranks of a machine share its port on CPU") {
+  // An exchange between two machines of 4 ranks: each sends half of its bytes through the port.
+  const auto exchange = [](int near) {
+    return seconds({8, 8, 8, {512}, false, near, 64}, Mode::kUlysses);
+  };
+  CHECK(exchange(4) > 1.5 * exchange(8));
+  // A ring that crosses once a machine has the port to itself, and moves as much by its cores.
+  const double inside = seconds({8, 8, 8, {4096}, false, 8, 64}, Mode::kZigzagRing);
+  const double across = seconds({8, 8, 8, {4096}, false, 4, 64}, Mode::kZigzagRing);
+  CHECK(across >= inside);
+  CHECK(across < 1.1 * inside);
 }
 
 TEST_CASE("cost: padding is that of the method") {

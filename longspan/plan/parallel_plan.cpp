@@ -19,13 +19,6 @@ std::string names_of(const std::vector<Mode>& modes) {
   return names;
 }
 
-bool has_degrees(Mode mode) { return mode == Mode::kUsp || mode == Mode::kLoongTrain; }
-
-bool has_waves(Mode mode) {
-  return mode == Mode::kUlysses || mode == Mode::kDummyHeadUlysses ||
-         mode == Mode::kBalancedUlysses || mode == Mode::kAsyncUlysses || has_degrees(mode);
-}
-
 bool is_ring(Mode mode) {
   return mode == Mode::kRing || mode == Mode::kStripedRing || mode == Mode::kZigzagRing ||
          mode == Mode::kLlama3;
@@ -63,6 +56,27 @@ void check_world(int world_size, int sequence_size) {
   }
 }
 
+/// With one rank to a row. A mode alone asks for nothing: sizes are tried with the mode left as it
+/// is.
+void check_keys_of_one_rank(const PlanRequest& request) {
+  const int64_t ranks =
+      int64_t{request.ulysses_degree.value_or(1)} * request.ring_degree.value_or(1);
+  if (ranks > 1) {
+    throw UserError(fmt::format(
+        "sequence_parallel_ulysses_degree and sequence_parallel_ring_degree ask for {0} ranks, and "
+        "sequence_parallel_size is 1. Set sequence_parallel_size: {0}, or remove the degrees.",
+        ranks));
+  }
+  for (const auto& [key, value] : {std::pair{"sequence_parallel_window_size", request.window_size},
+                                   std::pair{"sequence_parallel_head_waves", request.head_waves}}) {
+    if (value.value_or(1) <= 1) continue;
+    throw UserError(fmt::format(
+        "{0}: {1} is given, and sequence_parallel_size is 1: there is nothing to exchange. Set "
+        "sequence_parallel_size to the number of processes that share a row, or remove {0}.",
+        key, *value));
+  }
+}
+
 /// The keys that were given without a mode that they belong to.
 void check_keys_fit(const PlanRequest& request, Mode mode) {
   const auto refuse = [&](const char* key, int value, const char* modes) {
@@ -82,7 +96,7 @@ void check_keys_fit(const PlanRequest& request, Mode mode) {
   if (mode != Mode::kLoongTrain && request.window_size) {
     refuse("sequence_parallel_window_size", *request.window_size, "loongtrain");
   }
-  if (!has_waves(mode) && request.head_waves.value_or(1) > 1) {
+  if (!has_head_waves(mode) && request.head_waves.value_or(1) > 1) {
     refuse("sequence_parallel_head_waves", *request.head_waves,
            "ulysses, dummy-head-ulysses, async-ulysses, balanced-ulysses, usp, loongtrain");
   }
@@ -112,11 +126,12 @@ std::vector<int> ulysses_degrees(const PlanRequest& request, Mode mode) {
   const int P = request.sequence_size;
   const std::optional<int> u = request.ulysses_degree, r = request.ring_degree;
   const int64_t N = request.num_heads;
-  if (u && r && *u * *r != P) {
+  const int64_t product = int64_t{u.value_or(1)} * r.value_or(1);
+  if (u && r && product != P) {
     throw UserError(fmt::format(
         "sequence_parallel_ulysses_degree: {} times sequence_parallel_ring_degree: {} is {}, and "
         "sequence_parallel_size is {}. Make them equal, or leave one degree out.",
-        *u, *r, *u * *r, P));
+        *u, *r, product, P));
   }
   for (const auto& [name, degree] : {std::pair{"ulysses", u}, std::pair{"ring", r}}) {
     if (degree && (*degree < 1 || P % *degree != 0)) {
@@ -180,13 +195,15 @@ void check_waves(const PlanRequest& request, const ParallelPlan& plan) {
   if (plan.mode == Mode::kDummyHeadUlysses) most = (N + P - 1) / P;
   if (plan.mode == Mode::kBalancedUlysses) most = N;
   if (plan.head_waves < 1 || plan.head_waves > most) {
+    const bool balanced = plan.mode == Mode::kBalancedUlysses;
     throw UserError(fmt::format(
-        "sequence_parallel_head_waves: {} is more than the {} query heads {} has at a time with {} "
-        "heads on {} ranks. Give a number from 1 to {}{}.",
-        plan.head_waves, most, plan.mode == Mode::kBalancedUlysses ? "the layer" : "that a rank", N,
-        P, most,
-        plan.mode == Mode::kBalancedUlysses ? ""
-                                            : ", or take balanced-ulysses, which splits heads"));
+        "sequence_parallel_head_waves: {} is more than the {} query heads that {} has at a time: "
+        "{} heads over {}. Give a number from 1 to {}{}.",
+        plan.head_waves, most, balanced ? "the layer" : "a rank", N,
+        has_degrees(plan.mode) ? fmt::format("a Ulysses degree of {}", plan.ulysses_size)
+                               : fmt::format("{} ranks", P),
+        most,
+        !balanced && plan.head_waves <= N ? ", or take balanced-ulysses, which splits heads" : ""));
   }
 }
 
@@ -205,8 +222,8 @@ class Chooser {
     const std::vector<Candidate> candidates = candidates_of(mode);
     Candidate best = cheapest(candidates);
     best.plan.reason =
-        fmt::format("sequence parallelism: {}{}: estimated {} a layer", describe_method(best.plan),
-                    candidates.size() > 1 ? " (degrees chosen)" : "", time_of(best));
+        fmt::format("sequence parallelism: {}{}", describe_method(best.plan),
+                    candidates.size() > 1 ? fmt::format(" (degrees chosen for {})", rows()) : "");
     return best.plan;
   }
 
@@ -232,18 +249,28 @@ class Chooser {
     Candidate best = *first;
     of_modes.erase(first);
 
-    std::string& reason = best.plan.reason;
-    reason = fmt::format("sequence parallelism: {} (auto): ", describe_method(best.plan));
+    std::string why;
+    const auto add = [&](const std::string& clause) { why += (why.empty() ? "" : "; ") + clause; };
     if (degrees) {
-      reason += "degrees are given; ";
+      add("degrees are given");
     } else if (request_.num_heads % P != 0) {
-      reason += fmt::format("{} heads do not divide by {}; ", request_.num_heads, P);
+      add(fmt::format("{} heads do not divide by {}", request_.num_heads, P));
     }
-    reason += fmt::format("estimated {} a layer", time_of(best));
-    if (of_modes.empty()) return best.plan;
-    const Candidate& next = cheapest(of_modes);
-    reason += fmt::format(", {} {} {}", next.seconds < best.seconds ? "simpler than" : "next best",
-                          describe_method(next.plan), time_of(next));
+    // A ratio: the seconds are those of assumed machines (cost_model.h), not of the user's.
+    if (!of_modes.empty()) {
+      const Candidate& next = cheapest(of_modes);
+      const std::string name = describe_method(next.plan);
+      const double times = next.seconds / best.seconds;
+      if (times < 1) {
+        add(fmt::format("for {}, simpler than {}, estimated about as fast", rows(), name));
+      } else {
+        add(fmt::format("for {}, attention is estimated to take {} as long with the next best, {}",
+                        rows(), times < 1.005 ? "about" : fmt::format("{:.2f} times", times),
+                        name));
+      }
+    }
+    best.plan.reason =
+        fmt::format("sequence parallelism: {} (auto): {}", describe_method(best.plan), why);
     return best.plan;
   }
 
@@ -253,10 +280,22 @@ class Chooser {
     double seconds = 0;
   };
 
-  static std::string time_of(const Candidate& candidate) {
-    const double ms = 1e3 * candidate.seconds;
-    if (ms >= 1000) return fmt::format("{:.2f} s", candidate.seconds);
-    return fmt::format("{:.{}f} ms", ms, ms < 1 ? 3 : ms < 10 ? 2 : 1);
+  int own_waves(Mode mode) const {
+    if (mode != Mode::kAsyncUlysses) return 1;
+    return static_cast<int>(
+        std::min<int64_t>(kAsyncHeadWaves, request_.num_heads / request_.sequence_size));
+  }
+
+  /// What was assumed of the data: "rows of 1 x 32768 tokens".
+  std::string rows() const {
+    const Packing& row = request_.row;
+    for (int64_t d = 1; d < row.num_documents(); ++d) {
+      if (row.length(d) != row.length(0)) {
+        return fmt::format("rows of {} tokens in {} documents", row.num_tokens(),
+                           row.num_documents());
+      }
+    }
+    return fmt::format("rows of {} x {} tokens", row.num_documents(), row.length(0));
   }
 
   /// The model knows no better: of modes that cost less than this apart the simplest is taken.
@@ -276,7 +315,7 @@ class Chooser {
     for (const Mode mode :
          {Mode::kUlysses, Mode::kBalancedUlysses, Mode::kZigzagRing, Mode::kUsp, Mode::kLlama3}) {
       if (degrees && mode != Mode::kUsp) continue;
-      if (waves && !has_waves(mode)) continue;
+      if (waves && !has_head_waves(mode)) continue;
       if (mode == Mode::kUlysses && !divide) continue;
       // Heads that divide are balanced as they are, unless there are more waves than whole heads.
       if (mode == Mode::kBalancedUlysses && divide && !waves) continue;
@@ -301,7 +340,7 @@ class Chooser {
       plan.mode = mode;
       plan.ulysses_size = degree;
       plan.ring_size = P / degree;
-      plan.head_waves = request_.head_waves.value_or(1);
+      plan.head_waves = request_.head_waves.value_or(own_waves(mode));
       if (mode == Mode::kXtunerUlysses) {
         plan.num_head_slices = static_cast<int>(P / std::gcd(request_.num_heads, int64_t{P}));
       }
@@ -312,7 +351,7 @@ class Chooser {
         check_waves(request_, plan);
       } catch (const UserError& error) {
         if (!choice) throw;
-        refused = error;
+        if (!refused || degree > 1) refused = error;  // degree 1 has no waves at all
         continue;
       }
       const double seconds =
@@ -340,14 +379,7 @@ ParallelPlan make_parallel_plan(const PlanRequest& given) {
   plan.data_size = request.world_size / request.sequence_size;
   if (request.ranks_per_machine < 1) request.ranks_per_machine = request.world_size;
   if (request.sequence_size == 1) {
-    const int ranks = request.ulysses_degree.value_or(1) * request.ring_degree.value_or(1);
-    if (ranks > 1) {
-      throw UserError(fmt::format(
-          "sequence_parallel_ulysses_degree and sequence_parallel_ring_degree ask for {0} ranks, "
-          "and "
-          "sequence_parallel_size is 1. Set sequence_parallel_size: {0}, or remove the degrees.",
-          ranks));
-    }
+    check_keys_of_one_rank(request);
     return plan;
   }
   Chooser chooser(request, plan);

@@ -31,6 +31,13 @@ std::string name_of(SequenceParallelMode mode);
 SequenceParallelMode sequence_parallel_mode_from(const std::string& name);  // throws UserError
 const std::vector<SequenceParallelMode>& all_modes();  // without kLocal, simple ones first
 
+/// Has it degrees (usp, loongtrain)? Can it exchange heads in waves?
+bool has_degrees(SequenceParallelMode mode);
+bool has_head_waves(SequenceParallelMode mode);
+
+/// Of async-ulysses where none are asked for: with one wave, no exchange runs under attention.
+constexpr int kAsyncHeadWaves = 2;
+
 struct ParallelPlan {
   int world_size = 1;
   int data_size = 1;      // data-parallel groups
@@ -44,7 +51,8 @@ struct ParallelPlan {
   std::string reason;  // what was chosen and why, one line
 };
 
-/// "usp, ulysses 4 x ring 2", with windows and waves where there are any.
+/// "usp, ulysses 4 x ring 2", with windows where there are any, and waves unless they are those of
+/// the mode by itself.
 std::string describe_method(const ParallelPlan& plan);
 
 /// Can this mode split these heads over `sequence_size` ranks? (XTuner cuts along head_dim too.)
@@ -63,7 +71,7 @@ struct PlanRequest {
   std::optional<SequenceParallelMode> mode;
   std::optional<int> ulysses_degree, ring_degree;  // usp and loongtrain
   std::optional<int> window_size;                  // loongtrain
-  std::optional<int> head_waves;
+  std::optional<int> head_waves;                   // absent: 1, of async-ulysses 2
   int64_t num_heads = 1, num_kv_heads = 1, head_dim = 64;
   Packing row = Packing::single(8192);  // documents that are expected in a row
   int64_t element_bytes = 4;            // of queries and keys
@@ -72,7 +80,8 @@ struct PlanRequest {
 };
 
 /// Throws UserError for whatever cannot be: what was given, the limit, the remedy, and the modes
-/// that can serve. sequence_size 1 is local whatever the mode. The same on all ranks.
+/// that can serve. sequence_size 1 is local whatever the mode (sizes are tried with the mode left
+/// as it is), but refuses what asks for several ranks. The same on all ranks.
 ParallelPlan make_parallel_plan(const PlanRequest& request);
 ParallelPlan make_parallel_plan(int world_size, int sequence_size,
                                 std::optional<SequenceParallelMode> mode, int64_t num_heads,

@@ -106,9 +106,27 @@ TEST_CASE("plan: degrees") {
   check_error(request, {"28 attention heads", "to one of 1, 2, 4", "balanced-ulysses"});
   request.mode = Mode::kZigzagRing;
   check_error(request, {"sequence_parallel_ulysses_degree: 8", "zigzag-ring", "usp, loongtrain"});
-  request = request_of(8, 1, Mode::kUsp, 28, 4);
-  request.ulysses_degree = 4;
-  check_error(request, {"ask for 4 ranks", "Set sequence_parallel_size: 4"});
+}
+
+TEST_CASE("plan: one rank to a row refuses what asks for several, but not a mode") {
+  for (const std::optional<Mode> mode : {std::optional<Mode>(), std::optional(Mode::kLoongTrain)}) {
+    PlanRequest request = request_of(8, 1, mode, 28, 4);
+    request.ulysses_degree = request.ring_degree = request.window_size = request.head_waves = 1;
+    CHECK(make_parallel_plan(request).mode == Mode::kLocal);
+    request.ulysses_degree = 4;
+    check_error(request, {"ask for 4 ranks", "Set sequence_parallel_size: 4"});
+    request.ring_degree = 1 << 30;  // the product needs 64 bits
+    check_error(request, {"ask for 4294967296 ranks"});
+    request.ulysses_degree = request.ring_degree = 1;
+    request.window_size = 2;
+    check_error(request, {"sequence_parallel_window_size: 2", "Set sequence_parallel_size"});
+    request.window_size.reset();
+    request.head_waves = 4;
+    check_error(request, {"sequence_parallel_head_waves: 4", "Set sequence_parallel_size"});
+  }
+  PlanRequest request = request_of(8, 8, Mode::kUsp, 28, 4);
+  request.ulysses_degree = request.ring_degree = 1 << 17;
+  check_error(request, {"is 17179869184, and sequence_parallel_size is 8"});
 }
 
 TEST_CASE("plan: windows") {
@@ -138,7 +156,10 @@ TEST_CASE("plan: head waves") {
   request.head_waves = 2;
   CHECK(make_parallel_plan(request).head_waves == 2);
   request.head_waves = 3;
-  check_error(request, {"head_waves: 3", "from 1 to 2", "balanced-ulysses"});
+  check_error(request,
+              {"head_waves: 3", "8 heads over 4 ranks", "from 1 to 2", "balanced-ulysses"});
+  request.head_waves = 9;  // more than balanced-ulysses has either
+  CHECK(error_of(request).find("balanced-ulysses") == std::string::npos);
   request.mode = Mode::kBalancedUlysses;
   request.head_waves = 8;
   CHECK(make_parallel_plan(request).head_waves == 8);
@@ -154,6 +175,21 @@ TEST_CASE("plan: head waves") {
   CHECK(make_parallel_plan(request).head_waves == 5);
   request.ulysses_degree = 1;
   check_error(request, {"needs a Ulysses degree above 1", "balanced-ulysses"});
+  request = request_of(8, 8, Mode::kUsp, 8, 2);
+  request.ulysses_degree = 2;
+  request.head_waves = 5;
+  check_error(request, {"4 query heads that a rank has", "8 heads over a Ulysses degree of 2",
+                        "from 1 to 4, or take balanced-ulysses"});
+  request.ulysses_degree.reset();  // the largest number that any degree allows is said
+  check_error(request, {"over a Ulysses degree of 2", "from 1 to 4"});
+  // Two waves are async-ulysses's own; one that is asked for is one.
+  request = request_of(4, 4, Mode::kAsyncUlysses, 8, 2);
+  CHECK(make_parallel_plan(request).head_waves == 2);
+  CHECK(describe_method(make_parallel_plan(request)) == "async-ulysses");
+  request.head_waves = 1;
+  CHECK(make_parallel_plan(request).head_waves == 1);
+  CHECK(describe_method(make_parallel_plan(request)) == "async-ulysses, heads in 1 wave");
+  CHECK(make_parallel_plan(4, 4, Mode::kAsyncUlysses, 4, 2).head_waves == 1);  // one head a rank
   for (const Mode mode : {Mode::kXtunerUlysses, Mode::kLlama3, Mode::kRing, Mode::kZigzagRing}) {
     request = request_of(2, 2, mode, 14, 2);
     request.head_waves = 2;

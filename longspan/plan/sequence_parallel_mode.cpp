@@ -1,4 +1,4 @@
-// Names of the modes, and which heads each can split.
+// Names of the modes, what each has, and which heads it can split.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -60,13 +60,22 @@ Mode sequence_parallel_mode_from(const std::string& name) {
       name, names));
 }
 
+bool has_degrees(Mode mode) { return mode == Mode::kUsp || mode == Mode::kLoongTrain; }
+
+bool has_head_waves(Mode mode) {
+  return mode == Mode::kUlysses || mode == Mode::kDummyHeadUlysses ||
+         mode == Mode::kBalancedUlysses || mode == Mode::kAsyncUlysses || has_degrees(mode);
+}
+
 std::string describe_method(const ParallelPlan& plan) {
   std::string text = name_of(plan.mode);
-  if (plan.mode == Mode::kUsp || plan.mode == Mode::kLoongTrain) {
+  if (has_degrees(plan.mode)) {
     text += fmt::format(", ulysses {} x ring {}", plan.ulysses_size, plan.ring_size);
   }
   if (plan.mode == Mode::kLoongTrain) text += fmt::format(" in windows of {}", plan.window_size);
-  if (plan.head_waves > 1) text += fmt::format(", heads in {} waves", plan.head_waves);
+  if (plan.head_waves != (plan.mode == Mode::kAsyncUlysses ? kAsyncHeadWaves : 1)) {
+    text += fmt::format(", heads in {} wave{}", plan.head_waves, plan.head_waves == 1 ? "" : "s");
+  }
   return text;
 }
 

@@ -21,8 +21,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kDefaultWaves = 2;
-
 // The query heads of one wave, by rank, and the same numbered from 0.
 struct WaveHeads {
   std::vector<int64_t> heads;
@@ -122,7 +120,7 @@ class AsyncUlysses : public SequenceParallel {
  private:
   int num_waves(int64_t num_heads) const {
     const int64_t of_rank = num_heads / group_.size();
-    return static_cast<int>(std::min(of_rank, head_waves_ > 1 ? head_waves_ : kDefaultWaves));
+    return static_cast<int>(std::min(of_rank, head_waves_));
   }
 
   template <typename BlocksOf>

@@ -37,8 +37,8 @@ struct Wave {
   at::Tensor lse(const at::Tensor& x_Nt) const { return x_Nt.narrow(0, query_begin, num_queries); }
 };
 
-// A gather of M / R heads is as large as what a rank holds of all of them, so the buffers of a
-// wave do not grow with R.
+// A gather of M / R heads is as large as what a rank holds of all M, so the buffers of a wave do
+// not grow with R up to R = M. Beyond, a wave is one whole head: R / M times what a rank holds.
 std::vector<Wave> waves_of(int64_t num_heads, int64_t num_kv_heads, int num_ranks) {
   const int64_t at_once = std::max<int64_t>(1, num_kv_heads / num_ranks);
   const int64_t group_size = num_heads / num_kv_heads;

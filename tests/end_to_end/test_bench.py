@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import struct
 import subprocess
 
@@ -106,6 +107,35 @@ def test_mistakes_are_told_before_anything_starts(words, message, tmp_path):
     assert finished.returncode == 1
     assert message in finished.stderr and finished.stderr.startswith("error:")
     assert "checking" not in finished.stdout
+
+
+def test_waves_that_a_method_refuses_are_left_out_unless_it_was_named(tmp_path):
+    words = ["--tokens", 64, "--heads", 8, "--waves", "1,8"]
+    finished = bench(tmp_path, *words)
+    names = [method["name"] for method in result_of(finished, tmp_path)["methods"]]
+    assert {"ulysses", "async-ulysses, heads in 1 wave", "balanced-ulysses, heads in 8 waves",
+            "zigzag-ring"} <= set(names)
+    assert "ulysses, heads in 8 waves" not in names
+    assert "ulysses in 8 waves is left out: sequence_parallel_head_waves: 8" in finished.stdout
+    refused = bench(tmp_path, *words, "--methods", "ulysses")
+    assert refused.returncode == 1 and "head_waves: 8" in refused.stderr
+
+
+def test_an_output_that_cannot_be_made_ends_every_rank_of_a_launcher(tmp_path):
+    (tmp_path / "file").write_text("")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    ranks = []
+    for rank in (1, 0):
+        variables = dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
+                         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        ranks.append(subprocess.Popen(
+            [PROGRAM, "bench", "attention", "--tokens", "64", "--output", tmp_path / "file/out"],
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | variables))
+    for process in ranks:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 1 and "cannot make the folder" in errors, errors
 
 
 def test_what_to_measure_must_be_named():
