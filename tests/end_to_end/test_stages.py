@@ -3,9 +3,11 @@
 import json
 import math
 import random
+import shutil
 
 import pytest
 from conftest import Running, add_dataset, relative_difference, settings_of, words_of_real_text, write_model
+from safetensors.torch import load_file, save_file
 
 NUM_STEPS = 20
 # fp32 sums in another order, and AdamW turns the difference of a step into one of the weights.
@@ -83,6 +85,16 @@ def same_run(left, right, tolerance=TOLERANCE, keys=("loss", "grad_norm")):
         assert relative_difference(left.logged(key), right.logged(key)) < tolerance, key
 
 
+def logged_by(stage):
+    """What is logged beside loss and gradient norm."""
+    kind = STAGES[stage]["stage"]
+    if kind in ("pt", "sft"):
+        return []
+    names = ["rewards/chosen", "rewards/rejected", "rewards/margins"]
+    names += ["logps/chosen", "logps/rejected"] if kind != "rm" else []
+    return names + {"kto": ["kl"], "dpo": ["rewards/accuracies"], "rm": ["rewards/accuracies"]}[kind]
+
+
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("num_ranks, mode", [(2, "ulysses"), (3, "zigzag-ring")])
 def test_ranks(stage, num_ranks, mode, stage_run):
@@ -90,9 +102,9 @@ def test_ranks(stage, num_ranks, mode, stage_run):
     alone, shared = stage_run(stage), stage_run(stage, num_ranks, sequence_parallel_mode=mode)
     assert len(alone.logged("loss")) == NUM_STEPS
     same_run(alone, shared)
-    for key in ("rewards/chosen", "rewards/rejected", "rewards/margins", "logps/chosen", "logps/rejected", "kl"):
+    for key in logged_by(stage):
+        assert len(alone.logged(key)) == NUM_STEPS, key
         assert shared.logged(key) == pytest.approx(alone.logged(key), rel=1e-4, abs=1e-5), key
-    assert shared.logged("rewards/accuracies") == alone.logged("rewards/accuracies")
     # It learns: the model is not merely the same everywhere because nothing happens to it.
     assert len(set(alone.logged("loss"))) == NUM_STEPS
 
@@ -151,7 +163,7 @@ def logps_of(lines):
 
 
 @pytest.mark.parametrize("stage", ["sigmoid", "kto"])
-def test_precomputed_reference(stage, stage_run):
+def test_precomputed_reference(stage, stage_run, tmp_path):
     """The same losses; a second run takes the numbers from the file; another model does not."""
     alone = stage_run(stage)
     first = stage_run(stage, 2, precompute_ref_log_probs=True)
@@ -170,6 +182,15 @@ def test_precomputed_reference(stage, stage_run):
     same_run(first, again)
     # The examples lay in other rows this time: the same numbers up to rounding, the kept ones to the digit.
     kept = cache[0].read_text().splitlines()
+    if stage == "kto":
+        return
+    other = shutil.copytree(settings["model_name_or_path"], tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    weights["model.norm.weight"][5] += 0.01
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    changed = Running(settings | dict(overwrite_output_dir=True, ref_model=str(other), max_steps=1), 2).wait()
+    assert "16 examples, 0 of them kept" in changed.text
+    assert changed.logged("loss")[0] != again.logged("loss")[0]
     assert kept[:7] == [line.strip() for line in lines[:7]]
     assert logps_of(kept) == pytest.approx(logps_of(lines), rel=1e-6)
 
@@ -182,7 +203,10 @@ def test_evaluation(stage_run):
         alone, shared = stage_run(stage, **changes), stage_run(stage, 2, **changes)
         same_run(alone, shared, keys=["eval_loss"])
         for name in names:
-            assert alone.logged(name) == pytest.approx(shared.logged(name), rel=1e-4, abs=1e-5) != []
+            assert len(alone.logged(name)) == 1
+            assert alone.logged(name) == pytest.approx(shared.logged(name), rel=1e-4, abs=1e-5)
+        # Estimates are over the whole set, not a batch of it.
+        same_run(alone, stage_run(stage, per_device_eval_batch_size=1, **changes), keys=["eval_loss"])
 
 
 def test_what_is_written(stage_run):
@@ -191,8 +215,22 @@ def test_what_is_written(stage_run):
     lines = [json.loads(line) for line in (run.output_dir / "trainer_log.jsonl").read_text().splitlines()]
     assert [line["accuracy"] for line in lines if "accuracy" in line] == run.logged("rewards/accuracies")
     rm = stage_run("rm")
-    from safetensors.torch import load_file
-
     assert set(load_file(rm.output_dir / "value_head.safetensors")) == {"v_head.summary.weight", "v_head.summary.bias"}
     lora = stage_run("lora")
     assert (lora.output_dir / "adapter_config.json").exists() and not (lora.output_dir / "model.safetensors").exists()
+
+
+def test_nothing_stale_beside_new_weights(stage_models, stage_data, tmp_path):
+    """An adapter or a value head of an earlier run would be loaded with the new model."""
+    settings = settings_of(stage_models["six"], stage_data, tmp_path / "out") | dict(max_steps=1, overwrite_output_dir=True)
+    weights = {"model.safetensors", "adapter_model.safetensors", "adapter_config.json", "value_head.safetensors",
+               "config.json"}
+    for changes, expected in [
+        (STAGES["rm"] | dict(finetuning_type="lora"), {"adapter_model.safetensors", "adapter_config.json",
+                                                       "value_head.safetensors"}),
+        (STAGES["sigmoid"], {"model.safetensors", "config.json"}),
+        (STAGES["lora"], {"adapter_model.safetensors", "adapter_config.json"}),
+    ]:
+        run = Running(settings | changes).wait()
+        assert run.status == 0, run.text
+        assert {path.name for path in run.output_dir.iterdir()} & weights == expected
