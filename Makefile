@@ -38,10 +38,10 @@ build: $(BUILD)/build.ninja
 	$(SAY) "Building (about 4 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD)
 
 unit-tests: build
-	$(SAY) "Unit tests (10 to 30 seconds)" $(BUILD)/unit_tests
+	$(SAY) "Unit tests (1 to 2 minutes)" $(BUILD)/unit_tests
 
 python-tests: build setup-tests
-	$(SAY) "Parity and end-to-end tests (about 3 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	$(SAY) "Parity and end-to-end tests (about 8 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  $(BIN)/python -m pytest -q --durations=8 tests
 
 test: unit-tests python-tests
