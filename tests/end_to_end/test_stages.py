@@ -103,7 +103,8 @@ def test_ranks(stage, num_ranks, mode, stage_run):
     assert len(alone.logged("loss")) == NUM_STEPS
     same_run(alone, shared)
     for key in logged_by(stage):
-        assert len(alone.logged(key)) == NUM_STEPS, key
+        # A step of KTO may hold no good or no bad answer.
+        assert len(alone.logged(key)) == NUM_STEPS or (stage == "kto" and len(alone.logged(key)) > NUM_STEPS / 2), key
         assert shared.logged(key) == pytest.approx(alone.logged(key), rel=1e-4, abs=1e-5), key
     # It learns: the model is not merely the same everywhere because nothing happens to it.
     assert len(set(alone.logged("loss"))) == NUM_STEPS
