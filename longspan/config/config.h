@@ -61,7 +61,8 @@ struct Config {
   std::string save_strategy = "steps";  // no | steps | epoch
   int64_t save_steps = 500;
   std::optional<int64_t> save_total_limit;
-  bool save_only_model = true;
+  bool save_only_model = false;
+  std::string resume_from_checkpoint;  // empty: the newest whole one in output_dir
   bool plot_loss = false;
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
@@ -71,11 +72,21 @@ struct Config {
   double warmup_ratio = 0.0;
   int64_t warmup_steps = 0;
   double weight_decay = 0.0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  std::string optim = "adamw_torch";  // adamw_torch[_fused] | adamw_8bit
+  std::string on_nonfinite = "stop";  // stop | skip
   bool bf16 = false;
   int64_t seed = 42;
   int64_t ddp_timeout = 1800;
   std::string eval_strategy = "no";  // no | steps | epoch
   std::optional<int64_t> eval_steps;
+
+  // Memory
+  std::string deepspeed;  // a DeepSpeed JSON, of which stage and offloading are read
+  std::optional<int64_t> zero_stage, zero_shard_size;
+  bool offload_optimizer = false, offload_params = false;
+  std::string offload_activations = "false";  // false | true | disk
+  std::string offload_folder = "offload";
+  std::optional<int64_t> tiled_mlp;
 
   // `longspan export`
   std::string export_dir;

@@ -79,6 +79,7 @@ std::string assign(Config& config, const Key& key, json value) {
   if (value.is_null()) return {};  // as if it had not been written
   // YAML readers of version 1.1 take a bare `no` for false; so do people.
   if (value == false && !key.choices.empty() && key.choices[0] == "no") value = "no";
+  if (key.truth && value.is_boolean()) value = value == true ? "true" : "false";
   if (key.list && value.is_array()) {
     std::vector<std::string> names;
     for (const json& name : value) {

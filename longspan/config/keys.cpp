@@ -133,6 +133,11 @@ std::vector<KeySection> make_sections() {
         plain("neat_packing", &C::neat_packing,
               "packing whose documents do not see each other.")}});
 
+  Key resume =
+      plain("resume_from_checkpoint", &C::resume_from_checkpoint,
+            "The checkpoint to go on from; true: the newest whole one in output_dir, which "
+            "is also the default unless overwrite_output_dir is set.");
+  resume.truth = true;
   sections.push_back(
       {"Output",
        {plain("output_dir", &C::output_dir, "Where everything is written."),
@@ -145,8 +150,8 @@ std::vector<KeySection> make_sections() {
         number("save_total_limit", &C::save_total_limit, 1,
                "Keep so many checkpoints, delete the older ones."),
         plain("save_only_model", &C::save_only_model,
-              "Always so: what a resume would need is not saved."),
-        plain("plot_loss", &C::plot_loss, "Write training_loss.png.")}});
+              "Leave out of checkpoints what resuming needs."),
+        resume, plain("plot_loss", &C::plot_loss, "Write training_loss.png.")}});
 
   Key num_train_epochs =
       number("num_train_epochs", &C::num_train_epochs, 0, "Passes over the data.");
@@ -182,6 +187,13 @@ std::vector<KeySection> make_sections() {
         beta1,
         beta2,
         number("adam_epsilon", &C::adam_epsilon, 0, "AdamW's epsilon."),
+        choice(
+            "optim", &C::optim,
+            {"adamw_torch", "adamw_torch_fused", "adamw_8bit", "adamw_bnb_8bit"},
+            "AdamW; 8bit: its moments in 8 bits each.",
+            {"adamw_hf", "adafactor", "sgd", "lion_8bit", "paged_adamw_8bit", "paged_adamw_32bit"}),
+        choice("on_nonfinite", &C::on_nonfinite, {"stop", "skip"},
+               "When the loss or a gradient is NaN or infinite: stop, or skip the step."),
         plain("bf16", &C::bf16, "Compute in bfloat16, keep the weights in fp32."),
         number("seed", &C::seed, 0, "Seed of the order of rows and of the evaluation split."),
         number("ddp_timeout", &C::ddp_timeout, 1, "Seconds to wait for another process."),
@@ -190,6 +202,31 @@ std::vector<KeySection> make_sections() {
                "Optimizer steps between evaluations; left out: logging_steps."),
         number("per_device_eval_batch_size", &C::per_device_eval_batch_size, 1,
                "Rows of an evaluation micro-batch.")}});
+
+  Key zero_stage = number("zero_stage", &C::zero_stage, 0,
+                          "What the processes divide among them: 1 the optimizer's states, 2 also "
+                          "gradients, 3 also parameters; left out: 0, nothing.");
+  zero_stage.most = 3;
+  Key offload_activations =
+      choice("offload_activations", &C::offload_activations, {"false", "true", "disk"},
+             "Keep what gradient checkpointing keeps in host memory, or in offload_folder.");
+  offload_activations.truth = true;
+  sections.push_back(
+      {"Memory",
+       {plain("deepspeed", &C::deepspeed,
+              "A DeepSpeed JSON file, of which ZeRO's stage and offloading are read."),
+        zero_stage,
+        number("zero_shard_size", &C::zero_shard_size, 1,
+               "Neighbouring processes that hold one divided copy (hybrid sharding); left out: all "
+               "of them."),
+        plain("offload_optimizer", &C::offload_optimizer,
+              "Keep the optimizer's states in host memory and update there."),
+        plain("offload_params", &C::offload_params,
+              "Keep parameters in host memory while they are not used; zero_stage: 3."),
+        offload_activations,
+        plain("offload_folder", &C::offload_folder, "Where offload_activations: disk writes."),
+        number("tiled_mlp", &C::tiled_mlp, 1,
+               "Compute each MLP in so many parts of the row, forward and backward.")}});
 
   sections.push_back(
       {"Processes",

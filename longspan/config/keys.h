@@ -32,6 +32,8 @@ struct Key {
   std::vector<std::string_view> unbuilt_choices = {};
   // A list of words may be written instead of one word with commas.
   bool list = false;
+  // A truth value may be written instead of a word; it is then the word true or false.
+  bool truth = false;
 };
 
 struct KeySection {
