@@ -13,6 +13,7 @@
 #include "longspan/attention/attention.h"
 #include "longspan/data/batch.h"
 #include "longspan/models/model_config.h"
+#include "longspan/models/parameter_hooks.h"
 
 namespace longspan {
 
@@ -39,6 +40,10 @@ struct DecoderOptions {
   at::ScalarType compute_dtype = at::kFloat;
   /// Of LoRA adapters, where parameters has them (models/lora.h).
   double lora_scale = 0.0, lora_dropout = 0.0;
+  /// Told of every use of parameters, if given; outlives the decoder and its graphs. Values may be
+  /// absent (tensors over memory that is not there) between uses, and gradients of another dtype
+  /// than their parameter.
+  ParameterHooks* parameter_hooks = nullptr;
 };
 
 class Decoder {

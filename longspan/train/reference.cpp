@@ -8,7 +8,8 @@ namespace {
 
 class Model : public Reference {
  public:
-  explicit Model(std::unique_ptr<Decoder> model) : model_(std::move(model)) {}
+  Model(std::unique_ptr<Decoder> model, std::shared_ptr<void> parameters)
+      : parameters_(std::move(parameters)), model_(std::move(model)) {}
 
   at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) override {
     const at::NoGradGuard no_grad;
@@ -16,6 +17,7 @@ class Model : public Reference {
   }
 
  private:
+  std::shared_ptr<void> parameters_;
   std::unique_ptr<Decoder> model_;
 };
 
@@ -55,8 +57,9 @@ class Table : public Reference {
 
 }  // namespace
 
-std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model) {
-  return std::make_unique<Model>(std::move(model));
+std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
+                                           std::shared_ptr<void> parameters) {
+  return std::make_unique<Model>(std::move(model), std::move(parameters));
 }
 
 std::unique_ptr<Reference> base_model_reference(Decoder& model) {

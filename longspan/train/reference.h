@@ -22,8 +22,9 @@ class Reference {
   virtual at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) = 0;
 };
 
-/// A model of its own.
-std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model);
+/// A model of its own. `parameters`: what must outlive it, if anything.
+std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
+                                           std::shared_ptr<void> parameters = {});
 
 /// The trained model without its adapters, which must outlive it.
 std::unique_ptr<Reference> base_model_reference(Decoder& model);

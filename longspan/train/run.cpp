@@ -151,10 +151,11 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
   const std::unique_ptr<SequenceParallel> attention =
       make_attention(shape.plan, mesh, cuda ? cuda_block_kernel() : cpu_block_kernel());
   const bool bf16 = config.bf16 || config.pure_bf16;
+  const std::optional<ShardingOptions> sharding = sharding_of(config, mesh, device);
   TrainedModel trained;
   std::unique_ptr<Decoder> model;
   all_or_none(mesh.world, [&] {
-    trained = load_trained_model(config, shape.model, device);
+    trained = load_trained_model(config, shape.model, sharding, device);
     model = std::make_unique<Decoder>(shape.model, trained.parameters, *attention, trained.options);
   });
   all_or_none(mesh.world, [&] {
@@ -168,10 +169,11 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
                             .element_bytes = bf16 ? 2 : 4},
                            shape.model.num_layers, !config.disable_gradient_checkpointing, device);
   interrupts.begin_steps();
+  const bool idle_rows = sharding && sharding->stage >= 2;
   std::unique_ptr<Reference> reference;
   if (wants_reference(config)) {
     const auto make = [&] {
-      return make_reference(config, trained, shape.model, *model, *attention, device);
+      return make_reference(config, trained, shape.model, *model, *attention, sharding, device);
     };
     if (!config.precompute_ref_log_probs) {
       all_or_none(mesh.world, [&] { reference = make(); });
@@ -180,7 +182,8 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
       for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
         for (const Example& example : encoded->examples) examples.push_back(&example);
       }
-      const ReferenceJob job{config, mesh, *attention, device, std::move(examples), interrupts};
+      const ReferenceJob job{config,     mesh,     *attention, device, std::move(examples),
+                             interrupts, idle_rows};
       std::optional<ReferenceTable> table = precompute_reference(job, make, console);
       if (!table) {
         interrupts.say("Interrupted; the reference log-probabilities so far are kept in " +
@@ -195,14 +198,16 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
                              .attention = *attention,
                              .model = *model,
                              .device = device,
-                             .reference = reference.get()};
+                             .reference = reference.get(),
+                             .idle_rows = idle_rows};
   const std::unique_ptr<Stage> stage = make_stage(context);
   const TrainingJob job{.context = context,
                         .stage = *stage,
                         .train_examples = data.train.examples,
                         .eval_examples = data.eval.examples,
                         .interrupts = interrupts,
-                        .traffic = traffic};
+                        .traffic = traffic,
+                        .sharded = trained.sharded.get()};
   // Adapters and their optimizer are in fp32; so they are saved.
   const at::ScalarType saved_dtype = trained.lora ? (config.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                                   : trained.options.compute_dtype;

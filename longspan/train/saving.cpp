@@ -111,18 +111,28 @@ void ModelSaver::write_model(const std::string& folder,
   });
 }
 
+std::string ModelSaver::temporary_folder(std::optional<int64_t> step) const {
+  return step ? fmt::format("{}/.checkpoint-{}.partial", output_dir_, *step)
+              : output_dir_ + "/.model.partial";
+}
+
 std::string ModelSaver::save_checkpoint(int64_t step, const std::vector<NamedTensor>& parameters,
                                         const std::function<void(const std::string&)>& add_files) {
-  const std::string name = fmt::format("checkpoint-{}", step);
-  const std::string target = output_dir_ + "/" + name;
-  const TemporaryFolder temporary(fmt::format("{}/.{}.partial", output_dir_, name));
+  const TemporaryFolder temporary(temporary_folder(step));
   write_model(temporary.path(), parameters);
-  on_disk(temporary.path(), [&] { add_files(temporary.path()); });
+  return finish_checkpoint(step, add_files);
+}
+
+std::string ModelSaver::finish_checkpoint(
+    int64_t step, const std::function<void(const std::string&)>& add_files) {
+  const std::string temporary = temporary_folder(step);
+  const std::string target = fmt::format("{}/checkpoint-{}", output_dir_, step);
+  on_disk(temporary, [&] { add_files(temporary); });
   const UninterruptedScope uninterrupted;
   on_disk(target, [&] {
     // Of an earlier run, and overwrite_output_dir was set: a rename needs the name free.
     fs::remove_all(target);
-    fs::rename(temporary.path(), target);
+    fs::rename(temporary, target);
     checkpoints_.push_back(target);
     const int64_t limit = save_total_limit_.value_or(0);
     while (limit > 0 && static_cast<int64_t>(checkpoints_.size()) > limit) {
@@ -134,12 +144,16 @@ std::string ModelSaver::save_checkpoint(int64_t step, const std::vector<NamedTen
 }
 
 void ModelSaver::save_final(const std::vector<NamedTensor>& parameters) const {
-  const TemporaryFolder temporary(output_dir_ + "/.model.partial");
+  const TemporaryFolder temporary(temporary_folder({}));
   write_model(temporary.path(), parameters);
+  finish_final();
+}
+
+void ModelSaver::finish_final() const {
   const UninterruptedScope uninterrupted;
   on_disk(output_dir_, [&] {
     std::set<std::string> fresh;
-    for (const fs::directory_entry& entry : fs::directory_iterator(temporary.path())) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(temporary_folder({}))) {
       fs::rename(entry.path(), output_dir_ + "/" + entry.path().filename().string());
       fresh.insert(entry.path().filename());
     }

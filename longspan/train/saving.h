@@ -44,6 +44,13 @@ class ModelSaver {
                               const std::function<void(const std::string&)>& add_files);
   /// Weights, config and tokenizer into output_dir itself; weights of an earlier run go.
   void save_final(const std::vector<NamedTensor>& parameters) const;
+  /// The same in two halves, for a model that several processes write: into such a folder, which is
+  /// the caller's, and from there to where it belongs.
+  std::string temporary_folder(std::optional<int64_t> step) const;
+  std::string finish_checkpoint(int64_t step,
+                                const std::function<void(const std::string&)>& add_files);
+  void finish_final() const;
+  const SavedModel& model() const { return model_; }
   /// Empty when this run has saved none.
   std::string last_checkpoint() const { return checkpoints_.empty() ? "" : checkpoints_.back(); }
 

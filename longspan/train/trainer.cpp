@@ -14,12 +14,11 @@
 #include "longspan/comm/communication_error.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/dropout.h"
-#include "longspan/optim/gradient_norm.h"
 #include "longspan/optim/schedule.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/curves.h"
 #include "longspan/train/evaluation.h"
-#include "longspan/train/gradient_reduction.h"
+#include "longspan/train/sharded_saving.h"
 
 namespace longspan {
 namespace {
@@ -61,11 +60,8 @@ Trainer::Trainer(const TrainingJob& job, ModelSaver& saver, TrainingLog& log, Co
                             job.context.config.num_train_epochs, job.context.config.max_steps)),
       num_warmup_steps_(warmup_steps_of(job.context.config.warmup_ratio,
                                         job.context.config.warmup_steps, steps_.total_steps)),
-      optimizer_(job.context.model.parameters(),
-                 {.beta1 = job.context.config.adam_beta1,
-                  .beta2 = job.context.config.adam_beta2,
-                  .epsilon = job.context.config.adam_epsilon,
-                  .weight_decay = job.context.config.weight_decay}) {
+      update_(job.context.model.parameters(), job.sharded, job.context.mesh.world,
+              job.context.config) {
   progress_.total_steps = steps_.total_steps;
 }
 
@@ -100,6 +96,7 @@ StepResult Trainer::step(int64_t step) {
     model.set_dropout_seed(std::nullopt);
     job_.traffic.end_forward(rows[i].local.packing);
     contribution.backward();
+    update_.end_backward();
     job_.traffic.end_backward();
     contributions.push_back(contribution.detach());
     if (mesh.world.size() == 1 && job_.interrupts.requested()) break;
@@ -117,18 +114,14 @@ StepResult Trainer::step(int64_t step) {
   if (result.interrupted) return result;
   require_finite(result, step, contributions);
 
-  sum_gradients(model.parameters(), mesh.world);
-  result.grad_norm = global_gradient_norm(model.parameters());
+  result.grad_norm = update_.sum_gradients();
   require_finite(result, step, contributions);
   const Config& config = job_.context.config;
-  if (config.max_grad_norm > 0) {
-    clip_gradients(model.parameters(), result.grad_norm, config.max_grad_norm);
-  }
+  if (config.max_grad_norm > 0) update_.clip(result.grad_norm, config.max_grad_norm);
   result.learning_rate =
       config.learning_rate *
       schedule_factor(config.lr_scheduler_type, step, num_warmup_steps_, steps_.total_steps);
-  optimizer_.step(result.learning_rate);
-  optimizer_.zero_grad();
+  update_.step(result.learning_rate);
   return result;
 }
 
@@ -140,7 +133,7 @@ std::vector<Row> Trainer::rows_of(const StepPlace& place) const {
       examples.push_back(&job_.train_examples[index]);
     }
     // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
-    if (examples.empty()) continue;
+    if (examples.empty() && !job_.context.idle_rows) continue;
     rows.push_back(
         make_row(examples, job_.stage.documents(), job_.context.attention, job_.context.device));
   }
@@ -165,7 +158,7 @@ void Trainer::require_finite(const StepResult& result, int64_t step,
   size_t contribution = 0;
   for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
     const std::vector<int64_t> indices = loader_.rows(place.epoch, batch);
-    if (indices.empty()) continue;
+    if (indices.empty() && !job_.context.idle_rows) continue;
     if (!std::isfinite(contributions[contribution++].item<double>())) {
       mine += fmt::format("{} ", fmt::join(indices, " "));
     }
@@ -249,12 +242,32 @@ void Trainer::after_step(int64_t step, const StepResult& result) {
   const bool saves = (config.save_strategy == "steps" && is_due(config.save_steps)) ||
                      (config.save_strategy == "epoch" && epoch_ends);
   if (!saves) return;
-  all_or_none(job_.context.mesh.world, [&] {
-    if (!is_main()) return;
+  const auto add_files = [&](const std::string& path) { log_.write_state(path, progress_); };
+  write_together(done, [&] {
     const std::string folder =
-        saver_.save_checkpoint(done, job_.context.model.parameters(),
-                               [&](const std::string& path) { log_.write_state(path, progress_); });
+        no_rank_holds_the_model()
+            ? saver_.finish_checkpoint(done, add_files)
+            : saver_.save_checkpoint(done, job_.context.model.parameters(), add_files);
     console_.say(fmt::format("Saved {}", folder));
+  });
+}
+
+bool Trainer::no_rank_holds_the_model() const {
+  return job_.sharded != nullptr && !job_.sharded->all_are_here();
+}
+
+void Trainer::write_together(std::optional<int64_t> step, const std::function<void()>& finish) {
+  const Group& world = job_.context.mesh.world;
+  std::optional<TemporaryFolder> temporary;
+  if (no_rank_holds_the_model()) {
+    const std::string folder = saver_.temporary_folder(step);
+    all_or_none(world, [&] {
+      if (is_main()) temporary.emplace(folder);
+    });
+    write_sharded_model(folder, saver_.model(), *job_.sharded, world);
+  }
+  all_or_none(world, [&] {
+    if (is_main()) finish();
   });
 }
 
@@ -281,10 +294,13 @@ void Trainer::finish() {
           6.0 * static_cast<double>(progress_.num_tokens) *
           static_cast<double>(num_trained_parameters_without_embeddings(job_.context.model))};
   const AttentionTraffic::Report sent = job_.traffic.report(job_.context.mesh.world);
-  all_or_none(job_.context.mesh.world, [&] {
-    if (!is_main()) return;
+  write_together({}, [&] {
     const std::string& folder = job_.context.config.output_dir;
-    saver_.save_final(job_.context.model.parameters());
+    if (no_rank_holds_the_model()) {
+      saver_.finish_final();
+    } else {
+      saver_.save_final(job_.context.model.parameters());
+    }
     const UninterruptedScope uninterrupted;
     log_.add_end(progress_, result);
     console_.say(console_line(log_.history().back()));

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "longspan/comm/mesh.h"
@@ -9,11 +11,11 @@
 #include "longspan/data/batch.h"
 #include "longspan/data/loader.h"
 #include "longspan/models/decoder.h"
-#include "longspan/optim/adamw.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/train/attention_traffic.h"
 #include "longspan/train/console.h"
 #include "longspan/train/interrupt.h"
+#include "longspan/train/model_update.h"
 #include "longspan/train/saving.h"
 #include "longspan/train/stage.h"
 #include "longspan/train/step_plan.h"
@@ -38,6 +40,7 @@ struct TrainingJob {
   const std::vector<Example>& eval_examples;
   const InterruptWatch& interrupts;
   AttentionTraffic& traffic;
+  ShardedParameters* sharded = nullptr;  // where the model's parameters come from, if from there
 };
 
 class Trainer {
@@ -65,6 +68,10 @@ class Trainer {
                       const std::vector<at::Tensor>& contributions) const;
   void after_step(int64_t step, const StepResult& result);
   void finish();
+  /// Rank 0 finishes what is saved, after all have written their part where none holds the whole
+  /// model. Collective.
+  void write_together(std::optional<int64_t> step, const std::function<void()>& finish);
+  bool no_rank_holds_the_model() const;
   bool is_main() const { return job_.context.mesh.world.rank() == 0; }
 
   TrainingJob job_;
@@ -74,7 +81,7 @@ class Trainer {
   Loader loader_;
   StepPlan steps_;
   int64_t num_warmup_steps_;
-  AdamW optimizer_;
+  ModelUpdate update_;
 
   Progress progress_;
   double loss_since_log_ = 0.0, loss_in_all_ = 0.0;
