@@ -18,9 +18,10 @@ NamedTensor parameter(const std::string& name, int64_t size, at::ScalarType dtyp
 
 void set_gradient(const NamedTensor& parameter, int step) {
   at::Tensor tensor = parameter.tensor;
-  at::manual_seed(1000 + step);
-  // Of many magnitudes, as gradients are.
-  const at::Tensor magnitudes = at::randn({tensor.numel()}, at::kFloat).mul(3).exp();
+  // Of several magnitudes, each number of its own.
+  at::manual_seed(1000);
+  const at::Tensor magnitudes = at::randn({tensor.numel()}, at::kFloat).exp();
+  at::manual_seed(1001 + step);
   tensor.mutable_grad() =
       (at::randn({tensor.numel()}, at::kFloat) * magnitudes * 1e-3).to(tensor.scalar_type());
 }

@@ -7,10 +7,13 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/bench/counting_allocator.h"
+#include "longspan/memory/host_memory.h"
 #include "longspan/models/lora.h"
 #include "longspan/objectives/document_scores.h"
 #include "longspan/optim/adamw.h"
@@ -22,7 +25,7 @@ namespace longspan {
 namespace {
 
 constexpr double kMaxNorm = 0.5;
-constexpr int kNumSteps = 20;
+constexpr int kNumSteps = 4;
 
 enum class Loss { kNll, kLogprobs };
 
@@ -254,6 +257,91 @@ TEST_CASE("sharding: tied heads, kept activations, both losses, adapters, frozen
       CAPTURE(stage);
       check_equal(train_sharded(problem, plan_of(2, 1, 2), stage), whole);
       check_equal(train_sharded(problem, plan_of(2, 1, 2), stage, true, stage == 3), whole);
+    }
+  }
+}
+
+TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded nearly nothing") {
+  ModelConfig config = small_config(/*tied=*/false);
+  config.hidden_size = 96;
+  config.intermediate_size = 256;
+  config.num_layers = 6;
+  config.num_heads = 8;
+  config.num_kv_heads = 4;
+  config.head_dim = 12;
+  config.vocab_size = 300;
+  std::vector<ParameterSource> sources;
+  for (const auto& [name, shape] : parameter_shapes(config)) {
+    sources.push_back({name, shape, at::kFloat, /*trained=*/true,
+                       [shape = shape] { return at::full(shape, 0.01, at::kFloat); }});
+  }
+  // What is alive when all states are: after the second step's backward.
+  const auto live_bytes = [&](const Mesh& mesh, std::optional<ShardingOptions> options) {
+    const AllocationCounter counter(AllocationCounter::Of::kThisThread);
+    const auto attention = make_local(cpu_block_kernel());
+    std::vector<NamedTensor> parameters;
+    std::unique_ptr<ShardedParameters> sharded;
+    AllocateLike allocate;
+    if (options) {
+      sharded = std::make_unique<ShardedParameters>(config, sources, *options);
+      parameters = sharded->parameters();
+      if (options->offload_optimizer) allocate = empty_on_host_like;
+    } else {
+      for (const ParameterSource& source : sources) {
+        parameters.push_back({source.name, source.make().set_requires_grad(true)});
+      }
+    }
+    Decoder model(config, parameters, *attention, {.parameter_hooks = sharded.get()});
+    AdamW optimizer(sharded ? sharded->pieces() : whole_pieces(parameters), {}, allocate);
+    int64_t live = 0;
+    for (int step = 0; step < 2; ++step) {
+      model.negative_log_likelihood_sum(row_of(step)).backward();
+      if (sharded) {
+        sharded->end_backward();
+        sharded->finish_gradients();
+      }
+      live = counter.live_bytes();
+      optimizer.step(1e-3);
+      if (sharded) {
+        sharded->drop_gradients();
+        sharded->publish();
+      } else {
+        optimizer.zero_grad();
+      }
+    }
+    return live;
+  };
+  const int64_t whole = live_bytes({}, {});
+  int64_t num_parameters = 0;
+  for (const ParameterSource& source : sources) {
+    num_parameters += c10::multiply_integers(source.shape);
+  }
+  CHECK(whole >= 16 * num_parameters);
+  CHECK(whole < 16.3 * num_parameters);
+  struct Expected {
+    int stage;
+    bool offload_optimizer, offload_params;
+    double share;
+  };
+  for (const auto& [stage, optimizer, params, share] :
+       {// Values, and of gradients and two moments a quarter.
+        Expected{1, false, false, 0.45}, Expected{2, false, false, 0.45},
+        Expected{3, false, false, 0.3}, Expected{3, true, false, 0.07},
+        Expected{3, true, true, 0.01}}) {
+    std::vector<int64_t> live(4);
+    const ParallelPlan plan = plan_of(4, 1, 4);
+    testing::run_ranks(
+        plan, [&, stage = stage, optimizer = optimizer, params = params](const Mesh& mesh) {
+          live[mesh.world.rank()] = live_bytes(mesh, ShardingOptions{.stage = stage,
+                                                                     .shard = mesh.shard,
+                                                                     .offload_optimizer = optimizer,
+                                                                     .offload_params = params});
+        });
+    CAPTURE(stage);
+    CAPTURE(optimizer);
+    CAPTURE(params);
+    for (const int64_t mine : live) {
+      CHECK(static_cast<double>(mine) < share * static_cast<double>(whole));
     }
   }
 }
