@@ -142,6 +142,9 @@ class Reader {
         refuse(path, value);
       }
     }
+    if (config_.offload_params && stage < 3) {
+      say(fmt::format("zero_optimization.offload_param wants stage 3; the stage is {}", stage));
+    }
     take("zero_optimization.stage", stage, config_.zero_stage, "zero_stage");
   }
 
