@@ -154,7 +154,9 @@ at::Tensor Decoder::Impl::run_blocks(const Batch& batch, const at::Tensor& rows_
                        config.num_kv_heads,
                        config.head_dim,
                        config.rms_norm_eps,
-                       options.compute_dtype};
+                       options.compute_dtype,
+                       options.mlp_tiles,
+                       options.activation_store};
   auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype);
   const std::vector<BlockWeights>& blocks = adapters_on ? weights.blocks : base_blocks;
   const bool drops = adapters_on && dropout_seed && options.lora_dropout > 0;

@@ -14,6 +14,7 @@
 #include "longspan/train/attention_traffic.h"
 #include "longspan/train/console.h"
 #include "longspan/train/interrupt.h"
+#include "longspan/train/memory_report.h"
 #include "longspan/train/saving.h"
 #include "longspan/train/stage.h"
 #include "longspan/train/step_plan.h"
@@ -38,6 +39,7 @@ struct TrainingJob {
   const std::vector<Example>& eval_examples;
   const InterruptWatch& interrupts;
   AttentionTraffic& traffic;
+  MemoryReport& memory;
 };
 
 class Trainer {
