@@ -87,6 +87,17 @@ void check_packing(const Config& config, const Demand& demand) {
          "neat_packing: true packs, packing: false does not; keep one");
 }
 
+void check_activations(const Config& config, const Demand& demand) {
+  const bool offloads = config.offload_activations != "false";
+  demand(!offloads || !config.disable_gradient_checkpointing,
+         "offload_activations moves what gradient checkpointing keeps, and "
+         "disable_gradient_checkpointing: true keeps all the rest too; remove one of them");
+  demand(config.offload_folder == Config().offload_folder || config.offload_activations == "disk",
+         "offload_folder is for offload_activations: disk; remove it, or set that");
+  demand(config.offload_activations != "disk" || !config.offload_folder.empty(),
+         "offload_folder is empty: give a folder on a disk with room for the activations");
+}
+
 }  // namespace
 
 std::vector<std::string> check_config(const Config& config) {
@@ -98,6 +109,7 @@ std::vector<std::string> check_config(const Config& config) {
   check_preferences(config, demand);
   check_packing(config, demand);
   check_sharding(config, demand);
+  check_activations(config, demand);
 
   demand(!config.model_name_or_path.empty(),
          "model_name_or_path is missing: give a Hugging Face model folder");

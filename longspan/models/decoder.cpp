@@ -186,7 +186,9 @@ at::Tensor Decoder::Impl::run_blocks(const Batch& batch, const at::Tensor& rows_
                        config.num_kv_heads,
                        config.head_dim,
                        config.rms_norm_eps,
-                       options.compute_dtype};
+                       options.compute_dtype,
+                       options.mlp_tiles,
+                       options.activation_store};
   ParameterHooks* const hooks = options.parameter_hooks;
   before(kEmbeddingUnit, /*next=*/1);
   auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype);

@@ -15,6 +15,13 @@ class Model : public Reference {
     const at::NoGradGuard no_grad;
     return longspan::document_logprobs(*model_, row.local, row.num_documents(), sum_over);
   }
+  int64_t num_bytes() const override {
+    int64_t total = 0;
+    for (const auto& [name, tensor] : model_->parameters()) {
+      total += tensor.numel() * static_cast<int64_t>(tensor.element_size());
+    }
+    return total;
+  }
 
  private:
   std::shared_ptr<void> parameters_;

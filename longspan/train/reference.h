@@ -20,6 +20,8 @@ class Reference {
   /// As document_logprobs of the row's documents, without gradient. Collective over the row's
   /// sequence group.
   virtual at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) = 0;
+  /// Of parameters that only it holds.
+  virtual int64_t num_bytes() const { return 0; }
 };
 
 /// A model of its own. `parameters`: what must outlive it, if anything.

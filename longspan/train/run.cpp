@@ -18,6 +18,7 @@
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/example_encoder.h"
+#include "longspan/memory/activation_offload.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/text/tokenizer.h"
 #include "longspan/train/agreement.h"
@@ -137,6 +138,7 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
   const at::Device device =
       cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
            : at::Device(at::kCPU);
+  PeakMeter meter(device);
   const Mesh mesh = make_mesh(where, shape.plan, cuda, config.ddp_timeout);
   const bool is_main = where.rank == 0;
   Console console(/*silent=*/!is_main);
@@ -152,10 +154,17 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
       make_attention(shape.plan, mesh, cuda ? cuda_block_kernel() : cpu_block_kernel());
   const bool bf16 = config.bf16 || config.pure_bf16;
   const std::optional<ShardingOptions> sharding = sharding_of(config, mesh, device);
+  std::unique_ptr<ActivationOffload> activations;  // outlives every graph
   TrainedModel trained;
   std::unique_ptr<Decoder> model;
   all_or_none(mesh.world, [&] {
+    if (config.offload_activations != "false") {
+      const bool on_disk = config.offload_activations == "disk";
+      activations =
+          std::make_unique<ActivationOffload>(device, on_disk ? config.offload_folder : "");
+    }
     trained = load_trained_model(config, shape.model, sharding, device);
+    trained.options.activation_store = activations.get();
     model = std::make_unique<Decoder>(shape.model, trained.parameters, *attention, trained.options);
   });
   all_or_none(mesh.world, [&] {
@@ -201,12 +210,16 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
                              .reference = reference.get(),
                              .idle_rows = idle_rows};
   const std::unique_ptr<Stage> stage = make_stage(context);
+  MemoryReport memory(meter,
+                      memory_facts(config, shape.model, shape.plan, trained, data.train.examples,
+                                   reference ? reference->num_bytes() : 0, cuda));
   const TrainingJob job{.context = context,
                         .stage = *stage,
                         .train_examples = data.train.examples,
                         .eval_examples = data.eval.examples,
                         .interrupts = interrupts,
                         .traffic = traffic,
+                        .memory = memory,
                         .sharded = trained.sharded.get()};
   // Adapters and their optimizer are in fp32; so they are saved.
   const at::ScalarType saved_dtype = trained.lora ? (config.pure_bf16 ? at::kBFloat16 : at::kFloat)
@@ -231,6 +244,7 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
                           .num_trained = trained.num_trained(),
                           .num_warmup_steps = trainer.num_warmup_steps(),
                           .device = device_text(device)}));
+  console.say("\n" + memory.begin());
   if (const double dropout = attention_dropout_of(shape.model); dropout > 0) {
     console.say(
         fmt::format("config.json has attention_dropout {}; Longspan trains with 0.", dropout));

@@ -249,6 +249,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
   TrainedModel trained;
   trained.options.gradient_checkpointing = !config.disable_gradient_checkpointing;
   trained.options.compute_dtype = bf16 ? at::kBFloat16 : at::kFloat;
+  trained.options.mlp_tiles = config.tiled_mlp.value_or(0);
   std::vector<std::string> merged = split_names(config.adapter_name_or_path), kept;
   if (!merged.empty()) {
     kept.push_back(merged.back());
@@ -330,7 +331,8 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
     if (all_bf16 || (bf16 && !used_in_fp32)) convert(source, at::kBFloat16);
   }
   DecoderOptions options{.gradient_checkpointing = trained.options.gradient_checkpointing,
-                         .compute_dtype = trained.options.compute_dtype};
+                         .compute_dtype = trained.options.compute_dtype,
+                         .mlp_tiles = trained.options.mlp_tiles};
   if (!sharding || sharding->stage < 3) {
     return reference_model(
         std::make_unique<Decoder>(reference_config, make_all(sources, device), attention, options));

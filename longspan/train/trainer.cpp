@@ -282,6 +282,8 @@ void Trainer::evaluate_now() {
 }
 
 void Trainer::finish() {
+  const std::string memory =
+      job_.memory.end(job_.context.mesh.world);  // of training, not of saving
   const bool evaluates =
       (job_.context.config.do_eval || job_.context.config.eval_strategy != "no") &&
       !job_.eval_examples.empty();
@@ -310,6 +312,8 @@ void Trainer::finish() {
       write_report(folder, sent);
       console_.say(table);
     }
+    job_.memory.write(folder);
+    console_.say(memory);
     if (evaluates) log_.write_eval_results(progress_, last_evaluation_);
     if (job_.context.config.plot_loss) plot_curves(log_, folder);
   });

@@ -15,6 +15,7 @@
 #include "longspan/train/attention_traffic.h"
 #include "longspan/train/console.h"
 #include "longspan/train/interrupt.h"
+#include "longspan/train/memory_report.h"
 #include "longspan/train/model_update.h"
 #include "longspan/train/saving.h"
 #include "longspan/train/stage.h"
@@ -40,6 +41,7 @@ struct TrainingJob {
   const std::vector<Example>& eval_examples;
   const InterruptWatch& interrupts;
   AttentionTraffic& traffic;
+  MemoryReport& memory;
   ShardedParameters* sharded = nullptr;  // where the model's parameters come from, if from there
 };
 
