@@ -22,6 +22,7 @@ struct Rendezvous {
   bool launcher_hosts_store = false;
   /// Keeps keys of a restarted job apart from those of its earlier attempts (torchrun).
   std::string store_prefix;
+  int restart_count = 0;  // how often the launcher has started the workers again (torchrun)
 };
 
 /// Reads the environment; world_size 1 when no launcher is found. Throws UserError on half-set

@@ -92,6 +92,18 @@ FlatParameters::FlatParameters(const std::vector<const ParameterSource*>& source
   }
 }
 
+int64_t FlatParameters::device_bytes() const {
+  int64_t total = whole_stays() ? static_cast<int64_t>(whole_.nbytes()) : 0;
+  if (!masters_are_whole_ && !options_.masters_on_host) {
+    total += static_cast<int64_t>(masters_.nbytes());
+  }
+  return total + (device_share_.defined() ? static_cast<int64_t>(device_share_.nbytes()) : 0);
+}
+
+int64_t FlatParameters::host_bytes() const {
+  return options_.masters_on_host ? static_cast<int64_t>(masters_.nbytes()) : 0;
+}
+
 at::Tensor FlatParameters::new_share(at::ScalarType dtype) const {
   if (options_.masters_on_host) return empty_on_host({share_size_}, dtype, options_.device);
   return at::empty({share_size_}, at::TensorOptions(options_.device).dtype(dtype));

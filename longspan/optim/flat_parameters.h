@@ -44,6 +44,9 @@ class FlatParameters {
   FlatParameters(const std::vector<const ParameterSource*>& sources, const FlatOptions& options);
 
   const FlatOptions& options() const { return options_; }
+  /// Of values between uses, on this rank.
+  int64_t device_bytes() const;
+  int64_t host_bytes() const;
   /// In the order of the sources.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   /// This rank's pieces of them.

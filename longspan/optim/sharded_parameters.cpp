@@ -89,6 +89,19 @@ std::vector<ParameterPiece> ShardedParameters::pieces() const {
   return pieces;
 }
 
+ShardedParameters::HeldBytes ShardedParameters::held_bytes() const {
+  HeldBytes held;
+  for (const auto& flat : flats_) {
+    held.device += flat->device_bytes();
+    held.host += flat->host_bytes();
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (flat_of_parameter_[i] >= 0) continue;
+    held.device += static_cast<int64_t>(parameters_[i].tensor.nbytes());
+  }
+  return held;
+}
+
 ShardedParameters::Unit* ShardedParameters::unit(int number) {
   return number >= 0 && number < static_cast<int>(units_.size()) ? &units_[number] : nullptr;
 }
@@ -174,6 +187,9 @@ void ShardedParameters::scale_gradients(double factor) {
 }
 
 void ShardedParameters::drop_gradients() {
+  // Of a step that is given up, sums may be under way.
+  advance_reductions();
+  advance_reductions();
   for (const auto& flat : flats_) flat->drop_gradients();
 }
 

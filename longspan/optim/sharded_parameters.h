@@ -49,6 +49,12 @@ class ShardedParameters : public ParameterHooks {
   /// finish_gradients() and drop_gradients().
   std::vector<ParameterPiece> pieces() const;
 
+  /// Of values between uses, on this rank.
+  struct HeldBytes {
+    int64_t device = 0, host = 0;
+  };
+  HeldBytes held_bytes() const;
+
   void before(int unit, Use use, int next) override;
   void after(int unit, Use use) override;
   /// After each backward pass. Collective.
@@ -60,6 +66,7 @@ class ShardedParameters : public ParameterHooks {
   double gradient_norm() const;
   /// This rank's gradients times the factor.
   void scale_gradients(double factor);
+  /// Collective where finish_gradients() was not called.
   void drop_gradients();
   /// The pieces have new values: they are used from here on. Collective.
   void publish();
@@ -71,9 +78,6 @@ class ShardedParameters : public ParameterHooks {
                       const std::function<bool(const std::string& name)>& is_wanted = {});
   /// Does every rank hold all values (stages 0 to 2)?
   bool all_are_here() const { return options_.stage < 3; }
-
-  /// The pieces of pieces() that no other rank than this one has to save.
-  bool saves_its_pieces() const { return options_.replicas.rank() == 0; }
 
  private:
   struct Unit;

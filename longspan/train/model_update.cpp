@@ -40,6 +40,12 @@ ModelUpdate::ModelUpdate(std::vector<NamedTensor> parameters, ShardedParameters*
   optimizer_ = make_optimizer(config, pieces_, parameters_.at(0).tensor.device());
 }
 
+std::vector<NamedTensor> ModelUpdate::trained() const {
+  std::vector<NamedTensor> trained;
+  for (const ParameterPiece& piece : pieces_) trained.push_back({piece.parameter, piece.values});
+  return trained;
+}
+
 void ModelUpdate::end_backward() {
   if (sharded_) sharded_->end_backward();
 }

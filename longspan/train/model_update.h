@@ -30,7 +30,9 @@ class ModelUpdate {
   /// Drops them alone.
   void drop_gradients();
 
-  /// What is trained on this rank, in the order of optimizer().state().
+  /// What is trained on this rank, with its gradients between sum_gradients() and step().
+  std::vector<NamedTensor> trained() const;
+  /// The same, in the order of optimizer().state().
   const std::vector<ParameterPiece>& pieces() const { return pieces_; }
   Optimizer& optimizer() { return *optimizer_; }
   /// After values or state were written from outside.

@@ -206,7 +206,8 @@ std::optional<ReferenceTable> precompute_reference(
           "(counted from 0, training before evaluation). Look at its weights and at that row.",
           broken[0].second, broken[0].first));
     });
-    const std::string flag = job.interrupts.requested() ? "!" : ".";
+    const std::string flag =
+        job.interrupts.requested() || job.interrupts.stop_signal() != 0 ? "!" : ".";
     std::string all;
     bool interrupted = false;
     for (const std::string& text : world.gather_text(flag + lines)) {

@@ -2,15 +2,20 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <thread>
 
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
+#include "longspan/config/user_error.h"
 #include "longspan/train/agreement.h"
 
 namespace longspan {
@@ -31,10 +36,23 @@ std::vector<int> writers_of(const std::vector<NamedTensor>& parameters, int num_
   return writers;
 }
 
+/// What rank 0 has just made may take a moment to show on a disk of the network.
+void require_folder(const std::string& folder, int rank) {
+  std::error_code error;
+  for (int i = 0; i < 10; ++i) {
+    if (std::filesystem::is_directory(folder, error)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  throw UserError(fmt::format(
+      "Rank {} does not see {}. With zero_stage: 3 every process writes a part of the model, so "
+      "output_dir must be on a disk that all of them share.",
+      rank, folder));
+}
+
 bool is_value_head(const std::string& name) { return name.starts_with("v_head."); }
 
-void write_weights(const std::string& folder, const SavedModel& model,
-                   ShardedParameters& parameters, const Group& world) {
+std::string write_weights(const std::string& folder, const SavedModel& model,
+                          ShardedParameters& parameters, const Group& world) {
   std::vector<NamedTensor> own;
   for (const NamedTensor& parameter : parameters.parameters()) {
     if (!is_value_head(parameter.name)) own.push_back(parameter);
@@ -64,10 +82,12 @@ void write_weights(const std::string& folder, const SavedModel& model,
       failure = std::current_exception();
     }
   };
+  const std::string name =
+      planned.empty() ? "" : weight_file_name(number_of.at(world.rank()), num_files);
   std::optional<SafetensorsWriter> file;
   attempt([&] {
     if (planned.empty()) return;
-    const std::string name = weight_file_name(number_of.at(world.rank()), num_files);
+    require_folder(folder, world.rank());
     file.emplace((std::filesystem::path(folder) / name).string(), planned);
   });
   size_t next = 0;
@@ -87,6 +107,7 @@ void write_weights(const std::string& folder, const SavedModel& model,
       save_model_files(folder, model.config, model.dtype, model.source_folder, files);
     }
   });
+  return name;
 }
 
 void write_adapter(const std::string& folder, const SavedModel& model,
@@ -105,16 +126,18 @@ void write_adapter(const std::string& folder, const SavedModel& model,
 
 }  // namespace
 
-void write_sharded_model(const std::string& folder, const SavedModel& model,
-                         ShardedParameters& parameters, const Group& world) {
+std::string write_sharded_model(const std::string& folder, const SavedModel& model,
+                                ShardedParameters& parameters, const Group& world) {
+  std::string mine;
   if (model.lora) {
     write_adapter(folder, model, parameters, world);
   } else {
-    write_weights(folder, model, parameters, world);
+    mine = write_weights(folder, model, parameters, world);
   }
   all_or_none(world, [&] {
     if (world.rank() == 0) save_value_head(folder, parameters.parameters());
   });
+  return mine;
 }
 
 }  // namespace longspan

@@ -337,11 +337,11 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
     return reference_model(
         std::make_unique<Decoder>(reference_config, make_all(sources, device), attention, options));
   }
-  auto sharded = std::make_shared<ShardedParameters>(reference_config, sources, *sharding);
+  auto sharded = std::make_unique<ShardedParameters>(reference_config, sources, *sharding);
   options.parameter_hooks = sharded.get();
-  return reference_model(
-      std::make_unique<Decoder>(reference_config, sharded->parameters(), attention, options),
-      sharded);
+  auto decoder =
+      std::make_unique<Decoder>(reference_config, sharded->parameters(), attention, options);
+  return reference_model(std::move(decoder), std::move(sharded));
 }
 
 }  // namespace longspan
