@@ -1,5 +1,5 @@
 // Who is told when a decoder uses which of its parameters, so that they need not be there in
-// between. No ranks: what happens then is not the model's business.
+// between. What happens then is not the model's business.
 #pragma once
 
 #include <string>
