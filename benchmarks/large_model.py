@@ -90,7 +90,7 @@ def main() -> None:
         "sequence_parallel_size": options.sequence_parallel or options.ranks}
     config = options.work / "run.yaml"
     config.write_text(json.dumps(settings))
-    start, before = time.time(), set()
+    start, program = time.time(), os.path.realpath(options.program)
     log = open(options.work / "run.log", "w")
     run = subprocess.Popen([options.program, "train", config, *options.keys], stdout=log, stderr=subprocess.STDOUT)
     peaks: dict[int, int] = {}
@@ -107,14 +107,15 @@ def main() -> None:
             pids.append(pid)
         for pid in pids:
             try:
-                if os.readlink(f"/proc/{pid}/exe").endswith("longspan"):
+                if os.readlink(f"/proc/{pid}/exe") == program:
                     peaks[pid] = max(peaks.get(pid, 0), anonymous_bytes(pid))
             except OSError:
                 continue
         free = next(line for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
         lowest_free = min(lowest_free, int(free.split()[1]) * 1024)
         time.sleep(0.2)
-    print((options.work / "run.log").read_text())
+    text = (options.work / "run.log").read_text()
+    print(text[max(0, text.find("\nModel ")):] if run.returncode == 0 else text)
     if run.returncode != 0:
         raise SystemExit(f"longspan train ended with {run.returncode}")
 
