@@ -52,6 +52,7 @@ def says_who(text, rank, pid, *words):
 def test_a_killed_rank(victim, sequence_size, settings):
     running = Running(settings(**ENDLESS, sequence_parallel_size=sequence_size), 4)
     wait_for(running, "'loss'")
+    time.sleep(0.6)  # signs of life go out a few times a second
     running.ranks[victim].kill()
     for status, text in ended(running, [victim]).values():
         assert status == 1, text
@@ -64,6 +65,7 @@ def test_a_killed_rank(victim, sequence_size, settings):
 def test_a_stopped_rank(victim, settings):
     running = Running(settings(**ENDLESS, sequence_parallel_size=2), 4)
     wait_for(running, "'loss'")
+    time.sleep(0.6)
     running.ranks[victim].send_signal(signal.SIGSTOP)
     start = time.monotonic()
     for status, text in ended(running, [victim]).values():
