@@ -28,6 +28,8 @@ using Beats = std::vector<std::optional<Beat>>;
 constexpr const char* kVerdict = "verdict";
 /// What the main thread gets to notice by itself that a rank is gone.
 constexpr Seconds kGrace{10};
+/// Between two beats, at least.
+constexpr Seconds kLeastGap{0.2};
 /// What the server of the store gives the others to read from it.
 constexpr Seconds kLingers{4};
 /// Between two looks at the others, in beats: one that lives has beaten in between.
@@ -105,16 +107,19 @@ struct Heartbeat::Impl {
       }
       lock.lock();
       posted_count = own.count;
+      posted_at = Clock::now();
       told.notify_all();
       wake.wait_for(lock, interval, [&] { return stop || (asked && !answered) || urgent; });
       urgent = false;
     }
     if (own.ending == Beat::Ending::kNone) own.ending = Beat::Ending::kFinished;
     const std::string text = text_of(own);
-    lock.unlock();
-    on_store([&] { store->set(key_of(where.rank), bytes_of(text)); });
-    store.reset();
-    lock.lock();
+    if (reachable) {
+      lock.unlock();
+      on_store([&] { store->set(key_of(where.rank), bytes_of(text)); });
+      store.reset();
+      lock.lock();
+    }
     done = true;
     told.notify_all();
   }
@@ -130,10 +135,13 @@ struct Heartbeat::Impl {
       use();
       const std::lock_guard lock(mutex);
       last_reached = Clock::now();
+      reachable = true;
       return true;
     } catch (const std::exception&) {
       // Gone, or not answering: the next beat tries again by a new connection.
       store.reset();
+      const std::lock_guard lock(mutex);
+      reachable = false;
       return false;
     }
   }
@@ -194,7 +202,17 @@ struct Heartbeat::Impl {
                     known = verdict();
                     earlier = look_at_all();
                   });
-    if (looked && known.empty()) {
+    // What a rank has said itself, and what /proc knows, needs no second look.
+    bool known_at_once = false;
+    for (int rank = 0; looked && rank < where.world_size; ++rank) {
+      known_at_once =
+          known_at_once || (rank != where.rank && earlier[rank] &&
+                            !blame(rank, std::nullopt, earlier[rank], own.machine).empty());
+    }
+    if (known_at_once) {
+      later = earlier;
+      earlier.assign(where.world_size, std::nullopt);
+    } else if (looked && known.empty()) {
       std::this_thread::sleep_for(interval * kBeatsBetweenLooks);
       looked = on_store([&] {
         known = verdict();
@@ -266,7 +284,7 @@ struct Heartbeat::Impl {
     }
     {
       const std::lock_guard lock(mutex);
-      if (reached && where.rank != 0) head = beats[0];
+      if (reached && where.rank != 0 && beats[0]) head = beats[0];
       if (!reached && now - last_reached > timeout) lost = store_is_gone();
     }
     if (lost.empty()) {
@@ -289,7 +307,9 @@ struct Heartbeat::Impl {
   int64_t posted_count = 0;
   bool stop = false, done = false, asked = false, answered = false, urgent = false;
   std::string answer;
+  Clock::time_point posted_at{};
   Clock::time_point last_reached = Clock::now();
+  bool reachable = true;     // the store was, when it was asked last
   std::optional<Beat> head;  // of rank 0
 
   // The thread's own.
@@ -316,21 +336,46 @@ Heartbeat::~Heartbeat() {
   impl_->told.wait_for(lock, patience, [&] { return impl_->done; });
 }
 
+std::string Heartbeat::card() const {
+  if (!impl_) return "";
+  const std::lock_guard lock(impl_->mutex);
+  return text_of(impl_->own);
+}
+
+void Heartbeat::meet(const std::string& card_of_rank_0) {
+  if (!impl_) return;
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->head) impl_->head = beat_from(card_of_rank_0);
+}
+
 void Heartbeat::stands_at(int64_t step, const std::string& doing) {
   if (!impl_) return;
   const std::lock_guard lock(impl_->mutex);
   impl_->own.step = step;
   impl_->own.doing = doing;
+  // Steps of milliseconds are not worth a message each.
+  if (Clock::now() - impl_->posted_at < kLeastGap) return;
+  impl_->urgent = true;
+  impl_->wake.notify_all();
 }
 
 std::string Heartbeat::diagnosis() {
   if (!impl_) return "";
   std::unique_lock lock(impl_->mutex);
   if (impl_->own.ending == Beat::Ending::kNone) impl_->own.ending = Beat::Ending::kLost;
+  // Where the store's server is seen to be gone from here nobody needs to be asked.
+  if (impl_->head && impl_->serves_store(0) && impl_->where.rank != 0) {
+    const ProcessState state = state_of_process(*impl_->head, impl_->own.machine);
+    if (state == ProcessState::kGone || state == ProcessState::kStopped) {
+      impl_->reachable = false;
+      return impl_->store_is_gone();
+    }
+  }
   impl_->asked = true;
   impl_->wake.notify_all();
   const Seconds patience = Seconds(4) + 5 * impl_->interval;
   if (impl_->told.wait_for(lock, patience, [&] { return impl_->answered; })) return impl_->answer;
+  impl_->reachable = false;  // the thread hangs in it
   return impl_->store_is_gone();
 }
 

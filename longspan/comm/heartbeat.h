@@ -26,6 +26,10 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
+  /// Who this rank is, and who rank 0 is, which may be gone before it has given a sign of life.
+  std::string card() const;
+  void meet(const std::string& card_of_rank_0);
+
   /// Where this rank stands: "step 7". `step` orders the ranks.
   void stands_at(int64_t step, const std::string& doing);
 

@@ -18,9 +18,11 @@ bool is_out_of_memory(const std::exception& error) {
       dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
     return true;
   }
+  const std::string what = error.what();
+  // oneDNN says no more when it gets no memory, and has hardly another reason.
+  if (what.starts_with("could not create a ")) return true;
   // torch's allocator of host memory has no exception of its own.
   if (dynamic_cast<const c10::Error*>(&error) == nullptr) return false;
-  const std::string what = error.what();
   return what.find("can't allocate memory") != std::string::npos ||
          what.find("not enough memory") != std::string::npos;
 }

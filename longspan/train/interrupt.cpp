@@ -67,6 +67,8 @@ std::string name_of_signal(int signal) {
 InterruptWatch::InterruptWatch(bool speaks) : speaks_(speaks) {
   const sigset_t signals = watched_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // Writing to a rank that is gone is an error to be told, not the end of this process.
+  std::signal(SIGPIPE, SIG_IGN);
   thread_ = std::thread([this] { watch(); });
 }
 

@@ -133,6 +133,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   PeakMeter meter(device);
   const bool is_main = where.rank == 0, cuda = device.is_cuda();
   Console console(/*silent=*/!is_main);
+  heartbeat.meet(mesh.world.gather_text(heartbeat.card())[0]);
   const Launch launch = find_launch(where, mesh.world);
   all_or_none(mesh.world, [&] {
     if (is_main && !launch.is_restart) check_output_dir(config);

@@ -52,6 +52,7 @@ def says_who(text, rank, pid, *words):
 def test_a_killed_rank(victim, sequence_size, settings):
     running = Running(settings(**ENDLESS, sequence_parallel_size=sequence_size), 4)
     wait_for(running, "'loss'")
+    time.sleep(0.6)  # signs of life go out a few times a second
     running.ranks[victim].kill()
     for status, text in ended(running, [victim]).values():
         assert status == 1, text
@@ -64,6 +65,7 @@ def test_a_killed_rank(victim, sequence_size, settings):
 def test_a_stopped_rank(victim, settings):
     running = Running(settings(**ENDLESS, sequence_parallel_size=2), 4)
     wait_for(running, "'loss'")
+    time.sleep(0.6)
     running.ranks[victim].send_signal(signal.SIGSTOP)
     start = time.monotonic()
     for status, text in ended(running, [victim]).values():
@@ -282,12 +284,13 @@ def test_a_skipped_step_changes_nothing(num_ranks, settings, broken_model, tmp_p
 
 
 @contextlib.contextmanager
-def small_disk(folder, megabytes):
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)],
-                             capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"nothing can be mounted here: {mounted.stderr}")
+def mounted(folder, options):
+    """A disk of its own, over what is there."""
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
+                          capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {done.stderr}")
     try:
         yield folder
     finally:
@@ -296,7 +299,7 @@ def small_disk(folder, megabytes):
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_a_full_disk(num_ranks, settings, tmp_path):
-    with small_disk(tmp_path / "disk", 8) as disk:
+    with mounted(tmp_path / "disk", "size=8m") as disk:
         keys = settings(output_dir=str(disk / "out"), save_strategy="steps", save_steps=1, max_steps=20)
         run = Running(keys, num_ranks).wait(timeout=60)
         assert set(run.statuses) == {1}, run.text
@@ -310,13 +313,14 @@ def test_a_full_disk(num_ranks, settings, tmp_path):
 
 
 def test_a_disk_that_becomes_read_only(settings, tmp_path):
-    with small_disk(tmp_path / "disk", 100) as disk:
-        keys = settings(output_dir=str(disk / "out"), save_strategy="steps", save_steps=1, max_steps=100000)
-        running = Running(keys, 2)
-        wait_for(running, "Saved")
-        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    keys = settings(save_strategy="steps", save_steps=10, max_steps=100000)
+    running = Running(keys, 2)
+    wait_for(running, "Saved")
+    with mounted(running.output_dir, "ro"):
         run = running.wait(timeout=30)
         assert set(run.statuses) == {1}, run.text
         assert run.text.count("error:") == 1 and "Read-only file system" in run.text, run.text
         refused = Running(keys, 2).wait(timeout=30)
         assert set(refused.statuses) == {1} and "Choose a folder that you may write to" in refused.text, refused.text
+    again = Running(keys | dict(max_steps=50), 2).wait(timeout=60)
+    assert again.status == 0 and "Going on from" in again.text, again.text
