@@ -168,6 +168,12 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
   } else {
     mesh.windows = mesh.ring;
   }
+  // Never one of the others: what it sends is counted by itself, and on CUDA runs beside them.
+  mesh.shard = make_group("shard", rank / plan.shard_size, rank % plan.shard_size, plan.shard_size);
+  mesh.replicas = plan.shard_size == 1
+                      ? mesh.world
+                      : make_group("replicas", rank % plan.shard_size, rank / plan.shard_size,
+                                   plan.world_size / plan.shard_size);
   const int num_slices = plan.num_head_slices;
   mesh.slices = num_slices == plan.sequence_size
                     ? mesh.sequence

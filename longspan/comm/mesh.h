@@ -38,9 +38,11 @@ struct Mesh {
   Group sequence;
   Group ring;
   Group ulysses;
-  Group window;   // LoongTrain: window_size neighbours of a ring
-  Group windows;  // LoongTrain: the ranks at the same place of each window of a ring
-  Group slices;   // XTuner: num_head_slices neighbours, which hold the slices of the same heads
+  Group window;    // LoongTrain: window_size neighbours of a ring
+  Group windows;   // LoongTrain: the ranks at the same place of each window of a ring
+  Group shard;     // ZeRO: shard_size neighbours that divide the model's states among them
+  Group replicas;  // the ranks at the same place of each such group
+  Group slices;    // XTuner: num_head_slices neighbours, which hold the slices of the same heads
 };
 
 /// What this rank has sent in the groups of its sequence group, of which some may be one.

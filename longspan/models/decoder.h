@@ -12,7 +12,9 @@
 
 #include "longspan/attention/attention.h"
 #include "longspan/data/batch.h"
+#include "longspan/models/activation_store.h"
 #include "longspan/models/model_config.h"
+#include "longspan/models/parameter_hooks.h"
 
 namespace longspan {
 
@@ -37,8 +39,17 @@ struct DecoderOptions {
   /// parameters' dtype: with fp32 parameters this is what torch.autocast does, and so `bf16: true`
   /// in LLaMA-Factory; with bf16 parameters it is its `pure_bf16: true`.
   at::ScalarType compute_dtype = at::kFloat;
+  /// Parts of the row in which each MLP is computed, forward and backward, with gate and up never
+  /// kept; 0: chunks of a size that is chosen, and gate and up kept without checkpointing.
+  int64_t mlp_tiles = 0;
+  /// Where what checkpointing keeps goes; null: it stays on the device. Must outlive the decoder.
+  ActivationStore* activation_store = nullptr;
   /// Of LoRA adapters, where parameters has them (models/lora.h).
   double lora_scale = 0.0, lora_dropout = 0.0;
+  /// Told of every use of parameters, if given; outlives the decoder and its graphs. Values may be
+  /// absent (tensors over memory that is not there) between uses, and gradients of another dtype
+  /// than their parameter.
+  ParameterHooks* parameter_hooks = nullptr;
 };
 
 class Decoder {

@@ -35,7 +35,8 @@ std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& paramet
   std::vector<ParameterPiece> pieces;
   for (const NamedTensor& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) continue;
-    pieces.push_back({parameter.name, 0, parameter.tensor.numel(), parameter.tensor});
+    pieces.push_back(
+        {parameter.name, 0, parameter.tensor.numel(), parameter.tensor, parameter.tensor.numel()});
   }
   return pieces;
 }
@@ -110,8 +111,11 @@ void AdamW::update(const std::vector<Trained*>& trained, double learning_rate,
 std::vector<StatePiece> AdamW::state() const {
   std::vector<StatePiece> pieces;
   for (const Trained& t : trained_) {
-    StatePiece piece{t.piece.parameter, t.piece.begin, t.piece.end,
-                     std::llround(t.num_steps.item<double>()), {}};
+    StatePiece piece{t.piece.parameter,
+                     t.piece.begin,
+                     t.piece.end,
+                     std::llround(t.num_steps.item<double>()),
+                     {}};
     const auto dtype = t.first_moment.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const auto copy = [&](const at::Tensor& x) {
       return x.flatten().to(at::TensorOptions(at::kCPU).dtype(dtype), /*non_blocking=*/false,

@@ -15,7 +15,8 @@ namespace longspan {
 struct ParameterPiece {
   std::string parameter;  // Hugging Face name
   int64_t begin = 0, end = 0;
-  at::Tensor values;  // end - begin numbers of any shape; its .grad is the gradient
+  at::Tensor values;           // end - begin numbers of any shape; its .grad is the gradient
+  int64_t parameter_size = 0;  // numbers of the whole parameter
 };
 
 /// What the optimizer keeps of such a run.

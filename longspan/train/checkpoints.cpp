@@ -18,6 +18,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/interrupt.h"
+#include "longspan/train/sharded_saving.h"
 
 namespace longspan {
 namespace {
@@ -227,17 +228,23 @@ std::string Checkpoints::save(int64_t step, const CheckpointContent& content) {
     if (content.state) {
       on_disk(path, [&] { fs::create_directory(path + "/" + kStateFolder); });
     }
-    saver_.write_model(path, content.parameters);
+    if (content.sharded == nullptr) saver_.write_model(path, content.parameters);
     on_disk(path, [&] { content.add_files(path); });
     if (!content.state) return;
     TrainingState state = *content.state;
     state.saved_at = saving_time(config_.output_dir);
     write_training_state(path, state);
   });
+  std::string weights;
+  if (content.sharded) {
+    weights = write_sharded_model(path, saver_.model(), *content.sharded, world_);
+  }
   const std::string part = content.state ? write_part(path, content.pieces) : "";
   ChecksumTable mine;
   all_or_none(world_, [&] {
-    if (!part.empty()) mine[part] = checksum_of_file(path + "/" + part);
+    for (const std::string& name : {weights, part}) {
+      if (!name.empty()) mine[name] = checksum_of_file(path + "/" + name);
+    }
   });
   const std::vector<std::string> tables = world_.gather_text(table_text(mine));
   all_or_none(world_, [&] {

@@ -11,6 +11,7 @@
 #include "longspan/comm/group.h"
 #include "longspan/config/config.h"
 #include "longspan/models/decoder.h"
+#include "longspan/optim/sharded_parameters.h"
 #include "longspan/optim/state_piece.h"
 #include "longspan/train/saving.h"
 #include "longspan/train/training_state.h"
@@ -39,6 +40,8 @@ struct CheckpointContent {
   const std::vector<NamedTensor>& parameters;
   /// The optimizer's state, as far as this rank holds it. What several ranks hold they share out.
   std::vector<StatePiece> pieces;
+  /// Where the parameters come from if no rank holds all of them: every rank writes its part.
+  ShardedParameters* sharded = nullptr;
   /// Absent: the model alone. Rank 0's is written.
   std::optional<TrainingState> state;
   /// Writes what else belongs into the folder, on rank 0.

@@ -10,6 +10,7 @@
 
 #include "longspan/models/decoder.h"
 #include "longspan/objectives/document_scores.h"
+#include "longspan/optim/sharded_parameters.h"
 #include "longspan/train/row.h"
 
 namespace longspan {
@@ -20,10 +21,13 @@ class Reference {
   /// As document_logprobs of the row's documents, without gradient. Collective over the row's
   /// sequence group.
   virtual at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) = 0;
+  /// Of parameters that only it holds.
+  virtual int64_t num_bytes() const { return 0; }
 };
 
-/// A model of its own.
-std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model);
+/// A model of its own. `sharded`: where its parameters come from, if from there.
+std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
+                                           std::unique_ptr<ShardedParameters> sharded = nullptr);
 
 /// The trained model without its adapters, which must outlive it.
 std::unique_ptr<Reference> base_model_reference(Decoder& model);

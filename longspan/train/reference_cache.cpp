@@ -183,7 +183,7 @@ std::optional<ReferenceTable> precompute_reference(
     std::string lines;
     std::vector<std::pair<size_t, double>> broken;
     const std::vector<int64_t> places = loader.rows(/*epoch=*/0, batch);
-    if (!places.empty()) {
+    if (!places.empty() || job.idle_rows) {
       std::vector<const Example*> examples;
       for (const int64_t place : places) examples.push_back(job.examples[missing[place]]);
       const Row row = make_row(examples, which, job.attention, job.device);

@@ -18,6 +18,7 @@
 #include "longspan/comm/heartbeat.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
+#include "longspan/memory/activation_offload.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
@@ -129,6 +130,7 @@ std::string told_to_stop(const InterruptWatch& interrupts) {
 int run_with_peers(const Config& config, const Rendezvous& where, const Shape& shape,
                    at::Device device, const Mesh& mesh, Heartbeat& heartbeat,
                    InterruptWatch& interrupts) {
+  PeakMeter meter(device);
   const bool is_main = where.rank == 0, cuda = device.is_cuda();
   Console console(/*silent=*/!is_main);
   heartbeat.meet(mesh.world.gather_text(heartbeat.card())[0]);
@@ -143,10 +145,18 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   const std::unique_ptr<SequenceParallel> attention =
       make_attention(shape.plan, mesh, cuda ? cuda_block_kernel() : cpu_block_kernel());
   const bool bf16 = config.bf16 || config.pure_bf16;
+  const std::optional<ShardingOptions> sharding = sharding_of(config, mesh, device);
+  std::unique_ptr<ActivationOffload> activations;  // outlives every graph
   TrainedModel trained;
   std::unique_ptr<Decoder> model;
   all_or_none(mesh.world, [&] {
-    trained = load_trained_model(config, shape.model, device);
+    if (config.offload_activations != "false") {
+      const bool on_disk = config.offload_activations == "disk";
+      activations =
+          std::make_unique<ActivationOffload>(device, on_disk ? config.offload_folder : "");
+    }
+    trained = load_trained_model(config, shape.model, sharding, device);
+    trained.options.activation_store = activations.get();
     model = std::make_unique<Decoder>(shape.model, trained.parameters, *attention, trained.options);
   });
   const RunIdentity identity = identity_of(config, mesh, trained, data);
@@ -168,10 +178,11 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                             .element_bytes = bf16 ? 2 : 4},
                            shape.model.num_layers, !config.disable_gradient_checkpointing, device);
   interrupts.begin_steps();
+  const bool idle_rows = sharding && sharding->stage >= 2;
   std::unique_ptr<Reference> reference;
   if (wants_reference(config)) {
     const auto make = [&] {
-      return make_reference(config, trained, shape.model, *model, *attention, device);
+      return make_reference(config, trained, shape.model, *model, *attention, sharding, device);
     };
     if (!config.precompute_ref_log_probs) {
       all_or_none(mesh.world, [&] { reference = make(); });
@@ -180,7 +191,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
       for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
         for (const Example& example : encoded->examples) examples.push_back(&example);
       }
-      const ReferenceJob job{config, mesh, *attention, device, std::move(examples), interrupts};
+      const ReferenceJob job{config,     mesh,     *attention, device, std::move(examples),
+                             interrupts, idle_rows};
       std::optional<ReferenceTable> table = precompute_reference(job, make, console);
       if (!table) {
         const std::string kept = fmt::format(
@@ -201,17 +213,23 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                              .attention = *attention,
                              .model = *model,
                              .device = device,
-                             .reference = reference.get()};
+                             .reference = reference.get(),
+                             .idle_rows = idle_rows};
   const std::unique_ptr<Stage> stage = make_stage(context);
+  MemoryReport memory(meter,
+                      memory_facts(config, shape.model, shape.plan, trained, data.train.examples,
+                                   reference ? reference->num_bytes() : 0, cuda));
   const TrainingJob job{.context = context,
                         .stage = *stage,
                         .train_examples = data.train.examples,
                         .eval_examples = data.eval.examples,
                         .interrupts = interrupts,
                         .traffic = traffic,
+                        .memory = memory,
                         .heartbeat = heartbeat,
                         .identity = identity,
-                        .launch = launch.id};
+                        .launch = launch.id,
+                        .sharded = trained.sharded.get()};
   // Adapters and their optimizer are in fp32; so they are saved.
   const at::ScalarType saved_dtype = trained.lora ? (config.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                                   : trained.options.compute_dtype;
@@ -236,6 +254,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                           .num_trained = trained.num_trained(),
                           .num_warmup_steps = trainer.num_warmup_steps(),
                           .device = device_text(device)}));
+  console.say("\n" + memory.begin());
   if (const double dropout = attention_dropout_of(shape.model); dropout > 0) {
     console.say(
         fmt::format("config.json has attention_dropout {}; Longspan trains with 0.", dropout));

@@ -10,9 +10,11 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
+#include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/interrupt.h"
 #include "longspan/train/resume.h"
+#include "longspan/train/sharded_saving.h"
 
 namespace longspan {
 namespace {
@@ -124,13 +126,30 @@ bool ModelSaver::saves_exactly(const NamedTensor& parameter) const {
   return parameter.tensor.scalar_type() == model_.dtype || parameter.name.starts_with("v_head.");
 }
 
+std::string ModelSaver::final_temporary() const { return output_dir_ + "/.model.partial"; }
+
 void ModelSaver::save_final(const std::vector<NamedTensor>& parameters) const {
-  const TemporaryFolder temporary(output_dir_ + "/.model.partial");
+  const TemporaryFolder temporary(final_temporary());
   write_model(temporary.path(), parameters);
+  move_final();
+}
+
+void ModelSaver::save_final_together(ShardedParameters& parameters, const Group& world) const {
+  std::optional<TemporaryFolder> temporary;
+  all_or_none(world, [&] {
+    if (world.rank() == 0) temporary.emplace(final_temporary());
+  });
+  write_sharded_model(final_temporary(), model_, parameters, world);
+  all_or_none(world, [&] {
+    if (world.rank() == 0) move_final();
+  });
+}
+
+void ModelSaver::move_final() const {
   const UninterruptedScope uninterrupted;
   on_disk(output_dir_, [&] {
     std::set<std::string> fresh;
-    for (const fs::directory_entry& entry : fs::directory_iterator(temporary.path())) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(final_temporary())) {
       fs::rename(entry.path(), output_dir_ + "/" + entry.path().filename().string());
       fresh.insert(entry.path().filename());
     }

@@ -11,6 +11,7 @@
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
+#include "longspan/optim/sharded_parameters.h"
 
 namespace longspan {
 
@@ -41,10 +42,17 @@ class ModelSaver {
   void write_model(const std::string& folder, const std::vector<NamedTensor>& parameters) const;
   /// The same into output_dir itself; weights of an earlier run go.
   void save_final(const std::vector<NamedTensor>& parameters) const;
+  /// The same of a model that no rank holds. Collective.
+  void save_final_together(ShardedParameters& parameters, const Group& world) const;
+  const SavedModel& model() const { return model_; }
   /// Does the file hold this parameter's values to the last bit?
   bool saves_exactly(const NamedTensor& parameter) const;
 
  private:
+  std::string final_temporary() const;
+  /// What is in that folder, into output_dir.
+  void move_final() const;
+
   std::string output_dir_;
   SavedModel model_;
 };

@@ -11,12 +11,10 @@
 #include "longspan/comm/communication_error.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/dropout.h"
-#include "longspan/optim/gradient_norm.h"
 #include "longspan/optim/schedule.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/curves.h"
 #include "longspan/train/evaluation.h"
-#include "longspan/train/gradient_reduction.h"
 
 namespace longspan {
 namespace {
@@ -62,10 +60,8 @@ Trainer::Trainer(const TrainingJob& job, const ModelSaver& saver, Checkpoints& c
                             job.context.config.num_train_epochs, job.context.config.max_steps)),
       num_warmup_steps_(warmup_steps_of(job.context.config.warmup_ratio,
                                         job.context.config.warmup_steps, steps_.total_steps)),
-      optimizer_(job.context.model.parameters(), {.beta1 = job.context.config.adam_beta1,
-                                                  .beta2 = job.context.config.adam_beta2,
-                                                  .epsilon = job.context.config.adam_epsilon,
-                                                  .weight_decay = job.context.config.weight_decay}),
+      update_(job.context.model.parameters(), job.sharded, job.context.mesh.world,
+              job.context.config),
       last_grad_norm_(kNone) {
   totals_.progress.total_steps = steps_.total_steps;
 }
@@ -105,6 +101,7 @@ StepResult Trainer::step(int64_t step) {
     model.set_dropout_seed(std::nullopt);
     job_.traffic.end_forward(rows[i].local.packing);
     contribution.backward();
+    update_.end_backward();
     job_.traffic.end_backward();
     contributions.push_back(contribution.detach());
     if (mesh.world.size() == 1 && job_.interrupts.requested()) break;
@@ -123,22 +120,16 @@ StepResult Trainer::step(int64_t step) {
   result.interrupted = sums[1] > 0.0;
   result.stops = sums[2] > 0.0;
   if (result.interrupted) return result;
-  if (std::isfinite(result.loss)) {
-    sum_gradients(model.parameters(), mesh.world);
-    result.grad_norm = global_gradient_norm(model.parameters());
-  }
+  if (std::isfinite(result.loss)) result.grad_norm = update_.sum_gradients();
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     averages_.set(averages_before);
     leave_out(result, step, contributions);
-    optimizer_.zero_grad();
+    update_.drop_gradients();
     return result;
   }
   const Config& config = job_.context.config;
-  if (config.max_grad_norm > 0) {
-    clip_gradients(model.parameters(), result.grad_norm, config.max_grad_norm);
-  }
-  optimizer_.step(result.learning_rate);
-  optimizer_.zero_grad();
+  if (config.max_grad_norm > 0) update_.clip(result.grad_norm, config.max_grad_norm);
+  update_.step(result.learning_rate);
   skipped_in_a_row_ = 0;
   return result;
 }
@@ -151,7 +142,7 @@ std::vector<Row> Trainer::rows_of(const StepPlace& place) const {
       examples.push_back(&job_.train_examples[index]);
     }
     // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
-    if (examples.empty()) continue;
+    if (examples.empty() && !job_.context.idle_rows) continue;
     rows.push_back(
         make_row(examples, job_.stage.documents(), job_.context.attention, job_.context.device));
   }
@@ -261,7 +252,13 @@ void Trainer::evaluate_now() {
   });
 }
 
+bool Trainer::is_divided() const {
+  return job_.sharded != nullptr && !job_.sharded->all_are_here();
+}
+
 void Trainer::finish() {
+  const std::string memory =
+      job_.memory.end(job_.context.mesh.world);  // of training, not of saving
   const bool evaluates =
       (job_.context.config.do_eval || job_.context.config.eval_strategy != "no") &&
       !job_.eval_examples.empty();
@@ -277,10 +274,11 @@ void Trainer::finish() {
           static_cast<double>(num_trained_parameters_without_embeddings(job_.context.model))};
   job_.heartbeat.stands_at(progress.step, "the saving of the model");
   const AttentionTraffic::Report sent = job_.traffic.report(job_.context.mesh.world);
+  if (is_divided()) saver_.save_final_together(*job_.sharded, job_.context.mesh.world);
   all_or_none(job_.context.mesh.world, [&] {
     if (!is_main()) return;
     const std::string& folder = job_.context.config.output_dir;
-    saver_.save_final(job_.context.model.parameters());
+    if (!is_divided()) saver_.save_final(job_.context.model.parameters());
     const UninterruptedScope uninterrupted;
     log_.add_end(progress, result);
     console_.say(console_line(log_.history().back()));
@@ -290,6 +288,8 @@ void Trainer::finish() {
       write_report(folder, sent);
       console_.say(table);
     }
+    job_.memory.write(folder);
+    console_.say(memory);
     if (evaluates) log_.write_eval_results(progress, totals_.last_evaluation);
     if (job_.context.config.plot_loss) plot_curves(log_, folder);
   });

@@ -11,12 +11,13 @@
 #include "longspan/data/batch.h"
 #include "longspan/data/loader.h"
 #include "longspan/models/decoder.h"
-#include "longspan/optim/adamw.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/train/attention_traffic.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/console.h"
 #include "longspan/train/interrupt.h"
+#include "longspan/train/memory_report.h"
+#include "longspan/train/model_update.h"
 #include "longspan/train/resume.h"
 #include "longspan/train/saving.h"
 #include "longspan/train/stage.h"
@@ -45,9 +46,11 @@ struct TrainingJob {
   const std::vector<Example>& eval_examples;
   const InterruptWatch& interrupts;
   AttentionTraffic& traffic;
+  MemoryReport& memory;
   Heartbeat& heartbeat;
   const RunIdentity& identity;
-  std::string launch;  // names this start of the program in what it saves
+  std::string launch;                    // names this start of the program in what it saves
+  ShardedParameters* sharded = nullptr;  // where the model's parameters come from, if from there
 };
 
 enum class TrainingEnd { kDone, kInterrupted, kStopped };
@@ -90,6 +93,8 @@ class Trainer {
   /// The optimizer's state, with the weights themselves where saving rounds them.
   std::vector<StatePiece> state_with_masters() const;
   void finish();
+  /// No rank holds the whole model; all write it together.
+  bool is_divided() const;
   bool is_main() const { return job_.context.mesh.world.rank() == 0; }
 
   TrainingJob job_;
@@ -100,7 +105,7 @@ class Trainer {
   Loader loader_;
   StepPlan steps_;
   int64_t num_warmup_steps_;
-  AdamW optimizer_;
+  ModelUpdate update_;
 
   RunTotals totals_;
   Averages averages_;      // since the last log line

@@ -8,7 +8,6 @@
 #include <iterator>
 #include <set>
 #include <sstream>
-#include <unordered_map>
 
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/config/user_error.h"
@@ -26,16 +25,11 @@ constexpr size_t kMostNamed = 3;
 }  // namespace
 
 std::vector<StatePiece> Trainer::state_with_masters() const {
-  std::unordered_map<std::string, at::Tensor> rounded;
-  for (const NamedTensor& parameter : job_.context.model.parameters()) {
-    if (!saver_.saves_exactly(parameter)) rounded[parameter.name] = parameter.tensor;
-  }
-  std::vector<StatePiece> pieces = optimizer_.state();
-  for (StatePiece& piece : pieces) {
-    const auto found = rounded.find(piece.parameter);
-    if (found == rounded.end() || piece.tensors.contains("master")) continue;
-    piece.tensors["master"] =
-        found->second.detach().flatten().narrow(0, piece.begin, piece.end - piece.begin).cpu();
+  std::vector<StatePiece> pieces = update_.optimizer().state();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const ParameterPiece& trained = update_.pieces()[i];
+    if (saver_.saves_exactly({trained.parameter, trained.values})) continue;
+    pieces[i].tensors["master"] = trained.values.detach().flatten().cpu();
   }
   return pieces;
 }
@@ -62,6 +56,7 @@ void Trainer::save_checkpoint() {
     all_or_none(context.mesh.world, [&] { content.pieces = state_with_masters(); });
     content.state = std::move(state);
   }
+  if (is_divided()) content.sharded = job_.sharded;
   const std::string folder = checkpoints_.save(step, content);
   last_saved_step_ = step;
   if (is_main()) console_.say(fmt::format("Saved {}", folder));
@@ -78,19 +73,20 @@ void Trainer::resume(const ResumePoint& from) {
           from.folder, totals.progress.step, steps_.total_steps));
     }
     const StateReader reader(from.folder);
-    std::vector<StatePiece> pieces = optimizer_.state();
+    std::vector<StatePiece> pieces = update_.optimizer().state();
     for (StatePiece& piece : pieces) {
       const at::Tensor& like = piece.tensors.begin()->second;
       piece.tensors["master"] = at::empty({piece.end - piece.begin}, like.options());
       reader.read(piece);
     }
-    optimizer_.load_state(pieces);
+    update_.optimizer().load_state(pieces);
     totals_ = totals;
     totals_.progress.total_steps = steps_.total_steps;
     averages_.set(averages_for(from.state, world.rank(), world.size()));
     last_saved_step_ = totals_.progress.step;
     if (is_main()) log_.restore(from.folder);
   });
+  update_.publish();
 }
 
 std::string Trainer::source_of_nonfinite(int64_t step, const std::vector<at::Tensor>& contributions,
@@ -103,7 +99,7 @@ std::string Trainer::source_of_nonfinite(int64_t step, const std::vector<at::Ten
     size_t contribution = 0;
     for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
       const std::vector<int64_t> indices = loader_.rows(place.epoch, batch);
-      if (indices.empty()) continue;
+      if (indices.empty() && !job_.context.idle_rows) continue;
       if (!std::isfinite(contributions[contribution++].item<double>())) {
         mine += fmt::format("{} ", fmt::join(indices, " "));
       }
@@ -114,7 +110,7 @@ std::string Trainer::source_of_nonfinite(int64_t step, const std::vector<at::Ten
     return fmt::format(" It comes from row {} of the training set (counted from 0).",
                        fmt::join(rows, ", "));
   }
-  for (const std::string& name : nonfinite_gradients(job_.context.model.parameters())) {
+  for (const std::string& name : nonfinite_gradients(update_.trained())) {
     mine += name + "\n";
   }
   std::istringstream lines(fmt::format("{}", fmt::join(world.gather_text(mine), "")));

@@ -1,0 +1,168 @@
+#include "longspan/memory/activation_offload.h"
+
+#include <ATen/ops/empty.h>
+
+#include <iterator>
+#include <list>
+#include <optional>
+#include <utility>
+
+#include "longspan/memory/copier.h"
+#include "longspan/memory/host_memory.h"
+#include "longspan/memory/spill_file.h"
+
+namespace longspan {
+namespace {
+
+class Entry;
+
+/// One tensor and where it is.
+struct Item {
+  std::vector<int64_t> sizes;
+  at::ScalarType dtype{};
+  int64_t num_bytes = 0;
+  at::Tensor host;     // in a file: while it is on its way there or back
+  Copy to_host;        //
+  int64_t place = -1;  // in the file
+  Copy written, read;  // to the file, from it
+  at::Tensor device;   // read ahead
+  Copy to_device;
+};
+
+}  // namespace
+
+struct ActivationOffload::Shared {
+  Shared(at::Device of, const std::string& folder) : device(of), copier(of) {
+    if (folder.empty()) return;
+    file.emplace(folder);
+    disk.emplace();
+  }
+
+  at::Device device;
+  std::optional<SpillFile> file;
+  Copier copier;
+  std::optional<Worker> disk;  // dies first: its jobs wait for copies and use the file
+  std::list<Entry*> entries;   // that live, in the order in which they were put
+};
+
+namespace {
+
+using Shared = ActivationOffload::Shared;
+
+class Entry : public KeptTensors {
+ public:
+  Entry(std::shared_ptr<Shared> shared, std::vector<at::Tensor> tensors, bool in_file)
+      : shared_(std::move(shared)), in_file_(in_file) {
+    for (at::Tensor& tensor : tensors) leave(std::move(tensor));
+    place_ = shared_->entries.insert(shared_->entries.end(), this);
+  }
+
+  ~Entry() override {
+    shared_->entries.erase(place_);
+    for (Item& item : items_) {
+      if (item.place < 0) continue;
+      // Whoever gets the place next must not be written over by what is still on its way; nor does
+      // anybody wait for it: the file's jobs are done in order.
+      shared_->disk->run([shared = shared_.get(), place = item.place, size = item.num_bytes] {
+        shared->file->release(place, size);
+      });
+    }
+  }
+
+  at::Tensor get(size_t i) override {
+    Item& item = items_.at(i);
+    if (!item.device.defined()) start_to_device(item);
+    item.to_device.wait();
+    if (in_file_) item.host.reset();
+    return std::exchange(item.device, {});
+  }
+
+  void read_previous_ahead(bool attends) override {
+    if (place_ == shared_->entries.begin()) return;
+    Entry& previous = **std::prev(place_);
+    for (Item& item : previous.items_) {
+      if (previous.in_file_) {
+        if (!item.host.defined()) previous.start_read(item);
+      } else if (!item.device.defined() && (!attends || !shared_->device.is_cpu())) {
+        // On the CPU a copy takes the memory's bandwidth wherever it runs, and nothing is gained by
+        // holding it through the attention.
+        previous.start_to_device(item);
+      }
+    }
+  }
+
+  /// What was put has left the device. Throws what went wrong on the way.
+  void wait_until_left() const {
+    for (const Item& item : items_) item.to_host.wait_on_host();
+  }
+  /// And the host, for the file.
+  void wait_until_written() const {
+    for (const Item& item : items_) {
+      if (item.written.defined()) item.written.wait_on_host();
+    }
+  }
+
+ private:
+  void leave(at::Tensor tensor) {
+    Item item;
+    item.sizes = tensor.sizes().vec();
+    item.dtype = tensor.scalar_type();
+    item.num_bytes = static_cast<int64_t>(tensor.nbytes());
+    item.host = empty_on_host(item.sizes, item.dtype, shared_->device);
+    item.to_host = shared_->copier.start(item.host, tensor.contiguous());
+    if (in_file_) {
+      item.place = shared_->file->reserve(item.num_bytes);
+      item.written = shared_->disk->run([file = &*shared_->file, host = std::move(item.host),
+                                         copied = item.to_host, place = item.place] {
+        copied.wait_on_host();
+        file->write(place, host.const_data_ptr(), static_cast<int64_t>(host.nbytes()));
+      });
+    }
+    items_.push_back(std::move(item));
+  }
+
+  void start_read(Item& item) {
+    item.written.wait_on_host();
+    item.host = empty_on_host(item.sizes, item.dtype, shared_->device);
+    item.read = shared_->disk->run([file = &*shared_->file, host = item.host, place = item.place] {
+      file->read(place, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
+    });
+  }
+
+  void start_to_device(Item& item) {
+    if (in_file_) {
+      if (!item.host.defined()) start_read(item);
+      item.read.wait_on_host();
+    }
+    item.device = at::empty(item.sizes, at::TensorOptions(shared_->device).dtype(item.dtype));
+    item.to_device = shared_->copier.start(item.device, item.host);
+  }
+
+  std::shared_ptr<Shared> shared_;
+  bool in_file_;
+  std::vector<Item> items_;
+  std::list<Entry*>::iterator place_;
+};
+
+}  // namespace
+
+ActivationOffload::ActivationOffload(at::Device device, const std::string& folder)
+    : shared_(std::make_shared<Shared>(device, folder)) {}
+
+ActivationOffload::~ActivationOffload() = default;
+
+std::shared_ptr<KeptTensors> ActivationOffload::put(std::vector<at::Tensor> tensors, bool briefly) {
+  // The device gives up a block before it is asked for the next one's room, and the host before the
+  // next but one's.
+  auto& entries = shared_->entries;
+  if (!entries.empty()) entries.back()->wait_until_left();
+  if (entries.size() > 1) (*std::prev(entries.end(), 2))->wait_until_written();
+  return std::make_shared<Entry>(shared_, std::move(tensors),
+                                 /*in_file=*/shared_->file.has_value() && !briefly);
+}
+
+int64_t ActivationOffload::peak_file_bytes() const {
+  return shared_->file ? shared_->file->peak_bytes() : 0;
+}
+
+}  // namespace longspan

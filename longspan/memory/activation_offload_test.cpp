@@ -1,0 +1,169 @@
+#include "longspan/memory/activation_offload.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "longspan/bench/counting_allocator.h"
+#include "longspan/config/user_error.h"
+#include "longspan/memory/host_memory.h"
+#include "longspan/memory/spill_file.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("longspan_offload_test_" + std::to_string(getpid()));
+  Folder() { fs::remove_all(path); }
+  ~Folder() { fs::remove_all(path); }
+};
+
+/// Blocks of 1 MiB each, with a second tensor of another dtype and one that is a view.
+std::vector<at::Tensor> block(int64_t number) {
+  const at::Tensor wide = at::full({8, 4}, static_cast<double>(number), at::kBFloat16);
+  return {at::arange(kMiB / 4).to(at::kFloat).add_(number), wide.narrow(1, 0, 2)};
+}
+
+TEST_CASE("activation offload: gives back what was put, in any order, as often as asked") {
+  const Folder folder;
+  for (const bool on_disk : {false, true}) {
+    CAPTURE(on_disk);
+    ActivationOffload store(at::kCPU, on_disk ? folder.path.string() : "");
+    std::vector<std::shared_ptr<KeptTensors>> kept;
+    for (int64_t i = 0; i < 5; ++i) kept.push_back(store.put(block(i), /*briefly=*/i == 4));
+    const auto check = [&](int64_t i) {
+      const auto expected = block(i);
+      for (size_t t = 0; t < 2; ++t) CHECK(kept[i]->get(t).equal(expected[t]));
+    };
+    for (const int64_t i : {4, 2, 2}) check(i);
+    kept[2].reset();
+    kept[4].reset();
+    kept[3]->read_previous_ahead(true);
+    kept[3]->read_previous_ahead(false);
+    kept[3]->read_previous_ahead(false);
+    check(3);
+    check(1);
+    check(1);
+    kept[0]->read_previous_ahead(true);  // there is none
+    check(0);
+    // Places that became free are used again, and nothing is mixed up.
+    kept[2] = store.put(block(7));
+    kept[4] = store.put(block(8));
+    CHECK(kept[2]->get(0).equal(block(7)[0]));
+    CHECK(kept[4]->get(1).equal(block(8)[1]));
+    for (const int64_t i : {0, 1, 3}) check(i);
+    CHECK((store.peak_file_bytes() > 0) == on_disk);
+    CHECK(store.peak_file_bytes() <= 6 * (kMiB + 4096));
+  }
+}
+
+TEST_CASE("activation offload: the device holds a block or two, a file's host two; then nothing") {
+  const Folder folder;
+  for (const bool on_disk : {false, true}) {
+    CAPTURE(on_disk);
+    const int64_t host_before = host_bytes().live;
+    AllocationCounter device(AllocationCounter::Of::kProcess);
+    int64_t most_on_host = 0;
+    {
+      std::vector<std::shared_ptr<KeptTensors>> kept;
+      {
+        ActivationOffload store(at::kCPU, on_disk ? folder.path.string() : "");
+        for (int64_t i = 0; i < 12; ++i) {
+          kept.push_back(store.put({at::ones({kMiB / 4})}));
+          most_on_host = std::max(most_on_host, host_bytes().live - host_before);
+        }
+        CHECK(device.peak_bytes() < 3 * kMiB);
+      }  // what was put outlives the store
+      device.restart_peak();
+      while (!kept.empty()) {
+        const at::Tensor now = kept.back()->get(0);
+        kept.back()->read_previous_ahead(true);
+        kept.back()->read_previous_ahead(false);
+        kept.pop_back();
+        most_on_host = std::max(most_on_host, host_bytes().live - host_before);
+      }
+      CHECK(device.peak_bytes() < 4 * kMiB);
+    }
+    CHECK(device.live_bytes() < kMiB / 16);
+    CHECK(host_bytes().live == host_before);
+    if (on_disk) {
+      CHECK(most_on_host <= 4 * kMiB);
+    } else {
+      CHECK(most_on_host == 12 * kMiB);
+    }
+    // Dropped in the middle, as by an error: nothing stays either.
+    {
+      ActivationOffload store(at::kCPU, on_disk ? folder.path.string() : "");
+      const auto first = store.put({at::ones({kMiB / 4})}), last = store.put({at::ones({kMiB})});
+      last->read_previous_ahead(false);
+    }
+    CHECK(device.live_bytes() < kMiB / 16);
+    CHECK(host_bytes().live == host_before);
+  }
+  CHECK(fs::is_empty(folder.path));
+}
+
+TEST_CASE("activation offload: the file has no name while it is used") {
+  const Folder folder;
+  ActivationOffload store(at::kCPU, (folder.path / "deep" / "er").string());
+  const auto kept = store.put({at::ones({kMiB})});
+  CHECK(kept->get(0).sum().item<float>() == kMiB);
+  CHECK(fs::is_empty(folder.path / "deep" / "er"));
+}
+
+TEST_CASE("activation offload: a folder that takes no file is named, with what to do") {
+  const Folder folder;
+  fs::create_directories(folder.path);
+  std::ofstream(folder.path / "file") << "x";
+  const std::string not_a_folder = (folder.path / "file" / "here").string();
+  CHECK_THROWS_WITH_AS(ActivationOffload(at::kCPU, not_a_folder),
+                       doctest::Contains("offload_folder"), UserError);
+  CHECK_THROWS_WITH_AS(ActivationOffload(at::kCPU, "/proc/longspan"),
+                       doctest::Contains("/proc/longspan"), UserError);
+}
+
+TEST_CASE("activation offload: a full disk is an error where the next block is put or read") {
+  const Folder folder;
+  ActivationOffload store(at::kCPU, folder.path.string());
+  // A limit on files stands for the disk's.
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto inherited = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{static_cast<rlim_t>(2 * kMiB), before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  std::vector<std::shared_ptr<KeptTensors>> kept;
+  const auto put_many = [&] {
+    for (int i = 0; i < 6; ++i) kept.push_back(store.put({at::ones({kMiB / 4})}));
+  };
+  CHECK_THROWS_WITH_AS(put_many(), doctest::Contains("takes no more activations"), UserError);
+  REQUIRE(kept.size() >= 3);
+  CHECK(kept[0]->get(0).sum().item<float>() == kMiB / 4);
+  CHECK_THROWS_AS(kept[2]->get(0), UserError);
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, inherited);
+}
+
+TEST_CASE("spill file: places of rows of many lengths do not add up") {
+  const Folder folder;
+  SpillFile file(folder.path.string());
+  const int64_t first = file.reserve(100), second = file.reserve(5000), third = file.reserve(100);
+  CHECK(first != third);
+  CHECK(second % 4096 == 0);
+  file.release(third, 100);
+  CHECK(file.reserve(90) == third);
+  file.release(first, 100);
+  file.release(second, 5000);
+  file.release(third, 90);
+  CHECK(file.reserve(100'000) == 0);
+}
+
+}  // namespace
+}  // namespace longspan

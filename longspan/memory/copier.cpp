@@ -1,0 +1,171 @@
+#include "longspan/memory/copier.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace longspan {
+
+/// Of a worker: done, or what it threw. Of CUDA: an event, and what has to live until it has come.
+struct Copy::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  std::exception_ptr error;
+
+  std::optional<c10::Event> event;
+  at::Tensor target, source;
+
+  void finish(std::exception_ptr what) {
+    const std::lock_guard lock(mutex);
+    done = true;
+    error = std::move(what);
+    changed.notify_all();
+  }
+};
+
+void Copy::wait() const {
+  if (state_->event) {
+    const c10::impl::VirtualGuardImpl device(state_->event->device_type());
+    state_->event->block(device.getStream(state_->event->device()));
+    return;
+  }
+  wait_on_host();
+}
+
+void Copy::wait_on_host() const {
+  if (state_->event) {
+    state_->event->synchronize();
+    return;
+  }
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait(lock, [this] { return state_->done; });
+  if (state_->error) std::rethrow_exception(state_->error);
+}
+
+struct Worker::Impl {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::pair<std::function<void()>, std::shared_ptr<Copy::State>>> jobs;
+  bool ends = false;
+  std::thread thread;
+
+  void work() {
+    for (;;) {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [this] { return ends || !jobs.empty(); });
+      if (jobs.empty()) return;
+      auto [job, state] = std::move(jobs.front());
+      jobs.pop_front();
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        job();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      job = nullptr;
+      state->finish(std::move(error));
+    }
+  }
+};
+
+Worker::Worker() : impl_(std::make_unique<Impl>()) {
+  impl_->thread = std::thread([impl = impl_.get()] { impl->work(); });
+}
+
+Worker::~Worker() {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->ends = true;
+  }
+  impl_->changed.notify_all();
+  impl_->thread.join();
+}
+
+Copy Worker::run(std::function<void()> job) {
+  const auto state = std::make_shared<Copy::State>();
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->jobs.emplace_back(std::move(job), state);
+  }
+  impl_->changed.notify_all();
+  return Copy(state);
+}
+
+struct Copier::Impl {
+  explicit Impl(at::Device of) : device(of) {}
+
+  at::Device device;
+  std::optional<Worker> worker;       // CPU
+  std::optional<c10::Stream> stream;  // CUDA
+  std::deque<std::shared_ptr<Copy::State>> under_way;
+
+  /// An event behind everything that was given to `from` so far.
+  static c10::Event mark(const c10::Stream& from) {
+    c10::Event event(from.device_type());
+    event.record(from);
+    return event;
+  }
+
+  Copy start_on_stream(at::Tensor target, at::Tensor source) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    mark(guard.getStream(device)).block(*stream);
+    const auto state = std::make_shared<Copy::State>();
+    {
+      const c10::StreamGuard scope(*stream);
+      target.copy_(source, /*non_blocking=*/true);
+      state->event.emplace(mark(*stream));
+    }
+    // The host's side of it must not be used anew before the copy was made, nor must the device's,
+    // which was allocated for another stream.
+    state->target = std::move(target);
+    state->source = std::move(source);
+    while (!under_way.empty() && under_way.front()->event->query()) release_first();
+    under_way.push_back(state);
+    return Copy(state);
+  }
+
+  void release_first() {
+    under_way.front()->target.reset();
+    under_way.front()->source.reset();
+    under_way.pop_front();
+  }
+};
+
+Copier::Copier(at::Device device) : impl_(std::make_unique<Impl>(device)) {
+  if (device.is_cpu()) {
+    impl_->worker.emplace();
+  } else {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    impl_->stream = guard.getStreamFromGlobalPool(device);
+  }
+}
+
+Copier::~Copier() {
+  while (!impl_->under_way.empty()) {
+    impl_->under_way.front()->event->synchronize();
+    impl_->release_first();
+  }
+}
+
+Copy Copier::start(at::Tensor target, at::Tensor source) {
+  TORCH_CHECK(target.sizes() == source.sizes() && target.dtype() == source.dtype() &&
+                  target.is_contiguous() && source.is_contiguous(),
+              "a copy beside the computation is of equal, contiguous tensors");
+  if (!impl_->worker) return impl_->start_on_stream(std::move(target), std::move(source));
+  return impl_->worker->run([target = std::move(target), source = std::move(source)] {
+    std::memcpy(target.mutable_data_ptr(), source.const_data_ptr(), source.nbytes());
+  });
+}
+
+}  // namespace longspan

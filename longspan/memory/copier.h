@@ -1,0 +1,68 @@
+// Copies between host and device beside the computation.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <exception>
+#include <functional>
+#include <memory>
+
+namespace longspan {
+
+/// A copy, or other work, on its way. A handle: copies of it mean the same one.
+class Copy {
+ public:
+  Copy() = default;
+  bool defined() const { return state_ != nullptr; }
+  /// What is computed from here on comes after it: on CUDA the current stream waits, on the CPU the
+  /// caller. Rethrows what went wrong. May be called again.
+  void wait() const;
+  /// The caller itself waits, on CUDA too.
+  void wait_on_host() const;
+
+ private:
+  friend class Copier;
+  friend class Worker;
+  struct State;
+  explicit Copy(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+/// A thread that does jobs one after the other. What a job throws is kept for those who wait.
+class Worker {
+ public:
+  Worker();
+  /// Does what was given to it, then ends.
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  /// What a job holds is freed before those who wait for it go on.
+  Copy run(std::function<void()> job);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Does one copy after the other, in the order in which they were started: on CUDA on a stream of
+/// its own, on the CPU in a thread of its own.
+class Copier {
+ public:
+  explicit Copier(at::Device device);
+  /// Waits for what was started. Throws nothing.
+  ~Copier();
+  Copier(const Copier&) = delete;
+  Copier& operator=(const Copier&) = delete;
+
+  /// target <- source, of one shape and dtype, contiguous, once the device has computed what it was
+  /// given so far. Holds both for as long as it needs them; until it was waited for, the caller
+  /// must not write to the source nor use the target.
+  Copy start(at::Tensor target, at::Tensor source);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,49 @@
+#include "longspan/memory/host_memory.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "longspan/bench/counting_allocator.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+TEST_CASE("host memory: holds numbers and is not counted as the device's") {
+  AllocationCounter device(AllocationCounter::Of::kProcess);
+  const int64_t before = host_bytes().live;
+  for (const int64_t rows : {3, 100'000}) {  // from the heap, from the system
+    CAPTURE(rows);
+    const int64_t num_bytes = rows * 5 * 4;
+    at::Tensor view;
+    {
+      const at::Tensor x = empty_on_host({rows, 5}, at::kFloat, at::kCPU);
+      x.fill_(2.5);
+      CHECK(x.sum().item<double>() == doctest::Approx(2.5 * 5 * static_cast<double>(rows)));
+      CHECK(x.is_contiguous());
+      CHECK(reinterpret_cast<uintptr_t>(x.data_ptr()) % 64 == 0);
+      CHECK(host_bytes().live - before == num_bytes);
+      CHECK(host_bytes().peak >= num_bytes);
+      view = x.narrow(0, 1, 1);
+    }
+    CHECK(view.sum().item<float>() == 12.5f);
+    CHECK(host_bytes().live - before == num_bytes);  // a view keeps it
+    view.reset();
+    CHECK(host_bytes().live == before);
+    CHECK(device.peak_bytes() < 64);  // the sums
+  }
+  const at::Tensor like = empty_on_host_like(at::zeros({7, 2}, at::kBFloat16));
+  CHECK(like.sizes().vec() == std::vector<int64_t>{7, 2});
+  CHECK((like.scalar_type() == at::kBFloat16));
+  CHECK(empty_on_host({0, 4}, at::kFloat, at::kCPU).numel() == 0);
+}
+
+TEST_CASE("host memory: more than there is is a mistake that can be mended") {
+  const auto too_much = [] { empty_on_host({int64_t{1} << 50}, at::kFloat, at::kCPU); };
+  CHECK_THROWS_WITH_AS(too_much(), doctest::Contains("The host has no room for"), UserError);
+}
+
+}  // namespace
+}  // namespace longspan

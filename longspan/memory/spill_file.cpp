@@ -1,0 +1,116 @@
+#include "longspan/memory/spill_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kAlignment = 4096;  // pages are written whole
+
+int64_t rounded_up(int64_t num_bytes) {
+  return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// Opens a file that has no name. Not every file system knows how; elsewhere the name goes at once.
+int open_nameless(const std::string& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+  if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) {
+    return descriptor;
+  }
+  std::string name = folder + "/.longspan-activations-XXXXXX";
+  const int named = ::mkostemp(name.data(), O_CLOEXEC);
+  if (named >= 0) ::unlink(name.c_str());
+  return named;
+}
+
+}  // namespace
+
+SpillFile::SpillFile(std::string folder) : folder_(std::move(folder)) {
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);
+  if (error) fail("cannot be made", error.value());
+  descriptor_ = open_nameless(folder_);
+  if (descriptor_ < 0) fail("takes no file", errno);
+}
+
+SpillFile::~SpillFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+int64_t SpillFile::reserve(int64_t num_bytes) {
+  const int64_t size = rounded_up(num_bytes);
+  const std::lock_guard lock(mutex_);
+  live_ += size;
+  peak_ = std::max(peak_, live_);
+  // Rows of a length come again and again: a place of just this size is often there.
+  if (const auto found = free_.find(size); found != free_.end()) {
+    const int64_t place = found->second;
+    free_.erase(found);
+    return place;
+  }
+  const int64_t place = end_;
+  end_ += size;
+  return place;
+}
+
+void SpillFile::release(int64_t place, int64_t num_bytes) {
+  const int64_t size = rounded_up(num_bytes);
+  const std::lock_guard lock(mutex_);
+  live_ -= size;
+  free_.emplace(size, place);
+  if (live_ > 0) return;
+  // Nobody is there: begin anew, so that rows of many lengths do not add up.
+  free_.clear();
+  end_ = 0;
+}
+
+void SpillFile::write(int64_t place, const void* data, int64_t num_bytes) {
+  const char* from = static_cast<const char*>(data);
+  while (num_bytes > 0) {
+    const ssize_t written = ::pwrite(descriptor_, from, static_cast<size_t>(num_bytes), place);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail("takes no more activations", written < 0 ? errno : ENOSPC);
+    from += written;
+    place += written;
+    num_bytes -= written;
+  }
+}
+
+void SpillFile::read(int64_t place, void* data, int64_t num_bytes) {
+  char* to = static_cast<char*>(data);
+  while (num_bytes > 0) {
+    const ssize_t got = ::pread(descriptor_, to, static_cast<size_t>(num_bytes), place);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) fail("does not give back the activations written to it", got < 0 ? errno : EIO);
+    to += got;
+    place += got;
+    num_bytes -= got;
+  }
+}
+
+int64_t SpillFile::peak_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return peak_;
+}
+
+void SpillFile::fail(const char* what, int error) const {
+  throw UserError(fmt::format(
+      "offload_folder {} {} ({}). {} Or keep activations in memory: offload_activations: true, or "
+      "false.",
+      folder_, what, std::strerror(error), remedy_for(error)));
+}
+
+}  // namespace longspan

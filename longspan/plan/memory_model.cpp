@@ -1,0 +1,274 @@
+// D: model dim, I: intermediate dim, A: all query heads, K: all kv heads (elements of a token),
+// V: vocabulary.
+#include "longspan/plan/memory_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace longspan {
+namespace {
+
+/// What a moment of the step works with beside what is kept: so much for each of this rank's
+/// tokens, and so much whatever the row.
+struct Moment {
+  const char* name;
+  double per_token, fixed;
+};
+
+struct Sizes {
+  double D, I, A, K, lse;          // bytes of a token in the dtype that each is held in
+  double labels;                   // share of tokens that have one
+  double A_wide, K_wide;           // gradients of attention while they add up
+  int64_t num_tokens, num_labels;  // of this rank
+};
+
+Sizes sizes_of(const MemoryFacts& facts) {
+  Sizes s{};
+  const auto rb = static_cast<double>(facts.residual_bytes),
+             cb = static_cast<double>(facts.compute_bytes);
+  const auto heads = static_cast<double>(facts.num_heads * facts.head_dim),
+             kv_heads = static_cast<double>(facts.num_kv_heads * facts.head_dim);
+  s.D = rb * static_cast<double>(facts.hidden_size);
+  s.I = cb * static_cast<double>(facts.intermediate_size);
+  s.A = cb * heads;
+  s.K = cb * kv_heads;
+  s.lse = 4.0 * static_cast<double>(facts.num_heads);
+  s.A_wide = (facts.widens_attention ? 4.0 : cb) * heads;
+  s.K_wide = (facts.widens_attention ? 4.0 : cb) * kv_heads;
+  s.labels = facts.num_tokens == 0
+                 ? 0.0
+                 : static_cast<double>(facts.num_labels) / static_cast<double>(facts.num_tokens);
+  s.num_tokens = (facts.num_tokens + facts.sequence_size - 1) / facts.sequence_size;
+  s.num_labels = (facts.num_labels + facts.sequence_size - 1) / facts.sequence_size;
+  return s;
+}
+
+/// Rows and bytes as models/mlp_half, models/attention_half and models/linear_cross_entropy choose
+/// them.
+constexpr int64_t kMinChunkRows = 1024, kChunkBytes = int64_t{8} << 20;
+constexpr int64_t kHeadChunkBytes = int64_t{64} << 20, kMinHeadRows = 32;
+
+int64_t rows_of_chunk(int64_t width, int64_t element_bytes) {
+  return std::max(kMinChunkRows, kChunkBytes / std::max<int64_t>(1, width * element_bytes));
+}
+
+double mlp_rows(const MemoryFacts& facts, const Sizes& s) {
+  const int64_t rows = facts.mlp_tiles > 0
+                           ? (s.num_tokens + facts.mlp_tiles - 1) / facts.mlp_tiles
+                           : rows_of_chunk(facts.intermediate_size, facts.compute_bytes);
+  return static_cast<double>(std::min(rows, s.num_tokens));
+}
+
+/// Tokens, labels, positions, documents of the whole row and of this rank's share in 8 bytes each,
+/// the angles, and where the labels are.
+double index_bytes(const MemoryFacts& facts, const Sizes& s) {
+  return 32.0 * static_cast<double>(facts.sequence_size + 1) +
+         4.0 * static_cast<double>(facts.head_dim) + 16.0 * s.labels;
+}
+
+bool keeps_output_too(const MemoryFacts& facts) {
+  return facts.offload_activations && (facts.exchanges_heads || facts.passes_keys);
+}
+
+/// What one block keeps for its backward, a token.
+double kept_by_block(const MemoryFacts& facts, const Sizes& s, double rows) {
+  double kept = s.D + s.A + s.lse;
+  if (facts.checkpointing) return keeps_output_too(facts) ? kept + s.A : kept;
+  kept += s.A + 2 * s.K + 4;               // queries, keys, values and a norm
+  if (facts.exchanges_heads) kept += s.A;  // the output as heads and as tokens
+  if (facts.head_norms) kept += s.A + s.K;
+  kept += rows * (s.D + (facts.mlp_tiles > 0 ? 0.0 : 2 * s.I));
+  return kept;
+}
+
+double kept_by_blocks(const MemoryFacts& facts, const Sizes& s) {
+  // Of the last block's MLP only rows with labels are wanted.
+  return static_cast<double>(facts.num_layers - 1) * kept_by_block(facts, s, 1.0) +
+         kept_by_block(facts, s, s.labels);
+}
+
+/// What sharing the row adds to the attention's backward.
+double exchange_bytes(const MemoryFacts& facts, const Sizes& s) {
+  if (facts.exchanges_heads) {
+    // Output gradients as tokens and as heads, and the heads' gradients on their way back; of all
+    // heads, or of those of three waves.
+    if (facts.head_waves <= 1) return s.A + s.K;
+    const double share = std::min(1.0, 3.0 / static_cast<double>(facts.head_waves));
+    return share * 3 * (s.A + s.K) + 2 * s.K_wide;
+  }
+  // Keys and values that arrive while others are attended to, and their gradients.
+  if (facts.passes_keys) return 4 * s.K + 4 * s.K_wide + s.A_wide;
+  return 0;
+}
+
+std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
+  const double index = index_bytes(facts, s);
+  const bool stored = facts.offload_activations;
+  const double hidden = s.labels * s.D * static_cast<double>(facts.compute_bytes) /
+                        static_cast<double>(facts.residual_bytes);
+  std::vector<Moment> moments;
+  // The head: hidden states before and after the last norm and their gradients, a chunk of logits.
+  const double logits = 4.0 * static_cast<double>(facts.vocab_size);
+  const double head_rows =
+      std::min(static_cast<double>(s.num_labels),
+               std::max(static_cast<double>(kMinHeadRows), std::floor(kHeadChunkBytes / logits)));
+  moments.push_back({"the head", index + s.labels * s.D + 2 * hidden, head_rows * logits});
+  // The MLP's backward: gradients of the block's output and of the attention's; where they left the
+  // device, h and the attention's output come back.
+  const double rows = mlp_rows(facts, s), chunk = rows * (3 * s.I + 4 * s.D);
+  if (facts.checkpointing) {
+    const double replayed = stored || facts.sequence_size == 1 ? 0.0 : s.A + s.A + 2 * s.K + s.A;
+    moments.push_back({"an MLP's backward",
+                       index + s.D + s.A + replayed + (stored ? s.D + s.A + s.lse : 0.0), chunk});
+  } else {
+    moments.push_back({"an MLP's backward", index + 2 * s.D, chunk});
+  }
+  // The attention's: gradients of its output, of queries, keys and values.
+  double attention = index + s.A + s.A_wide + 2 * s.K_wide + s.lse + exchange_bytes(facts, s);
+  if (facts.checkpointing) attention += s.A + 2 * s.K;
+  if (stored) attention += s.A + s.lse;  // its output is back, all else waits elsewhere
+  if (!stored) attention += s.D;
+  // All of them once more in fp32.
+  if (facts.widens_attention) attention += 3 * s.A_wide + 2 * s.K_wide;
+  moments.push_back({"attention's backward", attention, 0.0});
+  if (stored) {
+    // The next block's tensors arrive.
+    moments.push_back({"the projections' backward",
+                       index + 2 * s.D + s.A + 2 * s.K + kept_by_block(facts, s, 1.0),
+                       static_cast<double>(std::min(
+                           s.num_tokens, rows_of_chunk(std::max(facts.hidden_size,
+                                                                facts.num_heads * facts.head_dim),
+                                                       facts.compute_bytes))) *
+                           (3 * s.D + s.A + s.K)});
+  }
+  return moments;
+}
+
+double total(const Moment& moment, const Sizes& s) {
+  return moment.per_token * static_cast<double>(s.num_tokens) + moment.fixed;
+}
+
+Moment fullest(const MemoryFacts& facts, const Sizes& s) {
+  const std::vector<Moment> moments = moments_of(facts, s);
+  return *std::max_element(moments.begin(), moments.end(), [&](const Moment& a, const Moment& b) {
+    return total(a, s) < total(b, s);
+  });
+}
+
+int64_t divided(int64_t bytes, int64_t parts) { return (bytes + parts - 1) / parts; }
+
+std::string text_of(int64_t bytes) {
+  constexpr double kKiB = 1024.0;
+  const auto b = static_cast<double>(bytes);
+  if (b >= kKiB * kKiB * kKiB * 10) return fmt::format("{:.1f} GiB", b / (kKiB * kKiB * kKiB));
+  if (b >= kKiB * kKiB / 10) return fmt::format("{:.1f} MiB", b / (kKiB * kKiB));
+  return bytes == 0 ? "-" : fmt::format("{:.1f} KiB", b / kKiB);
+}
+
+}  // namespace
+
+TokenBytes token_bytes(const MemoryFacts& facts) {
+  const Sizes s = sizes_of(facts);
+  TokenBytes bytes;
+  const double kept = kept_by_blocks(facts, s);
+  (facts.offload_activations ? bytes.on_host : bytes.kept) = kept;
+  bytes.working = fullest(facts, s).per_token;
+  return bytes;
+}
+
+MemoryAccount account_of(const MemoryFacts& facts) {
+  MemoryAccount account;
+  const int64_t ranks = std::max<int64_t>(1, facts.shard_size);
+  const auto parts = [&](int64_t from_stage) { return facts.zero_stage >= from_stage ? ranks : 1; };
+  const auto how = [&](int64_t from_stage) {
+    return parts(from_stage) > 1 ? fmt::format("1/{} of {}", ranks, "all") : std::string();
+  };
+  const auto add = [&](MemoryAccount::Line line) { account.lines.push_back(std::move(line)); };
+
+  const bool gathers = facts.zero_stage >= 3 && (ranks > 1 || facts.offload_params);
+  const int64_t held = divided(facts.parameter_bytes, parts(3));
+  if (facts.held_on_device >= 0) {
+    add({"Parameters", facts.held_on_device, facts.held_on_host, how(3)});
+  } else {
+    add({"Parameters", facts.offload_params ? 0 : held, facts.offload_params ? held : 0, how(3)});
+  }
+  if (gathers) {
+    add({"  gathered", 2 * facts.largest_unit_bytes, 0, "the unit at work and the next"});
+  }
+  // A share's sum lies with its masters; what a unit adds to it is on the device first, and what is
+  // received of it.
+  const bool sums_on_host = facts.offload_optimizer || (gathers && facts.offload_params);
+  const int64_t share = divided(facts.trained_parameter_bytes, parts(2));
+  if (facts.zero_stage >= 2) {
+    add({"Gradients", sums_on_host ? 0 : share, sums_on_host ? share : 0, how(2)});
+    add({"  of a unit", 2 * facts.largest_unit_gradient_bytes, 0,
+         "made, and received from others"});
+  } else {
+    add({"Gradients", facts.trained_parameter_bytes,
+         sums_on_host ? divided(facts.trained_parameter_bytes, parts(1)) : 0, ""});
+  }
+  const int64_t states =
+      divided(facts.num_trained * (facts.optimizer_bytes + facts.master_bytes), parts(1));
+  add({"Optimizer", facts.offload_optimizer ? 0 : states, facts.offload_optimizer ? states : 0,
+       how(1)});
+  if (facts.reference_bytes > 0) add({"Reference model", facts.reference_bytes, 0, ""});
+
+  const Sizes s = sizes_of(facts);
+  const TokenBytes tokens = token_bytes(facts);
+  const auto row = static_cast<double>(s.num_tokens);
+  const Moment moment = fullest(facts, s);
+  add({"Activations kept", static_cast<int64_t>(tokens.kept * row),
+       facts.in_file ? 0 : static_cast<int64_t>(tokens.on_host * row),
+       fmt::format("{:.1f} KiB a token{}",
+                   (facts.offload_activations ? tokens.on_host : tokens.kept) / 1024,
+                   facts.in_file ? ", in offload_folder" : "")});
+  add({"  worked with", static_cast<int64_t>(tokens.working * row), 0,
+       fmt::format("{:.1f} KiB a token, in {}", tokens.working / 1024, moment.name)});
+  add({"Buffers", static_cast<int64_t>(moment.fixed), 0, "whatever the row"});
+  for (const MemoryAccount::Line& line : account.lines) {
+    account.device += line.device;
+    account.host += line.host;
+  }
+  account.activation_bytes_per_token = tokens.kept + tokens.working;
+  return account;
+}
+
+std::string table_of(const MemoryAccount& account) {
+  std::string table = fmt::format("{:<18} {:>10} {:>10}\n", "Memory of a rank", "device", "host");
+  for (const MemoryAccount::Line& line : account.lines) {
+    table += fmt::format("{:<18} {:>10} {:>10}  {}\n", line.name, text_of(line.device),
+                         text_of(line.host), line.note);
+    while (table.size() > 1 && table[table.size() - 2] == ' ') table.erase(table.size() - 2, 1);
+  }
+  return table + fmt::format("{:<18} {:>10} {:>10}  at the fullest moment of the longest row",
+                             "In all", text_of(account.device), text_of(account.host));
+}
+
+std::string table_of(const MemoryAccount& account, const std::vector<MeasuredPeak>& by_rank) {
+  std::string table = fmt::format("{:<18} {:>10} {:>10} {:>10}\n{:<18} {:>10} {:>10}\n",
+                                  "Memory, peaks", "device", "host", "process", "By the account",
+                                  text_of(account.device), text_of(account.host));
+  constexpr size_t kMostRows = 16;
+  const auto line = [&](const std::string& name, const MeasuredPeak& peak) {
+    table += fmt::format("{:<18} {:>10} {:>10} {:>10}\n", name, text_of(peak.device),
+                         text_of(peak.host), text_of(peak.resident));
+  };
+  if (by_rank.size() <= kMostRows) {
+    for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+      line(fmt::format("Measured, rank {}", rank), by_rank[rank]);
+    }
+  } else {
+    const auto fuller = [](const MeasuredPeak& a, const MeasuredPeak& b) {
+      return a.device < b.device;
+    };
+    const auto [least, most] = std::minmax_element(by_rank.begin(), by_rank.end(), fuller);
+    line(fmt::format("Fullest, rank {}", most - by_rank.begin()), *most);
+    line(fmt::format("Emptiest, rank {}", least - by_rank.begin()), *least);
+  }
+  table.pop_back();
+  return table;
+}
+
+}  // namespace longspan

@@ -1,0 +1,80 @@
+// What a run keeps in memory, by formula, a rank at a time. No torch.
+//
+// Two roles: the device's, and the host's, where what is offloaded waits. Formulas are of the
+// tensors that live at once at the fullest moment of a step, not of allocators around them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace longspan {
+
+/// The numbers that the account is made from. Bytes of an element: 4 for fp32, 2 for bf16.
+struct MemoryFacts {
+  // Model
+  int64_t hidden_size = 0, intermediate_size = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int64_t num_layers = 0, vocab_size = 0;
+  bool head_norms = false;  // Qwen3's norms of queries and keys
+  // Parameters as this process would hold them alone
+  int64_t parameter_bytes = 0;          // all
+  int64_t trained_parameter_bytes = 0;  // of those that are trained
+  int64_t num_trained = 0;
+  int64_t largest_unit_bytes = 0;  // parameters of the largest block, or embedding, or head
+  int64_t largest_unit_gradient_bytes = 0;  // of the most that are trained together
+  int64_t reference_bytes = 0;              // parameters of a second model
+  // How states are held
+  int64_t zero_stage = 0, shard_size = 1;  // ranks that hold one divided copy
+  bool offload_optimizer = false, offload_params = false;
+  /// What of the parameters stays between uses on one rank, where that is not by the stage alone;
+  /// -1: it is.
+  int64_t held_on_device = -1, held_on_host = 0;
+  int64_t optimizer_bytes = 8;  // for each trained element: AdamW's two moments in fp32
+  int64_t master_bytes = 0;     // for each trained element: a copy of more precision
+  // The row
+  int64_t num_tokens = 0;        // of the longest row
+  int64_t num_labels = 0;        // of it
+  int64_t sequence_size = 1;     // ranks that share it
+  bool exchanges_heads = false;  // Ulysses kinds, with more than one rank
+  bool passes_keys = false;      // ring kinds, with more than one rank
+  int64_t head_waves = 1;
+  // Computation
+  int64_t residual_bytes = 4, compute_bytes = 4;
+  bool widens_attention = false;  // bf16 on a CPU: the backward is in fp32
+  bool checkpointing = true, offload_activations = false, in_file = false;
+  int64_t mlp_tiles = 0;
+  bool gradient_in_forward = true;  // the head's, as of sft: label states are not kept
+};
+
+/// Bytes of one rank.
+struct MemoryAccount {
+  struct Line {
+    std::string name;
+    int64_t device = 0, host = 0;
+    std::string note;  // per token, or how it is divided
+  };
+  std::vector<Line> lines;
+  int64_t device = 0, host = 0;           // in all
+  double activation_bytes_per_token = 0;  // of the device, of one rank's token
+};
+
+MemoryAccount account_of(const MemoryFacts& facts);
+
+/// Bytes that one token costs the device: what is kept of all layers, and what the fullest moment
+/// works with.
+struct TokenBytes {
+  double kept = 0, working = 0;
+  double on_host = 0;  // kept there
+};
+TokenBytes token_bytes(const MemoryFacts& facts);
+
+/// A small table, with the measured peaks of the ranks beside the sum where there are any.
+struct MeasuredPeak {
+  int64_t device = 0;    // tensors in the device's role
+  int64_t host = 0;      // and in the host's
+  int64_t resident = 0;  // of the whole process (VmHWM); 0 where unknown
+};
+std::string table_of(const MemoryAccount& account);
+std::string table_of(const MemoryAccount& account, const std::vector<MeasuredPeak>& by_rank);
+
+}  // namespace longspan

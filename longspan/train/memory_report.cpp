@@ -1,0 +1,171 @@
+#include "longspan/train/memory_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include "longspan/checkpoint/atomic_file.h"
+
+namespace longspan {
+namespace {
+
+/// Tokens and labels of the longest examples that a micro-batch can hold together.
+std::pair<int64_t, int64_t> longest_row(const std::vector<Example>& examples, int64_t batch_size) {
+  std::vector<std::pair<int64_t, int64_t>> sizes;
+  for (const Example& example : examples) {
+    int64_t tokens = 0, labels = 0;
+    for (const Sample& document : example.documents) {
+      tokens += std::ssize(document.input_ids);
+      labels +=
+          std::count_if(document.labels.begin() + (document.labels.empty() ? 0 : 1),
+                        document.labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
+    }
+    sizes.emplace_back(tokens, labels);
+  }
+  const int64_t count = std::min<int64_t>(batch_size, std::ssize(sizes));
+  std::partial_sort(sizes.begin(), sizes.begin() + count, sizes.end(), std::greater<>());
+  std::pair<int64_t, int64_t> row{0, 0};
+  for (int64_t i = 0; i < count; ++i) {
+    row.first += sizes[i].first;
+    row.second += sizes[i].second;
+  }
+  return row;
+}
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
+}
+
+/// Of the block, or the embedding or head, that has the most of them.
+int64_t largest_unit(const std::vector<NamedTensor>& parameters,
+                     const std::function<int64_t(const at::Tensor&)>& bytes_of) {
+  std::map<std::string, int64_t> units;
+  for (const auto& [name, tensor] : parameters) {
+    const std::string prefix = "model.layers.";
+    const std::string unit =
+        name.starts_with(prefix) ? name.substr(0, name.find('.', prefix.size())) : name;
+    units[unit] += bytes_of(tensor);
+  }
+  int64_t largest = 0;
+  for (const auto& [name, bytes] : units) largest = std::max(largest, bytes);
+  return largest;
+}
+
+bool exchanges_heads(SequenceParallelMode mode) {
+  using Mode = SequenceParallelMode;
+  return mode == Mode::kUlysses || mode == Mode::kDummyHeadUlysses ||
+         mode == Mode::kXtunerUlysses || mode == Mode::kAsyncUlysses ||
+         mode == Mode::kBalancedUlysses;
+}
+
+}  // namespace
+
+MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const ParallelPlan& plan,
+                         const TrainedModel& trained, const std::vector<Example>& examples,
+                         int64_t reference_bytes, bool cuda) {
+  const bool bf16 = config.bf16 || config.pure_bf16;
+  MemoryFacts facts;
+  facts.hidden_size = model.hidden_size;
+  facts.intermediate_size = model.intermediate_size;
+  facts.num_heads = model.num_heads;
+  facts.num_kv_heads = model.num_kv_heads;
+  facts.head_dim = model.head_dim;
+  facts.num_layers = model.num_layers;
+  facts.vocab_size = model.vocab_size;
+  facts.head_norms = model.qk_norm;
+  int64_t moments = 0;
+  for (const auto& [name, tensor] : trained.parameters) {
+    const int64_t bytes = tensor.numel() * static_cast<int64_t>(tensor.element_size());
+    facts.parameter_bytes += bytes;
+    if (!tensor.requires_grad()) continue;
+    facts.trained_parameter_bytes += bytes;
+    facts.num_trained += tensor.numel();
+    moments += 2 * bytes;
+  }
+  facts.largest_unit_bytes = largest_unit(trained.parameters, bytes_of);
+  if (trained.sharded) {
+    // Values in use may be in another dtype than their masters, and thus gradients and moments.
+    const ShardedParameters::HeldBytes held = trained.sharded->held_bytes();
+    facts.held_on_device = held.device;
+    facts.held_on_host = held.host;
+    const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
+    facts.trained_parameter_bytes = facts.num_trained * master_bytes;
+    moments = 2 * facts.trained_parameter_bytes;
+    facts.largest_unit_gradient_bytes =
+        largest_unit(trained.parameters, [&](const at::Tensor& tensor) {
+          return tensor.requires_grad() ? tensor.numel() * master_bytes : 0;
+        });
+  }
+  if (config.optim == "adamw_8bit" || config.optim == "adamw_bnb_8bit") {
+    moments = 2 * facts.num_trained;
+  }
+  facts.reference_bytes = reference_bytes;
+  facts.optimizer_bytes = facts.num_trained == 0 ? 0 : moments / facts.num_trained;
+  facts.zero_stage = config.zero_stage.value_or(0);
+  facts.shard_size = config.zero_shard_size.value_or(plan.world_size);
+  facts.offload_optimizer = config.offload_optimizer;
+  facts.offload_params = config.offload_params;
+  std::tie(facts.num_tokens, facts.num_labels) =
+      longest_row(examples, config.per_device_train_batch_size);
+  facts.sequence_size = plan.sequence_size;
+  facts.exchanges_heads =
+      plan.ulysses_size > 1 || (plan.sequence_size > 1 && exchanges_heads(plan.mode));
+  facts.passes_keys = plan.sequence_size > 1 && (plan.ring_size > 1 || !facts.exchanges_heads);
+  facts.head_waves = plan.head_waves;
+  facts.residual_bytes = config.pure_bf16 ? 2 : 4;
+  facts.compute_bytes = bf16 ? 2 : 4;
+  facts.widens_attention = bf16 && !cuda;
+  facts.checkpointing = !config.disable_gradient_checkpointing;
+  facts.offload_activations = config.offload_activations != "false";
+  facts.in_file = config.offload_activations == "disk";
+  facts.mlp_tiles = config.tiled_mlp.value_or(0);
+  return facts;
+}
+
+std::string MemoryReport::begin() {
+  meter_.restart();
+  return table_of(account_);
+}
+
+std::string MemoryReport::end(const Group& world) {
+  const MeasuredPeak mine = meter_.peak();
+  measured_.clear();
+  for (const std::string& line :
+       world.gather_text(fmt::format("{} {} {}", mine.device, mine.host, mine.resident))) {
+    std::istringstream numbers(line);
+    MeasuredPeak& peak = measured_.emplace_back();
+    numbers >> peak.device >> peak.host >> peak.resident;
+  }
+  return table_of(account_, measured_);
+}
+
+void MemoryReport::write(const std::string& folder) const {
+  nlohmann::ordered_json json{{"facts",
+                               {{"num_tokens", facts_.num_tokens},
+                                {"num_labels", facts_.num_labels},
+                                {"sequence_size", facts_.sequence_size},
+                                {"zero_stage", facts_.zero_stage},
+                                {"shard_size", facts_.shard_size}}},
+                              {"device", account_.device},
+                              {"host", account_.host},
+                              {"activation_bytes_per_token", account_.activation_bytes_per_token}};
+  for (const MemoryAccount::Line& line : account_.lines) {
+    std::string name = line.name;
+    name.erase(0, name.find_first_not_of(' '));
+    json["account"].push_back(
+        {{"name", name}, {"device", line.device}, {"host", line.host}, {"note", line.note}});
+  }
+  for (const MeasuredPeak& peak : measured_) {
+    json["measured"].push_back(
+        {{"device", peak.device}, {"host", peak.host}, {"resident", peak.resident}});
+  }
+  write_file_atomically(folder + "/memory.json", json.dump(1) + "\n");
+}
+
+}  // namespace longspan
