@@ -34,7 +34,7 @@ class ModelUpdate {
   std::vector<NamedTensor> trained() const;
   /// The same, in the order of optimizer().state().
   const std::vector<ParameterPiece>& pieces() const { return pieces_; }
-  Optimizer& optimizer() { return *optimizer_; }
+  Optimizer& optimizer() const { return *optimizer_; }
   /// After values or state were written from outside.
   void publish();
 

@@ -53,6 +53,7 @@ void on_disk(const std::string& path, const std::function<void()>& action) {
 void check_output_dir(const Config& config) {
   const std::string& output_dir = config.output_dir;
   if (output_dir.empty()) throw UserError("output_dir is not set; name a folder for the results.");
+  const bool goes_on = goes_on_in(config);
   std::error_code error;
   const fs::file_status status = fs::status(output_dir, error);
   if (!fs::exists(status)) return;
@@ -74,7 +75,7 @@ void check_output_dir(const Config& config) {
   for (const std::string& folder : split_names(config.ref_model_adapters)) {
     protect("ref_model_adapters", folder);
   }
-  if (config.overwrite_output_dir || goes_on_in(config)) return;
+  if (config.overwrite_output_dir || goes_on) return;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
     const std::string name = entry.path().filename();
     if (!is_result(name)) continue;

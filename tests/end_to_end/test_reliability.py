@@ -176,14 +176,15 @@ def test_kills(num_kills, models, tmp_path):
     folder = tmp_path / "data"
     write_dataset(folder, num_rows=12, shortest=3, longest=10)
     settings = settings_of(models["llama"], folder, tmp_path / "killed", save_strategy="steps", save_steps=2,
-                           save_total_limit=2, max_steps=300, gradient_accumulation_steps=1,
+                           save_total_limit=2, max_steps=150, gradient_accumulation_steps=1,
                            finetuning_type="lora", lora_dropout=0.1)
     rng = random.Random(5)
     output = tmp_path / "killed"
 
     def steps_done():
-        log = output / "trainer_log.jsonl"
-        return json.loads(log.read_text().splitlines()[-1])["current_steps"] if log.exists() and log.read_text() else 0
+        with contextlib.suppress(OSError, IndexError):
+            return json.loads((output / "trainer_log.jsonl").read_text().rpartition("\n")[0].splitlines()[-1])["current_steps"]
+        return 0
 
     done, starts = 0, []
     for kill in range(num_kills):
@@ -192,7 +193,10 @@ def test_kills(num_kills, models, tmp_path):
             time.sleep(rng.uniform(0, 1))
         else:
             wait_for(running, "Output ")
-            time.sleep(rng.uniform(0, 0.3))
+            wanted, end = done + rng.randint(0, 4), time.monotonic() + 60
+            while steps_done() < wanted and time.monotonic() < end:
+                pass
+            time.sleep(rng.uniform(0, 0.1))
         running.ranks[0].kill()
         running.ranks[0].wait()
         text = running.text()
@@ -203,8 +207,8 @@ def test_kills(num_kills, models, tmp_path):
             starts.append(start)
         elif "Output " in text:
             assert done <= 2, text
-        done = max(steps_done(), 0)
-    assert len(set(starts)) > num_kills / 3, starts  # it moved
+        done = steps_done()
+    assert len(set(starts)) > num_kills / 4, starts  # it moved
     finished = Running(settings).wait()
     assert finished.status == 0, finished.text
     whole = Running(settings | dict(output_dir=str(tmp_path / "whole"))).wait()

@@ -63,7 +63,7 @@ def settings(models, data, tmp_path):
     def make(name, model="llama", **changes):
         # 24 rows, 3 a step: an epoch has 8 steps, so 5 is in its middle.
         return settings_of(models[model], folder, tmp_path / name, gradient_accumulation_steps=3,
-                           save_strategy="steps", save_steps=5) | changes
+                           save_strategy="steps", save_steps=5, cutoff_len=64) | changes
     return make
 
 
@@ -125,7 +125,7 @@ def test_another_batch_is_refused(settings, tmp_path):
         (dict(gradient_accumulation_steps=2), ["was 4, and is 2 now", "gradient_accumulation_steps: 4"]),
         (dict(gradient_accumulation_steps=4, seed=7), ["seed was 42, and is 7 now"]),
         (dict(gradient_accumulation_steps=4, max_samples=20), ["training rows was 24, and is 20 now"]),
-        (dict(gradient_accumulation_steps=4, cutoff_len=40), ["fingerprint of the training rows", "cutoff_len"]),
+        (dict(gradient_accumulation_steps=4, cutoff_len=32), ["fingerprint of the training rows", "cutoff_len"]),
         (dict(gradient_accumulation_steps=4, finetuning_type="lora"), ["finetuning_type was full, and is lora now"]),
         (dict(gradient_accumulation_steps=4, max_steps=5), ["is at step 10", "ends at step 5"]),
     ]:
@@ -236,7 +236,7 @@ def test_save_total_limit_counts_those_from_before(settings):
 @pytest.mark.parametrize("num_ranks", [1, 3])
 def test_told_to_stop(number, num_ranks, settings):
     """Pre-emption: the step is finished, a checkpoint saved, status 0; the same command goes on."""
-    keys = dict(max_steps=60, save_strategy="no", gradient_accumulation_steps=4, **LORA)
+    keys = dict(max_steps=40, save_strategy="no", gradient_accumulation_steps=1, **LORA)
     whole = succeeds(settings("whole", **keys), num_ranks)
     running = Running(settings("stopped", **keys), num_ranks)
     wait_for(running, "'loss'")
@@ -292,7 +292,7 @@ def test_torchrun_told_to_stop(settings):
 def test_torchrun_restarts(overwrite, settings):
     """A worker is killed; those that torchrun starts go on from the last checkpoint, also where the
     configuration overwrites what is there, and older checkpoints stay out of it."""
-    keys = dict(max_steps=80, save_steps=2, save_total_limit=3, num_train_epochs=10)
+    keys = dict(max_steps=30, save_steps=2, save_total_limit=3)
     whole = succeeds(settings("whole", **keys), 2)
     if overwrite:
         succeeds(settings("run", max_steps=100, save_steps=100))

@@ -68,6 +68,7 @@ LAYOUTS = {
     "zero3 offload_optimizer": dict(zero_stage=3, offload_optimizer=True),
     "zero3 offload_params": dict(zero_stage=3, offload_params=True),
     "hybrid3 offload": dict(zero_stage=3, zero_shard_size=2, offload_optimizer=True, offload_params=True),
+    "everything": dict(zero_stage=3, offload_optimizer=True, offload_params=True, offload_activations=True, tiled_mlp=3),
 }
 
 
