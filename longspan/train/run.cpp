@@ -19,6 +19,7 @@
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/example_encoder.h"
 #include "longspan/memory/activation_offload.h"
+#include "longspan/memory/tensor_pool.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/text/tokenizer.h"
 #include "longspan/train/agreement.h"
@@ -138,6 +139,7 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
   const at::Device device =
       cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
            : at::Device(at::kCPU);
+  if (device.is_cpu()) use_tensor_pool();
   PeakMeter meter(device);
   const Mesh mesh = make_mesh(where, shape.plan, cuda, config.ddp_timeout);
   const bool is_main = where.rank == 0;
