@@ -19,6 +19,7 @@
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/activation_offload.h"
+#include "longspan/memory/tensor_pool.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
@@ -130,6 +131,7 @@ std::string told_to_stop(const InterruptWatch& interrupts) {
 int run_with_peers(const Config& config, const Rendezvous& where, const Shape& shape,
                    at::Device device, const Mesh& mesh, Heartbeat& heartbeat,
                    InterruptWatch& interrupts) {
+  if (device.is_cpu()) use_tensor_pool();
   PeakMeter meter(device);
   const bool is_main = where.rank == 0, cuda = device.is_cuda();
   Console console(/*silent=*/!is_main);
