@@ -275,6 +275,7 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
     sources.push_back({name, shape, at::kFloat, /*trained=*/true,
                        [shape = shape] { return at::full(shape, 0.01, at::kFloat); }});
   }
+  int64_t loading_peak = 0;
   // What is alive when all states are: after the second step's backward.
   const auto live_bytes = [&](const Mesh& mesh, std::optional<ShardingOptions> options) {
     const AllocationCounter counter(AllocationCounter::Of::kThisThread);
@@ -284,6 +285,7 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
     AllocateLike allocate;
     if (options) {
       sharded = std::make_unique<ShardedParameters>(config, sources, *options);
+      if (mesh.world.rank() == 0) loading_peak = counter.peak_bytes();
       parameters = sharded->parameters();
       if (options->offload_optimizer) allocate = empty_on_host_like;
     } else {
@@ -340,6 +342,12 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
     CAPTURE(stage);
     CAPTURE(optimizer);
     CAPTURE(params);
+    if (stage == 3) {
+      // A share and its copies on the device, and one parameter, whole and cut.
+      const int64_t largest = 4 * config.vocab_size * config.hidden_size;
+      CHECK(loading_peak < num_parameters + 2 * largest + 4000);
+      CHECK(loading_peak < 4 * num_parameters / 2);
+    }
     for (const int64_t mine : live) {
       CHECK(static_cast<double>(mine) < share * static_cast<double>(whole));
     }

@@ -131,6 +131,7 @@ std::string told_to_stop(const InterruptWatch& interrupts) {
 int run_with_peers(const Config& config, const Rendezvous& where, const Shape& shape,
                    at::Device device, const Mesh& mesh, Heartbeat& heartbeat,
                    InterruptWatch& interrupts) {
+  if (device.is_cpu()) use_tensor_pool();
   PeakMeter meter(device);
   const bool is_main = where.rank == 0, cuda = device.is_cuda();
   Console console(/*silent=*/!is_main);
