@@ -12,10 +12,10 @@
 #include <numeric>
 #include <optional>
 #include <thread>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "longspan/comm/backend.h"
 #include "longspan/comm/beat.h"
 
 namespace longspan {
@@ -52,17 +52,6 @@ std::string machine_identity() {
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
-c10::intrusive_ptr<c10d::Store> connect(const Rendezvous& where, const std::string& prefix,
-                                        std::chrono::milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(where.master_port);
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  auto store = c10::make_intrusive<c10d::TCPStore>(where.master_address, options);
-  store->setTimeout(timeout);
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
-}
-
 std::string key_of(int rank) { return fmt::format("beat{}", rank); }
 
 }  // namespace
@@ -75,7 +64,7 @@ struct Heartbeat::Impl {
         timeout(static_cast<double>(timeout_seconds)),
         // A handful of beats must fit into the shortest timeout; more often than needed costs the
         // store's host of a large run.
-        interval(std::clamp(static_cast<double>(timeout_seconds) / 20, 0.1, 2.0)) {
+        interval(std::clamp(static_cast<double>(timeout_seconds) / 20, 0.1, 1.0)) {
     own.host = host_name();
     own.machine = machine_identity();
     own.process = getpid();
@@ -130,7 +119,7 @@ struct Heartbeat::Impl {
       if (!store) {
         const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(
             std::max(Seconds(2), 2 * interval));
-        store = connect(where, where.store_prefix + "/longspan/life", patience);
+        store = connect_to_store(where, where.store_prefix + "/longspan/life", patience);
       }
       use();
       const std::lock_guard lock(mutex);
@@ -237,23 +226,27 @@ struct Heartbeat::Impl {
   bool serves_store(int rank) const { return rank == 0 && !where.launcher_hosts_store; }
   bool serves_store() const { return serves_store(where.rank); }
 
-  /// The store goes with this process: the others get some beats to read from it.
+  /// The store goes with this process: those who live get some time to read from it.
   void linger(const Beats& seen) {
-    const Clock::time_point end =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(kLingers);
-    bool all_know = seen.empty();
-    while (!all_know && Clock::now() < end) {
+    const Clock::time_point start = Clock::now();
+    const auto lasted = [&](Seconds time) { return Clock::now() - start >= time; };
+    const auto waits_for = [&](int rank, const std::optional<Beat>& now) {
+      if (!now || now->ending != Beat::Ending::kNone) return false;
+      const ProcessState state = state_of_process(*now, own.machine);
+      if (state == ProcessState::kGone || state == ProcessState::kStopped) return false;
+      // One that has not beaten for a while is gone too.
+      return !seen[rank] || now->count > seen[rank]->count ||
+             !lasted(interval * kBeatsBetweenLooks);
+    };
+    for (bool waits = !seen.empty(); waits && !lasted(kLingers);) {
+      waits = false;
       on_store([&] {
         const Beats now = look_at_all();
-        all_know = true;
-        for (int rank = 1; rank < where.world_size; ++rank) {
-          const bool lives = now[rank] && seen[rank] && now[rank]->count > seen[rank]->count;
-          all_know = all_know && (!lives || now[rank]->ending != Beat::Ending::kNone);
-        }
+        for (int rank = 1; rank < where.world_size; ++rank) waits |= waits_for(rank, now[rank]);
       });
-      std::this_thread::sleep_for(interval);
+      // Those who were not waited for any more may still be reading.
+      std::this_thread::sleep_for(waits ? interval / 4 : kLeastGap);
     }
-    std::this_thread::sleep_for(interval * kBeatsBetweenLooks);
   }
 
   /// Rank 0 looks at all, the others at rank 0, whose verdict is everyone's.
@@ -390,20 +383,6 @@ void Heartbeat::failed(const std::string& reason) {
   impl_->told.wait_for(lock, Seconds(2), [&] { return impl_->posted_count >= next; });
   lock.unlock();
   if (impl_->serves_store()) std::this_thread::sleep_for(impl_->interval * kBeatsBetweenLooks);
-}
-
-std::optional<std::string> recall_from_launcher(const Rendezvous& where, const std::string& name) {
-  if (!where.launcher_hosts_store) return std::nullopt;
-  const auto store = connect(where, "/longspan", std::chrono::seconds(30));
-  if (!store->check({name})) return std::nullopt;
-  const std::vector<uint8_t> bytes = store->get(name);
-  return std::string(bytes.begin(), bytes.end());
-}
-
-bool keep_at_launcher(const Rendezvous& where, const std::string& name, const std::string& value) {
-  if (!where.launcher_hosts_store) return false;
-  connect(where, "/longspan", std::chrono::seconds(30))->set(name, bytes_of(value));
-  return true;
 }
 
 }  // namespace longspan
