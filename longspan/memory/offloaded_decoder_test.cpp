@@ -69,6 +69,15 @@ Weights weights_of(const ModelConfig& config, bool lora, at::ScalarType dtype = 
   return weights;
 }
 
+/// Leaves of their own: gradients of one use do not add to another's.
+Weights copy_of(const Weights& weights) {
+  Weights copy{{}, weights.options};
+  for (const auto& [name, tensor] : weights.all) {
+    copy.all.push_back({name, tensor.detach().clone().requires_grad_(tensor.requires_grad())});
+  }
+  return copy;
+}
+
 Batch random_row(const ModelConfig& config, const std::vector<int64_t>& lengths) {
   at::manual_seed(4);
   Batch batch;
@@ -172,13 +181,14 @@ TEST_CASE("activation offload: the same bits where several processes share the r
     const ParallelPlan plan = make_parallel_plan(request);
     CAPTURE(describe_method(plan));
     const Batch row = random_row(config, {37, 5, 90});
+    const Weights start = weights_of(config, /*lora=*/false);
     std::vector<Results> expected(2), in_memory(2), in_file(2);
     testing::run_ranks(plan, [&](const Mesh& mesh) {
       const auto attention = make_attention(plan, mesh, cpu_block_kernel());
       const Batch local = shard(row, attention->token_order(row.packing));
       const int rank = mesh.world.rank();
       const auto run = [&](ActivationStore* store) {
-        Weights weights = weights_of(config, /*lora=*/false);
+        Weights weights = copy_of(start);
         weights.options.activation_store = store;
         return results_of(config, weights, *attention, local);
       };
@@ -222,7 +232,7 @@ TEST_CASE("tiled MLP: as untiled, with and without checkpointing, any number of 
           return results_of(config, weights, *attention, row);
         };
         const Results expected = run(0);
-        for (const int64_t tiles : {1, 2, 7, 132, 1000}) {
+        for (const int64_t tiles : {1, 7, 1000}) {
           CAPTURE(tiles);
           const Results tiled = run(tiles);
           CHECK(testing::relative_error(tiled.at("logprobs"), expected.at("logprobs")) < 1e-6);

@@ -25,7 +25,8 @@ void for_chunks(const at::Tensor& hidden_LD, const at::Tensor& weight_VD, int64_
   const int64_t L = hidden_LD.size(0), V = weight_VD.size(0);
   const auto dtype = precise(hidden_LD.scalar_type());
   const int64_t chunk =
-      std::max(kMinHeadRows, chunk_bytes / (V * static_cast<int64_t>(c10::elementSize(dtype))));
+      std::clamp(chunk_bytes / (V * static_cast<int64_t>(c10::elementSize(dtype))), kMinHeadRows,
+                 kMostHeadRows);
   const auto buffer = at::empty({std::min(chunk, L), V}, hidden_LD.options().dtype(dtype));
   for (int64_t begin = 0; begin < L; begin += chunk) {
     const int64_t size = std::min(chunk, L - begin);

@@ -7,9 +7,9 @@
 namespace longspan {
 
 /// Logits alive at any time, in bytes: as many rows as fit, at least kMinHeadRows. Fewer rows mean
-/// that every chunk reads all of the weight for less work.
+/// that every chunk reads all of the weight for less work; from kMostHeadRows on it is as good.
 inline constexpr int64_t kHeadChunkBytes = int64_t{64} << 20;
-inline constexpr int64_t kMinHeadRows = 32;
+inline constexpr int64_t kMinHeadRows = 32, kMostHeadRows = 1024;
 
 /// log softmax(hidden W^T)[label], [L], fp32 (fp64 for fp64). Keeps the log-sum-exp only; the
 /// backward makes the logits again. Four matrix products in all.

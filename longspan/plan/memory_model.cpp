@@ -48,7 +48,7 @@ Sizes sizes_of(const MemoryFacts& facts) {
 /// Rows and bytes as models/mlp_half, models/attention_half and models/linear_cross_entropy choose
 /// them.
 constexpr int64_t kMinChunkRows = 1024, kChunkBytes = int64_t{8} << 20;
-constexpr int64_t kHeadChunkBytes = int64_t{64} << 20, kMinHeadRows = 32;
+constexpr int64_t kHeadChunkBytes = int64_t{64} << 20, kMinHeadRows = 32, kMostHeadRows = 1024;
 
 int64_t rows_of_chunk(int64_t width, int64_t element_bytes) {
   return std::max(kMinChunkRows, kChunkBytes / std::max<int64_t>(1, width * element_bytes));
@@ -111,9 +111,9 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   std::vector<Moment> moments;
   // The head: hidden states before and after the last norm and their gradients, a chunk of logits.
   const double logits = 4.0 * static_cast<double>(facts.vocab_size);
-  const double head_rows =
-      std::min(static_cast<double>(s.num_labels),
-               std::max(static_cast<double>(kMinHeadRows), std::floor(kHeadChunkBytes / logits)));
+  const int64_t head_chunk = kHeadChunkBytes / (4 * std::max<int64_t>(1, facts.vocab_size));
+  const auto head_rows = static_cast<double>(
+      std::min(s.num_labels, std::clamp(head_chunk, kMinHeadRows, kMostHeadRows)));
   moments.push_back({"the head", index + s.labels * s.D + 2 * hidden, head_rows * logits});
   // The MLP's backward: gradients of the block's output and of the attention's; where they left the
   // device, h and the attention's output come back.

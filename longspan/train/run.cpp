@@ -20,6 +20,7 @@
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/activation_offload.h"
+#include "longspan/memory/tensor_pool.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
@@ -306,6 +307,7 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
   const at::Device device =
       cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
            : at::Device(at::kCPU);
+  if (device.is_cpu()) use_tensor_pool();
   auto mesh = std::make_unique<Mesh>(make_mesh(where, shape.plan, cuda, config.ddp_timeout));
   Heartbeat heartbeat(where, config.ddp_timeout, [](const std::string& message) {
     fmt::print(stderr, "error: {}\n", message);

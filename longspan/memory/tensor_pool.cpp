@@ -1,0 +1,147 @@
+#include "longspan/memory/tensor_pool.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+#include <map>
+#include <mutex>
+#include <new>
+
+namespace longspan {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kLarge = size_t{1} << 20;
+constexpr size_t kHuge = size_t{4} << 20;  // worth the system's large pages
+
+/// In front of every tensor's memory, which is known by its address alone.
+struct alignas(64) Header {
+  size_t block_bytes;  // 0: of the heap
+};
+static_assert(sizeof(Header) == 64);
+
+class Pool {
+ public:
+  Header* take(size_t num_bytes) {
+    const size_t wanted = (num_bytes + kPage - 1) / kPage * kPage;
+    const std::lock_guard lock(mutex_);
+    // One a little larger will do.
+    const auto found = by_size_.lower_bound(wanted);
+    if (found != by_size_.end() && found->first <= wanted + wanted / 8) {
+      const auto entry = found->second;
+      Header* block = entry->block;
+      kept_ -= entry->bytes;
+      add_used(entry->bytes);
+      oldest_first_.erase(entry);
+      by_size_.erase(found);
+      return block;
+    }
+    const size_t limit = std::max(most_used_, used_ + wanted);
+    while (used_ + kept_ + wanted > limit) drop_oldest();
+    void* memory =
+        mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+      while (!oldest_first_.empty()) drop_oldest();
+      memory = mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (memory == MAP_FAILED) return nullptr;
+    }
+    if (wanted >= kHuge) madvise(memory, wanted, MADV_HUGEPAGE);
+    add_used(wanted);
+    return new (memory) Header{wanted};
+  }
+
+  void give_back(Header* block) {
+    const std::lock_guard lock(mutex_);
+    const size_t bytes = block->block_bytes;
+    used_ -= bytes;
+    kept_ += bytes;
+    const auto entry = oldest_first_.insert(oldest_first_.end(), Kept{block, bytes, {}});
+    entry->place = by_size_.emplace(bytes, entry);
+  }
+
+  PoolBytes bytes() {
+    const std::lock_guard lock(mutex_);
+    return {static_cast<int64_t>(used_), static_cast<int64_t>(kept_),
+            static_cast<int64_t>(most_used_)};
+  }
+
+ private:
+  struct Kept {
+    Header* block;
+    size_t bytes;
+    std::multimap<size_t, std::list<Kept>::iterator>::iterator place;
+  };
+
+  void add_used(size_t bytes) {
+    used_ += bytes;
+    most_used_ = std::max(most_used_, used_);
+  }
+
+  void drop_oldest() {
+    const Kept oldest = oldest_first_.front();
+    oldest_first_.pop_front();
+    by_size_.erase(oldest.place);
+    kept_ -= oldest.bytes;
+    munmap(oldest.block, oldest.bytes);
+  }
+
+  std::mutex mutex_;
+  std::list<Kept> oldest_first_;
+  std::multimap<size_t, std::list<Kept>::iterator> by_size_;
+  size_t used_ = 0, kept_ = 0, most_used_ = 0;
+};
+
+Pool& pool() {
+  static Pool* pool = new Pool;  // outlives every tensor
+  return *pool;
+}
+
+void release(void* address) {
+  if (address == nullptr) return;
+  Header* header = static_cast<Header*>(address) - 1;
+  if (header->block_bytes > 0) {
+    pool().give_back(header);
+  } else {
+    ::operator delete(header, std::align_val_t{alignof(Header)});
+  }
+}
+
+class PoolAllocator : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t num_bytes) override {
+    if (num_bytes == 0) return {nullptr, nullptr, &release, at::kCPU};
+    const size_t size = num_bytes + sizeof(Header);
+    Header* header = nullptr;
+    if (num_bytes >= kLarge) {
+      header = pool().take(size);
+    } else if (void* memory =
+                   ::operator new(size, std::align_val_t{alignof(Header)}, std::nothrow)) {
+      header = new (memory) Header{0};
+    }
+    TORCH_CHECK_WITH(OutOfMemoryError, header != nullptr, "not enough memory for a tensor of ",
+                     num_bytes, " bytes");
+    void* address = header + 1;
+    return {address, address, &release, at::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* target, const void* source, size_t num_bytes) const override {
+    std::memcpy(target, source, num_bytes);
+  }
+};
+
+}  // namespace
+
+c10::Allocator& tensor_pool() {
+  static PoolAllocator* allocator = new PoolAllocator;  // outlives every tensor
+  return *allocator;
+}
+
+void use_tensor_pool() { c10::SetCPUAllocator(&tensor_pool(), /*priority=*/100); }
+
+PoolBytes pool_bytes() { return pool().bytes(); }
+
+}  // namespace longspan
