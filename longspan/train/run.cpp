@@ -67,6 +67,12 @@ void choose_threads() {
   }
 }
 
+/// oneDNN keeps a compiled product for each shape, some hundred kilobytes each; every length of a
+/// row has shapes of its own, and 1024 of them, its default, are kept for nothing.
+void bound_compiled_products() {
+  setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256", /*overwrite=*/0);
+}
+
 /// attention_dropout of config.json: peers drop attention weights in training, which no fused or
 /// distributed attention can repeat.
 double attention_dropout_of(const ModelConfig& config) {
@@ -302,6 +308,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
 
 int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupts) {
   choose_threads();
+  bound_compiled_products();
   Shape shape;
   rank_0_first(where.rank, [&] { shape = decide_shape(config, where); });
   const bool cuda = cuda_available();

@@ -162,7 +162,7 @@ def test_a_cut_network(settings):
         first, second = (log.read_text() for log in running.logs)
         assert "error: Step " in first and "is silent" in first and "Rank 2 (host" in first, first
         assert "error: Step " in second and "10.77.0.1:29533" in second and "network" in second, second
-        assert "rank 0 (host" in second, second
+        assert "Rank 0 (host" in second, second
 
 
 def test_two_machines_train(settings):
