@@ -307,6 +307,7 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
   const at::Device device =
       cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
            : at::Device(at::kCPU);
+  if (device.is_cpu()) use_tensor_pool();
   auto mesh = std::make_unique<Mesh>(make_mesh(where, shape.plan, cuda, config.ddp_timeout));
   Heartbeat heartbeat(where, config.ddp_timeout, [](const std::string& message) {
     fmt::print(stderr, "error: {}\n", message);
