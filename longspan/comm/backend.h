@@ -3,6 +3,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -24,6 +25,10 @@ Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name, bo
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store, int rank,
                                                     int size, int64_t timeout_seconds,
                                                     const std::string& host);
+
+/// A connection of its own to the store that a run already has.
+c10::intrusive_ptr<c10d::Store> connect_to_store(const Rendezvous& where, const std::string& prefix,
+                                                 std::chrono::milliseconds timeout);
 
 /// All groups of one rank of a plan, over a store that all ranks share.
 Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -23,6 +24,20 @@ std::string name_of(int rank, const Beat& beat) {
 }
 
 }  // namespace
+
+std::string own_host() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string own_machine() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  std::error_code error;
+  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
+}
 
 std::string text_of(const Beat& beat) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", beat.count, one_line(beat.host),
@@ -71,6 +86,7 @@ std::string blame(int rank, const std::optional<Beat>& earlier, const std::optio
     case Beat::Ending::kFailed:
       return fmt::format("{} has ended, in {}: {}", who, later->doing, later->reason);
     case Beat::Ending::kFinished:
+    case Beat::Ending::kAsks:
     case Beat::Ending::kLost:
       return "";
     case Beat::Ending::kNone:

@@ -8,6 +8,10 @@
 
 namespace longspan {
 
+std::string own_host();
+/// The same for processes that see each other in /proc.
+std::string own_machine();
+
 struct Beat {
   int64_t count = 0;  // one more each time
   std::string host;
@@ -15,7 +19,8 @@ struct Beat {
   int64_t process = 0;
   int64_t step = 0;
   std::string doing;  // "step 7"
-  enum class Ending { kNone, kFinished, kLost, kFailed } ending = Ending::kNone;
+  /// kAsks: a collective has failed here, and it is about to read why; kLost: it has.
+  enum class Ending { kNone, kFinished, kAsks, kLost, kFailed } ending = Ending::kNone;
   std::string reason;  // of a failure
 
   bool operator==(const Beat&) const = default;

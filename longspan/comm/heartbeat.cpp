@@ -6,16 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <numeric>
 #include <optional>
 #include <thread>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "longspan/comm/backend.h"
 #include "longspan/comm/beat.h"
 
 namespace longspan {
@@ -35,33 +33,7 @@ constexpr Seconds kLingers{4};
 /// Between two looks at the others, in beats: one that lives has beaten in between.
 constexpr double kBeatsBetweenLooks = 2.5;
 
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  return name;
-}
-
-/// Processes with the same one see each other in /proc.
-std::string machine_identity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  std::getline(file, boot);
-  std::error_code error;
-  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
-}
-
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-
-c10::intrusive_ptr<c10d::Store> connect(const Rendezvous& where, const std::string& prefix,
-                                        std::chrono::milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(where.master_port);
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  auto store = c10::make_intrusive<c10d::TCPStore>(where.master_address, options);
-  store->setTimeout(timeout);
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
-}
 
 std::string key_of(int rank) { return fmt::format("beat{}", rank); }
 
@@ -75,9 +47,9 @@ struct Heartbeat::Impl {
         timeout(static_cast<double>(timeout_seconds)),
         // A handful of beats must fit into the shortest timeout; more often than needed costs the
         // store's host of a large run.
-        interval(std::clamp(static_cast<double>(timeout_seconds) / 20, 0.1, 2.0)) {
-    own.host = host_name();
-    own.machine = machine_identity();
+        interval(std::clamp(static_cast<double>(timeout_seconds) / 20, 0.1, 1.0)) {
+    own.host = own_host();
+    own.machine = own_machine();
     own.process = getpid();
     own.doing = "set-up";
   }
@@ -98,6 +70,7 @@ struct Heartbeat::Impl {
         lock.lock();
         answer = std::move(found);
         answered = true;
+        if (own.ending == Beat::Ending::kAsks) own.ending = Beat::Ending::kLost;
         told.notify_all();
         lock.unlock();
         if (serves_store()) linger(seen);
@@ -107,10 +80,12 @@ struct Heartbeat::Impl {
       }
       lock.lock();
       posted_count = own.count;
-      posted_at = Clock::now();
       told.notify_all();
-      wake.wait_for(lock, interval, [&] { return stop || (asked && !answered) || urgent; });
-      urgent = false;
+      const auto pressing = [&] { return stop || (asked && !answered) || urgent; };
+      wake.wait_for(lock, interval, [&] { return pressing() || moved; });
+      // Steps of milliseconds are not worth a message each.
+      if (!pressing()) wake.wait_for(lock, moved ? kLeastGap : Seconds(0), pressing);
+      urgent = moved = false;
     }
     if (own.ending == Beat::Ending::kNone) own.ending = Beat::Ending::kFinished;
     const std::string text = text_of(own);
@@ -130,7 +105,7 @@ struct Heartbeat::Impl {
       if (!store) {
         const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(
             std::max(Seconds(2), 2 * interval));
-        store = connect(where, where.store_prefix + "/longspan/life", patience);
+        store = connect_to_store(where, where.store_prefix + "/longspan/life", patience);
       }
       use();
       const std::lock_guard lock(mutex);
@@ -174,24 +149,28 @@ struct Heartbeat::Impl {
 
   /// Who serves the store cannot be asked who is gone: it is that one itself, or the way to it.
   std::string store_is_gone() const {
+    if (!seen_verdict.empty()) return seen_verdict;
     if (head && head->ending == Beat::Ending::kFailed) return blame(0, head, head, own.machine);
     if (head && serves_store(0)) {
       const ProcessState state = state_of_process(*head, own.machine);
+      if (head->ending == Beat::Ending::kAsks || head->ending == Beat::Ending::kLost) {
+        return fmt::format(
+            "Rank 0 (host {}, process {}) has lost a rank too, in {}, and says which.", head->host,
+            head->process, head->doing);
+      }
       if (state == ProcessState::kGone || state == ProcessState::kStopped) {
         return blame(0, head, head, own.machine);
       }
     }
+    const std::string who =
+        head ? fmt::format("Rank 0 (host {}, process {})", head->host, head->process) : "Rank 0";
     const std::string last =
-        head ? fmt::format(" The last sign of life of rank 0 (host {}, process {}) was in {}.",
-                           head->host, head->process, head->doing)
-             : "";
+        head ? fmt::format(" The last sign of life of rank 0 was in {}.", head->doing) : "";
     return fmt::format(
-        "The run's key-value store at {}:{} does not answer: {}, its machine, or the network to "
-        "it, "
-        "is gone.{}",
-        where.master_address, where.master_port,
-        where.launcher_hosts_store ? "the launcher that serves it" : "rank 0, which serves it",
-        last);
+        "{}, which serves the run's key-value store at {}:{}, does not answer: it has ended or "
+        "hangs, or its machine, or the network to it.{}",
+        where.launcher_hosts_store ? "The launcher of " + who : who, where.master_address,
+        where.master_port, last);
   }
 
   /// Two looks at all ranks, with some beats between them; or what another rank has found.
@@ -220,7 +199,6 @@ struct Heartbeat::Impl {
       });
     }
     if (!known.empty()) return known;
-    if (!seen_verdict.empty()) return seen_verdict;
     if (!looked) {
       const std::lock_guard lock(mutex);
       return store_is_gone();
@@ -237,23 +215,27 @@ struct Heartbeat::Impl {
   bool serves_store(int rank) const { return rank == 0 && !where.launcher_hosts_store; }
   bool serves_store() const { return serves_store(where.rank); }
 
-  /// The store goes with this process: the others get some beats to read from it.
+  /// The store goes with this process: those who live get some time to read from it.
   void linger(const Beats& seen) {
-    const Clock::time_point end =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(kLingers);
-    bool all_know = seen.empty();
-    while (!all_know && Clock::now() < end) {
+    const Clock::time_point start = Clock::now();
+    const auto lasted = [&](Seconds time) { return Clock::now() - start >= time; };
+    const auto waits_for = [&](int rank, const std::optional<Beat>& now) {
+      const bool asks = now && now->ending == Beat::Ending::kAsks;
+      if (!now || (!asks && now->ending != Beat::Ending::kNone)) return false;
+      const ProcessState state = state_of_process(*now, own.machine);
+      if (state == ProcessState::kGone || state == ProcessState::kStopped) return false;
+      // One that has not beaten for a while is gone too.
+      return !seen[rank] || now->count > seen[rank]->count || !lasted(kLingers / 2);
+    };
+    for (bool waits = !seen.empty(); waits && !lasted(kLingers);) {
+      waits = false;
       on_store([&] {
         const Beats now = look_at_all();
-        all_know = true;
-        for (int rank = 1; rank < where.world_size; ++rank) {
-          const bool lives = now[rank] && seen[rank] && now[rank]->count > seen[rank]->count;
-          all_know = all_know && (!lives || now[rank]->ending != Beat::Ending::kNone);
-        }
+        for (int rank = 1; rank < where.world_size; ++rank) waits |= waits_for(rank, now[rank]);
       });
-      std::this_thread::sleep_for(interval);
+      // Those who were not waited for any more may still be reading.
+      std::this_thread::sleep_for(waits ? interval / 4 : kLeastGap);
     }
-    std::this_thread::sleep_for(interval * kBeatsBetweenLooks);
   }
 
   /// Rank 0 looks at all, the others at rank 0, whose verdict is everyone's.
@@ -266,7 +248,9 @@ struct Heartbeat::Impl {
     Beats beats;
     const bool reached = on_store([&] {
       beats = look(ranks);
-      seen_verdict = verdict();
+      const std::string known = verdict();
+      const std::lock_guard lock(mutex);
+      seen_verdict = known;
     });
     const Clock::time_point now = Clock::now();
     last_beats.resize(ranks.size());
@@ -306,8 +290,8 @@ struct Heartbeat::Impl {
   Beat own;  // what will be posted next
   int64_t posted_count = 0;
   bool stop = false, done = false, asked = false, answered = false, urgent = false;
+  bool moved = false;  // to another step
   std::string answer;
-  Clock::time_point posted_at{};
   Clock::time_point last_reached = Clock::now();
   bool reachable = true;     // the store was, when it was asked last
   std::optional<Beat> head;  // of rank 0
@@ -353,16 +337,14 @@ void Heartbeat::stands_at(int64_t step, const std::string& doing) {
   const std::lock_guard lock(impl_->mutex);
   impl_->own.step = step;
   impl_->own.doing = doing;
-  // Steps of milliseconds are not worth a message each.
-  if (Clock::now() - impl_->posted_at < kLeastGap) return;
-  impl_->urgent = true;
+  impl_->moved = true;
   impl_->wake.notify_all();
 }
 
 std::string Heartbeat::diagnosis() {
   if (!impl_) return "";
   std::unique_lock lock(impl_->mutex);
-  if (impl_->own.ending == Beat::Ending::kNone) impl_->own.ending = Beat::Ending::kLost;
+  if (impl_->own.ending == Beat::Ending::kNone) impl_->own.ending = Beat::Ending::kAsks;
   // Where the store's server is seen to be gone from here nobody needs to be asked.
   if (impl_->head && impl_->serves_store(0) && impl_->where.rank != 0) {
     const ProcessState state = state_of_process(*impl_->head, impl_->own.machine);
@@ -374,9 +356,18 @@ std::string Heartbeat::diagnosis() {
   impl_->asked = true;
   impl_->wake.notify_all();
   const Seconds patience = Seconds(4) + 5 * impl_->interval;
-  if (impl_->told.wait_for(lock, patience, [&] { return impl_->answered; })) return impl_->answer;
-  impl_->reachable = false;  // the thread hangs in it
-  return impl_->store_is_gone();
+  if (!impl_->told.wait_for(lock, patience, [&] { return impl_->answered; })) {
+    impl_->reachable = false;  // the thread hangs in it
+    return impl_->store_is_gone();
+  }
+  // A process that is being killed closes its connections a moment before it is gone.
+  for (int i = 0; i < 20 && !impl_->reachable && impl_->head && impl_->serves_store(0); ++i) {
+    if (state_of_process(*impl_->head, impl_->own.machine) == ProcessState::kGone) {
+      return impl_->store_is_gone();
+    }
+    impl_->told.wait_for(lock, Seconds(0.05));
+  }
+  return impl_->answer;
 }
 
 void Heartbeat::failed(const std::string& reason) {
@@ -390,20 +381,6 @@ void Heartbeat::failed(const std::string& reason) {
   impl_->told.wait_for(lock, Seconds(2), [&] { return impl_->posted_count >= next; });
   lock.unlock();
   if (impl_->serves_store()) std::this_thread::sleep_for(impl_->interval * kBeatsBetweenLooks);
-}
-
-std::optional<std::string> recall_from_launcher(const Rendezvous& where, const std::string& name) {
-  if (!where.launcher_hosts_store) return std::nullopt;
-  const auto store = connect(where, "/longspan", std::chrono::seconds(30));
-  if (!store->check({name})) return std::nullopt;
-  const std::vector<uint8_t> bytes = store->get(name);
-  return std::string(bytes.begin(), bytes.end());
-}
-
-bool keep_at_launcher(const Rendezvous& where, const std::string& name, const std::string& value) {
-  if (!where.launcher_hosts_store) return false;
-  connect(where, "/longspan", std::chrono::seconds(30))->set(name, bytes_of(value));
-  return true;
 }
 
 }  // namespace longspan

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "longspan/comm/mesh.h"
@@ -45,11 +44,5 @@ class Heartbeat {
   struct Impl;
   std::shared_ptr<Impl> impl_;
 };
-
-/// What torchrun's store keeps through restarts of the workers; nullopt when nothing is kept under
-/// this name, or another launcher serves the run.
-std::optional<std::string> recall_from_launcher(const Rendezvous& where, const std::string& name);
-/// False when there is no such store.
-bool keep_at_launcher(const Rendezvous& where, const std::string& name, const std::string& value);
 
 }  // namespace longspan

@@ -76,6 +76,23 @@ std::string run_name(const StatePiece& piece) {
   return fmt::format("{} {} {}", piece.parameter, piece.begin, piece.end);
 }
 
+/// As broken_part, by those that see the folder.
+std::string read_back(const Group& world, const std::string& folder) {
+  std::error_code error;
+  const bool sees_it = fs::is_directory(folder, error);
+  int number = 0, num_readers = 0;
+  const std::vector<std::string> seen = world.gather_text(sees_it ? "yes" : "no");
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (rank == world.rank()) number = num_readers;
+    if (seen[rank] == "yes") ++num_readers;
+  }
+  const std::string mine = sees_it ? broken_file(folder, number, num_readers) : "";
+  for (const std::string& problem : world.gather_text(mine)) {
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
 void remove_folder(const std::string& folder, const std::string& name) {
   // Half a folder must not be seen under the final name.
   const std::string hidden =
@@ -264,15 +281,14 @@ std::string Checkpoints::save(int64_t step, const CheckpointContent& content) {
   });
   last_ = target;
   if (config_.save_total_limit) {
+    // Nothing older goes before the new one has been read back.
+    const std::string problem = read_back(world_, target);
     all_or_none(world_, [&] {
-      if (!is_main) return;
-      // Nothing older goes before the new one has been read back.
-      const std::string problem = broken_file(target);
       if (!problem.empty()) {
         throw UserError(fmt::format("{} does not read back as it was written: {}. Check the disk.",
                                     target, problem));
       }
-      on_disk(config_.output_dir, [&] { remove_old(target); });
+      if (is_main) on_disk(config_.output_dir, [&] { remove_old(target); });
     });
   }
   return target;

@@ -16,6 +16,7 @@
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/comm/heartbeat.h"
+#include "longspan/comm/launcher_store.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/activation_offload.h"

@@ -101,6 +101,15 @@ def test_a_rank_out_of_memory(settings):
     assert "Rank 1 (host" in first and "out of memory" in first, first
 
 
+def test_out_of_memory_alone(settings):
+    running = Running(settings(**ENDLESS))
+    wait_for(running, "'loss'")
+    resource.prlimit(running.ranks[0].pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    finished = running.wait(timeout=10)
+    assert finished.status == 1 and "error: out of memory" in finished.text, finished.text
+    assert "tiled_mlp" in finished.text, finished.text
+
+
 # Two machines.
 
 
@@ -153,7 +162,7 @@ def test_a_cut_network(settings):
         first, second = (log.read_text() for log in running.logs)
         assert "error: Step " in first and "is silent" in first and "Rank 2 (host" in first, first
         assert "error: Step " in second and "10.77.0.1:29533" in second and "network" in second, second
-        assert "rank 0 (host" in second, second
+        assert "Rank 0 (host" in second, second
 
 
 def test_two_machines_train(settings):
@@ -169,14 +178,14 @@ def test_two_machines_train(settings):
 # kill -9.
 
 
-@pytest.mark.parametrize("num_kills", [30])
-def test_kills(num_kills, models, tmp_path):
+@pytest.mark.parametrize("num_ranks, num_kills", [(1, 30), (2, 5)])
+def test_kills(num_ranks, num_kills, models, tmp_path):
     """At random moments, mostly while something is being saved: each run goes on, nothing older than the last save
     is lost, and in the end it is the run that was never killed."""
     folder = tmp_path / "data"
     write_dataset(folder, num_rows=12, shortest=3, longest=10)
     settings = settings_of(models["llama"], folder, tmp_path / "killed", save_strategy="steps", save_steps=2,
-                           save_total_limit=2, max_steps=150, gradient_accumulation_steps=1,
+                           save_total_limit=2, max_steps=5 * num_kills, gradient_accumulation_steps=1,
                            finetuning_type="lora", lora_dropout=0.1)
     rng = random.Random(5)
     output = tmp_path / "killed"
@@ -188,7 +197,7 @@ def test_kills(num_kills, models, tmp_path):
 
     done, starts = 0, []
     for kill in range(num_kills):
-        running = Running(settings)
+        running = Running(settings, num_ranks)
         if kill % 5 == 4:
             time.sleep(rng.uniform(0, 1))
         else:
@@ -197,10 +206,12 @@ def test_kills(num_kills, models, tmp_path):
             while steps_done() < wanted and time.monotonic() < end:
                 pass
             time.sleep(rng.uniform(0, 0.1))
-        running.ranks[0].kill()
-        running.ranks[0].wait()
-        text = running.text()
-        assert "error" not in text and "broken" not in text, text
+        for rank in running.ranks:
+            rank.kill()
+        for rank in running.ranks:
+            rank.wait()
+        text = running.logs[0].read_text()
+        assert "error:" not in text and "broken" not in text, text
         if "Going on from" in text:
             start = int(text.partition(", step ")[2].split()[0])
             assert done - start <= 2, (done, start)
@@ -209,9 +220,9 @@ def test_kills(num_kills, models, tmp_path):
             assert done <= 2, text
         done = steps_done()
     assert len(set(starts)) > num_kills / 4, starts  # it moved
-    finished = Running(settings).wait()
+    finished = Running(settings, num_ranks).wait()
     assert finished.status == 0, finished.text
-    whole = Running(settings | dict(output_dir=str(tmp_path / "whole"))).wait()
+    whole = Running(settings | dict(output_dir=str(tmp_path / "whole")), num_ranks).wait()
     assert [entry["step"] for entry in finished.history] == [entry["step"] for entry in whole.history]
     assert finished.logged("loss") == whole.logged("loss")
     weights = "adapter_model.safetensors"

@@ -79,6 +79,7 @@ KINDS = {
     "kto_pair, computed ahead": dict(stage="dpo", dataset="pairs", pref_loss="kto_pair", precompute_ref_log_probs=True),
     "kto": dict(stage="kto", dataset="verdicts", logging_steps=4),
     "rm": dict(stage="rm", dataset="pairs"),
+    "pt": dict(stage="pt", dataset="chats", cutoff_len=48),
 }
 
 
