@@ -131,7 +131,8 @@ def main() -> None:
     print("\nAccount of a process's share of the states")
     for name, num_bytes in account.items():
         print(f"  {name:20} {num_bytes / GIB:6.2f} GiB")
-    print(f"  {'in all':20} {sum(account.values()) / GIB:6.2f} GiB; undivided {16 * total / GIB:.2f} GiB; the largest "
+    print(f"  {'in all':20} {sum(account.values()) / GIB:6.2f} GiB; undivided "
+          f"{options.ranks * sum(account.values()) / GIB:.2f} GiB; the largest "
           f"unit {4 * largest / GIB:.2f} GiB in fp32")
     print("Measured peak of a process (RssAnon): "
           + ", ".join(f"{peak / GIB:.2f} GiB" for peak in sorted(peaks.values(), reverse=True)[: options.ranks]))

@@ -184,7 +184,7 @@ class Reader {
 std::vector<std::string> apply_deepspeed(Config& config) {
   if (config.deepspeed.empty()) return {};
   const json file =
-      parse_json(read_text_file(config.deepspeed, "DeepSpeed file"), config.deepspeed);
+      parse_json(read_text_file(config.deepspeed, "deepspeed file"), config.deepspeed);
   if (!file.is_object()) return {config.deepspeed + ": wanted is a JSON object"};
   return Reader(config, file).read();
 }
