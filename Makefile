@@ -3,6 +3,7 @@
 # make bench  training beside the peers       make sanitize   unit tests under ASan and UBSan
 # make bench-attention  every sequence-parallel method beside the peers'
 # make bench-preference  preference training beside the peers, prompts shared and not
+# make soak MINUTES=60  memory and descriptors of a long run on 4 processes
 PYTHON ?= python3
 VENV ?= .venv
 BUILD ?= build
@@ -13,7 +14,7 @@ export CCACHE_NOHASHDIR := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build unit-tests python-tests test demo lint format bench bench-attention bench-preference sanitize clean
+.PHONY: all setup setup-tests build unit-tests python-tests test demo lint format bench bench-attention bench-preference soak sanitize clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -63,6 +64,10 @@ bench-attention: build
 
 bench-preference: build setup-tests
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/preference_speed.py
+
+MINUTES ?= 10
+soak: build setup-tests
+	@LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 $(BIN)/python tests/long/soak.py --minutes $(MINUTES)
 
 $(BUILD)-sanitize/build.ninja: $(VENV)/.ready
 	@$(CONFIGURE) -B $(BUILD)-sanitize -DCMAKE_BUILD_TYPE=None -DLONGSPAN_SANITIZE=ON \

@@ -26,13 +26,29 @@ namespace {
 namespace fs = std::filesystem;
 
 // torchrun, but quiet when a worker fails: the worker has said why; torchrun would add a page about
-// itself. Ends with the worker's own status.
+// itself. Ends with the worker's own status. SIGTERM and SIGUSR1 are handed on, and what the
+// workers make of them is awaited: they save, which takes longer than torchrun's patience. A second
+// signal is torchrun's own business: it ends them.
 constexpr const char* kQuietTorchrun = R"(
-import logging, signal, sys
+import glob, logging, os, signal, sys
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 logging.disable(logging.ERROR)
+handed_on = []
+def hand_on(number, frame):
+    workers = [int(pid) for path in glob.glob('/proc/self/task/*/children') for pid in open(path).read().split()]
+    if handed_on or not workers:
+        raise SignalException('told to end', sigval=signal.Signals(number))
+    handed_on.append(number)
+    for pid in workers:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    if signal.getsignal(number) != signal.SIG_IGN:
+        signal.signal(number, hand_on)
 try:
     main()
 except ChildFailedError as error:
@@ -86,12 +102,13 @@ fs::path environment_bin() {
 
 /// Of the signals that torchrun catches and hands on, those that this process does not ignore:
 /// under nohup the workers are to outlive the terminal.
-std::string signals_to_handle() {
+std::string signals_to_handle(bool with_sigterm) {
   std::string names;
   for (const auto& [signal, name] : {std::pair(SIGTERM, "SIGTERM"),
                                      {SIGINT, "SIGINT"},
                                      {SIGHUP, "SIGHUP"},
                                      {SIGQUIT, "SIGQUIT"}}) {
+    if (signal == SIGTERM && !with_sigterm) continue;
     struct sigaction inherited{};
     sigaction(signal, nullptr, &inherited);
     if (inherited.sa_handler != SIG_IGN)
@@ -167,7 +184,8 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
   }
   std::vector<std::string> words;
   const fs::path python = environment_bin() / "python3";
-  if (!environment("TORCHRUN") && is_executable(python)) {
+  const bool quiet = !environment("TORCHRUN") && is_executable(python);
+  if (quiet) {
     words = {python.string(), "-c", kQuietTorchrun};
   } else {
     words = {*torchrun};
@@ -179,7 +197,8 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
       fmt::format("--nproc-per-node={}", plan.processes_per_node),
       fmt::format("--master-addr={}", plan.master_address),
       fmt::format("--master-port={}", plan.master_port ? *plan.master_port : free_port()),
-      fmt::format("--signals-to-handle={}", signals_to_handle()),
+      fmt::format("--signals-to-handle={}", signals_to_handle(/*with_sigterm=*/!quiet)),
+      fmt::format("--max-restarts={}", environment_number("MAX_RESTARTS", 0).value_or(0)),
       fs::read_symlink("/proc/self/exe").string()};
   words.insert(words.end(), rest.begin(), rest.end());
   words.insert(words.end(), arguments.begin(), arguments.end());

@@ -1,5 +1,10 @@
 // `longspan train`: checks what can be checked at once, then trains or starts the workers that do.
 #include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
 
 #include "cli/commands.h"
 #include "cli/launcher.h"
@@ -11,6 +16,7 @@
 #include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/train/agreement.h"
+#include "longspan/train/interrupt.h"
 #include "longspan/train/plan_request.h"
 #include "longspan/train/saving.h"
 #include "longspan/train/trained_model.h"
@@ -45,16 +51,33 @@ void check_early(const Config& config, int world_size, int ranks_per_machine) {
   check_dataset_files(config);
 }
 
+/// A worker whose launcher is killed is told to save and end, rather than to go on alone.
+void end_with_launcher() {
+  if (std::getenv("TORCHELASTIC_RUN_ID") == nullptr) return;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
+
 int work(const TrainArguments& arguments) {
   const Rendezvous where = rendezvous_from_environment();
   Config config;
   rank_0_first(where.rank,
                [&] { config = load_config(arguments.config_path, arguments.overrides); });
+  end_with_launcher();
+  int status = 1;
   try {
-    return run_training(config, where);
-  } catch (const FailedElsewhere&) {
-    return 1;  // rank 0 says it
+    status = run_training(config, where);
+  } catch (const FailedElsewhere&) {  // rank 0 says it
+  } catch (const UserError& error) {
+    if (where.world_size == 1) throw;
+    std::fflush(stdout);
+    fmt::print(stderr, "error: {}\n", error.what());
   }
+  // Connections to ranks that are gone may be open, with threads that wait for them.
+  if (status != 0 && where.world_size > 1) {
+    std::fflush(stdout);
+    end_process_at_once(status);
+  }
+  return status;
 }
 
 int run(const Arguments& words) {

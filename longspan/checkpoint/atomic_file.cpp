@@ -77,18 +77,43 @@ void AtomicFile::commit() {
     fail(error);
   }
   // The rename itself survives a power cut only once the folder is on the disk.
-  const auto folder = std::filesystem::path(path_).parent_path();
-  const int folder_descriptor =
-      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder_descriptor >= 0) {
-    ::fsync(folder_descriptor);
-    ::close(folder_descriptor);
-  }
+  sync_folder(std::filesystem::path(path_).parent_path().string());
 }
 
 void AtomicFile::fail(int error) const {
   throw UserError(
       fmt::format("Cannot write {}: {}. {}", path_, std::strerror(error), remedy_for(error)));
+}
+
+void sync_folder(const std::string& path) {
+  const int descriptor =
+      ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int error = descriptor < 0 ? errno : 0;
+  // Some network file systems cannot sync a folder, and need not.
+  if (descriptor >= 0 && ::fsync(descriptor) != 0 && errno != EINVAL) error = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  // A folder that may be written to but not read cannot be opened.
+  if (error == 0 || error == EACCES) return;
+  throw UserError(
+      fmt::format("Cannot write {}: {}. {}", path, std::strerror(error), remedy_for(error)));
+}
+
+void put_in_place(const std::string& from, const std::string& to, const std::string& replaced) {
+  std::error_code error;
+  std::filesystem::remove_all(replaced, error);
+  const bool exists = std::filesystem::exists(to, error);
+  const auto move = [](const std::string& source, const std::string& target) {
+    if (::rename(source.c_str(), target.c_str()) == 0) return;
+    throw UserError(fmt::format("Cannot rename {} to {}: {}. {}", source, target,
+                                std::strerror(errno), remedy_for(errno)));
+  };
+  if (exists && ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+    move(from, replaced);
+  } else {
+    if (exists) move(to, replaced);
+    move(from, to);
+  }
+  sync_folder(std::filesystem::path(to).parent_path().string());
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {

@@ -31,6 +31,14 @@ class AtomicFile {
 /// (path, reason, remedy).
 void write_file_atomically(const std::string& path, std::string_view content);
 
+/// Makes what was renamed or made in a folder survive a power cut. Throws UserError.
+void sync_folder(const std::string& path);
+
+/// Puts the folder `from` under the name `to`. What was there is kept as `replaced`, by one step of
+/// the file system where it can (renameat2), so that at each moment one of both has the name.
+/// Throws UserError.
+void put_in_place(const std::string& from, const std::string& to, const std::string& replaced);
+
 /// What the user can do when writing failed with this errno, in one sentence.
 const char* remedy_for(int error);
 

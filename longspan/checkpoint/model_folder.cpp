@@ -189,24 +189,67 @@ void remove_other_weights(const std::string& folder, const std::set<std::string>
   }
 }
 
-std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelConfig& config,
-                                         at::ScalarType dtype) {
+std::vector<ParameterSource> parameter_sources(const std::string& folder, const ModelConfig& config,
+                                               at::ScalarType dtype) {
   const Listing listing = check(folder, config);
-  std::vector<NamedTensor> parameters;
-  for (const auto& [name, shape] : listing.wanted) parameters.push_back({name, {}});
+  std::vector<ParameterSource> sources;
+  for (const auto& [name, shape] : listing.wanted) {
+    sources.push_back({name, shape, dtype, /*trained=*/false, {}});
+  }
   for (const auto& [shard, indices] : listing.shards) {
     std::map<std::string, at::Tensor> tensors;
     for (auto& [name, tensor] : read_safetensors(shard)) tensors[name] = tensor;
     for (const size_t i : indices) {
-      parameters[i].tensor =
-          tensors.at(parameters[i].name).to(dtype, /*non_blocking=*/false, /*copy=*/true);
+      sources[i].make = [tensor = tensors.at(sources[i].name), dtype] {
+        return tensor.to(dtype, /*non_blocking=*/false, /*copy=*/true);
+      };
     }
+  }
+  return sources;
+}
+
+std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelConfig& config,
+                                         at::ScalarType dtype) {
+  std::vector<NamedTensor> parameters;
+  for (const ParameterSource& source : parameter_sources(folder, config, dtype)) {
+    parameters.push_back({source.name, source.make()});
   }
   return parameters;
 }
 
 void check_model_folder(const std::string& folder, const ModelConfig& config) {
   check(folder, config);
+}
+
+void save_model_files(const std::string& folder, const ModelConfig& config, at::ScalarType dtype,
+                      const std::string& source_folder,
+                      const std::vector<std::pair<ParameterShape, std::string>>& files) {
+  const fs::path target(folder);
+  write_file_atomically((target / "config.json").string(), updated_config(config, dtype));
+  if (!source_folder.empty()) copy_tokenizer_files(source_folder, folder);
+  std::set<std::string> written{"config.json"};
+  int64_t total_parameters = 0;
+  nlohmann::ordered_json weight_map;
+  for (const auto& [parameter, file] : files) {
+    total_parameters += c10::multiply_integers(parameter.shape);
+    weight_map[parameter.name] = file;
+    written.insert(file);
+  }
+  if (!written.contains(kSingle)) {
+    nlohmann::ordered_json index;
+    index["metadata"] = {
+        {"total_parameters", total_parameters},
+        {"total_size", total_parameters * static_cast<int64_t>(c10::elementSize(dtype))}};
+    index["weight_map"] = std::move(weight_map);
+    write_file_atomically((target / kIndex).string(), index.dump(2) + "\n");
+    written.insert(kIndex);
+  }
+  remove_other_weights(folder, written);
+}
+
+std::string weight_file_name(int number, int num_files) {
+  return num_files == 1 ? kSingle
+                        : fmt::format("model-{:05}-of-{:05}.safetensors", number, num_files);
 }
 
 void save_model_folder(const std::string& folder, const ModelConfig& config,
@@ -219,7 +262,7 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
                                 folder, error.message()));
   }
   std::vector<std::vector<NamedTensor>> shards(1);
-  int64_t shard_bytes = 0, total_bytes = 0, total_parameters = 0;
+  int64_t shard_bytes = 0;
   for (const auto& parameter : parameters) {
     const int64_t num_bytes =
         parameter.tensor.numel() * static_cast<int64_t>(c10::elementSize(dtype));
@@ -229,29 +272,17 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
     }
     shards.back().push_back(parameter);
     shard_bytes += num_bytes;
-    total_bytes += num_bytes;
-    total_parameters += parameter.tensor.numel();
   }
-
-  const fs::path target(folder);
-  write_file_atomically((target / "config.json").string(), updated_config(config, dtype));
-  if (!source_folder.empty()) copy_tokenizer_files(source_folder, folder);
-  std::set<std::string> written{"config.json"};
-  nlohmann::ordered_json index;
-  index["metadata"] = {{"total_parameters", total_parameters}, {"total_size", total_bytes}};
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string name =
-        shards.size() == 1 ? kSingle
-                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    write_safetensors((target / name).string(), shards[i], dtype);
-    written.insert(name);
-    for (const auto& parameter : shards[i]) index["weight_map"][parameter.name] = name;
+  std::vector<std::pair<ParameterShape, std::string>> files;
+  const int num_files = static_cast<int>(shards.size());
+  for (int i = 0; i < num_files; ++i) {
+    const std::string name = weight_file_name(i + 1, num_files);
+    write_safetensors((fs::path(folder) / name).string(), shards[i], dtype);
+    for (const auto& [parameter, tensor] : shards[i]) {
+      files.push_back({{parameter, tensor.sizes().vec()}, name});
+    }
   }
-  if (shards.size() > 1) {
-    write_file_atomically((target / kIndex).string(), index.dump(2) + "\n");
-    written.insert(kIndex);
-  }
-  remove_other_weights(folder, written);
+  save_model_files(folder, config, dtype, source_folder, files);
 }
 
 }  // namespace longspan

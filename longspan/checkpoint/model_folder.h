@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "longspan/models/decoder.h"
+#include "longspan/models/parameter_source.h"
 
 namespace longspan {
 
@@ -15,6 +17,11 @@ namespace longspan {
 /// unexpected tensors, shapes that differ from config.json.
 std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelConfig& config,
                                          at::ScalarType dtype);
+
+/// The same as sources: each is read from the mapped files when it is made, so that nobody need
+/// hold them all. None is trained. Throws UserError as above, for what headers tell.
+std::vector<ParameterSource> parameter_sources(const std::string& folder, const ModelConfig& config,
+                                               at::ScalarType dtype);
 
 /// Checks headers only (names, shapes, file lengths), reading no tensor data: the launcher's early
 /// look.
@@ -27,6 +34,15 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
                        const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
                        const std::string& source_folder,
                        int64_t max_shard_bytes = int64_t{5} << 30);
+
+/// All of that but the weights themselves, for which `files` says where each is: files of the
+/// folder that are there or will be. Without an index where there is one file, model.safetensors.
+void save_model_files(const std::string& folder, const ModelConfig& config, at::ScalarType dtype,
+                      const std::string& source_folder,
+                      const std::vector<std::pair<ParameterShape, std::string>>& files);
+
+/// model.safetensors, or "model-00001-of-00004.safetensors", counted from 1.
+std::string weight_file_name(int number, int num_files);
 
 /// Tokenizer files, chat template and generation_config.json, as far as `source_folder` has them.
 void copy_tokenizer_files(const std::string& source_folder, const std::string& folder);

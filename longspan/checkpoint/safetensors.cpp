@@ -188,19 +188,19 @@ std::vector<NamedTensor> read_safetensors(const std::string& path) {
   return tensors;
 }
 
-void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                       std::optional<at::ScalarType> dtype) {
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Planned> planned)
+    : file_(path), planned_(std::move(planned)) {
   nlohmann::ordered_json header;
   header["__metadata__"]["format"] = "pt";
   int64_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const auto stored = dtype.value_or(tensor.scalar_type());
-    const auto* known = std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                                     [&](const auto& pair) { return pair.second == stored; });
-    TORCH_CHECK(known != std::end(kDtypes), "safetensors has no name for dtype ", stored);
-    const int64_t end = offset + tensor.numel() * static_cast<int64_t>(c10::elementSize(stored));
-    header[name] = {
-        {"dtype", known->first}, {"shape", tensor.sizes().vec()}, {"data_offsets", {offset, end}}};
+  for (const auto& [name, dtype, shape] : planned_) {
+    const auto* known =
+        std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                     [dtype = dtype](const auto& pair) { return pair.second == dtype; });
+    TORCH_CHECK(known != std::end(kDtypes), "safetensors has no name for dtype ", dtype);
+    const int64_t end =
+        offset + c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(dtype));
+    header[name] = {{"dtype", known->first}, {"shape", shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -209,15 +209,31 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
   for (int byte = 0; byte < 8; ++byte) {
     length[byte] = static_cast<char>(text.size() >> (8 * byte));
   }
+  file_.write(length.data(), length.size());
+  file_.write(text.data(), text.size());
+}
 
-  AtomicFile file(path);
-  file.write(length.data(), length.size());
-  file.write(text.data(), text.size());
+void SafetensorsWriter::write(const at::Tensor& tensor) {
+  const Planned& planned = planned_.at(next_++);
+  TORCH_CHECK(tensor.sizes() == at::IntArrayRef(planned.shape), "another shape was planned for ",
+              planned.name);
+  const auto plain = tensor.detach().to(at::kCPU, planned.dtype).contiguous();
+  file_.write(plain.const_data_ptr(), plain.nbytes());
+}
+
+void SafetensorsWriter::commit() {
+  TORCH_CHECK(next_ == planned_.size(), "more tensors were planned");
+  file_.commit();
+}
+
+void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                       std::optional<at::ScalarType> dtype) {
+  std::vector<SafetensorsWriter::Planned> planned;
   for (const auto& [name, tensor] : tensors) {
-    const auto plain =
-        tensor.detach().to(at::kCPU, dtype.value_or(tensor.scalar_type())).contiguous();
-    file.write(plain.const_data_ptr(), plain.nbytes());
+    planned.push_back({name, dtype.value_or(tensor.scalar_type()), tensor.sizes().vec()});
   }
+  SafetensorsWriter file(path, std::move(planned));
+  for (const auto& [name, tensor] : tensors) file.write(tensor);
   file.commit();
 }
 

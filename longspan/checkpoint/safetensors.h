@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "longspan/checkpoint/atomic_file.h"
 #include "longspan/models/decoder.h"
 
 namespace longspan {
@@ -28,6 +29,27 @@ std::vector<SafetensorsEntry> read_safetensors_header(const std::string& path);
 /// alive. Throws UserError for a missing, truncated or corrupt file (header size, JSON, offsets,
 /// overlaps, dtype, file length are all checked).
 std::vector<NamedTensor> read_safetensors(const std::string& path);
+
+/// A file that is written tensor by tensor, so that they need not all be there at once: under a
+/// temporary name until commit(), which fsyncs and renames. Members throw UserError when the disk
+/// is full or the folder read-only.
+class SafetensorsWriter {
+ public:
+  struct Planned {
+    std::string name;
+    at::ScalarType dtype;
+    std::vector<int64_t> shape;
+  };
+  SafetensorsWriter(const std::string& path, std::vector<Planned> planned);
+  /// The next of the planned ones, from any device and in any dtype.
+  void write(const at::Tensor& tensor);
+  void commit();
+
+ private:
+  AtomicFile file_;
+  std::vector<Planned> planned_;
+  size_t next_ = 0;
+};
 
 /// Writes to a temporary name in the same folder, fsyncs, renames. Throws UserError when the disk
 /// is full or the folder read-only; leaves nothing half-written and an existing file untouched.

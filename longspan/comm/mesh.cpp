@@ -25,6 +25,9 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kConnectSeconds = 300;
+/// NCCL ends a process from inside when a collective has timed out, without a word about who is
+/// gone. The heartbeat, which can say it, comes first.
+constexpr int64_t kNcclGraceSeconds = 30;
 
 // The address of this machine on the way to `peer`: connecting a datagram socket sends nothing,
 // but makes the kernel choose an interface. Resolving the own host name instead, as torch does,
@@ -126,7 +129,8 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
   auto make_group = [&](const char* name, int index, int rank_in_group, int size) {
     if (size == 1) return Group();
     auto keys = c10::make_intrusive<c10d::PrefixStore>(fmt::format("{}{}", name, index), store);
-    auto backend = cuda ? load_cuda().make_backend(keys, rank_in_group, size, timeout_seconds)
+    auto backend = cuda ? load_cuda().make_backend(keys, rank_in_group, size,
+                                                   timeout_seconds + kNcclGraceSeconds)
                         : make_gloo_backend(keys, rank_in_group, size, timeout_seconds, host);
     return group_over(std::move(backend), name, cuda);
   };
@@ -164,6 +168,12 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
   } else {
     mesh.windows = mesh.ring;
   }
+  // Never one of the others: what it sends is counted by itself, and on CUDA runs beside them.
+  mesh.shard = make_group("shard", rank / plan.shard_size, rank % plan.shard_size, plan.shard_size);
+  mesh.replicas = plan.shard_size == 1
+                      ? mesh.world
+                      : make_group("replicas", rank % plan.shard_size, rank / plan.shard_size,
+                                   plan.world_size / plan.shard_size);
   const int num_slices = plan.num_head_slices;
   mesh.slices = num_slices == plan.sequence_size
                     ? mesh.sequence

@@ -22,6 +22,7 @@ struct Rendezvous {
   bool launcher_hosts_store = false;
   /// Keeps keys of a restarted job apart from those of its earlier attempts (torchrun).
   std::string store_prefix;
+  int restart_count = 0;  // how often the launcher has started the workers again (torchrun)
 };
 
 /// Reads the environment; world_size 1 when no launcher is found. Throws UserError on half-set
@@ -37,9 +38,11 @@ struct Mesh {
   Group sequence;
   Group ring;
   Group ulysses;
-  Group window;   // LoongTrain: window_size neighbours of a ring
-  Group windows;  // LoongTrain: the ranks at the same place of each window of a ring
-  Group slices;   // XTuner: num_head_slices neighbours, which hold the slices of the same heads
+  Group window;    // LoongTrain: window_size neighbours of a ring
+  Group windows;   // LoongTrain: the ranks at the same place of each window of a ring
+  Group shard;     // ZeRO: shard_size neighbours that divide the model's states among them
+  Group replicas;  // the ranks at the same place of each such group
+  Group slices;    // XTuner: num_head_slices neighbours, which hold the slices of the same heads
 };
 
 /// What this rank has sent in the groups of its sequence group, of which some may be one.

@@ -66,6 +66,16 @@ void check_preferences(const Config& config, const Demand& demand) {
          "pref_share_prompt is for pairs of answers: stages dpo and rm");
 }
 
+void check_sharding(const Config& config, const Demand& demand) {
+  const int64_t stage = config.zero_stage.value_or(0);
+  demand(!config.zero_shard_size || stage > 0,
+         "zero_shard_size says how many processes divide a copy of the states; it wants "
+         "zero_stage: 1, 2 or 3");
+  demand(!config.offload_params || stage == 3,
+         "offload_params fetches parameters as they are used, which is zero_stage: 3; set it (one "
+         "process is enough)");
+}
+
 void check_packing(const Config& config, const Demand& demand) {
   const bool sft = config.stage == "sft";
   demand(sft || (!config.mask_history && !config.train_on_prompt),
@@ -98,6 +108,7 @@ std::vector<std::string> check_config(const Config& config) {
   check_method(config, demand);
   check_preferences(config, demand);
   check_packing(config, demand);
+  check_sharding(config, demand);
   check_activations(config, demand);
 
   demand(!config.model_name_or_path.empty(),

@@ -9,6 +9,7 @@
 
 #include "longspan/config/checks.h"
 #include "longspan/config/config.h"
+#include "longspan/config/deepspeed.h"
 #include "longspan/config/json_text.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/nearest.h"
@@ -199,7 +200,7 @@ std::vector<Override> read_overrides(const std::vector<std::string>& words) {
 }
 
 Config load(const std::string& path, const std::vector<std::string>& words,
-            std::vector<std::string> (*check)(const Config&)) {
+            std::vector<std::string> (*check)(Config&)) {
   Config config;
   std::vector<std::string> problems;
   const auto note = [&](const std::string& where, const std::string& problem) {
@@ -234,11 +235,14 @@ Config load(const std::string& path, const std::vector<std::string>& words,
 }  // namespace
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
-  return load(path, overrides, check_config);
+  return load(path, overrides, [](Config& config) {
+    std::vector<std::string> problems = apply_deepspeed(config);
+    return problems.empty() ? check_config(config) : problems;
+  });
 }
 
 Config load_export_config(const std::string& path, const std::vector<std::string>& overrides) {
-  return load(path, overrides, check_export_config);
+  return load(path, overrides, [](Config& config) { return check_export_config(config); });
 }
 
 }  // namespace longspan

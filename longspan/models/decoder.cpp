@@ -9,6 +9,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/models/decoder_block.h"
 #include "longspan/models/embedding.h"
+#include "longspan/models/fused_op.h"
 #include "longspan/models/linear_cross_entropy.h"
 #include "longspan/models/rope.h"
 
@@ -89,6 +90,27 @@ BlockWeights with_dropout(BlockWeights block, const Dropout& dropout, const at::
   return block;
 }
 
+using Use = ParameterHooks::Use;
+
+/// The use of parameters that a backward comes to next.
+struct NextUse {
+  int unit;
+  Use use;
+  int next;  // after that
+};
+
+/// x, whose backward says that the unit above has its gradients (unless it is kAlwaysThere) and
+/// that the one below comes now.
+at::Tensor between_units(const at::Tensor& x, ParameterHooks* hooks, int above, NextUse below) {
+  if (hooks == nullptr || !needs_backward({x}, {})) return x;
+  return attach_backward({x.detach()}, {x}, {},
+                         [hooks, above, below](std::vector<at::Tensor> gradients) {
+                           if (above != kAlwaysThere) hooks->after(above, Use::kBackward);
+                           hooks->before(below.unit, below.use, below.next);
+                           return gradients;
+                         })[0];
+}
+
 }  // namespace
 
 struct Decoder::Impl {
@@ -103,13 +125,23 @@ struct Decoder::Impl {
   RotaryFrequencies frequencies;
   at::ScalarType residual_dtype;
 
-  /// Hidden states before the last norm: of all tokens, or of `rows_L` where defined.
-  at::Tensor run_blocks(const Batch& batch, const at::Tensor& rows_L);
+  /// Hidden states before the last norm: of all tokens, or of `rows_L` where defined. `then`: the
+  /// unit that is used after the blocks, or kAlwaysThere.
+  at::Tensor run_blocks(const Batch& batch, const at::Tensor& rows_L, int then);
   at::Tensor final_norm(const at::Tensor& h_LD) {
     return rms_norm(h_LD, weights.final_norm, config.rms_norm_eps, options.compute_dtype);
   }
   /// Hidden states that predict a label, after the last norm, [L, D], and those labels, [L].
   std::pair<at::Tensor, at::Tensor> label_states(const Batch& batch);
+  /// Runs head(hidden). `backward`: what its backward does with the head's weight.
+  template <typename Head>
+  at::Tensor with_head(const at::Tensor& hidden, Use backward, Head&& head);
+  void before(int unit, int next) {
+    if (options.parameter_hooks) options.parameter_hooks->before(unit, Use::kForward, next);
+  }
+  void after(int unit) {
+    if (options.parameter_hooks) options.parameter_hooks->after(unit, Use::kForward);
+  }
   void check_ids(const at::Tensor& ids, const char* what) const;
 };
 
@@ -145,7 +177,7 @@ void Decoder::Impl::check_ids(const at::Tensor& ids, const char* what) const {
   }
 }
 
-at::Tensor Decoder::Impl::run_blocks(const Batch& batch, const at::Tensor& rows_L) {
+at::Tensor Decoder::Impl::run_blocks(const Batch& batch, const at::Tensor& rows_L, int then) {
   check_ids(batch.tokens_T, "Token");
   const RowContext row{attention,
                        batch.packing,
@@ -157,19 +189,31 @@ at::Tensor Decoder::Impl::run_blocks(const Batch& batch, const at::Tensor& rows_
                        options.compute_dtype,
                        options.mlp_tiles,
                        options.activation_store};
+  ParameterHooks* const hooks = options.parameter_hooks;
+  before(kEmbeddingUnit, /*next=*/1);
   auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype);
+  after(kEmbeddingUnit);
+  h_TD = between_units(h_TD, hooks, /*above=*/1, {kEmbeddingUnit, Use::kGradients, /*next=*/-1});
   const std::vector<BlockWeights>& blocks = adapters_on ? weights.blocks : base_blocks;
   const bool drops = adapters_on && dropout_seed && options.lora_dropout > 0;
   const at::Tensor keys_T = drops ? token_keys(batch) : at::Tensor();
   for (size_t i = 0; i < blocks.size(); ++i) {
+    const int unit = static_cast<int>(i) + 1;
+    const bool last = i + 1 == blocks.size();
+    const int above = last ? then : unit + 1;
+    // The backward goes on below only if something is trained there.
+    const int below = unit > 1 && h_TD.requires_grad() ? unit - 1 : -1;
+    before(unit, above);
     // Nothing reads the last block's other rows.
-    const at::Tensor rows = i + 1 == blocks.size() ? rows_L : at::Tensor();
+    const at::Tensor rows = last ? rows_L : at::Tensor();
     const BlockWeights block_weights =
         drops ? with_dropout(blocks[i], {options.lora_dropout, mix_seed(*dropout_seed, i), keys_T},
                              rows)
               : blocks[i];
     h_TD = options.gradient_checkpointing ? checkpointed_block(h_TD, block_weights, row, rows)
                                           : block(h_TD, block_weights, row, rows);
+    after(unit);
+    h_TD = between_units(h_TD, hooks, above, {unit, Use::kBackward, below});
   }
   return h_TD;
 }
@@ -178,15 +222,26 @@ std::pair<at::Tensor, at::Tensor> Decoder::Impl::label_states(const Batch& batch
   const auto rows_L = batch.labels_T.ne(kIgnoreLabel).nonzero().squeeze(1);
   const auto labels_L = batch.labels_T.index_select(0, rows_L);
   check_ids(labels_L, "Label");
-  return {final_norm(run_blocks(batch, rows_L)), labels_L};
+  return {final_norm(run_blocks(batch, rows_L, head_unit(config))), labels_L};
+}
+
+template <typename Head>
+at::Tensor Decoder::Impl::with_head(const at::Tensor& hidden, Use backward, Head&& head) {
+  const int unit = head_unit(config);
+  before(unit, /*next=*/-1);
+  const at::Tensor result = head(hidden);
+  // What the backward reads again stays.
+  if (!result.requires_grad() || backward == Use::kGradients) after(unit);
+  const int below = hidden.requires_grad() ? static_cast<int>(config.num_layers) : -1;
+  return between_units(result, options.parameter_hooks, kAlwaysThere, {unit, backward, below});
 }
 
 at::Tensor Decoder::hidden_states(const Batch& batch) {
-  return impl_->final_norm(impl_->run_blocks(batch, {}));
+  return impl_->final_norm(impl_->run_blocks(batch, {}, kAlwaysThere));
 }
 
 at::Tensor Decoder::hidden_states(const Batch& batch, const at::Tensor& rows_L) {
-  return impl_->final_norm(impl_->run_blocks(batch, rows_L));
+  return impl_->final_norm(impl_->run_blocks(batch, rows_L, kAlwaysThere));
 }
 
 void Decoder::use_adapters(bool on) { impl_->adapters_on = on; }
@@ -194,19 +249,27 @@ void Decoder::use_adapters(bool on) { impl_->adapters_on = on; }
 void Decoder::set_dropout_seed(std::optional<uint64_t> seed) { impl_->dropout_seed = seed; }
 
 at::Tensor Decoder::logits(const Batch& batch) {
-  const auto hidden_TD = hidden_states(batch);
-  const auto logits_TV = at::linear(hidden_TD, impl_->weights.head.to(hidden_TD.scalar_type()));
+  const auto hidden_TD = impl_->final_norm(impl_->run_blocks(batch, {}, head_unit(impl_->config)));
+  const auto logits_TV = impl_->with_head(hidden_TD, Use::kBackward, [&](const at::Tensor& hidden) {
+    return at::linear(hidden, impl_->weights.head.to(hidden.scalar_type()));
+  });
   return logits_TV.scalar_type() == at::kDouble ? logits_TV : logits_TV.to(at::kFloat);
 }
 
 at::Tensor Decoder::token_logprobs(const Batch& batch) {
   const auto [hidden_LD, labels_L] = impl_->label_states(batch);
-  return linear_token_logprobs(hidden_LD, impl_->weights.head, labels_L);
+  return impl_->with_head(hidden_LD, Use::kBackward,
+                          [&, labels_L = labels_L](const at::Tensor& hidden) {
+                            return linear_token_logprobs(hidden, impl_->weights.head, labels_L);
+                          });
 }
 
 at::Tensor Decoder::negative_log_likelihood_sum(const Batch& batch) {
   const auto [hidden_LD, labels_L] = impl_->label_states(batch);
-  return linear_nll_sum(hidden_LD, impl_->weights.head, labels_L);
+  return impl_->with_head(hidden_LD, Use::kGradients,
+                          [&, labels_L = labels_L](const at::Tensor& hidden) {
+                            return linear_nll_sum(hidden, impl_->weights.head, labels_L);
+                          });
 }
 
 }  // namespace longspan

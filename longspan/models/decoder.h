@@ -14,6 +14,7 @@
 #include "longspan/data/batch.h"
 #include "longspan/models/activation_store.h"
 #include "longspan/models/model_config.h"
+#include "longspan/models/parameter_hooks.h"
 
 namespace longspan {
 
@@ -45,6 +46,10 @@ struct DecoderOptions {
   ActivationStore* activation_store = nullptr;
   /// Of LoRA adapters, where parameters has them (models/lora.h).
   double lora_scale = 0.0, lora_dropout = 0.0;
+  /// Told of every use of parameters, if given; outlives the decoder and its graphs. Values may be
+  /// absent (tensors over memory that is not there) between uses, and gradients of another dtype
+  /// than their parameter.
+  ParameterHooks* parameter_hooks = nullptr;
 };
 
 class Decoder {

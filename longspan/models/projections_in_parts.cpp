@@ -156,8 +156,9 @@ at::Tensor ProjectionsInParts::add_output(const at::Tensor& y_LD, const at::Tens
       leaves.add_gradients(dsum_LD, out_LnH.flatten(1));
       const auto into_columns = [&](const at::Tensor& x_OI, const at::Tensor& part_x) {
         if (!x_OI.defined() || !x_OI.requires_grad()) return;
-        const at::Tensor part_OnH = part_x.grad().to(x_OI.scalar_type()).unflatten(1, {-1, H});
-        gradient_of(x_OI).unflatten(1, {-1, H}).index_add_(1, index, part_OnH);
+        at::Tensor& sum_OI = gradient_of(x_OI);
+        const at::Tensor part_OnH = part_x.grad().to(sum_OI.scalar_type()).unflatten(1, {-1, H});
+        sum_OI.unflatten(1, {-1, H}).index_add_(1, index, part_OnH);
       };
       into_columns(whole.weight, leaves.weight);
       into_columns(whole.lora_a, leaves.lora_a);

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
+#include <utility>
 
 namespace longspan {
 
@@ -29,46 +31,122 @@ bool is_decayed(const std::string& parameter_name) {
   return true;
 }
 
-AdamW::AdamW(const std::vector<NamedTensor>& parameters, const AdamWOptions& options)
-    : options_(options) {
-  groups_[0].weight_decay = options.weight_decay;
+std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters) {
+  std::vector<ParameterPiece> pieces;
   for (const NamedTensor& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) continue;
-    const at::Tensor values = parameter.tensor.detach();
-    ParameterGroup& group = groups_[is_decayed(parameter.name) ? 0 : 1];
-    group.parameters.push_back(parameter.tensor);
-    group.first_moments.push_back(at::zeros_like(values));
-    group.second_moments.push_back(at::zeros_like(values));
-    // The fused kernel wants one fp32 counter for each parameter.
-    group.steps.push_back(at::zeros({}, values.options().dtype(at::kFloat)));
+    pieces.push_back(
+        {parameter.name, 0, parameter.tensor.numel(), parameter.tensor, parameter.tensor.numel()});
+  }
+  return pieces;
+}
+
+void require_same_runs(const std::vector<StatePiece>& pieces,
+                       const std::vector<ParameterPiece>& trained) {
+  TORCH_CHECK(pieces.size() == trained.size(), pieces.size(), " pieces of state for ",
+              trained.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    TORCH_CHECK(pieces[i].parameter == trained[i].parameter &&
+                    pieces[i].begin == trained[i].begin && pieces[i].end == trained[i].end,
+                "state of ", pieces[i].parameter, " for ", trained[i].parameter);
+  }
+}
+
+AdamW::AdamW(std::vector<ParameterPiece> pieces, const AdamWOptions& options,
+             const AllocateLike& allocate)
+    : options_(options) {
+  const at::NoGradGuard no_grad;
+  const auto zeros = [&](const at::Tensor& values) {
+    return allocate ? allocate(values).zero_() : at::zeros_like(values);
+  };
+  for (ParameterPiece& piece : pieces) {
+    const at::Tensor values = piece.values.detach();
+    at::Tensor first = zeros(values), second = zeros(values);
+    at::Tensor num_steps = at::zeros({}, first.options().dtype(at::kFloat));
+    trained_.push_back(
+        {std::move(piece), std::move(first), std::move(second), std::move(num_steps)});
   }
 }
 
 void AdamW::step(double learning_rate) {
   const at::NoGradGuard no_grad;
-  for (ParameterGroup& group : groups_) {
-    std::vector<at::Tensor> parameters, gradients, first, second, steps;
-    for (size_t i = 0; i < group.parameters.size(); ++i) {
-      const at::Tensor& gradient = group.parameters[i].grad();
-      if (!gradient.defined()) continue;
-      parameters.push_back(group.parameters[i]);
-      gradients.push_back(gradient);
-      first.push_back(group.first_moments[i]);
-      second.push_back(group.second_moments[i]);
-      steps.push_back(group.steps[i]);
+  for (const bool decayed : {true, false}) {
+    std::vector<Trained*> group;
+    for (Trained& trained : trained_) {
+      if (!trained.piece.values.grad().defined()) continue;
+      if (is_decayed(trained.piece.parameter) == decayed) group.push_back(&trained);
     }
-    if (parameters.empty()) continue;
+    update(group, learning_rate, decayed ? options_.weight_decay : 0.0);
+  }
+}
+
+void AdamW::update(const std::vector<Trained*>& trained, double learning_rate,
+                   double weight_decay) {
+  std::vector<at::Tensor> values, gradients, first, second, steps;
+  const auto run = [&] {
+    if (values.empty()) return;
     at::_foreach_add_(steps, 1);
-    at::_fused_adamw_(parameters, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps,
-                      learning_rate, options_.beta1, options_.beta2, group.weight_decay,
-                      options_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+    at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps,
+                      learning_rate, options_.beta1, options_.beta2, weight_decay, options_.epsilon,
+                      /*amsgrad=*/false, /*maximize=*/false);
+    for (auto* list : {&values, &gradients, &first, &second, &steps}) list->clear();
+  };
+  for (Trained* t : trained) {
+    const at::Tensor& gradient = t->piece.values.grad();
+    const auto device = t->first_moment.device();
+    values.push_back(t->piece.values.to(device));
+    gradients.push_back(gradient.to(device));
+    first.push_back(t->first_moment);
+    second.push_back(t->second_moment);
+    steps.push_back(t->num_steps);
+    // Values whose states are elsewhere visit them one at a time.
+    if (t->piece.values.device() == device) continue;
+    const at::Tensor visiting = values.back();
+    run();
+    t->piece.values.copy_(visiting);
+  }
+  run();
+}
+
+std::vector<StatePiece> AdamW::state() const {
+  std::vector<StatePiece> pieces;
+  for (const Trained& t : trained_) {
+    StatePiece piece{t.piece.parameter,
+                     t.piece.begin,
+                     t.piece.end,
+                     std::llround(t.num_steps.item<double>()),
+                     {}};
+    const auto dtype = t.first_moment.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto copy = [&](const at::Tensor& x) {
+      return x.flatten().to(at::TensorOptions(at::kCPU).dtype(dtype), /*non_blocking=*/false,
+                            /*copy=*/true);
+    };
+    piece.tensors["exp_avg"] = copy(t.first_moment);
+    piece.tensors["exp_avg_sq"] = copy(t.second_moment);
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
+void AdamW::load_state(const std::vector<StatePiece>& pieces) {
+  const at::NoGradGuard no_grad;
+  std::vector<ParameterPiece> mine;
+  for (const Trained& t : trained_) mine.push_back(t.piece);
+  require_same_runs(pieces, mine);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    Trained& t = trained_[i];
+    const auto& tensors = pieces[i].tensors;
+    t.first_moment.copy_(tensors.at("exp_avg").view(t.first_moment.sizes()));
+    t.second_moment.copy_(tensors.at("exp_avg_sq").view(t.second_moment.sizes()));
+    t.num_steps.fill_(static_cast<double>(pieces[i].num_steps));
+    const auto master = tensors.find("master");
+    if (master == tensors.end()) continue;
+    t.piece.values.copy_(master->second.view(t.piece.values.sizes()));
   }
 }
 
 void AdamW::zero_grad() {
-  for (ParameterGroup& group : groups_) {
-    for (at::Tensor& parameter : group.parameters) parameter.mutable_grad().reset();
-  }
+  for (Trained& t : trained_) t.piece.values.mutable_grad().reset();
 }
 
 }  // namespace longspan

@@ -3,10 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "longspan/models/decoder.h"
+#include "longspan/optim/state_piece.h"
 
 namespace longspan {
 
@@ -18,24 +20,55 @@ struct AdamWOptions {
 /// transformers.
 bool is_decayed(const std::string& parameter_name);
 
-class AdamW {
+/// Every parameter whole, as one piece; those that require a gradient.
+std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters);
+
+/// Where states live: memory for as many numbers, of the same dtype, as the tensor has. Any values.
+using AllocateLike = std::function<at::Tensor(const at::Tensor& like)>;
+
+/// What updates parameters from their gradients.
+class Optimizer {
  public:
-  /// Takes the parameters that require a gradient. First and second moments live in the
-  /// parameter's dtype, on its device.
-  AdamW(const std::vector<NamedTensor>& parameters, const AdamWOptions& options);
-  /// One update from the gradients that are there; parameters without one are left alone.
-  void step(double learning_rate);
+  virtual ~Optimizer() = default;
+  /// One update from the gradients that are there; pieces without one are left alone.
+  virtual void step(double learning_rate) = 0;
+  /// Copies of the state, a piece for each that is trained here, without "master".
+  virtual std::vector<StatePiece> state() const = 0;
+  /// Takes over the state of the pieces that are trained here, in the order of state(). "master",
+  /// where it is there, becomes the values.
+  virtual void load_state(const std::vector<StatePiece>& pieces) = 0;
+};
+
+class AdamW : public Optimizer {
+ public:
+  /// First and second moments live in the dtype of the values, on their device or where `allocate`
+  /// puts them.
+  AdamW(std::vector<ParameterPiece> pieces, const AdamWOptions& options,
+        const AllocateLike& allocate = {});
+  /// Of whole parameters, those that require a gradient.
+  AdamW(const std::vector<NamedTensor>& parameters, const AdamWOptions& options)
+      : AdamW(whole_pieces(parameters), options) {}
+
+  void step(double learning_rate) override;
+  std::vector<StatePiece> state() const override;
+  void load_state(const std::vector<StatePiece>& pieces) override;
   /// Drops the gradients; the next backward makes fresh ones.
   void zero_grad();
 
  private:
-  /// Parameters that share a weight decay.
-  struct ParameterGroup {
-    double weight_decay = 0.0;
-    std::vector<at::Tensor> parameters, first_moments, second_moments, steps;
+  struct Trained {
+    ParameterPiece piece;
+    at::Tensor first_moment, second_moment;  // of the values' shape
+    at::Tensor num_steps;                    // fp32: the fused kernel wants it so
   };
+  void update(const std::vector<Trained*>& trained, double learning_rate, double weight_decay);
+
   AdamWOptions options_;
-  std::array<ParameterGroup, 2> groups_;
+  std::vector<Trained> trained_;
 };
+
+/// Throws an assertion unless `pieces` are of the same runs, in the same order, as `trained`.
+void require_same_runs(const std::vector<StatePiece>& pieces,
+                       const std::vector<ParameterPiece>& trained);
 
 }  // namespace longspan

@@ -6,6 +6,8 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 
+#include <cmath>
+
 namespace longspan {
 namespace {
 
@@ -28,6 +30,19 @@ double global_gradient_norm(const std::vector<NamedTensor>& parameters) {
   const auto dtype = gradients[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const std::vector<at::Tensor> norms = at::_foreach_norm(gradients, 2, dtype);
   return at::linalg_vector_norm(at::stack(norms).to(at::kDouble)).item<double>();
+}
+
+std::vector<std::string> nonfinite_gradients(const std::vector<NamedTensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::string> names;
+  for (const NamedTensor& parameter : parameters) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (!gradient.defined()) continue;
+    const auto dtype = gradient.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const double norm = at::linalg_vector_norm(gradient, 2, {}, false, dtype).item<double>();
+    if (!std::isfinite(norm)) names.push_back(parameter.name);
+  }
+  return names;
 }
 
 void clip_gradients(const std::vector<NamedTensor>& parameters, double norm, double max_norm) {

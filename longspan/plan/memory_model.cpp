@@ -195,14 +195,26 @@ MemoryAccount account_of(const MemoryFacts& facts) {
 
   const bool gathers = facts.zero_stage >= 3 && (ranks > 1 || facts.offload_params);
   const int64_t held = divided(facts.parameter_bytes, parts(3));
-  add({"Parameters", facts.offload_params ? 0 : held, facts.offload_params ? held : 0, how(3)});
+  if (facts.held_on_device >= 0) {
+    add({"Parameters", facts.held_on_device, facts.held_on_host, how(3)});
+  } else {
+    add({"Parameters", facts.offload_params ? 0 : held, facts.offload_params ? held : 0, how(3)});
+  }
   if (gathers) {
     add({"  gathered", 2 * facts.largest_unit_bytes, 0, "the unit at work and the next"});
   }
-  add({"Gradients",
-       divided(facts.trained_parameter_bytes, parts(2)) +
-           (parts(2) > 1 ? facts.largest_unit_bytes : 0),
-       0, parts(2) > 1 ? how(2) + ", and a unit's" : ""});
+  // A share's sum lies with its masters; what a unit adds to it is on the device first, and what is
+  // received of it.
+  const bool sums_on_host = facts.offload_optimizer || (gathers && facts.offload_params);
+  const int64_t share = divided(facts.trained_parameter_bytes, parts(2));
+  if (facts.zero_stage >= 2) {
+    add({"Gradients", sums_on_host ? 0 : share, sums_on_host ? share : 0, how(2)});
+    add({"  of a unit", 2 * facts.largest_unit_gradient_bytes, 0,
+         "made, and received from others"});
+  } else {
+    add({"Gradients", facts.trained_parameter_bytes,
+         sums_on_host ? divided(facts.trained_parameter_bytes, parts(1)) : 0, ""});
+  }
   const int64_t states =
       divided(facts.num_trained * (facts.optimizer_bytes + facts.master_bytes), parts(1));
   add({"Optimizer", facts.offload_optimizer ? 0 : states, facts.offload_optimizer ? states : 0,

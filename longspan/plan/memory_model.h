@@ -21,10 +21,14 @@ struct MemoryFacts {
   int64_t trained_parameter_bytes = 0;  // of those that are trained
   int64_t num_trained = 0;
   int64_t largest_unit_bytes = 0;  // parameters of the largest block, or embedding, or head
-  int64_t reference_bytes = 0;     // parameters of a second model
+  int64_t largest_unit_gradient_bytes = 0;  // of the most that are trained together
+  int64_t reference_bytes = 0;              // parameters of a second model
   // How states are held
   int64_t zero_stage = 0, shard_size = 1;  // ranks that hold one divided copy
   bool offload_optimizer = false, offload_params = false;
+  /// What of the parameters stays between uses on one rank, where that is not by the stage alone;
+  /// -1: it is.
+  int64_t held_on_device = -1, held_on_host = 0;
   int64_t optimizer_bytes = 8;  // for each trained element: AdamW's two moments in fp32
   int64_t master_bytes = 0;     // for each trained element: a copy of more precision
   // The row

@@ -184,6 +184,7 @@ ParallelPlan make_parallel_plan(const PlanRequest& given) {
   plan.world_size = request.world_size;
   plan.sequence_size = request.sequence_size;
   plan.data_size = request.world_size / request.sequence_size;
+  plan.shard_size = shard_size_of(request);
   if (request.ranks_per_machine < 1) request.ranks_per_machine = request.world_size;
   if (request.sequence_size == 1) {
     check_keys_of_one_rank(request);

@@ -47,6 +47,8 @@ struct ParallelPlan {
   int window_size = 1;      // LoongTrain: ranks of an inner ring; divides ring_size
   int num_head_slices = 1;  // XTuner: ranks that hold a slice of each head, P / gcd(heads, P)
   int head_waves = 1;       // Ulysses kinds: parts in which a rank's heads are exchanged
+  /// Neighbours that divide one copy of the model's states among them (ZeRO); divides world_size.
+  int shard_size = 1;
   SequenceParallelMode mode = SequenceParallelMode::kLocal;
   std::string reason;  // what was chosen and why, one line
 };
@@ -72,6 +74,8 @@ struct PlanRequest {
   std::optional<int> ulysses_degree, ring_degree;  // usp and loongtrain
   std::optional<int> window_size;                  // loongtrain
   std::optional<int> head_waves;                   // absent: 1, of async-ulysses 2
+  int zero_stage = 0;
+  std::optional<int64_t> shard_size;  // absent: the world with a zero_stage, 1 without
   int64_t num_heads = 1, num_kv_heads = 1, head_dim = 64;
   Packing row = Packing::single(8192);  // documents that are expected in a row
   int64_t element_bytes = 4;            // of queries and keys

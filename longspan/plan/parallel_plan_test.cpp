@@ -39,6 +39,18 @@ void check_error(const PlanRequest& request, std::initializer_list<const char*> 
   }
 }
 
+TEST_CASE("plan: what ZeRO divides") {
+  PlanRequest request = request_of(8, 2, Mode::kRing, 4, 2);
+  CHECK(make_parallel_plan(request).shard_size == 1);
+  request.zero_stage = 1;
+  CHECK(make_parallel_plan(request).shard_size == 8);
+  request.shard_size = 4;
+  CHECK(make_parallel_plan(request).shard_size == 4);
+  request.shard_size = 3;
+  check_error(request, {"zero_shard_size: 3 does not divide the number of processes, 8",
+                        "Choose one of 1, 2, 4, 8"});
+}
+
 TEST_CASE("plan: sizes of a mesh") {
   const ParallelPlan plan = make_parallel_plan(8, 2, Mode::kUlysses, 14, 2);
   CHECK(plan.data_size == 4);

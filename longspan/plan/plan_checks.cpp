@@ -58,6 +58,15 @@ void check_world(int world_size, int sequence_size) {
   }
 }
 
+int shard_size_of(const PlanRequest& request) {
+  const int64_t size = request.shard_size.value_or(request.zero_stage > 0 ? request.world_size : 1);
+  if (size >= 1 && request.world_size % size == 0) return static_cast<int>(size);
+  throw UserError(fmt::format(
+      "zero_shard_size: {} does not divide the number of processes, {}. Choose one of {}, or leave "
+      "it out: all of them.",
+      size, request.world_size, divisors_of(request.world_size)));
+}
+
 /// With one rank to a row. A mode alone asks for nothing: sizes are tried with the mode left as it
 /// is.
 void check_keys_of_one_rank(const PlanRequest& request) {

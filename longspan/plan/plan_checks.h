@@ -14,6 +14,9 @@ bool is_ring(SequenceParallelMode mode);
 
 /// All of these throw UserError: what was given, the limit, the remedy.
 void check_world(int world_size, int sequence_size);
+
+/// ParallelPlan::shard_size.
+int shard_size_of(const PlanRequest& request);
 /// Keys that want more than one process to a row.
 void check_keys_of_one_rank(const PlanRequest& request);
 /// Keys that the mode does not have.

@@ -1,8 +1,11 @@
 #include "longspan/train/agreement.h"
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -10,14 +13,39 @@
 
 namespace longspan {
 
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+      dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+    return true;
+  }
+  const std::string what = error.what();
+  // oneDNN says no more when it gets no memory, and has hardly another reason.
+  if (what.starts_with("could not create a ")) return true;
+  // torch's allocator of host memory has no exception of its own.
+  if (dynamic_cast<const c10::Error*>(&error) == nullptr) return false;
+  return what.find("can't allocate memory") != std::string::npos ||
+         what.find("not enough memory") != std::string::npos;
+}
+
+std::string describe_failure(const std::exception& error) {
+  std::string what = error.what();
+  if (!is_out_of_memory(error)) return what.empty() ? "an error without a message" : what;
+  what.resize(std::min(what.size(), what.find('\n')));
+  return fmt::format(
+      "out of memory ({}). What takes less: a larger sequence_parallel_size, zero_stage: 3, "
+      "offload_optimizer, offload_params, offload_activations, tiled_mlp, gradient checkpointing "
+      "(disable_gradient_checkpointing: false), a smaller per_device_train_batch_size or "
+      "cutoff_len.",
+      what);
+}
+
 void all_or_none(const Group& world, const std::function<void()>& phase) {
   if (world.size() == 1) return phase();
   std::string failure;
   try {
     phase();
   } catch (const std::exception& error) {
-    failure = error.what();
-    if (failure.empty()) failure = "an error without a message";
+    failure = describe_failure(error);
   }
   const std::vector<std::string> failures = world.gather_text(failure);
   bool everywhere = true;
@@ -33,7 +61,7 @@ void all_or_none(const Group& world, const std::function<void()>& phase) {
   const std::string message = everywhere || first == 0
                                   ? failures[first]
                                   : fmt::format("rank {}: {}", first, failures[first]);
-  if (world.rank() == 0) throw UserError(message);
+  if (world.rank() == 0) throw AgreedError(message);
   throw FailedElsewhere(message);
 }
 

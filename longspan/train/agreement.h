@@ -6,6 +6,7 @@
 #include <string>
 
 #include "longspan/comm/group.h"
+#include "longspan/config/user_error.h"
 
 namespace longspan {
 
@@ -15,8 +16,18 @@ class FailedElsewhere : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What rank 0 throws then. Every rank knows.
+class AgreedError : public UserError {
+ public:
+  using UserError::UserError;
+};
+
+/// What went wrong, for the user: where memory ran out, which keys save some.
+std::string describe_failure(const std::exception& error);
+bool is_out_of_memory(const std::exception& error);
+
 /// Runs `phase` on every rank and then asks all how it went. When any failed, all fail: rank 0
-/// throws UserError with the first failing rank's message, the others FailedElsewhere with it.
+/// throws AgreedError with the first failing rank's message, the others FailedElsewhere with it.
 /// Alone, a rank's own exception goes through. Collective: every rank must call it.
 void all_or_none(const Group& world, const std::function<void()>& phase);
 

@@ -19,6 +19,9 @@ class Averages {
     number += count;
   }
   bool empty() const { return sums_.empty(); }
+  /// Sum and count by name, of this rank.
+  const std::map<std::string, std::pair<double, double>>& sums() const { return sums_; }
+  void set(std::map<std::string, std::pair<double, double>> sums) { sums_ = std::move(sums); }
   void clear() { sums_.clear(); }
   /// Means over all ranks of `world`, by name, in the order of `names`; names that nobody has added
   /// to are left out. Collective.

@@ -24,11 +24,12 @@ void Console::say(const std::string& line) {
 
 void Console::show(const Progress& progress, double loss) {
   if (silent_) return;
-  if (!bar_) bar_ = std::make_unique<ProgressBar>(progress.total_steps, progress.step);
+  const bool begins = !bar_;
+  if (begins) bar_ = std::make_unique<ProgressBar>(progress.total_steps, progress.step);
   if (bar_->visible()) return bar_->update(progress.step, loss, progress.tokens_per_second());
   const Clock::time_point now = Clock::now();
   const bool ends = progress.step == progress.total_steps;
-  if (progress.step == 0 || (!ends && now - last_shown_ < kBetweenLines)) return;
+  if (begins || (!ends && now - last_shown_ < kBetweenLines)) return;
   last_shown_ = now;
   say(progress_text(progress, loss));
 }

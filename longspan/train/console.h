@@ -18,7 +18,7 @@ class Console {
 
   /// A line of its own on stdout; the bar moves down.
   void say(const std::string& line);
-  /// After a step, and once before the first.
+  /// After a step, and once before the first. NaN for the loss leaves it out.
   void show(const Progress& progress, double loss);
   /// No more steps come.
   void finish();

@@ -26,7 +26,7 @@ EvaluationResult evaluate(Stage& stage, const StageContext& context,
   for (int64_t i = 0; i < loader.num_batches(); ++i) {
     std::vector<const Example*> chosen;
     for (const int64_t index : loader.rows(/*epoch=*/0, i)) chosen.push_back(&examples[index]);
-    if (chosen.empty()) continue;
+    if (chosen.empty() && !context.idle_rows) continue;
     rows.push_back(make_row(chosen, stage.documents(), context.attention, context.device));
   }
   stage.begin(rows);

@@ -33,7 +33,7 @@ sigset_t watched_signals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, kWake);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
     struct sigaction inherited{};
     sigaction(signal, nullptr, &inherited);
     if (inherited.sa_handler != SIG_IGN) sigaddset(&signals, signal);
@@ -41,7 +41,9 @@ sigset_t watched_signals() {
   return signals;
 }
 
-[[noreturn]] void end_at_once(int signal) {
+}  // namespace
+
+void end_process_at_once(int status) {
   // A second is plenty for a log line or some renames; a hung file system must not keep us.
   const bool locked = short_writes.try_lock_for(std::chrono::seconds(1));
   static_cast<void>(locked);
@@ -53,14 +55,20 @@ sigset_t watched_signals() {
       std::filesystem::remove_all(folder, ignored);
     }
   }
-  _exit(128 + signal);
+  _exit(status);
 }
 
-}  // namespace
+std::string name_of_signal(int signal) {
+  return signal == SIGTERM   ? "SIGTERM"
+         : signal == SIGUSR1 ? "SIGUSR1"
+                             : fmt::format("signal {}", signal);
+}
 
 InterruptWatch::InterruptWatch(bool speaks) : speaks_(speaks) {
   const sigset_t signals = watched_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // Writing to a rank that is gone is an error to be told, not the end of this process.
+  std::signal(SIGPIPE, SIG_IGN);
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -84,8 +92,12 @@ void InterruptWatch::watch() {
       requested_ = true;
       continue;
     }
+    if ((signal == SIGTERM || signal == SIGUSR1) && in_steps_ && stop_signal_ == 0) {
+      stop_signal_ = signal;
+      continue;
+    }
     if (signal == SIGINT) say("Interrupted; nothing more was saved.");
-    end_at_once(signal);
+    end_process_at_once(128 + signal);
   }
 }
 

@@ -8,13 +8,17 @@
 
 namespace longspan {
 
-/// While one lives, SIGINT, SIGTERM and SIGHUP arrive in a thread of its own instead of killing the
-/// process wherever it stands. The first SIGINT sets a flag for the training loop to see; before
-/// the loop runs, at the second, and when the loop has not ended in kPatience, it ends the process
-/// at once with status 130. SIGTERM and SIGHUP end it at once with 128 + number. An end at once
-/// waits for short writes that are under way and removes temporary folders. A signal that the
-/// process was started to ignore (nohup) stays ignored. Make it before other threads start: they
-/// inherit the mask.
+/// While one lives, SIGINT, SIGTERM, SIGUSR1 and SIGHUP arrive in a thread of its own instead of
+/// killing the process wherever it stands. Before the training loop runs each ends the process at
+/// once, with status 128 + number. Later:
+/// - The first SIGINT (Ctrl-C) sets a flag for the loop to see; the second, or a loop that has not
+///   ended in kPatience, ends the process at once with status 130.
+/// - The first SIGTERM or SIGUSR1 (pre-emption) sets another: the loop finishes its step, saves and
+///   ends with status 0, however long that takes. The next one of either ends the process at once.
+/// - SIGHUP ends it at once.
+/// An end at once waits for short writes that are under way and removes temporary folders. A signal
+/// that the process was started to ignore (nohup) stays ignored. Make it before other threads
+/// start: they inherit the mask.
 class InterruptWatch {
  public:
   /// `speaks`: says on stderr what happens (rank 0).
@@ -25,7 +29,10 @@ class InterruptWatch {
 
   /// From now on somebody looks at requested() after every step.
   void begin_steps() { in_steps_ = true; }
+  /// Leave the step and end.
   bool requested() const { return requested_; }
+  /// Finish the step, save and end: the signal that asks for it, or 0.
+  int stop_signal() const { return stop_signal_; }
   /// Prints how the run ended, if this process speaks and nothing was said yet.
   void say(const std::string& how);
 
@@ -37,8 +44,16 @@ class InterruptWatch {
 
   bool speaks_;
   std::atomic<bool> in_steps_{false}, requested_{false}, said_{false}, stop_{false};
+  std::atomic<int> stop_signal_{0};
   std::thread thread_;
 };
+
+/// Ends the process with this status, without running destructors, which may wait for other
+/// processes; short writes are finished and temporary folders removed.
+[[noreturn]] void end_process_at_once(int status);
+
+/// "SIGTERM".
+std::string name_of_signal(int signal);
 
 /// A folder that is removed when the object dies, or when the process is told to end at once.
 class TemporaryFolder {

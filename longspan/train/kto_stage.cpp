@@ -101,7 +101,7 @@ class KtoStage : public Stage {
       add("rewards", terms.rewards_B);
       add("logps", scores.policy_B.detach());
     }
-    averages.add("kl", batch_.kl, 1.0);
+    if (scores.desirable_B.size(0) > 0) averages.add("kl", batch_.kl, 1.0);
   }
 
   StageContext context_;

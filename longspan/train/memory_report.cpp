@@ -38,14 +38,19 @@ std::pair<int64_t, int64_t> longest_row(const std::vector<Example>& examples, in
   return row;
 }
 
-/// The block, or the embedding or head, with the most parameters.
-int64_t largest_unit(const std::vector<NamedTensor>& parameters) {
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
+}
+
+/// Of the block, or the embedding or head, that has the most of them.
+int64_t largest_unit(const std::vector<NamedTensor>& parameters,
+                     const std::function<int64_t(const at::Tensor&)>& bytes_of) {
   std::map<std::string, int64_t> units;
   for (const auto& [name, tensor] : parameters) {
     const std::string prefix = "model.layers.";
     const std::string unit =
         name.starts_with(prefix) ? name.substr(0, name.find('.', prefix.size())) : name;
-    units[unit] += tensor.numel() * static_cast<int64_t>(tensor.element_size());
+    units[unit] += bytes_of(tensor);
   }
   int64_t largest = 0;
   for (const auto& [name, bytes] : units) largest = std::max(largest, bytes);
@@ -83,7 +88,23 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
     facts.num_trained += tensor.numel();
     moments += 2 * bytes;
   }
-  facts.largest_unit_bytes = largest_unit(trained.parameters);
+  facts.largest_unit_bytes = largest_unit(trained.parameters, bytes_of);
+  if (trained.sharded) {
+    // Values in use may be in another dtype than their masters, and thus gradients and moments.
+    const ShardedParameters::HeldBytes held = trained.sharded->held_bytes();
+    facts.held_on_device = held.device;
+    facts.held_on_host = held.host;
+    const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
+    facts.trained_parameter_bytes = facts.num_trained * master_bytes;
+    moments = 2 * facts.trained_parameter_bytes;
+    facts.largest_unit_gradient_bytes =
+        largest_unit(trained.parameters, [&](const at::Tensor& tensor) {
+          return tensor.requires_grad() ? tensor.numel() * master_bytes : 0;
+        });
+  }
+  if (config.optim == "adamw_8bit" || config.optim == "adamw_bnb_8bit") {
+    moments = 2 * facts.num_trained;
+  }
   facts.reference_bytes = reference_bytes;
   facts.optimizer_bytes = facts.num_trained == 0 ? 0 : moments / facts.num_trained;
   facts.zero_stage = config.zero_stage.value_or(0);

@@ -15,6 +15,8 @@ PlanRequest plan_request(const Config& config, const ModelConfig& model, int wor
   request.ring_degree = config.sequence_parallel_ring_degree;
   request.window_size = config.sequence_parallel_window_size;
   request.head_waves = config.sequence_parallel_head_waves;
+  request.zero_stage = static_cast<int>(config.zero_stage.value_or(0));
+  request.shard_size = config.zero_shard_size;
   request.num_heads = model.num_heads;
   request.num_kv_heads = model.num_kv_heads;
   request.head_dim = model.head_dim;

@@ -61,7 +61,7 @@ class PreferenceStage : public Stage {
   PairScores scores_of(const Row& row, const at::Tensor& reference_D) const {
     const int64_t D = row.num_documents();
     const auto answers = [&](const at::Tensor& x_D, int64_t which) {
-      return x_D.defined() ? x_D.view({-1, 2}).select(1, which) : x_D;
+      return x_D.defined() ? x_D.view({D / 2, 2}).select(1, which) : x_D;
     };
     const at::Tensor policy_D = document_logprobs(context_.model, row.local, D, over_row());
     const at::Tensor labels_D = document_label_counts(row.whole, D).to(policy_D.device());

@@ -8,13 +8,15 @@ namespace {
 
 class Model : public Reference {
  public:
-  explicit Model(std::unique_ptr<Decoder> model) : model_(std::move(model)) {}
+  Model(std::unique_ptr<Decoder> model, std::unique_ptr<ShardedParameters> sharded)
+      : sharded_(std::move(sharded)), model_(std::move(model)) {}
 
   at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) override {
     const at::NoGradGuard no_grad;
     return longspan::document_logprobs(*model_, row.local, row.num_documents(), sum_over);
   }
   int64_t num_bytes() const override {
+    if (sharded_) return sharded_->held_bytes().device;
     int64_t total = 0;
     for (const auto& [name, tensor] : model_->parameters()) {
       total += tensor.numel() * static_cast<int64_t>(tensor.element_size());
@@ -23,6 +25,7 @@ class Model : public Reference {
   }
 
  private:
+  std::unique_ptr<ShardedParameters> sharded_;
   std::unique_ptr<Decoder> model_;
 };
 
@@ -62,8 +65,9 @@ class Table : public Reference {
 
 }  // namespace
 
-std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model) {
-  return std::make_unique<Model>(std::move(model));
+std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
+                                           std::unique_ptr<ShardedParameters> sharded) {
+  return std::make_unique<Model>(std::move(model), std::move(sharded));
 }
 
 std::unique_ptr<Reference> base_model_reference(Decoder& model) {

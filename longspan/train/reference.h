@@ -10,6 +10,7 @@
 
 #include "longspan/models/decoder.h"
 #include "longspan/objectives/document_scores.h"
+#include "longspan/optim/sharded_parameters.h"
 #include "longspan/train/row.h"
 
 namespace longspan {
@@ -24,8 +25,9 @@ class Reference {
   virtual int64_t num_bytes() const { return 0; }
 };
 
-/// A model of its own.
-std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model);
+/// A model of its own. `sharded`: where its parameters come from, if from there.
+std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
+                                           std::unique_ptr<ShardedParameters> sharded = nullptr);
 
 /// The trained model without its adapters, which must outlive it.
 std::unique_ptr<Reference> base_model_reference(Decoder& model);

@@ -183,7 +183,7 @@ std::optional<ReferenceTable> precompute_reference(
     std::string lines;
     std::vector<std::pair<size_t, double>> broken;
     const std::vector<int64_t> places = loader.rows(/*epoch=*/0, batch);
-    if (!places.empty()) {
+    if (!places.empty() || job.idle_rows) {
       std::vector<const Example*> examples;
       for (const int64_t place : places) examples.push_back(job.examples[missing[place]]);
       const Row row = make_row(examples, which, job.attention, job.device);
@@ -206,7 +206,8 @@ std::optional<ReferenceTable> precompute_reference(
           "(counted from 0, training before evaluation). Look at its weights and at that row.",
           broken[0].second, broken[0].first));
     });
-    const std::string flag = job.interrupts.requested() ? "!" : ".";
+    const std::string flag =
+        job.interrupts.requested() || job.interrupts.stop_signal() != 0 ? "!" : ".";
     std::string all;
     bool interrupted = false;
     for (const std::string& text : world.gather_text(flag + lines)) {

@@ -23,6 +23,7 @@ struct ReferenceJob {
   at::Device device;
   std::vector<const Example*> examples;  // of training and evaluation; the same on every rank
   const InterruptWatch& interrupts;
+  bool idle_rows = false;  // as in StageContext
 };
 
 /// Log-probabilities of all documents of all examples. They are kept in

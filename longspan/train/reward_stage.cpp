@@ -31,7 +31,7 @@ class RewardStage : public Stage {
     const at::Tensor values_D = document_values(
         context_.model, weight_1D_, bias_1_, local, D,
         [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); });
-    const at::Tensor pairs = values_D.view({-1, 2});
+    const at::Tensor pairs = values_D.view({D / 2, 2});
     const at::Tensor chosen_B = pairs.select(1, 0), rejected_B = pairs.select(1, 1);
     log(chosen_B.detach(), rejected_B.detach(), averages);
     return -at::log_sigmoid(chosen_B - rejected_B).sum() / total_weight;

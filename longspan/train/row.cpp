@@ -1,6 +1,17 @@
 #include "longspan/train/row.h"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
 namespace longspan {
+namespace {
+
+Batch idle_batch() {
+  return {at::zeros({1}, at::kLong), at::full({1}, kIgnoreLabel, at::kLong),
+          at::zeros({1}, at::kLong), at::full({1}, -1, at::kLong), Packing::single(1)};
+}
+
+}  // namespace
 
 Row make_row(const std::vector<const Example*>& examples, Documents which,
              const SequenceParallel& attention, at::Device device) {
@@ -17,9 +28,10 @@ Row make_row(const std::vector<const Example*>& examples, Documents which,
       samples.push_back(&example->documents[number]);
     }
   }
-  row.whole = which == Documents::kPairs ? collate_shared(examples)
-              : which == Documents::kAll ? collate_examples(examples)
-                                         : collate(samples);
+  row.whole = examples.empty()             ? idle_batch()
+              : which == Documents::kPairs ? collate_shared(examples)
+              : which == Documents::kAll   ? collate_examples(examples)
+                                           : collate(samples);
   row.local = local_share(row.whole, attention, device);
   return row;
 }

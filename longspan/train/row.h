@@ -36,6 +36,8 @@ enum class Documents {
   kSecond,
 };
 
+/// No examples make an idle row: one token, no documents and no labels, for a rank that has to take
+/// part in what the others compute.
 Row make_row(const std::vector<const Example*>& examples, Documents which,
              const SequenceParallel& attention, at::Device device);
 

@@ -8,23 +8,25 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 #include <thread>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/checkpoint/checksum.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
+#include "longspan/comm/heartbeat.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
-#include "longspan/data/dataset.h"
-#include "longspan/data/describe_sample.h"
-#include "longspan/data/example_encoder.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/memory/tensor_pool.h"
 #include "longspan/plan/parallel_plan.h"
-#include "longspan/text/tokenizer.h"
 #include "longspan/train/agreement.h"
+#include "longspan/train/checkpoints.h"
 #include "longspan/train/plan_request.h"
 #include "longspan/train/reference_cache.h"
+#include "longspan/train/resume.h"
+#include "longspan/train/run_data.h"
 #include "longspan/train/summary.h"
 #include "longspan/train/trained_model.h"
 #include "longspan/train/trainer.h"
@@ -33,10 +35,7 @@ namespace longspan {
 namespace {
 
 constexpr int kInterruptedStatus = 130;
-
-struct Data {
-  EncodedExamples train, eval;
-};
+constexpr const char* kLaunchKey = "launch";
 
 /// What is known before any rank has spoken to another.
 struct Shape {
@@ -76,54 +75,6 @@ double attention_dropout_of(const ModelConfig& config) {
   return value.is_number() ? value.get<double>() : 0.0;
 }
 
-/// Reads and encodes the data sets; says what one example looks like.
-Data read_data(const Config& config, const ModelConfig& model, Console& console) {
-  Data data;
-  const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
-  const RunRows rows = read_run_rows(config);
-  data.train = encode_examples(config, tokenizer, rows.train, model.vocab_size);
-  if (!rows.eval.empty()) {
-    data.eval = encode_examples(config, tokenizer, rows.eval, model.vocab_size);
-  }
-  if (!data.train.examples.empty()) {
-    console.say(
-        fmt::format("The first training example:\n{}\n",
-                    describe_example(data.train.examples.front(), config.stage, tokenizer)));
-  }
-  if (data.train.packing) console.say(data.train.packing->text());
-  return data;
-}
-
-/// Throws when ranks hold different data: every rank of a sequence group must hold the same rows.
-void require_same_data(const Group& world, const Data& data) {
-  uint64_t hash = 14695981039346656037ull;  // FNV-1a
-  const auto mix = [&hash](const std::vector<int32_t>& numbers) {
-    hash = (hash ^ numbers.size()) * 1099511628211ull;
-    for (int32_t number : numbers) hash = (hash ^ static_cast<uint32_t>(number)) * 1099511628211ull;
-  };
-  for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
-    for (const Example& example : encoded->examples) {
-      for (const Sample& document : example.documents) {
-        mix(document.input_ids);
-        mix(document.labels);
-      }
-      const std::vector<int64_t>& restarts = example.position_restarts;
-      mix({restarts.begin(), restarts.end()});
-      mix({static_cast<int32_t>(example.documents.size()), example.desirable});
-    }
-  }
-  const std::vector<std::string> hashes = world.gather_text(fmt::format("{:x}", hash));
-  all_or_none(world, [&] {
-    for (int rank = 0; rank < world.size(); ++rank) {
-      if (hashes[rank] == hashes[0]) continue;
-      throw UserError(fmt::format(
-          "Rank {} reads other training rows than rank 0. Give every machine the same dataset and "
-          "tokenizer files.",
-          rank));
-    }
-  });
-}
-
 std::string device_text(const at::Device& device) {
   if (device.is_cuda()) return "CUDA";
   const int num_threads = at::get_num_threads();
@@ -131,30 +82,71 @@ std::string device_text(const at::Device& device) {
                      num_threads == 1 ? "" : "s", why_no_cuda());
 }
 
-int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupts) {
-  choose_threads();
-  Shape shape;
-  rank_0_first(where.rank, [&] { shape = decide_shape(config, where); });
-  const bool cuda = cuda_available();
-  const at::Device device =
-      cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
-           : at::Device(at::kCPU);
-  if (device.is_cpu()) use_tensor_pool();
-  PeakMeter meter(device);
-  const Mesh mesh = make_mesh(where, shape.plan, cuda, config.ddp_timeout);
-  const bool is_main = where.rank == 0;
-  Console console(/*silent=*/!is_main);
-
-  all_or_none(mesh.world, [&] {
-    if (is_main) check_output_dir(config);
+/// Which start of the program this is. Collective.
+Launch find_launch(const Rendezvous& where, const Group& world) {
+  std::string mine;
+  all_or_none(world, [&] {
+    if (where.rank != 0) return;
+    const std::optional<std::string> kept =
+        where.restart_count > 0 ? recall_from_launcher(where, kLaunchKey) : std::nullopt;
+    std::random_device random;
+    mine = kept ? "again " + *kept : fmt::format("first {:08x}{:08x}", random(), random());
   });
-  Data data;
+  const std::string text = world.gather_text(mine)[0];
+  const size_t space = text.find(' ');
+  return {.id = text.substr(space + 1), .is_restart = text.starts_with("again")};
+}
+
+/// Sizes and names of what is trained.
+std::string fingerprint_of(const std::vector<NamedTensor>& parameters) {
+  Xxh64 hash;
+  for (const NamedTensor& parameter : parameters) {
+    if (!parameter.tensor.requires_grad()) continue;
+    const std::string text = fmt::format("{} {}\n", parameter.name, parameter.tensor.numel());
+    hash.add(text.data(), text.size());
+  }
+  return fmt::format("{:016x}", hash.value());
+}
+
+RunIdentity identity_of(const Config& config, const Mesh& mesh, const TrainedModel& trained,
+                        const RunData& data) {
+  return {.stage = config.stage,
+          .finetuning_type = config.finetuning_type,
+          .trained = fingerprint_of(trained.parameters),
+          .rows = fingerprint_of(data.train.examples),
+          .num_rows = std::ssize(data.train.examples),
+          .rows_per_step = config.per_device_train_batch_size * mesh.data.size() *
+                           config.gradient_accumulation_steps,
+          .seed = config.seed,
+          .shuffled = !config.disable_shuffling};
+}
+
+/// What the run is told to do by a signal, in words.
+std::string told_to_stop(const InterruptWatch& interrupts) {
+  return interrupts.stop_signal() == 0 ? "another process was told to stop"
+                                       : name_of_signal(interrupts.stop_signal());
+}
+
+/// Everything after the ranks have found each other.
+int run_with_peers(const Config& config, const Rendezvous& where, const Shape& shape,
+                   at::Device device, const Mesh& mesh, Heartbeat& heartbeat,
+                   InterruptWatch& interrupts) {
+  PeakMeter meter(device);
+  const bool is_main = where.rank == 0, cuda = device.is_cuda();
+  Console console(/*silent=*/!is_main);
+  heartbeat.meet(mesh.world.gather_text(heartbeat.card())[0]);
+  const Launch launch = find_launch(where, mesh.world);
+  all_or_none(mesh.world, [&] {
+    if (is_main && !launch.is_restart) check_output_dir(config);
+  });
+  RunData data;
   all_or_none(mesh.world, [&] { data = read_data(config, shape.model, console); });
   require_same_data(mesh.world, data);
 
   const std::unique_ptr<SequenceParallel> attention =
       make_attention(shape.plan, mesh, cuda ? cuda_block_kernel() : cpu_block_kernel());
   const bool bf16 = config.bf16 || config.pure_bf16;
+  const std::optional<ShardingOptions> sharding = sharding_of(config, mesh, device);
   std::unique_ptr<ActivationOffload> activations;  // outlives every graph
   TrainedModel trained;
   std::unique_ptr<Decoder> model;
@@ -164,12 +156,20 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
       activations =
           std::make_unique<ActivationOffload>(device, on_disk ? config.offload_folder : "");
     }
-    trained = load_trained_model(config, shape.model, device);
+    trained = load_trained_model(config, shape.model, sharding, device);
     trained.options.activation_store = activations.get();
     model = std::make_unique<Decoder>(shape.model, trained.parameters, *attention, trained.options);
   });
+  const RunIdentity identity = identity_of(config, mesh, trained, data);
+  const std::optional<ResumePoint> resumed = find_resume_point(config, mesh.world, launch, console);
   all_or_none(mesh.world, [&] {
-    if (is_main) prepare_output_dir(config.output_dir);
+    if (resumed) {
+      require_same_run(resumed->folder, resumed->state.identity, identity,
+                       config.per_device_train_batch_size * mesh.data.size());
+    }
+    if (!is_main) return;
+    prepare_output_dir(config.output_dir, /*goes_on=*/resumed.has_value());
+    keep_at_launcher(where, kLaunchKey, launch.id);
   });
 
   AttentionTraffic traffic(mesh, shape.plan,
@@ -179,10 +179,11 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
                             .element_bytes = bf16 ? 2 : 4},
                            shape.model.num_layers, !config.disable_gradient_checkpointing, device);
   interrupts.begin_steps();
+  const bool idle_rows = sharding && sharding->stage >= 2;
   std::unique_ptr<Reference> reference;
   if (wants_reference(config)) {
     const auto make = [&] {
-      return make_reference(config, trained, shape.model, *model, *attention, device);
+      return make_reference(config, trained, shape.model, *model, *attention, sharding, device);
     };
     if (!config.precompute_ref_log_probs) {
       all_or_none(mesh.world, [&] { reference = make(); });
@@ -191,12 +192,19 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
       for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
         for (const Example& example : encoded->examples) examples.push_back(&example);
       }
-      const ReferenceJob job{config, mesh, *attention, device, std::move(examples), interrupts};
+      const ReferenceJob job{config,     mesh,     *attention, device, std::move(examples),
+                             interrupts, idle_rows};
       std::optional<ReferenceTable> table = precompute_reference(job, make, console);
       if (!table) {
-        interrupts.say("Interrupted; the reference log-probabilities so far are kept in " +
-                       config.output_dir + ".");
-        return kInterruptedStatus;
+        const std::string kept = fmt::format(
+            "the reference log-probabilities so far are kept in {}.", config.output_dir);
+        if (interrupts.requested()) {
+          interrupts.say("Interrupted; " + kept);
+          return kInterruptedStatus;
+        }
+        console.say(
+            fmt::format("Stopped before the first step ({}); {}", told_to_stop(interrupts), kept));
+        return 0;
       }
       reference = reference_table(std::move(*table));
     }
@@ -206,7 +214,8 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
                              .attention = *attention,
                              .model = *model,
                              .device = device,
-                             .reference = reference.get()};
+                             .reference = reference.get(),
+                             .idle_rows = idle_rows};
   const std::unique_ptr<Stage> stage = make_stage(context);
   MemoryReport memory(meter,
                       memory_facts(config, shape.model, shape.plan, trained, data.train.examples,
@@ -217,20 +226,25 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
                         .eval_examples = data.eval.examples,
                         .interrupts = interrupts,
                         .traffic = traffic,
-                        .memory = memory};
+                        .memory = memory,
+                        .heartbeat = heartbeat,
+                        .identity = identity,
+                        .launch = launch.id,
+                        .sharded = trained.sharded.get()};
   // Adapters and their optimizer are in fp32; so they are saved.
   const at::ScalarType saved_dtype = trained.lora ? (config.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                                   : trained.options.compute_dtype;
-  ModelSaver saver(config.output_dir,
-                   {shape.model, saved_dtype, config.model_name_or_path, trained.lora},
-                   config.save_total_limit);
+  const ModelSaver saver(config.output_dir,
+                         {shape.model, saved_dtype, config.model_name_or_path, trained.lora});
+  Checkpoints checkpoints(config, mesh.world, saver, resumed ? resumed->folder : "");
   TrainingLog log(config.output_dir,
                   {.logging_steps = config.logging_steps,
                    .eval_steps = config.eval_steps.value_or(config.logging_steps),
                    .save_steps = config.save_steps,
                    .train_batch_size = config.per_device_train_batch_size,
                    .num_train_epochs = static_cast<int64_t>(std::ceil(config.num_train_epochs))});
-  Trainer trainer(job, saver, log, console);
+  Trainer trainer(job, saver, checkpoints, log, console);
+  if (resumed) trainer.resume(*resumed);
   console.say(summary_of({.config = config,
                           .model = shape.model,
                           .plan = shape.plan,
@@ -247,10 +261,12 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
         fmt::format("config.json has attention_dropout {}; Longspan trains with 0.", dropout));
   }
 
-  if (!config.save_only_model && config.save_strategy != "no") {
-    console.say(
-        "save_only_model: false changes nothing: a checkpoint is a model to start from, without "
-        "the optimizer's state that resuming would need.");
+  if (resumed) {
+    console.say(fmt::format("Going on from {}, step {} of {}{}", resumed->folder,
+                            trainer.progress().step, trainer.progress().total_steps,
+                            trainer.progress().step == trainer.progress().total_steps
+                                ? ": nothing is left to train"
+                                : ""));
   }
   if (const auto adapters = split_names(config.adapter_name_or_path); adapters.size() > 1) {
     console.say(fmt::format(
@@ -258,16 +274,71 @@ int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupt
         "that model.",
         fmt::join(adapters.begin(), adapters.end() - 1, ", ")));
   }
-  if (trainer.train()) {
+  const TrainingEnd end = trainer.train();
+  if (end == TrainingEnd::kDone) {
     console.say(fmt::format("Saved the model and logs in {}", config.output_dir));
     return 0;
   }
-  interrupts.say(fmt::format("Interrupted after step {} of {}; the step under way was left. {}",
-                             trainer.progress().step, trainer.progress().total_steps,
-                             saver.last_checkpoint().empty()
+  const std::string where_it_stands =
+      fmt::format("after step {} of {}", trainer.progress().step, trainer.progress().total_steps);
+  if (end == TrainingEnd::kStopped) {
+    console.say(
+        fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands, told_to_stop(interrupts),
+                    checkpoints.last(),
+                    config.save_only_model ? "It holds the model alone, as save_only_model asks."
+                    : config.overwrite_output_dir
+                        ? "The same command with resume_from_checkpoint=true goes on from there."
+                        : "The same command goes on from there."));
+    return 0;
+  }
+  interrupts.say(fmt::format("Interrupted {}; the step under way was left. {}", where_it_stands,
+                             checkpoints.last().empty()
                                  ? "No model was saved."
-                                 : "The last checkpoint is " + saver.last_checkpoint() + "."));
+                                 : "The last checkpoint is " + checkpoints.last() + "."));
   return kInterruptedStatus;
+}
+
+int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupts) {
+  choose_threads();
+  Shape shape;
+  rank_0_first(where.rank, [&] { shape = decide_shape(config, where); });
+  const bool cuda = cuda_available();
+  const at::Device device =
+      cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
+           : at::Device(at::kCPU);
+  if (device.is_cpu()) use_tensor_pool();
+  auto mesh = std::make_unique<Mesh>(make_mesh(where, shape.plan, cuda, config.ddp_timeout));
+  Heartbeat heartbeat(where, config.ddp_timeout, [](const std::string& message) {
+    fmt::print(stderr, "error: {}\n", message);
+    end_process_at_once(1);
+  });
+  // Closing connections waits for what is under way on them, and so for ranks that are gone.
+  const auto leave_open = [&] { static_cast<void>(mesh.release()); };
+  try {
+    return run_with_peers(config, where, shape, device, *mesh, heartbeat, interrupts);
+  } catch (const CommunicationError& error) {
+    leave_open();
+    if (interrupts.requested()) {  // and so are the others, of which one was quicker
+      interrupts.say("Interrupted; nothing more was saved.");
+      return kInterruptedStatus;
+    }
+    const std::string diagnosis = heartbeat.diagnosis();
+    throw UserError(fmt::format("{}\n{}", error.what(),
+                                diagnosis.empty() ? "The messages of the rank that ended first say "
+                                                    "why."
+                                                  : diagnosis));
+  } catch (const AgreedError&) {
+    throw;
+  } catch (const FailedElsewhere&) {
+    throw;
+  } catch (const std::exception& error) {
+    leave_open();
+    const std::string what = describe_failure(error);
+    heartbeat.failed(what);
+    const bool ours = dynamic_cast<const UserError*>(&error) != nullptr;
+    if (ours || !is_out_of_memory(error)) throw;
+    throw UserError(where.world_size == 1 ? what : fmt::format("rank {}: {}", where.rank, what));
+  }
 }
 
 }  // namespace
@@ -276,21 +347,12 @@ int run_training(const Config& config, const Rendezvous& where) {
   InterruptWatch interrupts(/*speaks=*/where.rank == 0);
   try {
     return run(config, where, interrupts);
-  } catch (const UserError&) {
-    throw;
   } catch (const FailedElsewhere&) {
     // Rank 0 is saying what happened; a launcher that sees this process end first would kill it.
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     return 1;
   } catch (const CommunicationError& error) {
-    if (interrupts.requested()) {  // and so are the others, of which one was quicker
-      interrupts.say("Interrupted; nothing more was saved.");
-      return kInterruptedStatus;
-    }
-    throw UserError(
-        fmt::format("{}\nThe messages of the rank that ended first say why; nothing "
-                    "half-written was left behind.",
-                    error.what()));
+    throw UserError(error.what());  // the ranks have not found each other
   }
 }
 

@@ -10,7 +10,11 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
+#include "longspan/train/agreement.h"
+#include "longspan/train/checkpoints.h"
 #include "longspan/train/interrupt.h"
+#include "longspan/train/resume.h"
+#include "longspan/train/sharded_saving.h"
 
 namespace longspan {
 namespace {
@@ -24,15 +28,19 @@ const std::set<std::string> kReports = {
     "all_results.json",       "training_loss.png",
     "training_eval_loss.png", "training_rewards_accuracies.png"};
 
-/// Does a file or folder of this name tell of an earlier run?
+constexpr const char* kLog = "trainer_log.jsonl";
+
+/// Does a file or folder of this name tell of an earlier run that has something to lose? A log
+/// alone is what is left of one that was killed before it saved anything.
 bool is_result(const std::string& name) {
-  return kReports.contains(name) || name.ends_with(".safetensors") ||
+  return (kReports.contains(name) && name != kLog) || name.ends_with(".safetensors") ||
          name.starts_with("checkpoint-") || name == "config.json" ||
          name == "model.safetensors.index.json" || name == "pytorch_model.bin" ||
          name == "adapter_config.json";
 }
 
-/// Runs a file-system action; what the system says becomes the user's message.
+}  // namespace
+
 void on_disk(const std::string& path, const std::function<void()>& action) {
   try {
     action();
@@ -42,11 +50,10 @@ void on_disk(const std::string& path, const std::function<void()>& action) {
   }
 }
 
-}  // namespace
-
 void check_output_dir(const Config& config) {
   const std::string& output_dir = config.output_dir;
   if (output_dir.empty()) throw UserError("output_dir is not set; name a folder for the results.");
+  const bool goes_on = goes_on_in(config);
   std::error_code error;
   const fs::file_status status = fs::status(output_dir, error);
   if (!fs::exists(status)) return;
@@ -68,32 +75,35 @@ void check_output_dir(const Config& config) {
   for (const std::string& folder : split_names(config.ref_model_adapters)) {
     protect("ref_model_adapters", folder);
   }
-  if (config.overwrite_output_dir) return;
+  if (config.overwrite_output_dir || goes_on) return;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
     const std::string name = entry.path().filename();
     if (!is_result(name)) continue;
-    throw UserError(
-        fmt::format("output_dir {} holds results of an earlier run ({}). Nothing was touched. "
-                    "Choose another folder, or set overwrite_output_dir: true.",
-                    output_dir, name));
+    throw UserError(fmt::format(
+        "output_dir {} holds results of an earlier run ({}){}. Nothing was touched. Choose another "
+        "folder, or set overwrite_output_dir: true.",
+        output_dir, name,
+        name.starts_with("checkpoint-") && config.resume_from_checkpoint != "false"
+            ? ", and its checkpoints hold the model alone: a run cannot go on from them"
+            : ""));
   }
 }
 
-void prepare_output_dir(const std::string& output_dir) {
+void prepare_output_dir(const std::string& output_dir, bool goes_on) {
   on_disk(output_dir, [&] {
     fs::create_directories(output_dir);
-    for (const std::string& name : kReports) fs::remove(output_dir + "/" + name);
+    remove_leftovers(output_dir);
+    for (const std::string& name : kReports) {
+      if (!goes_on || name != kLog) fs::remove(output_dir + "/" + name);
+    }
   });
   const std::string probe = output_dir + "/.longspan-can-write";
   write_file_atomically(probe, "yes\n");
   fs::remove(probe);
 }
 
-ModelSaver::ModelSaver(std::string output_dir, SavedModel model,
-                       std::optional<int64_t> save_total_limit)
-    : output_dir_(std::move(output_dir)),
-      model_(std::move(model)),
-      save_total_limit_(save_total_limit) {}
+ModelSaver::ModelSaver(std::string output_dir, SavedModel model)
+    : output_dir_(std::move(output_dir)), model_(std::move(model)) {}
 
 void ModelSaver::write_model(const std::string& folder,
                              const std::vector<NamedTensor>& parameters) const {
@@ -111,35 +121,35 @@ void ModelSaver::write_model(const std::string& folder,
   });
 }
 
-std::string ModelSaver::save_checkpoint(int64_t step, const std::vector<NamedTensor>& parameters,
-                                        const std::function<void(const std::string&)>& add_files) {
-  const std::string name = fmt::format("checkpoint-{}", step);
-  const std::string target = output_dir_ + "/" + name;
-  const TemporaryFolder temporary(fmt::format("{}/.{}.partial", output_dir_, name));
-  write_model(temporary.path(), parameters);
-  on_disk(temporary.path(), [&] { add_files(temporary.path()); });
-  const UninterruptedScope uninterrupted;
-  on_disk(target, [&] {
-    // Of an earlier run, and overwrite_output_dir was set: a rename needs the name free.
-    fs::remove_all(target);
-    fs::rename(temporary.path(), target);
-    checkpoints_.push_back(target);
-    const int64_t limit = save_total_limit_.value_or(0);
-    while (limit > 0 && static_cast<int64_t>(checkpoints_.size()) > limit) {
-      fs::remove_all(checkpoints_.front());
-      checkpoints_.pop_front();
-    }
-  });
-  return target;
+bool ModelSaver::saves_exactly(const NamedTensor& parameter) const {
+  // A value head is saved in fp32 whatever the model is.
+  return parameter.tensor.scalar_type() == model_.dtype || parameter.name.starts_with("v_head.");
 }
 
+std::string ModelSaver::final_temporary() const { return output_dir_ + "/.model.partial"; }
+
 void ModelSaver::save_final(const std::vector<NamedTensor>& parameters) const {
-  const TemporaryFolder temporary(output_dir_ + "/.model.partial");
+  const TemporaryFolder temporary(final_temporary());
   write_model(temporary.path(), parameters);
+  move_final();
+}
+
+void ModelSaver::save_final_together(ShardedParameters& parameters, const Group& world) const {
+  std::optional<TemporaryFolder> temporary;
+  all_or_none(world, [&] {
+    if (world.rank() == 0) temporary.emplace(final_temporary());
+  });
+  write_sharded_model(final_temporary(), model_, parameters, world);
+  all_or_none(world, [&] {
+    if (world.rank() == 0) move_final();
+  });
+}
+
+void ModelSaver::move_final() const {
   const UninterruptedScope uninterrupted;
   on_disk(output_dir_, [&] {
     std::set<std::string> fresh;
-    for (const fs::directory_entry& entry : fs::directory_iterator(temporary.path())) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(final_temporary())) {
       fs::rename(entry.path(), output_dir_ + "/" + entry.path().filename().string());
       fresh.insert(entry.path().filename());
     }

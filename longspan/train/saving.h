@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,17 +11,19 @@
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
+#include "longspan/optim/sharded_parameters.h"
 
 namespace longspan {
 
-/// Throws UserError when output_dir holds anything of an earlier run (weights, logs, results,
-/// checkpoints) and may not be overwritten, when it is the model that training starts from, or not
-/// a folder.
+/// Throws UserError when output_dir holds anything of an earlier run (weights, results,
+/// checkpoints) that is neither to be gone on from nor may be overwritten, when it is the model
+/// that training starts from, or not a folder; and when resume_from_checkpoint names no checkpoint.
 void check_output_dir(const Config& config);
 
 /// Makes output_dir and proves that it can be written; logs, results and pictures of an earlier run
-/// go, as the new one may write others. Throws UserError.
-void prepare_output_dir(const std::string& output_dir);
+/// go, as the new one may write others, but for the log when the new one goes on from there; and so
+/// does what a run that was killed left half-done. Throws UserError.
+void prepare_output_dir(const std::string& output_dir, bool goes_on);
 
 /// What a saved model is.
 struct SavedModel {
@@ -35,25 +36,28 @@ struct SavedModel {
 /// Saves from one process; others wait for it.
 class ModelSaver {
  public:
-  ModelSaver(std::string output_dir, SavedModel model, std::optional<int64_t> save_total_limit);
+  ModelSaver(std::string output_dir, SavedModel model);
 
-  /// output_dir/checkpoint-<step>: written under a temporary name and renamed. `add_files` writes
-  /// what belongs beside the model into the folder it is given. Then removes the oldest of this
-  /// run's checkpoints beyond save_total_limit. Returns the folder.
-  std::string save_checkpoint(int64_t step, const std::vector<NamedTensor>& parameters,
-                              const std::function<void(const std::string&)>& add_files);
-  /// Weights, config and tokenizer into output_dir itself; weights of an earlier run go.
+  /// Weights, config and tokenizer into a folder that is there.
+  void write_model(const std::string& folder, const std::vector<NamedTensor>& parameters) const;
+  /// The same into output_dir itself; weights of an earlier run go.
   void save_final(const std::vector<NamedTensor>& parameters) const;
-  /// Empty when this run has saved none.
-  std::string last_checkpoint() const { return checkpoints_.empty() ? "" : checkpoints_.back(); }
+  /// The same of a model that no rank holds. Collective.
+  void save_final_together(ShardedParameters& parameters, const Group& world) const;
+  const SavedModel& model() const { return model_; }
+  /// Does the file hold this parameter's values to the last bit?
+  bool saves_exactly(const NamedTensor& parameter) const;
 
  private:
-  void write_model(const std::string& folder, const std::vector<NamedTensor>& parameters) const;
+  std::string final_temporary() const;
+  /// What is in that folder, into output_dir.
+  void move_final() const;
 
   std::string output_dir_;
   SavedModel model_;
-  std::optional<int64_t> save_total_limit_;
-  std::deque<std::string> checkpoints_;  // of this run, oldest first
 };
+
+/// Runs a file-system action; what the system says becomes the user's message.
+void on_disk(const std::string& path, const std::function<void()>& action);
 
 }  // namespace longspan

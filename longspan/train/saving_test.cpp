@@ -37,9 +37,10 @@ TEST_CASE("output_dir: what tells of an earlier run is not overwritten without l
   const TemporaryPlace place;
   CHECK_NOTHROW(check_output_dir(config_of(place.path + "/not-there-yet")));
   place.touch("notes.txt");
+  place.touch("trainer_log.jsonl");  // of a run that was killed before it saved anything
   CHECK_NOTHROW(check_output_dir(config_of(place.path)));
-  for (const char* name : {"model-00001-of-00002.safetensors", "trainer_log.jsonl", "checkpoint-10",
-                           "all_results.json", "config.json"}) {
+  for (const char* name :
+       {"model-00001-of-00002.safetensors", "checkpoint-10", "all_results.json", "config.json"}) {
     const TemporaryPlace used;
     used.touch(name);
     CHECK_THROWS_AS(check_output_dir(config_of(used.path)), UserError);
@@ -56,12 +57,12 @@ TEST_CASE("output_dir: made, proven writable, an old run's reports removed") {
   for (const char* name : {"trainer_log.jsonl", "eval_results.json", "training_eval_loss.png"}) {
     place.touch(name);
   }
-  prepare_output_dir(place.path);
+  prepare_output_dir(place.path, false);
   CHECK(fs::is_empty(place.path));
-  prepare_output_dir(place.path + "/a/b");
+  prepare_output_dir(place.path + "/a/b", false);
   CHECK(fs::is_directory(place.path + "/a/b"));
   place.touch("file");
-  CHECK_THROWS_AS(prepare_output_dir(place.path + "/file/below"), UserError);
+  CHECK_THROWS_AS(prepare_output_dir(place.path + "/file/below", false), UserError);
 }
 
 TEST_CASE("temporary folder: gone with its object") {

@@ -25,6 +25,9 @@ struct StageContext {
   Decoder& model;
   at::Device device;
   Reference* reference = nullptr;  // null where the loss has none
+  /// Every rank takes part in every row, with an idle one where it has none (stages that gather
+  /// parameters or sum gradients while rows are computed).
+  bool idle_rows = false;
 };
 
 /// One step at a time: begin(), then loss() of each of its rows.

@@ -51,14 +51,56 @@ void require_same_shape(const Config& config, const LoraShape& adapter) {
   }
 }
 
-/// Adds W += scale B A of each adapter to the weights.
+/// Adds W += scale B A of each adapter to the weights as they are made, in fp32: in bf16 it would
+/// round twice.
 void merge_adapters(const std::vector<std::string>& folders, const ModelConfig& model,
-                    std::vector<NamedTensor>& parameters) {
+                    std::vector<ParameterSource>& sources) {
   for (const std::string& folder : folders) {
-    const Adapter adapter = load_adapter(folder, model);
-    parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
-    merge_lora(parameters, adapter.shape.scale());
+    const auto adapter = std::make_shared<Adapter>(load_adapter(folder, model));
+    for (ParameterSource& source : sources) {
+      if (!source.name.ends_with(".weight")) continue;
+      const std::string layer = source.name.substr(0, source.name.size() - 6);  // with its dot
+      std::vector<NamedTensor> matrices;
+      for (const NamedTensor& matrix : adapter->parameters) {
+        if (matrix.name.starts_with(layer + "lora_")) matrices.push_back(matrix);
+      }
+      if (matrices.empty()) continue;
+      source.make = [name = source.name, make = source.make, matrices,
+                     scale = adapter->shape.scale()] {
+        std::vector<NamedTensor> parameters = matrices;
+        parameters.push_back({name, make()});
+        merge_lora(parameters, scale);
+        return parameters.at(0).tensor;
+      };
+    }
   }
+}
+
+/// As they are made now, but in another dtype.
+void convert(ParameterSource& source, at::ScalarType dtype) {
+  if (source.dtype == dtype) return;
+  source.dtype = dtype;
+  source.make = [make = source.make, dtype] { return make().to(dtype); };
+}
+
+std::vector<ParameterSource> sources_from(std::vector<NamedTensor> parameters) {
+  std::vector<ParameterSource> sources;
+  for (NamedTensor& parameter : parameters) {
+    const at::Tensor tensor = parameter.tensor.detach();
+    sources.push_back({parameter.name, tensor.sizes().vec(), tensor.scalar_type(), false,
+                       [tensor] { return tensor.clone(); }});
+  }
+  return sources;
+}
+
+/// All at once, each whole on the device.
+std::vector<NamedTensor> make_all(const std::vector<ParameterSource>& sources, at::Device device) {
+  std::vector<NamedTensor> parameters;
+  for (const ParameterSource& source : sources) {
+    parameters.push_back(
+        {source.name, source.make().detach().to(device).set_requires_grad(source.trained)});
+  }
+  return parameters;
 }
 
 /// As torch starts a linear layer: uniform within 1 / sqrt(D).
@@ -78,13 +120,13 @@ std::vector<NamedTensor> new_value_head(const ModelConfig& model, uint64_t seed)
   return {{kValueHeadWeight, weight_1D}, {kValueHeadBias, bias_1}};
 }
 
-void add_value_head(const Config& config, const ModelConfig& model, TrainedModel& trained) {
+std::vector<NamedTensor> value_head_of(const Config& config, const ModelConfig& model) {
   std::vector<NamedTensor> head;
   const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
   if (!adapters.empty()) head = load_value_head(adapters.back(), model);
   if (head.empty()) head = load_value_head(config.model_name_or_path, model);
   if (head.empty()) head = new_value_head(model, static_cast<uint64_t>(config.seed));
-  for (NamedTensor& parameter : head) trained.parameters.push_back(std::move(parameter));
+  return head;
 }
 
 /// Heads decide how the ranks share a row, tokens what is scored.
@@ -187,7 +229,22 @@ void freeze_but(const Config& config, const ModelConfig& model,
   }
 }
 
-TrainedModel load_trained_model(const Config& config, const ModelConfig& model, at::Device device) {
+std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
+                                           at::Device device) {
+  const int64_t stage = config.zero_stage.value_or(0);
+  if (stage == 0 && !config.offload_optimizer) return std::nullopt;
+  return ShardingOptions{
+      .stage = static_cast<int>(stage),
+      .shard = mesh.shard,
+      .replicas = mesh.replicas,
+      .offload_optimizer = config.offload_optimizer,
+      .offload_params = config.offload_params,
+      .device = device,
+      .compute_dtype = config.bf16 || config.pure_bf16 ? at::kBFloat16 : at::kFloat};
+}
+
+TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
+                                const std::optional<ShardingOptions>& sharding, at::Device device) {
   const bool bf16 = config.bf16 || config.pure_bf16, lora = config.finetuning_type == "lora";
   TrainedModel trained;
   trained.options.gradient_checkpointing = !config.disable_gradient_checkpointing;
@@ -198,16 +255,21 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model, 
     kept.push_back(merged.back());
     merged.pop_back();
   }
-  // Merging in bf16 would round twice.
   const bool small = config.pure_bf16 || (bf16 && lora);
-  trained.parameters = load_parameters(config.model_name_or_path, model,
-                                       small && merged.empty() ? at::kBFloat16 : at::kFloat);
-  merge_adapters(merged, model, trained.parameters);
-  for (NamedTensor& parameter : trained.parameters) {
-    if (small) parameter.tensor = parameter.tensor.to(at::kBFloat16);
-    parameter.tensor = parameter.tensor.detach().to(device).set_requires_grad(!lora);
+  std::vector<ParameterSource> sources = parameter_sources(
+      config.model_name_or_path, model, small && merged.empty() ? at::kBFloat16 : at::kFloat);
+  merge_adapters(merged, model, sources);
+  std::vector<NamedTensor> named;  // of no numbers, to ask which are trained
+  for (const ParameterSource& source : sources) {
+    named.push_back({source.name, at::empty({0}).set_requires_grad(!lora)});
   }
-  if (config.finetuning_type == "freeze") freeze_but(config, model, trained.parameters);
+  if (config.finetuning_type == "freeze") freeze_but(config, model, named);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (small) convert(sources[i], at::kBFloat16);
+    sources[i].trained = named[i].tensor.requires_grad();
+    // Nothing flows through it; weight decay must not move it either.
+    if (config.stage == "rm" && sources[i].name == "lm_head.weight") sources[i].trained = false;
+  }
 
   std::vector<NamedTensor> added;
   if (lora) {
@@ -225,26 +287,29 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model, 
     trained.options.lora_scale = trained.lora->scale();
     trained.options.lora_dropout = trained.lora->dropout;
   }
-  const size_t num_base = trained.parameters.size();
-  trained.parameters.insert(trained.parameters.end(), added.begin(), added.end());
-  if (config.stage == "rm") add_value_head(config, model, trained);
-  for (size_t i = num_base; i < trained.parameters.size(); ++i) {
-    at::Tensor& tensor = trained.parameters[i].tensor;
-    if (config.pure_bf16) tensor = tensor.to(at::kBFloat16);
-    tensor = tensor.detach().to(device).set_requires_grad(true);
-  }
   if (config.stage == "rm") {
-    // Nothing flows through it; weight decay must not move it either.
-    for (NamedTensor& parameter : trained.parameters) {
-      if (parameter.name == "lm_head.weight") parameter.tensor.set_requires_grad(false);
-    }
+    for (NamedTensor& parameter : value_head_of(config, model)) added.push_back(parameter);
   }
+  for (ParameterSource& source : sources_from(std::move(added))) {
+    source.trained = true;
+    if (config.pure_bf16) convert(source, at::kBFloat16);
+    sources.push_back(std::move(source));
+  }
+  if (!sharding) {
+    trained.parameters = make_all(sources, device);
+    return trained;
+  }
+  trained.sharded = std::make_unique<ShardedParameters>(model, sources, *sharding);
+  trained.parameters = trained.sharded->parameters();
+  trained.options.parameter_hooks = trained.sharded.get();
   return trained;
 }
 
 std::unique_ptr<Reference> make_reference(const Config& config, const TrainedModel& trained,
                                           const ModelConfig& model, Decoder& policy,
-                                          SequenceParallel& attention, at::Device device) {
+                                          SequenceParallel& attention,
+                                          const std::optional<ShardingOptions>& sharding,
+                                          at::Device device) {
   // An adapter that began at zero leaves the base model as the start; so LLaMA-Factory takes it for
   // any adapter.
   if (config.ref_model.empty() && trained.lora) return base_model_reference(policy);
@@ -256,23 +321,27 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
   // What the policy casts to bf16 at every use can be kept in it: the numbers are the same.
   const bool bf16 = trained.options.compute_dtype == at::kBFloat16;
   const bool all_bf16 = config.pure_bf16 || (bf16 && trained.lora);
-  std::vector<NamedTensor> parameters = load_parameters(
+  std::vector<ParameterSource> sources = parameter_sources(
       folder, reference_config, all_bf16 && adapters.empty() ? at::kBFloat16 : at::kFloat);
-  merge_adapters(adapters, reference_config, parameters);
-  for (NamedTensor& parameter : parameters) {
-    const bool used_in_fp32 = parameter.name.ends_with("norm.weight") ||
-                              parameter.name.ends_with(".bias") ||
-                              parameter.name == "model.embed_tokens.weight";
-    if (all_bf16 || (bf16 && !used_in_fp32)) {
-      parameter.tensor = parameter.tensor.to(at::kBFloat16);
-    }
-    parameter.tensor = parameter.tensor.detach().to(device);
+  merge_adapters(adapters, reference_config, sources);
+  for (ParameterSource& source : sources) {
+    const bool used_in_fp32 = source.name.ends_with("norm.weight") ||
+                              source.name.ends_with(".bias") ||
+                              source.name == "model.embed_tokens.weight";
+    if (all_bf16 || (bf16 && !used_in_fp32)) convert(source, at::kBFloat16);
   }
-  return reference_model(std::make_unique<Decoder>(
-      reference_config, std::move(parameters), attention,
-      DecoderOptions{.gradient_checkpointing = trained.options.gradient_checkpointing,
-                     .compute_dtype = trained.options.compute_dtype,
-                     .mlp_tiles = trained.options.mlp_tiles}));
+  DecoderOptions options{.gradient_checkpointing = trained.options.gradient_checkpointing,
+                         .compute_dtype = trained.options.compute_dtype,
+                         .mlp_tiles = trained.options.mlp_tiles};
+  if (!sharding || sharding->stage < 3) {
+    return reference_model(
+        std::make_unique<Decoder>(reference_config, make_all(sources, device), attention, options));
+  }
+  auto sharded = std::make_unique<ShardedParameters>(reference_config, sources, *sharding);
+  options.parameter_hooks = sharded.get();
+  auto decoder =
+      std::make_unique<Decoder>(reference_config, sharded->parameters(), attention, options);
+  return reference_model(std::move(decoder), std::move(sharded));
 }
 
 }  // namespace longspan

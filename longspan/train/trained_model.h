@@ -5,9 +5,11 @@
 #include <optional>
 #include <vector>
 
+#include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
+#include "longspan/optim/sharded_parameters.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/train/reference.h"
 
@@ -17,14 +19,22 @@ struct TrainedModel {
   std::vector<NamedTensor> parameters;  // on the device; requires_grad says what is trained
   std::optional<LoraShape> lora;
   DecoderOptions options;
+  /// Where `parameters` come from when something is divided among the ranks or offloaded.
+  std::unique_ptr<ShardedParameters> sharded;
 
   int64_t num_parameters() const;
   int64_t num_trained() const;
 };
 
+/// How the configuration divides and offloads a model's states; nullopt: not at all.
+std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
+                                           at::Device device);
+
 /// Weights of model_name_or_path; adapters (merged, or to be trained on, or new), the value head of
-/// a reward model (found in the folder, or new), and which of them are trained. Throws UserError.
-TrainedModel load_trained_model(const Config& config, const ModelConfig& model, at::Device device);
+/// a reward model (found in the folder, or new), and which of them are trained. Under zero_stage 3
+/// no rank holds more than one whole parameter at a time. Throws UserError.
+TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
+                                const std::optional<ShardingOptions>& sharding, at::Device device);
 
 /// The cheap part of load_trained_model and make_reference, without reading the models' weights.
 /// Throws UserError.
@@ -41,6 +51,8 @@ void freeze_but(const Config& config, const ModelConfig& model,
 /// `policy` and `attention` must outlive it.
 std::unique_ptr<Reference> make_reference(const Config& config, const TrainedModel& trained,
                                           const ModelConfig& model, Decoder& policy,
-                                          SequenceParallel& attention, at::Device device);
+                                          SequenceParallel& attention,
+                                          const std::optional<ShardingOptions>& sharding,
+                                          at::Device device);
 
 }  // namespace longspan

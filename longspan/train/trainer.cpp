@@ -2,27 +2,24 @@
 
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <iterator>
-#include <set>
-#include <sstream>
+#include <limits>
 
 #include "longspan/comm/communication_error.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/dropout.h"
-#include "longspan/optim/gradient_norm.h"
 #include "longspan/optim/schedule.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/curves.h"
 #include "longspan/train/evaluation.h"
-#include "longspan/train/gradient_reduction.h"
 
 namespace longspan {
 namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -48,9 +45,11 @@ std::vector<double> sums_over(const Group& group, const std::vector<double>& val
 
 }  // namespace
 
-Trainer::Trainer(const TrainingJob& job, ModelSaver& saver, TrainingLog& log, Console& console)
+Trainer::Trainer(const TrainingJob& job, const ModelSaver& saver, Checkpoints& checkpoints,
+                 TrainingLog& log, Console& console)
     : job_(job),
       saver_(saver),
+      checkpoints_(checkpoints),
       log_(log),
       console_(console),
       loader_(static_cast<int64_t>(job.train_examples.size()),
@@ -61,12 +60,10 @@ Trainer::Trainer(const TrainingJob& job, ModelSaver& saver, TrainingLog& log, Co
                             job.context.config.num_train_epochs, job.context.config.max_steps)),
       num_warmup_steps_(warmup_steps_of(job.context.config.warmup_ratio,
                                         job.context.config.warmup_steps, steps_.total_steps)),
-      optimizer_(job.context.model.parameters(),
-                 {.beta1 = job.context.config.adam_beta1,
-                  .beta2 = job.context.config.adam_beta2,
-                  .epsilon = job.context.config.adam_epsilon,
-                  .weight_decay = job.context.config.weight_decay}) {
-  progress_.total_steps = steps_.total_steps;
+      update_(job.context.model.parameters(), job.sharded, job.context.mesh.world,
+              job.context.config),
+      last_grad_norm_(kNone) {
+  totals_.progress.total_steps = steps_.total_steps;
 }
 
 StepResult Trainer::step(int64_t step) {
@@ -84,10 +81,14 @@ StepResult Trainer::step(int64_t step) {
   }
   counts = sums_over(mesh.data, counts, job_.context.device);
   StepResult result;
+  result.learning_rate = job_.context.config.learning_rate *
+                         schedule_factor(job_.context.config.lr_scheduler_type, step,
+                                         num_warmup_steps_, steps_.total_steps);
   const double total_weight = counts[0];
   result.num_tokens = static_cast<int64_t>(counts[1]);
   result.num_samples = static_cast<int64_t>(counts[2]);
 
+  const auto averages_before = averages_.sums();
   job_.stage.begin(rows);
   const bool leads = mesh.sequence.rank() == 0;
   Averages others;
@@ -100,6 +101,7 @@ StepResult Trainer::step(int64_t step) {
     model.set_dropout_seed(std::nullopt);
     job_.traffic.end_forward(rows[i].local.packing);
     contribution.backward();
+    update_.end_backward();
     job_.traffic.end_backward();
     contributions.push_back(contribution.detach());
     if (mesh.world.size() == 1 && job_.interrupts.requested()) break;
@@ -109,26 +111,26 @@ StepResult Trainer::step(int64_t step) {
     for (const at::Tensor& contribution : contributions) loss += contribution.item<double>();
   }
 
-  // An interrupt that one rank has seen is everyone's: all leave at the same step.
-  const std::vector<double> sums =
-      sums_over(mesh.world, {loss, job_.interrupts.requested() ? 1.0 : 0.0}, job_.context.device);
+  // A signal that one rank has seen is everyone's: all leave at the same step.
+  const std::vector<double> sums = sums_over(mesh.world,
+                                             {loss, job_.interrupts.requested() ? 1.0 : 0.0,
+                                              job_.interrupts.stop_signal() != 0 ? 1.0 : 0.0},
+                                             job_.context.device);
   result.loss = sums[0];
   result.interrupted = sums[1] > 0.0;
+  result.stops = sums[2] > 0.0;
   if (result.interrupted) return result;
-  require_finite(result, step, contributions);
-
-  sum_gradients(model.parameters(), mesh.world);
-  result.grad_norm = global_gradient_norm(model.parameters());
-  require_finite(result, step, contributions);
-  const Config& config = job_.context.config;
-  if (config.max_grad_norm > 0) {
-    clip_gradients(model.parameters(), result.grad_norm, config.max_grad_norm);
+  if (std::isfinite(result.loss)) result.grad_norm = update_.sum_gradients();
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+    averages_.set(averages_before);
+    leave_out(result, step, contributions);
+    update_.drop_gradients();
+    return result;
   }
-  result.learning_rate =
-      config.learning_rate *
-      schedule_factor(config.lr_scheduler_type, step, num_warmup_steps_, steps_.total_steps);
-  optimizer_.step(result.learning_rate);
-  optimizer_.zero_grad();
+  const Config& config = job_.context.config;
+  if (config.max_grad_norm > 0) update_.clip(result.grad_norm, config.max_grad_norm);
+  update_.step(result.learning_rate);
+  skipped_in_a_row_ = 0;
   return result;
 }
 
@@ -140,7 +142,7 @@ std::vector<Row> Trainer::rows_of(const StepPlace& place) const {
       examples.push_back(&job_.train_examples[index]);
     }
     // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
-    if (examples.empty()) continue;
+    if (examples.empty() && !job_.context.idle_rows) continue;
     rows.push_back(
         make_row(examples, job_.stage.documents(), job_.context.attention, job_.context.device));
   }
@@ -156,68 +158,50 @@ uint64_t Trainer::dropout_seed(int64_t step, size_t row_number) const {
   return seed;
 }
 
-void Trainer::require_finite(const StepResult& result, int64_t step,
-                             const std::vector<at::Tensor>& contributions) const {
-  if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return;
-  // Which rows: each rank knows where its own contribution went wrong, rank 0 says it.
-  const StepPlace place = steps_.place(step);
-  std::string mine;
-  size_t contribution = 0;
-  for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
-    const std::vector<int64_t> indices = loader_.rows(place.epoch, batch);
-    if (indices.empty()) continue;
-    if (!std::isfinite(contributions[contribution++].item<double>())) {
-      mine += fmt::format("{} ", fmt::join(indices, " "));
-    }
-  }
-  std::istringstream numbers(
-      fmt::format("{}", fmt::join(job_.context.mesh.world.gather_text(mine), " ")));
-  const std::set<int64_t> rows{std::istream_iterator<int64_t>(numbers), {}};
-  all_or_none(job_.context.mesh.world, [&] {
-    const std::string where =
-        rows.empty() ? ""
-                     : fmt::format(" It comes from row {} of the training set (counted from 0).",
-                                   fmt::join(rows, ", "));
-    throw UserError(fmt::format(
-        "The {} of step {} is {}.{} Nothing more was trained or saved. Lower learning_rate, set "
-        "max_grad_norm, or look at the rows and the model's weights.",
-        std::isfinite(result.loss) ? "gradient norm" : "loss", step + 1,
-        std::isfinite(result.loss) ? result.grad_norm : result.loss, where));
-  });
-}
-
-bool Trainer::train() {
-  const double start = seconds_now();
-  double last_loss = 0.0;
-  console_.show(progress_, last_loss);
-  for (int64_t step = 0; step < steps_.total_steps; ++step) {
+TrainingEnd Trainer::train() {
+  const double start = seconds_now() - totals_.progress.elapsed_seconds;
+  console_.show(totals_.progress, kNone);
+  for (int64_t step = totals_.progress.step; step < steps_.total_steps; ++step) {
     try {
+      job_.heartbeat.stands_at(step + 1, fmt::format("step {}", step + 1));
       const StepResult result = this->step(step);
       if (result.interrupted) {
         console_.finish();
-        return false;
+        return TrainingEnd::kInterrupted;
       }
-      progress_.elapsed_seconds = seconds_now() - start;
+      totals_.progress.elapsed_seconds = seconds_now() - start;
       after_step(step, result);
+      if (result.stops && step + 1 < steps_.total_steps) {
+        if (last_saved_step_ != step + 1) save_checkpoint();
+        console_.finish();
+        return TrainingEnd::kStopped;
+      }
     } catch (const CommunicationError& error) {
       throw CommunicationError(fmt::format("Step {}: {}", step + 1, error.what()));
     }
   }
-  progress_.elapsed_seconds = seconds_now() - start;
+  totals_.progress.elapsed_seconds = seconds_now() - start;
   console_.finish();
   finish();
-  return true;
+  return TrainingEnd::kDone;
 }
 
 void Trainer::after_step(int64_t step, const StepResult& result) {
-  progress_.step = step + 1;
-  progress_.epoch = steps_.place(step).epochs_done;
-  progress_.num_tokens += result.num_tokens;
-  samples_in_all_ += result.num_samples;
-  loss_in_all_ += result.loss;
-  loss_since_log_ += result.loss;
-  ++steps_since_log_;
-  console_.show(progress_, result.loss);
+  Progress& progress = totals_.progress;
+  progress.step = step + 1;
+  progress.epoch = steps_.place(step).epochs_done;
+  progress.num_tokens += result.num_tokens;
+  totals_.num_samples += result.num_samples;
+  if (result.skipped) {
+    ++totals_.num_skipped;
+  } else {
+    totals_.loss_in_all += result.loss;
+    totals_.loss_since_log += result.loss;
+    ++totals_.steps_since_log;
+    ++totals_.steps_with_loss;
+    last_grad_norm_ = result.grad_norm;
+  }
+  console_.show(progress, result.skipped ? kNone : result.loss);
 
   const Config& config = job_.context.config;
   const int64_t done = step + 1;
@@ -226,17 +210,21 @@ void Trainer::after_step(int64_t step, const StepResult& result) {
 
   if (is_due(config.logging_steps)) {
     const LoggedStep logged{
-        .loss = loss_since_log_ / static_cast<double>(steps_since_log_),
-        .grad_norm = result.grad_norm,
+        .loss = totals_.steps_since_log == 0
+                    ? kNone
+                    : totals_.loss_since_log / static_cast<double>(totals_.steps_since_log),
+        .grad_norm = last_grad_norm_,
         .learning_rate = result.learning_rate,
         .means = job_.stage.completed(
-            averages_.means(job_.context.mesh.world, job_.stage.averages(), job_.context.device))};
+            averages_.means(job_.context.mesh.world, job_.stage.averages(), job_.context.device)),
+        .num_skipped = totals_.num_skipped};
     averages_.clear();
-    loss_since_log_ = 0.0;
-    steps_since_log_ = 0;
+    last_grad_norm_ = kNone;
+    totals_.loss_since_log = 0.0;
+    totals_.steps_since_log = 0;
     all_or_none(job_.context.mesh.world, [&] {
       if (!is_main()) return;
-      log_.add_step(progress_, logged);
+      log_.add_step(progress, logged);
       console_.say(console_line(log_.history().back()));
     });
   }
@@ -248,24 +236,24 @@ void Trainer::after_step(int64_t step, const StepResult& result) {
 
   const bool saves = (config.save_strategy == "steps" && is_due(config.save_steps)) ||
                      (config.save_strategy == "epoch" && epoch_ends);
-  if (!saves) return;
-  all_or_none(job_.context.mesh.world, [&] {
-    if (!is_main()) return;
-    const std::string folder =
-        saver_.save_checkpoint(done, job_.context.model.parameters(),
-                               [&](const std::string& path) { log_.write_state(path, progress_); });
-    console_.say(fmt::format("Saved {}", folder));
-  });
+  if (saves) save_checkpoint();
 }
 
 void Trainer::evaluate_now() {
-  last_evaluation_ = evaluate(job_.stage, job_.context, job_.eval_examples);
-  last_evaluated_step_ = progress_.step;
+  const Progress& progress = totals_.progress;
+  job_.heartbeat.stands_at(progress.step,
+                           fmt::format("the evaluation after step {}", progress.step));
+  totals_.last_evaluation = evaluate(job_.stage, job_.context, job_.eval_examples);
+  totals_.last_evaluated_step = progress.step;
   all_or_none(job_.context.mesh.world, [&] {
     if (!is_main()) return;
-    log_.add_evaluation(progress_, last_evaluation_);
+    log_.add_evaluation(progress, totals_.last_evaluation);
     console_.say(console_line(log_.history().back()));
   });
+}
+
+bool Trainer::is_divided() const {
+  return job_.sharded != nullptr && !job_.sharded->all_are_here();
 }
 
 void Trainer::finish() {
@@ -274,31 +262,35 @@ void Trainer::finish() {
   const bool evaluates =
       (job_.context.config.do_eval || job_.context.config.eval_strategy != "no") &&
       !job_.eval_examples.empty();
-  if (evaluates && last_evaluated_step_ != progress_.step) evaluate_now();
+  if (evaluates && totals_.last_evaluated_step != totals_.progress.step) evaluate_now();
+  const Progress& progress = totals_.progress;
   const TrainingResult result{
-      .loss = loss_in_all_ / static_cast<double>(std::max<int64_t>(1, progress_.step)),
-      .seconds = progress_.elapsed_seconds,
-      .num_samples = static_cast<double>(samples_in_all_),
+      .loss =
+          totals_.loss_in_all / static_cast<double>(std::max<int64_t>(1, totals_.steps_with_loss)),
+      .seconds = progress.elapsed_seconds,
+      .num_samples = static_cast<double>(totals_.num_samples),
       .total_flos =
-          6.0 * static_cast<double>(progress_.num_tokens) *
+          6.0 * static_cast<double>(progress.num_tokens) *
           static_cast<double>(num_trained_parameters_without_embeddings(job_.context.model))};
+  job_.heartbeat.stands_at(progress.step, "the saving of the model");
   const AttentionTraffic::Report sent = job_.traffic.report(job_.context.mesh.world);
+  if (is_divided()) saver_.save_final_together(*job_.sharded, job_.context.mesh.world);
   all_or_none(job_.context.mesh.world, [&] {
     if (!is_main()) return;
     const std::string& folder = job_.context.config.output_dir;
-    saver_.save_final(job_.context.model.parameters());
+    if (!is_divided()) saver_.save_final(job_.context.model.parameters());
     const UninterruptedScope uninterrupted;
-    log_.add_end(progress_, result);
+    log_.add_end(progress, result);
     console_.say(console_line(log_.history().back()));
-    log_.write_state(folder, progress_);
-    log_.write_train_results(progress_, result);
+    log_.write_state(folder, progress);
+    log_.write_train_results(progress, result);
     if (const std::string table = table_of(sent); !table.empty()) {
       write_report(folder, sent);
       console_.say(table);
     }
     job_.memory.write(folder);
     console_.say(memory);
-    if (evaluates) log_.write_eval_results(progress_, last_evaluation_);
+    if (evaluates) log_.write_eval_results(progress, totals_.last_evaluation);
     if (job_.context.config.plot_loss) plot_curves(log_, folder);
   });
 }

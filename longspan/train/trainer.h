@@ -2,23 +2,28 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "longspan/comm/heartbeat.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
 #include "longspan/data/batch.h"
 #include "longspan/data/loader.h"
 #include "longspan/models/decoder.h"
-#include "longspan/optim/adamw.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/train/attention_traffic.h"
+#include "longspan/train/checkpoints.h"
 #include "longspan/train/console.h"
 #include "longspan/train/interrupt.h"
 #include "longspan/train/memory_report.h"
+#include "longspan/train/model_update.h"
+#include "longspan/train/resume.h"
 #include "longspan/train/saving.h"
 #include "longspan/train/stage.h"
 #include "longspan/train/step_plan.h"
 #include "longspan/train/training_log.h"
+#include "longspan/train/training_state.h"
 
 namespace longspan {
 
@@ -29,6 +34,8 @@ struct StepResult {
   double learning_rate = 0.0;
   int64_t num_tokens = 0, num_samples = 0;  // of the global batch
   bool interrupted = false;                 // abandoned; nothing was updated
+  bool skipped = false;                     // loss or gradients were not finite: no update
+  bool stops = false;                       // the last one: a rank was told to save and end
 };
 
 /// What a Trainer works on; all outlive it. Examples are the same on every rank.
@@ -40,20 +47,31 @@ struct TrainingJob {
   const InterruptWatch& interrupts;
   AttentionTraffic& traffic;
   MemoryReport& memory;
+  Heartbeat& heartbeat;
+  const RunIdentity& identity;
+  std::string launch;                    // names this start of the program in what it saves
+  ShardedParameters* sharded = nullptr;  // where the model's parameters come from, if from there
 };
+
+enum class TrainingEnd { kDone, kInterrupted, kStopped };
 
 class Trainer {
  public:
-  /// `saver`, `log` and `console` are used by rank 0 only.
-  Trainer(const TrainingJob& job, ModelSaver& saver, TrainingLog& log, Console& console);
+  /// `log` and `console` are used by rank 0 only.
+  Trainer(const TrainingJob& job, const ModelSaver& saver, Checkpoints& checkpoints,
+          TrainingLog& log, Console& console);
 
   const StepPlan& steps() const { return steps_; }
   int64_t num_warmup_steps() const { return num_warmup_steps_; }
-  const Progress& progress() const { return progress_; }
+  const Progress& progress() const { return totals_.progress; }
 
-  /// All steps; then the last evaluation, the model, logs and pictures into output_dir. False when
-  /// it was interrupted. Throws UserError on rank 0 and FailedElsewhere on the others. Collective.
-  bool train();
+  /// Goes on where a checkpoint stands: weights, optimizer, log, counts. Throws UserError.
+  /// Collective.
+  void resume(const ResumePoint& from);
+  /// All steps that are left; then the last evaluation, the model, logs and pictures into
+  /// output_dir. Or, when a signal asks for it, a checkpoint at the end of a step, and nothing
+  /// more. Throws UserError on rank 0 and FailedElsewhere on the others. Collective.
+  TrainingEnd train();
   /// Optimizer step number `step` (0-based).
   StepResult step(int64_t step);
 
@@ -63,32 +81,43 @@ class Trainer {
   std::vector<Row> rows_of(const StepPlace& place) const;
   /// Another for each micro-batch, whatever the number of processes that share it.
   uint64_t dropout_seed(int64_t step, size_t row_number) const;
-  void require_finite(const StepResult& result, int64_t step,
-                      const std::vector<at::Tensor>& contributions) const;
+  /// The loss or the gradient norm is not finite: says where it comes from, and stops the run or
+  /// leaves the step's update out, as on_nonfinite has it. Collective.
+  void leave_out(StepResult& result, int64_t step, const std::vector<at::Tensor>& contributions);
+  /// Rows whose contribution is not finite; or parameters whose gradient is not. Collective.
+  std::string source_of_nonfinite(int64_t step, const std::vector<at::Tensor>& contributions,
+                                  bool in_loss) const;
   void after_step(int64_t step, const StepResult& result);
+  /// checkpoint-N of the steps so far. Collective.
+  void save_checkpoint();
+  /// The optimizer's state, with the weights themselves where saving rounds them.
+  std::vector<StatePiece> state_with_masters() const;
   void finish();
+  /// No rank holds the whole model; all write it together.
+  bool is_divided() const;
   bool is_main() const { return job_.context.mesh.world.rank() == 0; }
 
   TrainingJob job_;
-  ModelSaver& saver_;
+  const ModelSaver& saver_;
+  Checkpoints& checkpoints_;
   TrainingLog& log_;
   Console& console_;
   Loader loader_;
   StepPlan steps_;
   int64_t num_warmup_steps_;
-  AdamW optimizer_;
+  ModelUpdate update_;
 
-  Progress progress_;
-  double loss_since_log_ = 0.0, loss_in_all_ = 0.0;
-  Averages averages_;  // since the last log line
-  int64_t steps_since_log_ = 0, samples_in_all_ = 0;
-  int64_t last_evaluated_step_ = -1;
-  EvaluationResult last_evaluation_;
+  RunTotals totals_;
+  Averages averages_;      // since the last log line
+  double last_grad_norm_;  // since then; NaN: none
+  int64_t skipped_in_a_row_ = 0;
+  int64_t last_saved_step_ = -1;
 };
 
 /// `longspan train` in one worker process, start to end: reads data and model, trains, evaluates,
-/// saves. Returns the exit status (130 after SIGINT). Throws UserError on rank 0 for what the user
-/// can mend; the other ranks then return 1, so that it is said once.
+/// saves. Returns the exit status (130 after SIGINT, 0 after SIGTERM or SIGUSR1 and a save). Throws
+/// UserError on rank 0 for what the user can mend; the other ranks then return 1, so that it is
+/// said once.
 int run_training(const Config& config, const Rendezvous& where);
 
 }  // namespace longspan

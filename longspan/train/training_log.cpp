@@ -9,12 +9,15 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/config/json_text.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr const char* kLogFile = "trainer_log.jsonl";
 
 Json to_json(const LogEntry& entry) {
   Json json = Json::object();
@@ -82,8 +85,9 @@ double Progress::tokens_per_second() const {
 TrainingLog::TrainingLog(std::string folder, const RunConstants& constants)
     : folder_(std::move(folder)), constants_(constants) {}
 
-void TrainingLog::append_line(const std::string& line) const {
-  const std::string path = folder_ + "/trainer_log.jsonl";
+void TrainingLog::append_line(const std::string& line) {
+  lines_ += line;
+  const std::string path = folder_ + "/" + kLogFile;
   std::FILE* file = std::fopen(path.c_str(), "ab");
   bool written = file != nullptr;
   if (file != nullptr) {
@@ -97,12 +101,18 @@ void TrainingLog::append_line(const std::string& line) const {
 }
 
 void TrainingLog::add_step(const Progress& progress, const LoggedStep& step) {
-  LogEntry entry = {
-      {"loss", step.loss}, {"grad_norm", step.grad_norm}, {"learning_rate", step.learning_rate}};
-  LogEntry measured = {{"loss", step.loss}};
+  LogEntry entry, measured;
+  if (!std::isnan(step.loss)) entry.emplace_back("loss", step.loss);
+  if (!std::isnan(step.loss)) measured.emplace_back("loss", step.loss);
+  if (!std::isnan(step.grad_norm)) entry.emplace_back("grad_norm", step.grad_norm);
+  entry.emplace_back("learning_rate", step.learning_rate);
   for (const auto& [name, mean] : step.means) {
     entry.emplace_back(name, mean);
     if (name == "rewards/accuracies") measured.emplace_back("accuracy", mean);
+  }
+  if (step.num_skipped > 0) {
+    entry.emplace_back("skipped_steps", step.num_skipped);
+    measured.emplace_back("skipped_steps", step.num_skipped);
   }
   append(entry, {{"epoch", progress.epoch}, {"step", progress.step}});
   history_.push_back(std::move(entry));
@@ -149,6 +159,30 @@ void TrainingLog::write_state(const std::string& folder, const Progress& progres
   state["trial_name"] = nullptr;
   state["trial_params"] = nullptr;
   write_file_atomically(folder + "/trainer_state.json", state.dump(2) + "\n");
+}
+
+void TrainingLog::write_checkpoint(const std::string& folder, const Progress& progress) const {
+  write_state(folder, progress);
+  write_file_atomically(folder + "/" + kLogFile, lines_);
+}
+
+void TrainingLog::restore(const std::string& checkpoint) {
+  const std::string path = checkpoint + "/trainer_state.json";
+  const Json state = Json::parse(read_text_file(path, "training log"), nullptr, false);
+  if (!state.is_object() || !state.contains("log_history") || !state["log_history"].is_array()) {
+    throw UserError(fmt::format("{} has no log_history.", path));
+  }
+  history_.clear();
+  for (const Json& json : state["log_history"]) {
+    LogEntry entry;
+    for (const auto& [key, value] : json.items()) {
+      if (value.is_number_integer()) entry.emplace_back(key, value.get<int64_t>());
+      if (value.is_number_float()) entry.emplace_back(key, value.get<double>());
+    }
+    history_.push_back(std::move(entry));
+  }
+  lines_ = read_text_file(checkpoint + "/" + kLogFile, "training log");
+  write_file_atomically(folder_ + "/" + kLogFile, lines_);
 }
 
 void TrainingLog::write_results(const std::string& name, const LogEntry& entry) {

@@ -33,10 +33,11 @@ struct RunConstants {
 /// Means that a stage keeps beside its loss, in the order of a log line.
 using NamedMeans = std::vector<std::pair<std::string, double>>;
 
-/// What a step's log line says.
+/// What a step's log line says. What is NaN is left out.
 struct LoggedStep {
   double loss = 0.0, grad_norm = 0.0, learning_rate = 0.0;
-  NamedMeans means = {};  // rewards/chosen, ...
+  NamedMeans means = {};    // rewards/chosen, ...
+  int64_t num_skipped = 0;  // steps so far whose update was left out; 0: not told
 };
 
 struct EvaluationResult {
@@ -65,6 +66,11 @@ class TrainingLog {
 
   /// trainer_state.json into `folder` (output_dir or a checkpoint).
   void write_state(const std::string& folder, const Progress& progress) const;
+  /// trainer_state.json, and trainer_log.jsonl as far as it is written, into a checkpoint.
+  void write_checkpoint(const std::string& folder, const Progress& progress) const;
+  /// Goes on from what write_checkpoint has written: trainer_log.jsonl and the history are then as
+  /// they were.
+  void restore(const std::string& checkpoint);
   /// train_results.json, eval_results.json and both together in all_results.json.
   void write_train_results(const Progress& progress, const TrainingResult& result);
   void write_eval_results(const Progress& progress, const EvaluationResult& result);
@@ -74,12 +80,13 @@ class TrainingLog {
   std::pair<std::vector<double>, std::vector<double>> curve(const std::string& key) const;
 
  private:
-  void append_line(const std::string& line) const;
+  void append_line(const std::string& line);
   void write_results(const std::string& name, const LogEntry& entry);
 
   std::string folder_;
   RunConstants constants_;
   std::vector<LogEntry> history_;
+  std::string lines_;  // of trainer_log.jsonl
   LogEntry all_results_;
 };
 

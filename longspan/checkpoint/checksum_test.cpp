@@ -1,0 +1,84 @@
+#include "longspan/checkpoint/checksum.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <string>
+
+#include "longspan/checkpoint/seal.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+uint64_t hash_of(const std::string& text) {
+  Xxh64 hash;
+  hash.add(text.data(), text.size());
+  return hash.value();
+}
+
+struct TemporaryPlace {
+  std::string path;
+  TemporaryPlace() {
+    char name[] = "/tmp/longspan-seal-test-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~TemporaryPlace() { fs::remove_all(path); }
+  void write(const std::string& name, const std::string& text) const {
+    fs::create_directories(fs::path(path + "/" + name).parent_path());
+    std::ofstream(path + "/" + name) << text;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("xxh64: the values of the published test vectors") {
+  CHECK(hash_of("") == 0xef46db3751d8e999ull);
+  CHECK(hash_of("abc") == 0x44bc2cf5ad770999ull);
+  std::string bytes(100, '\0');
+  std::iota(bytes.begin(), bytes.end(), '\0');
+  CHECK(hash_of(bytes) == 0x6ac1e58032166597ull);  // several stripes and every kind of rest
+}
+
+TEST_CASE("xxh64: pieces of any length make the same hash") {
+  std::string bytes(997, 'x');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7);
+  for (const size_t step : {1, 3, 31, 32, 33, 64, 500}) {
+    Xxh64 hash;
+    for (size_t at = 0; at < bytes.size(); at += step) {
+      hash.add(bytes.data() + at, std::min(step, bytes.size() - at));
+    }
+    CHECK(hash.value() == hash_of(bytes));
+  }
+}
+
+TEST_CASE("seal: whole as it was written, every change is seen and named") {
+  const TemporaryPlace place;
+  place.write("a", "first");
+  place.write("below/b", std::string(100000, 'b'));
+  place.write("empty", "");
+  write_seal(place.path, checksums_of(place.path, {}));
+  CHECK(broken_file(place.path) == "");
+  for (int part = 0; part < 5; ++part) CHECK(broken_file(place.path, part, 5) == "");
+
+  place.write("below/b", std::string(99999, 'b') + "c");
+  CHECK(broken_file(place.path).find("below/b is not what was written") == 0);
+  // One of the parts sees it.
+  int num_broken = 0;
+  for (int part = 0; part < 3; ++part)
+    num_broken += broken_file(place.path, part, 3).empty() ? 0 : 1;
+  CHECK(num_broken == 1);
+  place.write("below/b", "short");
+  CHECK(broken_file(place.path) == "below/b has 5 bytes, 100000 were written");
+  fs::remove(place.path + "/below/b");
+  CHECK(broken_file(place.path).find("below/b cannot be read") == 0);
+  place.write("checksums.json", "{\"files\": 3}");
+  CHECK(broken_file(place.path).find("checksums.json") == 0);
+  fs::remove(place.path + "/checksums.json");
+  CHECK(broken_file(place.path).find("checksums.json") == 0);
+}
+
+}  // namespace longspan

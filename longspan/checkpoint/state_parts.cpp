@@ -1,0 +1,135 @@
+#include "longspan/checkpoint/state_parts.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "longspan/checkpoint/safetensors.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSteps = "steps";
+constexpr const char* kMaster = "master";
+constexpr std::string_view kAdapterPrefix = "base_model.model.";  // PEFT's
+
+std::string name_of(const std::string& what, const StatePiece& piece) {
+  return fmt::format("{} {} {} {}", what, piece.parameter, piece.begin, piece.end);
+}
+
+}  // namespace
+
+std::string state_part_name(int number, int num_parts) {
+  return fmt::format("{}/part-{:05}-of-{:05}.safetensors", kStateFolder, number, num_parts);
+}
+
+void write_state_part(const std::string& path, const std::vector<StatePiece>& pieces) {
+  std::vector<NamedTensor> tensors;
+  for (const StatePiece& piece : pieces) {
+    for (const auto& [what, values] : piece.tensors) {
+      TORCH_CHECK(values.dim() == 1 && values.numel() == piece.end - piece.begin, what, " of ",
+                  piece.parameter, " has ", values.numel(), " numbers");
+      tensors.push_back({name_of(what, piece), values});
+    }
+    tensors.push_back({name_of(kSteps, piece), at::full({1}, piece.num_steps, at::kLong)});
+  }
+  write_safetensors(path, tensors);
+}
+
+StatePiece part_of(const StatePiece& piece, int64_t begin, int64_t end) {
+  StatePiece part{piece.parameter, begin, end, piece.num_steps, {}};
+  for (const auto& [what, values] : piece.tensors) {
+    part.tensors[what] = values.narrow(0, begin - piece.begin, end - begin);
+  }
+  return part;
+}
+
+StateReader::StateReader(const std::string& folder) : folder_(folder) {
+  std::error_code error;
+  for (const fs::directory_entry& entry :
+       fs::directory_iterator(fs::path(folder) / kStateFolder, error)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    for (NamedTensor& tensor : read_safetensors(entry.path().string())) {
+      std::istringstream words(tensor.name);
+      std::string what, parameter;
+      Run run{};
+      if (!(words >> what >> parameter >> run.begin >> run.end)) {
+        throw UserError(fmt::format("{}: {} is not the name of a training state.",
+                                    entry.path().string(), tensor.name));
+      }
+      run.values = std::move(tensor.tensor);
+      runs_[what + " " + parameter].push_back(std::move(run));
+    }
+  }
+  for (auto& [name, runs] : runs_) {
+    std::ranges::sort(runs, {}, &Run::begin);
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    for (NamedTensor& tensor : read_safetensors(entry.path().string())) {
+      if (tensor.name.starts_with(kAdapterPrefix)) tensor.name.erase(0, kAdapterPrefix.size());
+      weights_[tensor.name] = std::move(tensor.tensor);
+    }
+  }
+}
+
+void StateReader::copy_run(const std::string& what, const std::string& parameter, int64_t begin,
+                           int64_t end, at::Tensor to) const {
+  const auto found = runs_.find(what + " " + parameter);
+  int64_t at = begin;
+  if (found != runs_.end()) {
+    for (const Run& run : found->second) {
+      if (run.end <= at || run.begin > at) continue;
+      const int64_t until = std::min(run.end, end);
+      to.narrow(0, at - begin, until - at).copy_(run.values.narrow(0, at - run.begin, until - at));
+      at = until;
+      if (at == end) return;
+    }
+  }
+  throw UserError(fmt::format(
+      "{} holds no {} for number {} of {}: it is of another model, or of another way of training.",
+      folder_, what, at, parameter));
+}
+
+void StateReader::read(StatePiece& piece) const {
+  for (auto& [what, values] : piece.tensors) {
+    if (what == kMaster) {
+      values.copy_(read_values(piece.parameter, piece.begin, piece.end));
+    } else {
+      copy_run(what, piece.parameter, piece.begin, piece.end, values);
+    }
+  }
+  const auto steps = runs_.find(std::string(kSteps) + " " + piece.parameter);
+  if (steps == runs_.end()) {
+    throw UserError(
+        fmt::format("{} holds no state of {}: it is of another model, or of another "
+                    "way of training.",
+                    folder_, piece.parameter));
+  }
+  piece.num_steps = steps->second.front().values.item<int64_t>();
+}
+
+at::Tensor StateReader::read_values(const std::string& parameter, int64_t begin,
+                                    int64_t end) const {
+  if (runs_.contains(std::string(kMaster) + " " + parameter)) {
+    at::Tensor values = at::empty({end - begin}, at::kFloat);
+    copy_run(kMaster, parameter, begin, end, values);
+    return values;
+  }
+  const auto found = weights_.find(parameter);
+  if (found == weights_.end() || found->second.numel() < end) {
+    throw UserError(
+        fmt::format("{} holds no weights of {} with {} numbers: it is of another model, "
+                    "or of another way of training.",
+                    folder_, parameter, end));
+  }
+  return found->second.flatten().narrow(0, begin, end - begin);
+}
+
+}  // namespace longspan

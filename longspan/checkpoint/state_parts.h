@@ -1,0 +1,53 @@
+// The optimizer's state on disk: any cut of the parameters into runs, read back as any other.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "longspan/models/decoder.h"
+#include "longspan/optim/state_piece.h"
+
+namespace longspan {
+
+inline constexpr const char* kStateFolder = "training_state";
+
+/// "training_state/part-00001-of-00004.safetensors", counted from 1.
+std::string state_part_name(int number, int num_parts);
+
+/// One safetensors file with the pieces. A tensor's name tells its run: "exp_avg
+/// model.norm.weight 0 64", and "steps ..." holds the number of updates.
+void write_state_part(const std::string& path, const std::vector<StatePiece>& pieces);
+
+/// A run of a piece, sharing its memory.
+StatePiece part_of(const StatePiece& piece, int64_t begin, int64_t end);
+
+/// All parts of a checkpoint, and the weights beside them.
+class StateReader {
+ public:
+  /// `folder`: of a checkpoint. Reads headers only; throws UserError when files are missing or
+  /// broken.
+  explicit StateReader(const std::string& folder);
+
+  /// Fills the piece's tensors, which are there with their names and lengths, and its number of
+  /// updates. Throws UserError when the checkpoint does not hold every number of it exactly once.
+  void read(StatePiece& piece) const;
+  /// The values of a run of the parameter, 1-D: the master if there is one, else as the weights
+  /// have it.
+  at::Tensor read_values(const std::string& parameter, int64_t begin, int64_t end) const;
+
+ private:
+  struct Run {
+    int64_t begin, end;
+    at::Tensor values;  // mapped from the file
+  };
+  void copy_run(const std::string& what, const std::string& parameter, int64_t begin, int64_t end,
+                at::Tensor to) const;
+
+  std::string folder_;
+  std::map<std::string, std::vector<Run>> runs_;  // by "exp_avg model.norm.weight"; sorted
+  std::map<std::string, at::Tensor> weights_;
+};
+
+}  // namespace longspan

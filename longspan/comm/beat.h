@@ -1,0 +1,44 @@
+// One rank's sign of life, and what can be read from two of them. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace longspan {
+
+struct Beat {
+  int64_t count = 0;  // one more each time
+  std::string host;
+  std::string machine;  // the same where processes see each other
+  int64_t process = 0;
+  int64_t step = 0;
+  std::string doing;  // "step 7"
+  enum class Ending { kNone, kFinished, kLost, kFailed } ending = Ending::kNone;
+  std::string reason;  // of a failure
+
+  bool operator==(const Beat&) const = default;
+};
+
+std::string text_of(const Beat& beat);
+/// nullopt for text that is no beat.
+std::optional<Beat> beat_from(const std::string& text);
+
+/// How a process of this machine is.
+enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
+/// By /proc; kUnknown on another machine than `own_machine`.
+ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
+
+/// What a rank was seen to do between an earlier and a later look, as far as it is to blame for a
+/// collective that failed: "Rank 2 (host node7, process 1234) has ended without a word; its last
+/// sign of life was in step 7." Empty for one that lives or has left because of others.
+std::string blame(int rank, const std::optional<Beat>& earlier, const std::optional<Beat>& later,
+                  const std::string& own_machine);
+
+/// The sentences of all that are to blame; where there are none, who is behind.
+std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
+                         const std::vector<std::optional<Beat>>& later, int own_rank,
+                         const std::string& own_machine);
+
+}  // namespace longspan

@@ -1,0 +1,86 @@
+#include "longspan/comm/beat.h"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+namespace longspan {
+namespace {
+
+using Beats = std::vector<std::optional<Beat>>;
+
+Beat beat_of(int64_t count, int64_t step, const char* machine = "elsewhere") {
+  return {.count = count,
+          .host = "node7",
+          .machine = machine,
+          .process = 1234,
+          .step = step,
+          .doing = "step " + std::to_string(step)};
+}
+
+}  // namespace
+
+TEST_CASE("beats: text and back") {
+  Beat beat = beat_of(3, 7);
+  beat.ending = Beat::Ending::kFailed;
+  beat.reason = "out of\nmemory";
+  Beat wanted = beat;
+  wanted.reason = "out of memory";
+  CHECK(beat_from(text_of(beat)) == wanted);
+  CHECK(beat_from(text_of(beat_of(1, 0))) == beat_of(1, 0));
+  for (const char* text : {"", "3", "3\nhost\nmachine\nx\n0\nstep\n0\n", "a\nb\nc\n1\n2\nd\n0"}) {
+    CHECK_FALSE(beat_from(text));
+  }
+}
+
+TEST_CASE("diagnosis: the silent one is blamed, not those who left because of it") {
+  const Beats earlier{beat_of(5, 7), beat_of(5, 7), beat_of(5, 7)};
+  Beats later{beat_of(8, 7), beat_of(5, 7), beat_of(6, 7)};
+  later[2]->ending = Beat::Ending::kLost;
+  const std::string found = diagnosis_of(earlier, later, 0, "here");
+  CHECK(found.find("Rank 1 (host node7, process 1234) is silent") == 0);
+  CHECK(found.find("in step 7") != std::string::npos);
+  CHECK(found.find("Rank 2") == std::string::npos);
+}
+
+TEST_CASE("diagnosis: a rank that failed is quoted, one that is behind is named with its step") {
+  const Beats earlier{beat_of(5, 7), beat_of(5, 7), beat_of(5, 6)};
+  Beats later{beat_of(8, 7), beat_of(8, 7), beat_of(8, 6)};
+  CHECK(diagnosis_of(earlier, later, 0, "here") ==
+        "All ranks live; Rank 2 (host node7, process 1234) is behind: it is in step 6, where "
+        "others are "
+        "at step 7.");
+  later[2] = beat_of(8, 7);
+  CHECK(diagnosis_of(earlier, later, 0, "here") == "All ranks live, and are in step 7.");
+  later[1]->ending = Beat::Ending::kFailed;
+  later[1]->reason = "out of memory";
+  CHECK(diagnosis_of(earlier, later, 0, "here").find("has ended, in step 7: out of memory") !=
+        std::string::npos);
+  later[1] = std::nullopt;
+  CHECK(diagnosis_of(earlier, later, 0, "here").find("Rank 1 has never given") == 0);
+}
+
+TEST_CASE("diagnosis: processes of this machine are looked at") {
+  const pid_t child = fork();
+  if (child == 0) {
+    for (;;) pause();
+  }
+  Beat beat = beat_of(1, 2, "here");
+  beat.process = child;
+  CHECK(state_of_process(beat, "here") == ProcessState::kRunning);
+  CHECK(blame(1, beat, beat, "here").find("is silent") != std::string::npos);
+  kill(child, SIGSTOP);
+  int status = 0;
+  waitpid(child, &status, WUNTRACED);
+  CHECK(state_of_process(beat, "here") == ProcessState::kStopped);
+  CHECK(state_of_process(beat, "there") == ProcessState::kUnknown);
+  CHECK(blame(1, beat, beat, "here").find("is stopped") != std::string::npos);
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  CHECK(state_of_process(beat, "here") == ProcessState::kGone);
+  CHECK(blame(1, std::nullopt, beat, "here").find("has ended without a word") != std::string::npos);
+}
+
+}  // namespace longspan

@@ -1,0 +1,409 @@
+#include "longspan/comm/heartbeat.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "longspan/comm/beat.h"
+
+namespace longspan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+using Beats = std::vector<std::optional<Beat>>;
+
+constexpr const char* kVerdict = "verdict";
+/// What the main thread gets to notice by itself that a rank is gone.
+constexpr Seconds kGrace{10};
+/// Between two beats, at least.
+constexpr Seconds kLeastGap{0.2};
+/// What the server of the store gives the others to read from it.
+constexpr Seconds kLingers{4};
+/// Between two looks at the others, in beats: one that lives has beaten in between.
+constexpr double kBeatsBetweenLooks = 2.5;
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+/// Processes with the same one see each other in /proc.
+std::string machine_identity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  std::error_code error;
+  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+c10::intrusive_ptr<c10d::Store> connect(const Rendezvous& where, const std::string& prefix,
+                                        std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(where.master_port);
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  auto store = c10::make_intrusive<c10d::TCPStore>(where.master_address, options);
+  store->setTimeout(timeout);
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
+}
+
+std::string key_of(int rank) { return fmt::format("beat{}", rank); }
+
+}  // namespace
+
+/// Shared with the thread, which may hang in a store that hangs, and is then left behind.
+struct Heartbeat::Impl {
+  Impl(const Rendezvous& rendezvous, int64_t timeout_seconds, EndProcess end)
+      : where(rendezvous),
+        end_process(std::move(end)),
+        timeout(static_cast<double>(timeout_seconds)),
+        // A handful of beats must fit into the shortest timeout; more often than needed costs the
+        // store's host of a large run.
+        interval(std::clamp(static_cast<double>(timeout_seconds) / 20, 0.1, 2.0)) {
+    own.host = host_name();
+    own.machine = machine_identity();
+    own.process = getpid();
+    own.doing = "set-up";
+  }
+
+  /// The thread. Alone uses `store`.
+  void beat_on() {
+    std::unique_lock lock(mutex);
+    Clock::time_point watched{};
+    while (!stop) {
+      ++own.count;
+      const std::string text = text_of(own);
+      const bool wants_diagnosis = asked && !answered;
+      lock.unlock();
+      const bool posted = on_store([&] { store->set(key_of(where.rank), bytes_of(text)); });
+      if (wants_diagnosis) {
+        Beats seen;
+        std::string found = diagnose(posted, seen);
+        lock.lock();
+        answer = std::move(found);
+        answered = true;
+        told.notify_all();
+        lock.unlock();
+        if (serves_store()) linger(seen);
+      } else if (Clock::now() - watched >= interval) {
+        watched = Clock::now();
+        watch();
+      }
+      lock.lock();
+      posted_count = own.count;
+      posted_at = Clock::now();
+      told.notify_all();
+      wake.wait_for(lock, interval, [&] { return stop || (asked && !answered) || urgent; });
+      urgent = false;
+    }
+    if (own.ending == Beat::Ending::kNone) own.ending = Beat::Ending::kFinished;
+    const std::string text = text_of(own);
+    if (reachable) {
+      lock.unlock();
+      on_store([&] { store->set(key_of(where.rank), bytes_of(text)); });
+      store.reset();
+      lock.lock();
+    }
+    done = true;
+    told.notify_all();
+  }
+
+  template <typename Use>
+  bool on_store(const Use& use) {
+    try {
+      if (!store) {
+        const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(
+            std::max(Seconds(2), 2 * interval));
+        store = connect(where, where.store_prefix + "/longspan/life", patience);
+      }
+      use();
+      const std::lock_guard lock(mutex);
+      last_reached = Clock::now();
+      reachable = true;
+      return true;
+    } catch (const std::exception&) {
+      // Gone, or not answering: the next beat tries again by a new connection.
+      store.reset();
+      const std::lock_guard lock(mutex);
+      reachable = false;
+      return false;
+    }
+  }
+
+  /// Beats of these ranks; nothing where there is none yet.
+  Beats look(const std::vector<int>& ranks) {
+    Beats beats;
+    for (const int rank : ranks) {
+      std::optional<Beat> beat;
+      if (store->check({key_of(rank)})) {
+        const std::vector<uint8_t> bytes = store->get(key_of(rank));
+        beat = beat_from({bytes.begin(), bytes.end()});
+      }
+      beats.push_back(std::move(beat));
+    }
+    return beats;
+  }
+
+  Beats look_at_all() {
+    std::vector<int> ranks(where.world_size);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return look(ranks);
+  }
+
+  std::string verdict() {
+    if (!store->check({kVerdict})) return "";
+    const std::vector<uint8_t> bytes = store->get(kVerdict);
+    return {bytes.begin(), bytes.end()};
+  }
+
+  /// Who serves the store cannot be asked who is gone: it is that one itself, or the way to it.
+  std::string store_is_gone() const {
+    if (head && head->ending == Beat::Ending::kFailed) return blame(0, head, head, own.machine);
+    if (head && serves_store(0)) {
+      const ProcessState state = state_of_process(*head, own.machine);
+      if (state == ProcessState::kGone || state == ProcessState::kStopped) {
+        return blame(0, head, head, own.machine);
+      }
+    }
+    const std::string last =
+        head ? fmt::format(" The last sign of life of rank 0 (host {}, process {}) was in {}.",
+                           head->host, head->process, head->doing)
+             : "";
+    return fmt::format(
+        "The run's key-value store at {}:{} does not answer: {}, its machine, or the network to "
+        "it, "
+        "is gone.{}",
+        where.master_address, where.master_port,
+        where.launcher_hosts_store ? "the launcher that serves it" : "rank 0, which serves it",
+        last);
+  }
+
+  /// Two looks at all ranks, with some beats between them; or what another rank has found.
+  std::string diagnose(bool reached, Beats& later) {
+    std::string known;
+    Beats earlier;
+    bool looked = reached && on_store([&] {
+                    known = verdict();
+                    earlier = look_at_all();
+                  });
+    // What a rank has said itself, and what /proc knows, needs no second look.
+    bool known_at_once = false;
+    for (int rank = 0; looked && rank < where.world_size; ++rank) {
+      known_at_once =
+          known_at_once || (rank != where.rank && earlier[rank] &&
+                            !blame(rank, std::nullopt, earlier[rank], own.machine).empty());
+    }
+    if (known_at_once) {
+      later = earlier;
+      earlier.assign(where.world_size, std::nullopt);
+    } else if (looked && known.empty()) {
+      std::this_thread::sleep_for(interval * kBeatsBetweenLooks);
+      looked = on_store([&] {
+        known = verdict();
+        later = look_at_all();
+      });
+    }
+    if (!known.empty()) return known;
+    if (!seen_verdict.empty()) return seen_verdict;
+    if (!looked) {
+      const std::lock_guard lock(mutex);
+      return store_is_gone();
+    }
+    std::string found = diagnosis_of(earlier, later, where.rank, own.machine);
+    // Of two ranks with different findings the first one's is everyone's; and those who notice
+    // later may find the store gone, with this rank.
+    on_store([&] {
+      if (known = verdict(); known.empty()) store->set(kVerdict, bytes_of(found));
+    });
+    return known.empty() ? found : known;
+  }
+
+  bool serves_store(int rank) const { return rank == 0 && !where.launcher_hosts_store; }
+  bool serves_store() const { return serves_store(where.rank); }
+
+  /// The store goes with this process: the others get some beats to read from it.
+  void linger(const Beats& seen) {
+    const Clock::time_point end =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(kLingers);
+    bool all_know = seen.empty();
+    while (!all_know && Clock::now() < end) {
+      on_store([&] {
+        const Beats now = look_at_all();
+        all_know = true;
+        for (int rank = 1; rank < where.world_size; ++rank) {
+          const bool lives = now[rank] && seen[rank] && now[rank]->count > seen[rank]->count;
+          all_know = all_know && (!lives || now[rank]->ending != Beat::Ending::kNone);
+        }
+      });
+      std::this_thread::sleep_for(interval);
+    }
+    std::this_thread::sleep_for(interval * kBeatsBetweenLooks);
+  }
+
+  /// Rank 0 looks at all, the others at rank 0, whose verdict is everyone's.
+  void watch() {
+    std::vector<int> ranks{0};
+    if (where.rank == 0) {
+      ranks.resize(where.world_size - 1);
+      std::iota(ranks.begin(), ranks.end(), 1);
+    }
+    Beats beats;
+    const bool reached = on_store([&] {
+      beats = look(ranks);
+      seen_verdict = verdict();
+    });
+    const Clock::time_point now = Clock::now();
+    last_beats.resize(ranks.size());
+    last_moved.resize(ranks.size(), now);
+    std::string lost = seen_verdict;
+    for (size_t i = 0; i < ranks.size() && reached; ++i) {
+      if (beats[i] != last_beats[i]) last_moved[i] = now;
+      const std::string to_blame = blame(ranks[i], last_beats[i], beats[i], own.machine);
+      const bool silent = now - last_moved[i] > timeout;
+      const bool ended =
+          beats[i] && (beats[i]->ending == Beat::Ending::kFailed ||
+                       state_of_process(*beats[i], own.machine) == ProcessState::kGone);
+      if (lost.empty() && !to_blame.empty() && (silent || ended)) lost = to_blame;
+      last_beats[i] = beats[i];
+    }
+    {
+      const std::lock_guard lock(mutex);
+      if (reached && where.rank != 0 && beats[0]) head = beats[0];
+      if (!reached && now - last_reached > timeout) lost = store_is_gone();
+    }
+    if (lost.empty()) {
+      noticed.reset();
+      return;
+    }
+    if (!noticed) noticed = now;
+    if (now - *noticed < kGrace) return;
+    if (seen_verdict.empty()) on_store([&] { store->set(kVerdict, bytes_of(lost)); });
+    end_process(lost);
+  }
+
+  const Rendezvous where;
+  const EndProcess end_process;
+  const Seconds timeout, interval;
+
+  std::mutex mutex;
+  std::condition_variable wake, told;
+  Beat own;  // what will be posted next
+  int64_t posted_count = 0;
+  bool stop = false, done = false, asked = false, answered = false, urgent = false;
+  std::string answer;
+  Clock::time_point posted_at{};
+  Clock::time_point last_reached = Clock::now();
+  bool reachable = true;     // the store was, when it was asked last
+  std::optional<Beat> head;  // of rank 0
+
+  // The thread's own.
+  c10::intrusive_ptr<c10d::Store> store;
+  std::string seen_verdict;
+  Beats last_beats;
+  std::vector<Clock::time_point> last_moved;
+  std::optional<Clock::time_point> noticed;
+};
+
+Heartbeat::Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process) {
+  if (where.world_size == 1) return;
+  impl_ = std::make_shared<Impl>(where, timeout_seconds, std::move(end_process));
+  std::thread([impl = impl_] { impl->beat_on(); }).detach();
+}
+
+Heartbeat::~Heartbeat() {
+  if (!impl_) return;
+  std::unique_lock lock(impl_->mutex);
+  impl_->stop = true;
+  impl_->wake.notify_all();
+  const Seconds patience =
+      Seconds(3) + (impl_->asked && impl_->serves_store() ? 2 * kLingers : Seconds(0));
+  impl_->told.wait_for(lock, patience, [&] { return impl_->done; });
+}
+
+std::string Heartbeat::card() const {
+  if (!impl_) return "";
+  const std::lock_guard lock(impl_->mutex);
+  return text_of(impl_->own);
+}
+
+void Heartbeat::meet(const std::string& card_of_rank_0) {
+  if (!impl_) return;
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->head) impl_->head = beat_from(card_of_rank_0);
+}
+
+void Heartbeat::stands_at(int64_t step, const std::string& doing) {
+  if (!impl_) return;
+  const std::lock_guard lock(impl_->mutex);
+  impl_->own.step = step;
+  impl_->own.doing = doing;
+  // Steps of milliseconds are not worth a message each.
+  if (Clock::now() - impl_->posted_at < kLeastGap) return;
+  impl_->urgent = true;
+  impl_->wake.notify_all();
+}
+
+std::string Heartbeat::diagnosis() {
+  if (!impl_) return "";
+  std::unique_lock lock(impl_->mutex);
+  if (impl_->own.ending == Beat::Ending::kNone) impl_->own.ending = Beat::Ending::kLost;
+  // Where the store's server is seen to be gone from here nobody needs to be asked.
+  if (impl_->head && impl_->serves_store(0) && impl_->where.rank != 0) {
+    const ProcessState state = state_of_process(*impl_->head, impl_->own.machine);
+    if (state == ProcessState::kGone || state == ProcessState::kStopped) {
+      impl_->reachable = false;
+      return impl_->store_is_gone();
+    }
+  }
+  impl_->asked = true;
+  impl_->wake.notify_all();
+  const Seconds patience = Seconds(4) + 5 * impl_->interval;
+  if (impl_->told.wait_for(lock, patience, [&] { return impl_->answered; })) return impl_->answer;
+  impl_->reachable = false;  // the thread hangs in it
+  return impl_->store_is_gone();
+}
+
+void Heartbeat::failed(const std::string& reason) {
+  if (!impl_) return;
+  std::unique_lock lock(impl_->mutex);
+  impl_->own.ending = Beat::Ending::kFailed;
+  impl_->own.reason = reason;
+  impl_->urgent = true;
+  impl_->wake.notify_all();
+  const int64_t next = impl_->own.count + 1;
+  impl_->told.wait_for(lock, Seconds(2), [&] { return impl_->posted_count >= next; });
+  lock.unlock();
+  if (impl_->serves_store()) std::this_thread::sleep_for(impl_->interval * kBeatsBetweenLooks);
+}
+
+std::optional<std::string> recall_from_launcher(const Rendezvous& where, const std::string& name) {
+  if (!where.launcher_hosts_store) return std::nullopt;
+  const auto store = connect(where, "/longspan", std::chrono::seconds(30));
+  if (!store->check({name})) return std::nullopt;
+  const std::vector<uint8_t> bytes = store->get(name);
+  return std::string(bytes.begin(), bytes.end());
+}
+
+bool keep_at_launcher(const Rendezvous& where, const std::string& name, const std::string& value) {
+  if (!where.launcher_hosts_store) return false;
+  connect(where, "/longspan", std::chrono::seconds(30))->set(name, bytes_of(value));
+  return true;
+}
+
+}  // namespace longspan

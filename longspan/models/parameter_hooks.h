@@ -1,0 +1,36 @@
+// Who is told when a decoder uses which of its parameters, so that they need not be there in
+// between. What happens then is not the model's business.
+#pragma once
+
+#include <string>
+
+#include "longspan/models/model_config.h"
+
+namespace longspan {
+
+/// Parameters that are used together. kAlwaysThere: the last norm and everything that is not the
+/// decoder's own (a value head); nobody is told of those.
+constexpr int kAlwaysThere = -1;
+constexpr int kEmbeddingUnit = 0;  // also the head where the two are tied
+/// Blocks are 1 to num_layers; an untied head is num_layers + 1.
+int unit_of(const std::string& parameter_name, const ModelConfig& config);
+int head_unit(const ModelConfig& config);
+
+class ParameterHooks {
+ public:
+  enum class Use {
+    kForward,    // values are read
+    kBackward,   // values are read, gradients of the trained ones are added to
+    kGradients,  // gradients are added to, values are not read
+  };
+
+  virtual ~ParameterHooks() = default;
+  /// The unit is about to be used. `next`: the one after it, if it is known and its values are
+  /// read; else -1. A unit may be used again before it was let go; the backward lets it go last.
+  virtual void before(int unit, Use use, int next) = 0;
+  /// The unit's values are no longer read; after a backward, its gradients of this use are
+  /// complete. Is not called after the backward of the lowest trained unit.
+  virtual void after(int unit, Use use) = 0;
+};
+
+}  // namespace longspan

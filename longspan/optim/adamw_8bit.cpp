@@ -1,0 +1,224 @@
+#include "longspan/optim/adamw_8bit.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "longspan/optim/block_quantization.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kBlock = kQuantizationBlock;
+
+bool is_quantized(const ParameterPiece& piece) {
+  return std::max(piece.parameter_size, piece.end) >= AdamW8bit::kMinQuantized;
+}
+
+/// Constants of one update.
+struct Factors {
+  float beta1, beta2, epsilon, decay, rate, root_correction2;
+};
+
+/// One block, in fp32 whatever the values are kept in.
+template <typename S>
+void update_block(S* values, const S* gradients, int64_t n, float* first, float* second,
+                  const Factors& factors) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = static_cast<float>(gradients[i]);
+    first[i] = factors.beta1 * first[i] + (1 - factors.beta1) * g;
+    second[i] = factors.beta2 * second[i] + (1 - factors.beta2) * g * g;
+    const float denominator = std::sqrt(second[i]) / factors.root_correction2 + factors.epsilon;
+    const float value = static_cast<float>(values[i]) * factors.decay;
+    values[i] = static_cast<S>(value - factors.rate * first[i] / denominator);
+  }
+}
+
+/// body(begin, n, block number) for all blocks, in parallel.
+template <typename Body>
+void for_blocks(int64_t numel, const Body& body) {
+  at::parallel_for(0, (numel + kBlock - 1) / kBlock, 64, [&](int64_t first, int64_t last) {
+    for (int64_t b = first; b < last; ++b)
+      body(b * kBlock, std::min(kBlock, numel - b * kBlock), b);
+  });
+}
+
+at::Tensor restored(const at::Tensor& codes, const at::Tensor& scales, bool is_signed) {
+  at::Tensor x = at::empty({codes.numel()}, at::kFloat);
+  float* to = x.mutable_data_ptr<float>();
+  const uint8_t* from = codes.const_data_ptr<uint8_t>();
+  const float* scale = scales.const_data_ptr<float>();
+  for_blocks(codes.numel(), [&](int64_t begin, int64_t n, int64_t b) {
+    restore_block(from + begin, scale[b], n, is_signed, to + begin);
+  });
+  return x;
+}
+
+void quantize(const at::Tensor& x, bool is_signed, at::Tensor& codes, at::Tensor& scales) {
+  const at::Tensor plain = x.flatten().to(at::kFloat).contiguous();
+  const float* from = plain.const_data_ptr<float>();
+  uint8_t* to = codes.mutable_data_ptr<uint8_t>();
+  float* scale = scales.mutable_data_ptr<float>();
+  for_blocks(codes.numel(), [&](int64_t begin, int64_t n, int64_t b) {
+    quantize_block(from + begin, n, is_signed, to + begin, scale + b);
+  });
+}
+
+/// The same update composed of ATen's operators, for devices other than the CPU.
+class OnDevice {
+ public:
+  OnDevice(const at::Tensor& codes, const at::Tensor& scales, bool is_signed)
+      : codes_(codes), scales_(scales) {
+    const auto& values = dynamic_values(is_signed);
+    values_ = at::tensor(at::ArrayRef<float>(values.data(), values.size())).to(codes.device());
+    middles_ = (values_.slice(0, 0, 255) + values_.slice(0, 1, 256)) * 0.5;
+  }
+  at::Tensor restored() const {
+    const at::Tensor scale = scales_.repeat_interleave(kBlock).narrow(0, 0, codes_.numel());
+    return values_.index_select(0, codes_.to(at::kInt)) * scale;
+  }
+  void quantize(const at::Tensor& x) {
+    const int64_t num_blocks = scales_.numel();
+    const at::Tensor padded =
+        at::constant_pad_nd(x, {0, num_blocks * kBlock - x.numel()}).view({num_blocks, kBlock});
+    const at::Tensor place = padded.abs().argmax(1, /*keepdim=*/true);
+    const at::Tensor scale = padded.gather(1, place);
+    scales_.copy_(scale.squeeze(1));
+    const at::Tensor unit = padded / scale.masked_fill(scale.eq(0), 1.0);
+    codes_.copy_(at::bucketize(unit, middles_).flatten().narrow(0, 0, x.numel()));
+  }
+
+ private:
+  at::Tensor codes_, scales_, values_, middles_;
+};
+
+}  // namespace
+
+AdamW8bit::AdamW8bit(const std::vector<ParameterPiece>& pieces, const AdamWOptions& options,
+                     const AllocateLike& allocate)
+    : options_(options), pieces_(pieces) {
+  const c10::NoGradGuard no_grad;
+  std::vector<ParameterPiece> small;
+  for (const ParameterPiece& piece : pieces) {
+    if (!is_quantized(piece)) {
+      small.push_back(piece);
+      continue;
+    }
+    const int64_t numel = piece.values.numel();
+    const auto zeros = [&](int64_t n, at::ScalarType dtype) {
+      // Only shape and dtype of what is to be like are looked at.
+      const at::Tensor like = at::empty({1}, piece.values.options().dtype(dtype)).expand({n});
+      return allocate ? allocate(like).zero_() : at::zeros({n}, like.options());
+    };
+    const int64_t num_blocks = (numel + kBlock - 1) / kBlock;
+    Quantized quantized{piece, zeros(numel, at::kByte), zeros(numel, at::kByte),
+                        zeros(num_blocks, at::kFloat), zeros(num_blocks, at::kFloat)};
+    quantized_.push_back(std::move(quantized));
+  }
+  small_ = std::make_unique<AdamW>(small, options, allocate);
+}
+
+void AdamW8bit::step(double learning_rate) {
+  const c10::NoGradGuard no_grad;
+  small_->step(learning_rate);
+  for (Quantized& quantized : quantized_) {
+    if (quantized.piece.values.grad().defined()) update(quantized, learning_rate);
+  }
+}
+
+void AdamW8bit::update(Quantized& q, double learning_rate) const {
+  const auto device = q.first_codes.device();
+  const at::Tensor gradient = q.piece.values.grad().to(device).flatten();
+  at::Tensor values = q.piece.values.detach().to(device).view({-1});
+  q.num_steps += 1;
+  const double steps = static_cast<double>(q.num_steps);
+  const double decay = is_decayed(q.piece.parameter) ? options_.weight_decay : 0.0;
+  const Factors factors{static_cast<float>(options_.beta1),
+                        static_cast<float>(options_.beta2),
+                        static_cast<float>(options_.epsilon),
+                        static_cast<float>(1 - learning_rate * decay),
+                        static_cast<float>(learning_rate / (1 - std::pow(options_.beta1, steps))),
+                        static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, steps)))};
+  if (!device.is_cpu()) {
+    OnDevice first(q.first_codes, q.first_scales, true),
+        second(q.second_codes, q.second_scales, false);
+    const at::Tensor g = gradient.to(at::kFloat);
+    const at::Tensor m = first.restored().mul_(factors.beta1).add_(g, 1 - factors.beta1);
+    const at::Tensor v = second.restored().mul_(factors.beta2).addcmul_(g, g, 1 - factors.beta2);
+    const at::Tensor denominator = v.sqrt().div_(factors.root_correction2).add_(factors.epsilon);
+    values.copy_(values.to(at::kFloat).mul(factors.decay).addcdiv_(m, denominator, -factors.rate));
+    first.quantize(m);
+    second.quantize(v);
+  } else {
+    uint8_t *m = q.first_codes.mutable_data_ptr<uint8_t>(),
+            *v = q.second_codes.mutable_data_ptr<uint8_t>();
+    float *m_scales = q.first_scales.mutable_data_ptr<float>(),
+          *v_scales = q.second_scales.mutable_data_ptr<float>();
+    AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, values.scalar_type(), "adamw_8bit", [&] {
+      scalar_t* x = values.mutable_data_ptr<scalar_t>();
+      const scalar_t* g = gradient.const_data_ptr<scalar_t>();
+      for_blocks(values.numel(), [&](int64_t begin, int64_t n, int64_t b) {
+        float first[kBlock], second[kBlock];
+        restore_block(m + begin, m_scales[b], n, true, first);
+        restore_block(v + begin, v_scales[b], n, false, second);
+        update_block(x + begin, g + begin, n, first, second, factors);
+        quantize_block(first, n, true, m + begin, m_scales + b);
+        quantize_block(second, n, false, v + begin, v_scales + b);
+      });
+    });
+  }
+  if (q.piece.values.device() != device) {
+    q.piece.values.detach().copy_(values.view(q.piece.values.sizes()));
+  }
+}
+
+std::vector<StatePiece> AdamW8bit::state() const {
+  std::vector<StatePiece> small = small_->state(), pieces;
+  auto next_small = small.begin();
+  auto next = quantized_.begin();
+  for (const ParameterPiece& piece : pieces_) {
+    if (!is_quantized(piece)) {
+      pieces.push_back(std::move(*next_small++));
+      continue;
+    }
+    StatePiece state{piece.parameter, piece.begin, piece.end, next->num_steps, {}};
+    state.tensors["exp_avg"] = restored(next->first_codes.cpu(), next->first_scales.cpu(), true);
+    state.tensors["exp_avg_sq"] =
+        restored(next->second_codes.cpu(), next->second_scales.cpu(), false);
+    pieces.push_back(std::move(state));
+    ++next;
+  }
+  return pieces;
+}
+
+void AdamW8bit::load_state(const std::vector<StatePiece>& pieces) {
+  const c10::NoGradGuard no_grad;
+  require_same_runs(pieces, pieces_);
+  std::vector<StatePiece> small;
+  auto next = quantized_.begin();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!is_quantized(pieces_[i])) {
+      small.push_back(pieces[i]);
+      continue;
+    }
+    Quantized& q = *next++;
+    q.num_steps = pieces[i].num_steps;
+    const auto load = [&](const char* name, bool is_signed, at::Tensor& codes, at::Tensor& scales) {
+      at::Tensor on_cpu = codes.cpu(), scales_on_cpu = scales.cpu();
+      quantize(pieces[i].tensors.at(name).cpu(), is_signed, on_cpu, scales_on_cpu);
+      codes.copy_(on_cpu);
+      scales.copy_(scales_on_cpu);
+    };
+    load("exp_avg", true, q.first_codes, q.first_scales);
+    load("exp_avg_sq", false, q.second_codes, q.second_scales);
+    const auto master = pieces[i].tensors.find("master");
+    if (master == pieces[i].tensors.end()) continue;
+    q.piece.values.copy_(master->second.view(q.piece.values.sizes()));
+  }
+  small_->load_state(small);
+}
+
+}  // namespace longspan

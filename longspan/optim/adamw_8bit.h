@@ -1,0 +1,41 @@
+// AdamW whose moments take 8 bits each.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "longspan/optim/adamw.h"
+
+namespace longspan {
+
+/// AdamW with block-wise quantized moments (arXiv 2110.02861): restored, updated in fp32, used, and
+/// quantized again, a block at a time. Parameters of fewer than kMinQuantized numbers keep moments
+/// as AdamW has them. state() gives moments restored in fp32; load_state() of the same pieces
+/// brings back every code.
+class AdamW8bit : public Optimizer {
+ public:
+  static constexpr int64_t kMinQuantized = 4096;
+
+  AdamW8bit(const std::vector<ParameterPiece>& pieces, const AdamWOptions& options,
+            const AllocateLike& allocate = {});
+
+  void step(double learning_rate) override;
+  std::vector<StatePiece> state() const override;
+  void load_state(const std::vector<StatePiece>& pieces) override;
+
+ private:
+  struct Quantized {
+    ParameterPiece piece;
+    at::Tensor first_codes, second_codes;    // uint8, a number each
+    at::Tensor first_scales, second_scales;  // fp32, a block each
+    int64_t num_steps = 0;
+  };
+  void update(Quantized& quantized, double learning_rate) const;
+
+  AdamWOptions options_;
+  std::vector<ParameterPiece> pieces_;  // all, in the order of state()
+  std::vector<Quantized> quantized_;
+  std::unique_ptr<AdamW> small_;
+};
+
+}  // namespace longspan

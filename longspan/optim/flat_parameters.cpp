@@ -1,0 +1,258 @@
+#include "longspan/optim/flat_parameters.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "longspan/memory/host_memory.h"
+
+namespace longspan {
+namespace {
+
+/// Parameters begin at multiples of this many numbers: kernels and libraries like 64 bytes and
+/// more.
+constexpr int64_t kAlignment = 64;
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// Takes the memory of `from`, which nobody else may use, for `to`, whose views follow.
+void move_memory(const at::Tensor& to, const at::Tensor& from) {
+  c10::StorageImpl* source = from.storage().unsafeGetStorageImpl();
+  at::DataPtr memory = source->set_data_ptr(at::DataPtr(nullptr, from.device()));
+  to.storage().unsafeGetStorageImpl()->set_data_ptr(std::move(memory));
+}
+
+void drop_memory(const at::Tensor& tensor) {
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, tensor.device()));
+}
+
+/// A leaf over part of a buffer's storage: no view to autograd.
+at::Tensor leaf_over(const at::Tensor& buffer, int64_t begin, at::IntArrayRef shape) {
+  at::Tensor leaf = at::empty({0}, buffer.options());
+  leaf.set_(buffer.storage(), begin, shape, c10::TensorType::contiguousStridesOf(shape));
+  return leaf;
+}
+
+}  // namespace
+
+FlatParameters::FlatParameters(const std::vector<const ParameterSource*>& sources,
+                               const FlatOptions& options)
+    : options_(options) {
+  const c10::NoGradGuard no_grad;
+  const int64_t num_ranks = options.shard.size();
+  int64_t size = 0;
+  for (const ParameterSource* source : sources) {
+    begins_.push_back(size);
+    size += round_up(c10::multiply_integers(source->shape), kAlignment);
+  }
+  share_size_ = round_up((size + num_ranks - 1) / num_ranks, kAlignment);
+  const int64_t my_begin = options.shard.rank() * share_size_;
+
+  masters_are_whole_ =
+      whole_stays() && !options.masters_on_host && options.dtype == options.whole_dtype;
+  const auto whole_options = at::TensorOptions(options.device).dtype(options.whole_dtype);
+  if (whole_stays()) {
+    whole_ = at::zeros({num_ranks * share_size_}, whole_options);
+    whole_is_there_ = true;
+  } else {
+    whole_ = at::empty({0}, whole_options);
+    // The size is the storage's for good, whether its memory is there or not.
+    whole_.storage().unsafeGetStorageImpl()->set_nbytes(num_ranks * share_size_ *
+                                                        whole_.element_size());
+    whole_.unsafeGetTensorImpl()->set_sizes_contiguous({num_ranks * share_size_});
+  }
+  masters_ = masters_are_whole_ ? whole_.narrow(0, my_begin, share_size_)
+                                : new_share(options.dtype).zero_();
+
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const ParameterSource& source = *sources[i];
+    const at::Tensor parameter = leaf_over(whole_, begins_[i], source.shape);
+    const int64_t begin = begins_[i], end = begin + c10::multiply_integers(source.shape);
+    const int64_t first = std::max(begin, my_begin), last = std::min(end, my_begin + share_size_);
+    if (whole_stays() || first < last) {
+      const at::Tensor values = source.make();
+      if (whole_stays()) parameter.copy_(values);
+      if (first < last) {
+        const at::Tensor piece = masters_.narrow(0, first - my_begin, last - first);
+        if (!masters_are_whole_) {
+          piece.copy_(values.flatten().narrow(0, first - begin, last - first));
+        }
+        pieces_.push_back({source.name, first - begin, last - begin, piece, end - begin});
+      }
+    }
+    parameters_.push_back(parameter);
+    parameters_.back().set_requires_grad(options.trained);
+  }
+  if (options.share_on_device) {
+    device_share_ = at::empty({share_size_}, whole_options).copy_(masters_);
+  }
+}
+
+int64_t FlatParameters::device_bytes() const {
+  int64_t total = whole_stays() ? static_cast<int64_t>(whole_.nbytes()) : 0;
+  if (!masters_are_whole_ && !options_.masters_on_host) {
+    total += static_cast<int64_t>(masters_.nbytes());
+  }
+  return total + (device_share_.defined() ? static_cast<int64_t>(device_share_.nbytes()) : 0);
+}
+
+int64_t FlatParameters::host_bytes() const {
+  return options_.masters_on_host ? static_cast<int64_t>(masters_.nbytes()) : 0;
+}
+
+at::Tensor FlatParameters::new_share(at::ScalarType dtype) const {
+  if (options_.masters_on_host) return empty_on_host({share_size_}, dtype, options_.device);
+  return at::empty({share_size_}, at::TensorOptions(options_.device).dtype(dtype));
+}
+
+at::Tensor FlatParameters::share_to_send() const {
+  if (device_share_.defined()) return device_share_;
+  const bool as_it_is = !options_.masters_on_host && options_.dtype == options_.whole_dtype;
+  if (as_it_is && options_.shard.size() > 1) return masters_;
+  // A cast on the host halves what travels to the device.
+  at::Tensor masters = masters_;
+  if (options_.masters_on_host && options_.dtype != options_.whole_dtype) {
+    masters = empty_on_host({share_size_}, options_.whole_dtype, options_.device).copy_(masters_);
+  }
+  return at::empty({share_size_}, whole_.options()).copy_(masters, /*non_blocking=*/true);
+}
+
+void FlatParameters::start_gather(const SideStream& side) {
+  if (whole_is_there_ || gathering_) return;
+  const c10::NoGradGuard no_grad;
+  side.run([&] { gathering_ = options_.shard.all_gather(share_to_send()); });
+}
+
+void FlatParameters::gather(const SideStream& side) {
+  if (whole_is_there_) return;
+  start_gather(side);
+  // Before the wait: what the collective itself waits for is on the side stream too.
+  side.join();
+  at::Tensor gathered = std::exchange(gathering_, std::nullopt)->wait();
+  fill_whole_from(std::move(gathered));
+}
+
+void FlatParameters::fill_whole_from(at::Tensor gathered) {
+  // Alone, "everyone's" is what was sent.
+  if (device_share_.defined() && gathered.is_alias_of(device_share_)) gathered = gathered.clone();
+  move_memory(whole_, gathered);
+  whole_is_there_ = true;
+}
+
+void FlatParameters::release() {
+  if (whole_stays() || !whole_is_there_) return;
+  drop_memory(whole_);
+  whole_is_there_ = false;
+}
+
+void FlatParameters::open_gradients() {
+  // Gradients of values in another dtype than their masters' are summed in the masters'.
+  const bool by_themselves = !options_.scattered_at_once && options_.dtype == options_.whole_dtype;
+  if (!options_.trained || flat_gradient_.defined() || by_themselves) return;
+  const c10::NoGradGuard no_grad;
+  flat_gradient_ = at::zeros({options_.shard.size() * share_size_},
+                             at::TensorOptions(options_.device).dtype(options_.dtype));
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].mutable_grad() = leaf_over(flat_gradient_, begins_[i], parameters_[i].sizes());
+  }
+}
+
+void FlatParameters::start_reduction(int64_t chunk_bytes, const SideStream& side) {
+  const c10::NoGradGuard no_grad;
+  for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  at::Tensor flat = std::exchange(flat_gradient_, {});
+  const int64_t num_ranks = options_.shard.size();
+  const int64_t chunk =
+      std::max<int64_t>(1, chunk_bytes / (num_ranks * static_cast<int64_t>(flat.element_size())));
+  if (num_ranks == 1 || share_size_ <= chunk) {
+    reduction_ = options_.shard.reduce_scatter(flat);
+    return;
+  }
+  const at::Tensor shares = flat.view({num_ranks, share_size_});
+  for (int64_t begin = 0; begin < share_size_; begin += chunk) {
+    const at::Tensor part =
+        shares.narrow(1, begin, std::min(chunk, share_size_ - begin)).contiguous();
+    receive(options_.shard.reduce_scatter(part.view({-1})).wait(), begin, side);
+  }
+}
+
+void FlatParameters::finish_reduction(const SideStream& side) {
+  if (!reduction_) return;
+  receive(std::exchange(reduction_, std::nullopt)->wait(), 0, side);
+}
+
+void FlatParameters::receive(at::Tensor sum, int64_t begin, const SideStream& side) {
+  const c10::NoGradGuard no_grad;
+  if (!options_.masters_on_host || options_.device.is_cpu()) return add_to_share(sum, begin);
+  const at::Tensor on_host = empty_on_host(sum.sizes(), sum.scalar_type(), options_.device);
+  auto wait = side.run([&] { on_host.copy_(sum, /*non_blocking=*/true); });
+  landing_.push_back({std::move(sum), on_host, begin, std::move(wait)});
+}
+
+void FlatParameters::land() {
+  for (const Landing& landing : std::exchange(landing_, {})) {
+    landing.wait();
+    add_to_share(landing.host_sum, landing.begin);
+  }
+}
+
+void FlatParameters::add_to_share(const at::Tensor& sum, int64_t begin) {
+  const c10::NoGradGuard no_grad;
+  if (!share_gradient_.defined()) {
+    const bool taken = sum.numel() == share_size_ && !options_.masters_on_host;
+    share_gradient_ = taken ? sum : new_share(options_.dtype).zero_();
+    if (taken) return;
+  }
+  share_gradient_.narrow(0, begin, sum.numel()).add_(sum);
+}
+
+void FlatParameters::finish_gradients(int64_t chunk_bytes, const SideStream& side) {
+  if (!options_.trained) return;
+  const c10::NoGradGuard no_grad;
+  if (!options_.scattered_at_once) {
+    if (!flat_gradient_.defined()) {
+      flat_gradient_ = at::zeros({options_.shard.size() * share_size_},
+                                 at::TensorOptions(options_.device).dtype(options_.dtype));
+      for (size_t i = 0; i < parameters_.size(); ++i) {
+        const at::Tensor gradient = std::exchange(parameters_[i].mutable_grad(), at::Tensor());
+        if (!gradient.defined()) continue;
+        flat_gradient_.narrow(0, begins_[i], gradient.numel()).copy_(gradient.flatten());
+      }
+    }
+    start_reduction(chunk_bytes, side);
+  }
+  finish_reduction(side);
+  land();
+  if (!share_gradient_.defined()) return;
+  if (options_.replicas.size() > 1) {
+    const at::Tensor sum = share_gradient_.to(options_.device);
+    options_.replicas.sum_(sum);
+    if (!sum.is_same(share_gradient_)) share_gradient_.copy_(sum);
+  }
+  for (ParameterPiece& piece : pieces_) {
+    piece.values.mutable_grad() = share_gradient_.narrow(
+        0, piece.values.storage_offset() - masters_.storage_offset(), piece.values.numel());
+  }
+}
+
+void FlatParameters::drop_gradients() {
+  for (ParameterPiece& piece : pieces_) piece.values.mutable_grad().reset();
+  for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  share_gradient_.reset();
+  flat_gradient_.reset();
+}
+
+void FlatParameters::publish(const SideStream& side) {
+  const c10::NoGradGuard no_grad;
+  if (device_share_.defined()) device_share_.copy_(masters_);
+  if (!whole_stays() || (masters_are_whole_ && options_.shard.size() == 1)) return;
+  side.run([&] { gathering_ = options_.shard.all_gather(share_to_send()); });
+  side.join();
+  fill_whole_from(std::exchange(gathering_, std::nullopt)->wait());
+}
+
+}  // namespace longspan

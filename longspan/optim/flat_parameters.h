@@ -1,0 +1,116 @@
+// Parameters of one unit in one buffer, of which each rank holds a share.
+// P: ranks of the shard group, S: numbers of a share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/comm/group.h"
+#include "longspan/memory/side_stream.h"
+#include "longspan/models/parameter_source.h"
+#include "longspan/optim/state_piece.h"
+
+namespace longspan {
+
+/// How a flat buffer lives.
+struct FlatOptions {
+  Group shard;     // the ranks that hold one copy together
+  Group replicas;  // the ranks that hold the same share
+  at::Device device = at::kCPU;
+  at::ScalarType dtype;        // of the masters: the share that is trained
+  at::ScalarType whole_dtype;  // in which the values are used
+  bool trained = false;
+  bool gathered_for_use = false;   // ZeRO-3: the whole is there only while it is used
+  bool scattered_at_once = false;  // ZeRO-2 and 3: gradients are summed into shares in the backward
+  bool masters_on_host = false;    // and so the sums of gradients, where trained
+  /// ZeRO-3 with masters on the host for the optimizer's sake alone: the device keeps a share to
+  /// gather from.
+  bool share_on_device = false;
+};
+
+/// The values of some parameters, one after the other in a buffer that is padded to P equal shares.
+/// Rank r of the shard group holds share r. The parameters are tensors over the whole buffer: their
+/// memory comes and goes with gather() and release(), they stay the same.
+///
+/// All ranks of the group call the collective members in the same order.
+class FlatParameters {
+ public:
+  /// Makes one parameter after the other and keeps this rank's share, or all where the whole stays.
+  FlatParameters(const std::vector<const ParameterSource*>& sources, const FlatOptions& options);
+
+  const FlatOptions& options() const { return options_; }
+  /// Of values between uses, on this rank.
+  int64_t device_bytes() const;
+  int64_t host_bytes() const;
+  /// In the order of the sources.
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  /// This rank's pieces of them.
+  std::vector<ParameterPiece>& pieces() { return pieces_; }
+
+  /// Begins to fetch the whole, unless it is there or on its way. Collective.
+  void start_gather(const SideStream& side);
+  /// The whole is there. Collective.
+  void gather(const SideStream& side);
+  /// Gives the memory of the whole back, where it is gathered for use.
+  void release();
+
+  /// The parameters' gradients are (zeroed) views of one buffer from here on; nothing happens where
+  /// they are already, or where each gradient stays by itself until the end of the step.
+  void open_gradients();
+  bool gradients_are_open() const { return flat_gradient_.defined(); }
+  /// Takes the gradients from the parameters and begins to sum them over the shard group. Buffers
+  /// above `chunk_bytes` are summed in chunks, and finished here. Collective.
+  void start_reduction(int64_t chunk_bytes, const SideStream& side);
+  /// What was begun arrives: it is added to this rank's share, or sets out for the host.
+  /// Collective.
+  void finish_reduction(const SideStream& side);
+  /// What set out for the host is added to the share there.
+  void land();
+
+  /// At the end of a step: sums what is still with the parameters, then over the replicas; the
+  /// pieces have their gradients. Collective.
+  void finish_gradients(int64_t chunk_bytes, const SideStream& side);
+  void drop_gradients();
+  /// The share's values have changed: the whole, where it stays, and what is gathered from.
+  /// Collective.
+  void publish(const SideStream& side);
+
+ private:
+  bool whole_stays() const { return !options_.gathered_for_use; }
+  /// This rank's share in the whole's dtype, on the device.
+  at::Tensor share_to_send() const;
+  void fill_whole_from(at::Tensor gathered);
+  /// sum: [<= S], from `begin` on in the share.
+  void receive(at::Tensor sum, int64_t begin, const SideStream& side);
+  void add_to_share(const at::Tensor& sum, int64_t begin);
+  at::Tensor new_share(at::ScalarType dtype) const;
+
+  FlatOptions options_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<int64_t> begins_;  // of the parameters in the buffer
+  int64_t share_size_ = 0;       // S
+  at::Tensor whole_;             // [P S]; its memory may be absent
+  bool whole_is_there_ = false;
+  at::Tensor masters_;  // [S]; a view of whole_ where they are the same numbers
+  bool masters_are_whole_ = false;
+  at::Tensor device_share_;  // [S], where share_on_device
+  std::vector<ParameterPiece> pieces_;
+
+  std::optional<Pending> gathering_;
+  at::Tensor flat_gradient_;   // [P S]
+  at::Tensor share_gradient_;  // [S]
+  std::optional<Pending> reduction_;
+  struct Landing {
+    at::Tensor device_sum, host_sum;
+    int64_t begin;
+    std::function<void()> wait;
+  };
+  std::vector<Landing> landing_;
+};
+
+}  // namespace longspan

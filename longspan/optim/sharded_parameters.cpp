@@ -1,0 +1,222 @@
+#include "longspan/optim/sharded_parameters.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace longspan {
+
+struct ShardedParameters::Unit {
+  std::vector<FlatParameters*> flats;
+};
+
+namespace {
+
+bool is_block_matrix(const ParameterSource& source) {
+  return source.shape.size() == 2 && source.name.starts_with("model.layers.") &&
+         source.name.find(".lora_") == std::string::npos;
+}
+
+}  // namespace
+
+ShardedParameters::ShardedParameters(const ModelConfig& config,
+                                     const std::vector<ParameterSource>& sources,
+                                     const ShardingOptions& options)
+    : options_(options), side_(options.device) {
+  const bool divides_values = options.stage >= 3;
+  // Alone and with values on the device, a share is the whole, and it stays.
+  const bool gathers = divides_values && (options.shard.size() > 1 || options.offload_params);
+  // Values that are trained elsewhere need not be precise where they are used.
+  const auto whole_dtype = [&](const ParameterSource& source, bool apart) {
+    const bool cast = apart && is_block_matrix(source) && source.dtype == at::kFloat;
+    return cast ? options.compute_dtype : source.dtype;
+  };
+  // Parameters of a flat buffer: of one unit, of one dtype, all trained or none.
+  using Key = std::tuple<int, bool, at::ScalarType, at::ScalarType>;
+  std::map<Key, std::vector<size_t>> members;
+  parameters_.resize(sources.size());
+  flat_of_parameter_.assign(sources.size(), -1);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const ParameterSource& source = sources[i];
+    parameters_[i].name = source.name;
+    const int unit = unit_of(source.name, config);
+    const bool gathered = gathers && unit != kAlwaysThere;
+    if (!source.trained && !gathered) {  // nothing to divide
+      parameters_[i].tensor = source.make().to(options.device);
+      continue;
+    }
+    const bool apart = gathered || (source.trained && options.offload_optimizer);
+    members[{unit, source.trained, source.dtype, whole_dtype(source, apart)}].push_back(i);
+  }
+  units_.resize(config.num_layers + 2);
+  for (const auto& [key, indices] : members) {
+    const auto& [unit, trained, dtype, whole] = key;
+    FlatOptions flat{.shard = options.shard,
+                     .replicas = options.replicas,
+                     .device = options.device,
+                     .dtype = dtype,
+                     .whole_dtype = whole,
+                     .trained = trained};
+    flat.gathered_for_use = gathers && unit != kAlwaysThere;
+    flat.scattered_at_once = trained && options.stage >= 2 && unit != kAlwaysThere;
+    const bool host_values = flat.gathered_for_use && options.offload_params;
+    flat.masters_on_host = host_values || (trained && options.offload_optimizer);
+    flat.share_on_device = flat.gathered_for_use && flat.masters_on_host && !host_values;
+    std::vector<const ParameterSource*> its_sources;
+    for (const size_t i : indices) its_sources.push_back(&sources[i]);
+    flats_.push_back(std::make_unique<FlatParameters>(its_sources, flat));
+    for (size_t m = 0; m < indices.size(); ++m) {
+      parameters_[indices[m]].tensor = flats_.back()->parameters()[m];
+      flat_of_parameter_[indices[m]] = static_cast<int>(flats_.size()) - 1;
+    }
+    if (unit != kAlwaysThere) units_[unit].flats.push_back(flats_.back().get());
+  }
+}
+
+ShardedParameters::~ShardedParameters() = default;
+
+std::vector<ParameterPiece> ShardedParameters::pieces() const {
+  std::vector<ParameterPiece> pieces;
+  for (const auto& flat : flats_) {
+    if (!flat->options().trained) continue;
+    pieces.insert(pieces.end(), flat->pieces().begin(), flat->pieces().end());
+  }
+  return pieces;
+}
+
+ShardedParameters::HeldBytes ShardedParameters::held_bytes() const {
+  HeldBytes held;
+  for (const auto& flat : flats_) {
+    held.device += flat->device_bytes();
+    held.host += flat->host_bytes();
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (flat_of_parameter_[i] >= 0) continue;
+    held.device += static_cast<int64_t>(parameters_[i].tensor.nbytes());
+  }
+  return held;
+}
+
+ShardedParameters::Unit* ShardedParameters::unit(int number) {
+  return number >= 0 && number < static_cast<int>(units_.size()) ? &units_[number] : nullptr;
+}
+
+void ShardedParameters::before(int number, Use use, int next) {
+  Unit& current = units_.at(number);
+  if (use != Use::kGradients) {
+    for (FlatParameters* flat : current.flats) flat->gather(side_);
+  }
+  if (Unit* following = unit(next)) {
+    for (FlatParameters* flat : following->flats) flat->start_gather(side_);
+  }
+  if (use == Use::kForward) return;
+  for (FlatParameters* flat : current.flats) flat->open_gradients();
+  in_backward_.push_back(number);
+}
+
+void ShardedParameters::after(int number, Use use) {
+  Unit& current = units_.at(number);
+  for (FlatParameters* flat : current.flats) flat->release();
+  if (use == Use::kForward) return;
+  std::erase(in_backward_, number);
+  advance_reductions();
+  close(current);
+}
+
+void ShardedParameters::close(Unit& unit) {
+  for (FlatParameters* flat : unit.flats) {
+    if (!flat->options().scattered_at_once || !flat->gradients_are_open()) continue;
+    flat->start_reduction(options_.chunk_bytes, side_);
+    reducing_.push_back(flat);
+  }
+}
+
+/// What a unit began is looked at when the next one begins its own.
+void ShardedParameters::advance_reductions() {
+  for (FlatParameters* flat : std::exchange(landing_, {})) flat->land();
+  for (FlatParameters* flat : std::exchange(reducing_, {})) {
+    flat->finish_reduction(side_);
+    landing_.push_back(flat);
+  }
+}
+
+void ShardedParameters::end_backward() {
+  for (const int number : std::exchange(in_backward_, {})) {
+    for (FlatParameters* flat : units_[number].flats) flat->release();
+    advance_reductions();
+    close(units_[number]);
+  }
+}
+
+void ShardedParameters::finish_gradients() {
+  advance_reductions();
+  advance_reductions();
+  for (const auto& flat : flats_) flat->finish_gradients(options_.chunk_bytes, side_);
+}
+
+double ShardedParameters::gradient_norm() const {
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> on_device, on_host;
+  for (const ParameterPiece& piece : pieces()) {
+    const at::Tensor& gradient = piece.values.grad();
+    if (gradient.defined()) (gradient.is_cpu() ? on_host : on_device).push_back(gradient);
+  }
+  double squares = 0.0;
+  for (const std::vector<at::Tensor>& gradients : {on_host, on_device}) {
+    if (gradients.empty()) continue;
+    // bf16 squares would lose all but three digits.
+    const auto dtype = gradients[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor norms = at::stack(at::_foreach_norm(gradients, 2, dtype)).to(at::kDouble);
+    squares += norms.square().sum().item<double>();
+  }
+  const at::Tensor sum = at::full({1}, squares, at::kDouble).to(options_.device);
+  options_.shard.sum_(sum);
+  return std::sqrt(sum.item<double>());
+}
+
+void ShardedParameters::scale_gradients(double factor) {
+  const c10::NoGradGuard no_grad;
+  for (const ParameterPiece& piece : pieces()) {
+    if (piece.values.grad().defined()) piece.values.grad().mul_(factor);
+  }
+}
+
+void ShardedParameters::drop_gradients() {
+  // Of a step that is given up, sums may be under way.
+  advance_reductions();
+  advance_reductions();
+  for (const auto& flat : flats_) flat->drop_gradients();
+}
+
+void ShardedParameters::publish() {
+  for (const auto& flat : flats_) {
+    if (flat->options().trained) flat->publish(side_);
+  }
+}
+
+void ShardedParameters::for_each_whole(
+    const std::function<void(const NamedTensor&)>& see,
+    const std::function<bool(const std::string& name)>& is_wanted) {
+  const c10::NoGradGuard no_grad;
+  std::vector<size_t> wanted;
+  // A flat is gathered at its first parameter and let go after its last.
+  std::vector<int> num_left(flats_.size(), 0);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_wanted && !is_wanted(parameters_[i].name)) continue;
+    wanted.push_back(i);
+    if (const int flat = flat_of_parameter_[i]; flat >= 0) ++num_left[flat];
+  }
+  for (const size_t i : wanted) {
+    const int flat = flat_of_parameter_[i];
+    if (flat >= 0) flats_[flat]->gather(side_);
+    see({parameters_[i].name, parameters_[i].tensor.detach()});
+    if (flat >= 0 && --num_left[flat] == 0) flats_[flat]->release();
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,98 @@
+// ZeRO (arXiv 1910.02054): parameters, gradients and optimizer states that ranks divide among them,
+// and offloading of them to host memory (arXiv 2101.06840).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "longspan/comm/group.h"
+#include "longspan/memory/side_stream.h"
+#include "longspan/models/decoder.h"
+#include "longspan/models/parameter_hooks.h"
+#include "longspan/models/parameter_source.h"
+#include "longspan/optim/flat_parameters.h"
+#include "longspan/optim/state_piece.h"
+
+namespace longspan {
+
+struct ShardingOptions {
+  /// 0: nothing is divided (offloading alone). 1: optimizer states. 2: gradients too. 3: parameters
+  /// too.
+  int stage = 0;
+  Group shard;     // the ranks that divide one copy among them
+  Group replicas;  // the ranks that hold the same share
+  bool offload_optimizer = false;
+  bool offload_params = false;  // stage 3
+  at::Device device = at::kCPU;
+  /// In which the blocks' matrices are gathered, which are cast to it at every use: nothing is
+  /// rounded that would not be.
+  at::ScalarType compute_dtype = at::kFloat;
+  /// Gradient buffers above this are summed a part at a time.
+  int64_t chunk_bytes = int64_t{64} << 20;
+};
+
+/// The parameters of one model on one rank. Every rank makes it from the same sources and uses it
+/// in the same order, the micro-batches and evaluations included.
+class ShardedParameters : public ParameterHooks {
+ public:
+  ShardedParameters(const ModelConfig& config, const std::vector<ParameterSource>& sources,
+                    const ShardingOptions& options);
+  ~ShardedParameters() override;
+
+  /// For a Decoder (with this as its hooks), in the order of the sources.
+  const std::vector<NamedTensor>& parameters() const { return parameters_; }
+  /// This rank's pieces of the trained ones, for the optimizer. Their gradients are there between
+  /// finish_gradients() and drop_gradients().
+  std::vector<ParameterPiece> pieces() const;
+
+  /// Of values between uses, on this rank.
+  struct HeldBytes {
+    int64_t device = 0, host = 0;
+  };
+  HeldBytes held_bytes() const;
+
+  void before(int unit, Use use, int next) override;
+  void after(int unit, Use use) override;
+  /// After each backward pass. Collective.
+  void end_backward();
+
+  /// At the end of a step: gradients are sums over all ranks, each in the pieces. Collective.
+  void finish_gradients();
+  /// sqrt of the sum of squares of all gradients, each counted once. Collective.
+  double gradient_norm() const;
+  /// This rank's gradients times the factor.
+  void scale_gradients(double factor);
+  /// Collective where finish_gradients() was not called.
+  void drop_gradients();
+  /// The pieces have new values: they are used from here on. Collective.
+  void publish();
+
+  /// Parameters whole, in the order of the sources, one unit at a time: valid until `see` returns.
+  /// Values are those that are used: of matrices that are gathered in compute_dtype, rounded to it.
+  /// Collective, with the same choice (all, if none) on every rank.
+  void for_each_whole(const std::function<void(const NamedTensor&)>& see,
+                      const std::function<bool(const std::string& name)>& is_wanted = {});
+  /// Does every rank hold all values (stages 0 to 2)?
+  bool all_are_here() const { return options_.stage < 3; }
+
+ private:
+  struct Unit;
+  Unit* unit(int number);
+  void advance_reductions();
+  void close(Unit& unit);
+
+  ShardingOptions options_;
+  SideStream side_;
+  std::vector<NamedTensor> parameters_;
+  std::vector<std::unique_ptr<FlatParameters>> flats_;
+  std::vector<int> flat_of_parameter_;
+  std::vector<Unit> units_;
+  std::vector<int> in_backward_;  // units whose backward has begun and not ended
+  std::vector<FlatParameters*> reducing_, landing_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,32 @@
+// How the optimizer's state travels: into checkpoints, and from one layout of ranks to another.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace longspan {
+
+/// The numbers [begin, end) of a flattened parameter, as they are trained here. Unsharded: all of
+/// it.
+struct ParameterPiece {
+  std::string parameter;  // Hugging Face name
+  int64_t begin = 0, end = 0;
+  at::Tensor values;           // end - begin numbers of any shape; its .grad is the gradient
+  int64_t parameter_size = 0;  // numbers of the whole parameter
+};
+
+/// What the optimizer keeps of such a run.
+struct StatePiece {
+  std::string parameter;
+  int64_t begin = 0, end = 0;
+  int64_t num_steps = 0;  // updates so far
+  /// "exp_avg", "exp_avg_sq": 1-D, fp32 (fp64 for fp64 parameters), end - begin numbers each.
+  /// "master": the values themselves, where the saved weights are rounded.
+  std::map<std::string, at::Tensor> tensors;
+};
+
+}  // namespace longspan

@@ -1,0 +1,292 @@
+#include "longspan/train/checkpoints.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/seal.h"
+#include "longspan/checkpoint/state_parts.h"
+#include "longspan/config/json_text.h"
+#include "longspan/config/user_error.h"
+#include "longspan/train/agreement.h"
+#include "longspan/train/interrupt.h"
+#include "longspan/train/sharded_saving.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "checkpoint-";
+/// Runs shorter than this are not worth sharing out.
+constexpr int64_t kLeastShared = 1024;
+
+std::optional<int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stopped, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  if (error != std::errc() || stopped != end) return std::nullopt;
+  return step;
+}
+
+double seconds_since_1970(const fs::path& path) {
+  std::error_code error;
+  const auto time = fs::last_write_time(path, error);
+  if (error) return 0.0;
+  return std::chrono::duration<double>(std::chrono::file_clock::to_sys(time).time_since_epoch())
+      .count();
+}
+
+double now_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// A moment later than all that stands there: "newest" must hold though clocks go back.
+double saving_time(const std::string& output_dir) {
+  double time = now_since_1970();
+  for (const FoundCheckpoint& found : find_checkpoints(output_dir)) {
+    time = std::max(time, found.saved_at + 1e-3);
+  }
+  return time;
+}
+
+/// What rank 0 has just made may take a moment to show on a disk of the network.
+bool appears(const std::string& folder) {
+  std::error_code error;
+  for (int i = 0; i < 10; ++i) {
+    if (fs::is_directory(folder, error)) return true;
+    for (const auto& entry : fs::directory_iterator(fs::path(folder).parent_path(), error)) {
+      static_cast<void>(entry);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return false;
+}
+
+std::string run_name(const StatePiece& piece) {
+  return fmt::format("{} {} {}", piece.parameter, piece.begin, piece.end);
+}
+
+void remove_folder(const std::string& folder, const std::string& name) {
+  // Half a folder must not be seen under the final name.
+  const std::string hidden =
+      fmt::format("{}/.{}.deleted", fs::path(folder).parent_path().string(), name);
+  fs::remove_all(hidden);
+  fs::rename(folder, hidden);
+  fs::remove_all(hidden);
+}
+
+}  // namespace
+
+std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir) {
+  std::vector<FoundCheckpoint> found;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
+    const std::optional<int64_t> step = step_of(entry.path().filename());
+    if (!step || !entry.is_directory(error)) continue;
+    FoundCheckpoint checkpoint{.folder = entry.path().string(),
+                               .step = *step,
+                               .saved_at = seconds_since_1970(entry.path()),
+                               .has_state = fs::exists(entry.path() / kTrainingStateFile, error) ||
+                                            fs::exists(entry.path() / kStateFolder, error),
+                               .launch = ""};
+    try {
+      const TrainingState state = read_training_state(checkpoint.folder);
+      checkpoint.saved_at = state.saved_at;
+      checkpoint.launch = state.launch;
+    } catch (const UserError&) {  // broken, or the model alone
+    }
+    found.push_back(std::move(checkpoint));
+  }
+  std::ranges::sort(found, [](const auto& a, const auto& b) {
+    return std::pair(a.saved_at, a.step) > std::pair(b.saved_at, b.step);
+  });
+  return found;
+}
+
+void remove_leftovers(const std::string& output_dir) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(".")) continue;
+    const std::string final_name = name.substr(1, name.rfind('.') - 1);
+    if (name.ends_with(".replaced") && step_of(final_name) &&
+        !fs::exists(entry.path().parent_path() / final_name)) {
+      // Killed between two renames: this one is whole, the new one was not in place yet.
+      fs::rename(entry.path(), entry.path().parent_path() / final_name, error);
+      continue;
+    }
+    const bool of_a_checkpoint =
+        step_of(final_name) &&
+        (name.ends_with(".partial") || name.ends_with(".replaced") || name.ends_with(".deleted"));
+    if (of_a_checkpoint || name == ".model.partial" || name.ends_with(".tmp")) {
+      fs::remove_all(entry.path(), error);
+    }
+  }
+}
+
+std::string broken_part(const Group& world, const std::string& folder) {
+  // A rank that does not see the folder, or sees another one, is no sign of a broken checkpoint.
+  std::string table;
+  try {
+    table = read_text_file(folder + "/" + kSealFile, "table of checksums");
+  } catch (const UserError&) {
+  }
+  Xxh64 hash;
+  hash.add(table.data(), table.size());
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  const std::vector<std::string> seen =
+      world.gather_text(fmt::format("{:x} {}", hash.value(), host));
+  const auto first_word = [](const std::string& text) { return text.substr(0, text.find(' ')); };
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (first_word(seen[rank]) == first_word(seen[0])) continue;
+    all_or_none(world, [&] {
+      throw UserError(fmt::format(
+          "rank {} on host {} does not see the {} that rank 0 sees. To go on from a checkpoint, "
+          "output_dir must be on a disk that all processes share.",
+          rank, seen[rank].substr(seen[rank].find(' ') + 1), folder));
+    });
+  }
+  for (const std::string& problem :
+       world.gather_text(broken_file(folder, world.rank(), world.size()))) {
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
+std::string Checkpoints::write_part(const std::string& folder,
+                                    const std::vector<StatePiece>& pieces) const {
+  const bool sees_it = appears(folder);
+  std::string mine = sees_it ? "yes\n" : "no\n";
+  for (const StatePiece& piece : pieces) mine += run_name(piece) + "\n";
+  int num_writers = 0, my_number = -1;              // of the ranks that see the folder
+  std::map<std::string, std::vector<int>> holders;  // of each run, as places among the writers
+  const std::vector<std::string> texts = world_.gather_text(mine);
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    std::istringstream lines(texts[rank]);
+    std::string line;
+    std::getline(lines, line);
+    const bool writes = line == "yes";
+    while (std::getline(lines, line)) {
+      auto& places = holders[line];
+      if (writes) places.push_back(num_writers);
+    }
+    if (!writes) continue;
+    if (rank == world_.rank()) my_number = num_writers;
+    ++num_writers;
+  }
+  std::string name;
+  all_or_none(world_, [&] {
+    for (const auto& [run, places] : holders) {
+      if (!places.empty()) continue;
+      throw UserError(fmt::format(
+          "{} cannot be written: no process that holds the optimizer's state of {} sees that "
+          "folder. With states that are divided among processes, output_dir must be on a disk that "
+          "all of them share.",
+          folder, run.substr(0, run.find(' '))));
+    }
+    if (my_number < 0) return;
+    std::vector<StatePiece> share;
+    for (const StatePiece& piece : pieces) {
+      const auto run = holders.find(run_name(piece));
+      const std::vector<int>& places = run->second;
+      const int64_t size = piece.end - piece.begin, parts = std::ssize(places);
+      const int64_t part = std::ranges::find(places, my_number) - places.begin();
+      if (size < kLeastShared * parts) {
+        // Whole, by one of them in turn.
+        if (std::distance(holders.begin(), run) % parts == part) share.push_back(piece);
+      } else {
+        share.push_back(part_of(piece, piece.begin + size * part / parts,
+                                piece.begin + size * (part + 1) / parts));
+      }
+    }
+    name = state_part_name(my_number + 1, num_writers);
+    write_state_part(folder + "/" + name, share);
+  });
+  return name;
+}
+
+std::string Checkpoints::save(int64_t step, const CheckpointContent& content) {
+  const bool is_main = world_.rank() == 0;
+  const std::string name = fmt::format("{}{}", kPrefix, step);
+  const std::string target = config_.output_dir + "/" + name;
+  const std::string path = fmt::format("{}/.{}.partial", config_.output_dir, name);
+  std::optional<TemporaryFolder> temporary;
+  all_or_none(world_, [&] {
+    if (!is_main) return;
+    temporary.emplace(path);
+    if (content.state) {
+      on_disk(path, [&] { fs::create_directory(path + "/" + kStateFolder); });
+    }
+    if (content.sharded == nullptr) saver_.write_model(path, content.parameters);
+    on_disk(path, [&] { content.add_files(path); });
+    if (!content.state) return;
+    TrainingState state = *content.state;
+    state.saved_at = saving_time(config_.output_dir);
+    write_training_state(path, state);
+  });
+  std::string weights;
+  if (content.sharded) {
+    weights = write_sharded_model(path, saver_.model(), *content.sharded, world_);
+  }
+  const std::string part = content.state ? write_part(path, content.pieces) : "";
+  ChecksumTable mine;
+  all_or_none(world_, [&] {
+    for (const std::string& name : {weights, part}) {
+      if (!name.empty()) mine[name] = checksum_of_file(path + "/" + name);
+    }
+  });
+  const std::vector<std::string> tables = world_.gather_text(table_text(mine));
+  all_or_none(world_, [&] {
+    if (!is_main) return;
+    const UninterruptedScope uninterrupted;
+    on_disk(target, [&] {
+      ChecksumTable table;
+      for (const std::string& text : tables) table.merge(table_from(text));
+      table.merge(checksums_of(path, table));
+      if (content.state) sync_folder(path + "/" + kStateFolder);
+      write_seal(path, table);
+      const std::string replaced = fmt::format("{}/.{}.replaced", config_.output_dir, name);
+      sync_folder(path);
+      put_in_place(path, target, replaced);
+      fs::remove_all(replaced);
+    });
+  });
+  last_ = target;
+  if (config_.save_total_limit) {
+    all_or_none(world_, [&] {
+      if (!is_main) return;
+      // Nothing older goes before the new one has been read back.
+      const std::string problem = broken_file(target);
+      if (!problem.empty()) {
+        throw UserError(fmt::format("{} does not read back as it was written: {}. Check the disk.",
+                                    target, problem));
+      }
+      on_disk(config_.output_dir, [&] { remove_old(target); });
+    });
+  }
+  return target;
+}
+
+void Checkpoints::remove_old(const std::string& newest) const {
+  const int64_t limit = config_.save_total_limit.value_or(0);
+  if (limit == 0) return;
+  const UninterruptedScope uninterrupted;
+  int64_t kept = 1;
+  for (const FoundCheckpoint& found : find_checkpoints(config_.output_dir)) {
+    if (fs::path(found.folder).filename() == fs::path(newest).filename()) continue;
+    if (kept++ >= limit) remove_folder(found.folder, fs::path(found.folder).filename());
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,77 @@
+// checkpoint-N/ folders: written by all ranks, found again, thrown away. One that stands under its
+// final name is whole, unless the disk or a hand has changed it, which its checksums tell.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/comm/group.h"
+#include "longspan/config/config.h"
+#include "longspan/models/decoder.h"
+#include "longspan/optim/sharded_parameters.h"
+#include "longspan/optim/state_piece.h"
+#include "longspan/train/saving.h"
+#include "longspan/train/training_state.h"
+
+namespace longspan {
+
+struct FoundCheckpoint {
+  std::string folder;
+  int64_t step = 0;
+  double saved_at = 0.0;
+  bool has_state = false;  // a run can go on from it, if it is whole
+  std::string launch;      // empty where the state cannot be read
+};
+
+/// Folders of this name in output_dir, the newest, by the time of saving, first.
+std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir);
+
+/// Removes what a run that was killed has left half-done in output_dir.
+void remove_leftovers(const std::string& output_dir);
+
+/// The same answer on every rank of `world`: what is wrong with the checkpoint, in a few words, or
+/// nothing. Each rank reads a part. Collective. Throws UserError when a rank does not see it.
+std::string broken_part(const Group& world, const std::string& folder);
+
+struct CheckpointContent {
+  const std::vector<NamedTensor>& parameters;
+  /// The optimizer's state, as far as this rank holds it. What several ranks hold they share out.
+  std::vector<StatePiece> pieces;
+  /// Where the parameters come from if no rank holds all of them: every rank writes its part.
+  ShardedParameters* sharded = nullptr;
+  /// Absent: the model alone. Rank 0's is written.
+  std::optional<TrainingState> state;
+  /// Writes what else belongs into the folder, on rank 0.
+  std::function<void(const std::string& folder)> add_files;
+};
+
+class Checkpoints {
+ public:
+  /// All outlive it. `last`: what the run goes on from, or empty.
+  Checkpoints(const Config& config, const Group& world, const ModelSaver& saver, std::string last)
+      : config_(config), world_(world), saver_(saver), last_(std::move(last)) {}
+
+  /// output_dir/checkpoint-<step>: written under a temporary name, synced, checksummed, renamed,
+  /// read back; then the oldest ones beyond save_total_limit go. Returns the folder. Collective;
+  /// throws as all_or_none.
+  std::string save(int64_t step, const CheckpointContent& content);
+
+  /// The folder that the run was in last; empty when there is none.
+  const std::string& last() const { return last_; }
+
+ private:
+  /// Writes this rank's part of the state. Its name in the folder; empty where it has none.
+  /// Collective.
+  std::string write_part(const std::string& folder, const std::vector<StatePiece>& pieces) const;
+  void remove_old(const std::string& newest) const;
+
+  const Config& config_;
+  const Group& world_;
+  const ModelSaver& saver_;
+  std::string last_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,62 @@
+#include "longspan/train/run_data.h"
+
+#include <fmt/format.h>
+
+#include "longspan/config/user_error.h"
+#include "longspan/data/dataset.h"
+#include "longspan/data/describe_sample.h"
+#include "longspan/text/tokenizer.h"
+#include "longspan/train/agreement.h"
+
+namespace longspan {
+
+RunData read_data(const Config& config, const ModelConfig& model, Console& console) {
+  RunData data;
+  const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
+  const RunRows rows = read_run_rows(config);
+  data.train = encode_examples(config, tokenizer, rows.train, model.vocab_size);
+  if (!rows.eval.empty()) {
+    data.eval = encode_examples(config, tokenizer, rows.eval, model.vocab_size);
+  }
+  if (!data.train.examples.empty()) {
+    console.say(
+        fmt::format("The first training example:\n{}\n",
+                    describe_example(data.train.examples.front(), config.stage, tokenizer)));
+  }
+  if (data.train.packing) console.say(data.train.packing->text());
+  return data;
+}
+
+std::string fingerprint_of(const std::vector<Example>& examples) {
+  uint64_t hash = 14695981039346656037ull;  // FNV-1a
+  const auto mix = [&hash](const std::vector<int32_t>& numbers) {
+    hash = (hash ^ numbers.size()) * 1099511628211ull;
+    for (int32_t number : numbers) hash = (hash ^ static_cast<uint32_t>(number)) * 1099511628211ull;
+  };
+  for (const Example& example : examples) {
+    for (const Sample& document : example.documents) {
+      mix(document.input_ids);
+      mix(document.labels);
+    }
+    const std::vector<int64_t>& restarts = example.position_restarts;
+    mix({restarts.begin(), restarts.end()});
+    mix({static_cast<int32_t>(example.documents.size()), example.desirable});
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+void require_same_data(const Group& world, const RunData& data) {
+  const std::vector<std::string> hashes =
+      world.gather_text(fingerprint_of(data.train.examples) + fingerprint_of(data.eval.examples));
+  all_or_none(world, [&] {
+    for (int rank = 0; rank < world.size(); ++rank) {
+      if (hashes[rank] == hashes[0]) continue;
+      throw UserError(fmt::format(
+          "Rank {} reads other training rows than rank 0. Give every machine the same dataset and "
+          "tokenizer files.",
+          rank));
+    }
+  });
+}
+
+}  // namespace longspan

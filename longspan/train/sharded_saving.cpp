@@ -1,0 +1,143 @@
+#include "longspan/train/sharded_saving.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/model_folder.h"
+#include "longspan/checkpoint/safetensors.h"
+#include "longspan/config/user_error.h"
+#include "longspan/train/agreement.h"
+
+namespace longspan {
+namespace {
+
+/// Which rank writes which parameter: neighbours in the list together, about equal in bytes.
+std::vector<int> writers_of(const std::vector<NamedTensor>& parameters, int num_ranks) {
+  int64_t total = 0, before = 0;
+  for (const NamedTensor& parameter : parameters) total += parameter.tensor.numel();
+  std::vector<int> writers;
+  for (const NamedTensor& parameter : parameters) {
+    // By its middle, so that a large one does not go to a rank that is full.
+    const int64_t middle = before + parameter.tensor.numel() / 2;
+    writers.push_back(static_cast<int>(
+        std::min<int64_t>(num_ranks - 1, middle * num_ranks / std::max<int64_t>(1, total))));
+    before += parameter.tensor.numel();
+  }
+  return writers;
+}
+
+/// What rank 0 has just made may take a moment to show on a disk of the network.
+void require_folder(const std::string& folder, int rank) {
+  std::error_code error;
+  for (int i = 0; i < 10; ++i) {
+    if (std::filesystem::is_directory(folder, error)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  throw UserError(fmt::format(
+      "Rank {} does not see {}. With zero_stage: 3 every process writes a part of the model, so "
+      "output_dir must be on a disk that all of them share.",
+      rank, folder));
+}
+
+bool is_value_head(const std::string& name) { return name.starts_with("v_head."); }
+
+std::string write_weights(const std::string& folder, const SavedModel& model,
+                          ShardedParameters& parameters, const Group& world) {
+  std::vector<NamedTensor> own;
+  for (const NamedTensor& parameter : parameters.parameters()) {
+    if (!is_value_head(parameter.name)) own.push_back(parameter);
+  }
+  const std::vector<int> writers = writers_of(own, world.size());
+  // Ranks that have nothing to write have no file.
+  std::map<int, int> number_of;
+  for (const int writer : writers) {
+    number_of.try_emplace(writer, static_cast<int>(number_of.size()) + 1);
+  }
+  const int num_files = static_cast<int>(number_of.size());
+  std::vector<std::pair<ParameterShape, std::string>> files;
+  std::vector<SafetensorsWriter::Planned> planned;
+  for (size_t i = 0; i < own.size(); ++i) {
+    const auto& [name, tensor] = own[i];
+    files.push_back(
+        {{name, tensor.sizes().vec()}, weight_file_name(number_of.at(writers[i]), num_files)});
+    if (writers[i] == world.rank()) planned.push_back({name, model.dtype, tensor.sizes().vec()});
+  }
+  // Whatever happens to this rank's file, the others gather with it to the end.
+  std::exception_ptr failure;
+  const auto attempt = [&](auto&& action) {
+    if (failure) return;
+    try {
+      action();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  const std::string name =
+      planned.empty() ? "" : weight_file_name(number_of.at(world.rank()), num_files);
+  std::optional<SafetensorsWriter> file;
+  attempt([&] {
+    if (planned.empty()) return;
+    require_folder(folder, world.rank());
+    file.emplace((std::filesystem::path(folder) / name).string(), planned);
+  });
+  size_t next = 0;
+  parameters.for_each_whole(
+      [&](const NamedTensor& whole) {
+        if (writers[next++] == world.rank()) attempt([&] { file->write(whole.tensor); });
+      },
+      [](const std::string& name) { return !is_value_head(name); });
+  attempt([&] {
+    if (file) file->commit();
+  });
+  all_or_none(world, [&] {
+    if (failure) std::rethrow_exception(failure);
+  });
+  all_or_none(world, [&] {
+    if (world.rank() == 0) {
+      save_model_files(folder, model.config, model.dtype, model.source_folder, files);
+    }
+  });
+  return name;
+}
+
+void write_adapter(const std::string& folder, const SavedModel& model,
+                   ShardedParameters& parameters, const Group& world) {
+  std::vector<NamedTensor> matrices;
+  parameters.for_each_whole(
+      [&](const NamedTensor& whole) {
+        if (world.rank() == 0) matrices.push_back({whole.name, whole.tensor.cpu().clone()});
+      },
+      is_lora_parameter);
+  all_or_none(world, [&] {
+    if (world.rank() != 0) return;
+    save_adapter(folder, *model.lora, matrices, model.dtype, model.source_folder);
+  });
+}
+
+}  // namespace
+
+std::string write_sharded_model(const std::string& folder, const SavedModel& model,
+                                ShardedParameters& parameters, const Group& world) {
+  std::string mine;
+  if (model.lora) {
+    write_adapter(folder, model, parameters, world);
+  } else {
+    mine = write_weights(folder, model, parameters, world);
+  }
+  all_or_none(world, [&] {
+    if (world.rank() == 0) save_value_head(folder, parameters.parameters());
+  });
+  return mine;
+}
+
+}  // namespace longspan

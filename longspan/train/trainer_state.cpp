@@ -1,0 +1,162 @@
+// How a Trainer's state gets into checkpoints and out of them, and what becomes of numbers that are
+// not finite.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <iterator>
+#include <set>
+#include <sstream>
+
+#include "longspan/checkpoint/state_parts.h"
+#include "longspan/config/user_error.h"
+#include "longspan/optim/gradient_norm.h"
+#include "longspan/train/agreement.h"
+#include "longspan/train/trainer.h"
+
+namespace longspan {
+namespace {
+
+/// With on_nonfinite: skip. A model whose weights are broken would go on forever.
+constexpr int64_t kMostSkippedInARow = 20;
+constexpr size_t kMostNamed = 3;
+
+}  // namespace
+
+std::vector<StatePiece> Trainer::state_with_masters() const {
+  std::vector<StatePiece> pieces = update_.optimizer().state();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const ParameterPiece& trained = update_.pieces()[i];
+    if (saver_.saves_exactly({trained.parameter, trained.values})) continue;
+    pieces[i].tensors["master"] = trained.values.detach().flatten().cpu();
+  }
+  return pieces;
+}
+
+void Trainer::save_checkpoint() {
+  const StageContext& context = job_.context;
+  const int64_t step = totals_.progress.step;
+  job_.heartbeat.stands_at(step, fmt::format("the saving of checkpoint-{}", step));
+  CheckpointContent content{
+      .parameters = context.model.parameters(),
+      .pieces = {},
+      .state = std::nullopt,
+      .add_files = [&](const std::string& path) { log_.write_checkpoint(path, totals_.progress); }};
+  if (!context.config.save_only_model) {
+    TrainingState state{.launch = job_.launch,
+                        .world_size = context.mesh.world.size(),
+                        .sequence_size = context.mesh.sequence.size(),
+                        .identity = job_.identity,
+                        .totals = totals_,
+                        .averages = {}};
+    for (const std::string& text : context.mesh.world.gather_text(text_of(averages_.sums()))) {
+      state.averages.push_back(averages_from(text));
+    }
+    all_or_none(context.mesh.world, [&] { content.pieces = state_with_masters(); });
+    content.state = std::move(state);
+  }
+  if (is_divided()) content.sharded = job_.sharded;
+  const std::string folder = checkpoints_.save(step, content);
+  last_saved_step_ = step;
+  if (is_main()) console_.say(fmt::format("Saved {}", folder));
+}
+
+void Trainer::resume(const ResumePoint& from) {
+  const Group& world = job_.context.mesh.world;
+  all_or_none(world, [&] {
+    const RunTotals& totals = from.state.totals;
+    if (totals.progress.step > steps_.total_steps) {
+      throw UserError(fmt::format(
+          "{} is at step {}, and this configuration ends at step {}. Raise num_train_epochs or "
+          "max_steps, or name an earlier checkpoint in resume_from_checkpoint.",
+          from.folder, totals.progress.step, steps_.total_steps));
+    }
+    const StateReader reader(from.folder);
+    std::vector<StatePiece> pieces = update_.optimizer().state();
+    for (StatePiece& piece : pieces) {
+      const at::Tensor& like = piece.tensors.begin()->second;
+      piece.tensors["master"] = at::empty({piece.end - piece.begin}, like.options());
+      reader.read(piece);
+    }
+    update_.optimizer().load_state(pieces);
+    totals_ = totals;
+    totals_.progress.total_steps = steps_.total_steps;
+    averages_.set(averages_for(from.state, world.rank(), world.size()));
+    last_saved_step_ = totals_.progress.step;
+    if (is_main()) log_.restore(from.folder);
+  });
+  update_.publish();
+}
+
+std::string Trainer::source_of_nonfinite(int64_t step, const std::vector<at::Tensor>& contributions,
+                                         bool in_loss) const {
+  const Group& world = job_.context.mesh.world;
+  // Each rank knows where its own contribution went wrong.
+  std::string mine;
+  if (in_loss) {
+    const StepPlace place = steps_.place(step);
+    size_t contribution = 0;
+    for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
+      const std::vector<int64_t> indices = loader_.rows(place.epoch, batch);
+      if (indices.empty() && !job_.context.idle_rows) continue;
+      if (!std::isfinite(contributions[contribution++].item<double>())) {
+        mine += fmt::format("{} ", fmt::join(indices, " "));
+      }
+    }
+    std::istringstream numbers(fmt::format("{}", fmt::join(world.gather_text(mine), " ")));
+    const std::set<int64_t> rows{std::istream_iterator<int64_t>(numbers), {}};
+    if (rows.empty()) return "";
+    return fmt::format(" It comes from row {} of the training set (counted from 0).",
+                       fmt::join(rows, ", "));
+  }
+  for (const std::string& name : nonfinite_gradients(update_.trained())) {
+    mine += name + "\n";
+  }
+  std::istringstream lines(fmt::format("{}", fmt::join(world.gather_text(mine), "")));
+  std::vector<std::string> names;
+  std::set<std::string> seen;
+  for (std::string name; std::getline(lines, name);) {
+    if (seen.insert(name).second) names.push_back(name);
+  }
+  if (names.empty()) return "";
+  const size_t num_names = names.size();
+  names.resize(std::min(num_names, kMostNamed));
+  return fmt::format(" It comes from the gradient of {}{}.", fmt::join(names, ", "),
+                     num_names > kMostNamed
+                         ? fmt::format(" and {} other parameters", num_names - kMostNamed)
+                         : "");
+}
+
+void Trainer::leave_out(StepResult& result, int64_t step,
+                        const std::vector<at::Tensor>& contributions) {
+  const bool in_loss = !std::isfinite(result.loss);
+  const std::string where = source_of_nonfinite(step, contributions, in_loss);
+  const std::string what =
+      fmt::format("The {} of step {} is {}.{}", in_loss ? "loss" : "gradient norm", step + 1,
+                  in_loss ? result.loss : result.grad_norm, where);
+  ++skipped_in_a_row_;
+  const bool skips = job_.context.config.on_nonfinite == "skip";
+  if (skips && skipped_in_a_row_ <= kMostSkippedInARow) {
+    result.skipped = true;
+    if (is_main()) {
+      console_.say(
+          fmt::format("warning: {} The update is left out, as on_nonfinite: skip asks; {} "
+                      "so far.",
+                      what, totals_.num_skipped + 1));
+    }
+    return;
+  }
+  all_or_none(job_.context.mesh.world, [&] {
+    throw UserError(fmt::format(
+        "{} {} Lower learning_rate, set max_grad_norm, or look at the rows and the model's "
+        "weights{}.",
+        what,
+        skips ? fmt::format("That is {} steps in a row, more than on_nonfinite: skip leaves out.",
+                            skipped_in_a_row_)
+              : "Nothing more was trained or saved.",
+        skips ? "" : "; on_nonfinite: skip leaves such steps out"));
+  });
+}
+
+}  // namespace longspan

@@ -1,0 +1,91 @@
+#include "longspan/train/training_state.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "doctest/doctest.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+struct TemporaryPlace {
+  std::string path;
+  TemporaryPlace() {
+    char name[] = "/tmp/longspan-training-state-test-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~TemporaryPlace() { std::filesystem::remove_all(path); }
+};
+
+TrainingState some_state() {
+  TrainingState state;
+  state.launch = "abc";
+  state.saved_at = 1234567890.123;
+  state.world_size = 2;
+  state.identity = {.stage = "dpo",
+                    .finetuning_type = "lora",
+                    .trained = "t",
+                    .rows = "r",
+                    .num_rows = 24,
+                    .rows_per_step = 8,
+                    .seed = 42,
+                    .shuffled = true};
+  state.totals.progress = {.step = 5, .total_steps = 10, .epoch = 1.0 / 3, .num_tokens = 99};
+  state.totals.loss_in_all = 0.1 + 0.2;
+  state.totals.last_evaluated_step = 4;
+  state.totals.last_evaluation = {.loss = 2.0 / 3, .means = {{"rewards/margins", 1e-17}}};
+  state.averages = {{{"kl", {0.1, 3.0}}}, {{"kl", {0.7, 2.0}}, {"other", {1.0, 1.0}}}};
+  return state;
+}
+
+}  // namespace
+
+TEST_CASE("training state: every bit comes back") {
+  const TemporaryPlace place;
+  const TrainingState state = some_state();
+  write_training_state(place.path, state);
+  const TrainingState read = read_training_state(place.path);
+  CHECK(read.launch == state.launch);
+  CHECK(read.saved_at == state.saved_at);
+  CHECK(read.totals.progress.epoch == state.totals.progress.epoch);
+  CHECK(read.totals.loss_in_all == state.totals.loss_in_all);
+  CHECK(read.totals.last_evaluation.loss == state.totals.last_evaluation.loss);
+  CHECK(read.totals.last_evaluation.means == state.totals.last_evaluation.means);
+  CHECK(read.averages == state.averages);
+  CHECK_NOTHROW(require_same_run("c", state.identity, read.identity, 8));
+
+  std::ofstream(place.path + "/training_state.json") << "{\"format\": 1}";
+  CHECK_THROWS_AS(read_training_state(place.path), UserError);
+  std::filesystem::remove(place.path + "/training_state.json");
+  CHECK_THROWS_AS(read_training_state(place.path), UserError);
+}
+
+TEST_CASE("training state: averages of other numbers of ranks are not lost") {
+  const TrainingState state = some_state();
+  CHECK(averages_for(state, 1, 2) == state.averages[1]);
+  const RankAverages all = averages_for(state, 0, 3);
+  CHECK(all.at("kl").first == doctest::Approx(0.8));
+  CHECK(all.at("kl").second == 5.0);
+  CHECK(all.at("other").second == 1.0);
+  CHECK(averages_for(state, 1, 3).empty());
+}
+
+TEST_CASE("training state: a run that would see other rows is refused, with the remedy") {
+  const RunIdentity then = some_state().identity;
+  RunIdentity now = then;
+  now.rows_per_step = 4;
+  CHECK_THROWS_WITH_AS(
+      require_same_run("c", then, now, 2),
+      doctest::Contains("was 8, and is 4 now. Set gradient_accumulation_steps: 4."), UserError);
+  CHECK_THROWS_WITH_AS(require_same_run("c", then, now, 3),
+                       doctest::Contains("so that their product is 8"), UserError);
+  now = then;
+  now.shuffled = false;
+  CHECK_THROWS_WITH_AS(require_same_run("c", then, now, 8),
+                       doctest::Contains("disable_shuffling was false, and is true now"),
+                       UserError);
+}
+
+}  // namespace longspan

@@ -1,0 +1,306 @@
+"""A run that stopped and went on is the run that never stopped: the same bytes, the same log."""
+
+import json
+import os
+import shutil
+import signal
+
+import pytest
+from conftest import Running, add_dataset, relative_difference, settings_of
+from faults import launched_by_torchrun, wait_for
+from safetensors.torch import load_file
+
+# What tells of time or of the machine.
+TIMES = {"elapsed_time", "remaining_time", "throughput", "train_runtime", "train_samples_per_second",
+         "train_steps_per_second", "train_tokens_per_second", "eval_runtime", "eval_samples_per_second",
+         "eval_steps_per_second"}
+# fp32 sums in another order, and AdamW turns the difference of a step into one of the weights.
+TOLERANCE = 1e-5
+
+
+def weights(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+
+
+def without_times(entries):
+    return [{key: value for key, value in entry.items() if key not in TIMES} for entry in entries]
+
+
+def log_lines(folder):
+    return without_times(json.loads(line) for line in (folder / "trainer_log.jsonl").open())
+
+
+def succeeds(settings, num_ranks=1, **more):
+    finished = Running(settings | more, num_ranks).wait(timeout=120)
+    assert set(finished.statuses) == {0}, finished.text
+    return finished
+
+
+def halfway(run, step, output_dir):
+    """An output_dir as it was when the run had just saved `step`."""
+    shutil.copytree(run.output_dir / f"checkpoint-{step}", output_dir / f"checkpoint-{step}")
+    return str(output_dir)
+
+
+def same_bytes(left, right):
+    assert weights(left.output_dir) and weights(left.output_dir) == weights(right.output_dir)
+    assert without_times(left.history) == without_times(right.history)
+    assert log_lines(left.output_dir) == log_lines(right.output_dir)
+
+
+@pytest.fixture
+def settings(models, data, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    words = [f"word{i} and more" for i in range(24)]
+    columns = dict(prompt="instruction", query="input", chosen="chosen", rejected="rejected")
+    add_dataset(folder, "pairs", [dict(instruction=w, input="", chosen=w + " yes", rejected="no " + w) for w in words],
+                ranking=True, columns=columns)
+    add_dataset(folder, "verdicts",
+                [dict(instruction=w, output=w + " so", label=i % 3 != 0) for i, w in enumerate(words)],
+                columns=dict(prompt="instruction", response="output", kto_tag="label"))
+
+    def make(name, model="llama", **changes):
+        # 24 rows, 3 a step: an epoch has 8 steps, so 5 is in its middle.
+        return settings_of(models[model], folder, tmp_path / name, gradient_accumulation_steps=3,
+                           save_strategy="steps", save_steps=5, cutoff_len=64) | changes
+    return make
+
+
+LORA = dict(finetuning_type="lora", lora_dropout=0.2)
+KINDS = {
+    "full": dict(logging_steps=2, eval_dataset="held_out", eval_strategy="steps", eval_steps=5),
+    "lora with dropout": LORA | dict(weight_decay=0.1, lr_scheduler_type="cosine", warmup_steps=3),
+    "bf16": dict(bf16=True),
+    "pure bf16": dict(pure_bf16=True),
+    "bf16, frozen layers": dict(bf16=True, finetuning_type="freeze", freeze_trainable_layers=1),
+    "dpo": dict(stage="dpo", dataset="pairs", logging_steps=3),
+    "dpo, lora, dropout": LORA | dict(stage="dpo", dataset="pairs", per_device_train_batch_size=2),
+    "kto_pair, computed ahead": dict(stage="dpo", dataset="pairs", pref_loss="kto_pair", precompute_ref_log_probs=True),
+    "kto": dict(stage="kto", dataset="verdicts", logging_steps=4),
+    "rm": dict(stage="rm", dataset="pairs"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_steps_are_five_and_five(kind, settings, tmp_path):
+    whole = succeeds(settings("whole", **KINDS[kind]))
+    resumed = succeeds(settings("halves", **KINDS[kind]) | dict(output_dir=halfway(whole, 5, tmp_path / "halves")))
+    assert "step 5 of 10" in resumed.text
+    same_bytes(whole, resumed)
+
+
+@pytest.mark.parametrize("num_ranks, sequence_size", [(4, 1), (4, 2)])
+def test_four_ranks(num_ranks, sequence_size, settings, tmp_path):
+    keys = dict(sequence_parallel_size=sequence_size, bf16=True, logging_steps=2)
+    whole = succeeds(settings("whole", **keys), num_ranks)
+    folder = whole.output_dir / "checkpoint-5" / "training_state"
+    assert len(list(folder.glob("part-*-of-00004.safetensors"))) == 4
+    sizes = sorted(path.stat().st_size for path in folder.iterdir())
+    assert sizes[-1] < 1.3 * sizes[0], sizes  # each rank writes its share
+    resumed = succeeds(settings("halves", **keys) | dict(output_dir=halfway(whole, 5, tmp_path / "halves")), num_ranks)
+    same_bytes(whole, resumed)
+
+
+def test_other_numbers_of_ranks(settings, tmp_path):
+    """4 rows a step, whoever computes them."""
+    keys = dict(learning_rate=3e-4, weight_decay=0.01)
+    start = succeeds(settings("start", gradient_accumulation_steps=1, **keys), 4)
+    rest = slice(5, None)
+    for number, (num_ranks, sequence_size) in enumerate([(2, 1), (4, 4), (2, 2), (1, 1)]):
+        output = halfway(start, 5, tmp_path / f"other{number}")
+        resumed = succeeds(settings("x", **keys) | dict(
+            output_dir=output, sequence_parallel_size=sequence_size,
+            gradient_accumulation_steps=4 * sequence_size // num_ranks), num_ranks)
+        assert len(resumed.logged("loss")) == 10
+        assert resumed.logged("loss")[:5] == start.logged("loss")[:5]
+        for key in ("loss", "grad_norm"):
+            assert relative_difference(resumed.logged(key)[rest], start.logged(key)[rest]) < TOLERANCE
+
+
+def test_another_batch_is_refused(settings, tmp_path):
+    start = succeeds(settings("start", gradient_accumulation_steps=2), 2)
+    before = {path: path.stat().st_mtime_ns for path in start.output_dir.rglob("*")}
+    for changes, words in [
+        (dict(gradient_accumulation_steps=2), ["was 4, and is 2 now", "gradient_accumulation_steps: 4"]),
+        (dict(gradient_accumulation_steps=4, seed=7), ["seed was 42, and is 7 now"]),
+        (dict(gradient_accumulation_steps=4, max_samples=20), ["training rows was 24, and is 20 now"]),
+        (dict(gradient_accumulation_steps=4, cutoff_len=32), ["fingerprint of the training rows", "cutoff_len"]),
+        (dict(gradient_accumulation_steps=4, finetuning_type="lora"), ["finetuning_type was full, and is lora now"]),
+        (dict(gradient_accumulation_steps=4, max_steps=5), ["is at step 10", "ends at step 5"]),
+    ]:
+        refused = Running(settings("start") | changes).wait()
+        assert refused.status == 1, refused.text
+        for word in [*words, "checkpoint-10"]:
+            assert word in refused.text, refused.text
+        now = {path: path.stat().st_mtime_ns for path in start.output_dir.rglob("*")}
+        if "max_steps" not in changes:
+            assert now == before
+
+
+def test_a_finished_run_ends_again_as_it_ended(settings):
+    whole = succeeds(settings("whole", eval_dataset="held_out", do_eval=True, plot_loss=True))
+    files = {path.name for path in whole.output_dir.iterdir()}
+    before, log = weights(whole.output_dir), without_times(whole.history)
+    again = succeeds(settings("whole", eval_dataset="held_out", do_eval=True, plot_loss=True))
+    assert "nothing is left to train" in again.text
+    assert weights(again.output_dir) == before and without_times(again.history) == log
+    assert {path.name for path in again.output_dir.iterdir()} == files
+    longer = succeeds(settings("whole", eval_dataset="held_out", do_eval=True, max_steps=12))
+    assert len(longer.logged("loss")) == 12
+
+
+def test_a_named_checkpoint(settings, tmp_path):
+    whole = succeeds(settings("whole"))
+    named = succeeds(settings("named", resume_from_checkpoint=str(whole.output_dir / "checkpoint-5")))
+    same_bytes(whole, named)
+    earlier = succeeds(settings("whole", resume_from_checkpoint=str(whole.output_dir / "checkpoint-5")))
+    assert "step 5 of 10" in earlier.text
+    same_bytes(named, earlier)
+    for wanted, word in [(str(tmp_path), "training_state.json"), ("true", "holds no checkpoint")]:
+        refused = Running(settings("nothing", resume_from_checkpoint=wanted)).wait()
+        assert refused.status == 1 and word in refused.text, refused.text
+    anew = succeeds(settings("whole", overwrite_output_dir=True, max_steps=3))
+    assert len(anew.logged("loss")) == 3
+    on = succeeds(settings("whole", overwrite_output_dir=True, resume_from_checkpoint=True))
+    assert "checkpoint-10, step 10" in on.text
+
+
+def test_models_alone_are_no_checkpoints_to_go_on_from(settings):
+    alone = succeeds(settings("alone", save_only_model=True))
+    assert not (alone.output_dir / "checkpoint-5" / "training_state.json").exists()
+    refused = Running(settings("alone")).wait()
+    assert refused.status == 1 and "the model alone" in refused.text, refused.text
+
+
+def damage(checkpoint, how):
+    big = max(checkpoint.rglob("*.safetensors"), key=lambda path: path.stat().st_size)
+    part = next((checkpoint / "training_state").iterdir())
+    if how == "truncated":
+        os.truncate(big, big.stat().st_size - 1)
+    elif how == "flipped byte":
+        content = bytearray(part.read_bytes())
+        content[-5] ^= 1
+        part.write_bytes(content)
+    elif how == "missing file":
+        part.unlink()
+    elif how == "missing state":
+        (checkpoint / "training_state.json").unlink()
+    elif how == "missing table":
+        (checkpoint / "checksums.json").unlink()
+    elif how == "broken table":
+        (checkpoint / "checksums.json").write_text("{")
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped byte", "missing file", "missing state", "missing table",
+                                 "broken table"])
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_broken_checkpoint_is_named_and_the_one_before_it_used(how, num_ranks, settings):
+    keys = dict(max_steps=4, save_steps=1)
+    whole = succeeds(settings("whole", **keys), num_ranks)
+    before = weights(whole.output_dir)
+    damage(whole.output_dir / "checkpoint-4", how)
+    damage(whole.output_dir / "checkpoint-3", how)
+    (whole.output_dir / ".checkpoint-9.partial").mkdir()
+    again = succeeds(settings("whole", **keys), num_ranks)
+    for word in ("checkpoint-4 is broken", "checkpoint-3 is broken", "Going on from", "checkpoint-2, step 2 of 4"):
+        assert word in again.text, again.text
+    assert again.text.count("checkpoint-4 is broken") == 1
+    assert weights(again.output_dir) == before
+    assert not [path for path in again.output_dir.iterdir() if path.name.startswith(".")]
+
+
+def test_none_is_whole(settings):
+    whole = succeeds(settings("whole", max_steps=2, save_steps=1))
+    for step in (1, 2):
+        damage(whole.output_dir / f"checkpoint-{step}", "flipped byte")
+    refused = Running(settings("whole", max_steps=2)).wait()
+    assert refused.status == 1
+    for word in ("checkpoint-1 is broken", "checkpoint-2 is broken", "overwrite_output_dir"):
+        assert word in refused.text, refused.text
+    assert weights(whole.output_dir)
+
+
+def test_save_total_limit_counts_those_from_before(settings):
+    def saved(run):
+        return sorted(int(path.name.split("-")[1]) for path in run.output_dir.glob("checkpoint-*"))
+
+    keys = dict(save_steps=1, save_total_limit=2)
+    assert saved(succeeds(settings("run", max_steps=3, **keys))) == [2, 3]
+    assert saved(succeeds(settings("run", max_steps=4, **keys))) == [3, 4]
+    # Of a run that was overwritten: older, whatever its number.
+    assert saved(succeeds(settings("run", max_steps=1, overwrite_output_dir=True, **keys))) == [1, 4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_told_to_stop(number, num_ranks, settings):
+    """Pre-emption: the step is finished, a checkpoint saved, status 0; the same command goes on."""
+    keys = dict(max_steps=40, save_strategy="no", gradient_accumulation_steps=1, **LORA)
+    whole = succeeds(settings("whole", **keys), num_ranks)
+    running = Running(settings("stopped", **keys), num_ranks)
+    wait_for(running, "'loss'")
+    running.ranks[-1].send_signal(number)
+    stopped = running.wait(timeout=20)
+    assert set(stopped.statuses) == {0}, stopped.text
+    assert stopped.text.count("Stopped after step") == 1 and "checkpoint-" in stopped.text
+    (checkpoint,) = stopped.output_dir.glob("checkpoint-*")
+    assert not weights(stopped.output_dir)
+    again = succeeds(settings("stopped", **keys), num_ranks)
+    assert f"{checkpoint.name}, step" in again.text
+    same_bytes(whole, again)
+
+
+def test_a_second_signal_ends_at_once(settings, tmp_path):
+    folder = tmp_path / "long"
+    add_dataset(folder, "chats", [dict(instruction="a " * 50, input="", output="b " * 50)], num_samples=20000)
+    running = Running(settings("run", gradient_accumulation_steps=20000) | dict(dataset_dir=str(folder)))
+    wait_for(running, "Output")
+    for _ in range(2):
+        running.ranks[0].terminate()
+        try:
+            running.ranks[0].wait(1)
+        except Exception:  # noqa: BLE001 the first one is not obeyed at once
+            pass
+    assert running.wait(timeout=5).status == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_launcher_told_to_stop(number, settings):
+    keys = dict(nproc_per_node=2, max_steps=100000, save_strategy="no")
+    running = Running(settings("run", **keys))
+    wait_for(running, "'loss'")
+    running.ranks[0].send_signal(number)
+    stopped = running.wait(timeout=20)
+    assert stopped.status == 0, stopped.text
+    assert stopped.text.count("Stopped after step") == 1
+    assert list(stopped.output_dir.glob("checkpoint-*"))
+
+
+def test_torchrun_told_to_stop(settings):
+    """torchrun hands SIGTERM on; its own status is not ours."""
+    running = launched_by_torchrun(settings("run", max_steps=100000, save_strategy="no"), 2)
+    wait_for(running, "'loss'")
+    running.ranks[0].terminate()
+    stopped = running.wait(timeout=30)
+    assert stopped.text.count("Stopped after step") == 1, stopped.text
+    (checkpoint,) = stopped.output_dir.glob("checkpoint-*")
+    assert load_file(checkpoint / "model.safetensors")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_torchrun_restarts(overwrite, settings):
+    """A worker is killed; those that torchrun starts go on from the last checkpoint, also where the
+    configuration overwrites what is there, and older checkpoints stay out of it."""
+    keys = dict(max_steps=30, save_steps=2, save_total_limit=3)
+    whole = succeeds(settings("whole", **keys), 2)
+    if overwrite:
+        succeeds(settings("run", max_steps=100, save_steps=100))
+    running = launched_by_torchrun(settings("run", **keys, overwrite_output_dir=overwrite), 2, "--max-restarts=2")
+    wait_for(running, "checkpoint-6\n")
+    os.kill(running.workers()[1], signal.SIGKILL)
+    finished = running.wait(timeout=90)
+    assert finished.status == 0, finished.text
+    assert "Going on from" in finished.text
+    assert weights(finished.output_dir) == weights(whole.output_dir)
+    assert log_lines(finished.output_dir) == log_lines(whole.output_dir)

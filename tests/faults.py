@@ -1,0 +1,91 @@
+"""Ways to break a run, and to watch what becomes of it."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from conftest import PROGRAM, Finished, Running
+
+TORCHRUN = pathlib.Path(sys.executable).with_name("torchrun")
+
+
+def wait_for(running, word, seconds=60):
+    end = time.monotonic() + seconds
+    while word not in running.text():
+        assert time.monotonic() < end and any(r.poll() is None for r in running.ranks), running.text()
+        time.sleep(0.02)
+
+
+def children_of(pid):
+    try:
+        return [int(child) for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children")
+                for child in path.read_text().split()]
+    except OSError:
+        return []
+
+
+def is_alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Launched(Running):
+    """Processes that start workers of their own, one for each machine."""
+
+    def __init__(self, commands, output_dir, environment=None):
+        self.output_dir = pathlib.Path(output_dir)
+        self.output_dir.parent.mkdir(parents=True, exist_ok=True)
+        self.logs, self.ranks = [], []
+        for number, command in enumerate(commands):
+            self.logs.append(self.output_dir.parent / f"{self.output_dir.name}.launcher{number}.log")
+            with open(self.logs[-1], "w") as log:
+                self.ranks.append(subprocess.Popen(
+                    [str(word) for word in command], stdout=log, stderr=subprocess.STDOUT,
+                    env=dict(os.environ, OMP_NUM_THREADS="1") | (environment or {})))
+
+    def workers(self):
+        """Processes of `longspan` below the launchers, in the order of their ranks on a machine."""
+        found, queue = [], [rank.pid for rank in self.ranks]
+        while queue:
+            pid = queue.pop(0)
+            queue += children_of(pid)
+            try:
+                if pathlib.Path(os.readlink(f"/proc/{pid}/exe")) == PROGRAM.resolve():
+                    found.append(pid)
+            except OSError:
+                pass
+        return sorted(found)
+
+    def wait(self, timeout=60):
+        workers = self.workers()
+        finished = Running.wait(self, timeout)
+        end = time.monotonic() + 5
+        while any(is_alive(pid) for pid in workers) and time.monotonic() < end:
+            time.sleep(0.05)
+        left = [pid for pid in workers if is_alive(pid)]
+        for pid in left:
+            os.kill(pid, 9)
+        assert not left, f"orphans: {left}\n{finished.text}"
+        return finished
+
+
+def write_config(settings):
+    output_dir = pathlib.Path(settings["output_dir"])
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    config = output_dir.parent / (output_dir.name + ".yaml")
+    config.write_text(json.dumps(settings))
+    return config
+
+
+def launched_by_torchrun(settings, num_ranks, *options):
+    config = write_config(settings)
+    return Launched([[TORCHRUN, "--no-python", "--standalone", f"--nproc-per-node={num_ranks}", *options, PROGRAM,
+                      "train", config]], settings["output_dir"])
+
+
+__all__ = ["Finished", "Launched", "children_of", "is_alive", "launched_by_torchrun", "wait_for", "write_config"]

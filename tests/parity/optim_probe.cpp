@@ -1,0 +1,61 @@
+// Lets the Python tests reach the optimizers: optim_probe <job.json> <result.safetensors>.
+//
+// The job: weights (a safetensors file), gradients (one such file for each step), optimizer
+// (adamw, adamw_8bit), learning_rate, beta1, beta2, epsilon, weight_decay. The result: weights,
+// moments, and the values of 8-bit numbers.
+#include <ATen/ATen.h>
+
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "longspan/checkpoint/safetensors.h"
+#include "longspan/optim/adamw_8bit.h"
+#include "longspan/optim/block_quantization.h"
+
+int main(int argc, char** argv) {
+  using namespace longspan;
+  try {
+    if (argc != 3) throw std::runtime_error("optim_probe <job.json> <result.safetensors>");
+    const auto job = nlohmann::json::parse(std::ifstream(argv[1]));
+    const AdamWOptions options{.beta1 = job.at("beta1"),
+                               .beta2 = job.at("beta2"),
+                               .epsilon = job.at("epsilon"),
+                               .weight_decay = job.at("weight_decay")};
+    std::vector<NamedTensor> parameters;
+    for (const auto& [name, tensor] : read_safetensors(job.at("weights"))) {
+      parameters.push_back({name, tensor.clone().set_requires_grad(true)});
+    }
+    std::unique_ptr<Optimizer> optimizer;
+    if (job.at("optimizer") == "adamw_8bit") {
+      optimizer = std::make_unique<AdamW8bit>(whole_pieces(parameters), options);
+    } else {
+      optimizer = std::make_unique<AdamW>(whole_pieces(parameters), options);
+    }
+    for (const std::string path : job.at("gradients")) {
+      std::map<std::string, at::Tensor> gradients;
+      for (const auto& [name, tensor] : read_safetensors(path)) gradients[name] = tensor;
+      for (NamedTensor& parameter : parameters) {
+        parameter.tensor.mutable_grad() = gradients.at(parameter.name).clone();
+      }
+      optimizer->step(job.at("learning_rate"));
+    }
+    std::vector<NamedTensor> results = parameters;
+    for (const StatePiece& piece : optimizer->state()) {
+      for (const auto& [name, tensor] : piece.tensors) {
+        results.push_back({name + "." + piece.parameter, tensor});
+      }
+    }
+    for (const bool is_signed : {true, false}) {
+      const auto& values = dynamic_values(is_signed);
+      results.push_back({is_signed ? "values.signed" : "values.unsigned",
+                         at::tensor(at::ArrayRef<float>(values.data(), values.size()))});
+    }
+    write_safetensors(argv[2], results);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return 1;
+  }
+}
