@@ -32,13 +32,15 @@ struct Item {
 }  // namespace
 
 struct ActivationOffload::Shared {
-  Shared(at::Device of, const std::string& folder) : device(of), copier(of) {
+  Shared(at::Device of, const std::string& folder, bool reads_ahead)
+      : device(of), ahead(reads_ahead), copier(of) {
     if (folder.empty()) return;
     file.emplace(folder);
     disk.emplace();
   }
 
   at::Device device;
+  bool ahead;
   std::optional<SpillFile> file;
   Copier copier;
   std::optional<Worker> disk;  // dies first: its jobs wait for copies and use the file
@@ -77,15 +79,13 @@ class Entry : public KeptTensors {
     return std::exchange(item.device, {});
   }
 
-  void read_previous_ahead(bool attends) override {
+  void read_previous_ahead() override {
     if (place_ == shared_->entries.begin()) return;
     Entry& previous = **std::prev(place_);
     for (Item& item : previous.items_) {
       if (previous.in_file_) {
         if (!item.host.defined()) previous.start_read(item);
-      } else if (!item.device.defined() && (!attends || !shared_->device.is_cpu())) {
-        // On the CPU a copy takes the memory's bandwidth wherever it runs, and nothing is gained by
-        // holding it through the attention.
+      } else if (shared_->ahead && !item.device.defined()) {
         previous.start_to_device(item);
       }
     }
@@ -147,7 +147,10 @@ class Entry : public KeptTensors {
 }  // namespace
 
 ActivationOffload::ActivationOffload(at::Device device, const std::string& folder)
-    : shared_(std::make_shared<Shared>(device, folder)) {}
+    : ActivationOffload(device, folder, /*ahead=*/!device.is_cpu()) {}
+
+ActivationOffload::ActivationOffload(at::Device device, const std::string& folder, bool ahead)
+    : shared_(std::make_shared<Shared>(device, folder, ahead)) {}
 
 ActivationOffload::~ActivationOffload() = default;
 
@@ -157,8 +160,12 @@ std::shared_ptr<KeptTensors> ActivationOffload::put(std::vector<at::Tensor> tens
   auto& entries = shared_->entries;
   if (!entries.empty()) entries.back()->wait_until_left();
   if (entries.size() > 1) (*std::prev(entries.end(), 2))->wait_until_written();
-  return std::make_shared<Entry>(shared_, std::move(tensors),
-                                 /*in_file=*/shared_->file.has_value() && !briefly);
+  const bool in_file = shared_->file.has_value() && !briefly;
+  const auto entry = std::make_shared<Entry>(shared_, std::move(tensors), in_file);
+  // Where copies are not made beside the computation but by the same cores, nothing is gained by
+  // holding both ends of one meanwhile.
+  if (briefly && shared_->device.is_cpu()) entry->wait_until_left();
+  return entry;
 }
 
 int64_t ActivationOffload::peak_file_bytes() const {

@@ -20,6 +20,10 @@ class ActivationOffload : public ActivationStore {
   /// then holds two blocks on their way, and what is put briefly. Throws UserError where the folder
   /// takes no file.
   explicit ActivationOffload(at::Device device, const std::string& folder = "");
+  /// `ahead`: a block returns to the device while the one above it attends, as by the above on
+  /// CUDA. On the CPU copies take what the computation needs, cores and bandwidth, and only a file
+  /// is read ahead, into host memory.
+  ActivationOffload(at::Device device, const std::string& folder, bool ahead);
   ~ActivationOffload() override;
 
   std::shared_ptr<KeptTensors> put(std::vector<at::Tensor> tensors, bool briefly = false) override;

@@ -34,9 +34,10 @@ std::vector<at::Tensor> block(int64_t number) {
 
 TEST_CASE("activation offload: gives back what was put, in any order, as often as asked") {
   const Folder folder;
-  for (const bool on_disk : {false, true}) {
+  for (const auto& [on_disk, ahead] : {std::pair{false, false}, {false, true}, {true, false}}) {
     CAPTURE(on_disk);
-    ActivationOffload store(at::kCPU, on_disk ? folder.path.string() : "");
+    CAPTURE(ahead);
+    ActivationOffload store(at::kCPU, on_disk ? folder.path.string() : "", ahead);
     std::vector<std::shared_ptr<KeptTensors>> kept;
     for (int64_t i = 0; i < 5; ++i) kept.push_back(store.put(block(i), /*briefly=*/i == 4));
     const auto check = [&](int64_t i) {
@@ -46,13 +47,12 @@ TEST_CASE("activation offload: gives back what was put, in any order, as often a
     for (const int64_t i : {4, 2, 2}) check(i);
     kept[2].reset();
     kept[4].reset();
-    kept[3]->read_previous_ahead(true);
-    kept[3]->read_previous_ahead(false);
-    kept[3]->read_previous_ahead(false);
+    kept[3]->read_previous_ahead();
+    kept[3]->read_previous_ahead();
     check(3);
     check(1);
     check(1);
-    kept[0]->read_previous_ahead(true);  // there is none
+    kept[0]->read_previous_ahead();  // there is none
     check(0);
     // Places that became free are used again, and nothing is mixed up.
     kept[2] = store.put(block(7));
@@ -75,7 +75,7 @@ TEST_CASE("activation offload: the device holds a block or two, a file's host tw
     {
       std::vector<std::shared_ptr<KeptTensors>> kept;
       {
-        ActivationOffload store(at::kCPU, on_disk ? folder.path.string() : "");
+        ActivationOffload store(at::kCPU, on_disk ? folder.path.string() : "", /*ahead=*/true);
         for (int64_t i = 0; i < 12; ++i) {
           kept.push_back(store.put({at::ones({kMiB / 4})}));
           most_on_host = std::max(most_on_host, host_bytes().live - host_before);
@@ -85,8 +85,7 @@ TEST_CASE("activation offload: the device holds a block or two, a file's host tw
       device.restart_peak();
       while (!kept.empty()) {
         const at::Tensor now = kept.back()->get(0);
-        kept.back()->read_previous_ahead(true);
-        kept.back()->read_previous_ahead(false);
+        kept.back()->read_previous_ahead();
         kept.pop_back();
         most_on_host = std::max(most_on_host, host_bytes().live - host_before);
       }
@@ -103,7 +102,7 @@ TEST_CASE("activation offload: the device holds a block or two, a file's host tw
     {
       ActivationOffload store(at::kCPU, on_disk ? folder.path.string() : "");
       const auto first = store.put({at::ones({kMiB / 4})}), last = store.put({at::ones({kMiB})});
-      last->read_previous_ahead(false);
+      last->read_previous_ahead();
     }
     CHECK(device.live_bytes() < kMiB / 16);
     CHECK(host_bytes().live == host_before);

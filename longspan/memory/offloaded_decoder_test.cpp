@@ -149,7 +149,7 @@ TEST_CASE("activation offload: log probabilities and gradients are the same, bit
         const Results expected = results_of(config, weights, *attention, row);
         for (const std::string& where : {std::string(), folder.path.string()}) {
           CAPTURE(where);
-          ActivationOffload store(at::kCPU, where);
+          ActivationOffload store(at::kCPU, where, /*ahead=*/lora);
           Weights offloaded = weights_of(config, lora);
           offloaded.options.compute_dtype = compute;
           offloaded.options.activation_store = &store;
@@ -192,7 +192,7 @@ TEST_CASE("activation offload: the same bits where several processes share the r
         weights.options.activation_store = store;
         return results_of(config, weights, *attention, local);
       };
-      ActivationOffload memory(at::kCPU), file(at::kCPU, folder.path.string());
+      ActivationOffload memory(at::kCPU, "", /*ahead=*/true), file(at::kCPU, folder.path.string());
       expected[rank] = run(nullptr);
       in_memory[rank] = run(&memory);
       in_file[rank] = run(&file);

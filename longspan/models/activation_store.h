@@ -16,10 +16,9 @@ class KeptTensors {
   /// Tensor i of those that were put, ready to compute with; maybe another copy at each call. The
   /// caller does not write to it.
   virtual at::Tensor get(size_t i) = 0;
-  /// The block that was put before this one is the backward's next: its tensors may be on their way
-  /// under what is computed until they are asked for. `attends`: attention comes first, when device
-  /// memory is scarcest and time plenty.
-  virtual void read_previous_ahead(bool attends) = 0;
+  /// Attention's backward begins, the longest work of a block: what was put before this and is
+  /// asked for next may be on its way meanwhile.
+  virtual void read_previous_ahead() = 0;
 };
 
 /// Takes tensors of the forward, block by block; the backward asks in the reverse order.

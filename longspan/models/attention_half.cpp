@@ -20,7 +20,7 @@ at::Tensor norm_weight_gradient(const at::Tensor& weight_D, const at::Tensor& rs
 
 /// Rows worked on at a time, as in the MLP: what lives only inside of a chunk is small.
 int64_t chunk_rows(const RowContext& row, const at::Tensor& h_TD) {
-  constexpr int64_t kMinChunkRows = 1024, kChunkBytes = int64_t{8} << 20;
+  constexpr int64_t kMinChunkRows = 1024, kChunkBytes = int64_t{2} << 20;
   const int64_t width = std::max(h_TD.size(1), row.num_heads * row.head_dim);
   return std::max(
       kMinChunkRows,

@@ -19,7 +19,7 @@ class KeptHere : public KeptTensors {
  public:
   explicit KeptHere(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {}
   at::Tensor get(size_t i) override { return tensors_.at(i); }
-  void read_previous_ahead(bool) override {}
+  void read_previous_ahead() override {}
 
  private:
   std::vector<at::Tensor> tensors_;
@@ -135,11 +135,6 @@ at::Tensor Checkpoint::replay(const at::Tensor& h_TD) {
   return row_.attention->attend(inputs[0], inputs[1], inputs[2], row_.packing);
 }
 
-/// Autograd's engine keeps a second reference to what it gives.
-bool nobody_else_holds(const at::Tensor& x) {
-  return x.use_count() <= 2 && x.storage().use_count() == 1 && x.is_contiguous();
-}
-
 /// Through the MLP and the output projection: d loss / d (h + o_proj(out)), [L, D], and that of the
 /// attention's output into dattention_TNH.
 at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_TD,
@@ -150,8 +145,9 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
   const auto dtype = row_.compute_dtype;
   const Linear whole = some ? weights_.o_proj.for_rows(rows_L_) : weights_.o_proj;
   const Linear o_proj = whole.cast(dtype);
-  at::Tensor dmiddle_LD = nobody_else_holds(dout_LD) ? dout_LD : dout_LD.clone();
-  dout_LD.reset();
+  at::Tensor dmiddle_LD = is_sole_owner(dout_LD) && dout_LD.is_contiguous()
+                              ? std::move(dout_LD)
+                              : dout_LD.clone(at::MemoryFormat::Contiguous);
   if (needed) {
     dattention_TNH = some ? at::zeros_like(out_TNH) : at::empty_like(out_TNH);
   }
@@ -226,9 +222,8 @@ std::vector<at::Tensor> Checkpoint::backward(std::vector<at::Tensor> gradients) 
   if (stored) aside = row_.store->put({std::exchange(dmiddle_LD, {})}, /*briefly=*/true);
   if (!replayed_out.defined()) replayed_out = replay(h_TD);
   if (stored) h_TD.reset();
-  kept_->read_previous_ahead(/*attends=*/true);
+  kept_->read_previous_ahead();
   attention_backward(std::move(replayed_out), std::move(dattention_TNH));
-  kept_->read_previous_ahead(/*attends=*/false);
   if (stored) {
     h_TD = kept_->get(kHidden);
     dmiddle_LD = aside->get(0);
@@ -258,9 +253,8 @@ std::vector<at::Tensor> Checkpoint::backward_in_parts(at::Tensor dout_LD) {
   // The MLP's output is not needed again, so its down projection is never recomputed.
   const auto dmiddle = mlp_half_backward(dout_LD, middle.detach(), {}, {}, weights_, row_);
   dout_LD.reset();
-  kept_->read_previous_ahead(/*attends=*/true);
+  kept_->read_previous_ahead();
   if (middle.requires_grad()) torch::autograd::backward({middle}, {dmiddle});
-  kept_->read_previous_ahead(/*attends=*/false);
   kept_.reset();
   return {input_TD.grad()};
 }

@@ -1,5 +1,8 @@
 #include "longspan/models/fused_op.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/set.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -20,6 +23,26 @@ struct Capsule : torch::CustomClassHolder {
 // Arguments of forward() that are not tensors still count as inputs of the node.
 constexpr size_t kNumOtherArguments = 2;
 
+/// Autograd's engine holds what it gives until the operation has returned, though it never looks at
+/// it again. Where nobody else does, the memory changes hands, and is free when we are done with
+/// it.
+at::Tensor taken_over(at::Tensor gradient) {
+  constexpr size_t kEngineAndWe = 2;
+  if (!gradient.defined() || !gradient.has_storage() || gradient.use_count() > kEngineAndWe ||
+      gradient.storage().use_count() > 1 || gradient.requires_grad()) {
+    return gradient;
+  }
+  const at::NoGradGuard no_grad;
+  c10::StorageImpl* from = gradient.storage().unsafeGetStorageImpl();
+  const size_t num_bytes = from->nbytes();
+  c10::Storage memory(c10::Storage::use_byte_size_t{}, num_bytes,
+                      from->set_data_ptr(c10::DataPtr(nullptr, gradient.device())),
+                      from->allocator(), from->resizable());
+  from->set_nbytes(0);
+  return at::empty({0}, gradient.options())
+      .set_(std::move(memory), gradient.storage_offset(), gradient.sizes(), gradient.strides());
+}
+
 struct FusedOp : torch::autograd::Function<FusedOp> {
   static variable_list forward(AutogradContext* context, at::TensorList inputs,
                                const variable_list* outputs, Backward* backward) {
@@ -30,6 +53,7 @@ struct FusedOp : torch::autograd::Function<FusedOp> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    for (at::Tensor& gradient : gradients) gradient = taken_over(std::move(gradient));
     auto capsule = context->saved_data["backward"].toCapsule();
     Backward backward = std::exchange(static_cast<Capsule&>(*capsule).backward, nullptr);
     TORCH_CHECK(backward, "a fused operation's graph can be walked backward only once");
@@ -45,6 +69,10 @@ bool any_requires_grad(const std::vector<at::Tensor>& tensors) {
 }
 
 }  // namespace
+
+bool is_sole_owner(const at::Tensor& x) {
+  return x.use_count() == 1 && x.storage().use_count() == 1;
+}
 
 bool needs_backward(const std::vector<at::Tensor>& inputs,
                     const std::vector<at::Tensor>& parameters) {

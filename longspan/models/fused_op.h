@@ -8,7 +8,8 @@
 
 namespace longspan {
 
-/// d loss / d outputs -> d loss / d inputs (an undefined tensor where there is none).
+/// d loss / d outputs -> d loss / d inputs (an undefined tensor where there is none). A gradient
+/// that it holds alone (is_sole_owner) may be overwritten and handed on.
 using Backward = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
 
 /// Puts `outputs`, computed without autograd from `inputs`, into the autograd graph. `backward`
@@ -22,6 +23,9 @@ std::vector<at::Tensor> attach_backward(std::vector<at::Tensor> outputs,
                                         const std::vector<at::Tensor>& inputs,
                                         const std::vector<at::Tensor>& parameters,
                                         Backward backward);
+
+/// Whether nobody else sees this tensor's memory.
+bool is_sole_owner(const at::Tensor& x);
 
 /// Whether autograd is on and any of these wants a gradient. Undefined tensors count as no.
 bool needs_backward(const std::vector<at::Tensor>& inputs,

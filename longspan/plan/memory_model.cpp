@@ -47,17 +47,18 @@ Sizes sizes_of(const MemoryFacts& facts) {
 
 /// Rows and bytes as models/mlp_half, models/attention_half and models/linear_cross_entropy choose
 /// them.
-constexpr int64_t kMinChunkRows = 1024, kChunkBytes = int64_t{8} << 20;
+constexpr int64_t kMinChunkRows = 1024, kMlpChunkBytes = int64_t{8} << 20,
+                  kHeadsChunkBytes = int64_t{2} << 20;
 constexpr int64_t kHeadChunkBytes = int64_t{64} << 20, kMinHeadRows = 32, kMostHeadRows = 1024;
 
-int64_t rows_of_chunk(int64_t width, int64_t element_bytes) {
-  return std::max(kMinChunkRows, kChunkBytes / std::max<int64_t>(1, width * element_bytes));
+int64_t rows_of_chunk(int64_t bytes, int64_t width, int64_t element_bytes) {
+  return std::max(kMinChunkRows, bytes / std::max<int64_t>(1, width * element_bytes));
 }
 
 double mlp_rows(const MemoryFacts& facts, const Sizes& s) {
-  const int64_t rows = facts.mlp_tiles > 0
-                           ? (s.num_tokens + facts.mlp_tiles - 1) / facts.mlp_tiles
-                           : rows_of_chunk(facts.intermediate_size, facts.compute_bytes);
+  const int64_t rows = facts.mlp_tiles > 0 ? (s.num_tokens + facts.mlp_tiles - 1) / facts.mlp_tiles
+                                           : rows_of_chunk(kMlpChunkBytes, facts.intermediate_size,
+                                                           facts.compute_bytes);
   return static_cast<double>(std::min(rows, s.num_tokens));
 }
 
@@ -125,24 +126,24 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   } else {
     moments.push_back({"an MLP's backward", index + 2 * s.D, chunk});
   }
-  // The attention's: gradients of its output, of queries, keys and values.
+  // The attention's: gradients of its output, of queries, keys and values. What else is needed
+  // later waits in the store, where there is one, and its own output is back from there.
   double attention = index + s.A + s.A_wide + 2 * s.K_wide + s.lse + exchange_bytes(facts, s);
   if (facts.checkpointing) attention += s.A + 2 * s.K;
-  if (stored) attention += s.A + s.lse;  // its output is back, all else waits elsewhere
-  if (!stored) attention += s.D;
+  attention += stored ? s.A + s.lse : s.D;
+  if (facts.reads_ahead) attention += kept_by_block(facts, s, 1.0);
   // All of them once more in fp32.
   if (facts.widens_attention) attention += 3 * s.A_wide + 2 * s.K_wide;
   moments.push_back({"attention's backward", attention, 0.0});
-  if (stored) {
-    // The next block's tensors arrive.
-    moments.push_back({"the projections' backward",
-                       index + 2 * s.D + s.A + 2 * s.K + kept_by_block(facts, s, 1.0),
-                       static_cast<double>(std::min(
-                           s.num_tokens, rows_of_chunk(std::max(facts.hidden_size,
-                                                                facts.num_heads * facts.head_dim),
-                                                       facts.compute_bytes))) *
-                           (3 * s.D + s.A + s.K)});
-  }
+  // The projections': a chunk's of all.
+  const int64_t chunk_rows = std::min(
+      s.num_tokens,
+      rows_of_chunk(kHeadsChunkBytes, std::max(facts.hidden_size, facts.num_heads * facts.head_dim),
+                    facts.compute_bytes));
+  moments.push_back({"the projections' backward",
+                     index + s.D + s.A + 2 * s.K + (stored ? s.D : 0.0) +
+                         (facts.reads_ahead ? kept_by_block(facts, s, 1.0) : 0.0),
+                     static_cast<double>(chunk_rows) * (3 * s.D + s.A + s.K)});
   return moments;
 }
 
@@ -173,7 +174,12 @@ TokenBytes token_bytes(const MemoryFacts& facts) {
   const Sizes s = sizes_of(facts);
   TokenBytes bytes;
   const double kept = kept_by_blocks(facts, s);
-  (facts.offload_activations ? bytes.on_host : bytes.kept) = kept;
+  // In the store waits, too, the gradient beside an attention's backward.
+  if (facts.offload_activations) {
+    bytes.on_host = kept + s.D;
+  } else {
+    bytes.kept = kept;
+  }
   bytes.working = fullest(facts, s).per_token;
   return bytes;
 }

@@ -42,6 +42,7 @@ struct MemoryFacts {
   int64_t residual_bytes = 4, compute_bytes = 4;
   bool widens_attention = false;  // bf16 on a CPU: the backward is in fp32
   bool checkpointing = true, offload_activations = false, in_file = false;
+  bool reads_ahead = false;  // a block comes back to the device while the one above it attends
   int64_t mlp_tiles = 0;
   bool gradient_in_forward = true;  // the head's, as of sft: label states are not kept
 };

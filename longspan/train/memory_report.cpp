@@ -124,6 +124,7 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
   facts.checkpointing = !config.disable_gradient_checkpointing;
   facts.offload_activations = config.offload_activations != "false";
   facts.in_file = config.offload_activations == "disk";
+  facts.reads_ahead = facts.offload_activations && !facts.in_file && cuda;
   facts.mlp_tiles = config.tiled_mlp.value_or(0);
   return facts;
 }

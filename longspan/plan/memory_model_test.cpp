@@ -1,0 +1,102 @@
+#include "longspan/plan/memory_model.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+namespace longspan {
+namespace {
+
+/// A model of 1000 trained parameters in fp32 and a row of 1024 tokens.
+MemoryFacts some_facts() {
+  MemoryFacts facts;
+  facts.hidden_size = 64;
+  facts.intermediate_size = 160;
+  facts.num_heads = 4;
+  facts.num_kv_heads = 2;
+  facts.head_dim = 16;
+  facts.num_layers = 5;
+  facts.vocab_size = 100;
+  facts.parameter_bytes = facts.trained_parameter_bytes = 4000;
+  facts.num_trained = 1000;
+  facts.largest_unit_bytes = 400;
+  facts.num_tokens = facts.num_labels = 1024;
+  return facts;
+}
+
+const MemoryAccount::Line& line(const MemoryAccount& account, const std::string& name) {
+  const auto found =
+      std::find_if(account.lines.begin(), account.lines.end(),
+                   [&](const MemoryAccount::Line& line) { return line.name.ends_with(name); });
+  REQUIRE(found != account.lines.end());
+  return *found;
+}
+
+TEST_CASE("memory account: states by stage, shard and offload") {
+  MemoryFacts facts = some_facts();
+  facts.shard_size = 4;
+  const MemoryAccount whole = account_of(facts);
+  CHECK(line(whole, "Parameters").device == 4000);
+  CHECK(line(whole, "Gradients").device == 4000);
+  CHECK(line(whole, "Optimizer").device == 8000);
+  facts.zero_stage = 1;
+  CHECK(line(account_of(facts), "Optimizer").device == 2000);
+  CHECK(line(account_of(facts), "Parameters").device == 4000);
+  facts.zero_stage = 3;
+  facts.offload_optimizer = true;
+  const MemoryAccount divided = account_of(facts);
+  CHECK(line(divided, "Parameters").device == 1000);
+  CHECK(line(divided, "Optimizer").device == 0);
+  CHECK(line(divided, "Optimizer").host == 2000);
+  int64_t device = 0, host = 0;
+  for (const MemoryAccount::Line& each : divided.lines) {
+    device += each.device;
+    host += each.host;
+  }
+  CHECK(divided.device == device);
+  CHECK(divided.host == host);
+}
+
+TEST_CASE("memory account: a token costs layers without offloading, and one block with it") {
+  MemoryFacts facts = some_facts();
+  const auto cost = [](MemoryFacts of, int64_t num_layers) {
+    of.num_layers = num_layers;
+    return account_of(of).activation_bytes_per_token;
+  };
+  // h, attention's output and one number a head, all in fp32.
+  const double kept = 4 * 64 + 4 * 64 + 4 * 4;
+  CHECK(cost(facts, 9) - cost(facts, 5) == doctest::Approx(4 * kept));
+  facts.offload_activations = true;
+  CHECK(cost(facts, 9) == doctest::Approx(cost(facts, 5)));
+  CHECK(token_bytes(facts).on_host == doctest::Approx(5 * kept + 4 * 64));
+  facts.in_file = true;
+  CHECK(account_of(facts).host == 0);
+  facts = some_facts();
+  facts.checkpointing = false;
+  // Queries, keys, values, a norm, the row between the halves, gate and up.
+  const double all = kept + 4 * 64 + 2 * 4 * 32 + 4 + 4 * 64 + 2 * 4 * 160;
+  CHECK(cost(facts, 9) - cost(facts, 5) == doctest::Approx(4 * all));
+  facts.mlp_tiles = 2;
+  CHECK(cost(facts, 9) - cost(facts, 5) == doctest::Approx(4 * (all - 2 * 4 * 160)));
+}
+
+TEST_CASE("memory account: grows with the row in a straight line, and is shared by its processes") {
+  MemoryFacts facts = some_facts();
+  facts.offload_activations = true;
+  const auto device = [&](int64_t tokens, int64_t ranks) {
+    MemoryFacts longer = facts;
+    longer.num_tokens = longer.num_labels = tokens;
+    longer.sequence_size = ranks;
+    return account_of(longer).device;
+  };
+  CHECK(std::abs(device(60'000, 1) - 2 * device(40'000, 1) + device(20'000, 1)) <= 4);
+  CHECK(static_cast<double>(device(60'000, 2)) < 0.75 * static_cast<double>(device(60'000, 1)));
+  const std::string table = table_of(account_of(facts));
+  CHECK(table.find("Activations kept") != std::string::npos);
+  const std::string measured =
+      table_of(account_of(facts), {{1 << 20, 0, 5 << 20}, {2 << 20, 0, 0}});
+  CHECK(measured.find("Measured, rank 1      2.0 MiB") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace longspan
