@@ -5,11 +5,19 @@ import os
 import pathlib
 import random
 import re
+import signal
 import socket
 import subprocess
 import sys
 
 import pytest
+
+# Shells start what runs in the background with SIGINT ignored, nohup does so with SIGHUP, and both would be inherited
+# by every run that is tested here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("LONGSPAN_BUILD", ROOT / "build"))

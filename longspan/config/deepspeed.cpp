@@ -18,7 +18,6 @@ const std::set<std::string> kTuning = {"steps_per_print",
                                        "dump_state",
                                        "zero_allow_untested_optimizer",
                                        "zero_force_ds_cpu_optimizer",
-                                       "communication_data_type",
                                        "prescale_gradients",
                                        "gradient_predivide_factor",
                                        "memory_breakdown"};
@@ -52,7 +51,7 @@ const std::set<std::string> kZeroTuning = {"allgather_partitions",
                                            "elastic_checkpoint"};
 const std::set<std::string> kOffloadTuning = {"pin_memory",    "buffer_count",   "buffer_size",
                                               "max_in_cpu",    "fast_init",      "pipeline",
-                                              "pipeline_read", "pipeline_write", "ratio"};
+                                              "pipeline_read", "pipeline_write"};
 
 class Reader {
  public:
