@@ -49,8 +49,8 @@ const std::set<std::string> kZeroTuning = {"allgather_partitions",
                                            "max_reuse_distance",
                                            "gather_16bit_weights_on_model_save",
                                            "elastic_checkpoint"};
-const std::set<std::string> kOffloadTuning = {"pin_memory",    "buffer_count",   "buffer_size",
-                                              "max_in_cpu",    "fast_init",      "pipeline",
+const std::set<std::string> kOffloadTuning = {"pin_memory",    "buffer_count",  "buffer_size",
+                                              "max_in_cpu",    "fast_init",     "pipeline",
                                               "pipeline_read", "pipeline_write"};
 
 class Reader {

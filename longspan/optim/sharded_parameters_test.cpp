@@ -326,8 +326,8 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
     double share;
   };
   for (const auto& [stage, optimizer, params, share] :
-       {// Values, and of gradients and two moments a quarter: 7/16, and now and then a buffer of the
-        // last sum that the group's thread has not let go yet.
+       {// Values, and of gradients and two moments a quarter: 7/16, and now and then a buffer of
+        // the last sum that the group's thread has not let go yet.
         Expected{1, false, false, 0.5}, Expected{2, false, false, 0.5},
         Expected{3, false, false, 0.3}, Expected{3, true, false, 0.07},
         Expected{3, true, true, 0.01}}) {

@@ -290,13 +290,15 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   const std::string where_it_stands =
       fmt::format("after step {} of {}", trainer.progress().step, trainer.progress().total_steps);
   if (end == TrainingEnd::kStopped) {
-    console.say(
-        fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands, told_to_stop(interrupts),
-                    checkpoints.last(),
-                    config.save_only_model ? "It holds the model alone, as save_only_model asks."
-                    : config.overwrite_output_dir
-                        ? "The same command with resume_from_checkpoint=true goes on from there."
-                        : "The same command goes on from there."));
+    console.say(fmt::format(
+        "Stopped {} ({}); saved {}. {}", where_it_stands, told_to_stop(interrupts),
+        checkpoints.last(),
+        config.save_only_model ? "It holds the model alone, as save_only_model asks."
+        : !config.resume_from_checkpoint.empty() && config.resume_from_checkpoint != "true"
+            ? "The same command with resume_from_checkpoint=true goes on from there."
+        : config.overwrite_output_dir
+            ? "The same command with resume_from_checkpoint=true goes on from there."
+            : "The same command goes on from there."));
     return 0;
   }
   interrupts.say(fmt::format("Interrupted {}; the step under way was left. {}", where_it_stands,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "longspan/checkpoint/atomic_file.h"
@@ -14,6 +15,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
+
+/// JSON knows no NaN and no infinity; a broken evaluation must not break what is saved after it.
+Json json_of(double number) {
+  return std::isfinite(number) ? Json(number) : Json(fmt::format("{}", number));
+}
+
+double number_from(const Json& json) {
+  return json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>();
+}
 
 Json json_of(const RunIdentity& identity) {
   return {{"stage", identity.stage},       {"finetuning_type", identity.finetuning_type},
@@ -51,8 +61,8 @@ Progress progress_from(const Json& json) {
 
 Json json_of(const EvaluationResult& result) {
   Json means = Json::array();
-  for (const auto& [name, mean] : result.means) means.push_back({name, mean});
-  return {{"loss", result.loss},
+  for (const auto& [name, mean] : result.means) means.push_back({name, json_of(mean)});
+  return {{"loss", json_of(result.loss)},
           {"seconds", result.seconds},
           {"num_samples", result.num_samples},
           {"num_batches", result.num_batches},
@@ -60,24 +70,28 @@ Json json_of(const EvaluationResult& result) {
 }
 
 EvaluationResult evaluation_from(const Json& json) {
-  EvaluationResult result{.loss = json.at("loss"),
+  EvaluationResult result{.loss = number_from(json.at("loss")),
                           .seconds = json.at("seconds"),
                           .num_samples = json.at("num_samples"),
                           .num_batches = json.at("num_batches")};
-  for (const Json& mean : json.at("means")) result.means.emplace_back(mean.at(0), mean.at(1));
+  for (const Json& mean : json.at("means")) {
+    result.means.emplace_back(mean.at(0), number_from(mean.at(1)));
+  }
   return result;
 }
 
 Json json_of(const RankAverages& averages) {
   Json json = Json::object();
-  for (const auto& [name, sum] : averages) json[name] = {sum.first, sum.second};
+  for (const auto& [name, sum] : averages) {
+    json[name] = {json_of(sum.first), json_of(sum.second)};
+  }
   return json;
 }
 
 RankAverages averages_from(const Json& json) {
   RankAverages averages;
   for (const auto& [name, sum] : json.items()) {
-    averages[name] = {sum.at(0).get<double>(), sum.at(1).get<double>()};
+    averages[name] = {number_from(sum.at(0)), number_from(sum.at(1))};
   }
   return averages;
 }

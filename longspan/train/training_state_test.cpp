@@ -1,8 +1,10 @@
 #include "longspan/train/training_state.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "doctest/doctest.h"
 #include "longspan/config/user_error.h"
@@ -55,6 +57,18 @@ TEST_CASE("training state: every bit comes back") {
   CHECK(read.totals.last_evaluation.means == state.totals.last_evaluation.means);
   CHECK(read.averages == state.averages);
   CHECK_NOTHROW(require_same_run("c", state.identity, read.identity, 8));
+
+  TrainingState broken = state;  // numbers that JSON does not know
+  const double infinity = std::numeric_limits<double>::infinity();
+  broken.totals.last_evaluation.loss = std::nan("");
+  broken.totals.last_evaluation.means = {{"rewards/margins", -infinity}};
+  broken.averages = {{{"kl", {infinity, 3.0}}}};
+  write_training_state(place.path, broken);
+  const TrainingState again = read_training_state(place.path);
+  CHECK(std::isnan(again.totals.last_evaluation.loss));
+  CHECK(again.totals.last_evaluation.means == broken.totals.last_evaluation.means);
+  CHECK(again.averages == broken.averages);
+  CHECK(averages_from(text_of(broken.averages[0])) == broken.averages[0]);
 
   std::ofstream(place.path + "/training_state.json") << "{\"format\": 1}";
   CHECK_THROWS_AS(read_training_state(place.path), UserError);
