@@ -6,10 +6,13 @@
 #include <c10/core/GradMode.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/bench/counting_allocator.h"
@@ -261,6 +264,16 @@ TEST_CASE("sharding: tied heads, kept activations, both losses, adapters, frozen
   }
 }
 
+/// Live bytes at rest: a group's thread lets go of a finished sum's buffer a moment after telling.
+int64_t settled_bytes(const AllocationCounter& counter) {
+  int64_t least = counter.live_bytes();
+  for (int look = 0; look < 20; ++look) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    least = std::min(least, counter.live_bytes());
+  }
+  return least;
+}
+
 TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded nearly nothing") {
   ModelConfig config = small_config(/*tied=*/false);
   config.hidden_size = 96;
@@ -302,7 +315,7 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
         sharded->end_backward();
         sharded->finish_gradients();
       }
-      live = counter.live_bytes();
+      live = settled_bytes(counter);
       optimizer.step(1e-3);
       if (sharded) {
         sharded->drop_gradients();
@@ -326,9 +339,8 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
     double share;
   };
   for (const auto& [stage, optimizer, params, share] :
-       {// Values, and of gradients and two moments a quarter: 7/16, and now and then a buffer of
-        // the last sum that the group's thread has not let go yet.
-        Expected{1, false, false, 0.5}, Expected{2, false, false, 0.5},
+       {// Values, and of gradients and two moments a quarter: 7/16.
+        Expected{1, false, false, 0.45}, Expected{2, false, false, 0.45},
         Expected{3, false, false, 0.3}, Expected{3, true, false, 0.07},
         Expected{3, true, true, 0.01}}) {
     std::vector<int64_t> live(4);
