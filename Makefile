@@ -36,13 +36,13 @@ $(BUILD)/build.ninja: $(VENV)/.ready
 	@$(CONFIGURE) -B $(BUILD) $(CMAKE_FLAGS) > /dev/null
 
 build: $(BUILD)/build.ninja
-	$(SAY) "Building (about 4 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD)
+	$(SAY) "Building (about 12 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD)
 
 unit-tests: build
 	$(SAY) "Unit tests (1 to 2 minutes)" $(BUILD)/unit_tests
 
 python-tests: build setup-tests
-	$(SAY) "Parity and end-to-end tests (about 8 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	$(SAY) "Parity and end-to-end tests (10 to 20 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  $(BIN)/python -m pytest -q --durations=8 tests
 
 test: unit-tests python-tests

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kLarge = size_t{64} << 10;  // smaller ones waste too much of their pages
-constexpr size_t kHuge = size_t{4} << 20;  // worth the system's large pages
+constexpr size_t kHuge = size_t{4} << 20;    // worth the system's large pages
 
 /// In front of every tensor's memory, which is known by its address alone.
 struct alignas(64) Header {
