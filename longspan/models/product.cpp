@@ -4,6 +4,8 @@
 #include <ATen/ops/mm.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 namespace longspan {
 namespace {
 
@@ -54,6 +56,11 @@ at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b) 
     c.addmm_(a, b);
   }
   return c;
+}
+
+void bound_compiled_products() {
+  setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256", /*overwrite=*/0);
+  setenv("LRU_CACHE_CAPACITY", "128", /*overwrite=*/0);
 }
 
 }  // namespace longspan

@@ -18,4 +18,11 @@ at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
 /// c[m, n] += a b in place. Returns c.
 at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
 
+/// Bounds how many compiled products are kept, before the first one. oneDNN, and in each thread the
+/// layer between it and torch, keep one of some hundred kilobytes for each shape; rows of one
+/// length have some 25 shapes, and 1024, the default of both, are half a gigabyte where rows are of
+/// many lengths. What the environment says (ONEDNN_PRIMITIVE_CACHE_CAPACITY, LRU_CACHE_CAPACITY)
+/// holds.
+void bound_compiled_products();
+
 }  // namespace longspan

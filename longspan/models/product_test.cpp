@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <malloc.h>
 
 namespace longspan {
 
@@ -34,6 +35,18 @@ TEST_CASE("product and add_product_ equal fp64 products for every stride and dty
       CHECK(error(c / 2) < tolerance);
     }
   }
+}
+
+TEST_CASE("products of six hundred shapes leave no more behind than three hundred") {
+  const auto in_use = [] { return static_cast<double>(mallinfo2().uordblks) / (1 << 20); };  // MiB
+  const at::Tensor b = at::ones({64, 32});
+  const auto multiply = [&](int64_t from, int64_t to) {
+    for (int64_t m = from; m < to; ++m) product(at::ones({m, 64}), b);
+  };
+  multiply(1, 300);
+  const double before = in_use();
+  multiply(300, 600);
+  CHECK(in_use() - before < 5);
 }
 
 TEST_CASE("an empty product is empty or zero") {

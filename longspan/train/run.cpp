@@ -21,6 +21,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/memory/tensor_pool.h"
+#include "longspan/models/product.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
@@ -65,14 +66,6 @@ void choose_threads() {
     at::set_num_threads(std::max(1, num_cores / num_workers));
     return;
   }
-}
-
-/// oneDNN, and the layer between it and libtorch in each thread, keep a compiled product for each
-/// shape, some hundred kilobytes each; every length of a row has some 25 shapes of its own, and
-/// 1024 of them, the default of both, are half a gigabyte kept for nothing.
-void bound_compiled_products() {
-  setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256", /*overwrite=*/0);
-  setenv("LRU_CACHE_CAPACITY", "128", /*overwrite=*/0);
 }
 
 /// attention_dropout of config.json: peers drop attention weights in training, which no fused or
