@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from speed.watch import process_tree
 from speed.workload import Case, make_rows, train_tokenizer
 
 GIB = 2**30
@@ -96,16 +97,7 @@ def main() -> None:
     peaks: dict[int, int] = {}
     lowest_free = GIB * 1024
     while run.poll() is None:
-        pids, todo = [], [run.pid]
-        while todo:
-            pid = todo.pop()
-            try:
-                for task in os.listdir(f"/proc/{pid}/task"):
-                    todo += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-            except OSError:
-                continue
-            pids.append(pid)
-        for pid in pids:
+        for pid in process_tree(run.pid):
             try:
                 if os.readlink(f"/proc/{pid}/exe") == program:
                     peaks[pid] = max(peaks.get(pid, 0), anonymous_bytes(pid))

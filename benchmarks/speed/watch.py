@@ -45,7 +45,8 @@ class Run:
     peak: int  # bytes while training
 
 
-def _tree(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
+    """The process and all that came of it."""
     pids, todo = [], [pid]
     while todo:
         current = todo.pop()
@@ -98,7 +99,7 @@ class _Tree:
     def sample(self, weights_read: bool) -> Sample:
         rss = peak = unread = 0
         if time.time() >= self.due:
-            self.pids, self.due = _tree(self.pid), time.time() + CHILDREN_SECONDS
+            self.pids, self.due = process_tree(self.pid), time.time() + CHILDREN_SECONDS
         for pid in self.pids:
             try:
                 now, high = _memory(pid)
