@@ -28,19 +28,21 @@ namespace fs = std::filesystem;
 // torchrun, but quiet when a worker fails: the worker has said why; torchrun would add a page about
 // itself. Ends with the worker's own status. SIGTERM and SIGUSR1 are handed on, and what the
 // workers make of them is awaited: they save, which takes longer than torchrun's patience. A second
-// signal is torchrun's own business: it ends them.
+// signal, five seconds later or more, is torchrun's own business: it ends them.
 constexpr const char* kQuietTorchrun = R"(
-import glob, logging, os, signal, sys
+import glob, logging, os, signal, sys, time
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 logging.disable(logging.ERROR)
 handed_on = []
 def hand_on(number, frame):
+    if handed_on and time.monotonic() - handed_on[0] < 5:
+        return
     workers = [int(pid) for path in glob.glob('/proc/self/task/*/children') for pid in open(path).read().split()]
     if handed_on or not workers:
         raise SignalException('told to end', sigval=signal.Signals(number))
-    handed_on.append(number)
+    handed_on.append(time.monotonic())
     for pid in workers:
         try:
             os.kill(pid, number)

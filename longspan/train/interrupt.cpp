@@ -83,6 +83,7 @@ InterruptWatch::~InterruptWatch() {
 void InterruptWatch::watch() {
   const sigset_t signals = watched_signals();
   const timespec patience{.tv_sec = kPatience.count(), .tv_nsec = 0};
+  std::chrono::steady_clock::time_point told;
   for (;;) {
     int signal = sigtimedwait(&signals, nullptr, requested_ ? &patience : nullptr);
     if (stop_) return;
@@ -92,9 +93,14 @@ void InterruptWatch::watch() {
       requested_ = true;
       continue;
     }
-    if ((signal == SIGTERM || signal == SIGUSR1) && in_steps_ && stop_signal_ == 0) {
-      stop_signal_ = signal;
-      continue;
+    if ((signal == SIGTERM || signal == SIGUSR1) && in_steps_) {
+      const auto now = std::chrono::steady_clock::now();
+      if (stop_signal_ == 0) {
+        stop_signal_ = signal;
+        told = now;
+        continue;
+      }
+      if (now - told < kTogether) continue;
     }
     if (signal == SIGINT) say("Interrupted; nothing more was saved.");
     end_process_at_once(128 + signal);

@@ -14,7 +14,9 @@ namespace longspan {
 /// - The first SIGINT (Ctrl-C) sets a flag for the loop to see; the second, or a loop that has not
 ///   ended in kPatience, ends the process at once with status 130.
 /// - The first SIGTERM or SIGUSR1 (pre-emption) sets another: the loop finishes its step, saves and
-///   ends with status 0, however long that takes. The next one of either ends the process at once.
+///   ends with status 0, however long that takes. Those that follow within kTogether tell the same
+///   (a cluster signals launcher and workers, the launcher hands on, or dies of it); a later one
+///   ends the process at once.
 /// - SIGHUP ends it at once.
 /// An end at once waits for short writes that are under way and removes temporary folders. A signal
 /// that the process was started to ignore (nohup) stays ignored. Make it before other threads
@@ -38,6 +40,8 @@ class InterruptWatch {
 
   /// Of the ten seconds in which an interrupted run has to be gone.
   static constexpr std::chrono::seconds kPatience{5};
+  /// In which several signals to stop are one.
+  static constexpr std::chrono::seconds kTogether{5};
 
  private:
   void watch();
