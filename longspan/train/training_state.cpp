@@ -106,6 +106,7 @@ Json json_of(const RunTotals& totals) {
                {"num_skipped", totals.num_skipped},
                {"last_evaluated_step", totals.last_evaluated_step}};
   if (totals.last_evaluated_step >= 0) json["last_evaluation"] = json_of(totals.last_evaluation);
+  if (totals.evaluation_due) json["evaluation_due"] = true;
   return json;
 }
 
@@ -118,7 +119,8 @@ RunTotals totals_from(const Json& json) {
                    .num_samples = json.at("num_samples"),
                    .num_skipped = json.at("num_skipped"),
                    .last_evaluated_step = json.at("last_evaluated_step"),
-                   .last_evaluation = {}};
+                   .last_evaluation = {},
+                   .evaluation_due = json.value("evaluation_due", false)};
   if (json.contains("last_evaluation")) {
     totals.last_evaluation = evaluation_from(json.at("last_evaluation"));
   }

@@ -32,6 +32,7 @@ struct RunTotals {
   int64_t num_skipped = 0;  // steps whose update was left out
   int64_t last_evaluated_step = -1;
   EvaluationResult last_evaluation;
+  bool evaluation_due = false;  // after the last step; left out because the run was told to stop
 };
 
 /// Sums and counts by name, of one rank.

@@ -3,13 +3,9 @@
 import json
 import os
 import shutil
-import signal
-import time
 
 import pytest
 from conftest import Running, add_dataset, relative_difference, settings_of
-from faults import children_of, launched_by_torchrun, wait_for
-from safetensors.torch import load_file
 
 # What tells of time or of the machine.
 TIMES = {"elapsed_time", "remaining_time", "throughput", "train_runtime", "train_samples_per_second",
@@ -232,93 +228,3 @@ def test_save_total_limit_counts_those_from_before(settings):
     assert saved(succeeds(settings("run", max_steps=4, **keys))) == [3, 4]
     # Of a run that was overwritten: older, whatever its number.
     assert saved(succeeds(settings("run", max_steps=1, overwrite_output_dir=True, **keys))) == [1, 4]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-@pytest.mark.parametrize("num_ranks", [1, 3])
-def test_told_to_stop(number, num_ranks, settings):
-    """Pre-emption: the step is finished, a checkpoint saved, status 0; the same command goes on."""
-    keys = dict(max_steps=40, save_strategy="no", gradient_accumulation_steps=1, **LORA)
-    whole = succeeds(settings("whole", **keys), num_ranks)
-    running = Running(settings("stopped", **keys), num_ranks)
-    wait_for(running, "'loss'")
-    running.ranks[-1].send_signal(number)
-    stopped = running.wait(timeout=20)
-    assert set(stopped.statuses) == {0}, stopped.text
-    assert stopped.text.count("Stopped after step") == 1 and "checkpoint-" in stopped.text
-    (checkpoint,) = stopped.output_dir.glob("checkpoint-*")
-    assert not weights(stopped.output_dir)
-    again = succeeds(settings("stopped", **keys), num_ranks)
-    assert f"{checkpoint.name}, step" in again.text
-    same_bytes(whole, again)
-
-
-def test_a_second_signal_ends_at_once(settings, tmp_path):
-    folder = tmp_path / "long"
-    add_dataset(folder, "chats", [dict(instruction="a " * 50, input="", output="b " * 50)], num_samples=20000)
-    running = Running(settings("run", gradient_accumulation_steps=20000) | dict(dataset_dir=str(folder)))
-    wait_for(running, "Output")
-    for _ in range(2):
-        running.ranks[0].terminate()
-        time.sleep(6)  # those within 5 seconds are one
-    assert running.wait(timeout=5).status == 128 + signal.SIGTERM
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_everyone_is_told_and_told_again(number, settings):
-    """A cluster signals the launcher and the workers, and the launcher hands on: one request to stop."""
-    running = Running(settings("run", nproc_per_node=2, max_steps=100000, save_strategy="no"))
-    wait_for(running, "'loss'")
-    launcher = running.ranks[0].pid
-    workers = children_of(launcher)
-    assert len(workers) == 2
-    for pid in [*workers, launcher, *workers]:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:  # done already
-            pass
-    stopped = running.wait(timeout=20)
-    assert stopped.status == 0, stopped.text
-    assert stopped.text.count("Stopped after step") == 1
-    assert list(stopped.output_dir.glob("checkpoint-*"))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_launcher_told_to_stop(number, settings):
-    keys = dict(nproc_per_node=2, max_steps=100000, save_strategy="no")
-    running = Running(settings("run", **keys))
-    wait_for(running, "'loss'")
-    running.ranks[0].send_signal(number)
-    stopped = running.wait(timeout=20)
-    assert stopped.status == 0, stopped.text
-    assert stopped.text.count("Stopped after step") == 1
-    assert list(stopped.output_dir.glob("checkpoint-*"))
-
-
-def test_torchrun_told_to_stop(settings):
-    """torchrun hands SIGTERM on; its own status is not ours."""
-    running = launched_by_torchrun(settings("run", max_steps=100000, save_strategy="no"), 2)
-    wait_for(running, "'loss'")
-    running.ranks[0].terminate()
-    stopped = running.wait(timeout=30)
-    assert stopped.text.count("Stopped after step") == 1, stopped.text
-    (checkpoint,) = stopped.output_dir.glob("checkpoint-*")
-    assert load_file(checkpoint / "model.safetensors")
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_torchrun_restarts(overwrite, settings):
-    """A worker is killed; those that torchrun starts go on from the last checkpoint, also where the
-    configuration overwrites what is there, and older checkpoints stay out of it."""
-    keys = dict(max_steps=30, save_steps=2, save_total_limit=3)
-    whole = succeeds(settings("whole", **keys), 2)
-    if overwrite:
-        succeeds(settings("run", max_steps=100, save_steps=100))
-    running = launched_by_torchrun(settings("run", **keys, overwrite_output_dir=overwrite), 2, "--max-restarts=2")
-    wait_for(running, "checkpoint-6\n")
-    os.kill(running.workers()[1], signal.SIGKILL)
-    finished = running.wait(timeout=90)
-    assert finished.status == 0, finished.text
-    assert "Going on from" in finished.text
-    assert weights(finished.output_dir) == weights(whole.output_dir)
-    assert log_lines(finished.output_dir) == log_lines(whole.output_dir)
