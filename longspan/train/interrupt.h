@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -10,7 +12,8 @@ namespace longspan {
 
 /// While one lives, SIGINT, SIGTERM, SIGUSR1 and SIGHUP arrive in a thread of its own instead of
 /// killing the process wherever it stands. Before the training loop runs each ends the process at
-/// once, with status 128 + number. Later:
+/// once: SIGTERM and SIGUSR1 with status 0, as there is nothing to save and a launcher that
+/// restarts what has failed is not to, the others with 128 + number. Later:
 /// - The first SIGINT (Ctrl-C) sets a flag for the loop to see; the second, or a loop that has not
 ///   ended in kPatience, ends the process at once with status 130.
 /// - The first SIGTERM or SIGUSR1 (pre-emption) sets another: the loop finishes its step, saves and
@@ -35,6 +38,14 @@ class InterruptWatch {
   bool requested() const { return requested_; }
   /// Finish the step, save and end: the signal that asks for it, or 0.
   int stop_signal() const { return stop_signal_; }
+  /// `tell` is called, on a thread of its own, with the signal that ends this process before the
+  /// training loop. An empty one ends that.
+  void before_early_stop(std::function<void(const std::string& signal)> tell);
+  /// Another process was told to stop before the training loop: so is this one. Nothing happens
+  /// where the loop has begun; it will miss the other one.
+  void told_elsewhere(const std::string& why);
+  /// Prints that a stop came before the first step, if nothing was said yet.
+  void say_stopped_early(const std::string& why);
   /// Prints how the run ended, if this process speaks and nothing was said yet.
   void say(const std::string& how);
 
@@ -45,10 +56,13 @@ class InterruptWatch {
 
  private:
   void watch();
+  [[noreturn]] void stop_early(const std::string& why);
 
   bool speaks_;
   std::atomic<bool> in_steps_{false}, requested_{false}, said_{false}, stop_{false};
   std::atomic<int> stop_signal_{0};
+  std::mutex tell_mutex_;
+  std::function<void(const std::string&)> tell_;
   std::thread thread_;
 };
 

@@ -163,6 +163,7 @@ TrainingEnd Trainer::train() {
   console_.show(totals_.progress, kNone);
   int64_t step = totals_.progress.step;
   try {
+    totals_.evaluation_due = totals_.evaluation_due && !job_.eval_examples.empty();
     if (totals_.evaluation_due && !evaluate_now()) return stop();
     for (; step < steps_.total_steps; ++step) {
       job_.heartbeat.stands_at(step + 1, fmt::format("step {}", step + 1));
@@ -296,8 +297,9 @@ bool Trainer::finish() {
           static_cast<double>(num_trained_parameters_without_embeddings(job_.context.model))};
   job_.heartbeat.stands_at(progress.step, "the saving of the model");
   const AttentionTraffic::Report sent = job_.traffic.report(job_.context.mesh.world);
-  if (is_divided()) saver_.save_final_together(*job_.sharded, job_.context.mesh.world);
-  all_or_none(job_.context.mesh.world, [&] {
+  if (is_divided())
+    saver_.save_final_together(*job_.sharded, job_.context.mesh.world, job_.notices);
+  all_or_none_patiently(job_.context.mesh.world, job_.notices, [&] {
     if (!is_main()) return;
     const std::string& folder = job_.context.config.output_dir;
     if (!is_divided()) saver_.save_final(job_.context.model.parameters());

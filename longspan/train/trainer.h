@@ -7,6 +7,7 @@
 
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/mesh.h"
+#include "longspan/comm/notices.h"
 #include "longspan/config/config.h"
 #include "longspan/data/batch.h"
 #include "longspan/data/loader.h"
@@ -16,6 +17,7 @@
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/console.h"
 #include "longspan/train/interrupt.h"
+#include "longspan/train/launch.h"
 #include "longspan/train/memory_report.h"
 #include "longspan/train/model_update.h"
 #include "longspan/train/resume.h"
@@ -48,8 +50,9 @@ struct TrainingJob {
   AttentionTraffic& traffic;
   MemoryReport& memory;
   Heartbeat& heartbeat;
+  Notices& notices;
   const RunIdentity& identity;
-  std::string launch;                    // names this start of the program in what it saves
+  const Launch& launch;
   ShardedParameters* sharded = nullptr;  // where the model's parameters come from, if from there
 };
 

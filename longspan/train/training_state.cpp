@@ -134,6 +134,7 @@ void write_training_state(const std::string& folder, const TrainingState& state)
   for (const RankAverages& rank : state.averages) averages.push_back(json_of(rank));
   const Json json = {{"format", kFormat},
                      {"launch", state.launch},
+                     {"job", state.job},
                      {"saved_at", state.saved_at},
                      {"world_size", state.world_size},
                      {"sequence_parallel_size", state.sequence_size},
@@ -152,6 +153,7 @@ TrainingState read_training_state(const std::string& folder) {
                                   json.at("format").dump(), kFormat));
     }
     TrainingState state{.launch = json.at("launch"),
+                        .job = json.value("job", ""),
                         .saved_at = json.at("saved_at"),
                         .world_size = json.at("world_size"),
                         .sequence_size = json.at("sequence_parallel_size"),
@@ -160,8 +162,11 @@ TrainingState read_training_state(const std::string& folder) {
                         .averages = {}};
     for (const Json& rank : json.at("averages")) state.averages.push_back(averages_from(rank));
     return state;
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(fmt::format("{} is broken: {}.", path, error.what()));
+  } catch (const UserError&) {
+    throw;
+  } catch (const std::exception& error) {  // JSON's, or of text that is no number
+    throw UserError(fmt::format("{} is no training state of this version of longspan: {}.", path,
+                                error.what()));
   }
 }
 

@@ -40,6 +40,7 @@ using RankAverages = std::map<std::string, std::pair<double, double>>;
 
 struct TrainingState {
   std::string launch;     // which start of the program saved it
+  std::string job;        // of the cluster; empty: none
   double saved_at = 0.0;  // seconds since 1970
   int world_size = 1, sequence_size = 1;
   RunIdentity identity;

@@ -132,8 +132,7 @@ def test_another_batch_is_refused(settings, tmp_path):
         for word in [*words, "checkpoint-10"]:
             assert word in refused.text, refused.text
         now = {path: path.stat().st_mtime_ns for path in start.output_dir.rglob("*")}
-        if "max_steps" not in changes:
-            assert now == before
+        assert now == before
 
 
 def test_a_finished_run_ends_again_as_it_ended(settings):
@@ -206,6 +205,54 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_it_used(how, num_ranks,
     assert again.text.count("checkpoint-4 is broken") == 1
     assert weights(again.output_dir) == before
     assert not [path for path in again.output_dir.iterdir() if path.name.startswith(".")]
+
+
+def change_state(checkpoint, change):
+    """Of which the table of checksums knows nothing."""
+    table = json.loads((checkpoint / "checksums.json").read_text())
+    del table["files"]["training_state.json"]
+    (checkpoint / "checksums.json").write_text(json.dumps(table))
+    state = json.loads((checkpoint / "training_state.json").read_text())
+    change(state)
+    (checkpoint / "training_state.json").write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_state_that_cannot_be_read(num_ranks, settings):
+    """Of another version, or edited: as good as broken."""
+    keys = dict(max_steps=4, save_steps=1)
+    whole = succeeds(settings("whole", **keys), num_ranks)
+    before = weights(whole.output_dir)
+    change_state(whole.output_dir / "checkpoint-4", lambda state: state.update(format=0))
+    change_state(whole.output_dir / "checkpoint-3", lambda state: state["totals"].update(
+        last_evaluated_step=1, last_evaluation=dict(loss="much", seconds=1, num_samples=1, num_batches=1, means=[])))
+    (whole.output_dir / "checkpoint-2" / "training_state.json").unlink()
+    table = json.loads((whole.output_dir / "checkpoint-2" / "checksums.json").read_text())
+    del table["files"]["training_state.json"]
+    (whole.output_dir / "checkpoint-2" / "checksums.json").write_text(json.dumps(table))
+    for step, word in ((4, "its format is 0; this version of longspan reads 1"), (3, "training_state.json")):
+        named = str(whole.output_dir / f"checkpoint-{step}")
+        refused = Running(settings("named", **keys, resume_from_checkpoint=named), num_ranks).wait()
+        assert refused.status == 1 and word in refused.text and "Name another" in refused.text, refused.text
+    again = succeeds(settings("whole", **keys), num_ranks)
+    for word in (*(f"checkpoint-{step} cannot be gone on from" for step in (4, 3, 2)), "checkpoint-1, step 1 of 4"):
+        assert word in again.text, again.text
+    assert weights(again.output_dir) == before
+
+
+@pytest.mark.parametrize("resume", [None, True])
+def test_a_checkpoint_that_was_being_replaced(resume, settings):
+    """Killed between two renames: the old one has no name, the new one has none yet."""
+    keys = dict(max_steps=4, save_steps=2) | ({} if resume is None else dict(resume_from_checkpoint=True))
+    whole = succeeds(settings("whole") | dict(max_steps=4, save_steps=2))
+    before = weights(whole.output_dir)
+    (whole.output_dir / "checkpoint-4").rename(whole.output_dir / ".checkpoint-4.replaced")
+    if resume:
+        shutil.rmtree(whole.output_dir / "checkpoint-2")
+    again = succeeds(settings("whole", **keys))
+    assert "checkpoint-4, step 4 of 4" in again.text, again.text
+    assert weights(again.output_dir) == before
+    assert (again.output_dir / "checkpoint-4").is_dir()
 
 
 def test_none_is_whole(settings):

@@ -1,7 +1,10 @@
 """Told to stop: what was trained is saved, nothing more is begun, status 0; and the same command goes on."""
 
+import contextlib
+import errno
 import os
 import pathlib
+import shutil
 import signal
 import time
 
@@ -9,7 +12,7 @@ import pytest
 from conftest import Running, add_dataset
 from faults import children_of, launched_by_torchrun, wait_for
 from safetensors.torch import load_file
-from test_resume import LORA, log_lines, same_bytes, settings, succeeds, weights
+from test_resume import LORA, same_bytes, settings, succeeds, weights
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -84,24 +87,6 @@ def test_torchrun_told_to_stop(settings):
     assert load_file(checkpoint / "model.safetensors")
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_torchrun_restarts(overwrite, settings):
-    """A worker is killed; those that torchrun starts go on from the last checkpoint, also where the
-    configuration overwrites what is there, and older checkpoints stay out of it."""
-    keys = dict(max_steps=30, save_steps=2, save_total_limit=3)
-    whole = succeeds(settings("whole", **keys), 2)
-    if overwrite:
-        succeeds(settings("run", max_steps=100, save_steps=100))
-    running = launched_by_torchrun(settings("run", **keys, overwrite_output_dir=overwrite), 2, "--max-restarts=2")
-    wait_for(running, "checkpoint-6\n")
-    os.kill(running.workers()[1], signal.SIGKILL)
-    finished = running.wait(timeout=90)
-    assert finished.status == 0, finished.text
-    assert "Going on from" in finished.text
-    assert weights(finished.output_dir) == weights(whole.output_dir)
-    assert log_lines(finished.output_dir) == log_lines(whole.output_dir)
-
-
 def with_rows(settings, name, num_rows):
     """A data set of so many rows beside those of the fixture."""
     add_dataset(pathlib.Path(settings["dataset_dir"]), name,
@@ -135,3 +120,66 @@ def test_no_evaluation_before_the_save(num_ranks, moment, settings):
     assert "Going on from" in again.text
     same_bytes(whole, again)
     assert {path.name for path in whole.output_dir.iterdir()} <= {path.name for path in again.output_dir.iterdir()}
+
+
+@contextlib.contextmanager
+def while_loading(settings, start):
+    """What start(settings) starts, when all ranks have met and wait for rows that do not come."""
+    pipe = pathlib.Path(settings["dataset_dir"]) / "chats.json"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    running, writer, end = start(settings), None, time.monotonic() + 60
+    while writer is None:
+        assert time.monotonic() < end, running.text()
+        time.sleep(0.05)
+        try:
+            writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            assert error.errno == errno.ENXIO  # nobody reads yet
+    yield running
+    os.close(writer)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("num_ranks, told", [(1, [0]), (3, [0]), (3, [2]), (3, [2, 1, 0])])
+def test_told_before_the_first_step(num_ranks, told, number, settings):
+    """There is nothing to save, and nothing has failed."""
+    with while_loading(settings("run"), lambda keys: Running(keys, num_ranks)) as running:
+        for rank in told:
+            running.ranks[rank].send_signal(number)
+        stopped = running.wait(timeout=10)
+    assert set(stopped.statuses) == {0}, stopped.text
+    assert "Stopped before the first step" in stopped.texts[0] and number.name in stopped.texts[0], stopped.text
+    assert stopped.text.count("Stopped") == 1 and "error" not in stopped.text, stopped.text
+
+
+def test_a_restarting_launcher_does_not_restart_them(settings):
+    """One worker of torchrun's is told to stop while all load: that is no failure."""
+    def start(keys):
+        return launched_by_torchrun(keys, 2, "--max-restarts=2")
+
+    with while_loading(settings("run"), start) as running:
+        os.kill(running.workers()[1], signal.SIGTERM)
+        stopped = running.wait(timeout=30)
+    assert stopped.status == 0 and stopped.text.count("Stopped before the first step") == 1, stopped.text
+
+
+def holds(pid, number):
+    """Is the signal held by the process?"""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("SigBlk:")[2].split()[0], 16) >> (number - 1) & 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_launcher_told_while_it_starts(number, settings):
+    """Whatever has been started by then: python, torchrun, the workers, training."""
+    for delay in (0, 0.3, 1, 2, 3, 4, 6):
+        running = Running(settings("run", nproc_per_node=2, max_steps=100000, save_strategy="no"))
+        while not holds(running.ranks[0].pid, number):  # the system still loads the program
+            time.sleep(0.01)
+        time.sleep(delay)
+        running.ranks[0].send_signal(number)
+        stopped = running.wait(timeout=30)
+        assert stopped.status == 0, (delay, stopped.text)
+        assert stopped.text.count("Stopped") == 1, (delay, stopped.text)
+        shutil.rmtree(stopped.output_dir, ignore_errors=True)
