@@ -28,19 +28,38 @@ namespace fs = std::filesystem;
 // torchrun, but quiet when a worker fails: the worker has said why; torchrun would add a page about
 // itself. Ends with the worker's own status. SIGTERM and SIGUSR1 are handed on, and what the
 // workers make of them is awaited: they save, which takes longer than torchrun's patience. A second
-// signal is torchrun's own business: it ends them.
+// signal, five seconds later or more, is torchrun's own business: it ends them. Where both are held
+// (hold_stop_signals), one thread receives them, and the workers, which the main thread starts,
+// begin with them held: until they look, none is lost. What comes while some of the workers are
+// there is for all of them.
 constexpr const char* kQuietTorchrun = R"(
-import glob, logging, os, signal, sys
-from torch.distributed.elastic.multiprocessing.api import SignalException
+import glob, logging, os, signal, sys, threading, time
+from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 logging.disable(logging.ERROR)
-handed_on = []
+handed_on, workers_started, starts, waiting = [], [], PContext.start, []
+def start(workers):
+    workers_started.append(False)
+    starts(workers)
+    workers_started[-1] = True
+    if waiting:
+        hand_on(waiting.pop(), None)
+PContext.start = start
 def hand_on(number, frame):
+    if workers_started and not workers_started[-1]:
+        waiting[:] = [number]
+        return
+    if handed_on and time.monotonic() - handed_on[0] < 5:
+        return
     workers = [int(pid) for path in glob.glob('/proc/self/task/*/children') for pid in open(path).read().split()]
+    if not workers_started:
+        name = signal.Signals(number).name
+        print(f'Stopped before the first step ({name}): nothing was trained, nothing is lost.', file=sys.stderr)
+        sys.exit(0)
     if handed_on or not workers:
         raise SignalException('told to end', sigval=signal.Signals(number))
-    handed_on.append(number)
+    handed_on.append(time.monotonic())
     for pid in workers:
         try:
             os.kill(pid, number)
@@ -49,6 +68,12 @@ def hand_on(number, frame):
 for number in (signal.SIGTERM, signal.SIGUSR1):
     if signal.getsignal(number) != signal.SIG_IGN:
         signal.signal(number, hand_on)
+held = signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGTERM, signal.SIGUSR1}
+def receive():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+    threading.Event().wait()
+if held:
+    threading.Thread(target=receive, daemon=True).start()
 try:
     main()
 except ChildFailedError as error:
@@ -120,6 +145,14 @@ std::string signals_to_handle(bool with_sigterm) {
 bool is_executable(const fs::path& path) { return access(path.c_str(), X_OK) == 0; }
 
 }  // namespace
+
+void hold_stop_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
 
 bool is_launched() {
   return environment("RANK") || environment("WORLD_SIZE") ||
@@ -208,6 +241,11 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
       1, static_cast<int>(std::thread::hardware_concurrency()) / plan.processes_per_node);
   setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), /*overwrite=*/0);
 
+  if (!quiet) {  // a torchrun that knows nothing of held signals
+    sigset_t none;
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, nullptr);
+  }
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);

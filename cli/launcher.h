@@ -34,4 +34,7 @@ std::optional<std::string> find_torchrun();
 /// torchrun).
 [[noreturn]] void launch(const LaunchPlan& plan, const Arguments& words);
 
+/// From now on SIGTERM and SIGUSR1 wait, in processes that this one starts or becomes too.
+void hold_stop_signals();
+
 }  // namespace longspan

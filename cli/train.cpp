@@ -16,6 +16,7 @@
 #include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/train/agreement.h"
+#include "longspan/train/checkpoints.h"
 #include "longspan/train/interrupt.h"
 #include "longspan/train/plan_request.h"
 #include "longspan/train/saving.h"
@@ -42,6 +43,7 @@ TrainArguments read_arguments(const Arguments& arguments) {
 
 /// What is the same on all ranks and costs little, before any process is started or memory taken.
 void check_early(const Config& config, int world_size, int ranks_per_machine) {
+  put_back_replaced(config.output_dir);
   check_output_dir(config);
   const ModelConfig model = load_model_config(config.model_name_or_path);
   // Which links and devices there are changes what is chosen, not what is possible.
@@ -81,6 +83,7 @@ int work(const TrainArguments& arguments) {
 }
 
 int run(const Arguments& words) {
+  hold_stop_signals();  // until somebody knows what to make of them: an InterruptWatch or torchrun
   const TrainArguments arguments = read_arguments(words);
   if (is_launched()) return work(arguments);
   const Config config = load_config(arguments.config_path, arguments.overrides);

@@ -34,6 +34,19 @@ def is_alive(pid):
         return False
 
 
+def processes_with(word):
+    """Processes of `longspan` that were started with this word, whoever their parents are."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if str(word).encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                if pathlib.Path(os.readlink(folder / "exe")) == PROGRAM.resolve():
+                    found.append(int(folder.name))
+        except OSError:
+            pass
+    return found
+
+
 class Launched(Running):
     """Processes that start workers of their own, one for each machine."""
 
@@ -88,4 +101,4 @@ def launched_by_torchrun(settings, num_ranks, *options):
                       "train", config]], settings["output_dir"])
 
 
-__all__ = ["Finished", "Launched", "children_of", "is_alive", "launched_by_torchrun", "wait_for", "write_config"]
+__all__ = ["Finished", "Launched", "children_of", "is_alive", "launched_by_torchrun", "processes_with", "wait_for", "write_config"]

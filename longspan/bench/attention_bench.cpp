@@ -204,7 +204,8 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
   const int num_ranks = where.world_size, threads = at::get_num_threads();
   std::vector<std::string> skipped;
   std::vector<ParallelPlan> plans = plans_of(options, num_ranks, &skipped);
-  std::vector<Mesh> meshes = make_meshes(where, plans, /*cuda=*/false, kTimeoutSeconds);
+  std::vector<Mesh> meshes =
+      make_meshes(joined_start(where, kTimeoutSeconds), plans, /*cuda=*/false, kTimeoutSeconds);
   const Group world = meshes.empty() ? Group() : meshes[0].world;
   // More threads than cores would only slow each other down.
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

@@ -32,7 +32,11 @@ struct FileChecksum {
   bool operator==(const FileChecksum&) const = default;
 };
 
-/// Reads the file. Throws UserError when it cannot be read.
-FileChecksum checksum_of_file(const std::string& path);
+/// Where the bytes come from: memory may still hold what was written, whatever the disk made of it.
+enum class ReadFrom { kAnywhere, kDisk };
+
+/// Reads the file. kDisk: what memory keeps of it is let go before, as far as the system does that
+/// (Linux, for what is synced and on a disk). Throws UserError when it cannot be read.
+FileChecksum checksum_of_file(const std::string& path, ReadFrom from = ReadFrom::kAnywhere);
 
 }  // namespace longspan

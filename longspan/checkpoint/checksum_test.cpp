@@ -1,7 +1,10 @@
 #include "longspan/checkpoint/checksum.h"
 
 #include <doctest/doctest.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -79,6 +82,38 @@ TEST_CASE("seal: whole as it was written, every change is seen and named") {
   CHECK(broken_file(place.path).find("checksums.json") == 0);
   fs::remove(place.path + "/checksums.json");
   CHECK(broken_file(place.path).find("checksums.json") == 0);
+}
+
+TEST_CASE("checksum: read from the disk, memory keeps nothing of the file") {
+  // Not in /tmp, which is memory on many machines.
+  char name[] = "longspan-checksum-test-XXXXXX";
+  const int descriptor = mkstemp(name);
+  REQUIRE(descriptor >= 0);
+  const std::string path = name, content(size_t{1} << 22, 'x');
+  REQUIRE(::write(descriptor, content.data(), content.size()) == std::ssize(content));
+  REQUIRE(::fsync(descriptor) == 0);
+  const auto bytes_read = [] {  // by this process, from disks
+    std::ifstream file("/proc/self/io");
+    std::string word;
+    int64_t number = -1;
+    while (file >> word >> number && word != "read_bytes:") {
+    }
+    return word == "read_bytes:" ? number : -1;
+  };
+  const FileChecksum written = checksum_of_file(path);
+  const int64_t before = bytes_read();
+  CHECK(checksum_of_file(path) == written);
+  const int64_t between = bytes_read();
+  CHECK(checksum_of_file(path, ReadFrom::kDisk) == written);
+  const int64_t after = bytes_read();
+  struct statfs system{};
+  fstatfs(descriptor, &system);
+  ::close(descriptor);
+  fs::remove(path);
+  // File systems that are known to let go and to count: ext4, XFS.
+  if (before < 0 || (system.f_type != 0xef53 && system.f_type != 0x58465342)) return;
+  CHECK(between - before < std::ssize(content));
+  CHECK(after - between >= std::ssize(content));
 }
 
 }  // namespace longspan

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string problem_of(const std::string& folder, const std::string& name,
-                       const FileChecksum& wanted) {
+                       const FileChecksum& wanted, ReadFrom from) {
   std::error_code error;
   const std::string path = folder + "/" + name;
   const auto size = fs::file_size(path, error);
@@ -27,7 +27,7 @@ std::string problem_of(const std::string& folder, const std::string& name,
     return fmt::format("{} has {} bytes, {} were written", name, size, wanted.size);
   }
   try {
-    if (checksum_of_file(path) != wanted) {
+    if (checksum_of_file(path, from) != wanted) {
       return fmt::format("{} is not what was written: its checksum differs", name);
     }
   } catch (const UserError& unreadable) {
@@ -80,7 +80,7 @@ void write_seal(const std::string& folder, const ChecksumTable& table) {
   write_file_atomically(folder + "/" + kSealFile, table_text(table));
 }
 
-std::string broken_file(const std::string& folder, int part, int num_parts) {
+std::string broken_file(const std::string& folder, int part, int num_parts, ReadFrom from) {
   ChecksumTable table;
   try {
     table = table_from(read_text_file(folder + "/" + kSealFile, "table of checksums"));
@@ -96,7 +96,7 @@ std::string broken_file(const std::string& folder, int part, int num_parts) {
     const auto least = std::ranges::min_element(load);
     *least += wanted.size + 1;
     if (least - load.begin() != part) continue;
-    const std::string problem = problem_of(folder, name, wanted);
+    const std::string problem = problem_of(folder, name, wanted, from);
     if (!problem.empty()) return problem;
   }
   return "";

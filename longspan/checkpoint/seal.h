@@ -22,7 +22,8 @@ void write_seal(const std::string& folder, const ChecksumTable& table);
 
 /// What is wrong with the folder, in a few words; empty when each file that its table names is as
 /// it was. `part` of `num_parts` looks at its share of the files, about equal in bytes.
-std::string broken_file(const std::string& folder, int part = 0, int num_parts = 1);
+std::string broken_file(const std::string& folder, int part = 0, int num_parts = 1,
+                        ReadFrom from = ReadFrom::kAnywhere);
 
 /// The table as text, and back. Throws UserError for text that is no table.
 std::string table_text(const ChecksumTable& table);

@@ -15,6 +15,7 @@
 
 #include "longspan/comm/backend.h"
 #include "longspan/comm/beat.h"
+#include "longspan/comm/notices.h"
 
 namespace longspan {
 namespace {
@@ -41,9 +42,10 @@ std::string key_of(int rank) { return fmt::format("beat{}", rank); }
 
 /// Shared with the thread, which may hang in a store that hangs, and is then left behind.
 struct Heartbeat::Impl {
-  Impl(const Rendezvous& rendezvous, int64_t timeout_seconds, EndProcess end)
+  Impl(const Rendezvous& rendezvous, int64_t timeout_seconds, EndProcess end, OnStopNotice on_stop)
       : where(rendezvous),
         end_process(std::move(end)),
+        on_stop_notice(std::move(on_stop)),
         timeout(static_cast<double>(timeout_seconds)),
         // A handful of beats must fit into the shortest timeout; more often than needed costs the
         // store's host of a large run.
@@ -105,7 +107,7 @@ struct Heartbeat::Impl {
       if (!store) {
         const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(
             std::max(Seconds(2), 2 * interval));
-        store = connect_to_store(where, where.store_prefix + "/longspan/life", patience);
+        store = connect_to_store(where, where.store_prefix + kNoticesPrefix, patience);
       }
       use();
       const std::lock_guard lock(mutex);
@@ -141,9 +143,9 @@ struct Heartbeat::Impl {
     return look(ranks);
   }
 
-  std::string verdict() {
-    if (!store->check({kVerdict})) return "";
-    const std::vector<uint8_t> bytes = store->get(kVerdict);
+  std::string text_at(const char* key) {
+    if (!store->check({key})) return "";
+    const std::vector<uint8_t> bytes = store->get(key);
     return {bytes.begin(), bytes.end()};
   }
 
@@ -178,7 +180,7 @@ struct Heartbeat::Impl {
     std::string known;
     Beats earlier;
     bool looked = reached && on_store([&] {
-                    known = verdict();
+                    known = text_at(kVerdict);
                     earlier = look_at_all();
                   });
     // What a rank has said itself, and what /proc knows, needs no second look.
@@ -194,7 +196,7 @@ struct Heartbeat::Impl {
     } else if (looked && known.empty()) {
       std::this_thread::sleep_for(interval * kBeatsBetweenLooks);
       looked = on_store([&] {
-        known = verdict();
+        known = text_at(kVerdict);
         later = look_at_all();
       });
     }
@@ -207,7 +209,7 @@ struct Heartbeat::Impl {
     // Of two ranks with different findings the first one's is everyone's; and those who notice
     // later may find the store gone, with this rank.
     on_store([&] {
-      if (known = verdict(); known.empty()) store->set(kVerdict, bytes_of(found));
+      if (known = text_at(kVerdict); known.empty()) store->set(kVerdict, bytes_of(found));
     });
     return known.empty() ? found : known;
   }
@@ -246,12 +248,18 @@ struct Heartbeat::Impl {
       std::iota(ranks.begin(), ranks.end(), 1);
     }
     Beats beats;
+    std::string stop_notice;
     const bool reached = on_store([&] {
       beats = look(ranks);
-      const std::string known = verdict();
+      stop_notice = text_at(kStopNotice);
+      const std::string known = text_at(kVerdict);
       const std::lock_guard lock(mutex);
       seen_verdict = known;
     });
+    if (!stop_notice.empty()) {
+      if (serves_store()) std::this_thread::sleep_for(2.5 * interval);  // the others look at it too
+      on_stop_notice(stop_notice);
+    }
     const Clock::time_point now = Clock::now();
     last_beats.resize(ranks.size());
     last_moved.resize(ranks.size(), now);
@@ -275,7 +283,10 @@ struct Heartbeat::Impl {
       noticed.reset();
       return;
     }
-    if (!noticed) noticed = now;
+    if (!noticed) {
+      noticed = now;
+      on_store([&] { store->set(kAlarm, bytes_of(lost)); });
+    }
     if (now - *noticed < kGrace) return;
     if (seen_verdict.empty()) on_store([&] { store->set(kVerdict, bytes_of(lost)); });
     end_process(lost);
@@ -283,6 +294,7 @@ struct Heartbeat::Impl {
 
   const Rendezvous where;
   const EndProcess end_process;
+  const OnStopNotice on_stop_notice;
   const Seconds timeout, interval;
 
   std::mutex mutex;
@@ -304,9 +316,11 @@ struct Heartbeat::Impl {
   std::optional<Clock::time_point> noticed;
 };
 
-Heartbeat::Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process) {
+Heartbeat::Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process,
+                     OnStopNotice on_stop_notice) {
   if (where.world_size == 1) return;
-  impl_ = std::make_shared<Impl>(where, timeout_seconds, std::move(end_process));
+  impl_ = std::make_shared<Impl>(where, timeout_seconds, std::move(end_process),
+                                 std::move(on_stop_notice));
   std::thread([impl = impl_] { impl->beat_on(); }).detach();
 }
 

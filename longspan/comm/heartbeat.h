@@ -20,7 +20,12 @@ class Heartbeat {
   /// noticed by itself for some seconds more.
   using EndProcess = std::function<void(const std::string& message)>;
 
-  Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process);
+  /// Called by the thread, again and again, once a rank has announced that it ends because it was
+  /// told to (comm/notices).
+  using OnStopNotice = std::function<void(const std::string& why)>;
+
+  Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process,
+            OnStopNotice on_stop_notice);
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;

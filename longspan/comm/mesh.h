@@ -20,14 +20,19 @@ struct Rendezvous {
   /// The launcher already serves a key-value store at the master address (torchrun's agent);
   /// otherwise rank 0 does.
   bool launcher_hosts_store = false;
-  /// Keeps keys of a restarted job apart from those of its earlier attempts (torchrun).
+  /// Keeps keys of this start of the workers apart from those of earlier ones (see joined_start).
   std::string store_prefix;
-  int restart_count = 0;  // how often the launcher has started the workers again (torchrun)
 };
 
 /// Reads the environment; world_size 1 when no launcher is found. Throws UserError on half-set
 /// variables.
 Rendezvous rendezvous_from_environment();
+
+/// With a name in store_prefix that all workers of this start have in common, and those of no
+/// earlier start. Unchanged where no launcher serves the store, which then is as new as the
+/// workers. torchrun's own count of restarts is no such name: each machine counts its own. Waits
+/// for all workers. Throws CommunicationError.
+Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds);
 
 /// All groups of a run. Neighbouring ranks form a sequence-parallel group; ranks at the same place
 /// of different sequence groups form a data-parallel group. Inside a sequence group: ring-major,

@@ -45,7 +45,6 @@ class Environment {
                                            "MASTER_ADDR",
                                            "MASTER_PORT",
                                            "TORCHELASTIC_USE_AGENT_STORE",
-                                           "TORCHELASTIC_RESTART_COUNT",
                                            "OMPI_COMM_WORLD_RANK",
                                            "OMPI_COMM_WORLD_SIZE",
                                            "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -79,8 +78,7 @@ TEST_CASE("rendezvous: torchrun") {
                            {"LOCAL_WORLD_SIZE", "4"},
                            {"MASTER_ADDR", "node0"},
                            {"MASTER_PORT", "1234"},
-                           {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                           {"TORCHELASTIC_RESTART_COUNT", "2"}});
+                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   const Rendezvous where = rendezvous_from_environment();
   CHECK(where.rank == 5);
   CHECK(where.world_size == 8);
@@ -89,7 +87,6 @@ TEST_CASE("rendezvous: torchrun") {
   CHECK(where.master_address == "node0");
   CHECK(where.master_port == 1234);
   CHECK(where.launcher_hosts_store);
-  CHECK(where.store_prefix == "/worker/attempt_2");
 }
 
 TEST_CASE("rendezvous: Open MPI, on one machine and on several") {

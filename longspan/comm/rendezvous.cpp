@@ -69,10 +69,6 @@ Rendezvous rendezvous_from_environment() {
     where.local_rank = number_of("LOCAL_RANK").value_or(where.rank);
     where.local_world_size = number_of("LOCAL_WORLD_SIZE").value_or(where.world_size);
     where.launcher_hosts_store = text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
-    if (where.launcher_hosts_store) {
-      where.restart_count = number_of("TORCHELASTIC_RESTART_COUNT").value_or(0);
-      where.store_prefix = fmt::format("/worker/attempt_{}", where.restart_count);
-    }
   } else if (number_of("OMPI_COMM_WORLD_SIZE")) {
     launcher = "mpirun", rank_name = "OMPI_COMM_WORLD_RANK", size_name = "OMPI_COMM_WORLD_SIZE";
     where.world_size = *number_of(size_name);

@@ -136,7 +136,8 @@ std::vector<KeySection> make_sections() {
   Key resume =
       plain("resume_from_checkpoint", &C::resume_from_checkpoint,
             "The checkpoint to go on from; true: the newest whole one in output_dir, which "
-            "is also the default unless overwrite_output_dir is set.");
+            "is also the default unless overwrite_output_dir is set. Workers that torchrun starts "
+            "again, and a requeued Slurm job, go on from what the run has saved since.");
   resume.truth = true;
   sections.push_back(
       {"Output",
@@ -196,7 +197,8 @@ std::vector<KeySection> make_sections() {
                "When the loss or a gradient is NaN or infinite: stop, or skip the step."),
         plain("bf16", &C::bf16, "Compute in bfloat16, keep the weights in fp32."),
         number("seed", &C::seed, 0, "Seed of the order of rows and of the evaluation split."),
-        number("ddp_timeout", &C::ddp_timeout, 1, "Seconds to wait for another process."),
+        number("ddp_timeout", &C::ddp_timeout, 1,
+               "Seconds to wait for another process; reading and writing models is not counted."),
         choice("eval_strategy", &C::eval_strategy, {"no", "steps", "epoch"}, "When to evaluate."),
         number("eval_steps", &C::eval_steps, 1,
                "Optimizer steps between evaluations; left out: logging_steps."),

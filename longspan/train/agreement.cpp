@@ -39,14 +39,19 @@ std::string describe_failure(const std::exception& error) {
       what);
 }
 
-void all_or_none(const Group& world, const std::function<void()>& phase) {
-  if (world.size() == 1) return phase();
-  std::string failure;
+namespace {
+
+/// What went wrong; empty: nothing.
+std::string failure_of(const std::function<void()>& phase) {
   try {
     phase();
+    return "";
   } catch (const std::exception& error) {
-    failure = describe_failure(error);
+    return describe_failure(error);
   }
+}
+
+void agree(const Group& world, const std::string& failure) {
   const std::vector<std::string> failures = world.gather_text(failure);
   bool everywhere = true;
   int first = -1;
@@ -63,6 +68,21 @@ void all_or_none(const Group& world, const std::function<void()>& phase) {
                                   : fmt::format("rank {}: {}", first, failures[first]);
   if (world.rank() == 0) throw AgreedError(message);
   throw FailedElsewhere(message);
+}
+
+}  // namespace
+
+void all_or_none(const Group& world, const std::function<void()>& phase) {
+  if (world.size() == 1) return phase();
+  agree(world, failure_of(phase));
+}
+
+void all_or_none_patiently(const Group& world, Notices& notices,
+                           const std::function<void()>& phase) {
+  if (world.size() == 1) return phase();
+  const std::string failure = failure_of(phase);
+  notices.wait_for_all();
+  agree(world, failure);
 }
 
 void rank_0_first(int rank, const std::function<void()>& phase) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "longspan/comm/group.h"
+#include "longspan/comm/notices.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -30,6 +31,11 @@ bool is_out_of_memory(const std::exception& error);
 /// throws AgreedError with the first failing rank's message, the others FailedElsewhere with it.
 /// Alone, a rank's own exception goes through. Collective: every rank must call it.
 void all_or_none(const Group& world, const std::function<void()>& phase);
+
+/// The same for phases that may take one rank longer than a collective waits for it: reading and
+/// writing whole models.
+void all_or_none_patiently(const Group& world, Notices& notices,
+                           const std::function<void()>& phase);
 
 /// Runs `phase` where the ranks cannot talk to each other yet. Most mistakes are everyone's: on a
 /// UserError the ranks other than 0 wait a little, so that rank 0 has said it and the launcher has

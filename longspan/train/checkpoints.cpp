@@ -77,7 +77,7 @@ std::string run_name(const StatePiece& piece) {
 }
 
 /// As broken_part, by those that see the folder.
-std::string read_back(const Group& world, const std::string& folder) {
+std::string read_back(const Group& world, Notices& notices, const std::string& folder) {
   std::error_code error;
   const bool sees_it = fs::is_directory(folder, error);
   int number = 0, num_readers = 0;
@@ -86,7 +86,8 @@ std::string read_back(const Group& world, const std::string& folder) {
     if (rank == world.rank()) number = num_readers;
     if (seen[rank] == "yes") ++num_readers;
   }
-  const std::string mine = sees_it ? broken_file(folder, number, num_readers) : "";
+  const std::string mine = sees_it ? broken_file(folder, number, num_readers, ReadFrom::kDisk) : "";
+  notices.wait_for_all();
   for (const std::string& problem : world.gather_text(mine)) {
     if (!problem.empty()) return problem;
   }
@@ -115,11 +116,13 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir) {
                                .saved_at = seconds_since_1970(entry.path()),
                                .has_state = fs::exists(entry.path() / kTrainingStateFile, error) ||
                                             fs::exists(entry.path() / kStateFolder, error),
-                               .launch = ""};
+                               .launch = "",
+                               .job = ""};
     try {
       const TrainingState state = read_training_state(checkpoint.folder);
       checkpoint.saved_at = state.saved_at;
       checkpoint.launch = state.launch;
+      checkpoint.job = state.job;
     } catch (const UserError&) {  // broken, or the model alone
     }
     found.push_back(std::move(checkpoint));
@@ -130,18 +133,25 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir) {
   return found;
 }
 
+void put_back_replaced(const std::string& output_dir) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(".") || !name.ends_with(".replaced")) continue;
+    const fs::path final_path = entry.path().parent_path() / name.substr(1, name.rfind('.') - 1);
+    // Killed between two renames: this one is whole, the new one was not in place yet.
+    if (step_of(final_path.filename()) && !fs::exists(final_path, error)) {
+      fs::rename(entry.path(), final_path, error);
+    }
+  }
+}
+
 void remove_leftovers(const std::string& output_dir) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
     const std::string name = entry.path().filename();
     if (!name.starts_with(".")) continue;
     const std::string final_name = name.substr(1, name.rfind('.') - 1);
-    if (name.ends_with(".replaced") && step_of(final_name) &&
-        !fs::exists(entry.path().parent_path() / final_name)) {
-      // Killed between two renames: this one is whole, the new one was not in place yet.
-      fs::rename(entry.path(), entry.path().parent_path() / final_name, error);
-      continue;
-    }
     const bool of_a_checkpoint =
         step_of(final_name) &&
         (name.ends_with(".partial") || name.ends_with(".replaced") || name.ends_with(".deleted"));
@@ -151,7 +161,7 @@ void remove_leftovers(const std::string& output_dir) {
   }
 }
 
-std::string broken_part(const Group& world, const std::string& folder) {
+std::string broken_part(const Group& world, Notices& notices, const std::string& folder) {
   // A rank that does not see the folder, or sees another one, is no sign of a broken checkpoint.
   std::string table;
   try {
@@ -174,8 +184,9 @@ std::string broken_part(const Group& world, const std::string& folder) {
           rank, seen[rank].substr(seen[rank].find(' ') + 1), folder));
     });
   }
-  for (const std::string& problem :
-       world.gather_text(broken_file(folder, world.rank(), world.size()))) {
+  const std::string mine = broken_file(folder, world.rank(), world.size());
+  notices.wait_for_all();
+  for (const std::string& problem : world.gather_text(mine)) {
     if (!problem.empty()) return problem;
   }
   return "";
@@ -203,7 +214,7 @@ std::string Checkpoints::write_part(const std::string& folder,
     ++num_writers;
   }
   std::string name;
-  all_or_none(world_, [&] {
+  all_or_none_patiently(world_, notices_, [&] {
     for (const auto& [run, places] : holders) {
       if (!places.empty()) continue;
       throw UserError(fmt::format(
@@ -239,7 +250,7 @@ std::string Checkpoints::save(int64_t step, const CheckpointContent& content) {
   const std::string target = config_.output_dir + "/" + name;
   const std::string path = fmt::format("{}/.{}.partial", config_.output_dir, name);
   std::optional<TemporaryFolder> temporary;
-  all_or_none(world_, [&] {
+  all_or_none_patiently(world_, notices_, [&] {
     if (!is_main) return;
     temporary.emplace(path);
     if (content.state) {
@@ -254,17 +265,17 @@ std::string Checkpoints::save(int64_t step, const CheckpointContent& content) {
   });
   std::string weights;
   if (content.sharded) {
-    weights = write_sharded_model(path, saver_.model(), *content.sharded, world_);
+    weights = write_sharded_model(path, saver_.model(), *content.sharded, world_, notices_);
   }
   const std::string part = content.state ? write_part(path, content.pieces) : "";
   ChecksumTable mine;
-  all_or_none(world_, [&] {
+  all_or_none_patiently(world_, notices_, [&] {
     for (const std::string& name : {weights, part}) {
       if (!name.empty()) mine[name] = checksum_of_file(path + "/" + name);
     }
   });
   const std::vector<std::string> tables = world_.gather_text(table_text(mine));
-  all_or_none(world_, [&] {
+  all_or_none_patiently(world_, notices_, [&] {
     if (!is_main) return;
     const UninterruptedScope uninterrupted;
     on_disk(target, [&] {
@@ -282,8 +293,8 @@ std::string Checkpoints::save(int64_t step, const CheckpointContent& content) {
   last_ = target;
   if (config_.save_total_limit) {
     // Nothing older goes before the new one has been read back.
-    const std::string problem = read_back(world_, target);
-    all_or_none(world_, [&] {
+    const std::string problem = read_back(world_, notices_, target);
+    all_or_none_patiently(world_, notices_, [&] {
       if (!problem.empty()) {
         throw UserError(fmt::format("{} does not read back as it was written: {}. Check the disk.",
                                     target, problem));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "longspan/comm/group.h"
+#include "longspan/comm/notices.h"
 #include "longspan/config/config.h"
 #include "longspan/models/decoder.h"
 #include "longspan/optim/sharded_parameters.h"
@@ -22,19 +23,23 @@ struct FoundCheckpoint {
   std::string folder;
   int64_t step = 0;
   double saved_at = 0.0;
-  bool has_state = false;  // a run can go on from it, if it is whole
-  std::string launch;      // empty where the state cannot be read
+  bool has_state = false;   // a run can go on from it, if it is whole
+  std::string launch, job;  // empty where the state cannot be read
 };
 
 /// Folders of this name in output_dir, the newest, by the time of saving, first.
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir);
+
+/// A checkpoint that a killed run was about to replace, and had not replaced yet, gets its name
+/// again. Before anybody looks for checkpoints.
+void put_back_replaced(const std::string& output_dir);
 
 /// Removes what a run that was killed has left half-done in output_dir.
 void remove_leftovers(const std::string& output_dir);
 
 /// The same answer on every rank of `world`: what is wrong with the checkpoint, in a few words, or
 /// nothing. Each rank reads a part. Collective. Throws UserError when a rank does not see it.
-std::string broken_part(const Group& world, const std::string& folder);
+std::string broken_part(const Group& world, Notices& notices, const std::string& folder);
 
 struct CheckpointContent {
   const std::vector<NamedTensor>& parameters;
@@ -51,8 +56,9 @@ struct CheckpointContent {
 class Checkpoints {
  public:
   /// All outlive it. `last`: what the run goes on from, or empty.
-  Checkpoints(const Config& config, const Group& world, const ModelSaver& saver, std::string last)
-      : config_(config), world_(world), saver_(saver), last_(std::move(last)) {}
+  Checkpoints(const Config& config, const Group& world, Notices& notices, const ModelSaver& saver,
+              std::string last)
+      : config_(config), world_(world), notices_(notices), saver_(saver), last_(std::move(last)) {}
 
   /// output_dir/checkpoint-<step>: written under a temporary name, synced, checksummed, renamed,
   /// read back; then the oldest ones beyond save_total_limit go. Returns the folder. Collective;
@@ -70,6 +76,7 @@ class Checkpoints {
 
   const Config& config_;
   const Group& world_;
+  Notices& notices_;
   const ModelSaver& saver_;
   std::string last_;
 };

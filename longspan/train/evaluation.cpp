@@ -9,11 +9,25 @@
 #include "longspan/data/loader.h"
 
 namespace longspan {
+namespace {
 
-EvaluationResult evaluate(Stage& stage, const StageContext& context,
-                          const std::vector<Example>& examples) {
+using Clock = std::chrono::steady_clock;
+
+/// Between two times that the ranks ask each other whether to stop: short beside the notice that
+/// clusters give, long beside what asking costs.
+constexpr double kSecondsBetweenQuestions = 3.0;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+std::optional<EvaluationResult> evaluate(Stage& stage, const StageContext& context,
+                                         const std::vector<Example>& examples,
+                                         const std::function<bool()>& stops) {
   const at::NoGradGuard no_grad;
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   const Mesh& mesh = context.mesh;
   const Loader loader(static_cast<int64_t>(examples.size()),
                       context.config.per_device_eval_batch_size, mesh.data.rank(), mesh.data.size(),
@@ -30,7 +44,20 @@ EvaluationResult evaluate(Stage& stage, const StageContext& context,
     rows.push_back(make_row(chosen, stage.documents(), context.attention, context.device));
   }
   stage.begin(rows);
-  for (size_t i = 0; i < rows.size(); ++i) {
+  int64_t next_question = 1;  // after so many rows; the same on all ranks
+  for (int64_t i = 0; i < loader.num_batches(); ++i) {
+    if (i == next_question) {
+      at::Tensor answers = at::zeros({2}, at::kDouble);
+      answers[0].fill_(stops() ? 1.0 : 0.0);
+      answers[1].fill_(seconds_since(start) / static_cast<double>(i));
+      answers = answers.to(context.device);
+      mesh.world.sum_(answers);
+      if (answers[0].item<double>() > 0.0) return std::nullopt;
+      const double seconds_a_row = answers[1].item<double>() / mesh.world.size();
+      next_question += static_cast<int64_t>(
+          std::clamp(kSecondsBetweenQuestions / std::max(1e-6, seconds_a_row), 1.0, 1e6));
+    }
+    if (i >= std::ssize(rows)) continue;  // the last batch may leave nothing for this group
     const double loss = stage.loss(rows[i], i, 1.0, leads ? averages : others).item<double>();
     if (leads || !stage.replicated()) loss_sum += loss;
     // Every member of a sequence group holds the whole row: its labels count once.
@@ -44,7 +71,7 @@ EvaluationResult evaluate(Stage& stage, const StageContext& context,
   EvaluationResult result;
   result.loss = sums[0].item<double>() / std::max(1.0, sums[1].item<double>());
   result.means = stage.completed(averages.means(mesh.world, stage.averages(), context.device));
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = seconds_since(start);
   result.num_samples = static_cast<int64_t>(examples.size());
   result.num_batches = loader.num_batches();
   return result;

@@ -1,6 +1,8 @@
 // The loss of an evaluation set.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "longspan/train/stage.h"
@@ -10,8 +12,10 @@ namespace longspan {
 
 /// The stage's loss of all `examples`, a mean over all of its units (labels, pairs, answers)
 /// whatever the batch size and however many ranks, and its averages. Every rank holds all examples;
-/// data-parallel groups share them out. Collective over the world.
-EvaluationResult evaluate(Stage& stage, const StageContext& context,
-                          const std::vector<Example>& examples);
+/// data-parallel groups share them out. Every few seconds `stops` is asked on all ranks; nullopt,
+/// and nothing is changed, when one says yes. Collective over the world.
+std::optional<EvaluationResult> evaluate(Stage& stage, const StageContext& context,
+                                         const std::vector<Example>& examples,
+                                         const std::function<bool()>& stops);
 
 }  // namespace longspan

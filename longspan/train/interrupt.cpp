@@ -83,6 +83,7 @@ InterruptWatch::~InterruptWatch() {
 void InterruptWatch::watch() {
   const sigset_t signals = watched_signals();
   const timespec patience{.tv_sec = kPatience.count(), .tv_nsec = 0};
+  std::chrono::steady_clock::time_point told;
   for (;;) {
     int signal = sigtimedwait(&signals, nullptr, requested_ ? &patience : nullptr);
     if (stop_) return;
@@ -92,13 +93,44 @@ void InterruptWatch::watch() {
       requested_ = true;
       continue;
     }
-    if ((signal == SIGTERM || signal == SIGUSR1) && in_steps_ && stop_signal_ == 0) {
-      stop_signal_ = signal;
-      continue;
+    if ((signal == SIGTERM || signal == SIGUSR1) && !in_steps_) {
+      {
+        const std::lock_guard lock(tell_mutex_);
+        if (tell_) tell_(name_of_signal(signal));
+      }
+      stop_early(name_of_signal(signal));
+    }
+    if (signal == SIGTERM || signal == SIGUSR1) {
+      const auto now = std::chrono::steady_clock::now();
+      if (stop_signal_ == 0) {
+        stop_signal_ = signal;
+        told = now;
+        continue;
+      }
+      if (now - told < kTogether) continue;
     }
     if (signal == SIGINT) say("Interrupted; nothing more was saved.");
     end_process_at_once(128 + signal);
   }
+}
+
+void InterruptWatch::before_early_stop(std::function<void(const std::string&)> tell) {
+  const std::lock_guard lock(tell_mutex_);
+  tell_ = std::move(tell);
+}
+
+void InterruptWatch::told_elsewhere(const std::string& why) {
+  if (!in_steps_) stop_early(why);
+}
+
+void InterruptWatch::say_stopped_early(const std::string& why) {
+  say(fmt::format("Stopped before the first step ({}): nothing was trained, nothing is lost.",
+                  why));
+}
+
+void InterruptWatch::stop_early(const std::string& why) {
+  say_stopped_early(why);
+  end_process_at_once(0);
 }
 
 void InterruptWatch::say(const std::string& how) {

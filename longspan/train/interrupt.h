@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -10,11 +12,14 @@ namespace longspan {
 
 /// While one lives, SIGINT, SIGTERM, SIGUSR1 and SIGHUP arrive in a thread of its own instead of
 /// killing the process wherever it stands. Before the training loop runs each ends the process at
-/// once, with status 128 + number. Later:
+/// once: SIGTERM and SIGUSR1 with status 0, as there is nothing to save and a launcher that
+/// restarts what has failed is not to, the others with 128 + number. Later:
 /// - The first SIGINT (Ctrl-C) sets a flag for the loop to see; the second, or a loop that has not
 ///   ended in kPatience, ends the process at once with status 130.
 /// - The first SIGTERM or SIGUSR1 (pre-emption) sets another: the loop finishes its step, saves and
-///   ends with status 0, however long that takes. The next one of either ends the process at once.
+///   ends with status 0, however long that takes. Those that follow within kTogether tell the same
+///   (a cluster signals launcher and workers, the launcher hands on, or dies of it); a later one
+///   ends the process at once.
 /// - SIGHUP ends it at once.
 /// An end at once waits for short writes that are under way and removes temporary folders. A signal
 /// that the process was started to ignore (nohup) stays ignored. Make it before other threads
@@ -33,18 +38,31 @@ class InterruptWatch {
   bool requested() const { return requested_; }
   /// Finish the step, save and end: the signal that asks for it, or 0.
   int stop_signal() const { return stop_signal_; }
+  /// `tell` is called, on a thread of its own, with the signal that ends this process before the
+  /// training loop. An empty one ends that.
+  void before_early_stop(std::function<void(const std::string& signal)> tell);
+  /// Another process was told to stop before the training loop: so is this one. Nothing happens
+  /// where the loop has begun; it will miss the other one.
+  void told_elsewhere(const std::string& why);
+  /// Prints that a stop came before the first step, if nothing was said yet.
+  void say_stopped_early(const std::string& why);
   /// Prints how the run ended, if this process speaks and nothing was said yet.
   void say(const std::string& how);
 
   /// Of the ten seconds in which an interrupted run has to be gone.
   static constexpr std::chrono::seconds kPatience{5};
+  /// In which several signals to stop are one.
+  static constexpr std::chrono::seconds kTogether{5};
 
  private:
   void watch();
+  [[noreturn]] void stop_early(const std::string& why);
 
   bool speaks_;
   std::atomic<bool> in_steps_{false}, requested_{false}, said_{false}, stop_{false};
   std::atomic<int> stop_signal_{0};
+  std::mutex tell_mutex_;
+  std::function<void(const std::string&)> tell_;
   std::thread thread_;
 };
 

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <vector>
 
+#include "longspan/checkpoint/state_parts.h"
 #include "longspan/config/user_error.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
@@ -38,10 +39,26 @@ std::string candidates_of(const Config& config, const Launch& launch) {
   return folders;
 }
 
+/// As broken_part: why the state cannot be read, though its checksums are right.
+std::string read_state(const Group& world, const std::string& folder, TrainingState& state) {
+  std::string mine;
+  try {
+    state = read_training_state(folder);
+    const StateReader readable(folder);
+  } catch (const UserError& error) {
+    mine = error.what();
+  }
+  for (const std::string& problem : world.gather_text(mine)) {
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
 }  // namespace
 
 bool goes_on_in(const Config& config) {
   const std::string& wanted = config.resume_from_checkpoint;
+  if (!launch_before_requeue(config).empty()) return true;
   if (wanted == "false") return false;
   if (names_a_folder(config)) {
     std::error_code error;
@@ -67,7 +84,8 @@ bool goes_on_in(const Config& config) {
 }
 
 std::optional<ResumePoint> find_resume_point(const Config& config, const Group& world,
-                                             const Launch& launch, Console& console) {
+                                             Notices& notices, const Launch& launch,
+                                             Console& console) {
   std::string mine;
   all_or_none(world, [&] {
     if (world.rank() == 0) mine = candidates_of(config, launch);
@@ -75,13 +93,20 @@ std::optional<ResumePoint> find_resume_point(const Config& config, const Group& 
   std::istringstream folders(world.gather_text(mine)[0]);
   std::string folder, broken;
   while (std::getline(folders, folder)) {
-    const std::string problem = broken_part(world, folder);
+    ResumePoint point{folder, {}};
+    std::string problem = broken_part(world, notices, folder);
+    const std::string unusable = problem.empty() ? "cannot be gone on from" : "is broken";
+    if (problem.empty()) problem = read_state(world, folder, point.state);
     if (problem.empty()) {
-      ResumePoint point{folder, {}};
-      all_or_none(world, [&] { point.state = read_training_state(folder); });
+      if (names_a_folder(config) && folder != config.resume_from_checkpoint) {
+        console.say(
+            fmt::format("resume_from_checkpoint names {}. That is for the first start; this is a "
+                        "restart of that run, which has saved {} since.",
+                        config.resume_from_checkpoint, folder));
+      }
       return point;
     }
-    const std::string told = fmt::format("{} is broken: {}", folder, problem);
+    const std::string told = fmt::format("{} {}: {}", folder, unusable, problem);
     if (folder == config.resume_from_checkpoint) {
       all_or_none(world, [&] { throw UserError(told + ". Name another checkpoint."); });
     }
@@ -90,10 +115,10 @@ std::optional<ResumePoint> find_resume_point(const Config& config, const Group& 
   }
   if (!broken.empty()) {
     all_or_none(world, [&] {
-      throw UserError(
-          fmt::format("No checkpoint in output_dir {} is whole:{}\nNothing was touched. Set "
-                      "overwrite_output_dir: true to begin anew, or choose another folder.",
-                      config.output_dir, broken));
+      throw UserError(fmt::format(
+          "No checkpoint in output_dir {} can be gone on from:{}\nNothing was touched. Set "
+          "overwrite_output_dir: true to begin anew, or choose another folder.",
+          config.output_dir, broken));
     });
   }
   return std::nullopt;

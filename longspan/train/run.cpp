@@ -8,15 +8,15 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 #include <thread>
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/checkpoint/checksum.h"
+#include "longspan/comm/beat.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/comm/heartbeat.h"
-#include "longspan/comm/launcher_store.h"
+#include "longspan/comm/notices.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/activation_offload.h"
@@ -25,6 +25,7 @@
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
+#include "longspan/train/launch.h"
 #include "longspan/train/plan_request.h"
 #include "longspan/train/reference_cache.h"
 #include "longspan/train/resume.h"
@@ -37,7 +38,6 @@ namespace longspan {
 namespace {
 
 constexpr int kInterruptedStatus = 130;
-constexpr const char* kLaunchKey = "launch";
 
 /// What is known before any rank has spoken to another.
 struct Shape {
@@ -84,21 +84,6 @@ std::string device_text(const at::Device& device) {
                      num_threads == 1 ? "" : "s", why_no_cuda());
 }
 
-/// Which start of the program this is. Collective.
-Launch find_launch(const Rendezvous& where, const Group& world) {
-  std::string mine;
-  all_or_none(world, [&] {
-    if (where.rank != 0) return;
-    const std::optional<std::string> kept =
-        where.restart_count > 0 ? recall_from_launcher(where, kLaunchKey) : std::nullopt;
-    std::random_device random;
-    mine = kept ? "again " + *kept : fmt::format("first {:08x}{:08x}", random(), random());
-  });
-  const std::string text = world.gather_text(mine)[0];
-  const size_t space = text.find(' ');
-  return {.id = text.substr(space + 1), .is_restart = text.starts_with("again")};
-}
-
 /// Sizes and names of what is trained.
 std::string fingerprint_of(const std::vector<NamedTensor>& parameters) {
   Xxh64 hash;
@@ -129,21 +114,34 @@ std::string told_to_stop(const InterruptWatch& interrupts) {
                                        : name_of_signal(interrupts.stop_signal());
 }
 
+/// After a stop, in a sentence.
+std::string how_to_go_on(const Config& config) {
+  if (config.save_only_model) return "It holds the model alone, as save_only_model asks.";
+  const std::string& from = config.resume_from_checkpoint;
+  const bool by_itself = from == "true" || (from.empty() && !config.overwrite_output_dir);
+  if (by_itself) return "The same command goes on from there.";
+  return fmt::format("The same command with resume_from_checkpoint=true goes on from there{}.",
+                     own_job(config).empty() ? "" : "; so does this job, if Slurm requeues it");
+}
+
 /// Everything after the ranks have found each other.
 int run_with_peers(const Config& config, const Rendezvous& where, const Shape& shape,
-                   at::Device device, const Mesh& mesh, Heartbeat& heartbeat,
+                   at::Device device, const Mesh& mesh, Heartbeat& heartbeat, Notices& notices,
                    InterruptWatch& interrupts) {
   if (device.is_cpu()) use_tensor_pool();
   PeakMeter meter(device);
   const bool is_main = where.rank == 0, cuda = device.is_cuda();
   Console console(/*silent=*/!is_main);
   heartbeat.meet(mesh.world.gather_text(heartbeat.card())[0]);
-  const Launch launch = find_launch(where, mesh.world);
+  const Launch launch = find_launch(config, where, mesh.world);
   all_or_none(mesh.world, [&] {
-    if (is_main && !launch.is_restart) check_output_dir(config);
+    if (!is_main) return;
+    put_back_replaced(config.output_dir);
+    if (!launch.is_restart) check_output_dir(config);
   });
   RunData data;
-  all_or_none(mesh.world, [&] { data = read_data(config, shape.model, console); });
+  all_or_none_patiently(mesh.world, notices,
+                        [&] { data = read_data(config, shape.model, console); });
   require_same_data(mesh.world, data);
 
   const std::unique_ptr<SequenceParallel> attention =
@@ -153,7 +151,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   std::unique_ptr<ActivationOffload> activations;  // outlives every graph
   TrainedModel trained;
   std::unique_ptr<Decoder> model;
-  all_or_none(mesh.world, [&] {
+  all_or_none_patiently(mesh.world, notices, [&] {
     if (config.offload_activations != "false") {
       const bool on_disk = config.offload_activations == "disk";
       activations =
@@ -164,15 +162,16 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     model = std::make_unique<Decoder>(shape.model, trained.parameters, *attention, trained.options);
   });
   const RunIdentity identity = identity_of(config, mesh, trained, data);
-  const std::optional<ResumePoint> resumed = find_resume_point(config, mesh.world, launch, console);
+  const std::optional<ResumePoint> resumed =
+      find_resume_point(config, mesh.world, notices, launch, console);
   all_or_none(mesh.world, [&] {
     if (resumed) {
       require_same_run(resumed->folder, resumed->state.identity, identity,
                        config.per_device_train_batch_size * mesh.data.size());
     }
     if (!is_main) return;
-    prepare_output_dir(config.output_dir, /*goes_on=*/resumed.has_value());
-    keep_at_launcher(where, kLaunchKey, launch.id);
+    prepare_output_dir(config.output_dir);
+    keep_launch(where, launch);
   });
 
   AttentionTraffic traffic(mesh, shape.plan,
@@ -189,7 +188,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
       return make_reference(config, trained, shape.model, *model, *attention, sharding, device);
     };
     if (!config.precompute_ref_log_probs) {
-      all_or_none(mesh.world, [&] { reference = make(); });
+      all_or_none_patiently(mesh.world, notices, [&] { reference = make(); });
     } else {
       std::vector<const Example*> examples;
       for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
@@ -231,15 +230,16 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                         .traffic = traffic,
                         .memory = memory,
                         .heartbeat = heartbeat,
+                        .notices = notices,
                         .identity = identity,
-                        .launch = launch.id,
+                        .launch = launch,
                         .sharded = trained.sharded.get()};
   // Adapters and their optimizer are in fp32; so they are saved.
   const at::ScalarType saved_dtype = trained.lora ? (config.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                                   : trained.options.compute_dtype;
   const ModelSaver saver(config.output_dir,
                          {shape.model, saved_dtype, config.model_name_or_path, trained.lora});
-  Checkpoints checkpoints(config, mesh.world, saver, resumed ? resumed->folder : "");
+  Checkpoints checkpoints(config, mesh.world, notices, saver, resumed ? resumed->folder : "");
   TrainingLog log(config.output_dir,
                   {.logging_steps = config.logging_steps,
                    .eval_steps = config.eval_steps.value_or(config.logging_steps),
@@ -248,6 +248,10 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                    .num_train_epochs = static_cast<int64_t>(std::ceil(config.num_train_epochs))});
   Trainer trainer(job, saver, checkpoints, log, console);
   if (resumed) trainer.resume(*resumed);
+  // Whatever could be refused has been: from here on the folder is this run's.
+  all_or_none(mesh.world, [&] {
+    if (is_main) remove_reports(config.output_dir, /*goes_on=*/resumed.has_value());
+  });
   console.say(summary_of({.config = config,
                           .model = shape.model,
                           .plan = shape.plan,
@@ -285,15 +289,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   const std::string where_it_stands =
       fmt::format("after step {} of {}", trainer.progress().step, trainer.progress().total_steps);
   if (end == TrainingEnd::kStopped) {
-    console.say(fmt::format(
-        "Stopped {} ({}); saved {}. {}", where_it_stands, told_to_stop(interrupts),
-        checkpoints.last(),
-        config.save_only_model ? "It holds the model alone, as save_only_model asks."
-        : !config.resume_from_checkpoint.empty() && config.resume_from_checkpoint != "true"
-            ? "The same command with resume_from_checkpoint=true goes on from there."
-        : config.overwrite_output_dir
-            ? "The same command with resume_from_checkpoint=true goes on from there."
-            : "The same command goes on from there."));
+    console.say(fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands,
+                            told_to_stop(interrupts), checkpoints.last(), how_to_go_on(config)));
     return 0;
   }
   interrupts.say(fmt::format("Interrupted {}; the step under way was left. {}", where_it_stands,
@@ -303,30 +300,58 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   return kInterruptedStatus;
 }
 
-int run(const Config& config, const Rendezvous& where, InterruptWatch& interrupts) {
+/// While one lives, a stop that comes to this rank before the first step is told to the others.
+class ToldOfEarlyStops {
+ public:
+  ToldOfEarlyStops(InterruptWatch& interrupts, const Notices& notices, int rank)
+      : interrupts_(interrupts) {
+    interrupts_.before_early_stop([&notices, rank](const std::string& signal) {
+      notices.announce_stop(fmt::format("rank {} on host {} got {}", rank, own_host(), signal));
+    });
+  }
+  ~ToldOfEarlyStops() { interrupts_.before_early_stop({}); }
+  ToldOfEarlyStops(const ToldOfEarlyStops&) = delete;
+  ToldOfEarlyStops& operator=(const ToldOfEarlyStops&) = delete;
+
+ private:
+  InterruptWatch& interrupts_;
+};
+
+int run(const Config& config, const Rendezvous& launched, InterruptWatch& interrupts) {
   choose_threads();
   bound_compiled_products();
   Shape shape;
-  rank_0_first(where.rank, [&] { shape = decide_shape(config, where); });
+  rank_0_first(launched.rank, [&] { shape = decide_shape(config, launched); });
+  const Rendezvous where = joined_start(launched, config.ddp_timeout);
   const bool cuda = cuda_available();
   const at::Device device =
       cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
            : at::Device(at::kCPU);
   if (device.is_cpu()) use_tensor_pool();
   auto mesh = std::make_unique<Mesh>(make_mesh(where, shape.plan, cuda, config.ddp_timeout));
-  Heartbeat heartbeat(where, config.ddp_timeout, [](const std::string& message) {
-    fmt::print(stderr, "error: {}\n", message);
-    end_process_at_once(1);
-  });
+  Notices notices(where);
+  Heartbeat heartbeat(
+      where, config.ddp_timeout,
+      [](const std::string& message) {
+        fmt::print(stderr, "error: {}\n", message);
+        end_process_at_once(1);
+      },
+      [&interrupts](const std::string& why) { interrupts.told_elsewhere(why); });
+  const ToldOfEarlyStops told(interrupts, notices, where.rank);
   // Closing connections waits for what is under way on them, and so for ranks that are gone.
   const auto leave_open = [&] { static_cast<void>(mesh.release()); };
   try {
-    return run_with_peers(config, where, shape, device, *mesh, heartbeat, interrupts);
+    return run_with_peers(config, where, shape, device, *mesh, heartbeat, notices, interrupts);
   } catch (const CommunicationError& error) {
     leave_open();
     if (interrupts.requested()) {  // and so are the others, of which one was quicker
       interrupts.say("Interrupted; nothing more was saved.");
       return kInterruptedStatus;
+    }
+    if (const std::optional<std::string> why = notices.announced_stop()) {
+      interrupts.say_stopped_early(*why);
+      std::fflush(stdout);
+      end_process_at_once(0);
     }
     const std::string diagnosis = heartbeat.diagnosis();
     throw UserError(fmt::format("{}\n{}", error.what(),

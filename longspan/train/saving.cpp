@@ -89,17 +89,22 @@ void check_output_dir(const Config& config) {
   }
 }
 
-void prepare_output_dir(const std::string& output_dir, bool goes_on) {
+void prepare_output_dir(const std::string& output_dir) {
   on_disk(output_dir, [&] {
     fs::create_directories(output_dir);
     remove_leftovers(output_dir);
-    for (const std::string& name : kReports) {
-      if (!goes_on || name != kLog) fs::remove(output_dir + "/" + name);
-    }
   });
   const std::string probe = output_dir + "/.longspan-can-write";
   write_file_atomically(probe, "yes\n");
   fs::remove(probe);
+}
+
+void remove_reports(const std::string& output_dir, bool goes_on) {
+  on_disk(output_dir, [&] {
+    for (const std::string& name : kReports) {
+      if (!goes_on || name != kLog) fs::remove(output_dir + "/" + name);
+    }
+  });
 }
 
 ModelSaver::ModelSaver(std::string output_dir, SavedModel model)
@@ -134,13 +139,14 @@ void ModelSaver::save_final(const std::vector<NamedTensor>& parameters) const {
   move_final();
 }
 
-void ModelSaver::save_final_together(ShardedParameters& parameters, const Group& world) const {
+void ModelSaver::save_final_together(ShardedParameters& parameters, const Group& world,
+                                     Notices& notices) const {
   std::optional<TemporaryFolder> temporary;
-  all_or_none(world, [&] {
+  all_or_none_patiently(world, notices, [&] {
     if (world.rank() == 0) temporary.emplace(final_temporary());
   });
-  write_sharded_model(final_temporary(), model_, parameters, world);
-  all_or_none(world, [&] {
+  write_sharded_model(final_temporary(), model_, parameters, world, notices);
+  all_or_none_patiently(world, notices, [&] {
     if (world.rank() == 0) move_final();
   });
 }

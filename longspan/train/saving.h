@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "longspan/comm/notices.h"
 #include "longspan/config/config.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
@@ -20,10 +21,13 @@ namespace longspan {
 /// that training starts from, or not a folder; and when resume_from_checkpoint names no checkpoint.
 void check_output_dir(const Config& config);
 
-/// Makes output_dir and proves that it can be written; logs, results and pictures of an earlier run
-/// go, as the new one may write others, but for the log when the new one goes on from there; and so
-/// does what a run that was killed left half-done. Throws UserError.
-void prepare_output_dir(const std::string& output_dir, bool goes_on);
+/// Makes output_dir and proves that it can be written; what a run that was killed left half-done
+/// goes. Throws UserError.
+void prepare_output_dir(const std::string& output_dir);
+
+/// Removes logs, results and pictures of an earlier run, as the new one may write others, but for
+/// the log when the new one goes on from there. Throws UserError.
+void remove_reports(const std::string& output_dir, bool goes_on);
 
 /// What a saved model is.
 struct SavedModel {
@@ -43,7 +47,8 @@ class ModelSaver {
   /// The same into output_dir itself; weights of an earlier run go.
   void save_final(const std::vector<NamedTensor>& parameters) const;
   /// The same of a model that no rank holds. Collective.
-  void save_final_together(ShardedParameters& parameters, const Group& world) const;
+  void save_final_together(ShardedParameters& parameters, const Group& world,
+                           Notices& notices) const;
   const SavedModel& model() const { return model_; }
   /// Does the file hold this parameter's values to the last bit?
   bool saves_exactly(const NamedTensor& parameter) const;

@@ -57,12 +57,19 @@ TEST_CASE("output_dir: made, proven writable, an old run's reports removed") {
   for (const char* name : {"trainer_log.jsonl", "eval_results.json", "training_eval_loss.png"}) {
     place.touch(name);
   }
-  prepare_output_dir(place.path, false);
+  prepare_output_dir(place.path);
+  CHECK(fs::exists(place.path + "/eval_results.json"));  // the run may still be refused
+  remove_reports(place.path, false);
   CHECK(fs::is_empty(place.path));
-  prepare_output_dir(place.path + "/a/b", false);
+  place.touch("trainer_log.jsonl");
+  place.touch("all_results.json");
+  remove_reports(place.path, true);
+  CHECK(fs::exists(place.path + "/trainer_log.jsonl"));
+  CHECK_FALSE(fs::exists(place.path + "/all_results.json"));
+  prepare_output_dir(place.path + "/a/b");
   CHECK(fs::is_directory(place.path + "/a/b"));
   place.touch("file");
-  CHECK_THROWS_AS(prepare_output_dir(place.path + "/file/below", false), UserError);
+  CHECK_THROWS_AS(prepare_output_dir(place.path + "/file/below"), UserError);
 }
 
 TEST_CASE("temporary folder: gone with its object") {

@@ -52,7 +52,7 @@ void require_folder(const std::string& folder, int rank) {
 bool is_value_head(const std::string& name) { return name.starts_with("v_head."); }
 
 std::string write_weights(const std::string& folder, const SavedModel& model,
-                          ShardedParameters& parameters, const Group& world) {
+                          ShardedParameters& parameters, const Group& world, Notices& notices) {
   std::vector<NamedTensor> own;
   for (const NamedTensor& parameter : parameters.parameters()) {
     if (!is_value_head(parameter.name)) own.push_back(parameter);
@@ -99,10 +99,10 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
   attempt([&] {
     if (file) file->commit();
   });
-  all_or_none(world, [&] {
+  all_or_none_patiently(world, notices, [&] {
     if (failure) std::rethrow_exception(failure);
   });
-  all_or_none(world, [&] {
+  all_or_none_patiently(world, notices, [&] {
     if (world.rank() == 0) {
       save_model_files(folder, model.config, model.dtype, model.source_folder, files);
     }
@@ -111,14 +111,14 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
 }
 
 void write_adapter(const std::string& folder, const SavedModel& model,
-                   ShardedParameters& parameters, const Group& world) {
+                   ShardedParameters& parameters, const Group& world, Notices& notices) {
   std::vector<NamedTensor> matrices;
   parameters.for_each_whole(
       [&](const NamedTensor& whole) {
         if (world.rank() == 0) matrices.push_back({whole.name, whole.tensor.cpu().clone()});
       },
       is_lora_parameter);
-  all_or_none(world, [&] {
+  all_or_none_patiently(world, notices, [&] {
     if (world.rank() != 0) return;
     save_adapter(folder, *model.lora, matrices, model.dtype, model.source_folder);
   });
@@ -127,14 +127,15 @@ void write_adapter(const std::string& folder, const SavedModel& model,
 }  // namespace
 
 std::string write_sharded_model(const std::string& folder, const SavedModel& model,
-                                ShardedParameters& parameters, const Group& world) {
+                                ShardedParameters& parameters, const Group& world,
+                                Notices& notices) {
   std::string mine;
   if (model.lora) {
-    write_adapter(folder, model, parameters, world);
+    write_adapter(folder, model, parameters, world, notices);
   } else {
-    mine = write_weights(folder, model, parameters, world);
+    mine = write_weights(folder, model, parameters, world, notices);
   }
-  all_or_none(world, [&] {
+  all_or_none_patiently(world, notices, [&] {
     if (world.rank() == 0) save_value_head(folder, parameters.parameters());
   });
   return mine;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "longspan/comm/group.h"
+#include "longspan/comm/notices.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/train/saving.h"
 
@@ -14,6 +15,7 @@ namespace longspan {
 /// 0 writes the rest. Of an adapter, rank 0 writes all. Returns the name of this rank's weight
 /// file, or nothing. Collective; throws as all_or_none.
 std::string write_sharded_model(const std::string& folder, const SavedModel& model,
-                                ShardedParameters& parameters, const Group& world);
+                                ShardedParameters& parameters, const Group& world,
+                                Notices& notices);
 
 }  // namespace longspan

@@ -161,8 +161,11 @@ uint64_t Trainer::dropout_seed(int64_t step, size_t row_number) const {
 TrainingEnd Trainer::train() {
   const double start = seconds_now() - totals_.progress.elapsed_seconds;
   console_.show(totals_.progress, kNone);
-  for (int64_t step = totals_.progress.step; step < steps_.total_steps; ++step) {
-    try {
+  int64_t step = totals_.progress.step;
+  try {
+    totals_.evaluation_due = totals_.evaluation_due && !job_.eval_examples.empty();
+    if (totals_.evaluation_due && !evaluate_now()) return stop();
+    for (; step < steps_.total_steps; ++step) {
       job_.heartbeat.stands_at(step + 1, fmt::format("step {}", step + 1));
       const StepResult result = this->step(step);
       if (result.interrupted) {
@@ -170,23 +173,28 @@ TrainingEnd Trainer::train() {
         return TrainingEnd::kInterrupted;
       }
       totals_.progress.elapsed_seconds = seconds_now() - start;
-      after_step(step, result);
-      if (result.stops && step + 1 < steps_.total_steps) {
-        if (last_saved_step_ != step + 1) save_checkpoint();
-        console_.finish();
-        return TrainingEnd::kStopped;
-      }
-    } catch (const CommunicationError& error) {
-      throw CommunicationError(fmt::format("Step {}: {}", step + 1, error.what()));
+      if (after_step(step, result)) return stop();
     }
+  } catch (const CommunicationError& error) {
+    throw CommunicationError(fmt::format("Step {}: {}", step + 1, error.what()));
   }
   totals_.progress.elapsed_seconds = seconds_now() - start;
   console_.finish();
-  finish();
-  return TrainingEnd::kDone;
+  return finish() ? TrainingEnd::kDone : stop();
 }
 
-void Trainer::after_step(int64_t step, const StepResult& result) {
+TrainingEnd Trainer::stop() {
+  if (last_saved_step_ != totals_.progress.step) save_checkpoint();
+  console_.finish();
+  if (totals_.evaluation_due) {
+    console_.say(fmt::format(
+        "The evaluation after step {} was left out{}.", totals_.progress.step,
+        job_.context.config.save_only_model ? "" : "; it comes first when the run goes on"));
+  }
+  return TrainingEnd::kStopped;
+}
+
+bool Trainer::after_step(int64_t step, const StepResult& result) {
   Progress& progress = totals_.progress;
   progress.step = step + 1;
   progress.epoch = steps_.place(step).epochs_done;
@@ -232,37 +240,52 @@ void Trainer::after_step(int64_t step, const StepResult& result) {
   const bool evaluates = (config.eval_strategy == "steps" &&
                           (is_due(config.eval_steps.value_or(config.logging_steps)) || last)) ||
                          (config.eval_strategy == "epoch" && epoch_ends);
-  if (evaluates && !job_.eval_examples.empty()) evaluate_now();
+  totals_.evaluation_due = evaluates && !job_.eval_examples.empty();
+  bool stops = result.stops;
+  if (totals_.evaluation_due && !stops) stops = !evaluate_now();
 
   const bool saves = (config.save_strategy == "steps" && is_due(config.save_steps)) ||
                      (config.save_strategy == "epoch" && epoch_ends);
   if (saves) save_checkpoint();
+  return stops && (!last || ends_with_evaluation());
 }
 
-void Trainer::evaluate_now() {
+bool Trainer::evaluate_now() {
   const Progress& progress = totals_.progress;
   job_.heartbeat.stands_at(progress.step,
                            fmt::format("the evaluation after step {}", progress.step));
-  totals_.last_evaluation = evaluate(job_.stage, job_.context, job_.eval_examples);
+  totals_.evaluation_due = true;
+  const std::optional<EvaluationResult> result =
+      evaluate(job_.stage, job_.context, job_.eval_examples,
+               [&] { return job_.interrupts.stop_signal() != 0; });
+  if (!result) return false;
+  totals_.evaluation_due = false;
+  totals_.last_evaluation = *result;
   totals_.last_evaluated_step = progress.step;
   all_or_none(job_.context.mesh.world, [&] {
     if (!is_main()) return;
     log_.add_evaluation(progress, totals_.last_evaluation);
     console_.say(console_line(log_.history().back()));
   });
+  return true;
+}
+
+bool Trainer::ends_with_evaluation() const {
+  return (job_.context.config.do_eval || job_.context.config.eval_strategy != "no") &&
+         !job_.eval_examples.empty() && totals_.last_evaluated_step != totals_.progress.step;
 }
 
 bool Trainer::is_divided() const {
   return job_.sharded != nullptr && !job_.sharded->all_are_here();
 }
 
-void Trainer::finish() {
+bool Trainer::finish() {
   const std::string memory =
       job_.memory.end(job_.context.mesh.world);  // of training, not of saving
   const bool evaluates =
       (job_.context.config.do_eval || job_.context.config.eval_strategy != "no") &&
       !job_.eval_examples.empty();
-  if (evaluates && totals_.last_evaluated_step != totals_.progress.step) evaluate_now();
+  if (ends_with_evaluation() && !evaluate_now()) return false;
   const Progress& progress = totals_.progress;
   const TrainingResult result{
       .loss =
@@ -274,8 +297,9 @@ void Trainer::finish() {
           static_cast<double>(num_trained_parameters_without_embeddings(job_.context.model))};
   job_.heartbeat.stands_at(progress.step, "the saving of the model");
   const AttentionTraffic::Report sent = job_.traffic.report(job_.context.mesh.world);
-  if (is_divided()) saver_.save_final_together(*job_.sharded, job_.context.mesh.world);
-  all_or_none(job_.context.mesh.world, [&] {
+  if (is_divided())
+    saver_.save_final_together(*job_.sharded, job_.context.mesh.world, job_.notices);
+  all_or_none_patiently(job_.context.mesh.world, job_.notices, [&] {
     if (!is_main()) return;
     const std::string& folder = job_.context.config.output_dir;
     if (!is_divided()) saver_.save_final(job_.context.model.parameters());
@@ -293,6 +317,7 @@ void Trainer::finish() {
     if (evaluates) log_.write_eval_results(progress, totals_.last_evaluation);
     if (job_.context.config.plot_loss) plot_curves(log_, folder);
   });
+  return true;
 }
 
 }  // namespace longspan

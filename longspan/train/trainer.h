@@ -7,6 +7,7 @@
 
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/mesh.h"
+#include "longspan/comm/notices.h"
 #include "longspan/config/config.h"
 #include "longspan/data/batch.h"
 #include "longspan/data/loader.h"
@@ -16,6 +17,7 @@
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/console.h"
 #include "longspan/train/interrupt.h"
+#include "longspan/train/launch.h"
 #include "longspan/train/memory_report.h"
 #include "longspan/train/model_update.h"
 #include "longspan/train/resume.h"
@@ -48,8 +50,9 @@ struct TrainingJob {
   AttentionTraffic& traffic;
   MemoryReport& memory;
   Heartbeat& heartbeat;
+  Notices& notices;
   const RunIdentity& identity;
-  std::string launch;                    // names this start of the program in what it saves
+  const Launch& launch;
   ShardedParameters* sharded = nullptr;  // where the model's parameters come from, if from there
 };
 
@@ -76,8 +79,10 @@ class Trainer {
   StepResult step(int64_t step);
 
  private:
-  /// The evaluation set's loss now, logged. Collective.
-  void evaluate_now();
+  /// The evaluation set's loss now, logged. False: left, as a rank was told to stop. Collective.
+  bool evaluate_now();
+  /// Is there an evaluation between the last step and the end?
+  bool ends_with_evaluation() const;
   std::vector<Row> rows_of(const StepPlace& place) const;
   /// Another for each micro-batch, whatever the number of processes that share it.
   uint64_t dropout_seed(int64_t step, size_t row_number) const;
@@ -87,12 +92,17 @@ class Trainer {
   /// Rows whose contribution is not finite; or parameters whose gradient is not. Collective.
   std::string source_of_nonfinite(int64_t step, const std::vector<at::Tensor>& contributions,
                                   bool in_loss) const;
-  void after_step(int64_t step, const StepResult& result);
+  /// Log, evaluation and checkpoint, as far as they are due. Once told to stop, an evaluation would
+  /// take the time that saving needs: it is left to the run that goes on. True: stop now.
+  bool after_step(int64_t step, const StepResult& result);
   /// checkpoint-N of the steps so far. Collective.
   void save_checkpoint();
   /// The optimizer's state, with the weights themselves where saving rounds them.
   std::vector<StatePiece> state_with_masters() const;
-  void finish();
+  /// False: told to stop before the last evaluation was done.
+  bool finish();
+  /// A checkpoint of the steps so far, unless there is one.
+  TrainingEnd stop();
   /// No rank holds the whole model; all write it together.
   bool is_divided() const;
   bool is_main() const { return job_.context.mesh.world.rank() == 0; }

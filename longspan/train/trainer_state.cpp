@@ -44,7 +44,8 @@ void Trainer::save_checkpoint() {
       .state = std::nullopt,
       .add_files = [&](const std::string& path) { log_.write_checkpoint(path, totals_.progress); }};
   if (!context.config.save_only_model) {
-    TrainingState state{.launch = job_.launch,
+    TrainingState state{.launch = job_.launch.id,
+                        .job = job_.launch.job,
                         .world_size = context.mesh.world.size(),
                         .sequence_size = context.mesh.sequence.size(),
                         .identity = job_.identity,
@@ -64,7 +65,7 @@ void Trainer::save_checkpoint() {
 
 void Trainer::resume(const ResumePoint& from) {
   const Group& world = job_.context.mesh.world;
-  all_or_none(world, [&] {
+  all_or_none_patiently(world, job_.notices, [&] {
     const RunTotals& totals = from.state.totals;
     if (totals.progress.step > steps_.total_steps) {
       throw UserError(fmt::format(

@@ -106,6 +106,7 @@ Json json_of(const RunTotals& totals) {
                {"num_skipped", totals.num_skipped},
                {"last_evaluated_step", totals.last_evaluated_step}};
   if (totals.last_evaluated_step >= 0) json["last_evaluation"] = json_of(totals.last_evaluation);
+  if (totals.evaluation_due) json["evaluation_due"] = true;
   return json;
 }
 
@@ -118,7 +119,8 @@ RunTotals totals_from(const Json& json) {
                    .num_samples = json.at("num_samples"),
                    .num_skipped = json.at("num_skipped"),
                    .last_evaluated_step = json.at("last_evaluated_step"),
-                   .last_evaluation = {}};
+                   .last_evaluation = {},
+                   .evaluation_due = json.value("evaluation_due", false)};
   if (json.contains("last_evaluation")) {
     totals.last_evaluation = evaluation_from(json.at("last_evaluation"));
   }
@@ -132,6 +134,7 @@ void write_training_state(const std::string& folder, const TrainingState& state)
   for (const RankAverages& rank : state.averages) averages.push_back(json_of(rank));
   const Json json = {{"format", kFormat},
                      {"launch", state.launch},
+                     {"job", state.job},
                      {"saved_at", state.saved_at},
                      {"world_size", state.world_size},
                      {"sequence_parallel_size", state.sequence_size},
@@ -150,6 +153,7 @@ TrainingState read_training_state(const std::string& folder) {
                                   json.at("format").dump(), kFormat));
     }
     TrainingState state{.launch = json.at("launch"),
+                        .job = json.value("job", ""),
                         .saved_at = json.at("saved_at"),
                         .world_size = json.at("world_size"),
                         .sequence_size = json.at("sequence_parallel_size"),
@@ -158,8 +162,11 @@ TrainingState read_training_state(const std::string& folder) {
                         .averages = {}};
     for (const Json& rank : json.at("averages")) state.averages.push_back(averages_from(rank));
     return state;
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(fmt::format("{} is broken: {}.", path, error.what()));
+  } catch (const UserError&) {
+    throw;
+  } catch (const std::exception& error) {  // JSON's, or of text that is no number
+    throw UserError(fmt::format("{} is no training state of this version of longspan: {}.", path,
+                                error.what()));
   }
 }
 

@@ -32,6 +32,7 @@ struct RunTotals {
   int64_t num_skipped = 0;  // steps whose update was left out
   int64_t last_evaluated_step = -1;
   EvaluationResult last_evaluation;
+  bool evaluation_due = false;  // after the last step; left out because the run was told to stop
 };
 
 /// Sums and counts by name, of one rank.
@@ -39,6 +40,7 @@ using RankAverages = std::map<std::string, std::pair<double, double>>;
 
 struct TrainingState {
   std::string launch;     // which start of the program saved it
+  std::string job;        // of the cluster; empty: none
   double saved_at = 0.0;  // seconds since 1970
   int world_size = 1, sequence_size = 1;
   RunIdentity identity;

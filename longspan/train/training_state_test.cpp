@@ -56,6 +56,7 @@ TEST_CASE("training state: every bit comes back") {
   CHECK(read.totals.last_evaluation.loss == state.totals.last_evaluation.loss);
   CHECK(read.totals.last_evaluation.means == state.totals.last_evaluation.means);
   CHECK(read.averages == state.averages);
+  CHECK_FALSE(read.totals.evaluation_due);
   CHECK_NOTHROW(require_same_run("c", state.identity, read.identity, 8));
 
   TrainingState broken = state;  // numbers that JSON does not know
@@ -63,11 +64,13 @@ TEST_CASE("training state: every bit comes back") {
   broken.totals.last_evaluation.loss = std::nan("");
   broken.totals.last_evaluation.means = {{"rewards/margins", -infinity}};
   broken.averages = {{{"kl", {infinity, 3.0}}}};
+  broken.totals.evaluation_due = true;
   write_training_state(place.path, broken);
   const TrainingState again = read_training_state(place.path);
   CHECK(std::isnan(again.totals.last_evaluation.loss));
   CHECK(again.totals.last_evaluation.means == broken.totals.last_evaluation.means);
   CHECK(again.averages == broken.averages);
+  CHECK(again.totals.evaluation_due);
   CHECK(averages_from(text_of(broken.averages[0])) == broken.averages[0]);
 
   std::ofstream(place.path + "/training_state.json") << "{\"format\": 1}";

@@ -1,5 +1,6 @@
 """Mistakes, lost ranks, full disks and Ctrl-C: a clear word, a status, nothing half-written."""
 
+import functools
 import json
 import os
 import pathlib
@@ -9,11 +10,14 @@ import shutil
 import signal
 import time
 
+import faults
 import pytest
 from conftest import Running, add_dataset, settings_of
+from faults import children_of
 
 LIMIT = 10  # seconds in which every rank must have ended
 START = 20  # seconds more where a loaded machine has to start the processes first
+wait_for = functools.partial(faults.wait_for, seconds=LIMIT + START)
 
 
 def leftovers(folder):
@@ -160,13 +164,6 @@ def test_loss_that_is_not_a_number(settings, broken_model):
     assert not (run.output_dir / "model.safetensors").exists()
 
 
-def wait_for(running, word, seconds=LIMIT + START):
-    end = time.monotonic() + seconds
-    while word not in running.text():
-        assert time.monotonic() < end and any(r.poll() is None for r in running.ranks), running.text()
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("mode", ["ulysses", "zigzag-ring"])
 def test_a_rank_killed_in_mid_step(mode, settings):
     running = Running(
@@ -183,13 +180,6 @@ def test_a_rank_killed_in_mid_step(mode, settings):
     assert not (running.output_dir / "model.safetensors").exists()
 
 
-def workers_of(running):
-    """The processes that torchrun has started for `nproc_per_node`."""
-    launcher = running.ranks[0].pid
-    children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text()
-    return [int(pid) for pid in children.split()]
-
-
 def all_gone(pids):
     return not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids)
 
@@ -197,7 +187,7 @@ def all_gone(pids):
 def test_a_launched_rank_killed(settings):
     running = Running(settings(sequence_parallel_size=2, nproc_per_node=2) | dict(max_steps=100000))
     wait_for(running, "'loss'")
-    workers = workers_of(running)
+    workers = children_of(running.ranks[0].pid)
     assert len(workers) == 2
     os.kill(workers[1], signal.SIGKILL)
     finished = running.wait(timeout=LIMIT)
@@ -212,7 +202,7 @@ def test_interrupt_of_launched_ranks(settings):
     running = Running(settings(sequence_parallel_size=2, nproc_per_node=2) | dict(max_steps=100000),
                       preexec=os.setsid)
     wait_for(running, "'loss'")
-    workers = workers_of(running)
+    workers = children_of(running.ranks[0].pid)
     os.killpg(running.ranks[0].pid, signal.SIGINT)
     finished = running.wait(timeout=LIMIT)
     assert finished.status == 130, finished.text
@@ -243,7 +233,7 @@ def test_nohup(launched, settings):
     running = Running(settings(**launched) | dict(max_steps=100000),
                       preexec=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     wait_for(running, "'loss'")
-    pids = [running.ranks[0].pid, *workers_of(running)]
+    pids = [running.ranks[0].pid, *children_of(running.ranks[0].pid)]
     for pid in pids:
         os.kill(pid, signal.SIGHUP)
     time.sleep(1)

@@ -14,7 +14,7 @@ import time
 
 import pytest
 from conftest import PROGRAM, Running, add_dataset, settings_of, write_dataset
-from faults import TORCHRUN, Launched, wait_for, write_config
+from faults import TORCHRUN, Launched, children_of, is_alive, processes_with, wait_for, write_config
 from safetensors.torch import load_file, save_file
 
 TIMEOUT = 4  # ddp_timeout
@@ -74,6 +74,25 @@ def test_a_stopped_rank(victim, settings):
     assert time.monotonic() - start > TIMEOUT - 1  # a rank may be slow for less
     running.ranks[victim].send_signal(signal.SIGCONT)
     ended(running)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_worker_of_a_launcher(victim, settings):
+    """The other one says it in time; the launcher ends the one that cannot end itself."""
+    running = Running(settings(**ENDLESS, nproc_per_node=2))
+    wait_for(running, "'loss'")
+    workers = children_of(running.ranks[0].pid)
+    assert len(workers) == 2
+    time.sleep(0.6)
+    os.kill(workers[victim], signal.SIGSTOP)
+    end = time.monotonic() + TIMEOUT + MARGIN
+    while is_alive(workers[1 - victim]):
+        assert time.monotonic() < end, running.text()
+        time.sleep(0.05)
+    says_who(running.text(), victim, workers[victim], "is stopped")
+    finished = running.wait(timeout=45)  # torchrun's patience with it is 30 seconds
+    assert finished.status == 1 and "Traceback" not in finished.text, finished.text
+    assert not any(is_alive(pid) for pid in workers)
 
 
 def test_a_short_stop_is_no_failure(settings):
@@ -140,9 +159,11 @@ def two_machines():
 
 def on_two_machines(names, settings):
     config = write_config(settings)
-    return Launched([["ip", "netns", "exec", name, TORCHRUN, "--no-python", "--nnodes=2", f"--node-rank={number}",
+    running = Launched([["ip", "netns", "exec", name, TORCHRUN, "--no-python", "--nnodes=2", f"--node-rank={number}",
                       "--nproc-per-node=2", "--master-addr=10.77.0.1", "--master-port=29533", PROGRAM, "train",
                       config] for number, name in enumerate(names)], settings["output_dir"])
+    running.config = config
+    return running
 
 
 def test_a_cut_network(settings):
@@ -156,6 +177,7 @@ def test_a_cut_network(settings):
         while any(os.path.exists(f"/proc/{pid}/exe") for pid in workers):
             assert time.monotonic() - start < TIMEOUT + MARGIN, running.text()
             time.sleep(0.05)
+        assert not running.workers() and not processes_with(running.config)  # none new, no orphan
         for launcher in running.ranks:  # torchrun itself may wait for its other half
             launcher.terminate()
         running.wait(timeout=60)
@@ -178,15 +200,19 @@ def test_two_machines_train(settings):
 # kill -9.
 
 
-@pytest.mark.parametrize("num_ranks, num_kills", [(1, 30), (2, 5)])
-def test_kills(num_ranks, num_kills, models, tmp_path):
+LORA = dict(finetuning_type="lora", lora_dropout=0.1)
+
+
+@pytest.mark.parametrize("num_ranks, num_kills, keys", [
+    (1, 30, LORA), (2, 5, LORA), (2, 6, dict(zero_stage=3)), (2, 4, dict(zero_stage=3) | LORA)])
+def test_kills(num_ranks, num_kills, keys, models, tmp_path):
     """At random moments, mostly while something is being saved: each run goes on, nothing older than the last save
     is lost, and in the end it is the run that was never killed."""
     folder = tmp_path / "data"
     write_dataset(folder, num_rows=12, shortest=3, longest=10)
     settings = settings_of(models["llama"], folder, tmp_path / "killed", save_strategy="steps", save_steps=2,
                            save_total_limit=2, max_steps=5 * num_kills, gradient_accumulation_steps=1,
-                           finetuning_type="lora", lora_dropout=0.1)
+                           **keys)
     rng = random.Random(5)
     output = tmp_path / "killed"
 
@@ -225,8 +251,9 @@ def test_kills(num_ranks, num_kills, models, tmp_path):
     whole = Running(settings | dict(output_dir=str(tmp_path / "whole")), num_ranks).wait()
     assert [entry["step"] for entry in finished.history] == [entry["step"] for entry in whole.history]
     assert finished.logged("loss") == whole.logged("loss")
-    weights = "adapter_model.safetensors"
-    assert (finished.output_dir / weights).read_bytes() == (whole.output_dir / weights).read_bytes()
+    weights = [{path.name: path.read_bytes() for path in run.output_dir.glob("*.safetensors")}
+               for run in (finished, whole)]
+    assert weights[0] == weights[1] and len(weights[0]) == (1 if "finetuning_type" in keys else num_ranks)
     assert not [path for path in output.iterdir() if path.name.startswith(".")]
 
 

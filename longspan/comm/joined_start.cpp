@@ -1,0 +1,98 @@
+// Workers that were started together find a name for that, in a store that outlives them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+#include <vector>
+
+#include "longspan/comm/backend.h"
+#include "longspan/comm/communication_error.h"
+
+namespace longspan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kPrefix = "/longspan/start";
+constexpr std::chrono::seconds kMostPatience{300};
+constexpr std::chrono::milliseconds kBetweenLooks{20};
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+std::string text_at(c10d::Store& store, const std::string& key) {
+  const std::vector<uint8_t> bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string fresh_name() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+std::string heard_key(const std::string& name, int rank) {
+  return fmt::format("heard/{}/{}", name, rank);
+}
+
+/// Rank 0 answers everyone who says that it is here. What an earlier worker of that rank has left
+/// may be answered too, which nobody reads; so all have joined only when all say that they have
+/// heard this answer.
+std::string gather_workers(c10d::Store& store, int world_size, Clock::time_point end) {
+  const std::string name = fresh_name();
+  std::set<int> missing;
+  for (int rank = 1; rank < world_size; ++rank) missing.insert(missing.end(), rank);
+  std::map<int, std::string> answered;
+  for (;;) {
+    for (int rank = 1; rank < world_size; ++rank) {
+      const std::string here = fmt::format("here/{}", rank);
+      if (!store.check({here})) continue;
+      const std::string worker = text_at(store, here);
+      if (std::exchange(answered[rank], worker) == worker) continue;
+      store.set("answer/" + worker, bytes_of(name));
+    }
+    std::erase_if(missing, [&](int rank) { return store.check({heard_key(name, rank)}); });
+    if (missing.empty()) return name;
+    if (Clock::now() > end) {
+      throw CommunicationError(
+          fmt::format("rank {}{} did not come", *missing.begin(),
+                      missing.size() > 1 ? fmt::format(" and {} others", missing.size() - 1) : ""));
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
+}  // namespace
+
+Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds) {
+  if (!where.launcher_hosts_store || where.world_size == 1) return where;
+  const auto patience =
+      std::min<std::chrono::seconds>(std::chrono::seconds(timeout_seconds), kMostPatience);
+  try {
+    const auto store = connect_to_store(where, kPrefix, patience);
+    std::string name;
+    if (where.rank == 0) {
+      name = gather_workers(*store, where.world_size, Clock::now() + patience);
+    } else {
+      const std::string self = fresh_name();
+      store->set(fmt::format("here/{}", where.rank), bytes_of(self));
+      name = text_at(*store, "answer/" + self);  // waits for it
+      store->set(heard_key(name, where.rank), bytes_of("yes"));
+    }
+    where.store_prefix = "/start/" + name;
+    return where;
+  } catch (const std::exception& error) {
+    throw CommunicationError(fmt::format(
+        "Rank {} of {} did not find its peers through the launcher's store at {}:{}: {}. Have all "
+        "machines started their workers?",
+        where.rank, where.world_size, where.master_address, where.master_port,
+        brief_reason(error)));
+  }
+}
+
+}  // namespace longspan

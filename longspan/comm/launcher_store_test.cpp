@@ -1,0 +1,119 @@
+// What ranks agree on, and wait for, through a store: workers of a launcher as threads.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "longspan/comm/communication_error.h"
+#include "longspan/comm/notices.h"
+#include "longspan/testing/launcher.h"
+
+namespace longspan {
+namespace {
+
+using testing::Launcher;
+using Clock = std::chrono::steady_clock;
+
+/// Each rank's `body`, in a thread.
+void in_threads(int num_ranks, const std::function<void(int rank)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < num_ranks; ++rank) threads.emplace_back(body, rank);
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<std::string> joined(const Launcher& launcher, int num_ranks, int64_t timeout = 20) {
+  std::vector<std::string> names(num_ranks);
+  in_threads(num_ranks, [&](int rank) {
+    // As workers are started: in no order, and not at once.
+    std::this_thread::sleep_for(std::chrono::milliseconds(40 * ((rank + 2) % num_ranks)));
+    try {
+      names[rank] = joined_start(launcher.worker(rank, num_ranks), timeout).store_prefix;
+    } catch (const CommunicationError& error) {
+      names[rank] = error.what();
+    }
+  });
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("start: its workers have a name in common that no other start has") {
+  const Launcher launcher;
+  const std::vector<std::string> first = joined(launcher, 3);
+  CHECK(first[0].starts_with("/start/"));
+  CHECK(first == std::vector<std::string>(3, first[0]));
+
+  // An attempt of which only some came: what they have left behind misleads nobody.
+  const std::vector<std::string> lost = [&] {
+    std::vector<std::string> texts(3);
+    in_threads(3, [&](int rank) {
+      if (rank == 2) return;
+      try {
+        joined_start(launcher.worker(rank, 3), 1);
+      } catch (const CommunicationError& error) {
+        texts[rank] = error.what();
+      }
+    });
+    return texts;
+  }();
+  CHECK(lost[0].find("rank 2 did not come") != std::string::npos);
+
+  const std::vector<std::string> second = joined(launcher, 3);
+  CHECK(second == std::vector<std::string>(3, second[0]));
+  CHECK(second[0] != first[0]);
+  CHECK(second[0].starts_with("/start/"));
+
+  Rendezvous alone = launcher.worker(1, 3);
+  alone.launcher_hosts_store = false;
+  CHECK(joined_start(alone, 1).store_prefix.empty());
+}
+
+TEST_CASE("notices: all wait for the slowest, until the alarm") {
+  const Launcher launcher;
+  constexpr int kRanks = 3;
+  std::atomic<int> num_arrived = 0;
+  std::vector<int> seen(kRanks);
+  std::vector<double> waited(kRanks);
+  in_threads(kRanks, [&](int rank) {
+    Notices notices(launcher.worker(rank, kRanks));
+    for (int meeting = 0; meeting < 4; ++meeting) {
+      if (rank == meeting % kRanks) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      ++num_arrived;
+      notices.wait_for_all();
+      if (num_arrived < kRanks * (meeting + 1)) ++seen[rank];  // some had not arrived
+    }
+    if (rank == 2) return;  // it never comes, and somebody notices
+    if (rank == 0) {
+      std::thread([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        launcher.set(std::string(kNoticesPrefix) + "/" + kAlarm, "somebody is gone");
+      }).detach();
+    }
+    const Clock::time_point start = Clock::now();
+    notices.wait_for_all();
+    waited[rank] = std::chrono::duration<double>(Clock::now() - start).count();
+  });
+  CHECK(seen == std::vector<int>(kRanks, 0));
+  for (const int rank : {0, 1}) {
+    CHECK(waited[rank] > 1.0);
+    CHECK(waited[rank] < 10.0);
+  }
+}
+
+TEST_CASE("notices: a stop is announced to all") {
+  const Launcher launcher;
+  const Notices told(launcher.worker(1, 2)), other(launcher.worker(0, 2));
+  CHECK_FALSE(other.announced_stop());
+  told.announce_stop("rank 1 got SIGTERM");
+  CHECK(other.announced_stop() == "rank 1 got SIGTERM");
+  Notices alone(launcher.worker(0, 1));
+  alone.wait_for_all();
+  alone.announce_stop("nobody is there");
+  CHECK_FALSE(alone.announced_stop());
+}
+
+}  // namespace longspan

@@ -1,0 +1,26 @@
+// A launcher's key-value store, for tests of its workers.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "longspan/comm/mesh.h"
+
+namespace longspan::testing {
+
+/// Serves a store on loopback while it lives.
+class Launcher {
+ public:
+  Launcher();
+  ~Launcher();
+
+  /// What a worker reads from its environment.
+  Rendezvous worker(int rank, int world_size) const;
+  void set(const std::string& key, const std::string& value) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace longspan::testing

@@ -1,0 +1,33 @@
+// Which start of the program this is, among those of its launcher and of its cluster's job.
+#pragma once
+
+#include <string>
+
+#include "longspan/comm/mesh.h"
+#include "longspan/config/config.h"
+
+namespace longspan {
+
+struct Launch {
+  std::string id;           // the same for all ranks and through restarts; each checkpoint has it
+  std::string job;          // as own_job
+  bool is_restart = false;  // an earlier attempt had made output_dir its own
+};
+
+/// A restart is one by torchrun, whose store knows the launch, or a Slurm job that was requeued
+/// after it had saved something: then it takes over the launch of the newest of its checkpoints.
+/// Collective. Throws as all_or_none.
+Launch find_launch(const Config& config, const Rendezvous& where, const Group& world);
+
+/// From now on workers that the launcher starts again are restarts. On one rank.
+void keep_launch(const Rendezvous& where, const Launch& launch);
+
+/// The Slurm job and what this program was told there to go on from: one job may train several
+/// times. Empty outside of Slurm.
+std::string own_job(const Config& config);
+
+/// The launch that a requeued Slurm job goes on with, by the checkpoints of output_dir; empty when
+/// it was not requeued, or had saved nothing.
+std::string launch_before_requeue(const Config& config);
+
+}  // namespace longspan

@@ -1,0 +1,185 @@
+"""Told to stop: what was trained is saved, nothing more is begun, status 0; and the same command goes on."""
+
+import contextlib
+import errno
+import os
+import pathlib
+import shutil
+import signal
+import time
+
+import pytest
+from conftest import Running, add_dataset
+from faults import children_of, launched_by_torchrun, wait_for
+from safetensors.torch import load_file
+from test_resume import LORA, same_bytes, settings, succeeds, weights
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_told_to_stop(number, num_ranks, settings):
+    """Pre-emption: the step is finished, a checkpoint saved, status 0; the same command goes on."""
+    keys = dict(max_steps=40, save_strategy="no", gradient_accumulation_steps=1, **LORA)
+    whole = succeeds(settings("whole", **keys), num_ranks)
+    running = Running(settings("stopped", **keys), num_ranks)
+    wait_for(running, "'loss'")
+    running.ranks[-1].send_signal(number)
+    stopped = running.wait(timeout=20)
+    assert set(stopped.statuses) == {0}, stopped.text
+    assert stopped.text.count("Stopped after step") == 1 and "checkpoint-" in stopped.text
+    (checkpoint,) = stopped.output_dir.glob("checkpoint-*")
+    assert not weights(stopped.output_dir)
+    again = succeeds(settings("stopped", **keys), num_ranks)
+    assert f"{checkpoint.name}, step" in again.text
+    same_bytes(whole, again)
+
+
+def test_a_second_signal_ends_at_once(settings, tmp_path):
+    folder = tmp_path / "long"
+    add_dataset(folder, "chats", [dict(instruction="a " * 50, input="", output="b " * 50)], num_samples=20000)
+    running = Running(settings("run", gradient_accumulation_steps=20000) | dict(dataset_dir=str(folder)))
+    wait_for(running, "Output")
+    for _ in range(2):
+        running.ranks[0].terminate()
+        time.sleep(6)  # those within 5 seconds are one
+    assert running.wait(timeout=5).status == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_everyone_is_told_and_told_again(number, settings):
+    """A cluster signals the launcher and the workers, and the launcher hands on: one request to stop."""
+    running = Running(settings("run", nproc_per_node=2, max_steps=100000, save_strategy="no"))
+    wait_for(running, "'loss'")
+    launcher = running.ranks[0].pid
+    workers = children_of(launcher)
+    assert len(workers) == 2
+    for pid in [*workers, launcher, *workers]:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:  # done already
+            pass
+    stopped = running.wait(timeout=20)
+    assert stopped.status == 0, stopped.text
+    assert stopped.text.count("Stopped after step") == 1
+    assert list(stopped.output_dir.glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_launcher_told_to_stop(number, settings):
+    keys = dict(nproc_per_node=2, max_steps=100000, save_strategy="no")
+    running = Running(settings("run", **keys))
+    wait_for(running, "'loss'")
+    running.ranks[0].send_signal(number)
+    stopped = running.wait(timeout=20)
+    assert stopped.status == 0, stopped.text
+    assert stopped.text.count("Stopped after step") == 1
+    assert list(stopped.output_dir.glob("checkpoint-*"))
+
+
+def test_torchrun_told_to_stop(settings):
+    """torchrun hands SIGTERM on; its own status is not ours."""
+    running = launched_by_torchrun(settings("run", max_steps=100000, save_strategy="no"), 2)
+    wait_for(running, "'loss'")
+    running.ranks[0].terminate()
+    stopped = running.wait(timeout=30)
+    assert stopped.text.count("Stopped after step") == 1, stopped.text
+    (checkpoint,) = stopped.output_dir.glob("checkpoint-*")
+    assert load_file(checkpoint / "model.safetensors")
+
+
+def with_rows(settings, name, num_rows):
+    """A data set of so many rows beside those of the fixture."""
+    add_dataset(pathlib.Path(settings["dataset_dir"]), name,
+                [dict(instruction=f"question {i}", input="", output="an answer " * 8) for i in range(num_rows)])
+
+
+# Where the signal comes: after which words, with which rows of a step and of an evaluation.
+MOMENTS = {
+    "in a step": ("'eval_loss'", dict(gradient_accumulation_steps=300, eval_strategy="steps"), 5),
+    "in an evaluation": ("'loss'", dict(gradient_accumulation_steps=2, eval_strategy="steps"), 3000),
+    "in the last evaluation": ("'loss'", dict(gradient_accumulation_steps=2, do_eval=True, max_steps=1), 3000),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_no_evaluation_before_the_save(num_ranks, moment, settings):
+    """Whoever stops a run gives it some seconds: they are for saving. The run that goes on evaluates first."""
+    word, keys, num_eval_rows = MOMENTS[moment]
+    keys = dict(max_steps=2, save_strategy="no", eval_dataset="many", plot_loss=True) | keys
+    with_rows(settings("whole"), "many", num_eval_rows)
+    whole = succeeds(settings("whole", **keys), num_ranks)
+    running = Running(settings("stopped", **keys), num_ranks)
+    wait_for(running, word)
+    running.ranks[-1].send_signal(signal.SIGTERM)
+    stopped = running.wait(timeout=60)
+    assert set(stopped.statuses) == {0}, stopped.text
+    assert stopped.text.count("'eval_loss'") == (1 if moment == "in a step" else 0), stopped.text
+    assert stopped.text.count("Stopped after step") == 1 and "was left out" in stopped.text, stopped.text
+    again = succeeds(settings("stopped", **keys), num_ranks)
+    assert "Going on from" in again.text
+    same_bytes(whole, again)
+    assert {path.name for path in whole.output_dir.iterdir()} <= {path.name for path in again.output_dir.iterdir()}
+
+
+@contextlib.contextmanager
+def while_loading(settings, start):
+    """What start(settings) starts, when all ranks have met and wait for rows that do not come."""
+    pipe = pathlib.Path(settings["dataset_dir"]) / "chats.json"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    running, writer, end = start(settings), None, time.monotonic() + 60
+    while writer is None:
+        assert time.monotonic() < end, running.text()
+        time.sleep(0.05)
+        try:
+            writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            assert error.errno == errno.ENXIO  # nobody reads yet
+    yield running
+    os.close(writer)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("num_ranks, told", [(1, [0]), (3, [0]), (3, [2]), (3, [2, 1, 0])])
+def test_told_before_the_first_step(num_ranks, told, number, settings):
+    """There is nothing to save, and nothing has failed."""
+    with while_loading(settings("run"), lambda keys: Running(keys, num_ranks)) as running:
+        for rank in told:
+            running.ranks[rank].send_signal(number)
+        stopped = running.wait(timeout=10)
+    assert set(stopped.statuses) == {0}, stopped.text
+    assert "Stopped before the first step" in stopped.texts[0] and number.name in stopped.texts[0], stopped.text
+    assert stopped.text.count("Stopped") == 1 and "error" not in stopped.text, stopped.text
+
+
+def test_a_restarting_launcher_does_not_restart_them(settings):
+    """One worker of torchrun's is told to stop while all load: that is no failure."""
+    def start(keys):
+        return launched_by_torchrun(keys, 2, "--max-restarts=2")
+
+    with while_loading(settings("run"), start) as running:
+        os.kill(running.workers()[1], signal.SIGTERM)
+        stopped = running.wait(timeout=30)
+    assert stopped.status == 0 and stopped.text.count("Stopped before the first step") == 1, stopped.text
+
+
+def holds(pid, number):
+    """Is the signal held by the process?"""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("SigBlk:")[2].split()[0], 16) >> (number - 1) & 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_launcher_told_while_it_starts(number, settings):
+    """Whatever has been started by then: python, torchrun, the workers, training."""
+    for delay in (0, 0.3, 1, 2, 3, 4, 6):
+        running = Running(settings("run", nproc_per_node=2, max_steps=100000, save_strategy="no"))
+        while not holds(running.ranks[0].pid, number):  # the system still loads the program
+            time.sleep(0.01)
+        time.sleep(delay)
+        running.ranks[0].send_signal(number)
+        stopped = running.wait(timeout=30)
+        assert stopped.status == 0, (delay, stopped.text)
+        assert stopped.text.count("Stopped") == 1, (delay, stopped.text)
+        shutil.rmtree(stopped.output_dir, ignore_errors=True)
