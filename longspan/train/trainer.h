@@ -91,7 +91,7 @@ class Trainer {
   /// checkpoint-N of the steps so far. Collective.
   void save_checkpoint();
   /// The optimizer's state, with the weights themselves where saving rounds them.
-  std::vector<StatePiece> state_with_masters() const;
+  std::vector<StateSource> state_with_masters() const;
   void finish();
   /// No rank holds the whole model; all write it together.
   bool is_divided() const;
