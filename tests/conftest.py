@@ -252,9 +252,39 @@ def train(models, data, tmp_path):
     return run
 
 
+@pytest.fixture(scope="session")
+def known_references(tmp_path_factory):
+    return tmp_path_factory.mktemp("reference"), {}
+
+
+@pytest.fixture
+def reference(models, data, known_references):
+    """reference(model, **keys): one process with whole states and the same global batches. Run once for all tests."""
+    folder, known = known_references
+
+    def run(model, **changes):
+        key = json.dumps([models[model], data, changes], sort_keys=True)
+        if key not in known:
+            known[key] = Running(settings_of(models[model], data, folder / str(len(known)), **changes)).wait()
+            assert known[key].status == 0, known[key].text
+        return known[key]
+
+    return run
+
+
+# fp32 sums in another order: 2^-24 a rounding, some tens of them, and AdamW turns the difference of
+# a step into one of the weights.
+TOLERANCE = 1e-5
+
+
 def relative_difference(left, right):
     assert len(left) == len(right) > 0
     return max(abs(a - b) / max(abs(a), abs(b)) for a, b in zip(left, right))
+
+
+def same_run(left, right, tolerance=TOLERANCE, keys=("loss", "grad_norm")):
+    for key in keys:
+        assert relative_difference(left.logged(key), right.logged(key)) < tolerance, key
 
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))

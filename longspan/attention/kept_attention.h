@@ -16,6 +16,9 @@ namespace longspan {
 class KeptAttention {
  public:
   std::deque<AttentionResult> results;
+  /// Who replays has the attention's output already and wants its gradients alone: exchanges need
+  /// not bring it to the tokens again, and what is returned has its shape and no values.
+  bool output_is_known = false;
 
   /// The records that the current thread is filling, or replaying; null outside of a scope.
   static KeptAttention* keeping();

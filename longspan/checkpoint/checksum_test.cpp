@@ -11,6 +11,7 @@
 #include <string>
 
 #include "longspan/checkpoint/seal.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 namespace {
@@ -22,19 +23,6 @@ uint64_t hash_of(const std::string& text) {
   hash.add(text.data(), text.size());
   return hash.value();
 }
-
-struct TemporaryPlace {
-  std::string path;
-  TemporaryPlace() {
-    char name[] = "/tmp/longspan-seal-test-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~TemporaryPlace() { fs::remove_all(path); }
-  void write(const std::string& name, const std::string& text) const {
-    fs::create_directories(fs::path(path + "/" + name).parent_path());
-    std::ofstream(path + "/" + name) << text;
-  }
-};
 
 }  // namespace
 
@@ -59,7 +47,7 @@ TEST_CASE("xxh64: pieces of any length make the same hash") {
 }
 
 TEST_CASE("seal: whole as it was written, every change is seen and named") {
-  const TemporaryPlace place;
+  const testing::TemporaryFolder place;
   place.write("a", "first");
   place.write("below/b", std::string(100000, 'b'));
   place.write("empty", "");
@@ -76,11 +64,11 @@ TEST_CASE("seal: whole as it was written, every change is seen and named") {
   CHECK(num_broken == 1);
   place.write("below/b", "short");
   CHECK(broken_file(place.path) == "below/b has 5 bytes, 100000 were written");
-  fs::remove(place.path + "/below/b");
+  fs::remove(place / "below/b");
   CHECK(broken_file(place.path).find("below/b cannot be read") == 0);
   place.write("checksums.json", "{\"files\": 3}");
   CHECK(broken_file(place.path).find("checksums.json") == 0);
-  fs::remove(place.path + "/checksums.json");
+  fs::remove(place / "checksums.json");
   CHECK(broken_file(place.path).find("checksums.json") == 0);
 }
 

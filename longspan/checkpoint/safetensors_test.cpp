@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 
 #include <csignal>
@@ -12,25 +11,12 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct TemporaryFolder {
-  fs::path path;
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "longspan-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TemporaryFolder() { fs::remove_all(path); }
-  std::string operator/(const char* name) const { return (path / name).string(); }
-  int64_t num_files() const {
-    return std::distance(fs::directory_iterator(path), fs::directory_iterator());
-  }
-};
 
 std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -49,7 +35,7 @@ std::string with_header(const std::string& header, size_t num_data_bytes) {
 
 /// The message with which reading this content fails.
 std::string complaint(const std::string& content) {
-  const TemporaryFolder folder;
+  const testing::TemporaryFolder folder;
   const std::string path = folder / "broken.safetensors";
   std::ofstream(path, std::ios::binary) << content;
   try {
@@ -67,7 +53,7 @@ bool says(const std::string& message, const char* part) {
 }
 
 TEST_CASE("safetensors: what is written is read back, bit for bit") {
-  const TemporaryFolder folder;
+  const testing::TemporaryFolder folder;
   const std::string path = folder / "a.safetensors";
   const std::vector<NamedTensor> tensors = {{"b", at::randn({3, 5})},
                                             {"a", at::randn({7}).to(at::kBFloat16)},
@@ -100,7 +86,7 @@ TEST_CASE("safetensors: what is written is read back, bit for bit") {
 TEST_CASE("safetensors: tensors whose data is not aligned are read too") {
   const std::string header = R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   REQUIRE(header.size() % 4 != 0);
-  const TemporaryFolder folder;
+  const testing::TemporaryFolder folder;
   const std::string path = folder / "unaligned.safetensors";
   std::string content = with_header(header, 0);
   const float numbers[] = {1.5F, -2.0F};
@@ -148,7 +134,7 @@ TEST_CASE("safetensors: every corrupt form is refused with the path") {
 }
 
 TEST_CASE("safetensors: any truncation of a good file is refused") {
-  const TemporaryFolder folder;
+  const testing::TemporaryFolder folder;
   const std::string path = folder / "good.safetensors";
   write_safetensors(path, {{"x", at::randn({5})}, {"y", at::randn({3})}});
   const std::string content = read(path);
@@ -158,7 +144,7 @@ TEST_CASE("safetensors: any truncation of a good file is refused") {
 }
 
 TEST_CASE("a write that fails leaves the old file and nothing else") {
-  const TemporaryFolder folder;
+  const testing::TemporaryFolder folder;
   const std::string path = folder / "model.safetensors";
   write_file_atomically(path, "the old file");
   // A limit on file sizes fails writes as a full disk does: some bytes fit, then none.

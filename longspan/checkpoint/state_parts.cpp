@@ -19,8 +19,8 @@ constexpr const char* kSteps = "steps";
 constexpr const char* kMaster = "master";
 constexpr std::string_view kAdapterPrefix = "base_model.model.";  // PEFT's
 
-std::string name_of(const std::string& what, const StatePiece& piece) {
-  return fmt::format("{} {} {} {}", what, piece.parameter, piece.begin, piece.end);
+std::string name_of(const std::string& what, const StateSource& source) {
+  return fmt::format("{} {} {} {}", what, source.parameter, source.begin, source.end);
 }
 
 }  // namespace
@@ -29,24 +29,36 @@ std::string state_part_name(int number, int num_parts) {
   return fmt::format("{}/part-{:05}-of-{:05}.safetensors", kStateFolder, number, num_parts);
 }
 
-void write_state_part(const std::string& path, const std::vector<StatePiece>& pieces) {
-  std::vector<NamedTensor> tensors;
-  for (const StatePiece& piece : pieces) {
-    for (const auto& [what, values] : piece.tensors) {
-      TORCH_CHECK(values.dim() == 1 && values.numel() == piece.end - piece.begin, what, " of ",
-                  piece.parameter, " has ", values.numel(), " numbers");
-      tensors.push_back({name_of(what, piece), values});
+void write_state_part(const std::string& path, const std::vector<StateSource>& sources) {
+  std::vector<SafetensorsWriter::Planned> planned;
+  for (const StateSource& source : sources) {
+    for (const auto& [what, dtype] : source.dtypes) {
+      planned.push_back({name_of(what, source), dtype, {source.end - source.begin}});
     }
-    tensors.push_back({name_of(kSteps, piece), at::full({1}, piece.num_steps, at::kLong)});
+    planned.push_back({name_of(kSteps, source), at::kLong, {1}});
   }
-  write_safetensors(path, tensors);
+  SafetensorsWriter file(path, std::move(planned));
+  for (const StateSource& source : sources) {
+    const StatePiece piece = source.make();
+    for (const auto& [what, dtype] : source.dtypes) file.write(piece.tensors.at(what));
+    file.write(at::full({1}, piece.num_steps, at::kLong));
+  }
+  file.commit();
 }
 
-StatePiece part_of(const StatePiece& piece, int64_t begin, int64_t end) {
-  StatePiece part{piece.parameter, begin, end, piece.num_steps, {}};
-  for (const auto& [what, values] : piece.tensors) {
-    part.tensors[what] = values.narrow(0, begin - piece.begin, end - begin);
-  }
+StateSource part_of(const StateSource& source, int64_t begin, int64_t end) {
+  StateSource part = source;
+  part.begin = begin;
+  part.end = end;
+  part.make = [make = source.make, begin, end] {
+    StatePiece piece = make();
+    for (auto& [what, values] : piece.tensors) {
+      values = values.narrow(0, begin - piece.begin, end - begin);
+    }
+    piece.begin = begin;
+    piece.end = end;
+    return piece;
+  };
   return part;
 }
 
@@ -99,7 +111,7 @@ void StateReader::copy_run(const std::string& what, const std::string& parameter
 
 void StateReader::read(StatePiece& piece) const {
   for (auto& [what, values] : piece.tensors) {
-    if (what == kMaster) {
+    if (what == kMaster && !has_master(piece.parameter)) {
       values.copy_(read_values(piece.parameter, piece.begin, piece.end));
     } else {
       copy_run(what, piece.parameter, piece.begin, piece.end, values);
@@ -115,9 +127,13 @@ void StateReader::read(StatePiece& piece) const {
   piece.num_steps = steps->second.front().values.item<int64_t>();
 }
 
+bool StateReader::has_master(const std::string& parameter) const {
+  return runs_.contains(std::string(kMaster) + " " + parameter);
+}
+
 at::Tensor StateReader::read_values(const std::string& parameter, int64_t begin,
                                     int64_t end) const {
-  if (runs_.contains(std::string(kMaster) + " " + parameter)) {
+  if (has_master(parameter)) {
     at::Tensor values = at::empty({end - begin}, at::kFloat);
     copy_run(kMaster, parameter, begin, end, values);
     return values;
@@ -130,6 +146,20 @@ at::Tensor StateReader::read_values(const std::string& parameter, int64_t begin,
                     folder_, parameter, end));
   }
   return found->second.flatten().narrow(0, begin, end - begin);
+}
+
+void load_optimizer(const StateReader& reader, Optimizer& optimizer) {
+  const std::vector<StateSource> states = optimizer.state();
+  for (size_t i = 0; i < states.size(); ++i) {
+    StatePiece piece{states[i].parameter, states[i].begin, states[i].end, 0, {}};
+    const int64_t size = piece.end - piece.begin;
+    for (const auto& [what, dtype] : states[i].dtypes) {
+      piece.tensors[what] = at::empty({size}, dtype);
+    }
+    piece.tensors[kMaster] = at::empty({size}, states[i].dtypes.begin()->second);
+    reader.read(piece);
+    optimizer.load_state(i, piece);
+  }
 }
 
 }  // namespace longspan

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "longspan/models/decoder.h"
+#include "longspan/optim/adamw.h"
 #include "longspan/optim/state_piece.h"
 
 namespace longspan {
@@ -17,11 +18,12 @@ inline constexpr const char* kStateFolder = "training_state";
 std::string state_part_name(int number, int num_parts);
 
 /// One safetensors file with the pieces. A tensor's name tells its run: "exp_avg
-/// model.norm.weight 0 64", and "steps ..." holds the number of updates.
-void write_state_part(const std::string& path, const std::vector<StatePiece>& pieces);
+/// model.norm.weight 0 64", and "steps ..." holds the number of updates. Pieces are made one after
+/// the other.
+void write_state_part(const std::string& path, const std::vector<StateSource>& sources);
 
 /// A run of a piece, sharing its memory.
-StatePiece part_of(const StatePiece& piece, int64_t begin, int64_t end);
+StateSource part_of(const StateSource& source, int64_t begin, int64_t end);
 
 /// All parts of a checkpoint, and the weights beside them.
 class StateReader {
@@ -42,6 +44,7 @@ class StateReader {
     int64_t begin, end;
     at::Tensor values;  // mapped from the file
   };
+  bool has_master(const std::string& parameter) const;
   void copy_run(const std::string& what, const std::string& parameter, int64_t begin, int64_t end,
                 at::Tensor to) const;
 
@@ -49,5 +52,9 @@ class StateReader {
   std::map<std::string, std::vector<Run>> runs_;  // by "exp_avg model.norm.weight"; sorted
   std::map<std::string, at::Tensor> weights_;
 };
+
+/// Gives the optimizer its state and the values that it trains, one piece after the other. Throws
+/// UserError as StateReader::read does.
+void load_optimizer(const StateReader& reader, Optimizer& optimizer);
 
 }  // namespace longspan

@@ -2,45 +2,40 @@
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <filesystem>
 
+#include "longspan/bench/counting_allocator.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
+#include "longspan/optim/adamw_8bit.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct TemporaryPlace {
-  std::string path;
-  TemporaryPlace() {
-    char name[] = "/tmp/longspan-state-test-XXXXXX";
-    path = mkdtemp(name);
-    fs::create_directory(path + "/training_state");
-  }
-  ~TemporaryPlace() { fs::remove_all(path); }
-};
-
-/// A parameter of 1000 numbers, in the runs that `cuts` make.
-std::vector<StatePiece> pieces_of(const std::string& name, const std::vector<int64_t>& cuts) {
-  std::vector<StatePiece> pieces;
-  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-    const at::Tensor values = at::arange(cuts[i], cuts[i + 1], at::kFloat);
-    pieces.push_back(
-        {name, cuts[i], cuts[i + 1], 7, {{"exp_avg", values}, {"exp_avg_sq", values * 2}}});
-  }
-  return pieces;
+/// A run of a parameter whose numbers count themselves; with a master, if given.
+StateSource run_of(const std::string& name, int64_t begin, int64_t end,
+                   const at::Tensor& master = {}) {
+  const at::Tensor values = at::arange(begin, end, at::kFloat);
+  StatePiece piece{name, begin, end, 7, {{"exp_avg", values}, {"exp_avg_sq", values * 2}}};
+  if (master.defined()) piece.tensors["master"] = master;
+  StateSource source{name, begin, end, {}, [piece] { return piece; }};
+  for (const auto& [what, tensor] : piece.tensors) source.dtypes[what] = tensor.scalar_type();
+  return source;
 }
 
 }  // namespace
 
 TEST_CASE("training state: any cut is read back as any other") {
-  const TemporaryPlace place;
-  const std::vector<StatePiece> pieces = pieces_of("w", {0, 1, 333, 1000});
-  write_state_part(place.path + "/" + state_part_name(1, 2), {pieces[2]});
-  write_state_part(place.path + "/" + state_part_name(2, 2), {pieces[0], pieces[1]});
+  const testing::TemporaryFolder place;
+  fs::create_directory(place / kStateFolder);
+  const StateSource rest = run_of("w", 1, 1000);
+  write_state_part(place / state_part_name(1, 2), {part_of(rest, 333, 1000)});
+  write_state_part(place / state_part_name(2, 2), {run_of("w", 0, 1), part_of(rest, 1, 333)});
   const StateReader reader(place.path);
   for (const auto& [begin, end] :
        {std::pair<int64_t, int64_t>{0, 1000}, {5, 6}, {0, 2}, {300, 999}}) {
@@ -53,8 +48,9 @@ TEST_CASE("training state: any cut is read back as any other") {
 }
 
 TEST_CASE("training state: what is not there is an error, never zeros") {
-  const TemporaryPlace place;
-  write_state_part(place.path + "/" + state_part_name(1, 1), {pieces_of("w", {10, 20})[0]});
+  const testing::TemporaryFolder place;
+  fs::create_directory(place / kStateFolder);
+  write_state_part(place / state_part_name(1, 1), {run_of("w", 10, 20)});
   const StateReader reader(place.path);
   const auto read = [&](const std::string& name, const char* what, int64_t begin, int64_t end) {
     StatePiece piece{name, begin, end, 0, {}};
@@ -70,15 +66,78 @@ TEST_CASE("training state: what is not there is an error, never zeros") {
 }
 
 TEST_CASE("training state: values are the master's, else the weights'") {
-  const TemporaryPlace place;
+  const testing::TemporaryFolder place;
+  fs::create_directory(place / kStateFolder);
   const at::Tensor exact = at::rand({4, 5}), rounded = exact.to(at::kBFloat16);
-  write_safetensors(place.path + "/model.safetensors", {{"w", rounded}, {"v", exact}});
-  StatePiece piece = pieces_of("w", {0, 20})[0];
-  piece.tensors["master"] = exact.flatten();
-  write_state_part(place.path + "/" + state_part_name(1, 1), {piece, pieces_of("v", {0, 20})[0]});
+  write_safetensors(place / "model.safetensors", {{"w", rounded}, {"v", exact}});
+  write_state_part(place / state_part_name(1, 1),
+                   {run_of("w", 0, 20, exact.flatten()), run_of("v", 0, 20)});
   const StateReader reader(place.path);
   CHECK(at::equal(reader.read_values("w", 3, 20), exact.flatten().narrow(0, 3, 17)));
   CHECK(at::equal(reader.read_values("v", 3, 20), exact.flatten().narrow(0, 3, 17)));
+}
+
+TEST_CASE("training state: saving and loading take one parameter's room beside the optimizer's") {
+  constexpr int64_t kSize = 1 << 16, kNumParameters = 8;
+  struct Kind {
+    at::ScalarType dtype;
+    bool in_8_bits, rounds;  // what is saved of the values
+    int64_t of_saving;       // bytes a number of the largest parameter
+  };
+  // Moments in fp32 are written as they lie.
+  for (const Kind& kind :
+       {Kind{at::kFloat, false, false, 0}, Kind{at::kFloat, false, true, 0},
+        Kind{at::kBFloat16, false, false, 8}, Kind{at::kFloat, true, false, 8}}) {
+    CAPTURE(kind.in_8_bits);
+    CAPTURE(kind.rounds);
+    CAPTURE(kind.of_saving);
+    const testing::TemporaryFolder place;
+    fs::create_directory(place / kStateFolder);
+    const auto trained = [&](int steps) {
+      std::vector<NamedTensor> parameters;
+      std::unique_ptr<Optimizer> optimizer;
+      at::manual_seed(1);
+      for (int64_t i = 0; i < kNumParameters; ++i) {
+        parameters.push_back(
+            {fmt::format("w{}", i), at::randn({kSize}).to(kind.dtype).set_requires_grad(true)});
+      }
+      if (kind.in_8_bits) {
+        optimizer = std::make_unique<AdamW8bit>(whole_pieces(parameters), AdamWOptions{});
+      } else {
+        optimizer = std::make_unique<AdamW>(parameters, AdamWOptions{});
+      }
+      for (int step = 0; step < steps; ++step) {
+        for (auto& [name, tensor] : parameters) {
+          tensor.mutable_grad() = at::randn({kSize}).to(kind.dtype);
+        }
+        optimizer->step(0.1);
+      }
+      return std::pair(std::move(parameters), std::move(optimizer));
+    };
+    const auto [values, optimizer] = trained(2);
+    const auto [fresh_values, fresh] = trained(0);
+    write_safetensors(place / "model.safetensors", values,
+                      kind.rounds ? at::kBFloat16 : kind.dtype);
+    constexpr int64_t kSmall = 4096;
+    AllocationCounter counter(AllocationCounter::Of::kProcess);
+    std::vector<StateSource> states = optimizer->state();
+    for (size_t i = 0; kind.rounds && i < states.size(); ++i) {
+      states[i] = with_master(states[i], values[i].tensor);
+    }
+    write_state_part(place / state_part_name(1, 1), states);
+    CHECK(counter.peak_bytes() <= kind.of_saving * kSize + kSmall);
+    counter.restart_peak();
+    load_optimizer(StateReader(place.path), *fresh);
+    CHECK(counter.peak_bytes() <= (4 + 4 + 4) * kSize + kSmall);
+    for (size_t i = 0; i < values.size(); ++i) {
+      CHECK(fresh_values[i].tensor.equal(values[i].tensor));
+      const StatePiece theirs = optimizer->state()[i].make(), ours = fresh->state()[i].make();
+      CHECK(ours.num_steps == 2);
+      for (const auto& [what, tensor] : theirs.tensors) {
+        CHECK(ours.tensors.at(what).equal(tensor));
+      }
+    }
+  }
 }
 
 }  // namespace longspan

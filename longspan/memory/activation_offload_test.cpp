@@ -3,28 +3,21 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 
 #include "longspan/bench/counting_allocator.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/host_memory.h"
 #include "longspan/memory/spill_file.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr int64_t kMiB = int64_t{1} << 20;
-
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("longspan_offload_test_" + std::to_string(getpid()));
-  Folder() { fs::remove_all(path); }
-  ~Folder() { fs::remove_all(path); }
-};
 
 /// Blocks of 1 MiB each, with a second tensor of another dtype and one that is a view.
 std::vector<at::Tensor> block(int64_t number) {
@@ -33,11 +26,11 @@ std::vector<at::Tensor> block(int64_t number) {
 }
 
 TEST_CASE("activation offload: gives back what was put, in any order, as often as asked") {
-  const Folder folder;
+  const testing::TemporaryFolder folder;
   for (const auto& [on_disk, ahead] : {std::pair{false, false}, {false, true}, {true, false}}) {
     CAPTURE(on_disk);
     CAPTURE(ahead);
-    ActivationOffload store(at::kCPU, on_disk ? folder.path.string() : "", ahead);
+    ActivationOffload store(at::kCPU, on_disk ? folder.path : "", ahead);
     std::vector<std::shared_ptr<KeptTensors>> kept;
     for (int64_t i = 0; i < 5; ++i) kept.push_back(store.put(block(i), /*briefly=*/i == 4));
     const auto check = [&](int64_t i) {
@@ -66,7 +59,7 @@ TEST_CASE("activation offload: gives back what was put, in any order, as often a
 }
 
 TEST_CASE("activation offload: the device holds a block or two, a file's host two; then nothing") {
-  const Folder folder;
+  const testing::TemporaryFolder folder;
   for (const bool on_disk : {false, true}) {
     CAPTURE(on_disk);
     const int64_t host_before = host_bytes().live;
@@ -75,7 +68,7 @@ TEST_CASE("activation offload: the device holds a block or two, a file's host tw
     {
       std::vector<std::shared_ptr<KeptTensors>> kept;
       {
-        ActivationOffload store(at::kCPU, on_disk ? folder.path.string() : "", /*ahead=*/true);
+        ActivationOffload store(at::kCPU, on_disk ? folder.path : "", /*ahead=*/true);
         for (int64_t i = 0; i < 12; ++i) {
           kept.push_back(store.put({at::ones({kMiB / 4})}));
           most_on_host = std::max(most_on_host, host_bytes().live - host_before);
@@ -100,7 +93,7 @@ TEST_CASE("activation offload: the device holds a block or two, a file's host tw
     }
     // Dropped in the middle, as by an error: nothing stays either.
     {
-      ActivationOffload store(at::kCPU, on_disk ? folder.path.string() : "");
+      ActivationOffload store(at::kCPU, on_disk ? folder.path : "");
       const auto first = store.put({at::ones({kMiB / 4})}), last = store.put({at::ones({kMiB})});
       last->read_previous_ahead();
     }
@@ -111,18 +104,17 @@ TEST_CASE("activation offload: the device holds a block or two, a file's host tw
 }
 
 TEST_CASE("activation offload: the file has no name while it is used") {
-  const Folder folder;
-  ActivationOffload store(at::kCPU, (folder.path / "deep" / "er").string());
+  const testing::TemporaryFolder folder;
+  ActivationOffload store(at::kCPU, folder / "deep/er");
   const auto kept = store.put({at::ones({kMiB})});
   CHECK(kept->get(0).sum().item<float>() == kMiB);
-  CHECK(fs::is_empty(folder.path / "deep" / "er"));
+  CHECK(fs::is_empty(folder / "deep/er"));
 }
 
 TEST_CASE("activation offload: a folder that takes no file is named, with what to do") {
-  const Folder folder;
-  fs::create_directories(folder.path);
-  std::ofstream(folder.path / "file") << "x";
-  const std::string not_a_folder = (folder.path / "file" / "here").string();
+  const testing::TemporaryFolder folder;
+  folder.write("file", "x");
+  const std::string not_a_folder = folder / "file/here";
   CHECK_THROWS_WITH_AS(ActivationOffload(at::kCPU, not_a_folder),
                        doctest::Contains("offload_folder"), UserError);
   CHECK_THROWS_WITH_AS(ActivationOffload(at::kCPU, "/proc/longspan"),
@@ -130,8 +122,8 @@ TEST_CASE("activation offload: a folder that takes no file is named, with what t
 }
 
 TEST_CASE("activation offload: a full disk is an error where the next block is put or read") {
-  const Folder folder;
-  ActivationOffload store(at::kCPU, folder.path.string());
+  const testing::TemporaryFolder folder;
+  ActivationOffload store(at::kCPU, folder.path);
   // A limit on files stands for the disk's.
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
@@ -151,8 +143,8 @@ TEST_CASE("activation offload: a full disk is an error where the next block is p
 }
 
 TEST_CASE("spill file: places of rows of many lengths do not add up") {
-  const Folder folder;
-  SpillFile file(folder.path.string());
+  const testing::TemporaryFolder folder;
+  SpillFile file(folder.path);
   const int64_t first = file.reserve(100), second = file.reserve(5000), third = file.reserve(100);
   CHECK(first != third);
   CHECK(second % 4096 == 0);

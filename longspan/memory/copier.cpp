@@ -15,7 +15,8 @@
 
 namespace longspan {
 
-/// Of a worker: done, or what it threw. Of CUDA: an event, and what has to live until it has come.
+/// Of a worker: done, or what it threw. Of CUDA: an event, and the host's side of the copy, which
+/// has to live until it has come.
 struct Copy::State {
   std::mutex mutex;
   std::condition_variable changed;
@@ -23,7 +24,7 @@ struct Copy::State {
   std::exception_ptr error;
 
   std::optional<c10::Event> event;
-  at::Tensor target, source;
+  at::Tensor on_host;
 
   void finish(std::exception_ptr what) {
     const std::lock_guard lock(mutex);
@@ -126,18 +127,18 @@ struct Copier::Impl {
       target.copy_(source, /*non_blocking=*/true);
       state->event.emplace(mark(*stream));
     }
-    // The host's side of it must not be used anew before the copy was made, nor must the device's,
-    // which was allocated for another stream.
-    state->target = std::move(target);
-    state->source = std::move(source);
+    // Neither side's memory must be used anew before the copy was made. Torch's allocator sees to
+    // the device's, once it knows of the other stream; so it is free as soon as the caller lets go
+    // and the copy has ended.
+    (target.is_cpu() ? source : target).record_stream(*stream);
+    state->on_host = target.is_cpu() ? std::move(target) : std::move(source);
     while (!under_way.empty() && under_way.front()->event->query()) release_first();
     under_way.push_back(state);
     return Copy(state);
   }
 
   void release_first() {
-    under_way.front()->target.reset();
-    under_way.front()->source.reset();
+    under_way.front()->on_host.reset();
     under_way.pop_front();
   }
 };

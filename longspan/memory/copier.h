@@ -56,8 +56,8 @@ class Copier {
   Copier& operator=(const Copier&) = delete;
 
   /// target <- source, of one shape and dtype, contiguous, once the device has computed what it was
-  /// given so far. Holds both for as long as it needs them; until it was waited for, the caller
-  /// must not write to the source nor use the target.
+  /// given so far. Holds what it needs for as long as it needs it; until it was waited for, the
+  /// caller must not write to the source nor use the target.
   Copy start(at::Tensor target, at::Tensor source);
 
  private:

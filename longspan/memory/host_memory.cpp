@@ -11,6 +11,7 @@
 #include <new>
 
 #include "longspan/config/user_error.h"
+#include "longspan/memory/out_of_memory.h"
 
 namespace longspan {
 namespace {
@@ -74,7 +75,8 @@ at::Tensor empty_on_host(at::IntArrayRef sizes, at::ScalarType dtype, at::Device
     at::Tensor pinned;
     try {
       pinned = at::empty(sizes, options.pinned_memory(true));
-    } catch (const c10::Error&) {
+    } catch (const c10::Error& error) {
+      if (!is_out_of_memory(error)) throw;
       refuse(num_bytes);
     }
     count(num_bytes);

@@ -3,10 +3,13 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <new>
+#include <stdexcept>
 #include <vector>
 
 #include "longspan/bench/counting_allocator.h"
 #include "longspan/config/user_error.h"
+#include "longspan/memory/out_of_memory.h"
 
 namespace longspan {
 namespace {
@@ -43,6 +46,22 @@ TEST_CASE("host memory: holds numbers and is not counted as the device's") {
 TEST_CASE("host memory: more than there is is a mistake that can be mended") {
   const auto too_much = [] { empty_on_host({int64_t{1} << 50}, at::kFloat, at::kCPU); };
   CHECK_THROWS_WITH_AS(too_much(), doctest::Contains("The host has no room for"), UserError);
+}
+
+TEST_CASE("host memory: only what says so is lack of memory") {
+  CHECK(is_out_of_memory(std::bad_alloc()));
+  CHECK(is_out_of_memory(c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "tried 4 GiB")));
+  CHECK(is_out_of_memory(c10::Error({__func__, __FILE__, __LINE__}, "CUDA error: out of memory")));
+  CHECK_FALSE(
+      is_out_of_memory(c10::Error({__func__, __FILE__, __LINE__}, "CUDA error: no device")));
+  CHECK_FALSE(is_out_of_memory(std::runtime_error("not enough memory of the last talk")));
+  try {
+    // Pinned: where there is no GPU, that is what is wrong.
+    empty_on_host({4}, at::kFloat, at::kCUDA);
+  } catch (const UserError& error) {
+    FAIL(error.what());
+  } catch (const c10::Error&) {
+  }
 }
 
 }  // namespace

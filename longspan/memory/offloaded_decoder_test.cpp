@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <map>
@@ -19,6 +18,7 @@
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/testing/temporary_folder.h"
 #include "longspan/testing/tolerance.h"
 
 namespace longspan {
@@ -128,13 +128,8 @@ void check_equal(const Results& actual, const Results& expected) {
   }
 }
 
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("longspan_decoder_test_" + std::to_string(getpid()));
-  ~Folder() { fs::remove_all(path); }
-};
-
 TEST_CASE("activation offload: log probabilities and gradients are the same, bit for bit") {
-  const Folder folder;
+  const testing::TemporaryFolder folder;
   for (const bool lora : {false, true}) {
     for (const bool qk_norm : {false, true}) {
       for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
@@ -147,7 +142,7 @@ TEST_CASE("activation offload: log probabilities and gradients are the same, bit
         Weights weights = weights_of(config, lora);
         weights.options.compute_dtype = compute;
         const Results expected = results_of(config, weights, *attention, row);
-        for (const std::string& where : {std::string(), folder.path.string()}) {
+        for (const std::string& where : {std::string(), folder.path}) {
           CAPTURE(where);
           ActivationOffload store(at::kCPU, where, /*ahead=*/lora);
           Weights offloaded = weights_of(config, lora);
@@ -161,7 +156,7 @@ TEST_CASE("activation offload: log probabilities and gradients are the same, bit
 }
 
 TEST_CASE("activation offload: the same bits where several processes share the row") {
-  const Folder folder;
+  const testing::TemporaryFolder folder;
   struct Case {
     SequenceParallelMode mode;
     int waves;
@@ -192,7 +187,7 @@ TEST_CASE("activation offload: the same bits where several processes share the r
         weights.options.activation_store = store;
         return results_of(config, weights, *attention, local);
       };
-      ActivationOffload memory(at::kCPU, "", /*ahead=*/true), file(at::kCPU, folder.path.string());
+      ActivationOffload memory(at::kCPU, "", /*ahead=*/true), file(at::kCPU, folder.path);
       expected[rank] = run(nullptr);
       in_memory[rank] = run(&memory);
       in_file[rank] = run(&file);

@@ -44,7 +44,7 @@ class Checkpoint {
     return row_.attention->overlaps_projections() && !weights_.o_proj.dropout.active();
   }
   void keep(const at::Tensor& h_TD, const at::Tensor& out_TNH, KeptAttention& results);
-  at::Tensor replay(const at::Tensor& h_TD);
+  at::Tensor replay(at::Tensor h_TD);
   bool trains_attention() const;
   at::Tensor output_backward(at::Tensor dout_LD, const at::Tensor& h_TD, const at::Tensor& out_TNH,
                              at::Tensor& dattention_TNH);
@@ -104,6 +104,7 @@ void Checkpoint::keep(const at::Tensor& h_TD, const at::Tensor& out_TNH, KeptAtt
   if (out_TNH.defined() && !out_) {
     out_ = tensors.size();
     tensors.push_back(out_TNH);
+    replayed_.output_is_known = !row_.attention->overlaps_projections();
   }
   kept_ = row_.store->put(std::move(tensors));
 }
@@ -120,12 +121,18 @@ bool Checkpoint::trains_attention() const {
 }
 
 /// The attention's output around the kept results, with a graph that ends at gradients_.
-at::Tensor Checkpoint::replay(const at::Tensor& h_TD) {
-  const Heads heads = project_heads(h_TD, weights_, row_);
-  std::vector<at::Tensor> inputs{heads.q_TNH, heads.k_TMH, heads.v_TMH};
+at::Tensor Checkpoint::replay(at::Tensor h_TD) {
+  std::vector<at::Tensor> inputs;
+  {
+    Heads heads = project_heads(h_TD, weights_, row_);
+    // Whoever keeps it elsewhere has its room back before the attention begins.
+    h_TD.reset();
+    inputs = {std::move(heads.q_TNH), std::move(heads.k_TMH), std::move(heads.v_TMH)};
+  }
+  const auto options = inputs[0].options();
   const c10::AutoGradMode with_graph(trains_attention());
   if (trains_attention()) {
-    const at::Tensor anything = at::empty({0}, heads.q_TNH.options()).requires_grad_(true);
+    const at::Tensor anything = at::empty({0}, options).requires_grad_(true);
     inputs = attach_backward(inputs, {}, {anything}, [this](std::vector<at::Tensor> gradients) {
       gradients_ = {std::move(gradients[0]), std::move(gradients[1]), std::move(gradients[2])};
       return std::vector<at::Tensor>{};
@@ -188,11 +195,11 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
 /// Nobody holds the two for longer than the operations of the graph need them.
 void Checkpoint::attention_backward(at::Tensor out_TNH, at::Tensor dout_TNH) {
   const c10::AutoGradMode with_graph(true);
-  const auto give = [dout_TNH = std::move(dout_TNH)](std::vector<at::Tensor>) mutable {
+  auto give = [dout_TNH = std::move(dout_TNH)](std::vector<at::Tensor>) mutable {
     return std::vector<at::Tensor>{std::move(dout_TNH)};
   };
   const at::Tensor start = attach_backward({at::zeros({}, out_TNH.options().requires_grad(false))},
-                                           {out_TNH}, {}, give)[0];
+                                           {out_TNH}, {}, std::move(give))[0];
   out_TNH.reset();
   torch::autograd::backward({start}, {});
 }
@@ -220,8 +227,9 @@ std::vector<at::Tensor> Checkpoint::backward(std::vector<at::Tensor> gradients) 
   // In a store's care, too, is what only waits for the attention.
   std::shared_ptr<KeptTensors> aside;
   if (stored) aside = row_.store->put({std::exchange(dmiddle_LD, {})}, /*briefly=*/true);
-  if (!replayed_out.defined()) replayed_out = replay(h_TD);
-  if (stored) h_TD.reset();
+  if (!replayed_out.defined()) {
+    replayed_out = replay(stored ? std::exchange(h_TD, {}) : h_TD);
+  }
   kept_->read_previous_ahead();
   attention_backward(std::move(replayed_out), std::move(dattention_TNH));
   if (stored) {

@@ -1,13 +1,13 @@
 #include "longspan/models/model_config.h"
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "longspan/config/user_error.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 namespace {
@@ -20,15 +20,8 @@ const Json kSmall = {{"model_type", "llama"},    {"vocab_size", 100},
                      {"num_key_value_heads", 2}, {"max_position_embeddings", 128}};
 
 ModelConfig load(const std::string& text) {
-  std::string path = (std::filesystem::temp_directory_path() / "longspan-config-XXXXXX").string();
-  const int descriptor = ::mkstemp(path.data());
-  REQUIRE(descriptor >= 0);
-  std::ofstream(path) << text;
-  struct Remove {
-    std::string path;
-    ~Remove() { std::filesystem::remove(path); }
-  } remove{path};
-  return load_model_config(path);
+  const testing::TemporaryFolder folder;
+  return load_model_config(folder.write("config.json", text));
 }
 
 ModelConfig load(const Json& changes) {

@@ -11,6 +11,21 @@
 #include "longspan/models/row_kernels.h"
 
 namespace longspan {
+namespace {
+
+/// The columns of these heads of a layer that takes all heads.
+Linear columns_of(const Linear& whole, const at::Tensor& heads, int64_t head_dim,
+                  at::ScalarType dtype) {
+  c10::NoGradGuard no_grad;
+  const auto columns = [&](const at::Tensor& x_OI) {
+    return x_OI.defined() ? x_OI.unflatten(1, {-1, head_dim}).index_select(1, heads).flatten(1)
+                          : x_OI;
+  };
+  return Linear{columns(whole.weight), {}, columns(whole.lora_a), whole.lora_b, whole.lora_scale}
+      .cast(dtype);
+}
+
+}  // namespace
 
 /// What the parts' backwards share. Each projection adds to dx; the last one takes it through the
 /// norm.
@@ -125,23 +140,19 @@ at::Tensor ProjectionsInParts::add_output(const at::Tensor& y_LD, const at::Tens
   const at::Tensor index = at::tensor(numbers, at::kLong).to(out_TnH.device());
   const int64_t H = row_.head_dim;
   at::Tensor sum_LD;
-  Linear part;  // the columns of these heads
   {
     c10::NoGradGuard no_grad;
-    const auto columns = [&](const at::Tensor& x_OI) {
-      return x_OI.defined() ? x_OI.unflatten(1, {-1, H}).index_select(1, index).flatten(1) : x_OI;
-    };
-    part = Linear{columns(whole.weight), {}, columns(whole.lora_a), whole.lora_b, whole.lora_scale}
-               .cast(row_.compute_dtype);
     sum_LD = y_LD.detach();
-    part.add_forward_(sum_LD, out_LnH.flatten(1));
+    columns_of(whole, index, H, row_.compute_dtype).add_forward_(sum_LD, out_LnH.flatten(1));
   }
   if (!needs_backward({y_LD, out_LnH}, whole.parameters())) return sum_LD;
-  const auto backward = [out_LnH = out_LnH.detach(), whole, part, index, H, shared = shared_,
+  const auto backward = [out_LnH = out_LnH.detach(), whole, index, H, shared = shared_,
                          dtype = row_.compute_dtype,
                          wants_out = out_LnH.requires_grad()](std::vector<at::Tensor> gradients) {
     const at::Tensor dsum_LD = gradients[0].to(dtype);
     shared->run_weight_gradients();
+    // Once more: kept, they would be a copy of the weights for as long as the graph lives.
+    const Linear part = columns_of(whole, index, H, dtype);
     at::Tensor dout;
     if (wants_out) dout = part.input_gradient(dsum_LD).view(out_LnH.sizes());
     shared->weight_gradients.push_back([=] {

@@ -41,15 +41,20 @@ std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& paramet
   return pieces;
 }
 
-void require_same_runs(const std::vector<StatePiece>& pieces,
-                       const std::vector<ParameterPiece>& trained) {
-  TORCH_CHECK(pieces.size() == trained.size(), pieces.size(), " pieces of state for ",
-              trained.size());
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    TORCH_CHECK(pieces[i].parameter == trained[i].parameter &&
-                    pieces[i].begin == trained[i].begin && pieces[i].end == trained[i].end,
-                "state of ", pieces[i].parameter, " for ", trained[i].parameter);
-  }
+void require_same_run(const StatePiece& state, const ParameterPiece& trained) {
+  TORCH_CHECK(state.parameter == trained.parameter && state.begin == trained.begin &&
+                  state.end == trained.end,
+              "state of ", state.parameter, " for ", trained.parameter);
+}
+
+StateSource with_master(StateSource source, const at::Tensor& values) {
+  source.dtypes["master"] = values.scalar_type();
+  source.make = [make = std::move(source.make), values = values.detach()] {
+    StatePiece piece = make();
+    piece.tensors["master"] = values.flatten();
+    return piece;
+  };
+  return source;
 }
 
 AdamW::AdamW(std::vector<ParameterPiece> pieces, const AdamWOptions& options,
@@ -108,41 +113,38 @@ void AdamW::update(const std::vector<Trained*>& trained, double learning_rate,
   run();
 }
 
-std::vector<StatePiece> AdamW::state() const {
-  std::vector<StatePiece> pieces;
+std::vector<StateSource> AdamW::state() const {
+  std::vector<StateSource> sources;
   for (const Trained& t : trained_) {
-    StatePiece piece{t.piece.parameter,
-                     t.piece.begin,
-                     t.piece.end,
-                     std::llround(t.num_steps.item<double>()),
-                     {}};
     const auto dtype = t.first_moment.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const auto copy = [&](const at::Tensor& x) {
-      return x.flatten().to(at::TensorOptions(at::kCPU).dtype(dtype), /*non_blocking=*/false,
-                            /*copy=*/true);
+    // Views, unless moments are kept in another dtype.
+    const auto make = [&t, dtype] {
+      return StatePiece{t.piece.parameter,
+                        t.piece.begin,
+                        t.piece.end,
+                        std::llround(t.num_steps.item<double>()),
+                        {{"exp_avg", t.first_moment.flatten().to(dtype)},
+                         {"exp_avg_sq", t.second_moment.flatten().to(dtype)}}};
     };
-    piece.tensors["exp_avg"] = copy(t.first_moment);
-    piece.tensors["exp_avg_sq"] = copy(t.second_moment);
-    pieces.push_back(std::move(piece));
+    sources.push_back({t.piece.parameter,
+                       t.piece.begin,
+                       t.piece.end,
+                       {{"exp_avg", dtype}, {"exp_avg_sq", dtype}},
+                       make});
   }
-  return pieces;
+  return sources;
 }
 
-void AdamW::load_state(const std::vector<StatePiece>& pieces) {
+void AdamW::load_state(size_t i, const StatePiece& piece) {
   const at::NoGradGuard no_grad;
-  std::vector<ParameterPiece> mine;
-  for (const Trained& t : trained_) mine.push_back(t.piece);
-  require_same_runs(pieces, mine);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    Trained& t = trained_[i];
-    const auto& tensors = pieces[i].tensors;
-    t.first_moment.copy_(tensors.at("exp_avg").view(t.first_moment.sizes()));
-    t.second_moment.copy_(tensors.at("exp_avg_sq").view(t.second_moment.sizes()));
-    t.num_steps.fill_(static_cast<double>(pieces[i].num_steps));
-    const auto master = tensors.find("master");
-    if (master == tensors.end()) continue;
-    t.piece.values.copy_(master->second.view(t.piece.values.sizes()));
-  }
+  Trained& t = trained_.at(i);
+  require_same_run(piece, t.piece);
+  t.first_moment.copy_(piece.tensors.at("exp_avg").view(t.first_moment.sizes()));
+  t.second_moment.copy_(piece.tensors.at("exp_avg_sq").view(t.second_moment.sizes()));
+  t.num_steps.fill_(static_cast<double>(piece.num_steps));
+  const auto master = piece.tensors.find("master");
+  if (master == piece.tensors.end()) return;
+  t.piece.values.copy_(master->second.view(t.piece.values.sizes()));
 }
 
 void AdamW::zero_grad() {

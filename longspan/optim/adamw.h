@@ -32,11 +32,11 @@ class Optimizer {
   virtual ~Optimizer() = default;
   /// One update from the gradients that are there; pieces without one are left alone.
   virtual void step(double learning_rate) = 0;
-  /// Copies of the state, a piece for each that is trained here, without "master".
-  virtual std::vector<StatePiece> state() const = 0;
-  /// Takes over the state of the pieces that are trained here, in the order of state(). "master",
-  /// where it is there, becomes the values.
-  virtual void load_state(const std::vector<StatePiece>& pieces) = 0;
+  /// The state, a piece for each that is trained here, without "master": as it is when the piece is
+  /// made. This outlives the sources, and pieces are not written to and not used after a step.
+  virtual std::vector<StateSource> state() const = 0;
+  /// Takes over the state of piece i of state(). "master", where it is there, becomes the values.
+  virtual void load_state(size_t i, const StatePiece& piece) = 0;
 };
 
 class AdamW : public Optimizer {
@@ -50,8 +50,8 @@ class AdamW : public Optimizer {
       : AdamW(whole_pieces(parameters), options) {}
 
   void step(double learning_rate) override;
-  std::vector<StatePiece> state() const override;
-  void load_state(const std::vector<StatePiece>& pieces) override;
+  std::vector<StateSource> state() const override;
+  void load_state(size_t i, const StatePiece& piece) override;
   /// Drops the gradients; the next backward makes fresh ones.
   void zero_grad();
 
@@ -67,8 +67,7 @@ class AdamW : public Optimizer {
   std::vector<Trained> trained_;
 };
 
-/// Throws an assertion unless `pieces` are of the same runs, in the same order, as `trained`.
-void require_same_runs(const std::vector<StatePiece>& pieces,
-                       const std::vector<ParameterPiece>& trained);
+/// Throws an assertion unless the state is of this run of this parameter.
+void require_same_run(const StatePiece& state, const ParameterPiece& trained);
 
 }  // namespace longspan

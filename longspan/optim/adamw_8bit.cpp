@@ -99,11 +99,13 @@ class OnDevice {
 
 AdamW8bit::AdamW8bit(const std::vector<ParameterPiece>& pieces, const AdamWOptions& options,
                      const AllocateLike& allocate)
-    : options_(options), pieces_(pieces) {
+    : options_(options) {
   const c10::NoGradGuard no_grad;
   std::vector<ParameterPiece> small;
   for (const ParameterPiece& piece : pieces) {
-    if (!is_quantized(piece)) {
+    const bool quantizes = is_quantized(piece);
+    places_.emplace_back(quantizes, quantizes ? quantized_.size() : small.size());
+    if (!quantizes) {
       small.push_back(piece);
       continue;
     }
@@ -175,50 +177,51 @@ void AdamW8bit::update(Quantized& q, double learning_rate) const {
   }
 }
 
-std::vector<StatePiece> AdamW8bit::state() const {
-  std::vector<StatePiece> small = small_->state(), pieces;
-  auto next_small = small.begin();
-  auto next = quantized_.begin();
-  for (const ParameterPiece& piece : pieces_) {
-    if (!is_quantized(piece)) {
-      pieces.push_back(std::move(*next_small++));
+std::vector<StateSource> AdamW8bit::state() const {
+  const std::vector<StateSource> small = small_->state();
+  std::vector<StateSource> sources;
+  for (const auto& [is_quantized, place] : places_) {
+    if (!is_quantized) {
+      sources.push_back(small[place]);
       continue;
     }
-    StatePiece state{piece.parameter, piece.begin, piece.end, next->num_steps, {}};
-    state.tensors["exp_avg"] = restored(next->first_codes.cpu(), next->first_scales.cpu(), true);
-    state.tensors["exp_avg_sq"] =
-        restored(next->second_codes.cpu(), next->second_scales.cpu(), false);
-    pieces.push_back(std::move(state));
-    ++next;
+    const Quantized& q = quantized_[place];
+    const auto make = [&q] {
+      return StatePiece{
+          q.piece.parameter,
+          q.piece.begin,
+          q.piece.end,
+          q.num_steps,
+          {{"exp_avg", restored(q.first_codes.cpu(), q.first_scales.cpu(), true)},
+           {"exp_avg_sq", restored(q.second_codes.cpu(), q.second_scales.cpu(), false)}}};
+    };
+    sources.push_back({q.piece.parameter,
+                       q.piece.begin,
+                       q.piece.end,
+                       {{"exp_avg", at::kFloat}, {"exp_avg_sq", at::kFloat}},
+                       make});
   }
-  return pieces;
+  return sources;
 }
 
-void AdamW8bit::load_state(const std::vector<StatePiece>& pieces) {
+void AdamW8bit::load_state(size_t i, const StatePiece& piece) {
   const c10::NoGradGuard no_grad;
-  require_same_runs(pieces, pieces_);
-  std::vector<StatePiece> small;
-  auto next = quantized_.begin();
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (!is_quantized(pieces_[i])) {
-      small.push_back(pieces[i]);
-      continue;
-    }
-    Quantized& q = *next++;
-    q.num_steps = pieces[i].num_steps;
-    const auto load = [&](const char* name, bool is_signed, at::Tensor& codes, at::Tensor& scales) {
-      at::Tensor on_cpu = codes.cpu(), scales_on_cpu = scales.cpu();
-      quantize(pieces[i].tensors.at(name).cpu(), is_signed, on_cpu, scales_on_cpu);
-      codes.copy_(on_cpu);
-      scales.copy_(scales_on_cpu);
-    };
-    load("exp_avg", true, q.first_codes, q.first_scales);
-    load("exp_avg_sq", false, q.second_codes, q.second_scales);
-    const auto master = pieces[i].tensors.find("master");
-    if (master == pieces[i].tensors.end()) continue;
-    q.piece.values.copy_(master->second.view(q.piece.values.sizes()));
-  }
-  small_->load_state(small);
+  const auto& [is_quantized, place] = places_.at(i);
+  if (!is_quantized) return small_->load_state(place, piece);
+  Quantized& q = quantized_[place];
+  require_same_run(piece, q.piece);
+  q.num_steps = piece.num_steps;
+  const auto load = [&](const char* name, bool is_signed, at::Tensor& codes, at::Tensor& scales) {
+    at::Tensor on_cpu = codes.cpu(), scales_on_cpu = scales.cpu();
+    quantize(piece.tensors.at(name).cpu(), is_signed, on_cpu, scales_on_cpu);
+    codes.copy_(on_cpu);
+    scales.copy_(scales_on_cpu);
+  };
+  load("exp_avg", true, q.first_codes, q.first_scales);
+  load("exp_avg_sq", false, q.second_codes, q.second_scales);
+  const auto master = piece.tensors.find("master");
+  if (master == piece.tensors.end()) return;
+  q.piece.values.copy_(master->second.view(q.piece.values.sizes()));
 }
 
 }  // namespace longspan

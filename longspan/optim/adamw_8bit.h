@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "longspan/optim/adamw.h"
@@ -10,8 +11,8 @@ namespace longspan {
 
 /// AdamW with block-wise quantized moments (arXiv 2110.02861): restored, updated in fp32, used, and
 /// quantized again, a block at a time. Parameters of fewer than kMinQuantized numbers keep moments
-/// as AdamW has them. state() gives moments restored in fp32; load_state() of the same pieces
-/// brings back every code.
+/// as AdamW has them. Pieces of state() have moments restored in fp32; load_state() of the same
+/// pieces brings back every code.
 class AdamW8bit : public Optimizer {
  public:
   static constexpr int64_t kMinQuantized = 4096;
@@ -20,8 +21,8 @@ class AdamW8bit : public Optimizer {
             const AllocateLike& allocate = {});
 
   void step(double learning_rate) override;
-  std::vector<StatePiece> state() const override;
-  void load_state(const std::vector<StatePiece>& pieces) override;
+  std::vector<StateSource> state() const override;
+  void load_state(size_t i, const StatePiece& piece) override;
 
  private:
   struct Quantized {
@@ -33,7 +34,7 @@ class AdamW8bit : public Optimizer {
   void update(Quantized& quantized, double learning_rate) const;
 
   AdamWOptions options_;
-  std::vector<ParameterPiece> pieces_;  // all, in the order of state()
+  std::vector<std::pair<bool, size_t>> places_;  // of all in the order of state(): quantized, where
   std::vector<Quantized> quantized_;
   std::unique_ptr<AdamW> small_;
 };

@@ -26,6 +26,11 @@ void set_gradient(const NamedTensor& parameter, int step) {
       (at::randn({tensor.numel()}, at::kFloat) * magnitudes * 1e-3).to(tensor.scalar_type());
 }
 
+void load(Optimizer& to, const Optimizer& from) {
+  const std::vector<StateSource> states = from.state();
+  for (size_t i = 0; i < states.size(); ++i) to.load_state(i, states[i].make());
+}
+
 }  // namespace
 
 TEST_CASE("quantization: values are the data type of the paper") {
@@ -131,7 +136,7 @@ TEST_CASE("adamw 8bit: state that is saved and loaded goes on to the last bit") 
     run(straight, one, 0, 10);
     run(stopped, two, 0, 5);
     AdamW8bit resumed(whole_pieces(two), {});
-    resumed.load_state(stopped.state());
+    load(resumed, stopped);
     run(resumed, two, 5, 10);
     for (int i : {0, 1}) CHECK(one[i].tensor.detach().equal(two[i].tensor.detach()));
     AdamW8bit forgetful(whole_pieces(two), {});
@@ -153,7 +158,7 @@ TEST_CASE("adamw: state that is saved and loaded goes on to the last bit") {
   };
   run(straight, one, 0, 10);
   run(stopped, two, 0, 5);
-  resumed.load_state(stopped.state());
+  load(resumed, stopped);
   run(resumed, two, 5, 10);
   for (int i : {0, 1}) CHECK(one[i].tensor.detach().equal(two[i].tensor.detach()));
 }

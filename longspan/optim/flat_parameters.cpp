@@ -14,6 +14,7 @@ namespace {
 /// Parameters begin at multiples of this many numbers: kernels and libraries like 64 bytes and
 /// more.
 constexpr int64_t kAlignment = 64;
+constexpr size_t kReductionsAtOnce = 2;
 
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -109,16 +110,17 @@ at::Tensor FlatParameters::new_share(at::ScalarType dtype) const {
   return at::empty({share_size_}, at::TensorOptions(options_.device).dtype(dtype));
 }
 
+/// A cast on the host halves what travels to the device, and copies of equal dtypes block nobody.
+at::Tensor FlatParameters::masters_to_send() const {
+  if (!options_.masters_on_host || options_.dtype == options_.whole_dtype) return masters_;
+  return empty_on_host({share_size_}, options_.whole_dtype, options_.device).copy_(masters_);
+}
+
 at::Tensor FlatParameters::share_to_send() const {
   if (device_share_.defined()) return device_share_;
   const bool as_it_is = !options_.masters_on_host && options_.dtype == options_.whole_dtype;
   if (as_it_is && options_.shard.size() > 1) return masters_;
-  // A cast on the host halves what travels to the device.
-  at::Tensor masters = masters_;
-  if (options_.masters_on_host && options_.dtype != options_.whole_dtype) {
-    masters = empty_on_host({share_size_}, options_.whole_dtype, options_.device).copy_(masters_);
-  }
-  return at::empty({share_size_}, whole_.options()).copy_(masters, /*non_blocking=*/true);
+  return at::empty({share_size_}, whole_.options()).copy_(masters_to_send(), /*non_blocking=*/true);
 }
 
 void FlatParameters::start_gather(const SideStream& side) {
@@ -169,20 +171,26 @@ void FlatParameters::start_reduction(int64_t chunk_bytes, const SideStream& side
   const int64_t chunk =
       std::max<int64_t>(1, chunk_bytes / (num_ranks * static_cast<int64_t>(flat.element_size())));
   if (num_ranks == 1 || share_size_ <= chunk) {
-    reduction_ = options_.shard.reduce_scatter(flat);
+    reductions_.push_back({0, options_.shard.reduce_scatter(flat)});
     return;
   }
   const at::Tensor shares = flat.view({num_ranks, share_size_});
   for (int64_t begin = 0; begin < share_size_; begin += chunk) {
+    if (reductions_.size() == kReductionsAtOnce) receive_first(side);
     const at::Tensor part =
         shares.narrow(1, begin, std::min(chunk, share_size_ - begin)).contiguous();
-    receive(options_.shard.reduce_scatter(part.view({-1})).wait(), begin, side);
+    reductions_.push_back({begin, options_.shard.reduce_scatter(part.view({-1}))});
   }
 }
 
+void FlatParameters::receive_first(const SideStream& side) {
+  Reduction first = std::move(reductions_.front());
+  reductions_.pop_front();
+  receive(first.sum.wait(), first.begin, side);
+}
+
 void FlatParameters::finish_reduction(const SideStream& side) {
-  if (!reduction_) return;
-  receive(std::exchange(reduction_, std::nullopt)->wait(), 0, side);
+  while (!reductions_.empty()) receive_first(side);
 }
 
 void FlatParameters::receive(at::Tensor sum, int64_t begin, const SideStream& side) {
@@ -248,7 +256,9 @@ void FlatParameters::drop_gradients() {
 
 void FlatParameters::publish(const SideStream& side) {
   const c10::NoGradGuard no_grad;
-  if (device_share_.defined()) device_share_.copy_(masters_);
+  if (device_share_.defined()) {
+    side.run([&] { device_share_.copy_(masters_to_send(), /*non_blocking=*/true); });
+  }
   if (!whole_stays() || (masters_are_whole_ && options_.shard.size() == 1)) return;
   side.run([&] { gathering_ = options_.shard.all_gather(share_to_send()); });
   side.join();

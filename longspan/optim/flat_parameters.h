@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -64,7 +65,8 @@ class FlatParameters {
   void open_gradients();
   bool gradients_are_open() const { return flat_gradient_.defined(); }
   /// Takes the gradients from the parameters and begins to sum them over the shard group. Buffers
-  /// above `chunk_bytes` are summed in chunks, and finished here. Collective.
+  /// above `chunk_bytes` are summed in chunks, of which two are under way at a time; all but the
+  /// last two arrive here. Collective.
   void start_reduction(int64_t chunk_bytes, const SideStream& side);
   /// What was begun arrives: it is added to this rank's share, or sets out for the host.
   /// Collective.
@@ -82,9 +84,12 @@ class FlatParameters {
 
  private:
   bool whole_stays() const { return !options_.gathered_for_use; }
+  /// The masters in the whole's dtype, where they are.
+  at::Tensor masters_to_send() const;
   /// This rank's share in the whole's dtype, on the device.
   at::Tensor share_to_send() const;
   void fill_whole_from(at::Tensor gathered);
+  void receive_first(const SideStream& side);
   /// sum: [<= S], from `begin` on in the share.
   void receive(at::Tensor sum, int64_t begin, const SideStream& side);
   void add_to_share(const at::Tensor& sum, int64_t begin);
@@ -104,7 +109,11 @@ class FlatParameters {
   std::optional<Pending> gathering_;
   at::Tensor flat_gradient_;   // [P S]
   at::Tensor share_gradient_;  // [S]
-  std::optional<Pending> reduction_;
+  struct Reduction {
+    int64_t begin;  // in the share
+    Pending sum;
+  };
+  std::deque<Reduction> reductions_;
   struct Landing {
     at::Tensor device_sum, host_sum;
     int64_t begin;

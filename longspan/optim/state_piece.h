@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -28,5 +29,17 @@ struct StatePiece {
   /// "master": the values themselves, where the saved weights are rounded.
   std::map<std::string, at::Tensor> tensors;
 };
+
+/// Such a piece that is yet to be made, so that nobody need hold all of them.
+struct StateSource {
+  std::string parameter;
+  int64_t begin = 0, end = 0;
+  std::map<std::string, at::ScalarType> dtypes;  // of the piece's tensors
+  /// On any device; may be views of what is trained.
+  std::function<StatePiece()> make;
+};
+
+/// With "master": the values (any shape), as they are when the piece is made.
+StateSource with_master(StateSource source, const at::Tensor& values);
 
 }  // namespace longspan

@@ -62,13 +62,13 @@ HeadRows rows_of_split(const HeadSplit& split, int64_t num_tokens) {
 
 /// forward: q, k, v and the outputs; backward: their gradients.
 AttentionVolume exchange_volume(const HeadRows& rows, int64_t row_bytes, bool in_waves,
-                                bool checkpointing) {
+                                bool checkpointing, bool output_is_known) {
   AttentionVolume volume;
   const int64_t inputs = rows.query + 2 * rows.kv, outputs = rows.query;
   volume.forward = (inputs + outputs) * row_bytes;
   volume.backward = volume.forward;
   if (in_waves || checkpointing) volume.backward += inputs * row_bytes;
-  if (checkpointing) volume.backward += outputs * row_bytes;
+  if (checkpointing && !output_is_known) volume.backward += outputs * row_bytes;
   return volume;
 }
 
@@ -95,14 +95,14 @@ AttentionVolume context_volume(int64_t ring_size, int64_t kv_heads, int64_t num_
 
 /// Slices of heads travel as heads do; then s ranks gather the heads that they hold the slices of.
 AttentionVolume xtuner_volume(const ParallelPlan& plan, const AttentionShape& shape,
-                              int64_t num_tokens, bool checkpointing) {
+                              int64_t num_tokens, bool checkpointing, bool output_is_known) {
   const int64_t s = plan.num_head_slices, num_holders = plan.sequence_size / s;
   const int64_t kv_heads =
       kv_heads_in_all(num_holders, shape.num_heads, shape.num_kv_heads, shape.num_heads);
   const int64_t row_bytes = shape.head_dim * shape.element_bytes;
   AttentionVolume volume =
       exchange_volume(whole_heads(plan.sequence_size, num_tokens, shape.num_heads, kv_heads),
-                      row_bytes, false, checkpointing);
+                      row_bytes, false, checkpointing, output_is_known);
   const int64_t gathered = (s - 1) * num_tokens * (shape.num_heads + 2 * kv_heads) * row_bytes;
   volume.forward += gathered;
   volume.backward += gathered;  // reduce-scattered
@@ -113,7 +113,8 @@ AttentionVolume xtuner_volume(const ParallelPlan& plan, const AttentionShape& sh
 }  // namespace
 
 AttentionVolumeParts attention_volume_parts(const ParallelPlan& plan, const AttentionShape& shape,
-                                            const Packing& padded, bool checkpointing) {
+                                            const Packing& padded, bool checkpointing,
+                                            bool output_is_known) {
   using Mode = SequenceParallelMode;
   const int64_t T = padded.num_tokens(), N = shape.num_heads, M = shape.num_kv_heads;
   const int64_t P = plan.sequence_size, U = plan.ulysses_size, R = plan.ring_size;
@@ -126,18 +127,18 @@ AttentionVolumeParts attention_volume_parts(const ParallelPlan& plan, const Atte
     case Mode::kLocal:
       break;
     case Mode::kXtunerUlysses:
-      parts.heads = xtuner_volume(plan, shape, T, checkpointing);
+      parts.heads = xtuner_volume(plan, shape, T, checkpointing, output_is_known);
       break;
     case Mode::kBalancedUlysses:
       parts.heads = exchange_volume(
           rows_of_split(split_by_cost(plan.sequence_size, N, M, padded, plan.head_waves), T),
-          row_bytes, in_waves, checkpointing);
+          row_bytes, in_waves, checkpointing, output_is_known);
       break;
     case Mode::kDummyHeadUlysses: {
       const int64_t padded_heads = (N + P - 1) / P * P;
       parts.heads =
           exchange_volume(whole_heads(P, T, padded_heads, kv_heads_in_all(P, N, M, padded_heads)),
-                          row_bytes, in_waves, checkpointing);
+                          row_bytes, in_waves, checkpointing, output_is_known);
       break;
     }
     default: {
@@ -147,7 +148,8 @@ AttentionVolumeParts attention_volume_parts(const ParallelPlan& plan, const Atte
       HeadRows rows = whole_heads(U, T / R, N, kv_heads);
       rows.query *= R;
       rows.kv *= R;
-      parts.heads = exchange_volume(rows, row_bytes, in_waves, checkpointing && U > 1);
+      parts.heads =
+          exchange_volume(rows, row_bytes, in_waves, checkpointing && U > 1, output_is_known);
       parts.context = context_volume(R, kv_heads_of_waves(plan, N, M), T, shape);
     }
   }
@@ -155,8 +157,9 @@ AttentionVolumeParts attention_volume_parts(const ParallelPlan& plan, const Atte
 }
 
 AttentionVolume attention_volume(const ParallelPlan& plan, const AttentionShape& shape,
-                                 const Packing& padded, bool checkpointing) {
-  const auto [heads, context] = attention_volume_parts(plan, shape, padded, checkpointing);
+                                 const Packing& padded, bool checkpointing, bool output_is_known) {
+  const auto [heads, context] =
+      attention_volume_parts(plan, shape, padded, checkpointing, output_is_known);
   return {heads.forward + context.forward, heads.backward + context.backward};
 }
 

@@ -32,11 +32,13 @@ struct AttentionVolumeParts {
 
 /// `padded` is the row as TokenOrder::packing has it. With checkpointing the backward repeats what
 /// the forward of an exchange of heads sends (with head waves: of the outputs only, since the
-/// backward in waves exchanges queries, keys and values once more in any case); travelling keys are
-/// not needed to replay.
+/// backward in waves exchanges queries, keys and values once more in any case; and no outputs where
+/// they were kept, KeptAttention::output_is_known); travelling keys are not needed to replay.
 AttentionVolume attention_volume(const ParallelPlan& plan, const AttentionShape& shape,
-                                 const Packing& padded, bool checkpointing = false);
+                                 const Packing& padded, bool checkpointing = false,
+                                 bool output_is_known = false);
 AttentionVolumeParts attention_volume_parts(const ParallelPlan& plan, const AttentionShape& shape,
-                                            const Packing& padded, bool checkpointing = false);
+                                            const Packing& padded, bool checkpointing = false,
+                                            bool output_is_known = false);
 
 }  // namespace longspan

@@ -27,23 +27,25 @@ const Packing kRows[] = {Packing::from_lengths({97}),
 /// Counted by the ranks, which are connected once for all plans of the same groups.
 class CountedBytes {
  public:
-  void add(const PlanRequest& request, bool checkpointing = false) {
+  void add(const PlanRequest& request, bool checkpointing = false, bool output_is_known = false) {
     const at::ScalarType dtype = request.element_bytes == 2 ? at::kBFloat16 : at::kFloat;
     for (const Packing& row : kRows) {
       requests_.push_back(request);
       problems_.push_back(std::make_unique<AttentionCase>(
           random_case(row, request.num_heads, request.num_kv_heads, kHeadDim, 1)));
-      tasks_.push_back({problems_.back().get(), make_parallel_plan(request), dtype, checkpointing});
+      tasks_.push_back({problems_.back().get(), make_parallel_plan(request), dtype, checkpointing,
+                        output_is_known});
     }
   }
 
   void check() const {
     const auto solutions = solve_all(tasks_);
     for (size_t i = 0; i < tasks_.size(); ++i) {
-      const auto& [problem, plan, dtype, checkpointing] = tasks_[i];
-      CAPTURE(fmt::format("{}, P = {}, heads {}/{}, checkpointing {}, row {}",
+      const auto& [problem, plan, dtype, checkpointing, output_is_known] = tasks_[i];
+      CAPTURE(fmt::format("{}, P = {}, heads {}/{}, checkpointing {}, output known {}, row {}",
                           describe_method(plan), plan.sequence_size, requests_[i].num_heads,
-                          requests_[i].num_kv_heads, checkpointing, i % std::size(kRows)));
+                          requests_[i].num_kv_heads, checkpointing, output_is_known,
+                          i % std::size(kRows)));
       const Packing padded = padded_row(plan, problem->packing);
       CHECK(padded.num_tokens() == solutions[i].padded.num_tokens());
       const AttentionVolume volume = attention_volume(plan,
@@ -51,7 +53,7 @@ class CountedBytes {
                                                        .num_kv_heads = requests_[i].num_kv_heads,
                                                        .head_dim = kHeadDim,
                                                        .element_bytes = requests_[i].element_bytes},
-                                                      padded, checkpointing);
+                                                      padded, checkpointing, output_is_known);
       const Traffic& sent = solutions[i].traffic;
       CHECK(sent.sum == 0);
       CHECK(sent.all_to_all + sent.all_gather + sent.reduce_scatter + sent.shift ==
@@ -89,14 +91,16 @@ TEST_CASE("volume: counted bytes are the formula's, every mode") {
 
 TEST_CASE("volume: compositions, windows and waves, kept and replayed, fp32 and bf16") {
   CountedBytes counted;
-  for (const bool checkpointing : {false, true}) {
+  for (const auto& [checkpointing, output_is_known] :
+       {std::pair{false, false}, {true, false}, {true, true}}) {
     for (const int64_t element_bytes : {2, 4}) {
-      const auto check = [&](PlanRequest request, int ulysses, int window, int waves) {
+      const auto check = [&, checkpointing = checkpointing, output_is_known = output_is_known](
+                             PlanRequest request, int ulysses, int window, int waves) {
         request.element_bytes = element_bytes;
         if (ulysses > 0) request.ulysses_degree = ulysses;
         if (window > 0) request.window_size = window;
         if (waves > 1) request.head_waves = waves;
-        counted.add(request, checkpointing);
+        counted.add(request, checkpointing, output_is_known);
       };
       check(request_of(4, Mode::kUsp, 8, 2), 2, 0, 1);
       check(request_of(4, Mode::kUsp, 12, 3), 2, 0, 3);

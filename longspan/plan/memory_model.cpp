@@ -94,8 +94,12 @@ double kept_by_blocks(const MemoryFacts& facts, const Sizes& s) {
 double exchange_bytes(const MemoryFacts& facts, const Sizes& s) {
   if (facts.exchanges_heads) {
     // Output gradients as tokens and as heads, and the heads' gradients on their way back; of all
-    // heads, or of those of three waves.
-    if (facts.head_waves <= 1) return s.A + s.K;
+    // heads, or of those of three waves. With a store, the replay before that is fuller: queries,
+    // keys and values as tokens, as heads, and on their way beside the output and its gradient.
+    const double others = 1.0 - 1.0 / static_cast<double>(facts.sequence_size);
+    if (facts.head_waves <= 1) {
+      return facts.offload_activations ? others * (s.A + 2 * s.K) : s.A + s.K;
+    }
     const double share = std::min(1.0, 3.0 / static_cast<double>(facts.head_waves));
     return share * 3 * (s.A + s.K) + 2 * s.K_wide;
   }
@@ -122,7 +126,9 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   if (facts.checkpointing) {
     const double replayed = stored || facts.sequence_size == 1 ? 0.0 : s.A + s.A + 2 * s.K + s.A;
     moments.push_back({"an MLP's backward",
-                       index + s.D + s.A + replayed + (stored ? s.D + s.A + s.lse : 0.0), chunk});
+                       index + s.D + s.A + replayed +
+                           (stored ? s.D + s.A + s.lse + (facts.exchanges_heads ? s.A : 0.0) : 0.0),
+                       chunk});
   } else {
     moments.push_back({"an MLP's backward", index + 2 * s.D, chunk});
   }
@@ -159,6 +165,19 @@ Moment fullest(const MemoryFacts& facts, const Sizes& s) {
 }
 
 int64_t divided(int64_t bytes, int64_t parts) { return (bytes + parts - 1) / parts; }
+
+/// A unit's gradients while they are made, and the one's before it on their way and as they arrive.
+/// Of large ones the way is made in parts, two at a time (optim/flat_parameters).
+constexpr int64_t kReductionBytes = int64_t{64} << 20;
+
+int64_t unit_gradients(int64_t unit, int64_t ranks, bool sums_on_host) {
+  if (ranks == 1) return 2 * unit;
+  const int64_t share = divided(unit, ranks);
+  // Sums on the host pass through the device. Sums on the device are counted with all others, but
+  // those of these two units are not there yet.
+  const int64_t at_once = sums_on_host ? 3 * unit + share : 3 * unit - 2 * share;
+  return std::min(at_once, unit + 4 * kReductionBytes);
+}
 
 std::string text_of(int64_t bytes) {
   constexpr double kKiB = 1024.0;
@@ -201,7 +220,9 @@ MemoryAccount account_of(const MemoryFacts& facts) {
     add({"Parameters", facts.offload_params ? 0 : held, facts.offload_params ? held : 0, how(3)});
   }
   if (gathers) {
-    add({"  gathered", 2 * facts.largest_unit_bytes, 0, "the unit at work and the next"});
+    // A share that lies on the host is on the device while the next unit is gathered from it.
+    const int64_t sent = facts.offload_params ? divided(facts.largest_unit_bytes, ranks) : 0;
+    add({"  gathered", 2 * facts.largest_unit_bytes + sent, 0, "the unit at work and the next"});
   }
   // A share's sum lies with its masters; what a unit adds to it is on the device first, and what is
   // received of it.
@@ -209,8 +230,8 @@ MemoryAccount account_of(const MemoryFacts& facts) {
   const int64_t share = divided(facts.trained_parameter_bytes, parts(2));
   if (facts.zero_stage >= 2) {
     add({"Gradients", sums_on_host ? 0 : share, sums_on_host ? share : 0, how(2)});
-    add({"  of a unit", 2 * facts.largest_unit_gradient_bytes, 0,
-         "made, and received from others"});
+    add({"  of units", unit_gradients(facts.largest_unit_gradient_bytes, ranks, sums_on_host), 0,
+         "made, on their way, and received from others"});
   } else {
     add({"Gradients", facts.trained_parameter_bytes,
          sums_on_host ? divided(facts.trained_parameter_bytes, parts(1)) : 0, ""});
@@ -219,7 +240,9 @@ MemoryAccount account_of(const MemoryFacts& facts) {
       divided(facts.num_trained * (facts.optimizer_bytes + facts.master_bytes), parts(1));
   add({"Optimizer", facts.offload_optimizer ? 0 : states, facts.offload_optimizer ? states : 0,
        how(1)});
-  if (facts.reference_bytes > 0) add({"Reference model", facts.reference_bytes, 0, ""});
+  if (facts.reference_on_device + facts.reference_on_host > 0) {
+    add({"Reference model", facts.reference_on_device, facts.reference_on_host, how(3)});
+  }
 
   const Sizes s = sizes_of(facts);
   const TokenBytes tokens = token_bytes(facts);

@@ -21,8 +21,8 @@ struct MemoryFacts {
   int64_t trained_parameter_bytes = 0;  // of those that are trained
   int64_t num_trained = 0;
   int64_t largest_unit_bytes = 0;  // parameters of the largest block, or embedding, or head
-  int64_t largest_unit_gradient_bytes = 0;  // of the most that are trained together
-  int64_t reference_bytes = 0;              // parameters of a second model
+  int64_t largest_unit_gradient_bytes = 0;                 // of the most that are trained together
+  int64_t reference_on_device = 0, reference_on_host = 0;  // a second model's, on one rank
   // How states are held
   int64_t zero_stage = 0, shard_size = 1;  // ranks that hold one divided copy
   bool offload_optimizer = false, offload_params = false;

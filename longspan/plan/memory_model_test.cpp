@@ -55,6 +55,11 @@ TEST_CASE("memory account: states by stage, shard and offload") {
   }
   CHECK(divided.device == device);
   CHECK(divided.host == host);
+  // What a reference model holds is added in both roles.
+  facts.reference_on_device = 30;
+  facts.reference_on_host = 500;
+  CHECK(account_of(facts).device == device + 30);
+  CHECK(account_of(facts).host == host + 500);
 }
 
 TEST_CASE("memory account: a token costs layers without offloading, and one block with it") {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "longspan/config/user_error.h"
+#include "longspan/plan/plan_checks.h"
 
 namespace longspan {
 namespace {
@@ -37,6 +38,25 @@ void check_error(const PlanRequest& request, std::initializer_list<const char*> 
     CAPTURE(part);
     CHECK(error.find(part) != std::string::npos);
   }
+}
+
+TEST_CASE("plan: groups of ZeRO that lie on two machines though one has room") {
+  PlanRequest request = request_of(12, 2, Mode::kRing, 4, 2);
+  const auto warning = [&](std::optional<int64_t> shard_size, int ranks_per_machine) {
+    request.shard_size = shard_size;
+    request.ranks_per_machine = ranks_per_machine;
+    return warning_of_shards(request);
+  };
+  // Of two machines of six: 4 to 7 are together.
+  const std::string crossing = warning(4, 6);
+  CHECK(crossing.find("zero_shard_size: 4 does not divide the 6 processes") != std::string::npos);
+  CHECK(crossing.find("1, 2, 3, 6") != std::string::npos);
+  CHECK(warning(3, 6) == "");
+  CHECK(warning(6, 6) == "");
+  CHECK(warning(12, 6) == "");            // more than a machine holds
+  CHECK(warning(std::nullopt, 6) == "");  // all, as ZeRO has it
+  CHECK(warning(4, 12) == "");            // one machine
+  CHECK(warning(4, 0) == "");             // of which nothing is known
 }
 
 TEST_CASE("plan: what ZeRO divides") {

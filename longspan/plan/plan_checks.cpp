@@ -67,6 +67,19 @@ int shard_size_of(const PlanRequest& request) {
       size, request.world_size, divisors_of(request.world_size)));
 }
 
+std::string warning_of_shards(const PlanRequest& request) {
+  if (!request.shard_size) return "";
+  // Groups are neighbours, and so are the processes of a machine.
+  const int64_t size = *request.shard_size, here = request.ranks_per_machine;
+  if (here < 1 || here >= request.world_size || size > here || here % size == 0) return "";
+  return fmt::format(
+      "zero_shard_size: {} does not divide the {} processes of a machine, so some groups lie on "
+      "two "
+      "machines and gather parameters over the network. Choose one of {}, or start a multiple of "
+      "{} processes a machine.",
+      size, here, divisors_of(std::gcd(request.world_size, request.ranks_per_machine)), size);
+}
+
 /// With one rank to a row. A mode alone asks for nothing: sizes are tried with the mode left as it
 /// is.
 void check_keys_of_one_rank(const PlanRequest& request) {

@@ -97,12 +97,15 @@ at::Tensor attend_exchanged(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
   const auto q = start_tokens_to_heads(q_tNH, queries, group);
   const auto k = start_tokens_to_heads(k_tMH, kv, group);
   const auto v = start_tokens_to_heads(v_tMH, kv, group);
-  ExchangedHeads heads;
-  heads.queries = finish_tokens_to_heads(q);
-  heads.k_items = finish_tokens_to_heads(k);
-  heads.v_items = finish_tokens_to_heads(v);
-  return finish_heads_to_tokens(start_heads_to_tokens(
-      attend_pieces(share, share.waves[0], heads, attend), queries, group, q_tNH.size(0)));
+  std::vector<at::Tensor> outs;
+  {
+    ExchangedHeads heads;
+    heads.queries = finish_tokens_to_heads(q);
+    heads.k_items = finish_tokens_to_heads(k);
+    heads.v_items = finish_tokens_to_heads(v);
+    outs = attend_pieces(share, share.waves[0], heads, attend);
+  }  // without a graph nobody needs them any more
+  return finish_heads_to_tokens(start_heads_to_tokens(outs, queries, group, q_tNH.size(0)));
 }
 
 }  // namespace longspan

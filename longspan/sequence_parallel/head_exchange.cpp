@@ -2,11 +2,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <array>
 #include <optional>
+
+#include "longspan/attention/kept_attention.h"
 
 namespace longspan {
 namespace {
@@ -83,6 +86,12 @@ BlocksInFlight start_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_ra
   return {group.exchange(send, receive, num_slots(by_rank)), std::move(arriving)};
 }
 
+at::Tensor without_values(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  // No view to autograd, which would follow it to its base.
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return at::zeros({1}, options).expand(sizes);
+}
+
 TokensInFlight start_to_tokens(const std::vector<at::Tensor>& blocks, const BlocksByRank& by_rank,
                                const Group& group, int64_t tokens_per_rank) {
   const int64_t t = tokens_per_rank, H = blocks.at(0).size(2), first = group.rank() * t;
@@ -150,6 +159,11 @@ struct ExchangeState : torch::CustomClassHolder {
 
 using StatePointer = c10::intrusive_ptr<ExchangeState>;
 
+bool output_is_known() {
+  const KeptAttention* replayed = KeptAttention::replaying();
+  return replayed != nullptr && replayed->output_is_known;
+}
+
 void keep(AutogradContext* ctx, const StatePointer& state) {
   ctx->saved_data["state"] = c10::IValue::make_capsule(state);
 }
@@ -202,6 +216,7 @@ struct StartToTokens : torch::autograd::Function<StartToTokens> {
                             int64_t num_blocks) {
     keep(ctx, state);
     ctx->saved_data["others"] = static_cast<int64_t>(tensors.size()) - num_blocks;
+    if (output_is_known()) return state->token();
     state->to_tokens = start_to_tokens(tensors.slice(0, num_blocks).vec(), state->by_rank,
                                        state->group, state->tokens_per_rank);
     return state->token();
@@ -219,6 +234,10 @@ struct StartToTokens : torch::autograd::Function<StartToTokens> {
 struct FinishToTokens : torch::autograd::Function<FinishToTokens> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor&, StatePointer state) {
     keep(ctx, state);
+    if (!state->to_tokens) {
+      return without_values({state->tokens_per_rank, state->num_heads, state->head_dim},
+                            state->options);
+    }
     return state->received_tokens();
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {

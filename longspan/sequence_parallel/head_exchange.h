@@ -58,6 +58,9 @@ BlocksInFlight start_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_ra
 TokensInFlight start_to_tokens(const std::vector<at::Tensor>& blocks, const BlocksByRank& by_rank,
                                const Group& group, int64_t tokens_per_rank);
 
+/// Something of that shape that takes no memory.
+at::Tensor without_values(at::IntArrayRef sizes, const at::TensorOptions& options);
+
 /// The differentiable form in two steps: between start and finish other work may run, in the
 /// backward too, where finish starts the way back and start awaits it. Gradients of what went to
 /// several ranks are summed (in fp32 for bf16). A rank without a block gets one number instead,

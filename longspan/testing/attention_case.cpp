@@ -84,8 +84,8 @@ DistributedSolution unsolved(const AttentionCase& problem, at::ScalarType dtype)
 
 // One rank's part.
 void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParallel& attention,
-                 at::ScalarType dtype, bool checkpointing, std::mutex& mutex,
-                 DistributedSolution& whole) {
+                 const DistributedTask& task, std::mutex& mutex, DistributedSolution& whole) {
+  const at::ScalarType dtype = task.dtype;
   const TokenOrder order = attention.token_order(problem.packing);
   const at::Tensor index =
       at::tensor(at::ArrayRef<int64_t>(order.index), at::TensorOptions(at::kLong));
@@ -101,20 +101,22 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   const at::Tensor dout = share(problem.dout_TNH, 0);
   const Traffic before = sequence_traffic(mesh);
   auto attend = [&] { return attention.attend(q, k, v, order.packing); };
-  at::Tensor out;
-  if (checkpointing) {
+  at::Tensor out, values;
+  if (task.checkpointing) {
     KeptAttention kept;
     {
       c10::AutoGradMode no_gradients(false);
       KeepScope keep(kept);
-      attend();
+      values = attend();
     }
+    kept.output_is_known = task.output_is_known;
     ReplayScope replay(kept);
     out = attend();
     TORCH_CHECK(kept.results.empty(), "something kept was not replayed");
   } else {
     out = attend();
   }
+  if (!task.output_is_known) values = out;
   out.backward(dout);
 
   const std::lock_guard lock(mutex);
@@ -125,7 +127,7 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   auto put = [&](at::Tensor& x, const at::Tensor& local) {
     x.index_copy_(0, places, local.detach().index_select(0, real));
   };
-  put(whole.out_TNH, out);
+  put(whole.out_TNH, values);
   put(whole.dq_TNH, q.grad());
   put(whole.dk_TMH, k.grad());
   put(whole.dv_TMH, v.grad());
@@ -153,8 +155,7 @@ std::vector<DistributedSolution> solve_all(const std::vector<DistributedTask>& t
       for (const size_t i : indices) {
         const DistributedTask& task = tasks[i];
         const auto attention = make_attention(task.plan, mesh, cpu_block_kernel());
-        solve_share(*task.problem, mesh, *attention, task.dtype, task.checkpointing, mutex,
-                    solutions[i]);
+        solve_share(*task.problem, mesh, *attention, task, mutex, solutions[i]);
       }
     });
   }

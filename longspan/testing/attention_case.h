@@ -43,6 +43,7 @@ struct DistributedTask {
   ParallelPlan plan;
   at::ScalarType dtype = at::kDouble;
   bool checkpointing = false;
+  bool output_is_known = false;
 };
 
 /// solve_distributed() of each. Connecting the ranks costs more than most problems: tasks whose
@@ -52,8 +53,8 @@ std::vector<DistributedSolution> solve_all(const std::vector<DistributedTask>& t
 /// make_attention(plan) over threads: each rank takes its share of the row by token_order (padding
 /// holds large random numbers, which must not matter), attends, runs the backward; the results are
 /// put back in the order of the row. With checkpointing, the forward runs in a KeepScope and is
-/// replayed before the backward. Computes in `dtype`. Many problems share one session of ranks,
-/// whose start costs more than most of them.
+/// replayed before the backward; without values where the output is known. Computes in `dtype`.
+/// Many problems share one session of ranks, whose start costs more than most of them.
 std::vector<DistributedSolution> solve_distributed(const std::vector<AttentionCase>& problems,
                                                    const ParallelPlan& plan, at::ScalarType dtype,
                                                    bool checkpointing = false);

@@ -2,15 +2,13 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 
@@ -18,23 +16,15 @@ namespace longspan {
 class DatasetFolder {
  public:
   explicit DatasetFolder(const std::string& stage = "sft") {
-    std::string name = (std::filesystem::temp_directory_path() / "longspan-data-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-    config_.dataset_dir = name;
+    config_.dataset_dir = folder_.path;
     config_.dataset = "d";
     config_.stage = stage;
   }
-  DatasetFolder(const DatasetFolder&) = delete;
-  DatasetFolder& operator=(const DatasetFolder&) = delete;
-  ~DatasetFolder() { std::filesystem::remove_all(path_); }
 
-  std::string path() const { return path_.string(); }
+  std::string path() const { return folder_.path; }
   /// Returns the file's path.
   std::string write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return (path_ / name).string();
+    return folder_.write(name, text);
   }
   /// dataset_info.json with one entry, d.
   void info(const std::string& entry) const {
@@ -54,7 +44,7 @@ class DatasetFolder {
   }
 
  private:
-  std::filesystem::path path_;
+  testing::TemporaryFolder folder_;
   Config config_;
 };
 

@@ -1,33 +1,18 @@
 #include "longspan/text/tokenizer.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "longspan/config/user_error.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace fs = std::filesystem;
 
 namespace longspan {
 namespace {
-
-/// A folder of its own for each test, removed at the end.
-struct TempFolder {
-  fs::path path;
-  TempFolder() {
-    std::string name = (fs::temp_directory_path() / "longspan-text-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TempFolder() { fs::remove_all(path); }
-  std::string file(const std::string& name, const std::string& content) const {
-    std::ofstream(path / name, std::ios::binary) << content;
-    return (path / name).string();
-  }
-};
 
 std::string read(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -44,16 +29,15 @@ std::string sample_text() {
   return text + "été 日本語 🙂\r\n";
 }
 
-std::string trained(const TempFolder& folder) {
-  train_byte_level_bpe({folder.file("text.txt", sample_text())}, 400,
-                       (folder.path / "tokenizer").string());
-  return (folder.path / "tokenizer").string();
+std::string trained(const testing::TemporaryFolder& folder) {
+  train_byte_level_bpe({folder.write("text.txt", sample_text())}, 400, folder / "tokenizer");
+  return folder / "tokenizer";
 }
 
 }  // namespace
 
 TEST_CASE("tokenizer: a trained one round-trips any text") {
-  TempFolder folder;
+  testing::TemporaryFolder folder;
   const Tokenizer tokenizer = Tokenizer::load(trained(folder));
   CHECK(tokenizer.vocab_size() > 259);
   CHECK(tokenizer.vocab_size() <= 400);
@@ -67,7 +51,7 @@ TEST_CASE("tokenizer: a trained one round-trips any text") {
 }
 
 TEST_CASE("tokenizer: special tokens in the text are single ids and can be skipped") {
-  TempFolder folder;
+  testing::TemporaryFolder folder;
   const Tokenizer tokenizer = Tokenizer::load(trained(folder));
   const auto start = tokenizer.id_of("<|im_start|>");
   const auto end = tokenizer.id_of("<|im_end|>");
@@ -85,7 +69,7 @@ TEST_CASE("tokenizer: special tokens in the text are single ids and can be skipp
 }
 
 TEST_CASE("tokenizer: a batch gives what one text after the other gives") {
-  TempFolder folder;
+  testing::TemporaryFolder folder;
   const Tokenizer tokenizer = Tokenizer::load(trained(folder));
   const std::vector<std::string> texts = {"The lazy dog", "", "<|im_end|>\n", sample_text()};
   const auto batch = tokenizer.encode_batch(texts);
@@ -95,7 +79,7 @@ TEST_CASE("tokenizer: a batch gives what one text after the other gives") {
 }
 
 TEST_CASE("tokenizer: broken UTF-8 is read with replacement characters, NUL is a character") {
-  TempFolder folder;
+  testing::TemporaryFolder folder;
   const Tokenizer tokenizer = Tokenizer::load(trained(folder));
   CHECK(tokenizer.decode(tokenizer.encode("a\xff z")) == "a\xef\xbf\xbd z");
   const std::string with_nul("a\0b", 3);
@@ -103,15 +87,15 @@ TEST_CASE("tokenizer: broken UTF-8 is read with replacement characters, NUL is a
 }
 
 TEST_CASE("tokenizer: training twice gives the same file") {
-  TempFolder folder;
-  const std::string text = folder.file("text.txt", sample_text());
-  train_byte_level_bpe({text}, 350, (folder.path / "a").string());
-  train_byte_level_bpe({text}, 350, (folder.path / "b").string());
-  CHECK(read(folder.path / "a/tokenizer.json") == read(folder.path / "b/tokenizer.json"));
+  testing::TemporaryFolder folder;
+  const std::string text = folder.write("text.txt", sample_text());
+  train_byte_level_bpe({text}, 350, folder / "a");
+  train_byte_level_bpe({text}, 350, folder / "b");
+  CHECK(read(folder / "a/tokenizer.json") == read(folder / "b/tokenizer.json"));
 }
 
 TEST_CASE("tokenizer: named templates, token objects, a template file") {
-  TempFolder folder;
+  testing::TemporaryFolder folder;
   const fs::path tokenizer = trained(folder);
   std::ofstream(tokenizer / "tokenizer_config.json")
       << R"({"bos_token": {"content": "<s>", "special": true}, "eos_token": null,
@@ -130,7 +114,7 @@ TEST_CASE("tokenizer: named templates, token objects, a template file") {
 }
 
 TEST_CASE("tokenizer: errors name the file") {
-  TempFolder folder;
+  testing::TemporaryFolder folder;
   const auto message = [](auto action) -> std::string {
     try {
       action();
@@ -139,15 +123,15 @@ TEST_CASE("tokenizer: errors name the file") {
     }
     return "nothing thrown";
   };
-  const std::string path = folder.path.string();
+  const std::string path = folder.path;
   const auto contains = [](const std::string& text, const std::string& part) {
     INFO(text);
     CHECK(text.find(part) != std::string::npos);
   };
   contains(message([&] { Tokenizer::load(path); }), "No tokenizer.json in " + path);
-  folder.file("tokenizer.json", "{\n\"model\": nonsense}");
+  folder.write("tokenizer.json", "{\n\"model\": nonsense}");
   contains(message([&] { Tokenizer::load(path); }), "tokenizer.json, line 2, column");
-  folder.file("tokenizer.json", "{\"model\": {\"type\": \"Unheard\"}}");
+  folder.write("tokenizer.json", "{\"model\": {\"type\": \"Unheard\"}}");
   contains(message([&] { Tokenizer::load(path); }), "tokenizer.json is not a tokenizer");
   contains(message([&] { train_byte_level_bpe({path + "/absent"}, 300, path); }), "/absent");
   contains(message([&] { train_byte_level_bpe({}, 100, path); }), "259 at least");

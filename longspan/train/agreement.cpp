@@ -1,31 +1,16 @@
 #include "longspan/train/agreement.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <new>
 #include <thread>
 #include <vector>
 
 #include "longspan/config/user_error.h"
+#include "longspan/memory/out_of_memory.h"
 
 namespace longspan {
-
-bool is_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-      dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
-    return true;
-  }
-  const std::string what = error.what();
-  // oneDNN says no more when it gets no memory, and has hardly another reason.
-  if (what.starts_with("could not create a ")) return true;
-  // torch's allocator of host memory has no exception of its own.
-  if (dynamic_cast<const c10::Error*>(&error) == nullptr) return false;
-  return what.find("can't allocate memory") != std::string::npos ||
-         what.find("not enough memory") != std::string::npos;
-}
 
 std::string describe_failure(const std::exception& error) {
   std::string what = error.what();

@@ -25,7 +25,6 @@ class AgreedError : public UserError {
 
 /// What went wrong, for the user: where memory ran out, which keys save some.
 std::string describe_failure(const std::exception& error);
-bool is_out_of_memory(const std::exception& error);
 
 /// Runs `phase` on every rank and then asks all how it went. When any failed, all fail: rank 0
 /// throws AgreedError with the first failing rank's message, the others FailedElsewhere with it.

@@ -35,11 +35,12 @@ nlohmann::ordered_json json_of(const Direction& direction) {
 
 AttentionTraffic::AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
                                    const AttentionShape& shape, int64_t num_layers,
-                                   bool checkpointing, at::Device device)
+                                   bool checkpointing, bool output_is_known, at::Device device)
     : plan_(plan),
       shape_(shape),
       num_layers_(num_layers),
       checkpointing_(checkpointing),
+      output_is_known_(output_is_known),
       device_(device),
       // Every member of a sequence group holds the whole row: it counts once.
       counts_rows_(mesh.sequence.rank() == 0),
@@ -61,7 +62,8 @@ void AttentionTraffic::begin_row() { before_ = sequence_traffic(mesh_); }
 void AttentionTraffic::end_forward(const Packing& padded) {
   add_to(mine_.forward);
   if (!counts_rows_) return;
-  const AttentionVolume volume = attention_volume(plan_, shape_, padded, checkpointing_);
+  const AttentionVolume volume =
+      attention_volume(plan_, shape_, padded, checkpointing_, output_is_known_);
   mine_.forward.formula += volume.forward;
   mine_.backward.formula += volume.backward;
   mine_.num_rows += 1;

@@ -18,9 +18,10 @@ namespace longspan {
 /// it.
 class AttentionTraffic {
  public:
-  /// `shape` is one layer's of `num_layers`.
+  /// `shape` is one layer's of `num_layers`. `checkpointing` and `output_is_known` as
+  /// attention_volume has them.
   AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan, const AttentionShape& shape,
-                   int64_t num_layers, bool checkpointing, at::Device device);
+                   int64_t num_layers, bool checkpointing, bool output_is_known, at::Device device);
 
   /// What is sent from here on is a row's: call before its forward, after it, and after its
   /// backward.
@@ -50,7 +51,7 @@ class AttentionTraffic {
   ParallelPlan plan_;
   AttentionShape shape_;
   int64_t num_layers_;
-  bool checkpointing_;
+  bool checkpointing_, output_is_known_;
   at::Device device_;
   bool counts_rows_;
   const Mesh& mesh_;

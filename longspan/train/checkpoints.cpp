@@ -72,8 +72,8 @@ bool appears(const std::string& folder) {
   return false;
 }
 
-std::string run_name(const StatePiece& piece) {
-  return fmt::format("{} {} {}", piece.parameter, piece.begin, piece.end);
+std::string run_name(const StateSource& state) {
+  return fmt::format("{} {} {}", state.parameter, state.begin, state.end);
 }
 
 /// As broken_part, by those that see the folder.
@@ -193,10 +193,10 @@ std::string broken_part(const Group& world, Notices& notices, const std::string&
 }
 
 std::string Checkpoints::write_part(const std::string& folder,
-                                    const std::vector<StatePiece>& pieces) const {
+                                    const std::vector<StateSource>& states) const {
   const bool sees_it = appears(folder);
   std::string mine = sees_it ? "yes\n" : "no\n";
-  for (const StatePiece& piece : pieces) mine += run_name(piece) + "\n";
+  for (const StateSource& state : states) mine += run_name(state) + "\n";
   int num_writers = 0, my_number = -1;              // of the ranks that see the folder
   std::map<std::string, std::vector<int>> holders;  // of each run, as places among the writers
   const std::vector<std::string> texts = world_.gather_text(mine);
@@ -224,18 +224,18 @@ std::string Checkpoints::write_part(const std::string& folder,
           folder, run.substr(0, run.find(' '))));
     }
     if (my_number < 0) return;
-    std::vector<StatePiece> share;
-    for (const StatePiece& piece : pieces) {
-      const auto run = holders.find(run_name(piece));
+    std::vector<StateSource> share;
+    for (const StateSource& state : states) {
+      const auto run = holders.find(run_name(state));
       const std::vector<int>& places = run->second;
-      const int64_t size = piece.end - piece.begin, parts = std::ssize(places);
+      const int64_t size = state.end - state.begin, parts = std::ssize(places);
       const int64_t part = std::ranges::find(places, my_number) - places.begin();
       if (size < kLeastShared * parts) {
         // Whole, by one of them in turn.
-        if (std::distance(holders.begin(), run) % parts == part) share.push_back(piece);
+        if (std::distance(holders.begin(), run) % parts == part) share.push_back(state);
       } else {
-        share.push_back(part_of(piece, piece.begin + size * part / parts,
-                                piece.begin + size * (part + 1) / parts));
+        share.push_back(part_of(state, state.begin + size * part / parts,
+                                state.begin + size * (part + 1) / parts));
       }
     }
     name = state_part_name(my_number + 1, num_writers);
@@ -267,7 +267,7 @@ std::string Checkpoints::save(int64_t step, const CheckpointContent& content) {
   if (content.sharded) {
     weights = write_sharded_model(path, saver_.model(), *content.sharded, world_, notices_);
   }
-  const std::string part = content.state ? write_part(path, content.pieces) : "";
+  const std::string part = content.state ? write_part(path, content.states) : "";
   ChecksumTable mine;
   all_or_none_patiently(world_, notices_, [&] {
     for (const std::string& name : {weights, part}) {

@@ -44,7 +44,7 @@ std::string broken_part(const Group& world, Notices& notices, const std::string&
 struct CheckpointContent {
   const std::vector<NamedTensor>& parameters;
   /// The optimizer's state, as far as this rank holds it. What several ranks hold they share out.
-  std::vector<StatePiece> pieces;
+  std::vector<StateSource> states;
   /// Where the parameters come from if no rank holds all of them: every rank writes its part.
   ShardedParameters* sharded = nullptr;
   /// Absent: the model alone. Rank 0's is written.
@@ -71,7 +71,7 @@ class Checkpoints {
  private:
   /// Writes this rank's part of the state. Its name in the folder; empty where it has none.
   /// Collective.
-  std::string write_part(const std::string& folder, const std::vector<StatePiece>& pieces) const;
+  std::string write_part(const std::string& folder, const std::vector<StateSource>& states) const;
   void remove_old(const std::string& newest) const;
 
   const Config& config_;

@@ -68,7 +68,7 @@ bool exchanges_heads(SequenceParallelMode mode) {
 
 MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const ParallelPlan& plan,
                          const TrainedModel& trained, const std::vector<Example>& examples,
-                         int64_t reference_bytes, bool cuda) {
+                         const Reference* reference, bool cuda) {
   const bool bf16 = config.bf16 || config.pure_bf16;
   MemoryFacts facts;
   facts.hidden_size = model.hidden_size;
@@ -105,7 +105,11 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
   if (config.optim == "adamw_8bit" || config.optim == "adamw_bnb_8bit") {
     moments = 2 * facts.num_trained;
   }
-  facts.reference_bytes = reference_bytes;
+  if (reference != nullptr) {
+    const ShardedParameters::HeldBytes held = reference->held_bytes();
+    facts.reference_on_device = held.device;
+    facts.reference_on_host = held.host;
+  }
   facts.optimizer_bytes = facts.num_trained == 0 ? 0 : moments / facts.num_trained;
   facts.zero_stage = config.zero_stage.value_or(0);
   facts.shard_size = config.zero_shard_size.value_or(plan.world_size);

@@ -16,9 +16,10 @@
 namespace longspan {
 
 /// The facts of a run. The longest row is the longest examples of the set in one micro-batch.
+/// `reference` may be null.
 MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const ParallelPlan& plan,
                          const TrainedModel& trained, const std::vector<Example>& examples,
-                         int64_t reference_bytes, bool cuda);
+                         const Reference* reference, bool cuda);
 
 class MemoryReport {
  public:

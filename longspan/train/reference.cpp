@@ -15,13 +15,13 @@ class Model : public Reference {
     const at::NoGradGuard no_grad;
     return longspan::document_logprobs(*model_, row.local, row.num_documents(), sum_over);
   }
-  int64_t num_bytes() const override {
-    if (sharded_) return sharded_->held_bytes().device;
-    int64_t total = 0;
+  ShardedParameters::HeldBytes held_bytes() const override {
+    if (sharded_) return sharded_->held_bytes();
+    ShardedParameters::HeldBytes held;
     for (const auto& [name, tensor] : model_->parameters()) {
-      total += tensor.numel() * static_cast<int64_t>(tensor.element_size());
+      held.device += tensor.numel() * static_cast<int64_t>(tensor.element_size());
     }
-    return total;
+    return held;
   }
 
  private:

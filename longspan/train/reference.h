@@ -22,7 +22,7 @@ class Reference {
   /// sequence group.
   virtual at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) = 0;
   /// Of parameters that only it holds.
-  virtual int64_t num_bytes() const { return 0; }
+  virtual ShardedParameters::HeldBytes held_bytes() const { return {}; }
 };
 
 /// A model of its own. `sharded`: where its parameters come from, if from there.

@@ -20,9 +20,11 @@
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/activation_offload.h"
+#include "longspan/memory/out_of_memory.h"
 #include "longspan/memory/tensor_pool.h"
 #include "longspan/models/product.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/plan/plan_checks.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/launch.h"
@@ -43,13 +45,16 @@ constexpr int kInterruptedStatus = 130;
 struct Shape {
   ModelConfig model;
   ParallelPlan plan;
+  std::string warning;  // of the plan; mostly empty
 };
 
 Shape decide_shape(const Config& config, const Rendezvous& where) {
   Shape shape;
   shape.model = load_model_config(config.model_name_or_path);
-  shape.plan = make_parallel_plan(plan_request(config, shape.model, where.world_size,
-                                               where.local_world_size, cuda_available()));
+  const PlanRequest request =
+      plan_request(config, shape.model, where.world_size, where.local_world_size, cuda_available());
+  shape.plan = make_parallel_plan(request);
+  shape.warning = warning_of_shards(request);
   if (cuda_available()) use_gpu_of_rank(where.local_rank, where.local_world_size);
   return shape;
 }
@@ -179,7 +184,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                             .num_kv_heads = shape.model.num_kv_heads,
                             .head_dim = shape.model.head_dim,
                             .element_bytes = bf16 ? 2 : 4},
-                           shape.model.num_layers, !config.disable_gradient_checkpointing, device);
+                           shape.model.num_layers, !config.disable_gradient_checkpointing,
+                           activations && !attention->overlaps_projections(), device);
   interrupts.begin_steps();
   const bool idle_rows = sharding && sharding->stage >= 2;
   std::unique_ptr<Reference> reference;
@@ -219,9 +225,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                              .reference = reference.get(),
                              .idle_rows = idle_rows};
   const std::unique_ptr<Stage> stage = make_stage(context);
-  MemoryReport memory(meter,
-                      memory_facts(config, shape.model, shape.plan, trained, data.train.examples,
-                                   reference ? reference->num_bytes() : 0, cuda));
+  MemoryReport memory(meter, memory_facts(config, shape.model, shape.plan, trained,
+                                          data.train.examples, reference.get(), cuda));
   const TrainingJob job{.context = context,
                         .stage = *stage,
                         .train_examples = data.train.examples,
@@ -262,6 +267,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                           .num_trained = trained.num_trained(),
                           .num_warmup_steps = trainer.num_warmup_steps(),
                           .device = device_text(device)}));
+  if (!shape.warning.empty()) console.say("warning: " + shape.warning);
   console.say("\n" + memory.begin());
   if (const double dropout = attention_dropout_of(shape.model); dropout > 0) {
     console.say(

@@ -98,7 +98,7 @@ class Trainer {
   /// checkpoint-N of the steps so far. Collective.
   void save_checkpoint();
   /// The optimizer's state, with the weights themselves where saving rounds them.
-  std::vector<StatePiece> state_with_masters() const;
+  std::vector<StateSource> state_with_masters() const;
   /// False: told to stop before the last evaluation was done.
   bool finish();
   /// A checkpoint of the steps so far, unless there is one.

@@ -24,14 +24,14 @@ constexpr size_t kMostNamed = 3;
 
 }  // namespace
 
-std::vector<StatePiece> Trainer::state_with_masters() const {
-  std::vector<StatePiece> pieces = update_.optimizer().state();
-  for (size_t i = 0; i < pieces.size(); ++i) {
+std::vector<StateSource> Trainer::state_with_masters() const {
+  std::vector<StateSource> states = update_.optimizer().state();
+  for (size_t i = 0; i < states.size(); ++i) {
     const ParameterPiece& trained = update_.pieces()[i];
     if (saver_.saves_exactly({trained.parameter, trained.values})) continue;
-    pieces[i].tensors["master"] = trained.values.detach().flatten().cpu();
+    states[i] = with_master(std::move(states[i]), trained.values);
   }
-  return pieces;
+  return states;
 }
 
 void Trainer::save_checkpoint() {
@@ -40,7 +40,7 @@ void Trainer::save_checkpoint() {
   job_.heartbeat.stands_at(step, fmt::format("the saving of checkpoint-{}", step));
   CheckpointContent content{
       .parameters = context.model.parameters(),
-      .pieces = {},
+      .states = {},
       .state = std::nullopt,
       .add_files = [&](const std::string& path) { log_.write_checkpoint(path, totals_.progress); }};
   if (!context.config.save_only_model) {
@@ -54,7 +54,7 @@ void Trainer::save_checkpoint() {
     for (const std::string& text : context.mesh.world.gather_text(text_of(averages_.sums()))) {
       state.averages.push_back(averages_from(text));
     }
-    all_or_none(context.mesh.world, [&] { content.pieces = state_with_masters(); });
+    content.states = state_with_masters();
     content.state = std::move(state);
   }
   if (is_divided()) content.sharded = job_.sharded;
@@ -73,14 +73,7 @@ void Trainer::resume(const ResumePoint& from) {
           "max_steps, or name an earlier checkpoint in resume_from_checkpoint.",
           from.folder, totals.progress.step, steps_.total_steps));
     }
-    const StateReader reader(from.folder);
-    std::vector<StatePiece> pieces = update_.optimizer().state();
-    for (StatePiece& piece : pieces) {
-      const at::Tensor& like = piece.tensors.begin()->second;
-      piece.tensors["master"] = at::empty({piece.end - piece.begin}, like.options());
-      reader.read(piece);
-    }
-    update_.optimizer().load_state(pieces);
+    load_optimizer(StateReader(from.folder), update_.optimizer());
     totals_ = totals;
     totals_.progress.total_steps = steps_.total_steps;
     averages_.set(averages_for(from.state, world.rank(), world.size()));

@@ -1,6 +1,5 @@
 #include "longspan/train/training_log.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -8,18 +7,10 @@
 
 #include "doctest/doctest.h"
 #include "longspan/config/user_error.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 namespace {
-
-struct TemporaryPlace {
-  std::string path;
-  TemporaryPlace() {
-    char name[] = "/tmp/longspan-log-test-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~TemporaryPlace() { std::filesystem::remove_all(path); }
-};
 
 nlohmann::json read_json(const std::string& path) {
   return nlohmann::json::parse(std::ifstream(path));
@@ -28,7 +19,7 @@ nlohmann::json read_json(const std::string& path) {
 }  // namespace
 
 TEST_CASE("training log: what is written is read back whole") {
-  const TemporaryPlace place;
+  const testing::TemporaryFolder place;
   TrainingLog log(place.path, {.logging_steps = 2, .save_steps = 500});
   const double loss = 2.0 / 3.0;
   const Progress progress{
@@ -36,7 +27,7 @@ TEST_CASE("training log: what is written is read back whole") {
   log.add_step(progress, {.loss = loss, .grad_norm = 1.0 / 7.0, .learning_rate = 5e-5});
   log.add_evaluation(progress, {.loss = 3.5, .seconds = 2.0, .num_samples = 5, .num_batches = 3});
 
-  std::ifstream lines(place.path + "/trainer_log.jsonl");
+  std::ifstream lines(place / "trainer_log.jsonl");
   std::string line;
   std::getline(lines, line);
   const nlohmann::json first = nlohmann::json::parse(line);
@@ -52,7 +43,7 @@ TEST_CASE("training log: what is written is read back whole") {
   CHECK(nlohmann::json::parse(line).at("eval_loss").get<double>() == 3.5);
 
   log.write_state(place.path, progress);
-  const nlohmann::json state = read_json(place.path + "/trainer_state.json");
+  const nlohmann::json state = read_json(place / "trainer_state.json");
   CHECK(state.at("global_step") == 2);
   CHECK(state.at("log_history").size() == 2);
   CHECK(state.at("log_history")[0].at("grad_norm").get<double>() == 1.0 / 7.0);
@@ -60,8 +51,8 @@ TEST_CASE("training log: what is written is read back whole") {
 
   log.write_train_results(progress, {.loss = loss, .seconds = 4.0, .num_samples = 8.0});
   log.write_eval_results(progress, {.loss = 3.5, .seconds = 2.0});
-  CHECK(read_json(place.path + "/train_results.json").at("train_loss").get<double>() == loss);
-  const nlohmann::json all = read_json(place.path + "/all_results.json");
+  CHECK(read_json(place / "train_results.json").at("train_loss").get<double>() == loss);
+  const nlohmann::json all = read_json(place / "all_results.json");
   CHECK(all.contains("train_loss"));
   CHECK(all.contains("eval_loss"));
 

@@ -1,25 +1,16 @@
 #include "longspan/train/training_state.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 
 #include "doctest/doctest.h"
 #include "longspan/config/user_error.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 namespace {
-
-struct TemporaryPlace {
-  std::string path;
-  TemporaryPlace() {
-    char name[] = "/tmp/longspan-training-state-test-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~TemporaryPlace() { std::filesystem::remove_all(path); }
-};
 
 TrainingState some_state() {
   TrainingState state;
@@ -45,7 +36,7 @@ TrainingState some_state() {
 }  // namespace
 
 TEST_CASE("training state: every bit comes back") {
-  const TemporaryPlace place;
+  const testing::TemporaryFolder place;
   const TrainingState state = some_state();
   write_training_state(place.path, state);
   const TrainingState read = read_training_state(place.path);
@@ -73,9 +64,9 @@ TEST_CASE("training state: every bit comes back") {
   CHECK(again.totals.evaluation_due);
   CHECK(averages_from(text_of(broken.averages[0])) == broken.averages[0]);
 
-  std::ofstream(place.path + "/training_state.json") << "{\"format\": 1}";
+  place.write("training_state.json", "{\"format\": 1}");
   CHECK_THROWS_AS(read_training_state(place.path), UserError);
-  std::filesystem::remove(place.path + "/training_state.json");
+  std::filesystem::remove(place / "training_state.json");
   CHECK_THROWS_AS(read_training_state(place.path), UserError);
 }
 

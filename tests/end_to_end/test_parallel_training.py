@@ -3,35 +3,9 @@
 import json
 
 import pytest
-from conftest import Running, add_dataset, relative_difference, settings_of, write_model
+from conftest import TOLERANCE, Running, add_dataset, relative_difference, same_run, settings_of, write_model
 
 NUM_STEPS = 20
-# fp32 sums in another order: 2^-24 a rounding, some tens of them, and AdamW turns the difference of
-# a step into one of the weights.
-TOLERANCE = 1e-5
-
-
-@pytest.fixture(scope="session")
-def reference(models, data, tmp_path_factory):
-    """One process's run of the same global batches, by model and settings."""
-    folder, known = tmp_path_factory.mktemp("reference"), {}
-
-    def run(model, **changes):
-        key = json.dumps([model, changes], sort_keys=True)
-        if key not in known:
-            output = folder / str(len(known))
-            known[key] = Running(settings_of(models[model], data, output, **changes)).wait()
-            assert known[key].status == 0, known[key].text
-        return known[key]
-
-    return run
-
-
-def same_run(left, right, tolerance=TOLERANCE):
-    for key in ("loss", "grad_norm"):
-        assert relative_difference(left.logged(key), right.logged(key)) < tolerance, key
-
-
 MODES = ["ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulysses", "balanced-ulysses", "ring",
          "striped-ring", "zigzag-ring", "usp", "llama3", "loongtrain"]
 

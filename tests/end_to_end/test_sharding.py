@@ -5,35 +5,11 @@ import resource
 import signal
 
 import pytest
-from conftest import Running, add_dataset, relative_difference, settings_of, words_of_real_text
+from conftest import TOLERANCE, Running, add_dataset, relative_difference, same_run, settings_of, words_of_real_text
 from safetensors.torch import load_file
 
 NUM_STEPS = 20
-# fp32 sums in another order: 2^-24 a rounding, some tens of them, and AdamW turns the difference of
-# a step into one of the weights.
-TOLERANCE = 1e-5
 SETTINGS = dict(max_steps=NUM_STEPS, learning_rate=3e-4, weight_decay=0.1)
-
-
-@pytest.fixture(scope="session")
-def reference(models, data, tmp_path_factory):
-    """One process with whole states, by model and settings."""
-    folder, known = tmp_path_factory.mktemp("reference"), {}
-
-    def run(model, **changes):
-        key = json.dumps([model, changes], sort_keys=True)
-        if key not in known:
-            known[key] = Running(settings_of(models[model], data, folder / str(len(known)), **changes)).wait()
-            assert known[key].status == 0, known[key].text
-        return known[key]
-
-    return run
-
-
-def same_run(left, right, tolerance=TOLERANCE):
-    for key in ("loss", "grad_norm"):
-        assert len(left.logged(key)) > 0
-        assert relative_difference(left.logged(key), right.logged(key)) < tolerance, key
 
 
 def weights_of(folder):

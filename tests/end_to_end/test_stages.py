@@ -6,12 +6,10 @@ import random
 import shutil
 
 import pytest
-from conftest import Running, add_dataset, relative_difference, settings_of, words_of_real_text, write_model
+from conftest import Running, add_dataset, relative_difference, same_run, settings_of, words_of_real_text, write_model
 from safetensors.torch import load_file, save_file
 
 NUM_STEPS = 20
-# fp32 sums in another order, and AdamW turns the difference of a step into one of the weights.
-TOLERANCE = 1e-5
 ALL_MODES = ["ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulysses", "balanced-ulysses", "ring",
              "striped-ring", "zigzag-ring", "usp", "llama3", "loongtrain"]
 STAGES = {
@@ -77,12 +75,6 @@ def stage_run(stage_models, stage_data, tmp_path_factory):
         return known[key]
 
     return run
-
-
-def same_run(left, right, tolerance=TOLERANCE, keys=("loss", "grad_norm")):
-    for key in keys:
-        assert len(left.logged(key)) > 0
-        assert relative_difference(left.logged(key), right.logged(key)) < tolerance, key
 
 
 def logged_by(stage):

@@ -42,9 +42,9 @@ int main(int argc, char** argv) {
       optimizer->step(job.at("learning_rate"));
     }
     std::vector<NamedTensor> results = parameters;
-    for (const StatePiece& piece : optimizer->state()) {
-      for (const auto& [name, tensor] : piece.tensors) {
-        results.push_back({name + "." + piece.parameter, tensor});
+    for (const StateSource& source : optimizer->state()) {
+      for (const auto& [name, tensor] : source.make().tensors) {
+        results.push_back({name + "." + source.parameter, tensor});
       }
     }
     for (const bool is_signed : {true, false}) {
