@@ -43,7 +43,7 @@ unit-tests: build
 
 python-tests: build setup-tests
 	$(SAY) "Parity and end-to-end tests (10 to 20 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
-	  $(BIN)/python -m pytest -q --durations=8 tests
+	  $(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=8 tests
 
 test: unit-tests python-tests
 
