@@ -30,6 +30,10 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
 c10::intrusive_ptr<c10d::Store> connect_to_store(const Rendezvous& where, const std::string& prefix,
                                                  std::chrono::milliseconds timeout);
 
+/// What the store has under this name, without waiting for it; empty: nothing.
+std::string text_at(c10d::Store& store, const std::string& key);
+void put_text(c10d::Store& store, const std::string& key, const std::string& text);
+
 /// All groups of one rank of a plan, over a store that all ranks share.
 Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
                     bool cuda, int64_t timeout_seconds, const std::string& host);

@@ -34,8 +34,6 @@ constexpr Seconds kLingers{4};
 /// Between two looks at the others, in beats: one that lives has beaten in between.
 constexpr double kBeatsBetweenLooks = 2.5;
 
-std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-
 std::string key_of(int rank) { return fmt::format("beat{}", rank); }
 
 }  // namespace
@@ -65,7 +63,7 @@ struct Heartbeat::Impl {
       const std::string text = text_of(own);
       const bool wants_diagnosis = asked && !answered;
       lock.unlock();
-      const bool posted = on_store([&] { store->set(key_of(where.rank), bytes_of(text)); });
+      const bool posted = on_store([&] { put_text(*store, key_of(where.rank), text); });
       if (wants_diagnosis) {
         Beats seen;
         std::string found = diagnose(posted, seen);
@@ -93,7 +91,7 @@ struct Heartbeat::Impl {
     const std::string text = text_of(own);
     if (reachable) {
       lock.unlock();
-      on_store([&] { store->set(key_of(where.rank), bytes_of(text)); });
+      on_store([&] { put_text(*store, key_of(where.rank), text); });
       store.reset();
       lock.lock();
     }
@@ -127,26 +125,21 @@ struct Heartbeat::Impl {
   Beats look(const std::vector<int>& ranks) {
     Beats beats;
     for (const int rank : ranks) {
-      std::optional<Beat> beat;
-      if (store->check({key_of(rank)})) {
-        const std::vector<uint8_t> bytes = store->get(key_of(rank));
-        beat = beat_from({bytes.begin(), bytes.end()});
-      }
-      beats.push_back(std::move(beat));
+      beats.push_back(beat_from(text_at(*store, key_of(rank))));
     }
     return beats;
+  }
+
+  void look_for_stop_notice() {
+    const std::string text = text_at(*store, kStopNotice);
+    const std::lock_guard lock(mutex);
+    stop_notice = text;
   }
 
   Beats look_at_all() {
     std::vector<int> ranks(where.world_size);
     std::iota(ranks.begin(), ranks.end(), 0);
     return look(ranks);
-  }
-
-  std::string text_at(const char* key) {
-    if (!store->check({key})) return "";
-    const std::vector<uint8_t> bytes = store->get(key);
-    return {bytes.begin(), bytes.end()};
   }
 
   /// Who serves the store cannot be asked who is gone: it is that one itself, or the way to it.
@@ -180,7 +173,8 @@ struct Heartbeat::Impl {
     std::string known;
     Beats earlier;
     bool looked = reached && on_store([&] {
-                    known = text_at(kVerdict);
+                    look_for_stop_notice();
+                    known = text_at(*store, kVerdict);
                     earlier = look_at_all();
                   });
     // What a rank has said itself, and what /proc knows, needs no second look.
@@ -196,7 +190,7 @@ struct Heartbeat::Impl {
     } else if (looked && known.empty()) {
       std::this_thread::sleep_for(interval * kBeatsBetweenLooks);
       looked = on_store([&] {
-        known = text_at(kVerdict);
+        known = text_at(*store, kVerdict);
         later = look_at_all();
       });
     }
@@ -209,7 +203,7 @@ struct Heartbeat::Impl {
     // Of two ranks with different findings the first one's is everyone's; and those who notice
     // later may find the store gone, with this rank.
     on_store([&] {
-      if (known = text_at(kVerdict); known.empty()) store->set(kVerdict, bytes_of(found));
+      if (known = text_at(*store, kVerdict); known.empty()) put_text(*store, kVerdict, found);
     });
     return known.empty() ? found : known;
   }
@@ -248,11 +242,10 @@ struct Heartbeat::Impl {
       std::iota(ranks.begin(), ranks.end(), 1);
     }
     Beats beats;
-    std::string stop_notice;
     const bool reached = on_store([&] {
       beats = look(ranks);
-      stop_notice = text_at(kStopNotice);
-      const std::string known = text_at(kVerdict);
+      look_for_stop_notice();
+      const std::string known = text_at(*store, kVerdict);
       const std::lock_guard lock(mutex);
       seen_verdict = known;
     });
@@ -285,10 +278,10 @@ struct Heartbeat::Impl {
     }
     if (!noticed) {
       noticed = now;
-      on_store([&] { store->set(kAlarm, bytes_of(lost)); });
+      on_store([&] { put_text(*store, kAlarm, lost); });
     }
     if (now - *noticed < kGrace) return;
-    if (seen_verdict.empty()) on_store([&] { store->set(kVerdict, bytes_of(lost)); });
+    if (seen_verdict.empty()) on_store([&] { put_text(*store, kVerdict, lost); });
     end_process(lost);
   }
 
@@ -303,7 +296,7 @@ struct Heartbeat::Impl {
   int64_t posted_count = 0;
   bool stop = false, done = false, asked = false, answered = false, urgent = false;
   bool moved = false;  // to another step
-  std::string answer;
+  std::string answer, stop_notice;
   Clock::time_point last_reached = Clock::now();
   bool reachable = true;     // the store was, when it was asked last
   std::optional<Beat> head;  // of rank 0
@@ -382,6 +375,12 @@ std::string Heartbeat::diagnosis() {
     impl_->told.wait_for(lock, Seconds(0.05));
   }
   return impl_->answer;
+}
+
+std::string Heartbeat::stop_notice() const {
+  if (!impl_) return "";
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->stop_notice;
 }
 
 void Heartbeat::failed(const std::string& reason) {

@@ -42,6 +42,9 @@ class Heartbeat {
   /// others learn that this rank is leaving because of it. From any thread.
   std::string diagnosis();
 
+  /// What a rank had announced by then (see OnStopNotice); empty: nothing. After diagnosis().
+  std::string stop_notice() const;
+
   /// This rank is about to end by a failure of its own, which the others may quote.
   void failed(const std::string& reason);
 

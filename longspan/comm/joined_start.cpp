@@ -24,13 +24,6 @@ constexpr const char* kPrefix = "/longspan/start";
 constexpr std::chrono::seconds kMostPatience{300};
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
-std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-
-std::string text_at(c10d::Store& store, const std::string& key) {
-  const std::vector<uint8_t> bytes = store.get(key);
-  return {bytes.begin(), bytes.end()};
-}
-
 std::string fresh_name() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
@@ -50,11 +43,9 @@ std::string gather_workers(c10d::Store& store, int world_size, Clock::time_point
   std::map<int, std::string> answered;
   for (;;) {
     for (int rank = 1; rank < world_size; ++rank) {
-      const std::string here = fmt::format("here/{}", rank);
-      if (!store.check({here})) continue;
-      const std::string worker = text_at(store, here);
-      if (std::exchange(answered[rank], worker) == worker) continue;
-      store.set("answer/" + worker, bytes_of(name));
+      const std::string worker = text_at(store, fmt::format("here/{}", rank));
+      if (worker.empty() || std::exchange(answered[rank], worker) == worker) continue;
+      put_text(store, "answer/" + worker, name);
     }
     std::erase_if(missing, [&](int rank) { return store.check({heard_key(name, rank)}); });
     if (missing.empty()) return name;
@@ -80,9 +71,10 @@ Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds) {
       name = gather_workers(*store, where.world_size, Clock::now() + patience);
     } else {
       const std::string self = fresh_name();
-      store->set(fmt::format("here/{}", where.rank), bytes_of(self));
-      name = text_at(*store, "answer/" + self);  // waits for it
-      store->set(heard_key(name, where.rank), bytes_of("yes"));
+      put_text(*store, fmt::format("here/{}", where.rank), self);
+      store->wait({"answer/" + self});
+      name = text_at(*store, "answer/" + self);
+      put_text(*store, heard_key(name, where.rank), "yes");
     }
     where.store_prefix = "/start/" + name;
     return where;

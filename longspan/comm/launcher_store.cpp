@@ -27,18 +27,24 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const Rendezvous& where, const 
   return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
 }
 
-std::optional<std::string> recall_from_launcher(const Rendezvous& where, const std::string& name) {
-  if (!where.launcher_hosts_store) return std::nullopt;
-  const auto store = connect_to_store(where, kPrefix, kPatience);
-  if (!store->check({name})) return std::nullopt;
-  const std::vector<uint8_t> bytes = store->get(name);
-  return std::string(bytes.begin(), bytes.end());
+std::string text_at(c10d::Store& store, const std::string& key) {
+  if (!store.check({key})) return "";
+  const std::vector<uint8_t> bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+void put_text(c10d::Store& store, const std::string& key, const std::string& text) {
+  store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+std::string recall_from_launcher(const Rendezvous& where, const std::string& name) {
+  if (!where.launcher_hosts_store) return "";
+  return text_at(*connect_to_store(where, kPrefix, kPatience), name);
 }
 
 void keep_at_launcher(const Rendezvous& where, const std::string& name, const std::string& value) {
   if (!where.launcher_hosts_store) return;
-  connect_to_store(where, kPrefix, kPatience)
-      ->set(name, std::vector<uint8_t>(value.begin(), value.end()));
+  put_text(*connect_to_store(where, kPrefix, kPatience), name, value);
 }
 
 }  // namespace longspan

@@ -3,12 +3,15 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "longspan/comm/communication_error.h"
+#include "longspan/comm/heartbeat.h"
 #include "longspan/comm/notices.h"
 #include "longspan/testing/launcher.h"
 
@@ -106,14 +109,27 @@ TEST_CASE("notices: all wait for the slowest, until the alarm") {
 
 TEST_CASE("notices: a stop is announced to all") {
   const Launcher launcher;
-  const Notices told(launcher.worker(1, 2)), other(launcher.worker(0, 2));
-  CHECK_FALSE(other.announced_stop());
-  told.announce_stop("rank 1 got SIGTERM");
-  CHECK(other.announced_stop() == "rank 1 got SIGTERM");
+  std::mutex mutex;
+  std::string heard;
+  std::condition_variable told;
+  {
+    Heartbeat other(
+        launcher.worker(0, 2), /*timeout_seconds=*/20, [](const std::string&) {},
+        [&](const std::string& why) {
+          const std::lock_guard lock(mutex);
+          heard = why;
+          told.notify_all();
+        });
+    CHECK(other.stop_notice().empty());
+    Notices(launcher.worker(1, 2)).announce_stop("rank 1 got SIGTERM");
+    std::unique_lock lock(mutex);
+    CHECK(told.wait_for(lock, std::chrono::seconds(10), [&] { return !heard.empty(); }));
+    CHECK(heard == "rank 1 got SIGTERM");
+    CHECK(other.stop_notice() == heard);
+  }
   Notices alone(launcher.worker(0, 1));
   alone.wait_for_all();
   alone.announce_stop("nobody is there");
-  CHECK_FALSE(alone.announced_stop());
 }
 
 }  // namespace longspan

@@ -49,7 +49,7 @@ void Notices::wait_for_all() {
     if (!impl_->store) impl_->store = impl_->connect(kPatience);
     c10d::Store& store = *impl_->store;
     if (store.add(key, 1) == impl_->where.world_size) {
-      store.set(all, std::vector<uint8_t>{1});
+      put_text(store, all, "yes");
       // Who is here has left the meeting before.
       const std::string before = key_of(impl_->num_meetings - 2);
       store.deleteKey(before);
@@ -71,24 +71,12 @@ void Notices::wait_for_all() {
 void Notices::announce_stop(const std::string& why) const {
   if (!impl_) return;
   try {
-    impl_->connect(kShortPatience)->set(kStopNotice, std::vector<uint8_t>(why.begin(), why.end()));
+    put_text(*impl_->connect(kShortPatience), kStopNotice, why);
   } catch (const std::exception&) {
     return;
   }
   const Rendezvous& where = impl_->where;
   if (where.rank == 0 && !where.launcher_hosts_store) std::this_thread::sleep_for(kLingers);
-}
-
-std::optional<std::string> Notices::announced_stop() const {
-  if (!impl_) return std::nullopt;
-  try {
-    const auto store = impl_->connect(kShortPatience);
-    if (!store->check({kStopNotice})) return std::nullopt;
-    const std::vector<uint8_t> bytes = store->get(kStopNotice);
-    return std::string(bytes.begin(), bytes.end());
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
 }
 
 }  // namespace longspan

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "longspan/comm/mesh.h"
@@ -31,8 +30,6 @@ class Notices {
   /// This rank ends before the first step because it was told to. The others learn it by their
   /// heartbeats. From any thread.
   void announce_stop(const std::string& why) const;
-  /// What a rank has announced.
-  std::optional<std::string> announced_stop() const;
 
  private:
   struct Impl;

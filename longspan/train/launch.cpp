@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <optional>
 #include <random>
 
 #include "longspan/comm/launcher_store.h"
@@ -40,7 +39,7 @@ Launch find_launch(const Config& config, const Rendezvous& where, const Group& w
   std::string mine;
   all_or_none(world, [&] {
     if (where.rank != 0) return;
-    const std::string kept = recall_from_launcher(where, kKey).value_or("");
+    const std::string kept = recall_from_launcher(where, kKey);
     const std::string before = kept.empty() ? launch_before_requeue(config) : kept;
     std::random_device random;
     mine =

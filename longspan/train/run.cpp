@@ -354,12 +354,12 @@ int run(const Config& config, const Rendezvous& launched, InterruptWatch& interr
       interrupts.say("Interrupted; nothing more was saved.");
       return kInterruptedStatus;
     }
-    if (const std::optional<std::string> why = notices.announced_stop()) {
-      interrupts.say_stopped_early(*why);
+    const std::string diagnosis = heartbeat.diagnosis();
+    if (const std::string why = heartbeat.stop_notice(); !why.empty()) {
+      interrupts.say_stopped_early(why);
       std::fflush(stdout);
       end_process_at_once(0);
     }
-    const std::string diagnosis = heartbeat.diagnosis();
     throw UserError(fmt::format("{}\n{}", error.what(),
                                 diagnosis.empty() ? "The messages of the rank that ended first say "
                                                     "why."
