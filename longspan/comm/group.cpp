@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <chrono>
 #include <numeric>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "longspan/comm/backend.h"
@@ -38,6 +40,18 @@ auto start_all_gather(Backend& backend, at::Tensor& output, at::Tensor& input) {
     return backend.all_gather_single(output, input);
   } else {
     return backend._allgather_base(output, input);
+  }
+}
+
+/// A group's thread lets go of a collective's tensors a moment after it has told that it is done,
+/// and on a busy machine the moment may last until the next allocation: waited for, so that memory
+/// is what the caller thinks it is. Whether it comes to that within the patience changes no result.
+void await_letting_go(const c10::intrusive_ptr<c10d::Work>& work) {
+  constexpr std::chrono::milliseconds kPatience{20};
+  constexpr std::chrono::microseconds kNap{20};
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (work.use_count() > 1 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(kNap);
   }
 }
 
@@ -78,6 +92,9 @@ class Group::Impl {
       self->guarded(collective, [&] {
         for (auto& work : works) work->wait();
       });
+      if (!self->cuda_) {
+        for (const auto& work : works) await_letting_go(work);
+      }
       works.clear();
       inputs.clear();
       return std::move(outputs);

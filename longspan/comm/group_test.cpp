@@ -6,6 +6,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "longspan/bench/counting_allocator.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/differentiable.h"
 #include "longspan/testing/ranks.h"
@@ -30,6 +31,21 @@ TEST_CASE("group: a default group is this rank alone") {
   CHECK(alone.shift({x}).wait().is_same(x));
   CHECK(alone.gather_text("a") == std::vector<std::string>{"a"});
   CHECK(alone.traffic().all_to_all == 0);
+}
+
+TEST_CASE("group: what a collective needed is free as soon as it was waited for") {
+  run_ranks(2, [&](const Mesh& mesh) {
+    const AllocationCounter counter(AllocationCounter::Of::kThisThread);
+    for (int i = 0; i < 300; ++i) {
+      {
+        Pending exchange = mesh.world.all_to_all(at::ones({64, 64}));
+        Pending sum = mesh.world.sum_async_(at::ones({64, 64}));
+        exchange.wait();
+        sum.wait();
+      }
+      RANK_CHECK(counter.live_bytes() == 0);
+    }
+  });
 }
 
 TEST_CASE("group: collectives on three ranks, fp64, bf16 and int64") {
