@@ -19,10 +19,11 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-/// Blocks of 1 MiB each, with a second tensor of another dtype and one that is a view.
+/// Two tensors alike of 1 MiB, and a view of another dtype.
 std::vector<at::Tensor> block(int64_t number) {
   const at::Tensor wide = at::full({8, 4}, static_cast<double>(number), at::kBFloat16);
-  return {at::arange(kMiB / 4).to(at::kFloat).add_(number), wide.narrow(1, 0, 2)};
+  const at::Tensor x = at::arange(kMiB / 4).to(at::kFloat).add_(number);
+  return {x, wide.narrow(1, 0, 2), -x};
 }
 
 TEST_CASE("activation offload: gives back what was put, in any order, as often as asked") {
@@ -35,7 +36,7 @@ TEST_CASE("activation offload: gives back what was put, in any order, as often a
     for (int64_t i = 0; i < 5; ++i) kept.push_back(store.put(block(i), /*briefly=*/i == 4));
     const auto check = [&](int64_t i) {
       const auto expected = block(i);
-      for (size_t t = 0; t < 2; ++t) CHECK(kept[i]->get(t).equal(expected[t]));
+      for (size_t t = 0; t < 3; ++t) CHECK(kept[i]->get(t).equal(expected[t]));
     };
     for (const int64_t i : {4, 2, 2}) check(i);
     kept[2].reset();
@@ -54,7 +55,7 @@ TEST_CASE("activation offload: gives back what was put, in any order, as often a
     CHECK(kept[4]->get(1).equal(block(8)[1]));
     for (const int64_t i : {0, 1, 3}) check(i);
     CHECK((store.peak_file_bytes() > 0) == on_disk);
-    CHECK(store.peak_file_bytes() <= 6 * (kMiB + 4096));
+    CHECK(store.peak_file_bytes() <= 6 * (2 * kMiB + 4096));
   }
 }
 
@@ -101,6 +102,26 @@ TEST_CASE("activation offload: the device holds a block or two, a file's host tw
     CHECK(host_bytes().live == host_before);
   }
   CHECK(fs::is_empty(folder.path));
+}
+
+TEST_CASE("activation offload: what was put before is on its way when it is asked for") {
+  const testing::TemporaryFolder folder;
+  for (const bool on_disk : {false, true}) {
+    CAPTURE(on_disk);
+    ActivationOffload store(at::kCPU, on_disk ? folder.path : "", /*ahead=*/true);
+    const AllocationCounter device(AllocationCounter::Of::kProcess);
+    const auto below = store.put({at::ones({2 * kMiB / 4})}),
+               block = store.put({at::ones({kMiB / 4})});
+    // Everything has left when the last one is back.
+    CHECK(block->get(0).size(0) == kMiB / 4);
+    const auto bytes = [&] { return on_disk ? host_bytes().live : device.live_bytes(); };
+    const int64_t before = bytes();
+    for (int time = 0; time < 2; ++time) {  // once is enough
+      block->read_previous_ahead();
+      CHECK(bytes() - before == 2 * kMiB);
+    }
+    CHECK(below->get(0).sum().item<float>() == 2 * kMiB / 4);
+  }
 }
 
 TEST_CASE("activation offload: the file has no name while it is used") {

@@ -5,6 +5,7 @@
 
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "longspan/bench/counting_allocator.h"
@@ -59,7 +60,7 @@ TEST_CASE("host memory: only what says so is lack of memory") {
     // Pinned: where there is no GPU, that is what is wrong.
     empty_on_host({4}, at::kFloat, at::kCUDA);
   } catch (const UserError& error) {
-    FAIL(error.what());
+    FAIL(std::string(error.what()));
   } catch (const c10::Error&) {
   }
 }
