@@ -1,5 +1,6 @@
 """Small models, a tokenizer and data sets, made at test time, and ways to run `longspan`."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -169,6 +170,15 @@ class Finished:
         return [entry[key] for entry in self.history if key in entry]
 
 
+def free_port():
+    """One that the system gives to no connection meanwhile: it takes theirs from 32768 on."""
+    while True:
+        port = random.SystemRandom().randrange(15000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+
+
 class Running:
     """`longspan train` on one or several ranks, each a process of its own."""
 
@@ -180,14 +190,11 @@ class Running:
         config.write_text(json.dumps(settings))
         environment = dict(os.environ, OMP_NUM_THREADS="1")
         if num_ranks > 1:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
             environment |= dict(
                 WORLD_SIZE=str(num_ranks),
                 LOCAL_WORLD_SIZE=str(num_ranks),
                 MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=str(port),
+                MASTER_PORT=str(free_port()),
             )
         self.logs, self.ranks = [], []
         for rank in range(num_ranks):

@@ -4,10 +4,9 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 
 import pytest
-from conftest import PROGRAM, Running
+from conftest import PROGRAM, Running, free_port
 from faults import TORCHRUN, Launched, launched_by_torchrun, wait_for, write_config
 from test_resume import log_lines, same_bytes, settings, succeeds, weights
 from test_stopping import while_loading
@@ -87,11 +86,8 @@ def test_a_machine_that_counts_other_restarts(settings):
     whole = succeeds(keys | dict(output_dir=keys["output_dir"] + "-whole"), 2)
     rows = pathlib.Path(keys["dataset_dir"]) / "chats.json"
     content = rows.read_bytes()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     command = [TORCHRUN, "--no-python", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=7",
-               f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1", "--max-restarts=3", PROGRAM, "train",
+               f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1", "--max-restarts=3", PROGRAM, "train",
                write_config(keys)]
     # Both are alive and well, and wait for their rows, when one is killed.
     with while_loading(keys, lambda _: Launched([command, command], keys["output_dir"])) as running:
