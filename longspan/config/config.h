@@ -16,6 +16,8 @@ struct Config {
   std::string flash_attn = "auto";
   bool disable_gradient_checkpointing = false;
   bool pure_bf16 = false;
+  std::string rope_scaling;     // linear | yarn | llama3; empty: as config.json says
+  std::string device = "auto";  // auto | cuda | cpu
 
   // Method
   std::string stage = "sft";  // pt | sft | rm | dpo | kto
@@ -40,6 +42,7 @@ struct Config {
   std::string ref_model, ref_model_adapters;
   bool precompute_ref_log_probs = false;
   bool pref_share_prompt = false;
+  double value_head_dropout = 0.0;  // stage rm
 
   // Data
   std::string dataset, eval_dataset, dataset_dir = "data";
@@ -51,12 +54,17 @@ struct Config {
   bool mask_history = false, train_on_prompt = false;
   std::optional<std::string> default_system;
   bool enable_thinking = true;
+  std::string on_bad_row = "stop";  // stop | skip
   std::optional<bool> packing;  // absent: true for pt, else false
   bool neat_packing = false;
 
   // Training
   std::string output_dir;
   bool overwrite_output_dir = false;
+  std::string fallback_output_dir;  // where the model goes when output_dir's disk is full
+  std::string report_to = "none";   // none | tensorboard
+  std::string logging_dir;          // of TensorBoard's files; empty: output_dir/runs
+  std::string run_name;
   int64_t logging_steps = 10;
   std::string save_strategy = "steps";  // no | steps | epoch
   int64_t save_steps = 500;

@@ -40,7 +40,13 @@ std::vector<KeySection> make_sections() {
                "Taken for LLaMA-Factory's sake: every value means the built-in flash kernel."),
         plain("disable_gradient_checkpointing", &C::disable_gradient_checkpointing,
               "Keep all activations: faster, more memory."),
-        plain("pure_bf16", &C::pure_bf16, "Weights, gradients and optimizer state in bfloat16.")}});
+        plain("pure_bf16", &C::pure_bf16, "Weights, gradients and optimizer state in bfloat16."),
+        choice("rope_scaling", &C::rope_scaling, {"linear", "yarn", "llama3"},
+               "Stretch the rotary positions to rows longer than max_position_embeddings; written "
+               "into the saved config.json. Left out: as config.json says.",
+               {"dynamic"}),
+        choice("device", &C::device, {"auto", "cuda", "cpu"},
+               "Where to compute; auto: on GPUs where there are some.")}});
 
   Key lora_dropout = number("lora_dropout", &C::lora_dropout, 0, "Dropout before LoRA's matrices.");
   lora_dropout.most = 1;
@@ -79,6 +85,10 @@ std::vector<KeySection> make_sections() {
   Key label_smoothing = number("dpo_label_smoothing", &C::dpo_label_smoothing, 0,
                                "sigmoid: share of the pairs that are taken as swapped.");
   label_smoothing.most = 0.5;
+  Key value_head_dropout = number("value_head_dropout", &C::value_head_dropout, 0,
+                                  "rm: dropout before the value head (TRL and LLaMA-Factory: "
+                                  "0.1).");
+  value_head_dropout.most = 1;
   Key pref_beta = number("pref_beta", &C::pref_beta, 0, "Strength of the preference.");
   pref_beta.above_least = true;
   sections.push_back(
@@ -99,7 +109,8 @@ std::vector<KeySection> make_sections() {
               "Compute the reference's log-probabilities once, keep them in output_dir, and free "
               "the reference model."),
         plain("pref_share_prompt", &C::pref_share_prompt,
-              "Compute the prompt of a pair once for both answers: same loss, less work.")}});
+              "Compute the prompt of a pair once for both answers: same loss, less work."),
+        value_head_dropout}});
 
   Key dataset = plain("dataset", &C::dataset, "Names in dataset_info.json, with commas between.");
   Key eval_dataset = plain("eval_dataset", &C::eval_dataset, "The same, for evaluation.");
@@ -128,11 +139,17 @@ std::vector<KeySection> make_sections() {
               "System message of rows that have none; replaces the template's own."),
         plain("enable_thinking", &C::enable_thinking,
               "Given to the model's chat_template when false."),
+        choice("on_bad_row", &C::on_bad_row, {"stop", "skip"},
+               "When rows of a data set cannot be used: stop, or leave them out."),
         plain("packing", &C::packing,
               "Fill each row with documents up to cutoff_len; left out: for stage pt."),
         plain("neat_packing", &C::neat_packing,
               "packing whose documents do not see each other.")}});
 
+  Key report_to = choice("report_to", &C::report_to, {"none", "tensorboard"},
+                         "tensorboard: also write what TensorBoard reads.",
+                         {"wandb", "all", "swanlab", "mlflow", "trackio", "comet_ml", "neptune"});
+  report_to.list = true;
   Key resume =
       plain("resume_from_checkpoint", &C::resume_from_checkpoint,
             "The checkpoint to go on from; true: the newest whole one in output_dir, which "
@@ -144,6 +161,12 @@ std::vector<KeySection> make_sections() {
        {plain("output_dir", &C::output_dir, "Where everything is written."),
         plain("overwrite_output_dir", &C::overwrite_output_dir,
               "Train although output_dir holds results already."),
+        plain("fallback_output_dir", &C::fallback_output_dir,
+              "Where the trained model goes when output_dir's disk is full."),
+        report_to,
+        plain("logging_dir", &C::logging_dir,
+              "Where TensorBoard's files go; left out: runs in output_dir."),
+        plain("run_name", &C::run_name, "The run's name in TensorBoard."),
         number("logging_steps", &C::logging_steps, 1, "Optimizer steps between log lines."),
         choice("save_strategy", &C::save_strategy, {"no", "steps", "epoch"},
                "When to save on the way; the end is always saved."),
