@@ -9,6 +9,7 @@
 #include "cli/launcher.h"
 #include "cli/torch_runtime.h"
 #include "longspan/comm/cuda.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 
@@ -28,10 +29,11 @@ int show_environment(const Arguments&) {
   line("torch", fmt::format("{} in {}", torch_version(), torch_directory()));
   line("compiled against", fmt::format("torch {}", LONGSPAN_TORCH_VERSION));
   line("torchrun", find_torchrun().value_or("not found"));
-  line("CPU", fmt::format("{} cores, vector instructions {}", std::thread::hardware_concurrency(),
-                          at::get_cpu_capability()));
+  line("CPU",
+       fmt::format("{}, vector instructions {}",
+                   counted(std::thread::hardware_concurrency(), "core"), at::get_cpu_capability()));
   line("threads", fmt::format("{}", at::get_num_threads()));
-  line("CUDA", cuda_available() ? fmt::format("{} device(s)", load_cuda().num_devices())
+  line("CUDA", cuda_available() ? counted(load_cuda().num_devices(), "GPU")
                                 : fmt::format("not available: {}", why_no_cuda()));
   return 0;
 }

@@ -11,6 +11,7 @@
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/lora.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 
@@ -51,8 +52,8 @@ int run(const Arguments& words) {
   save_model_folder(config.export_dir, model, parameters, dtype_of(model),
                     config.model_name_or_path, static_cast<int64_t>(config.export_size * 1e9));
   save_value_head(config.export_dir, value_head);
-  fmt::print("Wrote {} with {} adapter{} merged into it to {}\n", model.architecture,
-             folders.size(), folders.size() == 1 ? "" : "s", config.export_dir);
+  fmt::print("Wrote {} with {} merged into it to {}\n", model.architecture,
+             counted(std::ssize(folders), "adapter"), config.export_dir);
   return 0;
 }
 

@@ -12,6 +12,7 @@
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/config/user_error.h"
 #include "longspan/optim/gradient_norm.h"
+#include "longspan/text/counted.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/trainer.h"
 
@@ -116,10 +117,9 @@ std::string Trainer::source_of_nonfinite(int64_t step, const std::vector<at::Ten
   if (names.empty()) return "";
   const size_t num_names = names.size();
   names.resize(std::min(num_names, kMostNamed));
-  return fmt::format(" It comes from the gradient of {}{}.", fmt::join(names, ", "),
-                     num_names > kMostNamed
-                         ? fmt::format(" and {} other parameters", num_names - kMostNamed)
-                         : "");
+  return fmt::format(
+      " It comes from the gradient of {}{}.", fmt::join(names, ", "),
+      num_names > kMostNamed ? " and " + counted(num_names - kMostNamed, "other parameter") : "");
 }
 
 void Trainer::leave_out(StepResult& result, int64_t step,

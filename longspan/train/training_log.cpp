@@ -11,6 +11,7 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/json_text.h"
 #include "longspan/config/user_error.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -84,6 +85,12 @@ double Progress::tokens_per_second() const {
 
 TrainingLog::TrainingLog(std::string folder, const RunConstants& constants)
     : folder_(std::move(folder)), constants_(constants) {}
+
+void TrainingLog::set_steps(int64_t logging, int64_t evaluation, int64_t saving) {
+  constants_.logging_steps = logging;
+  constants_.eval_steps = evaluation;
+  constants_.save_steps = saving;
+}
 
 void TrainingLog::append_line(const std::string& line) {
   lines_ += line;
@@ -221,7 +228,11 @@ std::string console_line(const LogEntry& entry) {
   for (const auto& [key, value] : entry) {
     if (key == "step") continue;
     line += fmt::format("{}'{}': ", line.empty() ? "{" : ", ", key);
-    line += std::visit([](auto number) { return fmt::format("{}", number); }, value);
+    if (const auto* number = std::get_if<double>(&value)) {
+      line += fmt::format("{:.6g}", *number);
+    } else {
+      line += fmt::format("{}", std::get<int64_t>(value));
+    }
   }
   return line + "}";
 }
@@ -232,7 +243,7 @@ std::string format_duration(double seconds) {
   const std::string clock =
       fmt::format("{}:{:02}:{:02}", whole % 86400 / 3600, whole / 60 % 60, whole % 60);
   if (days == 0) return clock;
-  return fmt::format("{} day{}, {}", days, days == 1 ? "" : "s", clock);
+  return counted(days, "day") + ", " + clock;
 }
 
 }  // namespace longspan

@@ -59,6 +59,9 @@ class TrainingLog {
  public:
   TrainingLog(std::string folder, const RunConstants& constants);
 
+  /// What trainer_state.json says of the steps between log lines, evaluations and saves.
+  void set_steps(int64_t logging, int64_t evaluation, int64_t saving);
+
   /// These append to trainer_log.jsonl and to log_history.
   void add_step(const Progress& progress, const LoggedStep& step);
   void add_evaluation(const Progress& progress, const EvaluationResult& result);
@@ -90,8 +93,8 @@ class TrainingLog {
   LogEntry all_results_;
 };
 
-/// The step's line for the console: {'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05,
-/// 'epoch': 0.5}.
+/// The step's line for the console, numbers with six significant digits: {'loss': 2.5,
+/// 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.5}.
 std::string console_line(const LogEntry& entry);
 
 /// 75 -> "0:01:15", as Python prints a timedelta.

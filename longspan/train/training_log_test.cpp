@@ -69,6 +69,9 @@ TEST_CASE("training log: a folder that is not there is the user's mistake") {
 TEST_CASE("console line and durations read like Python's") {
   CHECK(console_line({{"loss", 2.5}, {"learning_rate", 5e-5}, {"step", int64_t{3}}}) ==
         "{'loss': 2.5, 'learning_rate': 5e-05}");
+  // Six digits; files have all of them.
+  CHECK(console_line({{"loss", 6.194837521983}, {"learning_rate", 4.6153846153846e-05}}) ==
+        "{'loss': 6.19484, 'learning_rate': 4.61538e-05}");
   CHECK(format_duration(75.4) == "0:01:15");
   CHECK(format_duration(90061) == "1 day, 1:01:01");
 }
