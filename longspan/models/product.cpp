@@ -1,10 +1,13 @@
 #include "longspan/models/product.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <dlfcn.h>
 
 #include <cstdlib>
+
+#include "longspan/cpu/capability.h"
 
 namespace longspan {
 namespace {
@@ -17,7 +20,7 @@ using OneDnnProduct = void (*)(const at::Tensor& a, const at::Tensor& b, const a
 OneDnnProduct find_onednn_product() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (!__builtin_cpu_is("amd") || !__builtin_cpu_supports("avx512f")) return nullptr;
+  if (!__builtin_cpu_is("amd") || cpu_capability() != CpuCapability::kAvx512) return nullptr;
   return reinterpret_cast<OneDnnProduct>(
       dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
 #else
@@ -25,12 +28,16 @@ OneDnnProduct find_onednn_product() {
 #endif
 }
 
+OneDnnProduct onednn_product() {
+  static const OneDnnProduct onednn = find_onednn_product();
+  return onednn;
+}
+
 /// Null when at::mm is as good or the operands are not oneDNN's business.
 OneDnnProduct onednn_for(const at::Tensor& a, const at::Tensor& b) {
-  static const OneDnnProduct onednn = find_onednn_product();
   const bool fits = a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
                     a.numel() > 0 && b.numel() > 0;
-  return fits ? onednn : nullptr;
+  return fits ? onednn_product() : nullptr;
 }
 
 }  // namespace
@@ -56,6 +63,11 @@ at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b) 
     c.addmm_(a, b);
   }
   return c;
+}
+
+std::string product_library() {
+  if (onednn_product()) return "oneDNN";
+  return at::hasMKL() ? "MKL" : "torch's";
 }
 
 void bound_compiled_products() {

@@ -3,13 +3,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 namespace longspan {
 
 /// a[m, k] b[k, n], any strides, outside autograd.
 ///
 /// MKL, which at::mm calls for fp32 on a CPU, uses AVX-512 on Intel's processors only; on AMD's it
 /// runs its AVX2 code at half the rate of oneDNN, which torch brings too. There, fp32 products go
-/// to oneDNN. Everything else is at::mm.
+/// to oneDNN, where cpu_capability() is AVX-512. Everything else is at::mm.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
 /// c[m, n] = a b in memory that is there (any strides). Returns c.
@@ -17,6 +19,9 @@ at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
 
 /// c[m, n] += a b in place. Returns c.
 at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
+
+/// The library that computes fp32 products on the CPU, by its name, for reports.
+std::string product_library();
 
 /// Bounds how many compiled products are kept, before the first one. oneDNN, and in each thread the
 /// layer between it and torch, keep one of some hundred kilobytes for each shape; rows of one
