@@ -55,7 +55,7 @@ struct Config {
   std::optional<std::string> default_system;
   bool enable_thinking = true;
   std::string on_bad_row = "stop";  // stop | skip
-  std::optional<bool> packing;  // absent: true for pt, else false
+  std::optional<bool> packing;      // absent: true for pt, else false
   bool neat_packing = false;
 
   // Training
