@@ -70,11 +70,6 @@ std::vector<BlockWeights> base_of(std::vector<BlockWeights> blocks) {
   return blocks;
 }
 
-/// What sets a token apart, wherever it is computed: its document and its place in it.
-at::Tensor token_keys(const Batch& batch) {
-  return batch.documents_T.mul(int64_t{1} << 32).add_(batch.positions_T);
-}
-
 /// With dropout for a row's tokens; `rows_L` as in block().
 BlockWeights with_dropout(BlockWeights block, const Dropout& dropout, const at::Tensor& rows_L) {
   uint64_t number = 0;
@@ -247,6 +242,8 @@ at::Tensor Decoder::hidden_states(const Batch& batch, const at::Tensor& rows_L) 
 void Decoder::use_adapters(bool on) { impl_->adapters_on = on; }
 
 void Decoder::set_dropout_seed(std::optional<uint64_t> seed) { impl_->dropout_seed = seed; }
+
+std::optional<uint64_t> Decoder::dropout_seed() const { return impl_->dropout_seed; }
 
 at::Tensor Decoder::logits(const Batch& batch) {
   const auto hidden_TD = impl_->final_norm(impl_->run_blocks(batch, {}, head_unit(impl_->config)));

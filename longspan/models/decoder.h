@@ -86,6 +86,7 @@ class Decoder {
   /// From here on the adapters' inputs are dropped with this seed; nullopt (as at the start):
   /// never.
   void set_dropout_seed(std::optional<uint64_t> seed);
+  std::optional<uint64_t> dropout_seed() const;
 
  private:
   struct Impl;

@@ -10,6 +10,7 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/json_text.h"
+#include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -53,6 +54,12 @@ LogEntry fields_of(const Progress& progress, const TrainingResult& result) {
   entry.emplace_back(
       "train_tokens_per_second",
       result.seconds > 0 ? static_cast<double>(progress.num_tokens) / result.seconds : 0.0);
+  if (progress.shares_tokens()) {
+    entry.emplace_back("train_computed_tokens_per_second",
+                       result.seconds > 0
+                           ? static_cast<double>(progress.num_computed_tokens) / result.seconds
+                           : 0.0);
+  }
   return entry;
 }
 
@@ -68,6 +75,10 @@ Json log_line(const Progress& progress, const LogEntry& measured) {
   line["remaining_time"] = format_duration(progress.remaining_seconds());
   line["throughput"] = progress.tokens_per_second();
   line["total_tokens"] = progress.num_tokens;
+  if (progress.shares_tokens()) {
+    line["computed_throughput"] = progress.computed_tokens_per_second();
+    line["computed_tokens"] = progress.num_computed_tokens;
+  }
   return line;
 }
 
@@ -80,6 +91,10 @@ double Progress::remaining_seconds() const {
 
 double Progress::tokens_per_second() const {
   return elapsed_seconds > 0 ? static_cast<double>(num_tokens) / elapsed_seconds : 0.0;
+}
+
+double Progress::computed_tokens_per_second() const {
+  return elapsed_seconds > 0 ? static_cast<double>(num_computed_tokens) / elapsed_seconds : 0.0;
 }
 
 TrainingLog::TrainingLog(std::string folder, const RunConstants& constants)
@@ -193,6 +208,9 @@ void TrainingLog::write_results(const std::string& name, const LogEntry& entry) 
 
 void TrainingLog::write_train_results(const Progress& progress, const TrainingResult& result) {
   LogEntry entry = {{"epoch", progress.epoch}, {"num_input_tokens_seen", progress.num_tokens}};
+  if (progress.shares_tokens()) {
+    entry.emplace_back("num_computed_tokens", progress.num_computed_tokens);
+  }
   append(entry, fields_of(progress, result));
   write_results("train_results.json", entry);
 }
@@ -221,7 +239,8 @@ std::string console_line(const LogEntry& entry) {
   for (const auto& [key, value] : entry) {
     if (key == "step") continue;
     line += fmt::format("{}'{}': ", line.empty() ? "{" : ", ", key);
-    line += std::visit([](auto number) { return fmt::format("{}", number); }, value);
+    line += std::holds_alternative<double>(value) ? number_text(std::get<double>(value))
+                                                  : fmt::format("{}", std::get<int64_t>(value));
   }
   return line + "}";
 }

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import shutil
 
 import pytest
@@ -23,6 +24,8 @@ STAGES = {
     "orpo": dict(stage="dpo", dataset="pairs", pref_loss="orpo"),
     "simpo": dict(stage="dpo", dataset="pairs", pref_loss="simpo", pref_beta=2.0),
     "packing": dict(stage="sft", dataset="chats", packing=True, cutoff_len=128),
+    "packing, dropout": dict(stage="sft", dataset="chats", packing=True, cutoff_len=128, finetuning_type="lora",
+                             lora_dropout=0.1),
     "neat_packing": dict(stage="sft", dataset="chats", neat_packing=True, cutoff_len=128),
     "lora": dict(stage="dpo", dataset="pairs", finetuning_type="lora", lora_dropout=0.1),
     "freeze": dict(stage="sft", dataset="chats", finetuning_type="freeze", freeze_trainable_layers=1),
@@ -105,7 +108,7 @@ def test_ranks(stage, num_ranks, mode, stage_run):
 @pytest.mark.parametrize("stage", STAGES)
 def test_accumulation(stage, stage_run):
     """One micro-batch of four rows, or four of one: the same steps."""
-    settings = dict(max_steps=4, lora_dropout=0.0) if stage == "lora" else dict(max_steps=4)
+    settings = dict(max_steps=4, lora_dropout=0.0) if "lora_dropout" in STAGES[stage] else dict(max_steps=4)
     once = stage_run(stage, per_device_train_batch_size=4, gradient_accumulation_steps=1, **settings)
     often = stage_run(stage, per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings)
     same_run(once, often)
@@ -147,7 +150,41 @@ def test_first_dpo_loss_alone(bf16, lora, stage_run):
 @pytest.mark.parametrize("stage", ["sigmoid", "ipo", "orpo", "rm"])
 def test_shared_prompts(stage, num_ranks, stage_run):
     mode = {} if num_ranks == 1 else dict(sequence_parallel_mode="balanced-ulysses" if num_ranks == 2 else "zigzag-ring")
-    same_run(stage_run(stage), stage_run(stage, num_ranks, pref_share_prompt=True, **mode))
+    apart, shared = stage_run(stage), stage_run(stage, num_ranks, pref_share_prompt=True, **mode)
+    same_run(apart, shared)
+    check_tokens(apart, shared)
+
+
+def results_of(run):
+    return json.loads((run.output_dir / "train_results.json").read_text())
+
+
+def check_tokens(apart, shared):
+    """Tokens are those of the data, whatever is computed; where that is less, both are said."""
+    whole, both = results_of(apart), results_of(shared)
+    assert both["num_input_tokens_seen"] == whole["num_input_tokens_seen"] > both["num_computed_tokens"] > 0
+    assert "num_computed_tokens" not in whole and "computed" not in apart.text.partition("Output")[2]
+    share = both["num_computed_tokens"] / both["num_input_tokens_seen"]
+    assert both["train_computed_tokens_per_second"] == pytest.approx(share * both["train_tokens_per_second"])
+    assert both["total_flos"] == pytest.approx(share * whole["total_flos"])  # of work that is done
+    *_, line = map(json.loads, (shared.output_dir / "trainer_log.jsonl").read_text().splitlines())
+    assert line["total_tokens"] == both["num_input_tokens_seen"] and line["computed_tokens"] == both["num_computed_tokens"]
+    assert line["computed_throughput"] == pytest.approx(share * line["throughput"])
+    assert re.search(r"[\d,]+ tokens/s \([\d,]+ computed\)", shared.text), shared.text
+
+
+@pytest.mark.parametrize("keys", [{}, dict(pref_share_prompt=True)])
+def test_value_head_dropout(keys, stage_run):
+    """However many ranks share the rows; in training alone."""
+    changes = dict(value_head_dropout=0.1, val_size=4, eval_strategy="steps", eval_steps=1, max_steps=6)
+    alone, shared = stage_run("rm", **changes), stage_run("rm", 2, **changes, **keys)
+    same_run(alone, shared, keys=("loss", "grad_norm", "eval_loss"))
+    without = stage_run("rm", **changes | dict(value_head_dropout=0.0))
+    assert relative_difference(alone.logged("loss"), without.logged("loss")) > 1e-3
+    # Before anything is learned, the evaluation is the same: it drops nothing.
+    still = [stage_run("rm", **changes | dict(value_head_dropout=p, learning_rate=0.0)) for p in (0.1, 0.0)]
+    assert still[0].logged("eval_loss") == still[1].logged("eval_loss")
+    assert len(set(still[0].logged("eval_loss"))) == 1 and still[0].logged("loss") != still[1].logged("loss")
 
 
 def logps_of(lines):
