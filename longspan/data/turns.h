@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "longspan/data/dataset.h"
+#include "longspan/text/saved_chat.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -54,6 +55,24 @@ std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
 
 /// The one that the configuration asks for: its named template, else the model's own.
 std::unique_ptr<TurnEncoder> make_turn_encoder(const Config& config, const Tokenizer& tokenizer);
+
+/// How the configuration trains thoughts.
+Thinking thinking_of(const Config& config);
+
+/// What a model that is trained by the configuration's named template needs beside its weights, as
+/// LLaMA-Factory saves it: a chat_template that gives the prompts of training (token for token, as
+/// far as no token would join two messages), the end token, a pad token. nullopt without a named
+/// template: the model's own stays. Where that gives the same prompts it stays, too.
+std::optional<SavedChat> saved_chat(const Config& config, const Tokenizer& tokenizer);
+
+/// What one tokenizer says of chats that the other does not, in tokens that both have.
+SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to);
+
+/// What transformers' apply_chat_template(add_generation_prompt=True) renders of a conversation
+/// that ends with a question; `eos_token` is the tokenizer's then. Throws UserError.
+std::string rendered_prompt(const std::string& chat_template, const Tokenizer& tokenizer,
+                            const std::optional<std::string>& eos_token,
+                            const Conversation& conversation);
 
 /// Stage pt: the token that ends a text, as text. LLaMA-Factory's rule: the one that ends a turn of
 /// the named template (for llama3 <|end_of_text|> instead), else the tokenizer's eos_token. Throws

@@ -12,6 +12,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/models/family.h"
+#include "longspan/models/parse_model_config.h"
 
 namespace longspan {
 namespace {
@@ -159,8 +160,12 @@ ModelConfig load_model_config(const std::string& folder_or_file) {
   const std::string source = std::filesystem::is_directory(folder_or_file)
                                  ? (std::filesystem::path(folder_or_file) / "config.json").string()
                                  : folder_or_file;
+  return parse_model_config(read_text(source), source);
+}
+
+ModelConfig parse_model_config(const std::string& text, const std::string& source) {
   ModelConfig config;
-  config.json = read_text(source);
+  config.json = text;
   Json object;
   try {
     object = Json::parse(config.json);

@@ -50,7 +50,7 @@ struct Shape {
 
 Shape decide_shape(const Config& config, const Rendezvous& where) {
   Shape shape;
-  shape.model = load_model_config(config.model_name_or_path);
+  shape.model = model_config_for(config, config.model_name_or_path);
   const PlanRequest request =
       plan_request(config, shape.model, where.world_size, where.local_world_size, cuda_available());
   shape.plan = make_parallel_plan(request);
@@ -237,8 +237,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   // Adapters and their optimizer are in fp32; so they are saved.
   const at::ScalarType saved_dtype = trained.lora ? (config.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                                   : trained.options.compute_dtype;
-  const ModelSaver saver(config.output_dir,
-                         {shape.model, saved_dtype, config.model_name_or_path, trained.lora});
+  const ModelSaver saver(config.output_dir, {shape.model, saved_dtype, config.model_name_or_path,
+                                             trained.lora, data.chat});
   Checkpoints checkpoints(config, mesh.world, notices, saver, resumed ? resumed->folder : "");
   TrainingLog log(config.output_dir,
                   {.logging_steps = config.logging_steps,
