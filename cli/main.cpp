@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/torch_runtime.h"
 #include "longspan/config/user_error.h"
+#include "longspan/cpu/capability.h"
 
 namespace longspan {
 
@@ -31,6 +32,7 @@ int run(Arguments arguments) {
   const auto command = std::ranges::find(commands(), name, &Command::name);
   // help also says which command is nearest to a mistyped one.
   if (command == commands().end() || wants_help) return help_command().run({name});
+  if (name != "help" && name != "version") cpu_capability();  // or a mistake in its variable
   if (name == "train" || name == "export" || name == "init" || name == "bench")
     require_compiled_torch();
   return command->run(arguments);

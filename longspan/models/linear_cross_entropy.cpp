@@ -62,7 +62,7 @@ void head_backward(at::Tensor& logits_CV, const at::Tensor& labels_C, const at::
 at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                                  const at::Tensor& labels_L, int64_t chunk_bytes) {
   const int64_t L = hidden_LD.size(0);
-  const auto options = hidden_LD.options().dtype(precise(hidden_LD.scalar_type()));
+  const auto options = hidden_LD.options().dtype(at::kDouble);
   at::Tensor lse_L, logprobs_L;
   {
     c10::NoGradGuard no_grad;
@@ -82,7 +82,8 @@ at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& 
        chunk_bytes](std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
         c10::NoGradGuard no_grad;
         // d(picked - lse) / d logits is onehot - softmax.
-        const auto scale_L = gradients[0].neg().to(lse_L.scalar_type()).contiguous();
+        const auto dtype = precise(hidden_LD.scalar_type());
+        const auto scale_L = gradients[0].neg().to(dtype).contiguous();
         auto dhidden_LD = at::empty_like(hidden_LD);
         const auto weight = weight_VD.detach().to(hidden_LD.scalar_type());
         const auto dweight_VD = weight_VD.requires_grad() ? gradient_of(weight_VD) : at::Tensor();
@@ -104,13 +105,13 @@ at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_
     return linear_token_logprobs(hidden_LD, weight_VD, labels_L, chunk_bytes).sum().neg();
   }
   const int64_t L = hidden_LD.size(0);
-  const auto options = hidden_LD.options().dtype(precise(hidden_LD.scalar_type()));
+  const auto options = hidden_LD.options().dtype(at::kDouble);
   at::Tensor nll, dhidden_LD, dweight_VD;
   {
     c10::NoGradGuard no_grad;
     const auto hidden = hidden_LD.detach();
     const auto lse_L = at::empty({L}, options), picked_L = at::empty({L}, options);
-    const auto scale_L = at::ones({L}, options);
+    const auto scale_L = at::ones({L}, options.dtype(precise(hidden.scalar_type())));
     if (hidden_LD.requires_grad()) dhidden_LD = at::empty_like(hidden);
     if (weight_VD.requires_grad()) {
       dweight_VD = at::zeros_like(weight_VD.detach(), at::MemoryFormat::Contiguous);

@@ -11,13 +11,14 @@ namespace longspan {
 inline constexpr int64_t kHeadChunkBytes = int64_t{64} << 20;
 inline constexpr int64_t kMinHeadRows = 32, kMostHeadRows = 1024;
 
-/// log softmax(hidden W^T)[label], [L], fp32 (fp64 for fp64). Keeps the log-sum-exp only; the
-/// backward makes the logits again. Four matrix products in all.
+/// log softmax(hidden W^T)[label], [L] fp64: what is summed over rows, or compared as a small
+/// difference of large sums, loses no digits but those of the logits (fp32, or fp64 for fp64).
+/// Keeps the log-sum-exp only; the backward makes the logits again. Four matrix products in all.
 at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                                  const at::Tensor& labels_L, int64_t chunk_bytes = kHeadChunkBytes);
 
-/// The negative sum of the above, a scalar. Its gradients are made in the forward pass while the
-/// logits are at hand, and scaled in the backward: three matrix products.
+/// The negative sum of the above, a scalar in fp64. Its gradients are made in the forward pass
+/// while the logits are at hand, and scaled in the backward: three matrix products.
 at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                           const at::Tensor& labels_L, int64_t chunk_bytes = kHeadChunkBytes);
 

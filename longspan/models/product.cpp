@@ -1,5 +1,6 @@
 #include "longspan/models/product.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "longspan/config/user_error.h"
+#include "longspan/cpu/capability.h"
 
 namespace longspan {
 namespace {
@@ -35,7 +37,7 @@ Library wanted_library() {
 bool onednn_is_faster() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
+  return __builtin_cpu_is("amd") && cpu_capability() == CpuCapability::kAvx512;
 #else
   return false;
 #endif
@@ -61,12 +63,16 @@ OneDnnProduct find_onednn_product() {
                               kProductsVariable, refusal));
 }
 
+OneDnnProduct onednn_product() {
+  static const OneDnnProduct onednn = find_onednn_product();
+  return onednn;
+}
+
 /// Null when at::mm is as good or the operands are not oneDNN's business.
 OneDnnProduct onednn_for(const at::Tensor& a, const at::Tensor& b) {
-  static const OneDnnProduct onednn = find_onednn_product();
   const bool fits = a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
                     a.numel() > 0 && b.numel() > 0;
-  return fits ? onednn : nullptr;
+  return fits ? onednn_product() : nullptr;
 }
 
 }  // namespace
@@ -92,6 +98,11 @@ at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b) 
     c.addmm_(a, b);
   }
   return c;
+}
+
+std::string product_library() {
+  if (onednn_product()) return "oneDNN";
+  return at::hasMKL() ? "MKL" : "torch's";
 }
 
 void bound_compiled_products() {

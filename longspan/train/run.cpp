@@ -268,7 +268,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                           .num_warmup_steps = trainer.num_warmup_steps(),
                           .device = device_text(device)}));
   if (!shape.warning.empty()) console.say("warning: " + shape.warning);
-  console.say("\n" + memory.begin());
+  console.say(fmt::format("\n{}", memory.begin()));
   if (const double dropout = attention_dropout_of(shape.model); dropout > 0) {
     console.say(
         fmt::format("config.json has attention_dropout {}; Longspan trains with 0.", dropout));

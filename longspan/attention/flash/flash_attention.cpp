@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "longspan/attention/flash/flash_tasks.h"
+#include "longspan/cpu/capability.h"
 
 namespace longspan::flash {
 namespace {
@@ -96,17 +97,25 @@ int64_t chunks_for(int64_t num_kv_heads, int64_t num_threads) {
                   std::max<int64_t>(2, (2 * num_threads + num_kv_heads - 1) / num_kv_heads));
 }
 
+const Tiles* tiles_for(CpuCapability capability) {
+  switch (capability) {
+    case CpuCapability::kPortable:
+      return portable_tiles();
+    case CpuCapability::kAvx2:
+      return avx2_tiles();
+    case CpuCapability::kAvx512:
+      return avx512_tiles();
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 const Tiles& best_tiles() {
   static const Tiles& chosen = []() -> const Tiles& {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (avx512_tiles() && __builtin_cpu_supports("avx512f")) return *avx512_tiles();
-    if (avx2_tiles() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-      return *avx2_tiles();
-#endif
-    return *portable_tiles();
+    const Tiles* tiles = tiles_for(cpu_capability());
+    TORCH_CHECK(tiles != nullptr, "built without tiles for ", name_of(cpu_capability()));
+    return *tiles;
   }();
   return chosen;
 }

@@ -6,6 +6,9 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
+
+#include "longspan/cpu/capability.h"
 
 namespace longspan::flash {
 namespace {
@@ -128,8 +131,13 @@ TEST_CASE("flash attention equals plain fp64 attention for every instruction set
        16,
        {{0, 50, 0, 90, true, 100}, {50, 170, 90, 110, true, 7}}},
   };
-  for (const Tiles* tiles : {portable_tiles(), &best_tiles(), avx2_tiles()}) {
-    if (tiles == nullptr || (tiles == avx2_tiles() && &best_tiles() == portable_tiles())) continue;
+  const std::pair<CpuCapability, const Tiles*> all[] = {
+      {CpuCapability::kPortable, portable_tiles()},
+      {CpuCapability::kAvx2, avx2_tiles()},
+      {CpuCapability::kAvx512, avx512_tiles()}};
+  for (const auto& [capability, tiles] : all) {
+    if (capability > widest_cpu_capability()) continue;
+    CAPTURE(name_of(capability));
     for (const Case& c : cases) check(c, *tiles);
   }
 }

@@ -51,6 +51,8 @@ struct Task {
 
 /// Tile code for one instruction set.
 struct Tiles {
+  /// "portable", "avx2", "avx512": by what the compiler was told.
+  const char* instructions;
   /// Floats of scratch that one thread needs (64-byte aligned).
   int64_t (*forward_scratch)(int64_t head_dim, int64_t group);
   int64_t (*backward_scratch)(int64_t head_dim, int64_t group);

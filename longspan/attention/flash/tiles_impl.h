@@ -1,8 +1,8 @@
 // Tile code of flash attention (FlashAttention-2, arXiv 2307.08691), included by one .cpp for each
-// instruction set, which defines LANES (floats of a vector register), PANEL (registers of a row of
-// a micro-tile) and ROWS (its rows). Written on the compiler's vector extension. Everything is in
-// an unnamed namespace and calls no library template. G: query heads of one kv head, H: head dim,
-// BQ, BK: query and key tile.
+// instruction set, which defines INSTRUCTIONS (its name), LANES (floats of a vector register),
+// PANEL (registers of a row of a micro-tile) and ROWS (its rows). Written on the compiler's vector
+// extension. Everything is in an unnamed namespace and calls no library template. G: query heads of
+// one kv head, H: head dim, BQ, BK: query and key tile.
 #pragma once
 
 #include "longspan/attention/flash/flash_tasks.h"
@@ -326,7 +326,7 @@ void backward(const Backward& b, const Task& task, float* scratch) {
   }
 }
 
-constexpr Tiles kTiles{forward_scratch, backward_scratch, forward, backward};
+constexpr Tiles kTiles{INSTRUCTIONS, forward_scratch, backward_scratch, forward, backward};
 
 }  // namespace
 }  // namespace longspan::flash
