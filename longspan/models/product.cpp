@@ -3,10 +3,14 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <cstdlib>
+#include <string>
 
+#include "longspan/config/user_error.h"
 #include "longspan/cpu/capability.h"
 
 namespace longspan {
@@ -17,15 +21,46 @@ namespace {
 using OneDnnProduct = void (*)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result,
                                float beta, float alpha);
 
-OneDnnProduct find_onednn_product() {
+enum class Library { kFaster, kMkl, kOneDnn };
+
+Library wanted_library() {
+  const char* value = std::getenv(kProductsVariable);
+  const std::string wanted = value == nullptr ? "" : value;
+  if (wanted.empty()) return Library::kFaster;
+  if (wanted == "mkl") return Library::kMkl;
+  if (wanted == "onednn") return Library::kOneDnn;
+  throw UserError(fmt::format("environment variable {}={}: choose mkl or onednn, or unset it",
+                              kProductsVariable, wanted));
+}
+
+/// Whether oneDNN is the faster one on this processor.
+bool onednn_is_faster() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (!__builtin_cpu_is("amd") || cpu_capability() != CpuCapability::kAvx512) return nullptr;
-  return reinterpret_cast<OneDnnProduct>(
-      dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
+  return __builtin_cpu_is("amd") && cpu_capability() == CpuCapability::kAvx512;
 #else
-  return nullptr;
+  return false;
 #endif
+}
+
+OneDnnProduct find_onednn_product() {
+  const Library wanted = wanted_library();
+  if (wanted == Library::kMkl || (wanted == Library::kFaster && !onednn_is_faster()))
+    return nullptr;
+  const auto onednn = reinterpret_cast<OneDnnProduct>(
+      dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
+  std::string refusal = "this torch does not have it";
+  if (onednn) try {
+      // torch refuses where it finds no AVX-512, or is told so (ONEDNN_MAX_CPU_ISA).
+      const at::Tensor one = at::ones({1, 1});
+      onednn(one, one, at::empty({1, 1}), 0.0f, 1.0f);
+      return onednn;
+    } catch (const c10::Error& error) {
+      refusal = error.what_without_backtrace();
+    }
+  if (wanted == Library::kFaster) return nullptr;
+  throw UserError(fmt::format("environment variable {}=onednn: {}; choose mkl, or unset it",
+                              kProductsVariable, refusal));
 }
 
 OneDnnProduct onednn_product() {
