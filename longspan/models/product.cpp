@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -68,6 +69,9 @@ OneDnnProduct onednn_product() {
   return onednn;
 }
 
+/// Of a product that is added to more precise numbers: large enough for full speed.
+constexpr int64_t kPartBytes = int64_t{16} << 20, kMinPartRows = 256;
+
 /// Null when at::mm is as good or the operands are not oneDNN's business.
 OneDnnProduct onednn_for(const at::Tensor& a, const at::Tensor& b) {
   const bool fits = a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
@@ -92,6 +96,16 @@ at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
+  if (c.scalar_type() != a.scalar_type()) {
+    const int64_t part =
+        std::max(kMinPartRows,
+                 kPartBytes / std::max<int64_t>(1, b.size(1) * static_cast<int64_t>(b.itemsize())));
+    for (int64_t begin = 0; begin < c.size(0); begin += part) {
+      const int64_t size = std::min(part, c.size(0) - begin);
+      c.narrow(0, begin, size).add_(product(a.narrow(0, begin, size), b));
+    }
+    return c;
+  }
   if (const OneDnnProduct onednn = onednn_for(a, b)) {
     onednn(a, b, c, 1.0f, 1.0f);
   } else {

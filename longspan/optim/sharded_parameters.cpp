@@ -118,7 +118,9 @@ void ShardedParameters::before(int number, Use use, int next) {
   }
   if (use == Use::kForward) return;
   for (FlatParameters* flat : current.flats) flat->open_gradients();
-  in_backward_.push_back(number);
+  if (std::find(in_backward_.begin(), in_backward_.end(), number) == in_backward_.end()) {
+    in_backward_.push_back(number);
+  }
 }
 
 void ShardedParameters::after(int number, Use use) {

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import PROGRAM, Running, relative_difference, settings_of
+from conftest import PROGRAM, Running, relative_difference, settings_of, write_model, write_tokenizer
 
 NUM_STEPS = 10
 
@@ -117,6 +117,38 @@ def test_losses_norms_and_weights(kind, batch, optimizer, models, data, tmp_path
         apart += (value - mine[name]).double().square().sum().item()
     # AdamW divides by the gradient's size: where that is near 0, a rounding error turns a step.
     assert (apart / moved) ** 0.5 < 0.02
+
+
+@pytest.mark.parametrize("keys", [
+    dict(),
+    dict(num_ranks=2, zero_stage=2),
+    dict(num_ranks=2, zero_stage=3),
+    dict(finetuning_type="freeze", freeze_trainable_layers=1, freeze_extra_modules="embed_tokens"),
+], ids=["plain", "zero 2", "zero 3", "freeze"])
+def test_padding_token_in_every_prompt(keys, data, tmp_path):
+    """pad_token_id is the end of every turn, as in SmolLM2: transformers' nn.Embedding gives it no gradient."""
+    end = write_tokenizer(tmp_path / "tokenizer").eos_token_id
+    folder = write_model(tmp_path / "model", "llama", tie_word_embeddings=True, pad_token_id=end)
+    shared = dict(per_device_train_batch_size=1, gradient_accumulation_steps=4, learning_rate=1e-3, max_steps=3)
+    keys = dict(keys)
+    num_ranks = keys.pop("num_ranks", 1)
+    settings = settings_of(folder, data, tmp_path / "ours") | shared | dict(disable_shuffling=True) | keys
+    rows = our_rows(settings_of(folder, data, tmp_path / "ours") | shared | dict(disable_shuffling=True), tmp_path)
+    assert all(row["input_ids"].count(end) > 1 for row in rows)
+    settings["gradient_accumulation_steps"] //= num_ranks
+    finished = Running(settings, num_ranks).wait()
+    assert finished.status == 0, finished.text
+
+    def prepare(model):
+        for name, parameter in model.named_parameters():
+            if "freeze_extra_modules" in keys:
+                parameter.requires_grad_(name.startswith("model.layers.1.") or "embed_tokens" in name)
+        return model
+
+    history, _ = transformers_run(folder, rows, tmp_path, prepare, **shared)
+    # Without it the norm is some hundredths off.
+    for key, tolerance in (("loss", 1e-5), ("grad_norm", 1e-4)):
+        assert relative_difference(finished.logged(key), [entry[key] for entry in history]) < tolerance, key
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "constant", "constant_with_warmup"])
