@@ -130,7 +130,8 @@ std::string Trainer::source_of_nonfinite(int64_t step, const std::vector<double>
     std::istringstream words(line);
     std::string loss;
     words >> loss;
-    rows.push_back({{std::istream_iterator<int64_t>(words), {}}, std::strtod(loss.c_str(), nullptr)});
+    rows.push_back(
+        {{std::istream_iterator<int64_t>(words), {}}, std::strtod(loss.c_str(), nullptr)});
   }
   // Those of a loss that is not finite in the data's order, others by the size of their loss.
   std::ranges::sort(rows, [&](const RowLoss& a, const RowLoss& b) {
