@@ -210,8 +210,8 @@ def test_a_trained_base_model_stops_at_the_end_of_its_turn(base, tmp_path):
 def test_an_adapter_and_its_export(base, keys, num_ranks, tmp_path):
     from peft import PeftModel
 
-    lora = dict(finetuning_type="lora", lora_rank=32, learning_rate=3e-2, lr_scheduler_type="constant",
-                max_steps=100, per_device_train_batch_size=4 // num_ranks, gradient_accumulation_steps=1)
+    lora = dict(finetuning_type="lora", lora_rank=32, learning_rate=5e-3, max_steps=80,
+                per_device_train_batch_size=4 // num_ranks, gradient_accumulation_steps=1)
     output = trained(base, tmp_path / "lora", num_ranks, **lora, **keys)
     tokenizer = transformers.AutoTokenizer.from_pretrained(output)
     model = PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(base[0]), output)
