@@ -13,9 +13,10 @@
 namespace longspan {
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> all = {train_command(),     export_command(),  init_command(),
-                                           tokenizer_command(), compare_command(), bench_command(),
-                                           env_command(),       version_command(), help_command()};
+  static const std::vector<Command> all = {train_command(),   chat_command(),  generate_command(),
+                                           export_command(),  init_command(),  tokenizer_command(),
+                                           compare_command(), bench_command(), env_command(),
+                                           version_command(), help_command()};
   return all;
 }
 
@@ -31,7 +32,8 @@ int run(Arguments arguments) {
   const auto command = std::ranges::find(commands(), name, &Command::name);
   // help also says which command is nearest to a mistyped one.
   if (command == commands().end() || wants_help) return help_command().run({name});
-  if (name == "train" || name == "export" || name == "init" || name == "bench")
+  if (name == "train" || name == "chat" || name == "generate" || name == "export" ||
+      name == "init" || name == "bench")
     require_compiled_torch();
   return command->run(arguments);
 }
