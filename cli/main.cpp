@@ -14,9 +14,10 @@
 namespace longspan {
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> all = {train_command(),     export_command(),  init_command(),
-                                           tokenizer_command(), compare_command(), bench_command(),
-                                           env_command(),       version_command(), help_command()};
+  static const std::vector<Command> all = {train_command(),   chat_command(),  generate_command(),
+                                           export_command(),  init_command(),  tokenizer_command(),
+                                           compare_command(), bench_command(), env_command(),
+                                           version_command(), help_command()};
   return all;
 }
 
@@ -33,7 +34,8 @@ int run(Arguments arguments) {
   // help also says which command is nearest to a mistyped one.
   if (command == commands().end() || wants_help) return help_command().run({name});
   if (name != "help" && name != "version") cpu_capability();  // or a mistake in its variable
-  if (name == "train" || name == "export" || name == "init" || name == "bench")
+  if (name == "train" || name == "chat" || name == "generate" || name == "export" ||
+      name == "init" || name == "bench")
     require_compiled_torch();
   return command->run(arguments);
 }

@@ -74,6 +74,33 @@ class ModelTemplate : public TurnEncoder {
   }
 
   std::vector<Turn> turns(const Conversation& conversation) const override {
+    const ordered_json messages = template_messages(conversation);
+    const RenderedChat chat = render(messages, false, conversation.source);
+    std::vector<Span> answers;
+    for (const GenerationSpan& span : chat.generation) answers.push_back({span.begin, span.end});
+    if (answers.empty()) answers = rendered_answers(messages, chat.text, conversation.source);
+    return cut(tokenizer_.encode_with_offsets(chat.text), answers);
+  }
+
+  std::vector<int32_t> question(const Conversation& conversation) const override {
+    return tokenizer_.encode(
+        render(template_messages(conversation), true, conversation.source).text);
+  }
+
+  std::optional<int32_t> turn_end() const override {
+    constexpr std::string_view kAnswer = "longspan:answer";
+    const ordered_json chat = {{{"role", "user"}, {"content", "?"}},
+                               {{"role", "assistant"}, {"content", kAnswer}}};
+    const std::string text = render(chat, false, "").text;
+    const size_t answer = text.rfind(kAnswer);
+    if (answer == std::string::npos) return std::nullopt;
+    const size_t after = text.find_first_not_of(" \n", answer + kAnswer.size());
+    if (after == std::string::npos) return std::nullopt;
+    return leading_special(tokenizer_, tokenizer_.encode(text.substr(after)));
+  }
+
+ private:
+  ordered_json template_messages(const Conversation& conversation) const {
     ordered_json messages = ordered_json::array();
     const bool has_system =
         !conversation.messages.empty() && conversation.messages[0].role == "system";
@@ -83,14 +110,9 @@ class ModelTemplate : public TurnEncoder {
     for (const Message& message : conversation.messages) {
       messages.push_back(as_template_message(message, conversation.source));
     }
-    const RenderedChat chat = render(messages, false, conversation.source);
-    std::vector<Span> answers;
-    for (const GenerationSpan& span : chat.generation) answers.push_back({span.begin, span.end});
-    if (answers.empty()) answers = rendered_answers(messages, chat.text, conversation.source);
-    return cut(tokenizer_.encode_with_offsets(chat.text), answers);
+    return messages;
   }
 
- private:
   RenderedChat render(const ordered_json& messages, bool add_generation_prompt,
                       const std::string& place) const {
     ordered_json variables = variables_;

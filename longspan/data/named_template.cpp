@@ -107,6 +107,29 @@ class NamedTemplate : public TurnEncoder {
     return turns;
   }
 
+  std::vector<int32_t> question(const Conversation& conversation) const override {
+    Conversation answered = conversation;
+    answered.messages.push_back({"assistant", ""});
+    std::vector<int32_t> ids;
+    const std::vector<Turn> all = turns(answered);
+    for (const Turn& turn : all) {
+      ids.insert(ids.end(), turn.source.begin(), turn.source.end());
+      if (&turn != &all.back()) ids.insert(ids.end(), turn.target.begin(), turn.target.end());
+    }
+    return ids;
+  }
+
+  std::optional<int32_t> turn_end() const override {
+    for (const Piece& piece : format_.assistant) {
+      if (piece.kind == Piece::kEos) return eos_;
+      const size_t content = piece.text.find(kContent);
+      if (content == std::string_view::npos) continue;
+      const auto after = tokenizer_.encode(piece.text.substr(content + kContent.size()));
+      if (const auto special = leading_special(tokenizer_, after)) return special;
+    }
+    return std::nullopt;
+  }
+
  private:
   static std::string with_content(std::string_view frame, const std::string& content) {
     std::string text(frame);
@@ -155,6 +178,14 @@ class NamedTemplate : public TurnEncoder {
 };
 
 }  // namespace
+
+std::optional<int32_t> leading_special(const Tokenizer& tokenizer,
+                                       const std::vector<int32_t>& ids) {
+  if (ids.empty() || !tokenizer.decode({ids[0]}, /*skip_special_tokens=*/true).empty()) {
+    return std::nullopt;
+  }
+  return ids[0];
+}
 
 std::unique_ptr<TurnEncoder> make_named_template(const std::string& name,
                                                  const Tokenizer& tokenizer,

@@ -26,7 +26,15 @@ class TurnEncoder {
   /// Laid one after the other, the turns are the whole conversation. Throws UserError naming the
   /// conversation's source.
   virtual std::vector<Turn> turns(const Conversation& conversation) const = 0;
+  /// The tokens of a conversation that ends with a question, and of what opens its answer. Throws
+  /// UserError as above.
+  virtual std::vector<int32_t> question(const Conversation& conversation) const = 0;
+  /// The token that ends an answer; nullopt where the template has none of its own.
+  virtual std::optional<int32_t> turn_end() const = 0;
 };
+
+/// The first of these tokens, if it is a special one.
+std::optional<int32_t> leading_special(const Tokenizer& tokenizer, const std::vector<int32_t>& ids);
 
 /// Templates of models that think before they answer (qwen3). An answer that is trained and has no
 /// thoughts gets empty ones.
