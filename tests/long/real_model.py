@@ -7,6 +7,7 @@ where an fp32 run of Longspan is further from fp64 than LOSS_LIMIT and NORM_LIMI
 transformers' own."""
 
 import argparse
+import functools
 import gc
 import importlib.util
 import inspect
@@ -33,7 +34,7 @@ NUM_STEPS = 3
 ROWS_A_STEP = 2
 CUTOFF = 384
 SHARED = dict(per_device_train_batch_size=1, gradient_accumulation_steps=ROWS_A_STEP, max_steps=NUM_STEPS,
-              lr_scheduler_type="constant", weight_decay=0.0)
+              lr_scheduler_type="constant", weight_decay=0.0, adam_epsilon=1e-8)
 # 9 query heads do not divide by 2: a ring, and heads cut in parts. They do by 3.
 PROCESSES = {"1": {}, "2, zigzag-ring": dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring"),
              "2, balanced-ulysses": dict(sequence_parallel_size=2, sequence_parallel_mode="balanced-ulysses"),
@@ -83,6 +84,20 @@ def write_rows(folder):
 
 
 # ---------------------------------------------------------------- fp64
+
+
+def load_in_fp64(folder):
+    """transformers' model in double. Its norms go by way of fp32 whatever their input is; here they stay in double."""
+    from transformers.models.llama import modeling_llama
+
+    def in_double(norm, hidden):
+        return norm.weight * hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + norm.variance_epsilon)
+
+    model = load(folder, dtype=torch.float64)
+    for module in model.modules():
+        if isinstance(module, modeling_llama.LlamaRMSNorm):
+            module.forward = functools.partial(in_double, module)
+    return model
 
 
 def answer_logprob(model, prompt, answer):
@@ -169,13 +184,12 @@ class Kind:
         return model
 
     def theirs(self):
-        history, _ = transformers_run(self.model, self.rows(), self.place, prepare=self.prepare,
+        history, _ = transformers_run(self.model, self.rows(), self.place, prepare=self.prepare, dtype=torch.float32,
                                       learning_rate=self.learning_rate, **SHARED)
         return history
 
     def exact(self):
-        return sft_in_fp64(self.prepare(load(self.model, dtype=torch.float64)).double(), self.rows(),
-                           self.learning_rate)
+        return sft_in_fp64(self.prepare(load_in_fp64(self.model)).double(), self.rows(), self.learning_rate)
 
 
 class Lora(Kind):
@@ -209,10 +223,10 @@ class Dpo(Kind):
         from trl import DPOConfig, DPOTrainer
 
         return trl_run(DPOTrainer, DPOConfig, load(self.model), self.columns(), self.place, loss_type=["sigmoid"],
-                       beta=self.beta, learning_rate=self.learning_rate, **SHARED)
+                       dtype=torch.float32, beta=self.beta, learning_rate=self.learning_rate, **SHARED)
 
     def exact(self):
-        return dpo_in_fp64(load(self.model, dtype=torch.float64), self.columns(), self.learning_rate, self.beta)
+        return dpo_in_fp64(load_in_fp64(self.model), self.columns(), self.learning_rate, self.beta)
 
 
 class Bf16(Kind):
@@ -220,7 +234,7 @@ class Bf16(Kind):
 
     def theirs(self):
         history, _ = transformers_run(self.model, self.rows(), self.place, learning_rate=self.learning_rate,
-                                      bf16=True, **SHARED)
+                                      dtype=torch.float32, bf16=True, **SHARED)
         return history
 
 
