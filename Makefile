@@ -3,6 +3,8 @@
 # make bench  training beside the peers       make sanitize   unit tests under ASan and UBSan
 # make bench-attention  every sequence-parallel method beside the peers'
 # make bench-preference  preference training beside the peers, prompts shared and not
+# make test-kernels  the numerically sensitive tests under every kernel that the processor has
+# make test-real-model  training a real model beside transformers, PEFT, TRL and fp64
 # make soak MINUTES=60  memory and descriptors of a long run on 4 processes
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,7 +16,7 @@ export CCACHE_NOHASHDIR := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build unit-tests python-tests test demo lint format bench bench-attention bench-preference soak sanitize clean
+.PHONY: all setup setup-tests build unit-tests kernel-tests python-tests test test-kernels test-real-model demo lint format bench bench-attention bench-preference soak sanitize clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -45,7 +47,25 @@ python-tests: build setup-tests
 	$(SAY) "Parity and end-to-end tests (10 to 20 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  $(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=8 tests
 
-test: unit-tests python-tests
+TEST_KERNELS = env LONGSPAN_BUILD=$(abspath $(BUILD)) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python tests/kernels.py
+
+kernel-tests: build setup-tests
+	$(SAY) "Sensitive tests under other kernels (1 to 2 minutes)" $(TEST_KERNELS) --short
+
+test-kernels: build setup-tests
+	$(SAY) "Sensitive tests under every kernel (about 5 minutes each)" $(TEST_KERNELS)
+
+# A part that fails keeps no other from running.
+test: build setup-tests
+	@tools/all_of "make test" $(MAKE) unit-tests kernel-tests python-tests
+
+$(VENV)/.ready-real-model: $(VENV)/.ready-tests tests/long/requirements.txt
+	@tools/setup_environment $(PYTHON) $(VENV) tests/long/requirements.txt --no-deps
+	@touch $@
+
+test-real-model: build $(VENV)/.ready-real-model
+	$(SAY) "Training a real model beside the others (10 to 20 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	  $(BIN)/python tests/long/real_model.py --model $(abspath $(BUILD))/SmolLM2-135M-Instruct --table $(BUILD)/parity.md
 
 demo: build
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python examples/demo.py

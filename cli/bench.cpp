@@ -119,7 +119,7 @@ void say(const std::string& line) {
 int work(const Options& options, const AttentionBenchOptions& bench, const Rendezvous& where) {
   const AttentionBenchResult result = run_attention_bench(bench, where, say);
   if (where.rank != 0) return 0;
-  say("\n" + bench_table(result));
+  say(fmt::format("\n{}", bench_table(result)));
   const fs::path folder = output_folder(options);
   const fs::path json = folder / "attention_bench.json", picture = folder / "attention_bench.png";
   std::ofstream file(json);

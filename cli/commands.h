@@ -17,6 +17,8 @@ struct Command {
 };
 
 Command train_command();
+Command chat_command();
+Command generate_command();
 Command export_command();
 Command init_command();
 Command tokenizer_command();

@@ -8,7 +8,10 @@
 #include "cli/commands.h"
 #include "cli/launcher.h"
 #include "cli/torch_runtime.h"
+#include "longspan/attention/flash/flash_attention.h"
 #include "longspan/comm/cuda.h"
+#include "longspan/cpu/vector_math.h"
+#include "longspan/models/product.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -30,8 +33,16 @@ int show_environment(const Arguments&) {
   line("compiled against", fmt::format("torch {}", LONGSPAN_TORCH_VERSION));
   line("torchrun", find_torchrun().value_or("not found"));
   line("CPU",
-       fmt::format("{}, vector instructions {}",
+       fmt::format("{}, torch's vector instructions {}",
                    counted(std::thread::hardware_concurrency(), "core"), at::get_cpu_capability()));
+  // What a lower capability than the processor's comes from.
+  const std::string why = cpu_capability() == widest_cpu_capability()
+                              ? ""
+                              : fmt::format(" ({}; the processor runs {})", kCpuCapabilityVariable,
+                                            name_of(widest_cpu_capability()));
+  line("attention tiles", flash::best_tiles().instructions + why);
+  line("vector math", vector_math::kernels().instructions + why);
+  line("fp32 products", product_library());
   line("threads", fmt::format("{}", at::get_num_threads()));
   line("CUDA", cuda_available() ? counted(load_cuda().num_devices(), "GPU")
                                 : fmt::format("not available: {}", why_no_cuda()));
@@ -46,7 +57,8 @@ Command version_command() {
 
 Command env_command() {
   return {"env", "print versions and devices, for bug reports",
-          "Prints what longspan runs on: versions, CPU, threads, CUDA. Put it into bug reports.\n",
+          "Prints what longspan runs on: versions, CPU, which of the program's vector loops run, "
+          "threads, CUDA. Put it into bug reports.\n",
           show_environment};
 }
 

@@ -1,16 +1,21 @@
 // `longspan export`: a model with its adapters merged into it, as a Hugging Face folder.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/chat_files.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
+#include "longspan/data/turns.h"
 #include "longspan/models/lora.h"
+#include "longspan/models/rope_scaling.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -30,13 +35,30 @@ at::ScalarType dtype_of(const ModelConfig& config) {
   return at::kFloat;
 }
 
+/// By the template that the configuration names; else as the last adapter that brings a tokenizer
+/// says. nullopt: the model's own stays.
+std::optional<SavedChat> chat_of(const Config& config, const std::vector<std::string>& adapters) {
+  const std::string& model = config.model_name_or_path;
+  if (!config.chat_template.empty()) return saved_chat(config, Tokenizer::load(model));
+  const auto has_tokenizer = [](const std::string& folder) {
+    return std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json");
+  };
+  const auto last = std::find_if(adapters.rbegin(), adapters.rend(), has_tokenizer);
+  if (last == adapters.rend() || !has_tokenizer(model)) return std::nullopt;
+  return chat_that_differs(Tokenizer::load(model), Tokenizer::load(*last));
+}
+
 int run(const Arguments& words) {
   if (words.empty() || words[0].starts_with("--") || words[0].find('=') != std::string::npos) {
     throw UserError(
         "export: the configuration file is missing: longspan export config.yaml [key=value ...]");
   }
   const Config config = load_export_config(words[0], {words.begin() + 1, words.end()});
-  const ModelConfig model = load_model_config(config.model_name_or_path);
+  const ModelConfig own = load_model_config(config.model_name_or_path);
+  const ModelConfig model =
+      stretched(own, config.rope_scaling, config.cutoff_len, config.model_name_or_path);
+  const std::string stretch = describe_stretch(own, model, config.rope_scaling, config.cutoff_len);
+  if (!stretch.empty()) fmt::print("{}\n", stretch);
   require_free_folder("export", config.export_dir);
   // Merged in fp32, so that each weight is rounded once.
   std::vector<NamedTensor> parameters =
@@ -52,6 +74,7 @@ int run(const Arguments& words) {
   save_model_folder(config.export_dir, model, parameters, dtype_of(model),
                     config.model_name_or_path, static_cast<int64_t>(config.export_size * 1e9));
   save_value_head(config.export_dir, value_head);
+  if (const auto chat = chat_of(config, folders)) write_chat(config.export_dir, *chat);
   fmt::print("Wrote {} with {} merged into it to {}\n", model.architecture,
              counted(std::ssize(folders), "adapter"), config.export_dir);
   return 0;
@@ -68,6 +91,8 @@ constexpr const char* kHelp =
   export_dir: models/merged               # must not exist, or be empty
   export_size: 5                          # GB of a weight file at most
 
+The merged model chats as the adapter was trained: its folder says by which chat template and end
+token, or `template`, where it is given. rope_scaling wants the cutoff_len of training beside it.
 Weights are merged in fp32 and written in the dtype that the model's config.json names.
 )";
 

@@ -27,18 +27,23 @@ namespace fs = std::filesystem;
 // torchrun, but quiet when a worker fails: the worker has said why; torchrun would add a page about
 // itself. Ends with the worker's own status. SIGTERM and SIGUSR1 are handed on, and what the
 // workers make of them is awaited: they save, which takes longer than torchrun's patience. A second
-// signal, five seconds later or more, is torchrun's own business: it ends them. Where both are held
-// (hold_stop_signals), one thread receives them, and the workers, which the main thread starts,
-// begin with them held: until they look, none is lost. What comes while some of the workers are
-// there is for all of them.
+// signal, five seconds later or more, is torchrun's own business: it ends them. Once they have
+// ended, how they did is what counts, and what comes until the last instruction changes nothing;
+// others are not started then. Where both are held (hold_stop_signals), one thread receives them,
+// and the workers, which the main thread starts, begin with them held: until they look, none is
+// lost. What comes while some of the workers are there is for all of them.
 constexpr const char* kQuietTorchrun = R"(
 import glob, logging, os, signal, sys, threading, time
 from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 logging.disable(logging.ERROR)
-handed_on, workers_started, starts, waiting = [], [], PContext.start, []
+handed_on, workers_started, starts, waiting, no_more, over = [], [], PContext.start, [], [], []
+def told_to_end(number):
+    return SignalException('told to end', sigval=signal.Signals(number))
 def start(workers):
+    if no_more:
+        raise told_to_end(no_more[0])
     workers_started.append(False)
     starts(workers)
     workers_started[-1] = True
@@ -46,6 +51,8 @@ def start(workers):
         hand_on(waiting.pop(), None)
 PContext.start = start
 def hand_on(number, frame):
+    if over:
+        return
     if workers_started and not workers_started[-1]:
         waiting[:] = [number]
         return
@@ -53,12 +60,15 @@ def hand_on(number, frame):
         return
     workers = [int(pid) for path in glob.glob('/proc/self/task/*/children') for pid in open(path).read().split()]
     if not workers_started:
+        over.append(True)
         name = signal.Signals(number).name
         print(f'Stopped before the first step ({name}): nothing was trained, nothing is lost.', file=sys.stderr)
         sys.exit(0)
-    if handed_on or not workers:
-        raise SignalException('told to end', sigval=signal.Signals(number))
+    if handed_on:
+        raise told_to_end(number)
     handed_on.append(time.monotonic())
+    if not workers:
+        no_more.append(number)
     for pid in workers:
         try:
             os.kill(pid, number)
@@ -83,6 +93,11 @@ except ChildFailedError as error:
     sys.exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode)
 except SignalException as error:
     sys.exit(128 + error.sigval)
+finally:
+    over.append(True)
+    # Python's own end sets what it handles back to the default, which kills; what is ignored stays so.
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
 )";
 
 std::optional<std::string> environment(const char* name) {

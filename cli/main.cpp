@@ -9,14 +9,16 @@
 #include "cli/commands.h"
 #include "cli/torch_runtime.h"
 #include "longspan/config/user_error.h"
+#include "longspan/cpu/capability.h"
 
 namespace longspan {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
-      train_command(),   export_command(),  init_command(),   tokenizer_command(),
-      compare_command(), bench_command(),   schema_command(), completion_command(),
-      env_command(),     version_command(), help_command()};
+      train_command(),  chat_command(),       generate_command(), export_command(),
+      init_command(),   tokenizer_command(),  compare_command(),  bench_command(),
+      schema_command(), completion_command(), env_command(),      version_command(),
+      help_command()};
   return all;
 }
 
@@ -32,7 +34,9 @@ int run(Arguments arguments) {
   const auto command = std::ranges::find(commands(), name, &Command::name);
   if (command == commands().end()) throw UserError(unknown_command(name));
   if (wants_help) return help_command().run({name});
-  if (name == "train" || name == "export" || name == "init" || name == "bench")
+  if (name != "help" && name != "version") cpu_capability();  // or a mistake in its variable
+  if (name == "train" || name == "chat" || name == "generate" || name == "export" ||
+      name == "init" || name == "bench")
     require_compiled_torch();
   return command->run(arguments);
 }

@@ -47,7 +47,7 @@ TrainArguments read_arguments(const Arguments& arguments) {
 void check_early(const Config& config, int world_size, int ranks_per_machine) {
   put_back_replaced(config.output_dir);
   check_output_dir(config);
-  const ModelConfig model = load_model_config(config.model_name_or_path);
+  const ModelConfig model = model_config_for(config, config.model_name_or_path);
   // Which links and devices there are changes what is chosen, not what is possible.
   make_parallel_plan(plan_request(config, model, world_size, ranks_per_machine, /*cuda=*/false));
   check_model_folder(config.model_name_or_path, model);

@@ -191,6 +191,7 @@ The pictures: {", ".join(map(str, pictures))}
 
 What to type next:
   {os.path.relpath(LONGSPAN) if os.sep in LONGSPAN else LONGSPAN} train {OUTPUT}/ulysses.yaml cutoff_len=4096   # longer rows
+  {os.path.relpath(LONGSPAN) if os.sep in LONGSPAN else LONGSPAN} chat {OUTPUT}/ulysses                         # talk to what came out
   less {OUTPUT}/ulysses.yaml {OUTPUT}/dpo-sp1.yaml          # configs to start your own from
   {os.path.relpath(LONGSPAN) if os.sep in LONGSPAN else LONGSPAN} help train                                  # every key""")
 

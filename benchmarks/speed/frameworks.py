@@ -25,6 +25,7 @@ class Setup:
     threads: int
     steps: int  # of a run, warm-up included
     limit_seconds: float
+    before: Path | None = None  # another build of the program
 
 
 @dataclasses.dataclass
@@ -138,6 +139,10 @@ def run_longspan(setup: Setup, material: Material, name: str = "longspan") -> Ru
     return run
 
 
+def run_longspan_before(setup: Setup, material: Material) -> Run:
+    return run_longspan(dataclasses.replace(setup, longspan=setup.before), material, "longspan-before")
+
+
 def run_longspan_sharing(setup: Setup, material: Material) -> Run:
     """The prompt of a pair is computed once for both answers."""
     keys = material.keys | {"pref_share_prompt": True}
@@ -146,6 +151,7 @@ def run_longspan_sharing(setup: Setup, material: Material) -> Run:
 
 FRAMEWORKS = {
     "longspan": run_longspan, "longspan-shared": run_longspan_sharing,
+    "longspan-before": run_longspan_before,
     "transformers": functools.partial(_run_worker, "transformers"),
     "trl": functools.partial(_run_worker, "trl"), "llamafactory": run_llamafactory,
 }

@@ -1,9 +1,10 @@
 // T: query tokens, S: key tokens, N: query heads, M: kv heads, G = N / M: query heads of a kv head,
 // H: head dim.
 //
-// fp32 goes to the flash attention of this folder; fp64, bf16 and head dims that it does not take
-// go to ATen's, whose causal mask is aligned at the top left: a block with an offset becomes one
-// over the keys that all of its queries see and one that is aligned.
+// fp32 and the backward of bf16 go to the flash attention of this folder; fp64, the forward of bf16
+// and head dims that it does not take go to ATen's, whose causal mask is aligned at the top left: a
+// block with an offset becomes one over the keys that all of its queries see and one that is
+// aligned.
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -100,6 +101,14 @@ class CpuKernel : public BlockKernel {
                               const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse_NT,
                               const std::vector<Block>& blocks) const override {
     if (flash::supports(q)) return flash::backward(dout, q, k, v, out, lse_NT, blocks);
+    if (q.scalar_type() == at::kBFloat16) {
+      // Its gradients are in fp32 anyway, and ATen's are of as many kv heads as query heads.
+      const at::Tensor wide = q.to(at::kFloat);
+      if (flash::supports(wide)) {
+        return flash::backward(dout.to(at::kFloat), wide, k.to(at::kFloat), v.to(at::kFloat),
+                               out.to(at::kFloat), lse_NT, blocks);
+      }
+    }
     AlignedBlocks aligned = align(blocks);
     aligned.first.insert(aligned.first.end(), aligned.second.begin(), aligned.second.end());
     return backward_aligned(dout, q, k, v, out, lse_NT, aligned.first);

@@ -29,7 +29,9 @@ BlockWeights random_weights(const ProblemShape& shape) {
   at::Generator generator = at::detail::createCPUGenerator(kWeightSeed);
   const auto linear = [&](int64_t out, int64_t in) {
     at::Tensor weight = random_tensor({out, in}, generator) / std::sqrt(static_cast<double>(in));
-    return Linear{in_dtype(shape, weight).requires_grad_(true), {}};
+    Linear linear;
+    linear.weight = in_dtype(shape, weight).requires_grad_(true);
+    return linear;
   };
   const int64_t D = shape.model_dim, H = shape.head_dim;
   BlockWeights weights;

@@ -17,7 +17,8 @@ Beat beat_of(int64_t count, int64_t step, const char* machine = "elsewhere") {
           .machine = machine,
           .process = 1234,
           .step = step,
-          .doing = "step " + std::to_string(step)};
+          .doing = "step " + std::to_string(step),
+          .reason = ""};
 }
 
 }  // namespace

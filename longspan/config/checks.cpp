@@ -64,6 +64,8 @@ void check_preferences(const Config& config, const Demand& demand) {
          "ref_model_adapters wants ref_model, the model that they belong to");
   demand(!config.pref_share_prompt || dpo || rm,
          "pref_share_prompt is for pairs of answers: stages dpo and rm");
+  demand(rm || config.value_head_dropout == 0, "value_head_dropout is for stage: rm");
+  demand(config.value_head_dropout < 1, "value_head_dropout: 1 drops everything; give less");
 }
 
 void check_sharding(const Config& config, const Demand& demand) {

@@ -137,6 +137,8 @@ TEST_CASE("config: keys of one stage or way of fine-tuning are refused by the ot
   CHECK_SAYS(complaint({{"stage", "rm"}, {"precompute_ref_log_probs", true}}), "dpo and kto");
   CHECK_SAYS(complaint({{"stage", "dpo"}, {"ref_model_adapters", "lora"}}), "wants ref_model");
   CHECK_SAYS(complaint({{"stage", "kto"}, {"pref_share_prompt", true}}), "stages dpo and rm");
+  CHECK_SAYS(complaint({{"stage", "dpo"}, {"value_head_dropout", 0.1}}), "stage: rm");
+  CHECK_SAYS(complaint({{"stage", "rm"}, {"value_head_dropout", 1}}), "drops everything");
   CHECK_SAYS(complaint({{"stage", "dpo"}, {"mask_history", true}}), "stage: sft");
   CHECK_SAYS(complaint({{"stage", "dpo"}, {"neat_packing", true}}), "stage: sft");
   CHECK_SAYS(complaint({{"stage", "rm"}, {"packing", true}}), "pt and sft");

@@ -59,7 +59,18 @@ Batch shard(const Batch& row, const TokenOrder& order) {
     position[i] = from < 0 ? 0 : positions[from];
     document[i] = from < 0 ? -1 : documents[from];
   }
+  if (row.places_T.defined()) {
+    local.places_T = empty_row(num_local);
+    const int64_t* places = row.places_T.const_data_ptr<int64_t>();
+    int64_t* place = local.places_T.mutable_data_ptr<int64_t>();
+    for (const int64_t from : order.index) *place++ = from < 0 ? 0 : places[from];
+  }
   return local;
+}
+
+at::Tensor token_keys(const Batch& batch) {
+  const at::Tensor& places_T = batch.places_T.defined() ? batch.places_T : batch.positions_T;
+  return batch.documents_T.mul(int64_t{1} << 32).add_(places_T);
 }
 
 int64_t count_labels(const Batch& batch) {

@@ -26,13 +26,15 @@ struct Sample {
 /// 0 in each document; those of a forked one's second branch go on from its prompt. `packing`
 /// always describes the WHOLE row as attention sees it (padding documents included), also when the
 /// tensors hold one rank's share. documents_T[i] is the number, from 0, of the sample that token i
-/// belongs to, -1 where it is padding.
+/// belongs to, -1 where it is padding. places_T[i] is the place of token i in its document, where
+/// positions restart inside of documents; elsewhere it is undefined, and positions_T says the same.
 struct Batch {
   at::Tensor tokens_T;     // int64
   at::Tensor labels_T;     // int64
   at::Tensor positions_T;  // int64
   at::Tensor documents_T;  // int64
   Packing packing;
+  at::Tensor places_T = {};  // int64, or undefined
 };
 
 /// The order in which one rank of a sequence-parallel group holds the tokens of a row.
@@ -47,6 +49,10 @@ Batch collate(const std::vector<const Sample*>& samples);
 
 /// One rank's share of a row. Padding gets token 0, label kIgnoreLabel, position 0, document -1.
 Batch shard(const Batch& row, const TokenOrder& order);
+
+/// A number for each token, [T] int64: unlike any other's of the row, and the same whoever holds
+/// the token (its document and its place in it).
+at::Tensor token_keys(const Batch& batch);
 
 /// Number of labels that are trained in this (share of a) row.
 int64_t count_labels(const Batch& batch);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/config/user_error.h"
+#include "longspan/data/bad_rows.h"
 
 namespace longspan {
 
@@ -104,7 +105,7 @@ void RowReader::wrong_columns(const std::string& missing) const {
 }
 
 void RowReader::no_answer(const std::string& column, const std::string& place) const {
-  throw UserError(fmt::format(
+  throw RowError(fmt::format(
       "{}: the row has no {} ({} is empty). Nothing can be trained on it: fill it in or remove "
       "the row.",
       place, entry_.kind == RowKind::kPair ? "question" : "answer", column));
@@ -117,7 +118,7 @@ std::optional<std::string> RowReader::text(const json& row,
   const auto value = row.find(*column);
   if (value == row.end() || value->is_null()) return std::nullopt;
   if (!value->is_string()) {
-    throw UserError(fmt::format("{}: {} is not text but {}", place, *column, value->type_name()));
+    throw RowError(fmt::format("{}: {} is not text but {}", place, *column, value->type_name()));
   }
   return value->get<std::string>();
 }
@@ -126,7 +127,7 @@ bool RowReader::read_verdict(const json& row, const std::string& place) const {
   const std::string& column = *entry_.columns.kto_tag;
   const auto verdict = row.find(column);
   if (verdict != row.end() && verdict->is_boolean()) return verdict->get<bool>();
-  throw UserError(fmt::format(
+  throw RowError(fmt::format(
       "{}: {} is {}; wanted is true (the answer is good) or false (it is bad), without quotes",
       place, column, verdict == row.end() ? "missing" : shown(*verdict)));
 }
@@ -143,14 +144,13 @@ Message RowReader::read_side(const json& row, const std::string& column,
                         "one message, {{\"{}\": ..., \"{}\": ...}} (text belongs to "
                         "\"formatting\": \"alpaca\")",
                         *entry_.tags.role, *entry_.tags.content);
-    throw UserError(fmt::format("{}: {} is {}; wanted is {}", place, column,
-                                side == row.end() ? "missing" : shown(*side), wanted));
+    throw RowError(fmt::format("{}: {} is {}; wanted is {}", place, column,
+                               side == row.end() ? "missing" : shown(*side), wanted));
   }
   if (is_alpaca) return {"assistant", side->get<std::string>()};
   Message message = read_message(*side, row, fmt::format("{}: {}", place, column));
   if (message.role != "assistant" && message.role != "function") {
-    throw UserError(
-        fmt::format("{}: {} is {}'s; wanted is an answer", place, column, message.role));
+    throw RowError(fmt::format("{}: {} is {}'s; wanted is an answer", place, column, message.role));
   }
   return message;
 }
@@ -164,8 +164,8 @@ void RowReader::read_history(const json& row, Conversation& conversation) const 
         return pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string();
       });
   if (!pairs) {
-    throw UserError(fmt::format("{}: {} must be a list of [question, answer] pairs of text",
-                                conversation.source, *columns.history));
+    throw RowError(fmt::format("{}: {} must be a list of [question, answer] pairs of text",
+                               conversation.source, *columns.history));
   }
   for (const json& pair : *history) {
     conversation.messages.push_back({"user", pair[0].get<std::string>()});
@@ -193,10 +193,10 @@ Message RowReader::read_message(const json& message, const json& row,
                                 const std::string& where) const {
   const MessageTags& tags = entry_.tags;
   if (!message.is_object()) {
-    throw UserError(fmt::format("{} is not an object but {}", where, message.type_name()));
+    throw RowError(fmt::format("{} is not an object but {}", where, message.type_name()));
   }
   if (!message.contains(*tags.role) || !message.contains(*tags.content)) {
-    throw UserError(fmt::format(
+    throw RowError(fmt::format(
         "{} has no {}; it has: {}. Say in {} what the parts of a message are called, for example\n"
         "  {}",
         where, message.contains(*tags.role) ? *tags.content : *tags.role, names_in(message),
@@ -216,14 +216,14 @@ Message RowReader::read_message(const json& message, const json& row,
     for (const auto& item : roles) {
       if (item.first) known.push_back(*item.first);
     }
-    throw UserError(fmt::format(
+    throw RowError(fmt::format(
         "{}: its {} is \"{}\"; dataset {} knows {}. Say in {} what the roles are called, for "
         "example\n  {}",
         where, *tags.role, tag, entry_.name, fmt::join(known, ", "), entry_.info_file,
         suggested_entry(entry_, row)));
   }
   const auto content = text(message, tags.content, where);
-  if (!content) throw UserError(fmt::format("{}: {} is null, not text", where, *tags.content));
+  if (!content) throw RowError(fmt::format("{}: {} is null, not text", where, *tags.content));
   return {role->second, *content};
 }
 
@@ -235,7 +235,7 @@ void RowReader::read_sharegpt(const json& row, Conversation& conversation) const
     no_answer(column, place);
   }
   if (!given->is_array()) {
-    throw UserError(
+    throw RowError(
         fmt::format("{}: {} is not a list of messages but {}", place, column, given->type_name()));
   }
   std::vector<Message>& messages = conversation.messages;
@@ -264,7 +264,7 @@ void RowReader::require_turns(const Conversation& conversation) const {
     const bool fits =
         asks ? role == "user" || role == "observation" : role == "assistant" || role == "function";
     if (!fits) {
-      throw UserError(fmt::format(
+      throw RowError(fmt::format(
           "{}: message {} of {} is {}'s; questions and answers must take turns ({}), after at most "
           "one system message",
           place, i + 1, column, role, asks ? "a question is due" : "an answer is due"));
@@ -273,11 +273,17 @@ void RowReader::require_turns(const Conversation& conversation) const {
   const bool ends_with_answer = (messages.size() - begins_with_system) % 2 == 0;
   if (entry_.kind == RowKind::kPair) {
     if (!ends_with_answer) return;
-    throw UserError(fmt::format(
+    throw RowError(fmt::format(
         "{}: the last message of {} must be the question that {} and {} answer; it is {}'s", place,
         column, *entry_.columns.chosen, *entry_.columns.rejected, messages.back().role));
   }
-  if (!ends_with_answer || messages.back().content.empty() || messages.back().role == "system") {
+  if (!ends_with_answer) {
+    throw RowError(fmt::format(
+        "{}: the chat ends with a question (message {} of {} is {}'s), and no answer to it "
+        "can be trained. Add the answer, or remove that message.",
+        place, messages.size(), column, messages.back().role));
+  }
+  if (messages.back().content.empty() || messages.back().role == "system") {
     no_answer(fmt::format("the last message of {}", column), place);
   }
 }

@@ -19,8 +19,9 @@ class RowReader {
 
   /// alpaca: history, then prompt + "\n" + query, then response. sharegpt: messages by their tags.
   /// Pairs: chosen and rejected are texts (alpaca) or one message each (sharegpt). Throws UserError
-  /// (place, what is there, what is wanted): wrong columns or tags, values that are not text, roles
-  /// out of order, no answer, a kto_tag that is no truth value.
+  /// when no row so far has a column that the stage reads; RowError (place, what is there, what is
+  /// wanted): wrong tags, values that are not text, roles out of order, no answer, a kto_tag that
+  /// is no truth value.
   Conversation read(const nlohmann::json& row, const std::string& place);
 
   /// After the last row: throws UserError when a column that dataset_info.json names was in no row.

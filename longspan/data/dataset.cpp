@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/config/user_error.h"
+#include "longspan/data/bad_rows.h"
 #include "longspan/data/conversation_format.h"
 #include "longspan/data/dataset_info.h"
 #include "longspan/data/permutation.h"
@@ -20,22 +21,48 @@ namespace {
 // Streams of the seed, apart from those of the epochs (0, 1, ...).
 constexpr int64_t kSplitStream = -1, kSampleStream = -2;
 
-std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& config) {
+/// A file's one object may hold the rows in its "data", unless the rows themselves have such a
+/// column.
+bool unwraps_data(const DatasetColumns& columns) {
+  const auto named = {columns.prompt,  columns.query,    columns.response,
+                      columns.history, columns.system,   columns.messages,
+                      columns.chosen,  columns.rejected, columns.kto_tag};
+  return std::ranges::find(named, std::optional<std::string>("data")) == named.end();
+}
+
+std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& config,
+                                       std::vector<std::string>& notes) {
   std::vector<Conversation> rows;
   RowReader reader(entry);
+  BadRows bad;
   // A sample is drawn from all rows; otherwise reading stops with the last row that is wanted.
   const int64_t most = entry.num_samples ? INT64_MAX : config.max_samples.value_or(INT64_MAX);
-  for (const std::string& file : entry.files) {
-    if (std::ssize(rows) >= most) break;
-    for_each_row(file, [&](const nlohmann::json& row, const std::string& place) {
+  const bool skips = config.on_bad_row == "skip";
+  const auto wants_more = [&] { return std::ssize(rows) + (skips ? 0 : bad.count()) < most; };
+  const auto refuse = [&](const std::string& reason) {
+    bad.add(reason);
+    return wants_more();
+  };
+  const auto take = [&](const nlohmann::json& row, const std::string& place) {
+    try {
       rows.push_back(reader.read(row, place));
-      return std::ssize(rows) < most;
-    });
+    } catch (const RowError& error) {
+      return refuse(error.what());
+    }
+    return wants_more();
+  };
+  for (const std::string& file : entry.files) {
+    if (!wants_more()) break;
+    for_each_row(file, unwraps_data(entry.columns), {take, refuse});
   }
-  if (rows.empty()) {
+  const int64_t num_rows = std::ssize(rows) + bad.count();
+  if (num_rows == 0) {
     throw UserError(
         fmt::format("dataset {}: there are no rows in {}", entry.name, entry.files.front()));
   }
+  const std::string note =
+      bad.settle(config.on_bad_row, fmt::format("dataset {}", entry.name), num_rows);
+  if (!note.empty()) notes.push_back(note);
   reader.finish();
   if (entry.num_samples) {
     // All rows in a random order, as often as it takes.
@@ -66,6 +93,7 @@ void set_aside(const Config& config, RunRows& rows) {
   std::vector<bool> is_eval(size, false);
   for (int64_t i = 0; i < eval_size; ++i) is_eval[order[i]] = true;
   RunRows parts;
+  parts.notes = std::move(rows.notes);
   for (int64_t i = 0; i < size; ++i) {
     (is_eval[i] ? parts.eval : parts.train).push_back(std::move(rows.train[i]));
   }
@@ -74,21 +102,29 @@ void set_aside(const Config& config, RunRows& rows) {
 
 }  // namespace
 
-std::vector<Conversation> read_conversations(const Config& config,
-                                             const std::string& dataset_names) {
+std::vector<Conversation> read_conversations(const Config& config, const std::string& dataset_names,
+                                             std::vector<std::string>& notes) {
   std::vector<Conversation> all;
   for (const DatasetEntry& entry :
        read_dataset_info(config.dataset_dir, dataset_names, config.stage)) {
-    std::vector<Conversation> rows = read_dataset(entry, config);
+    std::vector<Conversation> rows = read_dataset(entry, config, notes);
     std::ranges::move(rows, std::back_inserter(all));
   }
   return all;
 }
 
+std::vector<Conversation> read_conversations(const Config& config,
+                                             const std::string& dataset_names) {
+  std::vector<std::string> notes;
+  return read_conversations(config, dataset_names, notes);
+}
+
 RunRows read_run_rows(const Config& config) {
   RunRows rows;
-  rows.train = read_conversations(config, config.dataset);
-  if (!config.eval_dataset.empty()) rows.eval = read_conversations(config, config.eval_dataset);
+  rows.train = read_conversations(config, config.dataset, rows.notes);
+  if (!config.eval_dataset.empty()) {
+    rows.eval = read_conversations(config, config.eval_dataset, rows.notes);
+  }
   if (config.val_size > 0) set_aside(config, rows);
   return rows;
 }

@@ -30,8 +30,12 @@ struct Conversation {
 
 /// Reads the named datasets (comma list) by way of dataset_dir/dataset_info.json, as config.stage
 /// wants them. Throws UserError: missing file, broken JSON (file and line), a dataset for another
-/// stage (ranking, kto_tag), wrong columns (what is there, what is wanted), roles out of order, a
-/// row with no answer.
+/// stage (ranking, kto_tag), wrong columns (what is there, what is wanted), and, unless on_bad_row
+/// is skip, rows that cannot be used: how many, and the first five (roles out of order, no answer,
+/// ...). Under skip those are left out, and `notes` gains a sentence for each data set that had
+/// some.
+std::vector<Conversation> read_conversations(const Config& config, const std::string& dataset_names,
+                                             std::vector<std::string>& notes);
 std::vector<Conversation> read_conversations(const Config& config,
                                              const std::string& dataset_names);
 
@@ -39,6 +43,7 @@ std::vector<Conversation> read_conversations(const Config& config,
 /// sets aside (a seeded choice; both parts stay in the order of the files).
 struct RunRows {
   std::vector<Conversation> train, eval;
+  std::vector<std::string> notes;  // what was left out, in sentences
 };
 RunRows read_run_rows(const Config& config);
 

@@ -12,6 +12,7 @@
 #include "longspan/config/names.h"
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
+#include "longspan/data/row_file.h"
 
 namespace longspan {
 
@@ -267,6 +268,7 @@ std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
         "\"my_rows.json\"}}}}\nSet dataset_dir to the folder that holds it.",
         info_file, split_names(names).empty() ? "my_data" : split_names(names)[0]));
   }
+  refuse_utf16(info_file);
   const json info = parse_json(read_text_file(info_file, "dataset list"), info_file);
   if (!info.is_object()) throw UserError(fmt::format("{}: wanted is an object", info_file));
 

@@ -188,7 +188,7 @@ TEST_CASE("sharegpt rows: what is wrong is said") {
   const std::string gpt = R"({"from": "gpt", "value": "b"})";
   CHECK(row("[" + user + "," + gpt + "]") == "");
   CHECK_SAYS(row("[]"), "row 1: the row has no answer");
-  CHECK_SAYS(row("[" + user + "]"), "no answer (the last message of conversations is empty)");
+  CHECK_SAYS(row("[" + user + "]"), "the chat ends with a question (message 1 of conversations");
   CHECK_SAYS(row("[" + user + R"(, {"from": "gpt", "value": ""}])"), "no answer");
   CHECK_SAYS(row(R"([{"from": "system", "value": "s"}])"), "no answer");
   CHECK_SAYS(row("[" + gpt + "," + user + "]"), "message 1 of conversations is assistant's");

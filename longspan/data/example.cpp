@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+
 namespace longspan {
 
 Batch collate_examples(const std::vector<const Example*>& examples) {
@@ -10,6 +12,9 @@ Batch collate_examples(const std::vector<const Example*>& examples) {
     for (const Sample& document : example->documents) documents.push_back(&document);
   }
   Batch batch = collate(documents);
+  const bool restarts = std::ranges::any_of(
+      examples, [](const Example* example) { return !example->position_restarts.empty(); });
+  if (restarts) batch.places_T = batch.positions_T.clone();
   int64_t* position = batch.positions_T.mutable_data_ptr<int64_t>();
   for (const Example* example : examples) {
     int64_t length = 0;

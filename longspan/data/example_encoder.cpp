@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "longspan/config/user_error.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/text/counted.h"
@@ -36,14 +38,33 @@ std::string PackingReport::text() const {
                       : "");
 }
 
+void CutReport::add_row(int64_t tokens, int64_t kept, int64_t longest_document) {
+  ++num_rows;
+  num_tokens += tokens;
+  num_lost += tokens - kept;
+  num_cut += kept < tokens;
+  longest = std::max(longest, longest_document);
+}
+
+std::string CutReport::text(int64_t cutoff_len) const {
+  if (num_cut == 0) return "";
+  const std::string counted = fmt::format(
+      "{} of {} row{} were cut, {} of {} tokens lost (cutoff_len is {}, the longest has {})",
+      num_cut, num_rows, num_rows == 1 ? "" : "s", num_lost, num_tokens, cutoff_len, longest);
+  if (!is_nearly_all()) return counted;
+  return fmt::format("warning: cutoff_len cuts nearly every row: {}. Raise cutoff_len.", counted);
+}
+
 EncodedExamples encode_examples(const Config& config, const Tokenizer& tokenizer,
                                 const std::vector<Conversation>& rows, int64_t vocab_size) {
   if (rows.empty()) return {};
-  const Encoding encoding{config, tokenizer, vocab_size};
+  BadRows bad;
+  const Encoding encoding{config, tokenizer, vocab_size, bad};
   EncodedExamples encoded = config.stage == "pt"    ? encode_texts(encoding, rows)
                             : config.stage == "sft" ? encode_answers(encoding, rows)
                             : config.stage == "kto" ? encode_verdicts(encoding, rows)
                                                     : encode_pairs(encoding, rows);
+  encoded.left_out = bad.settle(config.on_bad_row, "the data", std::ssize(rows));
   if (encoded.examples.empty()) {
     throw UserError(fmt::format("{}: there is no text in this row and the {} after it",
                                 rows.front().source, rows.size() - 1));

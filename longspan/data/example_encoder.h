@@ -29,9 +29,24 @@ struct PackingReport {
   std::string text() const;
 };
 
+/// What cutting rows to cutoff_len took from them; of a row's documents together.
+struct CutReport {
+  int64_t num_rows = 0, num_cut = 0;
+  int64_t num_tokens = 0, num_lost = 0;
+  int64_t longest = 0;  // tokens of the longest document before it was cut
+
+  void add_row(int64_t num_tokens, int64_t num_kept, int64_t longest_document);
+  /// At least nine rows of ten lost tokens.
+  bool is_nearly_all() const { return num_cut > 0 && 10 * num_cut >= 9 * num_rows; }
+  /// One line for people; "" when no row was cut.
+  std::string text(int64_t cutoff_len) const;
+};
+
 struct EncodedExamples {
   std::vector<Example> examples;
   std::optional<PackingReport> packing;  // absent: nothing was packed
+  CutReport cut;
+  std::string left_out;  // the rows that on_bad_row: skip left out, in a sentence; mostly empty
 };
 
 /// Encodes the rows of config.stage, in parallel over preprocessing_num_workers threads (all cores
@@ -41,9 +56,9 @@ struct EncodedExamples {
 ///   sft      answers are trained (train_on_prompt, mask_history); packed best-fit by length.
 ///   dpo, rm  documents {chosen, rejected}; answers are trained.
 ///   kto      documents {answer, answer of the row before}; answers are trained.
-/// Example i is row i unless rows were packed or (pt) empty. Throws UserError with the place of the
-/// row: nothing of it is trained, a token id of at least `vocab_size` (the model's), kto with one
-/// row.
+/// Example i is row i unless rows were packed, left out by on_bad_row: skip, or (pt) empty. Throws
+/// UserError: a token id of at least `vocab_size` (the model's), kto with one row, and unless
+/// on_bad_row is skip rows of which nothing is trained, or which the template refuses.
 EncodedExamples encode_examples(const Config& config, const Tokenizer& tokenizer,
                                 const std::vector<Conversation>& rows,
                                 int64_t vocab_size = INT64_MAX);

@@ -241,6 +241,75 @@ TEST_CASE(
   CHECK(whole() == kAsks + "a" + kAsked + "b" + kEnds + kAsks + "c" + kAsked + none + "d" + kEnds);
 }
 
+TEST_CASE("rows that were cut are counted, with the tokens that they lost") {
+  for (const char* stage : {"pt", "sft", "dpo", "rm", "kto"}) {
+    CAPTURE(stage);
+    Rows rows(stage);
+    const std::string kind = stage;
+    const bool pairs = kind == "dpo" || kind == "rm";
+    rows.config.packing = false;
+    for (int i = 0; i < 4; ++i) {
+      const std::string answer(i == 2 ? 40 : 5, 'b');
+      rows.add(kind == "pt" ? answer : "a", answer,
+               pairs ? std::optional<std::string>("c") : std::nullopt);
+    }
+    rows.config.cutoff_len = 1000;
+    CHECK(rows.encode().cut.text(1000) == "");
+    const auto tokens = [](const Example& example) {
+      int64_t sum = 0;
+      for (const Sample& document : example.documents) sum += std::ssize(document.input_ids);
+      return sum;
+    };
+    const std::vector<Example> whole = rows.encode().examples;
+    const int64_t limit = std::ssize(whole[2].documents[0].input_ids) - 7;
+    rows.config.cutoff_len = limit;
+    const CutReport cut = rows.encode().cut;
+    CHECK(cut.num_rows == 4);
+    CHECK(cut.num_cut == 1);
+    CHECK(cut.num_lost == 7);
+    CHECK(cut.longest == limit + 7);
+    CHECK_SAYS(cut.text(limit), "1 of 4 rows were cut, 7 of ");
+    CHECK_FALSE(has(cut.text(limit), "warning"));
+    if (kind != "kto") {  // whose second documents are no rows of the data
+      int64_t all = 0;
+      for (const Example& example : whole) all += tokens(example);
+      CHECK(cut.num_tokens == all);
+    }
+    rows.config.cutoff_len = std::ssize(whole[0].documents[0].input_ids) - 2;
+    CHECK_SAYS(rows.encode().cut.text(5), "warning: cutoff_len cuts nearly every row: 4 of 4");
+  }
+}
+
+TEST_CASE("on_bad_row: rows of which nothing is trained are left out, in each stage") {
+  for (const char* stage : {"sft", "dpo", "rm", "kto"}) {
+    CAPTURE(stage);
+    Rows rows(stage);
+    const bool pairs = std::string(stage) == "dpo" || std::string(stage) == "rm";
+    for (const char* answer : {"one", "two", "three", "four"}) {
+      rows.add("a", answer, pairs ? std::optional<std::string>("c") : std::nullopt);
+    }
+    const EncodedExamples all = rows.encode();
+    // An answer that is no function call cannot be written.
+    rows.rows[2].messages.back() = {"function", "no call"};
+    CHECK_SAYS(rows.complaint(),
+               "the data: 1 of 4 rows cannot be used:\n  rows, row 3: a function call");
+    rows.config.on_bad_row = "skip";
+    const EncodedExamples good = rows.encode();
+    REQUIRE(good.examples.size() == 3);
+    CHECK_SAYS(good.left_out, "1 of 4 rows left out");
+    CHECK(good.cut.num_rows == 3);
+    CHECK(rows.trained(good.examples[2].documents[0]) == "four" + kEnds);
+    if (std::string(stage) == "kto") {
+      // The answer of the row before, among those that are left.
+      CHECK(rows.trained(good.examples[2].documents[1]) == "two" + kEnds);
+      CHECK(rows.trained(all.examples[3].documents[1]) == "three" + kEnds);
+      rows.rows.resize(3);
+      rows.rows[0].messages.back() = {"function", "no call"};
+      CHECK_SAYS(rows.complaint(), "rows, row 2: stage kto needs at least two rows");
+    }
+  }
+}
+
 TEST_CASE("rows in parallel: each once; the first row's error is told") {
   Config config;
   for (const int64_t threads : {1, 4}) {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "longspan/config/user_error.h"
+#include "longspan/data/bad_rows.h"
 
 namespace longspan {
 
@@ -46,7 +46,7 @@ std::vector<FunctionCall> parse_function_calls(const std::string& content,
     parsed.push_back({call.at("name").get<std::string>(), python_json(call.at("arguments"))});
   }
   if (!well_formed || parsed.empty()) {
-    throw UserError(
+    throw RowError(
         fmt::format("{}: a function call must be JSON: {{\"name\": ..., \"arguments\": "
                     "{{...}}}}, or a list of such",
                     place));

@@ -11,7 +11,7 @@ struct FunctionCall {
   std::string arguments;  // JSON, written as Python's json.dumps(ensure_ascii=False) writes it
 };
 
-/// Reads {"name": ..., "arguments": ...} or a list of them. Throws UserError with `place`.
+/// Reads {"name": ..., "arguments": ...} or a list of them. Throws RowError with `place`.
 std::vector<FunctionCall> parse_function_calls(const std::string& content,
                                                const std::string& place);
 

@@ -2,39 +2,47 @@
 #include <fmt/format.h>
 
 #include "longspan/config/user_error.h"
-#include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
 
 namespace longspan {
 
 EncodedExamples encode_verdicts(const Encoding& encoding, const std::vector<Conversation>& rows) {
-  if (rows.size() == 1) {
-    throw UserError(fmt::format(
-        "{}: stage kto needs at least two rows: it estimates KL by giving each question the answer "
-        "of another row",
-        rows[0].source));
-  }
   const auto turns = make_turn_encoder(encoding.config, encoding.tokenizer);
-  const auto encode = [&](const Conversation& row, std::string_view what) {
+  std::vector<int64_t> lengths(rows.size());
+  const auto encode = [&](const Conversation& row, std::string_view what, int64_t* length) {
     Turn turn = question_and_answer(*turns, row);
-    const TurnLengths most =
-        fit_turn(std::ssize(turn.source), std::ssize(turn.target), encoding.config.cutoff_len);
-    Sample sample = answered(std::move(turn), most);
+    const int64_t source = std::ssize(turn.source), target = std::ssize(turn.target);
+    if (length != nullptr) *length = source + target;
+    Sample sample = answered(std::move(turn), fit_turn(source, target, encoding.config.cutoff_len));
     encoding.require_trained(sample, row.source, what);
     return sample;
   };
-  EncodedExamples encoded;
-  encoded.examples.resize(rows.size());
+  std::vector<Example> examples(rows.size());
+  const std::vector<int64_t> good = encoding.good_rows(std::ssize(rows), [&](int64_t i) {
+    examples[i].documents = {encode(rows[i], "the answer", &lengths[i])};
+    examples[i].desirable = rows[i].desirable;
+  });
+  if (good.size() == 1 && (rows.size() == 1 || encoding.config.on_bad_row == "skip")) {
+    throw UserError(fmt::format(
+        "{}: stage kto needs at least two rows: it estimates KL by giving each question the answer "
+        "of another row",
+        rows[good[0]].source));
+  }
   // Mismatched answers are those of the row before; the first row takes the last one's. TRL and
   // LLaMA-Factory do this within batches of rows, here it is one batch of all rows.
-  for_each_row_in_parallel(encoding.config, std::ssize(rows), [&](int64_t i) {
-    Conversation mismatched = rows[i];
-    mismatched.messages.back() = rows[i == 0 ? rows.size() - 1 : i - 1].messages.back();
-    encoded.examples[i].documents = {
-        encode(rows[i], "the answer"),
-        encode(mismatched, "the answer of the row before, which KL sets to this question,")};
-    encoded.examples[i].desirable = rows[i].desirable;
+  const std::vector<int64_t> whole = encoding.good_rows(std::ssize(good), [&](int64_t i) {
+    Conversation mismatched = rows[good[i]];
+    mismatched.messages.back() = rows[good[i == 0 ? good.size() - 1 : i - 1]].messages.back();
+    examples[good[i]].documents.push_back(
+        encode(mismatched, "the answer of the row before, which KL sets to this question,",
+               /*length=*/nullptr));
   });
+  EncodedExamples encoded;
+  for (const int64_t k : whole) {
+    const int64_t i = good[k];
+    encoded.cut.add_row(lengths[i], std::ssize(examples[i].documents[0].input_ids), lengths[i]);
+    encoded.examples.push_back(std::move(examples[i]));
+  }
   return encoded;
 }
 

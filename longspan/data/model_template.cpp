@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/config/user_error.h"
+#include "longspan/data/bad_rows.h"
 #include "longspan/data/function_calls.h"
 #include "longspan/data/turns.h"
 #include "longspan/text/chat_template.h"
@@ -14,6 +15,30 @@ namespace longspan {
 namespace {
 
 using nlohmann::ordered_json;
+
+/// As in transformers: absent tools and documents are None, special tokens are given by name.
+ordered_json template_variables(const Tokenizer& tokenizer) {
+  ordered_json variables = {{"tools", nullptr}, {"documents", nullptr}};
+  const auto add = [&](const char* name, const std::optional<std::string>& token) {
+    if (token) variables[name] = *token;
+  };
+  add("bos_token", tokenizer.bos_token());
+  add("eos_token", tokenizer.eos_token());
+  add("pad_token", tokenizer.pad_token());
+  add("unk_token", tokenizer.unk_token());
+  return variables;
+}
+
+/// Names of templates that a model with this tokenizer may have been made with, as advice.
+std::string fitting_templates(const Tokenizer& tokenizer) {
+  const bool chatml = tokenizer.id_of("<|im_end|>").has_value();
+  if (chatml && tokenizer.id_of("<think>")) {
+    return "`template: qwen3` (answers begin with thoughts, if only empty ones) or `template: "
+           "qwen3_nothink`";
+  }
+  if (chatml) return "`template: qwen` or `template: chatml`";
+  return tokenizer.id_of("<|eot_id|>") ? "`template: llama3`" : "`template: default`";
+}
 
 /// An answer's place in the rendered text, in bytes.
 struct Span {
@@ -39,24 +64,43 @@ class ModelTemplate : public TurnEncoder {
       : tokenizer_(tokenizer), default_system_(default_system.value_or("")) {
     if (!tokenizer.chat_template()) {
       throw UserError(fmt::format(
-          "the model has no chat_template in its folder: name a template, for example `template: "
-          "chatml`"));
+          "the model has no chat_template in its folder: name a template, for example {}",
+          fitting_templates(tokenizer)));
     }
     chat_template_ = *tokenizer.chat_template();
-    // As in transformers: absent tools and documents are None, special tokens are given by name.
-    variables_ = {{"tools", nullptr}, {"documents", nullptr}};
-    const auto add = [&](const char* name, const std::optional<std::string>& token) {
-      if (token) variables_[name] = *token;
-    };
-    add("bos_token", tokenizer.bos_token());
-    add("eos_token", tokenizer.eos_token());
-    add("pad_token", tokenizer.pad_token());
-    add("unk_token", tokenizer.unk_token());
+    variables_ = template_variables(tokenizer);
     // Templates take an absent enable_thinking for true.
     if (!enable_thinking) variables_["enable_thinking"] = false;
   }
 
   std::vector<Turn> turns(const Conversation& conversation) const override {
+    const ordered_json messages = template_messages(conversation);
+    const RenderedChat chat = render(messages, false, conversation.source);
+    std::vector<Span> answers;
+    for (const GenerationSpan& span : chat.generation) answers.push_back({span.begin, span.end});
+    if (answers.empty()) answers = rendered_answers(messages, chat.text, conversation.source);
+    return cut(tokenizer_.encode_with_offsets(chat.text), answers);
+  }
+
+  std::vector<int32_t> question(const Conversation& conversation) const override {
+    return tokenizer_.encode(
+        render(template_messages(conversation), true, conversation.source).text);
+  }
+
+  std::optional<int32_t> turn_end() const override {
+    constexpr std::string_view kAnswer = "longspan:answer";
+    const ordered_json chat = {{{"role", "user"}, {"content", "?"}},
+                               {{"role", "assistant"}, {"content", kAnswer}}};
+    const std::string text = render(chat, false, "").text;
+    const size_t answer = text.rfind(kAnswer);
+    if (answer == std::string::npos) return std::nullopt;
+    const size_t after = text.find_first_not_of(" \n", answer + kAnswer.size());
+    if (after == std::string::npos) return std::nullopt;
+    return leading_special(tokenizer_, tokenizer_.encode(text.substr(after)));
+  }
+
+ private:
+  ordered_json template_messages(const Conversation& conversation) const {
     ordered_json messages = ordered_json::array();
     const bool has_system =
         !conversation.messages.empty() && conversation.messages[0].role == "system";
@@ -66,14 +110,9 @@ class ModelTemplate : public TurnEncoder {
     for (const Message& message : conversation.messages) {
       messages.push_back(as_template_message(message, conversation.source));
     }
-    const RenderedChat chat = render(messages, false, conversation.source);
-    std::vector<Span> answers;
-    for (const GenerationSpan& span : chat.generation) answers.push_back({span.begin, span.end});
-    if (answers.empty()) answers = rendered_answers(messages, chat.text, conversation.source);
-    return cut(tokenizer_.encode_with_offsets(chat.text), answers);
+    return messages;
   }
 
- private:
   RenderedChat render(const ordered_json& messages, bool add_generation_prompt,
                       const std::string& place) const {
     ordered_json variables = variables_;
@@ -82,7 +121,7 @@ class ModelTemplate : public TurnEncoder {
     try {
       return render_chat_template(chat_template_, variables.dump());
     } catch (const UserError& error) {
-      throw UserError(
+      throw RowError(
           fmt::format("{}: the model's chat_template refuses the row: {}", place, error.what()));
     }
   }
@@ -102,9 +141,8 @@ class ModelTemplate : public TurnEncoder {
         throw UserError(fmt::format(
             "{}: the model's chat_template writes the beginning of a conversation differently once "
             "more messages follow, so it does not say which tokens are answers (message {}). Name "
-            "a "
-            "template, for example `template: {}`.",
-            place, so_far.size(), tokenizer_.id_of("<|im_end|>") ? "qwen" : "llama3"));
+            "a template, for example {}.",
+            place, so_far.size(), fitting_templates(tokenizer_)));
       }
       answers.push_back({before.size(), after.size()});
     }
@@ -140,6 +178,19 @@ class ModelTemplate : public TurnEncoder {
 };
 
 }  // namespace
+
+std::string rendered_prompt(const std::string& chat_template, const Tokenizer& tokenizer,
+                            const std::optional<std::string>& eos_token,
+                            const Conversation& conversation) {
+  ordered_json variables = template_variables(tokenizer);
+  if (eos_token) variables["eos_token"] = *eos_token;
+  variables["messages"] = ordered_json::array();
+  for (const Message& message : conversation.messages) {
+    variables["messages"].push_back(as_template_message(message, conversation.source));
+  }
+  variables["add_generation_prompt"] = true;
+  return render_chat_template(chat_template, variables.dump()).text;
+}
 
 std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,

@@ -1,143 +1,17 @@
-// LLaMA-Factory's templates by name; formats as of its release 0.9.5.
+// Conversations by a template of LLaMA-Factory's.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "longspan/config/user_error.h"
 #include "longspan/data/function_calls.h"
+#include "longspan/data/template_format.h"
 #include "longspan/data/turns.h"
 
 namespace longspan {
 
 namespace {
-
-constexpr std::string_view kContent = "{{content}}";
-
-// How function calls are written.
-enum class CallStyle { kActions, kQwen, kLlama3, kMistral };
-
-/// A message's frame: text (with {{content}} in it), or "eos"/"bos" for those tokens. Every piece
-/// of text is tokenized for itself.
-struct Piece {
-  enum Kind { kText, kBos, kEos } kind;
-  std::string_view text = {};
-};
-using Frame = std::vector<Piece>;
-
-struct Format {
-  std::string_view name;
-  Frame prefix, system, user, assistant, observation;
-  std::string_view default_system;
-  CallStyle calls;
-  std::vector<std::string_view> tokens;  // that the tokenizer must know as one token each
-  std::string_view end_of_text = {};     // stage pt; empty: the tokenizer's eos_token
-  Frame function = {};                   // empty: that of the assistant
-  bool system_in_question = false;       // the system message is part of the first question's text
-  bool thinks = false;                   // each trained answer begins with its thoughts
-};
-
-Frame text(std::string_view frame) { return {{Piece::kText, frame}}; }
-
-const std::vector<Format>& formats() {
-  static const Frame chatml_system = text("<|im_start|>system\n{{content}}<|im_end|>\n");
-  static const Frame chatml_user =
-      text("<|im_start|>user\n{{content}}<|im_end|>\n<|im_start|>assistant\n");
-  static const Frame chatml_assistant = text("{{content}}<|im_end|>\n");
-  static const Frame qwen_observation = text(
-      "<|im_start|>user\n<tool_response>\n{{content}}\n</tool_response><|im_end|>\n"
-      "<|im_start|>assistant\n");
-  static const std::vector<Format> all = {
-      {.name = "qwen",
-       .prefix = {},
-       .system = chatml_system,
-       .user = chatml_user,
-       .assistant = chatml_assistant,
-       .observation = qwen_observation,
-       .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-       .calls = CallStyle::kQwen,
-       .tokens = {"<|im_start|>", "<|im_end|>"},
-       .end_of_text = "<|im_end|>"},
-      {.name = "qwen3",
-       .prefix = {},
-       .system = chatml_system,
-       .user = chatml_user,
-       .assistant = chatml_assistant,
-       .observation = qwen_observation,
-       .default_system = "",
-       .calls = CallStyle::kQwen,
-       .tokens = {"<|im_start|>", "<|im_end|>"},
-       .end_of_text = "<|im_end|>",
-       .thinks = true},
-      {.name = "qwen3_nothink",
-       .prefix = {},
-       .system = chatml_system,
-       .user = chatml_user,
-       .assistant = chatml_assistant,
-       .observation = qwen_observation,
-       .default_system = "",
-       .calls = CallStyle::kQwen,
-       .tokens = {"<|im_start|>", "<|im_end|>"},
-       .end_of_text = "<|im_end|>"},
-      {.name = "llama3",
-       .prefix = {{Piece::kBos}},
-       .system = text("<|start_header_id|>system<|end_header_id|>\n\n{{content}}<|eot_id|>"),
-       .user = text("<|start_header_id|>user<|end_header_id|>\n\n{{content}}<|eot_id|>"
-                    "<|start_header_id|>assistant<|end_header_id|>\n\n"),
-       .assistant = text("{{content}}<|eot_id|>"),
-       .observation = text("<|start_header_id|>ipython<|end_header_id|>\n\n{{content}}<|eot_id|>"
-                           "<|start_header_id|>assistant<|end_header_id|>\n\n"),
-       .default_system = "",
-       .calls = CallStyle::kLlama3,
-       .tokens = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
-       .end_of_text = "<|end_of_text|>"},
-      {.name = "mistral",
-       .prefix = {{Piece::kBos}},
-       .system = text("{{content}}\n\n"),
-       .user = text("[INST] {{content}}[/INST]"),
-       .assistant = {{Piece::kText, " {{content}}"}, {Piece::kEos}},
-       .observation = text("[TOOL_RESULTS] {\"content\": {{content}}}[/TOOL_RESULTS]"),
-       .default_system = "",
-       .calls = CallStyle::kMistral,
-       .tokens = {},
-       .function = {{Piece::kText, "[TOOL_CALLS] {{content}}"}, {Piece::kEos}},
-       .system_in_question = true},
-      {.name = "chatml",
-       .prefix = {},
-       .system = chatml_system,
-       .user = chatml_user,
-       .assistant = chatml_assistant,
-       .observation = text("<|im_start|>tool\n{{content}}<|im_end|>\n<|im_start|>assistant\n"),
-       .default_system = "",
-       .calls = CallStyle::kActions,
-       .tokens = {"<|im_start|>", "<|im_end|>"},
-       .end_of_text = "<|im_end|>"},
-      {.name = "default",
-       .prefix = {},
-       .system = {{Piece::kText, "System: {{content}}"}, {Piece::kEos}, {Piece::kText, "\n"}},
-       .user = {{Piece::kText, "Human: {{content}}"},
-                {Piece::kEos},
-                {Piece::kText, "\nAssistant:"}},
-       .assistant = {{Piece::kText, "{{content}}"}, {Piece::kEos}, {Piece::kText, "\n"}},
-       .observation = {{Piece::kText, "Human: {{content}}"},
-                       {Piece::kEos},
-                       {Piece::kText, "\nAssistant:"}},
-       .default_system = "",
-       .calls = CallStyle::kActions,
-       .tokens = {}},
-      {.name = "empty",
-       .prefix = {},
-       .system = text("{{content}}"),
-       .user = text("{{content}}"),
-       .assistant = text("{{content}}"),
-       .observation = text("{{content}}"),
-       .default_system = "",
-       .calls = CallStyle::kActions,
-       .tokens = {}},
-  };
-  return all;
-}
 
 std::string written_calls(CallStyle style, const std::vector<FunctionCall>& calls) {
   std::vector<std::string> lines;
@@ -165,23 +39,12 @@ std::string written_calls(CallStyle style, const std::vector<FunctionCall>& call
   return lines.size() == 1 ? lines[0] : fmt::format("[{}]", fmt::join(lines, ", "));
 }
 
-const Format& format_of(const std::string& name) {
-  const auto format = std::ranges::find(formats(), name, &Format::name);
-  if (format != formats().end()) return *format;
-  throw UserError(fmt::format("there is no template {}; there are: {}", name,
-                              fmt::join(named_templates(), ", ")));
-}
-
-constexpr std::string_view kThoughts = "<think>", kThoughtsEnd = "</think>";
-constexpr std::string_view kNoThoughts = "<think>\n\n</think>\n\n";
-
 /// An answer without the thoughts before it.
 std::string without_thoughts(std::string text) {
-  constexpr std::string_view kOpen = "<think>\n", kClose = "\n</think>\n\n";
-  for (size_t begin = 0; (begin = text.find(kOpen, begin)) != std::string::npos;) {
-    const size_t end = text.find(kClose, begin + kOpen.size());
+  for (size_t begin = 0; (begin = text.find(kThoughtsBegin, begin)) != std::string::npos;) {
+    const size_t end = text.find(kThoughtsClose, begin + kThoughtsBegin.size());
     if (end == std::string::npos) break;
-    text.erase(begin, end + kClose.size() - begin);
+    text.erase(begin, end + kThoughtsClose.size() - begin);
   }
   return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
 }
@@ -244,6 +107,29 @@ class NamedTemplate : public TurnEncoder {
     return turns;
   }
 
+  std::vector<int32_t> question(const Conversation& conversation) const override {
+    Conversation answered = conversation;
+    answered.messages.push_back({"assistant", ""});
+    std::vector<int32_t> ids;
+    const std::vector<Turn> all = turns(answered);
+    for (const Turn& turn : all) {
+      ids.insert(ids.end(), turn.source.begin(), turn.source.end());
+      if (&turn != &all.back()) ids.insert(ids.end(), turn.target.begin(), turn.target.end());
+    }
+    return ids;
+  }
+
+  std::optional<int32_t> turn_end() const override {
+    for (const Piece& piece : format_.assistant) {
+      if (piece.kind == Piece::kEos) return eos_;
+      const size_t content = piece.text.find(kContent);
+      if (content == std::string_view::npos) continue;
+      const auto after = tokenizer_.encode(piece.text.substr(content + kContent.size()));
+      if (const auto special = leading_special(tokenizer_, after)) return special;
+    }
+    return std::nullopt;
+  }
+
  private:
   static std::string with_content(std::string_view frame, const std::string& content) {
     std::string text(frame);
@@ -263,7 +149,7 @@ class NamedTemplate : public TurnEncoder {
                                 content.find(kThoughtsEnd) != std::string::npos;
       // An empty thought is given with the question where answers are not to think.
       if (is_trained && !has_thoughts) {
-        append(text(kNoThoughts), "", thinking_.enabled ? turn.target : turn.source);
+        append({{Piece::kText, kNoThoughts}}, "", thinking_.enabled ? turn.target : turn.source);
       }
     }
     const bool calls = answer.role == "function";
@@ -293,31 +179,37 @@ class NamedTemplate : public TurnEncoder {
 
 }  // namespace
 
-std::vector<std::string> named_templates() {
-  std::vector<std::string> names;
-  for (const Format& format : formats()) names.emplace_back(format.name);
-  return names;
+std::optional<int32_t> leading_special(const Tokenizer& tokenizer,
+                                       const std::vector<int32_t>& ids) {
+  if (ids.empty() || !tokenizer.decode({ids[0]}, /*skip_special_tokens=*/true).empty()) {
+    return std::nullopt;
+  }
+  return ids[0];
 }
 
 std::unique_ptr<TurnEncoder> make_named_template(const std::string& name,
                                                  const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
                                                  const Thinking& thinking) {
-  return std::make_unique<NamedTemplate>(format_of(name), tokenizer, default_system, thinking);
+  return std::make_unique<NamedTemplate>(template_format(name), tokenizer, default_system,
+                                         thinking);
+}
+
+Thinking thinking_of(const Config& config) {
+  return {config.enable_thinking, config.stage != "sft" || config.mask_history};
 }
 
 std::unique_ptr<TurnEncoder> make_turn_encoder(const Config& config, const Tokenizer& tokenizer) {
   if (config.chat_template.empty()) {
     return make_model_template(tokenizer, config.default_system, config.enable_thinking);
   }
-  const bool last_answer_only = config.stage != "sft" || config.mask_history;
   return make_named_template(config.chat_template, tokenizer, config.default_system,
-                             {config.enable_thinking, last_answer_only});
+                             thinking_of(config));
 }
 
 std::string end_of_text(const std::string& template_name, const Tokenizer& tokenizer) {
   std::string token;
-  if (!template_name.empty()) token = format_of(template_name).end_of_text;
+  if (!template_name.empty()) token = template_format(template_name).end_of_text;
   // Without an eos_token, LLaMA-Factory takes this one.
   if (token.empty()) token = tokenizer.eos_token().value_or("<|endoftext|>");
   if (tokenizer.id_of(token)) return token;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "longspan/data/stage_encoders.h"
 
@@ -80,6 +81,30 @@ TEST_CASE("neat packing: documents of one row; otherwise one document whose posi
   CHECK(positions(row) == std::vector<int64_t>{0, 1, 2, 3, 4, 0, 1, 2,              //
                                                0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 1, 2,  //
                                                0, 1, 2, 3});
+}
+
+TEST_CASE("packing: keys of tokens differ where positions restart, and in every share of the row") {
+  const EncodedExamples joined =
+      pack_samples({sample(10, 3), sample(20, 5), sample(30, 4)}, 12, false);
+  const EncodedExamples neat = pack_samples({sample(10, 3), sample(20, 5)}, 8, true);
+  const Batch row = collate_examples({&joined.examples[0], &neat.examples[0]});
+  const auto keys_of = [](const Batch& batch) {
+    const at::Tensor keys_T = token_keys(batch);
+    const int64_t* data = keys_T.const_data_ptr<int64_t>();
+    return std::vector<int64_t>(data, data + keys_T.numel());
+  };
+  const std::vector<int64_t> keys = keys_of(row);
+  REQUIRE(keys.size() == 20);
+  CHECK(std::set<int64_t>(keys.begin(), keys.end()).size() == keys.size());
+  // Every third token, as a rank might hold them.
+  const Batch share = shard(row, {row.packing, {0, 3, 6, 9, 12, 15, 18}});
+  const std::vector<int64_t> held = keys_of(share);
+  for (size_t i = 0; i < held.size(); ++i) CHECK(held[i] == keys[3 * i]);
+  // Without restarts the positions are the places.
+  const Batch plain = collate_examples({&neat.examples[0]});
+  CHECK(!plain.places_T.defined());
+  CHECK(keys_of(plain) == keys_of(collate({&neat.examples[0].documents[0],  //
+                                           &neat.examples[0].documents[1]})));
 }
 
 TEST_CASE("packing reports what padding would have cost") {

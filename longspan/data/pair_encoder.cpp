@@ -1,16 +1,18 @@
 // dpo, rm: two answers to the same question.
 #include <algorithm>
 
-#include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
 
 namespace longspan {
 
 EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Conversation>& rows) {
   const auto turns = make_turn_encoder(encoding.config, encoding.tokenizer);
-  EncodedExamples encoded;
-  encoded.examples.resize(rows.size());
-  for_each_row_in_parallel(encoding.config, std::ssize(rows), [&](int64_t i) {
+  std::vector<Example> examples(rows.size());
+  struct Lengths {
+    int64_t all, longest;
+  };
+  std::vector<Lengths> lengths(rows.size());
+  const auto encode = [&](int64_t i) {
     Conversation other = rows[i];
     other.messages.back() = *rows[i].rejected;
     Turn chosen = question_and_answer(*turns, rows[i]);
@@ -24,11 +26,22 @@ EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Convers
         fit_turn(std::max(std::ssize(chosen.source), std::ssize(rejected.source)),
                  std::max(std::ssize(chosen.target), std::ssize(rejected.target)),
                  encoding.config.cutoff_len);
-    std::vector<Sample>& documents = encoded.examples[i].documents;
+    const int64_t first = std::ssize(chosen.source) + std::ssize(chosen.target),
+                  second = std::ssize(rejected.source) + std::ssize(rejected.target);
+    lengths[i] = {first + second, std::max(first, second)};
+    std::vector<Sample>& documents = examples[i].documents;
     documents = {answered(std::move(chosen), most), answered(std::move(rejected), most)};
     encoding.require_trained(documents[0], rows[i].source, "the chosen answer");
     encoding.require_trained(documents[1], rows[i].source, "the rejected answer");
-  });
+  };
+  EncodedExamples encoded;
+  for (const int64_t i : encoding.good_rows(std::ssize(rows), encode)) {
+    const std::vector<Sample>& documents = examples[i].documents;
+    encoded.cut.add_row(lengths[i].all,
+                        std::ssize(documents[0].input_ids) + std::ssize(documents[1].input_ids),
+                        lengths[i].longest);
+    encoded.examples.push_back(std::move(examples[i]));
+  }
   return encoded;
 }
 

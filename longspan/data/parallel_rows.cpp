@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "longspan/data/bad_rows.h"
+
 namespace longspan {
 
 void for_each_row_in_parallel(const Config& config, int64_t num_rows,
@@ -36,6 +38,19 @@ void for_each_row_in_parallel(const Config& config, int64_t num_rows,
   take_rows();
   threads.clear();
   if (error) std::rethrow_exception(error);
+}
+
+std::vector<std::string> problems_of_rows(const Config& config, int64_t num_rows,
+                                          const std::function<void(int64_t)>& work) {
+  std::vector<std::string> problems(num_rows);
+  for_each_row_in_parallel(config, num_rows, [&](int64_t i) {
+    try {
+      work(i);
+    } catch (const RowError& error) {
+      problems[i] = error.what();
+    }
+  });
+  return problems;
 }
 
 }  // namespace longspan

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "longspan/config/config.h"
 
@@ -13,5 +15,10 @@ namespace longspan {
 /// thread met which row first.
 void for_each_row_in_parallel(const Config& config, int64_t num_rows,
                               const std::function<void(int64_t)>& work);
+
+/// The same, but what work(i) throws as RowError is row i's own: returned by row, "" where all is
+/// well.
+std::vector<std::string> problems_of_rows(const Config& config, int64_t num_rows,
+                                          const std::function<void(int64_t)>& work);
 
 }  // namespace longspan

@@ -61,7 +61,9 @@ EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Convers
   }
   EncodedExamples encoded;
   for (std::vector<int32_t>& ids : texts) {
-    if (std::ssize(ids) > config.cutoff_len) ids.resize(config.cutoff_len);
+    const int64_t length = std::ssize(ids), kept = std::min(length, config.cutoff_len);
+    ids.resize(kept);
+    encoded.cut.add_row(length, kept, length);
     // An empty text (a blank line of a text file) is its end alone: nothing predicts that.
     if (ids.size() > 1) encoded.examples.push_back(text_example(std::move(ids)));
   }

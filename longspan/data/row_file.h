@@ -1,4 +1,4 @@
-// Files of rows: a JSON array, one JSON object a line, or plain text. No torch.
+// Files of rows: JSON in its usual layouts, or plain text. No torch.
 #pragma once
 
 #include <functional>
@@ -7,11 +7,23 @@
 
 namespace longspan {
 
-/// Hands over each row and its place ("rows.json, row 3", "rows.jsonl, line 17") until `take` says
-/// false; returns whether it never did. Lines are read one by one, an array as a whole. Each
-/// line of a .txt file, also an empty one, is a row {"text": the line}. Throws UserError: broken
-/// JSON (file and line), a row that is not an object.
-bool for_each_row(const std::string& path,
-                  const std::function<bool(const nlohmann::json&, const std::string&)>& take);
+/// Whom a file's rows are given to. Reading stops when one of the two says false.
+struct RowTaker {
+  /// A row and its place ("rows.json, row 3", "rows.jsonl, line 17").
+  std::function<bool(const nlohmann::json&, const std::string&)> take;
+  /// Of one that is broken JSON, no object or not UTF-8: its place and the reason.
+  std::function<bool(const std::string&)> refuse;
+};
+
+/// Hands over the rows of a file, in order; returns whether nobody said stop. It holds
+///   [{...}, {...}]             a list
+///   {...}                      an object a line, read line by line; or objects over several lines
+///   {"data": [{...}, ...]}     the list in that one object, where `unwraps_data`
+///   text (.txt)                each line, also an empty one, is a row {"text": the line}
+/// Throws UserError: a list that is broken JSON (file and line), UTF-16.
+bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker);
+
+/// Throws UserError when a file begins as UTF-16 or UTF-32 does; one that cannot be read passes.
+void refuse_utf16(const std::string& path);
 
 }  // namespace longspan

@@ -65,14 +65,29 @@ Sample encode_turns(std::vector<Turn> parts, const Config& config) {
   return sample;
 }
 
+int64_t num_tokens(const std::vector<Turn>& turns) {
+  int64_t tokens = 0;
+  for (const Turn& turn : turns) tokens += std::ssize(turn.source) + std::ssize(turn.target);
+  return tokens;
+}
+
+/// Samples of the rows that are not bad, in order.
 std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& turns,
-                                   const std::vector<Conversation>& rows) {
+                                   const std::vector<Conversation>& rows, CutReport& cut) {
   std::vector<Sample> samples(rows.size());
-  for_each_row_in_parallel(encoding.config, std::ssize(rows), [&](int64_t i) {
-    samples[i] = encode_turns(turns.turns(rows[i]), encoding.config);
+  std::vector<int64_t> lengths(rows.size());
+  const auto encode = [&](int64_t i) {
+    std::vector<Turn> parts = turns.turns(rows[i]);
+    lengths[i] = num_tokens(parts);
+    samples[i] = encode_turns(std::move(parts), encoding.config);
     encoding.require_trained(samples[i], rows[i].source, "the row");
-  });
-  return samples;
+  };
+  std::vector<Sample> good;
+  for (const int64_t i : encoding.good_rows(std::ssize(rows), encode)) {
+    cut.add_row(lengths[i], std::ssize(samples[i].input_ids), lengths[i]);
+    good.push_back(std::move(samples[i]));
+  }
+  return good;
 }
 
 }  // namespace
@@ -80,12 +95,15 @@ std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& 
 EncodedExamples encode_answers(const Encoding& encoding, const std::vector<Conversation>& rows) {
   const Config& config = encoding.config;
   const auto turns = make_turn_encoder(config, encoding.tokenizer);
-  std::vector<Sample> samples = encode_samples(encoding, *turns, rows);
-  if (config.neat_packing || config.packing.value_or(false)) {
-    return pack_samples(std::move(samples), config.cutoff_len, config.neat_packing);
-  }
+  CutReport cut;
+  std::vector<Sample> samples = encode_samples(encoding, *turns, rows, cut);
   EncodedExamples encoded;
-  for (Sample& sample : samples) encoded.examples.push_back(single(std::move(sample)));
+  if (config.neat_packing || config.packing.value_or(false)) {
+    encoded = pack_samples(std::move(samples), config.cutoff_len, config.neat_packing);
+  } else {
+    for (Sample& sample : samples) encoded.examples.push_back(single(std::move(sample)));
+  }
+  encoded.cut = cut;
   return encoded;
 }
 
@@ -101,7 +119,12 @@ SftEncoder::SftEncoder(const Config& config, const Tokenizer& tokenizer)
 SftEncoder::~SftEncoder() = default;
 
 std::vector<Sample> SftEncoder::encode_all(const std::vector<Conversation>& conversations) const {
-  return encode_samples({impl_->config, impl_->tokenizer, INT64_MAX}, *impl_->turns, conversations);
+  BadRows bad;
+  CutReport cut;
+  std::vector<Sample> samples = encode_samples({impl_->config, impl_->tokenizer, INT64_MAX, bad},
+                                               *impl_->turns, conversations, cut);
+  bad.settle(impl_->config.on_bad_row, "the data", std::ssize(conversations));
+  return samples;
 }
 
 }  // namespace longspan

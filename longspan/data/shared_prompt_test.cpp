@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <utility>
+
 namespace longspan {
 namespace {
 
@@ -13,11 +15,17 @@ std::vector<int64_t> values(const at::Tensor& x_T) {
 
 using Values = std::vector<int64_t>;
 
+Example pair_of(Sample chosen, Sample rejected) {
+  Example pair;
+  pair.documents = {std::move(chosen), std::move(rejected)};
+  return pair;
+}
+
 }  // namespace
 
 TEST_CASE("collate_shared: branches begin with the prompt's last token, at its position") {
-  const Example pair{{Sample{{5, 6, 7, 8, 9}, {-100, -100, -100, 8, 9}},
-                      Sample{{5, 6, 7, 4}, {-100, -100, -100, 4}}}};
+  const Example pair =
+      pair_of({{5, 6, 7, 8, 9}, {-100, -100, -100, 8, 9}}, {{5, 6, 7, 4}, {-100, -100, -100, 4}});
   const Batch row = collate_shared({&pair});
   CHECK((row.packing == Packing::from_documents({{7, Fork{2, 5}}})));
   CHECK(values(row.tokens_T) == Values{5, 6, 7, 8, 9, 7, 4});
@@ -27,8 +35,8 @@ TEST_CASE("collate_shared: branches begin with the prompt's last token, at its p
 }
 
 TEST_CASE("collate_shared: answers that begin alike are not shared, their labels count twice") {
-  const Example pair{
-      {Sample{{5, 6, 8, 9}, {-100, -100, 8, 9}}, Sample{{5, 6, 8, 4}, {-100, -100, 8, 4}}}};
+  const Example pair =
+      pair_of({{5, 6, 8, 9}, {-100, -100, 8, 9}}, {{5, 6, 8, 4}, {-100, -100, 8, 4}});
   const Batch row = collate_shared({&pair});
   CHECK((row.packing == Packing::from_documents({{7, Fork{1, 4}}})));
   CHECK(values(row.tokens_T) == Values{5, 6, 8, 9, 6, 8, 4});
@@ -36,19 +44,18 @@ TEST_CASE("collate_shared: answers that begin alike are not shared, their labels
 }
 
 TEST_CASE("collate_shared: pairs that share nothing stay apart; documents are numbered on") {
-  const Example one_token{{Sample{{5, 6}, {-100, 6}}, Sample{{5, 7}, {-100, 7}}}};
-  const Example different{{Sample{{5, 6}, {-100, 6}}, Sample{{4, 6}, {-100, 6}}}};
+  const Example one_token = pair_of({{5, 6}, {-100, 6}}, {{5, 7}, {-100, 7}});
+  const Example different = pair_of({{5, 6}, {-100, 6}}, {{4, 6}, {-100, 6}});
   // Equal tokens that are trained in one of the two.
-  const Example labels{{Sample{{5, 6, 7}, {-100, 6, 7}}, Sample{{5, 6, 7}, {-100, -100, 7}}}};
-  const Example shares{{Sample{{5, 6, 7}, {5, -100, 7}}, Sample{{5, 6, 8}, {5, -100, 8}}}};
+  const Example labels = pair_of({{5, 6, 7}, {-100, 6, 7}}, {{5, 6, 7}, {-100, -100, 7}});
+  const Example shares = pair_of({{5, 6, 7}, {5, -100, 7}}, {{5, 6, 8}, {5, -100, 8}});
   const Batch row = collate_shared({&one_token, &different, &labels, &shares});
   CHECK((row.packing == Packing::from_documents({{2}, {2}, {2}, {2}, {3}, {3}, {5, Fork{1, 3}}})));
   CHECK(values(row.documents_T) == Values{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7});
 }
 
 TEST_CASE("collate_shared: equal documents keep a branch each; no pairs give an empty row") {
-  const Example equal{
-      {Sample{{5, 6, 7}, {-100, -100, -100}}, Sample{{5, 6, 7}, {-100, -100, -100}}}};
+  const Example equal = pair_of({{5, 6, 7}, {-100, -100, -100}}, {{5, 6, 7}, {-100, -100, -100}});
   const Batch row = collate_shared({&equal});
   CHECK((row.packing == Packing::from_documents({{4, Fork{2, 3}}})));
   CHECK(values(row.documents_T) == Values{0, 0, 0, 1});

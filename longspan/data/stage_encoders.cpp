@@ -5,9 +5,24 @@
 #include <algorithm>
 
 #include "longspan/config/user_error.h"
+#include "longspan/data/parallel_rows.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
+
+std::vector<int64_t> Encoding::good_rows(int64_t num_rows,
+                                         const std::function<void(int64_t)>& work) const {
+  const std::vector<std::string> problems = problems_of_rows(config, num_rows, work);
+  std::vector<int64_t> good;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    if (problems[i].empty()) {
+      good.push_back(i);
+    } else {
+      bad.add(problems[i]);
+    }
+  }
+  return good;
+}
 
 void Encoding::require_known(const std::vector<int32_t>& ids, const std::string& source) const {
   for (const int32_t id : ids) {
@@ -26,7 +41,7 @@ void Encoding::require_trained(const Sample& sample, const std::string& source,
       std::any_of(sample.labels.begin() + std::min<size_t>(1, sample.labels.size()),
                   sample.labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
   if (trained) return;
-  throw UserError(
+  throw RowError(
       fmt::format("{}: no token of {} is trained{}", source, what,
                   std::ssize(sample.input_ids) >= config.cutoff_len
                       ? fmt::format(": cutoff_len {} leaves nothing of its answers; raise it",

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "longspan/data/bad_rows.h"
 #include "longspan/data/example_encoder.h"
 #include "longspan/data/turns.h"
 
@@ -16,10 +18,14 @@ struct Encoding {
   const Config& config;
   const Tokenizer& tokenizer;
   int64_t vocab_size;
+  BadRows& bad;
 
+  /// Calls work(0), ..., work(num_rows - 1) in parallel. Rows that throw a RowError are added to
+  /// `bad`; the others are returned, in order.
+  std::vector<int64_t> good_rows(int64_t num_rows, const std::function<void(int64_t)>& work) const;
   /// Throws UserError naming the row when the model has no embedding for a token.
   void require_known(const std::vector<int32_t>& ids, const std::string& source) const;
-  /// The same, and throws UserError naming the row and `what` of it ("the row", "the chosen
+  /// The same, and throws RowError naming the row and `what` of it ("the row", "the chosen
   /// answer") unless some token is trained. The label of the first token is not predicted by
   /// anything.
   void require_trained(const Sample& sample, const std::string& source,

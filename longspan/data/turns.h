@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "longspan/data/dataset.h"
+#include "longspan/text/saved_chat.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -25,7 +26,15 @@ class TurnEncoder {
   /// Laid one after the other, the turns are the whole conversation. Throws UserError naming the
   /// conversation's source.
   virtual std::vector<Turn> turns(const Conversation& conversation) const = 0;
+  /// The tokens of a conversation that ends with a question, and of what opens its answer. Throws
+  /// UserError as above.
+  virtual std::vector<int32_t> question(const Conversation& conversation) const = 0;
+  /// The token that ends an answer; nullopt where the template has none of its own.
+  virtual std::optional<int32_t> turn_end() const = 0;
 };
+
+/// The first of these tokens, if it is a special one.
+std::optional<int32_t> leading_special(const Tokenizer& tokenizer, const std::vector<int32_t>& ids);
 
 /// Templates of models that think before they answer (qwen3). An answer that is trained and has no
 /// thoughts gets empty ones.
@@ -54,6 +63,24 @@ std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
 
 /// The one that the configuration asks for: its named template, else the model's own.
 std::unique_ptr<TurnEncoder> make_turn_encoder(const Config& config, const Tokenizer& tokenizer);
+
+/// How the configuration trains thoughts.
+Thinking thinking_of(const Config& config);
+
+/// What a model that is trained by the configuration's named template needs beside its weights, as
+/// LLaMA-Factory saves it: a chat_template that gives the prompts of training (token for token, as
+/// far as no token would join two messages), the end token, a pad token. nullopt without a named
+/// template: the model's own stays. Where that gives the same prompts it stays, too.
+std::optional<SavedChat> saved_chat(const Config& config, const Tokenizer& tokenizer);
+
+/// What one tokenizer says of chats that the other does not, in tokens that both have.
+SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to);
+
+/// What transformers' apply_chat_template(add_generation_prompt=True) renders of a conversation
+/// that ends with a question; `eos_token` is the tokenizer's then. Throws UserError.
+std::string rendered_prompt(const std::string& chat_template, const Tokenizer& tokenizer,
+                            const std::optional<std::string>& eos_token,
+                            const Conversation& conversation);
 
 /// Stage pt: the token that ends a text, as text. LLaMA-Factory's rule: the one that ends a turn of
 /// the named template (for llama3 <|end_of_text|> instead), else the tokenizer's eos_token. Throws

@@ -116,6 +116,11 @@ void project_heads_backward(const Heads& gradients, const at::Tensor& h_TD, at::
   const Linear q_proj = weights.q_proj.cast(dtype), k_proj = weights.k_proj.cast(dtype),
                v_proj = weights.v_proj.cast(dtype);
   at::Tensor dnorm_D;
+  std::vector<at::Tensor> in_chunks{weights.q_norm, weights.k_norm};
+  for (const Linear* layer : {&weights.q_proj, &weights.k_proj, &weights.v_proj}) {
+    for (const at::Tensor& parameter : layer->parameters()) in_chunks.push_back(parameter);
+  }
+  PreciseSums sums(in_chunks, (T + chunk - 1) / chunk);
   // No tokens: every parameter still gets its gradient, of zeros.
   for (int64_t begin = 0; begin < std::max<int64_t>(T, 1); begin += chunk) {
     const int64_t size = std::min(chunk, T - begin);
@@ -147,6 +152,7 @@ void project_heads_backward(const Heads& gradients, const at::Tensor& h_TD, at::
     auto dh = dh_TD.narrow(0, begin, size);
     dh.copy_(norm_backward(dx, h, rstd_C, weights.input_norm, dh, dnorm_D));
   }
+  sums.finish();
   if (dnorm_D.defined()) add_gradient(weights.input_norm, dnorm_D);
 }
 

@@ -159,6 +159,7 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
     dattention_TNH = some ? at::zeros_like(out_TNH) : at::empty_like(out_TNH);
   }
   MlpBackward mlp(h_TD.options(), L, /*recomputes=*/true, weights_, row_);
+  PreciseSums sums(whole.parameters(), mlp_num_chunks(L, weights_, row_));
   // No labels, no rows: every parameter still gets its gradient, of zeros.
   for (int64_t begin = 0; begin < std::max<int64_t>(L, 1); begin += chunk) {
     const int64_t size = std::min(chunk, L - begin);
@@ -188,6 +189,7 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
       proj.input_gradient_out(dattention_TNH.narrow(0, begin, size).flatten(1), dsum);
     }
   }
+  sums.finish();
   mlp.finish();
   return dmiddle_LD;
 }

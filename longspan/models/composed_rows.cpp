@@ -57,13 +57,18 @@ void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_T
 
 void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,
                       at::Tensor picked_T) {
-  lse_T.copy_(at::logsumexp(logits_TV, {1}));
+  const auto largest_T1 = logits_TV.amax({1}, /*keepdim=*/true);
+  const auto sums_T = at::sum(at::exp(logits_TV - largest_T1), {1}, false, at::kDouble);
+  lse_T.copy_(largest_T1.squeeze(1) + sums_T.log());
   picked_T.copy_(logits_TV.gather(1, labels_T.unsqueeze(1)).squeeze(1));
 }
 
 void cross_entropy_gradient_(at::Tensor& logits_TV, const at::Tensor& labels_T,
                              const at::Tensor& lse_T, const at::Tensor& scale_T) {
-  logits_TV.sub_(lse_T.unsqueeze(1)).exp_().mul_(scale_T.unsqueeze(1));
+  // What rounding takes from the log-sum-exp goes into the factor.
+  const auto rounded_T = lse_T.to(logits_TV.scalar_type());
+  const auto factor_T = (scale_T * at::exp(rounded_T - lse_T)).to(logits_TV.scalar_type());
+  logits_TV.sub_(rounded_T.unsqueeze(1)).exp_().mul_(factor_T.unsqueeze(1));
   logits_TV.scatter_add_(1, labels_T.unsqueeze(1), -scale_T.unsqueeze(1));
 }
 

@@ -70,11 +70,6 @@ std::vector<BlockWeights> base_of(std::vector<BlockWeights> blocks) {
   return blocks;
 }
 
-/// What sets a token apart, wherever it is computed: its document and its place in it.
-at::Tensor token_keys(const Batch& batch) {
-  return batch.documents_T.mul(int64_t{1} << 32).add_(batch.positions_T);
-}
-
 /// With dropout for a row's tokens; `rows_L` as in block().
 BlockWeights with_dropout(BlockWeights block, const Dropout& dropout, const at::Tensor& rows_L) {
   uint64_t number = 0;
@@ -136,6 +131,9 @@ struct Decoder::Impl {
   /// Runs head(hidden). `backward`: what its backward does with the head's weight.
   template <typename Head>
   at::Tensor with_head(const at::Tensor& hidden, Use backward, Head&& head);
+  /// Tells the hooks that the head's gradient is made from here on. Whether they gave it a place,
+  /// of zeros.
+  bool open_head_gradient(const at::Tensor& hidden);
   void before(int unit, int next) {
     if (options.parameter_hooks) options.parameter_hooks->before(unit, Use::kForward, next);
   }
@@ -191,7 +189,7 @@ at::Tensor Decoder::Impl::run_blocks(const Batch& batch, const at::Tensor& rows_
                        options.activation_store};
   ParameterHooks* const hooks = options.parameter_hooks;
   before(kEmbeddingUnit, /*next=*/1);
-  auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype);
+  auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype, config.padding_token);
   after(kEmbeddingUnit);
   h_TD = between_units(h_TD, hooks, /*above=*/1, {kEmbeddingUnit, Use::kGradients, /*next=*/-1});
   const std::vector<BlockWeights>& blocks = adapters_on ? weights.blocks : base_blocks;
@@ -236,6 +234,16 @@ at::Tensor Decoder::Impl::with_head(const at::Tensor& hidden, Use backward, Head
   return between_units(result, options.parameter_hooks, kAlwaysThere, {unit, backward, below});
 }
 
+bool Decoder::Impl::open_head_gradient(const at::Tensor& hidden) {
+  const bool was_there = weights.head.grad().defined();
+  if (options.parameter_hooks == nullptr || was_there || !weights.head.requires_grad() ||
+      !needs_backward({hidden}, {weights.head})) {
+    return false;
+  }
+  options.parameter_hooks->before(head_unit(config), Use::kGradients, /*next=*/-1);
+  return weights.head.grad().defined();
+}
+
 at::Tensor Decoder::hidden_states(const Batch& batch) {
   return impl_->final_norm(impl_->run_blocks(batch, {}, kAlwaysThere));
 }
@@ -247,6 +255,8 @@ at::Tensor Decoder::hidden_states(const Batch& batch, const at::Tensor& rows_L) 
 void Decoder::use_adapters(bool on) { impl_->adapters_on = on; }
 
 void Decoder::set_dropout_seed(std::optional<uint64_t> seed) { impl_->dropout_seed = seed; }
+
+std::optional<uint64_t> Decoder::dropout_seed() const { return impl_->dropout_seed; }
 
 at::Tensor Decoder::logits(const Batch& batch) {
   const auto hidden_TD = impl_->final_norm(impl_->run_blocks(batch, {}, head_unit(impl_->config)));
@@ -264,12 +274,14 @@ at::Tensor Decoder::token_logprobs(const Batch& batch) {
                           });
 }
 
-at::Tensor Decoder::negative_log_likelihood_sum(const Batch& batch) {
+at::Tensor Decoder::negative_log_likelihood_sum(const Batch& batch,
+                                                std::optional<double> upstream) {
   const auto [hidden_LD, labels_L] = impl_->label_states(batch);
-  return impl_->with_head(hidden_LD, Use::kGradients,
-                          [&, labels_L = labels_L](const at::Tensor& hidden) {
-                            return linear_nll_sum(hidden, impl_->weights.head, labels_L);
-                          });
+  return impl_->with_head(
+      hidden_LD, Use::kGradients, [&, labels_L = labels_L](const at::Tensor& hidden) {
+        return linear_nll_sum(hidden, impl_->weights.head, labels_L, kHeadChunkBytes,
+                              {upstream, impl_->open_head_gradient(hidden)});
+      });
 }
 
 }  // namespace longspan

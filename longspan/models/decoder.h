@@ -72,13 +72,16 @@ class Decoder {
   at::Tensor hidden_states(const Batch& batch, const at::Tensor& rows_L);
   /// Full logits [T, V] in fp32; for tests and small rows only, nothing in training makes them.
   at::Tensor logits(const Batch& batch);
-  /// log p of each label, [L] fp32 (fp64 for fp64 models), for the positions whose label is not
+  /// log p of each label, [L] fp64, for the positions whose label is not
   /// kIgnoreLabel, in order. Head and softmax are fused and chunked: at no time are more than chunk
   /// x V logits alive.
   at::Tensor token_logprobs(const Batch& batch);
-  /// Sum of -log p over the labels, a scalar. Same as -token_logprobs().sum(), but its gradient is
-  /// made in the forward pass, so that logits are computed once.
-  at::Tensor negative_log_likelihood_sum(const Batch& batch);
+  /// Sum of -log p over the labels, a scalar in fp64. Same as -token_logprobs().sum(), but its
+  /// gradient is made in the forward pass, so that logits are computed once. `upstream`: d loss / d
+  /// sum, where it is known; the backward must give it then. The head's gradient is added to that
+  /// of earlier rows right away, and no second one is held (models/linear_cross_entropy.h).
+  at::Tensor negative_log_likelihood_sum(const Batch& batch,
+                                         std::optional<double> upstream = std::nullopt);
 
   /// With the adapters (as at the start), or the base model alone. Not between a forward pass and
   /// its backward.
@@ -86,6 +89,7 @@ class Decoder {
   /// From here on the adapters' inputs are dropped with this seed; nullopt (as at the start):
   /// never.
   void set_dropout_seed(std::optional<uint64_t> seed);
+  std::optional<uint64_t> dropout_seed() const;
 
  private:
   struct Impl;

@@ -71,6 +71,7 @@ at::Tensor mlp_half_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD, 
 
 /// Rows of the chunks in which an MLP works.
 int64_t mlp_chunk_rows(int64_t num_rows, const BlockWeights& weights, const RowContext& row);
+int64_t mlp_num_chunks(int64_t num_rows, const BlockWeights& weights, const RowContext& row);
 
 /// The backward of an MLP, a chunk of C rows at a time.
 class MlpBackward {
@@ -95,6 +96,7 @@ class MlpBackward {
   const RowContext& row_;
   Linear gate_proj_, up_proj_, down_proj_;  // in the dtype of computation
   at::Tensor work_CI_, dnorm_D_;            // [1 or 3, C, I]
+  PreciseSums sums_;
 };
 
 at::Tensor block(const at::Tensor& h_TD, const BlockWeights& weights, const RowContext& row,

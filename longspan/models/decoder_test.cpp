@@ -96,7 +96,8 @@ at::Tensor plain_logprobs(const ModelConfig& config, const std::vector<NamedTens
       mask[i].slice(0, batch.packing.begin(d), i + 1).zero_();
     }
   }
-  auto h = at::embedding(weights.at("model.embed_tokens.weight"), batch.tokens_T);
+  auto h = at::embedding(weights.at("model.embed_tokens.weight"), batch.tokens_T,
+                         config.padding_token.value_or(-1));
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const std::string prefix = fmt::format("model.layers.{}.", layer);
     const auto x = norm(h, prefix + "input_layernorm");
@@ -153,9 +154,10 @@ TEST_CASE("decoder: log probabilities and all gradients are those of the plain m
         CAPTURE(tied);
         CAPTURE(checkpointing);
         CAPTURE(share);
-        const auto config = small_config(tied, /*biases=*/tied);
+        auto config = small_config(tied, /*biases=*/tied);
         const auto parameters = random_leaves(config);
         const auto batch = random_batch(config, {9, 1, 14}, share);
+        config.padding_token = batch.tokens_T[3].item<int64_t>();
         Decoder model(config, parameters, *attention, {checkpointing, at::kFloat});
 
         const auto expected = plain_logprobs(config, parameters, batch);

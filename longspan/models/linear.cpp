@@ -38,6 +38,37 @@ at::Tensor& gradient_of(const at::Tensor& parameter) {
   return grad;
 }
 
+at::ScalarType gradient_dtype(const at::Tensor& parameter) {
+  return parameter.grad().defined() ? parameter.grad().scalar_type() : parameter.scalar_type();
+}
+
+PreciseSums::PreciseSums(const std::vector<at::Tensor>& parameters, int64_t num_parts) {
+  if (num_parts < 2) return;
+  c10::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.defined() || !parameter.requires_grad() ||
+        gradient_dtype(parameter) != at::kBFloat16) {
+      continue;
+    }
+    at::Tensor& grad = parameter.mutable_grad();
+    sums_.push_back({parameter, grad});
+    grad = grad.defined() ? grad.to(at::kFloat)
+                          : at::zeros(parameter.sizes(), parameter.options().dtype(at::kFloat));
+  }
+}
+
+PreciseSums::~PreciseSums() {
+  for (Sum& sum : sums_) sum.parameter.mutable_grad() = sum.before;
+}
+
+void PreciseSums::finish() {
+  c10::NoGradGuard no_grad;
+  for (Sum& sum : std::exchange(sums_, {})) {
+    at::Tensor& grad = sum.parameter.mutable_grad();
+    grad = sum.before.defined() ? sum.before.copy_(grad) : grad.to(at::kBFloat16);
+  }
+}
+
 void add_gradient(const at::Tensor& parameter, at::Tensor gradient) {
   c10::NoGradGuard no_grad;
   at::Tensor& grad = parameter.mutable_grad();
@@ -52,10 +83,10 @@ void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
                           const at::Tensor& b_TI) {
   c10::NoGradGuard no_grad;
   at::Tensor& grad = parameter.mutable_grad();
-  if (grad.defined() && grad.scalar_type() == a_TO.scalar_type()) {
-    add_product_(grad, a_TO.t(), b_TI);
+  if (!grad.defined() && parameter.scalar_type() == a_TO.scalar_type()) {
+    grad = product(a_TO.t(), b_TI);
   } else {
-    add_gradient(parameter, product(a_TO.t(), b_TI));
+    add_product_(gradient_of(parameter), a_TO.t(), b_TI);
   }
 }
 
@@ -83,7 +114,7 @@ void Linear::add_forward_(at::Tensor y_TO, const at::Tensor& x_TI) const {
 void Linear::add_gradients(const at::Tensor& dy_TO, const at::Tensor& x_TI) const {
   if (weight.requires_grad()) add_product_gradient(weight, dy_TO, x_TI);
   if (bias.defined() && bias.requires_grad()) {
-    add_gradient(bias, at::sum(dy_TO, {0}, /*keepdim=*/false, bias.scalar_type()));
+    add_gradient(bias, at::sum(dy_TO, {0}, /*keepdim=*/false, gradient_dtype(bias)));
   }
   if (!has_adapter() || !lora_a.requires_grad()) return;
   const auto dtype = x_TI.scalar_type();

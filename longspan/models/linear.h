@@ -10,16 +10,39 @@
 
 namespace longspan {
 
-/// parameter.grad += gradient, in the parameter's dtype. The first gradient of a step is taken over
-/// instead of copied when it can be.
+/// parameter.grad += gradient, in the dtype of .grad, which is the parameter's where there is none
+/// yet. The first gradient of a step is taken over instead of copied when it can be.
 void add_gradient(const at::Tensor& parameter, at::Tensor gradient);
 
-/// parameter.grad += a^T b for a_TO, b_TI without a temporary (where dtypes agree).
+/// parameter.grad += a^T b for a_TO, b_TI; beside .grad there is never anything of its size.
 void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
                           const at::Tensor& b_TI);
 
 /// parameter.grad, made of zeros when there is none yet.
 at::Tensor& gradient_of(const at::Tensor& parameter);
+
+/// The dtype in which parameter.grad adds up.
+at::ScalarType gradient_dtype(const at::Tensor& parameter);
+
+/// Gradients that a row gives in several parts. While it lives, .grad of those of the parameters
+/// whose gradients are bf16 is an fp32 sum of what it was and the parts; finish() rounds it once.
+/// In bf16 each part would be rounded, and small ones be lost: the longer the row, the more.
+class PreciseSums {
+ public:
+  /// With fewer than two parts nothing is done.
+  PreciseSums(const std::vector<at::Tensor>& parameters, int64_t num_parts);
+  /// Unless finished, .grad is what it was.
+  ~PreciseSums();
+  PreciseSums(const PreciseSums&) = delete;
+  PreciseSums& operator=(const PreciseSums&) = delete;
+  void finish();
+
+ private:
+  struct Sum {
+    at::Tensor parameter, before;
+  };
+  std::vector<Sum> sums_;
+};
 
 /// y_TO = x_TI W^T + b with parameters W_OI and, where defined, b_O, which may be in another dtype
 /// than x: they are cast at use. With an adapter (LoRA, arXiv 2106.09685) the layer also adds

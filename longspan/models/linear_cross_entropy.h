@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 namespace longspan {
 
 /// Logits alive at any time, in bytes: as many rows as fit, at least kMinHeadRows. Fewer rows mean
@@ -11,14 +13,30 @@ namespace longspan {
 inline constexpr int64_t kHeadChunkBytes = int64_t{64} << 20;
 inline constexpr int64_t kMinHeadRows = 32, kMostHeadRows = 1024;
 
-/// log softmax(hidden W^T)[label], [L], fp32 (fp64 for fp64). Keeps the log-sum-exp only; the
-/// backward makes the logits again. Four matrix products in all.
+/// log softmax(hidden W^T)[label], [L] fp64: what is summed over rows, or compared as a small
+/// difference of large sums, loses no digits but those of the logits (fp32, or fp64 for fp64).
+/// Keeps the log-sum-exp only; the backward makes the logits again. Four matrix products in all.
 at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                                  const at::Tensor& labels_L, int64_t chunk_bytes = kHeadChunkBytes);
 
-/// The negative sum of the above, a scalar. Its gradients are made in the forward pass while the
-/// logits are at hand, and scaled in the backward: three matrix products.
+/// What is known in the forward pass of the head's gradient.
+struct HeadGradient {
+  /// d loss / d result, as the backward will give it. It must: where the forward pass has added to
+  /// gradients that were there already, there is no way back.
+  std::optional<double> upstream;
+  /// weight.grad, where there is one, is all zeros.
+  bool is_zero = false;
+};
+
+/// The negative sum of the above, a scalar in fp64. Its gradients are made in the forward pass
+/// while the logits are at hand, and scaled in the backward: three matrix products.
+///
+/// Where weight.grad already holds something (of another row of the step), the gradient is made
+/// beside it and added in the backward; with a known `upstream` it is added to it in the forward
+/// pass, so that there are never two of that size. A bf16 gradient is summed in fp32 over the
+/// chunks and rounded once.
 at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
-                          const at::Tensor& labels_L, int64_t chunk_bytes = kHeadChunkBytes);
+                          const at::Tensor& labels_L, int64_t chunk_bytes = kHeadChunkBytes,
+                          const HeadGradient& known = {});
 
 }  // namespace longspan

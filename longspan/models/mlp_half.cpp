@@ -80,6 +80,11 @@ int64_t mlp_chunk_rows(int64_t num_rows, const BlockWeights& weights, const RowC
   return std::max<int64_t>(1, (num_rows + row.mlp_tiles - 1) / row.mlp_tiles);
 }
 
+int64_t mlp_num_chunks(int64_t num_rows, const BlockWeights& weights, const RowContext& row) {
+  const int64_t rows = mlp_chunk_rows(num_rows, weights, row);
+  return (num_rows + rows - 1) / rows;
+}
+
 at::Tensor mlp_half(const at::Tensor& h_TD, const BlockWeights& weights, const RowContext& row) {
   const bool differentiable = needs_backward({h_TD}, weights.mlp_parameters());
   at::Tensor gate_TI, up_TI, out_TD;
@@ -108,7 +113,8 @@ MlpBackward::MlpBackward(const at::TensorOptions& residual, int64_t num_rows, bo
       gate_proj_(weights.gate_proj.cast(row.compute_dtype)),
       up_proj_(weights.up_proj.cast(row.compute_dtype)),
       down_proj_(weights.down_proj.cast(row.compute_dtype)),
-      dnorm_D_(zeros_for_norm(weights.post_attention_norm, residual)) {
+      dnorm_D_(zeros_for_norm(weights.post_attention_norm, residual)),
+      sums_(weights.mlp_parameters(), mlp_num_chunks(num_rows, weights, row)) {
   const int64_t rows = std::min(mlp_chunk_rows(num_rows, weights, row), num_rows);
   work_CI_ = at::empty({recomputes ? 3 : 1, rows, gate_proj_.weight.size(0)},
                        residual.dtype(row.compute_dtype));
@@ -151,6 +157,7 @@ void MlpBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at::Tensor&
 
 void MlpBackward::finish() {
   if (dnorm_D_.defined()) add_gradient(weights_.post_attention_norm, dnorm_D_);
+  sums_.finish();
 }
 
 at::Tensor mlp_half_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD, at::Tensor gate_TI,

@@ -12,6 +12,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/models/family.h"
+#include "longspan/models/parse_model_config.h"
 
 namespace longspan {
 namespace {
@@ -159,8 +160,12 @@ ModelConfig load_model_config(const std::string& folder_or_file) {
   const std::string source = std::filesystem::is_directory(folder_or_file)
                                  ? (std::filesystem::path(folder_or_file) / "config.json").string()
                                  : folder_or_file;
+  return parse_model_config(read_text(source), source);
+}
+
+ModelConfig parse_model_config(const std::string& text, const std::string& source) {
   ModelConfig config;
-  config.json = read_text(source);
+  config.json = text;
   Json object;
   try {
     object = Json::parse(config.json);
@@ -209,6 +214,16 @@ ModelConfig load_model_config(const std::string& folder_or_file) {
   config.initializer_range = keys.get<double>("initializer_range", 0.02);
   config.tie_word_embeddings =
       keys.get<bool>("tie_word_embeddings", family.default_tie_word_embeddings);
+  if (keys.has("pad_token_id")) {
+    const auto token = keys.get<int64_t>("pad_token_id");
+    if (token < -config.vocab_size || token >= config.vocab_size) {
+      keys.fail(
+          fmt::format("pad_token_id {} is outside of the vocabulary of {}; transformers does "
+                      "not load such a model. Set it to the padding token, or to null",
+                      token, config.vocab_size));
+    }
+    config.padding_token = token < 0 ? token + config.vocab_size : token;
+  }
   read_rope(object, keys, source, config);
   family.read_own_keys(object, source, config);
   return config;

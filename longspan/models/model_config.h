@@ -28,6 +28,9 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6, rope_theta = 10000.0, initializer_range = 0.02;
   RopeScaling rope;
   bool tie_word_embeddings = false;
+  /// pad_token_id, whose input embedding gets no gradient, as in transformers (the padding_idx of
+  /// nn.Embedding). A tied head's gradient it gets.
+  std::optional<int64_t> padding_token;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;  // RMSNorm of each query and key head
   /// The file's own text, so that saving writes back every key, known here or not.

@@ -21,7 +21,7 @@ class ParameterHooks {
   enum class Use {
     kForward,    // values are read
     kBackward,   // values are read, gradients of the trained ones are added to
-    kGradients,  // gradients are added to, values are not read
+    kGradients,  // gradients are added to, values are not read; the head's from its forward on
   };
 
   virtual ~ParameterHooks() = default;

@@ -1,10 +1,18 @@
 #include "longspan/models/product.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <string>
+
+#include "longspan/config/user_error.h"
+#include "longspan/cpu/capability.h"
 
 namespace longspan {
 namespace {
@@ -14,23 +22,61 @@ namespace {
 using OneDnnProduct = void (*)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result,
                                float beta, float alpha);
 
-OneDnnProduct find_onednn_product() {
+enum class Library { kFaster, kMkl, kOneDnn };
+
+Library wanted_library() {
+  const char* value = std::getenv(kProductsVariable);
+  const std::string wanted = value == nullptr ? "" : value;
+  if (wanted.empty()) return Library::kFaster;
+  if (wanted == "mkl") return Library::kMkl;
+  if (wanted == "onednn") return Library::kOneDnn;
+  throw UserError(fmt::format("environment variable {}={}: choose mkl or onednn, or unset it",
+                              kProductsVariable, wanted));
+}
+
+/// Whether oneDNN is the faster one on this processor.
+bool onednn_is_faster() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (!__builtin_cpu_is("amd") || !__builtin_cpu_supports("avx512f")) return nullptr;
-  return reinterpret_cast<OneDnnProduct>(
-      dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
+  return __builtin_cpu_is("amd") && cpu_capability() == CpuCapability::kAvx512;
 #else
-  return nullptr;
+  return false;
 #endif
 }
 
+OneDnnProduct find_onednn_product() {
+  const Library wanted = wanted_library();
+  if (wanted == Library::kMkl || (wanted == Library::kFaster && !onednn_is_faster()))
+    return nullptr;
+  const auto onednn = reinterpret_cast<OneDnnProduct>(
+      dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
+  std::string refusal = "this torch does not have it";
+  if (onednn) try {
+      // torch refuses where it finds no AVX-512, or is told so (ONEDNN_MAX_CPU_ISA).
+      const at::Tensor one = at::ones({1, 1});
+      onednn(one, one, at::empty({1, 1}), 0.0f, 1.0f);
+      return onednn;
+    } catch (const c10::Error& error) {
+      refusal = error.what_without_backtrace();
+    }
+  if (wanted == Library::kFaster) return nullptr;
+  throw UserError(fmt::format("environment variable {}=onednn: {}; choose mkl, or unset it",
+                              kProductsVariable, refusal));
+}
+
+OneDnnProduct onednn_product() {
+  static const OneDnnProduct onednn = find_onednn_product();
+  return onednn;
+}
+
+/// Of a product that is added to more precise numbers: large enough for full speed.
+constexpr int64_t kPartBytes = int64_t{16} << 20, kMinPartRows = 256;
+
 /// Null when at::mm is as good or the operands are not oneDNN's business.
 OneDnnProduct onednn_for(const at::Tensor& a, const at::Tensor& b) {
-  static const OneDnnProduct onednn = find_onednn_product();
   const bool fits = a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
                     a.numel() > 0 && b.numel() > 0;
-  return fits ? onednn : nullptr;
+  return fits ? onednn_product() : nullptr;
 }
 
 }  // namespace
@@ -50,12 +96,27 @@ at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
+  if (c.scalar_type() != a.scalar_type()) {
+    const int64_t part =
+        std::max(kMinPartRows,
+                 kPartBytes / std::max<int64_t>(1, b.size(1) * static_cast<int64_t>(b.itemsize())));
+    for (int64_t begin = 0; begin < c.size(0); begin += part) {
+      const int64_t size = std::min(part, c.size(0) - begin);
+      c.narrow(0, begin, size).add_(product(a.narrow(0, begin, size), b));
+    }
+    return c;
+  }
   if (const OneDnnProduct onednn = onednn_for(a, b)) {
     onednn(a, b, c, 1.0f, 1.0f);
   } else {
     c.addmm_(a, b);
   }
   return c;
+}
+
+std::string product_library() {
+  if (onednn_product()) return "oneDNN";
+  return at::hasMKL() ? "MKL" : "torch's";
 }
 
 void bound_compiled_products() {

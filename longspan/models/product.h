@@ -3,20 +3,31 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 namespace longspan {
+
+/// Which library computes fp32 products on a CPU, where it is to be another than the faster one:
+/// mkl or onednn, for tests (products as on another processor) and comparisons.
+inline constexpr const char* kProductsVariable = "LONGSPAN_PRODUCTS";
 
 /// a[m, k] b[k, n], any strides, outside autograd.
 ///
 /// MKL, which at::mm calls for fp32 on a CPU, uses AVX-512 on Intel's processors only; on AMD's it
 /// runs its AVX2 code at half the rate of oneDNN, which torch brings too. There, fp32 products go
-/// to oneDNN. Everything else is at::mm.
+/// to oneDNN, where cpu_capability() is AVX-512. Everything else is at::mm. Throws UserError where
+/// kProductsVariable has another value than those it may have.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
 /// c[m, n] = a b in memory that is there (any strides). Returns c.
 at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
 
-/// c[m, n] += a b in place. Returns c.
+/// c[m, n] += a b in place. Returns c. A c of more precision than a and b gets the product in parts
+/// of its rows, each rounded to their dtype first: beside c there is never anything of its size.
 at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
+
+/// The library that computes fp32 products on the CPU, by its name, for reports.
+std::string product_library();
 
 /// Bounds how many compiled products are kept, before the first one. oneDNN, and in each thread the
 /// layer between it and torch, keep one of some hundred kilobytes for each shape; rows of one

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <optional>
 #include <utility>
 
 #include "longspan/models/fused_op.h"
@@ -33,6 +34,7 @@ struct ProjectionsInParts::Shared {
   at::Tensor rstd_T, x_TD, dx_TD;
   int num_projections = 0;
   std::vector<std::function<void()>> weight_gradients;  // of the output, put off
+  std::optional<PreciseSums> lora_b_sum;                // of the output's adapter, over the parts
 
   void run_weight_gradients() {
     for (const auto& run : std::exchange(weight_gradients, {})) run();
@@ -125,8 +127,9 @@ at::Tensor ProjectionsInParts::begin_output() {
   if (!needs_backward({h_LD}, parameters)) return y_LD;
   const auto backward = [bias_D, shared = shared_](std::vector<at::Tensor> gradients) {
     shared->run_weight_gradients();
+    if (shared->lora_b_sum) shared->lora_b_sum->finish();
     if (bias_D.defined() && bias_D.requires_grad()) {
-      add_gradient(bias_D, at::sum(gradients[0], {0}, /*keepdim=*/false, bias_D.scalar_type()));
+      add_gradient(bias_D, at::sum(gradients[0], {0}, /*keepdim=*/false, gradient_dtype(bias_D)));
     }
     return gradients;
   };
@@ -174,6 +177,10 @@ at::Tensor ProjectionsInParts::add_output(const at::Tensor& y_LD, const at::Tens
       into_columns(whole.weight, leaves.weight);
       into_columns(whole.lora_a, leaves.lora_a);
       if (whole.has_adapter() && whole.lora_b.requires_grad()) {
+        if (!shared->lora_b_sum) {
+          const bool is_all = part.weight.sizes() == whole.weight.sizes();
+          shared->lora_b_sum.emplace(std::vector{whole.lora_b}, is_all ? 1 : 2);
+        }
         add_gradient(whole.lora_b, leaves.lora_b.grad());
       }
     });

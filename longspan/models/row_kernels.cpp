@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "longspan/cpu/vector_math.h"
 #include "longspan/models/composed_rows.h"
-#include "longspan/models/vector_math.h"
 
 namespace longspan {
 namespace {
@@ -283,12 +283,13 @@ void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, a
   const auto run = [&](auto storage) {
     using A = decltype(storage);
     const A* logits = logits_TV.const_data_ptr<A>();
-    A* lse = lse_T.mutable_data_ptr<A>();
-    A* picked = picked_T.mutable_data_ptr<A>();
+    double* lse = lse_T.mutable_data_ptr<double>();
+    double* picked = picked_T.mutable_data_ptr<double>();
     at::parallel_for(0, T, grain(V), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         const A largest = vm::max(logits + t * V, V);
-        lse[t] = largest + std::log(vm::sum_exp(logits + t * V, largest, V));
+        const double sum = vm::sum_exp(logits + t * V, largest, V);
+        lse[t] = static_cast<double>(largest) + std::log(sum);
         picked[t] = logits[t * V + label[t]];
       }
     });
@@ -307,11 +308,14 @@ void cross_entropy_gradient_(at::Tensor& logits_TV, const at::Tensor& labels_T,
   const auto run = [&](auto storage) {
     using A = decltype(storage);
     A* logits = logits_TV.mutable_data_ptr<A>();
-    const A* lse = lse_T.const_data_ptr<A>();
+    const double* lse = lse_T.const_data_ptr<double>();
     const A* scale = scale_T.const_data_ptr<A>();
     at::parallel_for(0, T, grain(V), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        vm::scaled_exp(logits + t * V, lse[t], scale[t], V);
+        // What rounding takes from the log-sum-exp goes into the factor.
+        const A rounded = static_cast<A>(lse[t]);
+        const double rest = std::exp(static_cast<double>(rounded) - lse[t]);
+        vm::scaled_exp(logits + t * V, rounded, static_cast<A>(scale[t] * rest), V);
         logits[t * V + label[t]] -= scale[t];
       }
     });

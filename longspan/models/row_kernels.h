@@ -36,11 +36,13 @@ void swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor&
 /// same memory.
 void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI);
 
-/// For each row of logits (fp32 or fp64): lse_T = log sum exp, picked_T = logit of the label.
+/// For each row of logits (fp32 or fp64): lse_T = log sum exp, picked_T = logit of the label, both
+/// fp64: their difference, a loss, keeps the digits of the logits.
 void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,
                       at::Tensor picked_T);
 
-/// logits <- scale * (softmax(logits) - onehot(label)) in place, with a scale for each row.
+/// logits <- scale * (softmax(logits) - onehot(label)) in place, with a scale for each row; lse_T
+/// in fp64.
 void cross_entropy_gradient_(at::Tensor& logits_TV, const at::Tensor& labels_T,
                              const at::Tensor& lse_T, const at::Tensor& scale_T);
 

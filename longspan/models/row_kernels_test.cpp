@@ -4,6 +4,9 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <bit>
+#include <cmath>
+
 #include "longspan/models/composed_rows.h"
 #include "longspan/testing/tolerance.h"
 
@@ -105,7 +108,7 @@ TEST_CASE("row kernels: cross-entropy of extreme logits") {
     for (const double scale : {1.0, 100.0}) {
       auto logits = random({13, 301}, dtype, scale);
       const auto labels = at::randint(301, {13}, at::kLong);
-      auto lse = at::empty({13}, dtype), picked = at::empty({13}, dtype);
+      auto lse = at::empty({13}, at::kDouble), picked = at::empty({13}, at::kDouble);
       log_sum_exp_rows(logits, labels, lse, picked);
       auto lse2 = at::empty_like(lse), picked2 = at::empty_like(picked);
       composed::log_sum_exp_rows(logits, labels, lse2, picked2);
@@ -119,6 +122,61 @@ TEST_CASE("row kernels: cross-entropy of extreme logits") {
       CHECK(relative_error(logits, logits2) < tolerance(dtype) * (scale == 1.0 ? 1 : 30));
     }
   }
+}
+
+TEST_CASE("row kernels: cross-entropy over a whole vocabulary has the digits of its logits") {
+  at::manual_seed(6);
+  for (const int64_t vocabulary : {49152, 151936}) {
+    // As a trained model's: each row is rather sure of a few tokens, and has a long tail 16 nats
+    // below them whose probabilities are small beside an fp32 unit in the last place.
+    at::Tensor logits = at::randn({3, vocabulary}).mul_(2).add_(4);
+    const auto few = at::arange(0, 8, at::kLong) * 5003 + 11;
+    logits.index_copy_(1, few, at::linspace(20, 14, 8).expand({3, 8}));
+    const auto labels = at::tensor({few[0].item<int64_t>(), few[7].item<int64_t>(), int64_t{0}});
+    const auto exact = logits.to(at::kDouble).log_softmax(-1);
+    const auto exact_loss = -exact.gather(1, labels.unsqueeze(1)).squeeze(1);
+    const auto scale = at::tensor({1.0F, 0.5F, -2.0F});
+    auto exact_gradient = exact.exp();
+    exact_gradient.scatter_add_(1, labels.unsqueeze(1), at::full({3, 1}, -1.0, at::kDouble));
+    exact_gradient.mul_(scale.unsqueeze(1));
+    const auto check = [&](const auto& log_sum_exp, const auto& gradient) {
+      auto lse = at::empty({3}, at::kDouble), picked = at::empty({3}, at::kDouble);
+      log_sum_exp(logits, labels, lse, picked);
+      CHECK((lse - picked - exact_loss).abs().max().item<double>() < 1e-7);
+      auto mine = logits.clone();
+      gradient(mine, labels, lse, scale);
+      CHECK(relative_error(mine, exact_gradient) < 3e-7);  // the roundings of exp and of a product
+    };
+    check(log_sum_exp_rows, cross_entropy_gradient_);
+    check(composed::log_sum_exp_rows, composed::cross_entropy_gradient_);
+  }
+}
+
+TEST_CASE("row kernels: logits that are not finite give no healthy loss") {
+  const uint32_t nans[] = {0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF};
+  const auto labels = at::zeros({1}, at::kLong);
+  const auto loss_of = [&](const at::Tensor& logits) {
+    auto lse = at::empty({1}, at::kDouble), picked = at::empty({1}, at::kDouble);
+    log_sum_exp_rows(logits, labels, lse, picked);
+    return (lse - picked).item<double>();
+  };
+  for (const uint32_t bits : nans) {
+    for (const int64_t place : {0, 1, 300}) {
+      auto logits = random({1, 301}, at::kFloat);
+      logits.mutable_data_ptr<float>()[place] = std::bit_cast<float>(bits);
+      CHECK(std::isnan(loss_of(logits)));
+    }
+  }
+  auto logits = random({1, 301}, at::kFloat);
+  logits[0][7].fill_(INFINITY);
+  CHECK(std::isnan(loss_of(logits)));
+  // -inf is a token that cannot be: no part of the sum, and an infinite loss where it is the label.
+  logits[0][7].fill_(-INFINITY);
+  const double without = loss_of(logits);
+  const auto kept = at::cat({logits.narrow(1, 0, 7), logits.narrow(1, 8, 293)}, 1);
+  CHECK(without == doctest::Approx(loss_of(kept)).epsilon(1e-7));
+  logits[0][0].fill_(-INFINITY);
+  CHECK(loss_of(logits) == INFINITY);
 }
 
 }  // namespace

@@ -4,8 +4,13 @@
 
 #include <vector>
 
+#include "longspan/models/dropout.h"
+
 namespace longspan {
 namespace {
+
+/// Of dropout; LoRA's layers count from 0.
+constexpr uint64_t kValueHeadUse = ~uint64_t{0};
 
 at::Tensor label_rows(const Batch& batch) {
   return batch.labels_T.ne(kIgnoreLabel).nonzero().squeeze(1);
@@ -41,8 +46,15 @@ Batch with_labels_at_ends(Batch row, int64_t num_documents) {
 }
 
 at::Tensor document_values(Decoder& model, const at::Tensor& weight_1D, const at::Tensor& bias_1,
-                           const Batch& local, int64_t num_documents, const SumOver& sum_over) {
-  const at::Tensor hidden_LD = model.hidden_states(local, label_rows(local));
+                           double dropout, const Batch& local, int64_t num_documents,
+                           const SumOver& sum_over) {
+  const at::Tensor rows_L = label_rows(local);
+  at::Tensor hidden_LD = model.hidden_states(local, rows_L);
+  if (const auto seed = model.dropout_seed(); seed && dropout > 0) {
+    const Dropout drops{dropout, mix_seed(*seed, kValueHeadUse),
+                        token_keys(local).index_select(0, rows_L)};
+    hidden_LD = hidden_LD * drops.apply(at::ones_like(hidden_LD));
+  }
   const at::ScalarType dtype = weight_1D.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor values_L =
       at::linear(hidden_LD.to(dtype), weight_1D.to(dtype), bias_1.to(dtype)).squeeze(1);

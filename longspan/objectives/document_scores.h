@@ -30,8 +30,11 @@ at::Tensor document_label_counts(const Batch& row, int64_t num_documents);
 Batch with_labels_at_ends(Batch row, int64_t num_documents);
 
 /// v_head(hidden state) at the label of each document, [D] fp64: every document has one label on
-/// one of the processes (with_labels_at_ends). weight_1D, bias_1: the value head.
+/// one of the processes (with_labels_at_ends). weight_1D, bias_1: the value head. `dropout`: share
+/// of the head's inputs that are dropped where the model has a dropout seed (in training), chosen
+/// by token and column.
 at::Tensor document_values(Decoder& model, const at::Tensor& weight_1D, const at::Tensor& bias_1,
-                           const Batch& local, int64_t num_documents, const SumOver& sum_over);
+                           double dropout, const Batch& local, int64_t num_documents,
+                           const SumOver& sum_over);
 
 }  // namespace longspan

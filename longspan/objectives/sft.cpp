@@ -6,7 +6,8 @@ namespace longspan {
 
 at::Tensor sft_loss(Decoder& model, const Batch& local, int64_t global_label_count) {
   TORCH_CHECK(global_label_count > 0, "a step needs at least one label");
-  return model.negative_log_likelihood_sum(local) / static_cast<double>(global_label_count);
+  const auto count = static_cast<double>(global_label_count);
+  return model.negative_log_likelihood_sum(local, /*upstream=*/1.0 / count) / count;
 }
 
 }  // namespace longspan

@@ -30,12 +30,16 @@ ProgressBar::~ProgressBar() = default;
 
 bool ProgressBar::visible() const { return impl_->bar != nullptr; }
 
-std::string progress_message(double loss, double tokens_per_second) {
+std::string progress_message(double loss, double tokens_per_second,
+                             double computed_tokens_per_second) {
   std::string message;
   if (!std::isnan(loss)) message = fmt::format("loss {:.4f}", loss);
   if (!std::isnan(tokens_per_second)) {
     message += fmt::format("{}{} tokens/s", message.empty() ? "" : "  ",
                            with_commas(std::llround(tokens_per_second)));
+  }
+  if (!std::isnan(computed_tokens_per_second)) {
+    message += fmt::format(" ({} computed)", with_commas(std::llround(computed_tokens_per_second)));
   }
   return message;
 }
@@ -49,9 +53,8 @@ std::string with_commas(int64_t number) {
   return digits;
 }
 
-void ProgressBar::update(int64_t step, double loss, double tokens_per_second) {
+void ProgressBar::update(int64_t step, const std::string& message) {
   if (!impl_->bar) return;
-  const std::string message = progress_message(loss, tokens_per_second);
   lsr_progress_update(impl_->bar, static_cast<uint64_t>(step), rust_view(message));
 }
 

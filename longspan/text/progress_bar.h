@@ -20,8 +20,8 @@ class ProgressBar {
   ~ProgressBar();
 
   bool visible() const;
-  /// `step` steps are done. NaN for loss or tokens_per_second leaves it out.
-  void update(int64_t step, double loss, double tokens_per_second);
+  /// `step` steps are done; `message` stands beside them (progress_message).
+  void update(int64_t step, const std::string& message);
   /// Prints a line to stderr above the bar (also when the bar is not drawn).
   void print_line(std::string_view line);
 
@@ -30,8 +30,10 @@ class ProgressBar {
   std::unique_ptr<Impl> impl_;
 };
 
-/// What the bar says beside the steps: "loss 1.2345  12,345 tokens/s".
-std::string progress_message(double loss, double tokens_per_second);
+/// What the bar says beside the steps: "loss 1.2345  12,345 tokens/s (10,234 computed)". NaN leaves
+/// a number out.
+std::string progress_message(double loss, double tokens_per_second,
+                             double computed_tokens_per_second);
 
 /// 1234567 -> "1,234,567".
 std::string with_commas(int64_t number);

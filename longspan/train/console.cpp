@@ -4,11 +4,18 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <limits>
 
 namespace longspan {
 namespace {
 
 constexpr auto kBetweenLines = std::chrono::seconds(10);  // a log file must stay readable
+
+std::string message_of(const Progress& progress, double loss) {
+  return progress_message(loss, progress.tokens_per_second(),
+                          progress.shares_tokens() ? progress.computed_tokens_per_second()
+                                                   : std::numeric_limits<double>::quiet_NaN());
+}
 
 }  // namespace
 
@@ -29,7 +36,7 @@ void Console::show(const Progress& progress, double loss) {
   if (silent_ || !shows_progress_) return;
   const bool begins = !bar_;
   if (begins) bar_ = std::make_unique<ProgressBar>(progress.total_steps, progress.step);
-  if (bar_->visible()) return bar_->update(progress.step, loss, progress.tokens_per_second());
+  if (bar_->visible()) return bar_->update(progress.step, message_of(progress, loss));
   const Clock::time_point now = Clock::now();
   const bool ends = progress.step == progress.total_steps;
   if (begins || (!ends && now - last_shown_ < kBetweenLines)) return;
@@ -41,8 +48,7 @@ void Console::finish() { bar_.reset(); }
 
 std::string progress_text(const Progress& progress, double loss) {
   return fmt::format("{}/{} | {} | {} left", progress.step, progress.total_steps,
-                     progress_message(loss, progress.tokens_per_second()),
-                     format_duration(progress.remaining_seconds()));
+                     message_of(progress, loss), format_duration(progress.remaining_seconds()));
 }
 
 }  // namespace longspan

@@ -31,7 +31,8 @@ class Console {
   Clock::time_point last_shown_{};
 };
 
-/// "12/100 | loss 2.3456  1,234 tokens/s | 0:01:23 left".
+/// "12/100 | loss 2.3456  1,234 tokens/s | 0:01:23 left"; where prompts are shared, with the
+/// tokens/s that are computed beside those of the data.
 std::string progress_text(const Progress& progress, double loss);
 
 }  // namespace longspan

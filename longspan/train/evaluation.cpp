@@ -21,6 +21,33 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// Asks all ranks, from time to time in a pass over rows, whether one of them is told to stop.
+class StopQuestion {
+ public:
+  StopQuestion(const StageContext& context, const std::function<bool()>& stops)
+      : context_(context), stops_(stops) {}
+
+  /// `done`: rows so far, the same on all ranks. Collective over the world.
+  bool answer(int64_t done) {
+    if (done != next_) return false;
+    at::Tensor answers = at::zeros({2}, at::kDouble);
+    answers[0].fill_(stops_() ? 1.0 : 0.0);
+    answers[1].fill_(seconds_since(start_) / static_cast<double>(done));
+    answers = answers.to(context_.device);
+    context_.mesh.world.sum_(answers);
+    const double seconds_a_row = answers[1].item<double>() / context_.mesh.world.size();
+    next_ += static_cast<int64_t>(
+        std::clamp(kSecondsBetweenQuestions / std::max(1e-6, seconds_a_row), 1.0, 1e6));
+    return answers[0].item<double>() > 0.0;
+  }
+
+ private:
+  const StageContext& context_;
+  const std::function<bool()>& stops_;
+  Clock::time_point start_ = Clock::now();
+  int64_t next_ = 1;
+};
+
 }  // namespace
 
 std::optional<EvaluationResult> evaluate(Stage& stage, const StageContext& context,
@@ -35,34 +62,34 @@ std::optional<EvaluationResult> evaluate(Stage& stage, const StageContext& conte
   const bool leads = mesh.sequence.rank() == 0;
   double loss_sum = 0.0, weight_sum = 0.0;
   Averages averages, others;
-  // All rows at once, as those of one step: estimates are over all of the set.
-  std::vector<Row> rows;
-  for (int64_t i = 0; i < loader.num_batches(); ++i) {
-    std::vector<const Example*> chosen;
-    for (const int64_t index : loader.rows(/*epoch=*/0, i)) chosen.push_back(&examples[index]);
-    if (chosen.empty() && !context.idle_rows) continue;
-    rows.push_back(make_row(chosen, stage.documents(), context.attention, context.device));
-  }
-  stage.begin(rows);
-  int64_t next_question = 1;  // after so many rows; the same on all ranks
-  for (int64_t i = 0; i < loader.num_batches(); ++i) {
-    if (i == next_question) {
-      at::Tensor answers = at::zeros({2}, at::kDouble);
-      answers[0].fill_(stops() ? 1.0 : 0.0);
-      answers[1].fill_(seconds_since(start) / static_cast<double>(i));
-      answers = answers.to(context.device);
-      mesh.world.sum_(answers);
-      if (answers[0].item<double>() > 0.0) return std::nullopt;
-      const double seconds_a_row = answers[1].item<double>() / mesh.world.size();
-      next_question += static_cast<int64_t>(
-          std::clamp(kSecondsBetweenQuestions / std::max(1e-6, seconds_a_row), 1.0, 1e6));
+  // One row at a time is there, made when it is its turn: the set may be large, and whoever stops
+  // the run has little time. False: told to stop.
+  const auto for_each_row = [&](const std::function<void(const Row&, size_t)>& use) {
+    StopQuestion question(context, stops);
+    size_t number = 0;
+    for (int64_t i = 0; i < loader.num_batches(); ++i) {
+      if (question.answer(i)) return false;
+      std::vector<const Example*> chosen;
+      for (const int64_t index : loader.rows(/*epoch=*/0, i)) chosen.push_back(&examples[index]);
+      // The last batch may leave nothing for this group.
+      if (chosen.empty() && !context.idle_rows) continue;
+      use(make_row(chosen, stage.documents(), context.attention, context.device), number++);
     }
-    if (i >= std::ssize(rows)) continue;  // the last batch may leave nothing for this group
-    const double loss = stage.loss(rows[i], i, 1.0, leads ? averages : others).item<double>();
+    return true;
+  };
+  // As the rows of one step: estimates are over all of the set.
+  stage.begin();
+  if (stage.looks_ahead()) {
+    if (!for_each_row([&](const Row& row, size_t) { stage.look(row); })) return std::nullopt;
+    stage.looked();
+  }
+  const bool done = for_each_row([&](const Row& row, size_t number) {
+    const double loss = stage.loss(row, number, 1.0, leads ? averages : others).item<double>();
     if (leads || !stage.replicated()) loss_sum += loss;
     // Every member of a sequence group holds the whole row: its labels count once.
-    if (leads) weight_sum += stage.weight(rows[i]);
-  }
+    if (leads) weight_sum += stage.weight(row);
+  });
+  if (!done) return std::nullopt;
   at::Tensor sums = at::zeros({2}, at::kDouble);
   sums[0].fill_(loss_sum);
   sums[1].fill_(weight_sum);

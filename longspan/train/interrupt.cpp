@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
@@ -21,18 +22,15 @@ namespace {
 std::timed_mutex short_writes;
 std::mutex temporary_folders_mutex;
 
+/// Never destroyed: the process may be told to end at once while static destructors run.
 std::set<std::string>& temporary_folders() {
-  static std::set<std::string> folders;
+  static auto& folders = *new std::set<std::string>;
   return folders;
 }
-
-// Wakes the watching thread; unlike those below it does nothing to a process that is not watching.
-constexpr int kWake = SIGURG;
 
 sigset_t watched_signals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, kWake);
   for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
     struct sigaction inherited{};
     sigaction(signal, nullptr, &inherited);
@@ -69,15 +67,12 @@ InterruptWatch::InterruptWatch(bool speaks) : speaks_(speaks) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   // Writing to a rank that is gone is an error to be told, not the end of this process.
   std::signal(SIGPIPE, SIG_IGN);
-  thread_ = std::thread([this] { watch(); });
+  std::thread([this] { watch(); }).detach();
 }
 
-InterruptWatch::~InterruptWatch() {
-  stop_ = true;
-  pthread_kill(thread_.native_handle(), kWake);
-  thread_.join();
-  const sigset_t signals = watched_signals();
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+void InterruptWatch::run_ended(int status) {
+  ended_at_ = std::chrono::steady_clock::now();
+  end_status_ = status;
 }
 
 void InterruptWatch::watch() {
@@ -86,9 +81,13 @@ void InterruptWatch::watch() {
   std::chrono::steady_clock::time_point told;
   for (;;) {
     int signal = sigtimedwait(&signals, nullptr, requested_ ? &patience : nullptr);
-    if (stop_) return;
-    if (signal < 0 && errno == EAGAIN) signal = SIGINT;  // a step that takes longer
-    if (signal < 0 || signal == kWake) continue;
+    const bool waited = signal < 0 && errno == EAGAIN;
+    if (signal < 0 && !waited) continue;
+    if (const int status = end_status_; status >= 0) {
+      if (std::chrono::steady_clock::now() - ended_at_.load() < kTogether) continue;
+      end_process_at_once(status);
+    }
+    if (waited) signal = SIGINT;  // a step that takes longer
     if (signal == SIGINT && in_steps_ && !requested_) {
       requested_ = true;
       continue;
@@ -112,6 +111,11 @@ void InterruptWatch::watch() {
     if (signal == SIGINT) say("Interrupted; nothing more was saved.");
     end_process_at_once(128 + signal);
   }
+}
+
+std::string InterruptWatch::why_stopped() const {
+  const int signal = stop_signal_;
+  return signal == 0 ? "another process was told to stop" : name_of_signal(signal);
 }
 
 void InterruptWatch::before_early_stop(std::function<void(const std::string&)> tell) {

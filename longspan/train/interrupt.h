@@ -6,14 +6,14 @@
 #include <functional>
 #include <mutex>
 #include <string>
-#include <thread>
 
 namespace longspan {
 
-/// While one lives, SIGINT, SIGTERM, SIGUSR1 and SIGHUP arrive in a thread of its own instead of
-/// killing the process wherever it stands. Before the training loop runs each ends the process at
-/// once: SIGTERM and SIGUSR1 with status 0, as there is nothing to save and a launcher that
-/// restarts what has failed is not to, the others with 128 + number. Later:
+/// From its making to the last instruction of the process, SIGINT, SIGTERM, SIGUSR1 and SIGHUP
+/// arrive in a thread of its own instead of killing the process wherever it stands. Before the
+/// training loop runs each ends the process at once: SIGTERM and SIGUSR1 with status 0, as there is
+/// nothing to save and a launcher that restarts what has failed is not to, the others with 128 +
+/// number. Later:
 /// - The first SIGINT (Ctrl-C) sets a flag for the loop to see; the second, or a loop that has not
 ///   ended in kPatience, ends the process at once with status 130.
 /// - The first SIGTERM or SIGUSR1 (pre-emption) sets another: the loop finishes its step, saves and
@@ -21,23 +21,31 @@ namespace longspan {
 ///   (a cluster signals launcher and workers, the launcher hands on, or dies of it); a later one
 ///   ends the process at once.
 /// - SIGHUP ends it at once.
+/// Once the run has ended (run_ended), the process is on its way out with the run's status: none of
+/// them changes that. One that comes kTogether after the end, or later, ends the process at once,
+/// with that status: something in the way out hangs.
 /// An end at once waits for short writes that are under way and removes temporary folders. A signal
 /// that the process was started to ignore (nohup) stays ignored. Make it before other threads
-/// start: they inherit the mask.
+/// start: they inherit the mask. It is never destroyed: static destructors still run while it
+/// watches.
 class InterruptWatch {
  public:
   /// `speaks`: says on stderr what happens (rank 0).
   explicit InterruptWatch(bool speaks);
-  ~InterruptWatch();
+  ~InterruptWatch() = delete;
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
   /// From now on somebody looks at requested() after every step.
   void begin_steps() { in_steps_ = true; }
+  /// All is said and saved; the process ends with this status.
+  void run_ended(int status);
   /// Leave the step and end.
   bool requested() const { return requested_; }
   /// Finish the step, save and end: the signal that asks for it, or 0.
   int stop_signal() const { return stop_signal_; }
+  /// Once the run has stopped: by which signal, or that it came to another process.
+  std::string why_stopped() const;
   /// `tell` is called, on a thread of its own, with the signal that ends this process before the
   /// training loop. An empty one ends that.
   void before_early_stop(std::function<void(const std::string& signal)> tell);
@@ -59,11 +67,12 @@ class InterruptWatch {
   [[noreturn]] void stop_early(const std::string& why);
 
   bool speaks_;
-  std::atomic<bool> in_steps_{false}, requested_{false}, said_{false}, stop_{false};
+  std::atomic<bool> in_steps_{false}, requested_{false}, said_{false};
   std::atomic<int> stop_signal_{0};
+  std::atomic<std::chrono::steady_clock::time_point> ended_at_;  // where end_status_ is set
+  std::atomic<int> end_status_{-1};                              // -1: the run goes on
   std::mutex tell_mutex_;
   std::function<void(const std::string&)> tell_;
-  std::thread thread_;
 };
 
 /// Ends the process with this status, without running destructors, which may wait for other

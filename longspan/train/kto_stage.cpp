@@ -25,29 +25,36 @@ class KtoStage : public Stage {
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }
 
-  /// The reference of the answers, and KL over all mismatched answers of the step.
-  void begin(const std::vector<Row>& rows) override {
-    const c10::NoGradGuard no_grad;
+  bool looks_ahead() const override { return true; }
+
+  void begin() override {
     references_.clear();
-    double log_ratio = 0.0;
-    int64_t num_answers = 0, num_desirable = 0;
-    for (const Row& row : rows) {
-      references_.push_back(context_.reference->document_logprobs(row, over_row()));
-      const Row mismatched =
-          make_row(row.examples, Documents::kSecond, context_.attention, context_.device);
-      const at::Tensor policy_B = document_logprobs(context_.model, mismatched.local,
-                                                    mismatched.num_documents(), over_row());
-      log_ratio += (policy_B - context_.reference->document_logprobs(mismatched, over_row()))
-                       .sum()
-                       .item<double>();
-      num_answers += std::ssize(row.examples);
-      num_desirable += std::count_if(row.examples.begin(), row.examples.end(),
-                                     [](const Example* example) { return example->desirable; });
-    }
+    log_ratio_ = 0.0;
+    num_answers_ = num_desirable_ = 0;
+  }
+
+  /// The reference of the answers, and this row's part of KL over all mismatched answers of the
+  /// step.
+  void look(const Row& row) override {
+    const c10::NoGradGuard no_grad;
+    references_.push_back(context_.reference->document_logprobs(row, over_row()));
+    const Row mismatched =
+        make_row(row.examples, Documents::kSecond, context_.attention, context_.device);
+    const at::Tensor policy_B =
+        document_logprobs(context_.model, mismatched.local, mismatched.num_documents(), over_row());
+    log_ratio_ += (policy_B - context_.reference->document_logprobs(mismatched, over_row()))
+                      .sum()
+                      .item<double>();
+    num_answers_ += std::ssize(row.examples);
+    num_desirable_ += std::count_if(row.examples.begin(), row.examples.end(),
+                                    [](const Example* example) { return example->desirable; });
+  }
+
+  void looked() override {
     const at::Tensor sums = at::zeros({3}, at::kDouble);
-    sums[0].fill_(log_ratio);
-    sums[1].fill_(static_cast<double>(num_answers));
-    sums[2].fill_(static_cast<double>(num_desirable));
+    sums[0].fill_(log_ratio_);
+    sums[1].fill_(static_cast<double>(num_answers_));
+    sums[2].fill_(static_cast<double>(num_desirable_));
     const at::Tensor on_device = sums.to(context_.device);
     context_.mesh.data.sum_(on_device);
     batch_.num_answers = std::llround(on_device[1].item<double>());
@@ -107,6 +114,8 @@ class KtoStage : public Stage {
   StageContext context_;
   KtoOptions options_;
   std::vector<at::Tensor> references_;  // of the step's rows
+  double log_ratio_ = 0.0;              // of this group's mismatched answers, summed
+  int64_t num_answers_ = 0, num_desirable_ = 0;
   KtoBatch batch_;
 };
 

@@ -25,20 +25,27 @@ class PreferenceStage : public Stage {
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }
 
-  void begin(const std::vector<Row>& rows) override {
-    const c10::NoGradGuard no_grad;
+  bool looks_ahead() const override { return has_reference(options_.loss); }
+
+  void begin() override {
     references_.clear();
-    for (const Row& row : rows) {
-      references_.push_back(has_reference(options_.loss)
-                                ? context_.reference->document_logprobs(row, over_row())
-                                : at::Tensor());
-    }
-    if (options_.loss == PairLoss::kKtoPair) baselines_ = step_baselines(rows);
+    compared_.clear();
+  }
+
+  void look(const Row& row) override {
+    const c10::NoGradGuard no_grad;
+    references_.push_back(context_.reference->document_logprobs(row, over_row()));
+    if (options_.loss == PairLoss::kKtoPair) compare(row, references_.back());
+  }
+
+  void looked() override {
+    if (options_.loss == PairLoss::kKtoPair) baselines_ = step_baselines();
   }
 
   at::Tensor loss(const Row& row, size_t row_number, double total_weight,
                   Averages& averages) override {
-    const PairScores scores = scores_of(row, references_[row_number]);
+    const PairScores scores =
+        scores_of(row, looks_ahead() ? references_[row_number] : at::Tensor());
     const PairTerms terms = pair_terms(scores, options_, baselines_);
     log(scores, terms, averages);
     return terms.losses_B.sum() / total_weight;
@@ -71,19 +78,19 @@ class PreferenceStage : public Stage {
 
   /// kto_pair compares with the means of all pairs of the step, which are in several rows and on
   /// several ranks: they are computed ahead, once more.
-  PairBaselines step_baselines(const std::vector<Row>& rows) const {
-    std::vector<double> numbers;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const PairScores scores = scores_of(rows[i], references_[i]);
-      const at::Tensor columns = at::stack({scores.chosen_B, scores.rejected_B,
-                                            scores.reference_chosen_B, scores.reference_rejected_B},
-                                           1)
-                                     .cpu()
-                                     .contiguous();
-      const double* data = columns.const_data_ptr<double>();
-      numbers.insert(numbers.end(), data, data + columns.numel());
-    }
-    const at::Tensor all = gathered(numbers).view({-1, 4});
+  void compare(const Row& row, const at::Tensor& reference_D) {
+    const PairScores scores = scores_of(row, reference_D);
+    const at::Tensor columns = at::stack({scores.chosen_B, scores.rejected_B,
+                                          scores.reference_chosen_B, scores.reference_rejected_B},
+                                         1)
+                                   .cpu()
+                                   .contiguous();
+    const double* data = columns.const_data_ptr<double>();
+    compared_.insert(compared_.end(), data, data + columns.numel());
+  }
+
+  PairBaselines step_baselines() const {
+    const at::Tensor all = gathered(compared_).view({-1, 4});
     if (all.size(0) == 0) return {};
     const auto column = [&](int64_t i) { return all.select(1, i); };
     const at::Tensor ones = at::ones({all.size(0)}, at::kDouble);
@@ -131,6 +138,7 @@ class PreferenceStage : public Stage {
   StageContext context_;
   PairOptions options_;
   std::vector<at::Tensor> references_;  // of the step's rows
+  std::vector<double> compared_;        // kto_pair: four numbers a pair of the step's rows
   PairBaselines baselines_;
 };
 

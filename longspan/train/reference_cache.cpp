@@ -13,17 +13,17 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/comm/differentiable.h"
-#include "longspan/config/names.h"
+#include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/loader.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 #include "longspan/train/agreement.h"
+#include "longspan/train/reference_key.h"
 
 namespace longspan {
 namespace {
@@ -31,67 +31,19 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// FNV-1a, on words of eight bytes.
-class Hash {
- public:
-  void add(uint64_t number) { value_ = (value_ ^ number) * 1099511628211ull; }
-  void add(const std::string& text) {
-    add(text.size());
-    add(text.data(), text.size());
-  }
-  void add(const char* data, size_t size) {
-    for (size_t at = 0; at < size; at += 8) {
-      uint64_t word = 0;
-      std::memcpy(&word, data + at, std::min<size_t>(8, size - at));
-      add(word);
-    }
-  }
-  uint64_t value() const { return value_; }
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
- private:
-  uint64_t value_ = 14695981039346656037ull;
-};
-
-void add_folder(Hash& hash, const std::string& folder) {
-  std::set<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json") {
-      files.insert(entry.path());
-    }
-  }
-  std::vector<char> part(size_t{1} << 20);
-  for (const fs::path& path : files) {
-    hash.add(path.filename().string());
-    std::ifstream file(path, std::ios::binary);
-    while (file) {
-      file.read(part.data(), static_cast<std::streamsize>(part.size()));
-      hash.add(part.data(), static_cast<size_t>(file.gcount()));
-    }
-  }
-}
-
-std::string key_of(const ReferenceJob& job) {
-  const Config& config = job.config;
-  Hash hash;
-  hash.add(config.stage);
-  hash.add(config.pure_bf16 ? 2 : config.bf16 ? 1 : 0);
-  // The reference is ref_model with its adapters; or the base model, into which the adapters before
-  // the last are merged, and without whose own the policy is the reference.
-  const bool named = !config.ref_model.empty();
-  add_folder(hash, named ? config.ref_model : config.model_name_or_path);
-  std::vector<std::string> adapters =
-      split_names(named ? config.ref_model_adapters : config.adapter_name_or_path);
-  if (!named && !adapters.empty()) adapters.pop_back();
-  for (const std::string& folder : adapters) add_folder(hash, folder);
-  for (const Example* example : job.examples) {
-    for (const Sample& document : example->documents) {
-      hash.add(document.input_ids.size());
-      for (const int32_t id : document.input_ids) hash.add(static_cast<uint32_t>(id));
-      for (const int32_t label : document.labels) hash.add(static_cast<uint32_t>(label));
-    }
-  }
-  return fmt::format("{:016x}", hash.value());
+/// Rank 0's text, on every rank. It is as long as the data set, so nobody else sends anything.
+std::string text_of_rank_0(const Group& world, const std::string& text, at::Device device) {
+  at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong).to(device);
+  world.broadcast_(length);
+  at::Tensor bytes = at::empty({length.item<int64_t>()}, at::kByte);
+  if (world.rank() == 0) std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
+  bytes = bytes.to(device);
+  world.broadcast_(bytes);
+  bytes = bytes.cpu();
+  const uint8_t* const begin = bytes.const_data_ptr<uint8_t>();
+  return {begin, begin + bytes.numel()};
 }
 
 /// One example's line.
@@ -142,13 +94,13 @@ std::optional<ReferenceTable> precompute_reference(
   std::string path;
   all_or_none(world, [&] {
     if (!is_main) return;
-    key = key_of(job);
+    key = reference_key(job.config, job.examples);
     path = fmt::format("{}/reference_logps_{}.jsonl", job.config.output_dir, key);
     ReferenceTable ignored;
     found = whole_lines(path, ignored, job.examples);
     write_file_atomically(path, found);
   });
-  found = world.gather_text(found)[0];
+  found = text_of_rank_0(world, found, job.device);
   ReferenceTable table;
   const auto take = [&](const std::string& lines) {
     std::istringstream stream(lines);
@@ -198,17 +150,16 @@ std::optional<ReferenceTable> precompute_reference(
         if (job.mesh.sequence.rank() == 0) lines += line_of(missing[place], {logps, logps + size});
         logps += size;
       }
-      num_tokens += row.whole.tokens_T.numel() * job.mesh.data.size();
+      num_tokens += row.num_tokens() * job.mesh.data.size();
     }
     all_or_none(world, [&] {
       if (broken.empty()) return;
       throw UserError(fmt::format(
           "The reference model gives {} as the log-probability of an answer of example {} "
           "(counted from 0, training before evaluation). Look at its weights and at that row.",
-          broken[0].second, broken[0].first));
+          number_text(broken[0].second), broken[0].first));
     });
-    const std::string flag =
-        job.interrupts.requested() || job.interrupts.stop_signal() != 0 ? "!" : ".";
+    const std::string flag = job.stops() ? "!" : ".";
     std::string all;
     bool interrupted = false;
     for (const std::string& text : world.gather_text(flag + lines)) {
@@ -222,8 +173,8 @@ std::optional<ReferenceTable> precompute_reference(
     if (interrupted) return std::nullopt;
     if (bar) {
       const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-      bar->update(batch + 1, std::numeric_limits<double>::quiet_NaN(),
-                  static_cast<double>(num_tokens) / passed.count());
+      bar->update(batch + 1,
+                  progress_message(kNone, static_cast<double>(num_tokens) / passed.count(), kNone));
     }
   }
   return table;

@@ -10,7 +10,6 @@
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
 #include "longspan/train/console.h"
-#include "longspan/train/interrupt.h"
 #include "longspan/train/reference.h"
 
 namespace longspan {
@@ -22,16 +21,15 @@ struct ReferenceJob {
   const SequenceParallel& attention;
   at::Device device;
   std::vector<const Example*> examples;  // of training and evaluation; the same on every rank
-  const InterruptWatch& interrupts;
-  bool idle_rows = false;  // as in StageContext
+  std::function<bool()> stops;           // is this process told to stop?
+  bool idle_rows = false;                // as in StageContext
 };
 
 /// Log-probabilities of all documents of all examples. They are kept in
 /// output_dir/reference_logps_<key>.jsonl, a line an example, as they are computed; what the file
-/// holds already is not computed again. The key is a hash of the reference model's files, of the
-/// precision, and of the examples' tokens and labels. Data-parallel groups share the examples out.
-/// The reference is only made where something is missing, and freed before this returns. nullopt:
-/// interrupted. Collective over the world.
+/// holds already is not computed again. The key is reference_key. Data-parallel groups share the
+/// examples out. The reference is only made where something is missing, and freed before this
+/// returns. nullopt: interrupted. Collective over the world.
 std::optional<ReferenceTable> precompute_reference(
     const ReferenceJob& job, const std::function<std::unique_ptr<Reference>()>& make_reference,
     Console& console);

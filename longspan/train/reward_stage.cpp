@@ -29,7 +29,7 @@ class RewardStage : public Stage {
     const Batch local =
         local_share(with_labels_at_ends(row.whole, D), context_.attention, context_.device);
     const at::Tensor values_D = document_values(
-        context_.model, weight_1D_, bias_1_, local, D,
+        context_.model, weight_1D_, bias_1_, context_.config.value_head_dropout, local, D,
         [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); });
     const at::Tensor pairs = values_D.view({D / 2, 2});
     const at::Tensor chosen_B = pairs.select(1, 0), rejected_B = pairs.select(1, 1);

@@ -26,6 +26,11 @@ struct Row {
   Batch whole, local;
 
   int64_t num_documents() const { return static_cast<int64_t>(documents.size()); }
+  /// Of its documents as the data holds them: a prompt that two of them share counts twice. An idle
+  /// row has none.
+  int64_t num_tokens() const;
+  /// The same, but a shared prompt counts once.
+  int64_t num_computed_tokens() const;
 };
 
 /// Which documents of its examples a row holds.

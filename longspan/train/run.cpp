@@ -53,7 +53,7 @@ Shape decide_shape(const Config& config, const Rendezvous& where) {
   Shape shape;
   shape.device = choose_device(config, look_for_gpus);
   require_gpus(shape.device, std::max(where.local_world_size, where.local_rank + 1));
-  shape.model = load_model_config(config.model_name_or_path);
+  shape.model = model_config_for(config, config.model_name_or_path);
   const PlanRequest request = plan_request(config, shape.model, where.world_size,
                                            where.local_world_size, shape.device.cuda());
   shape.plan = make_parallel_plan(request);
@@ -104,12 +104,6 @@ RunIdentity identity_of(const Config& config, const Mesh& mesh, const TrainedMod
                            config.gradient_accumulation_steps,
           .seed = config.seed,
           .shuffled = !config.disable_shuffling};
-}
-
-/// What the run is told to do by a signal, in words.
-std::string told_to_stop(const InterruptWatch& interrupts) {
-  return interrupts.stop_signal() == 0 ? "another process was told to stop"
-                                       : name_of_signal(interrupts.stop_signal());
 }
 
 /// After a stop, in a sentence.
@@ -193,8 +187,9 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
       for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
         for (const Example& example : encoded->examples) examples.push_back(&example);
       }
-      const ReferenceJob job{config,     mesh,     *attention, device, std::move(examples),
-                             interrupts, idle_rows};
+      const auto stops = [&] { return interrupts.requested() || interrupts.stop_signal() != 0; };
+      const ReferenceJob job{config, mesh,     *attention, device, std::move(examples),
+                             stops,  idle_rows};
       std::optional<ReferenceTable> table = precompute_reference(job, make, console);
       if (!table) {
         const std::string kept = fmt::format(
@@ -204,7 +199,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
           return kInterruptedStatus;
         }
         console.say(
-            fmt::format("Stopped before the first step ({}); {}", told_to_stop(interrupts), kept));
+            fmt::format("Stopped before the first step ({}); {}", interrupts.why_stopped(), kept));
         return 0;
       }
       reference = reference_table(std::move(*table));
@@ -235,8 +230,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   // Adapters and their optimizer are in fp32; so they are saved.
   const at::ScalarType saved_dtype = trained.lora ? (config.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                                   : trained.options.compute_dtype;
-  const ModelSaver saver(config.output_dir,
-                         {shape.model, saved_dtype, config.model_name_or_path, trained.lora});
+  const ModelSaver saver(config.output_dir, {shape.model, saved_dtype, config.model_name_or_path,
+                                             trained.lora, data.chat});
   Checkpoints checkpoints(config, mesh.world, notices, saver, resumed ? resumed->folder : "");
   TrainingLog log(config.output_dir,
                   {.train_batch_size = config.per_device_train_batch_size,
@@ -268,7 +263,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                          .cuda = cuda})) {
     console.say(remark);
   }
-  console.say("\n" + memory.begin());
+  console.say(fmt::format("\n{}", memory.begin()));
 
   if (resumed) {
     console.say(fmt::format("Going on from {}, step {} of {}{}", resumed->folder,
@@ -286,7 +281,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
       fmt::format("after step {} of {}", trainer.progress().step, trainer.progress().total_steps);
   if (end == TrainingEnd::kStopped) {
     console.say(fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands,
-                            told_to_stop(interrupts), checkpoints.last(), how_to_go_on(config)));
+                            interrupts.why_stopped(), checkpoints.last(), how_to_go_on(config)));
     return 0;
   }
   interrupts.say(fmt::format("Interrupted {}; the step under way was left. {}", where_it_stands,
@@ -371,10 +366,16 @@ int run(const Config& config, const Rendezvous& launched, InterruptWatch& interr
 }  // namespace
 
 int run_training(const Config& config, const Rendezvous& where) {
-  InterruptWatch interrupts(/*speaks=*/where.rank == 0);
+  // Whatever comes until the process is gone is for it: it is never destroyed.
+  static InterruptWatch& interrupts = *new InterruptWatch(/*speaks=*/where.rank == 0);
+  struct EndOfRun {
+    int status = 1;
+    ~EndOfRun() { interrupts.run_ended(status); }
+  } end;
   try {
-    return run(config, where, interrupts);
+    return end.status = run(config, where, interrupts);
   } catch (const FailedElsewhere&) {
+    interrupts.run_ended(1);
     // Rank 0 is saying what happened; a launcher that sees this process end first would kill it.
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     return 1;

@@ -5,25 +5,43 @@
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
+#include "longspan/data/turns.h"
+#include "longspan/models/rope_scaling.h"
 #include "longspan/text/tokenizer.h"
 #include "longspan/train/agreement.h"
+#include "longspan/train/data_hints.h"
 
 namespace longspan {
 
 RunData read_data(const Config& config, const ModelConfig& model, Console& console) {
   RunData data;
+  const std::string stretch = describe_stretch(load_model_config(config.model_name_or_path), model,
+                                               config.rope_scaling, config.cutoff_len);
+  if (!stretch.empty()) console.say(stretch);
   const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
   const RunRows rows = read_run_rows(config);
   data.train = encode_examples(config, tokenizer, rows.train, model.vocab_size);
   if (!rows.eval.empty()) {
     data.eval = encode_examples(config, tokenizer, rows.eval, model.vocab_size);
   }
+  data.chat = saved_chat(config, tokenizer);
   if (!data.train.examples.empty()) {
     console.say(
         fmt::format("The first training example:\n{}\n",
                     describe_example(data.train.examples.front(), config.stage, tokenizer)));
   }
   if (data.train.packing) console.say(data.train.packing->text());
+  const auto warn = [&console](const std::string& text) {
+    if (!text.empty()) console.say("warning: " + text);
+  };
+  for (const std::string& note : rows.notes) warn(note);
+  warn(hint_at_template(config, model, tokenizer));
+  for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
+    warn(encoded->left_out);
+    const std::string cut = encoded->cut.text(config.cutoff_len);
+    if (!cut.empty()) console.say(encoded == &data.train ? cut : "Evaluation: " + cut);
+    warn(hint_at_positions(*encoded, model));
+  }
   return data;
 }
 

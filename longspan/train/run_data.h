@@ -1,21 +1,25 @@
 // The rows of a run: read, encoded, and the same on every rank.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "longspan/comm/group.h"
 #include "longspan/config/config.h"
 #include "longspan/data/example_encoder.h"
 #include "longspan/models/model_config.h"
+#include "longspan/text/saved_chat.h"
 #include "longspan/train/console.h"
 
 namespace longspan {
 
 struct RunData {
   EncodedExamples train, eval;
+  std::optional<SavedChat> chat;  // what the saved model says of chats, where a template is named
 };
 
-/// Reads and encodes the data sets; says what one example looks like. Throws UserError.
+/// Reads and encodes the data sets; says what one example looks like, what was cut or left out, and
+/// what hints there are at a mistake. Throws UserError.
 RunData read_data(const Config& config, const ModelConfig& model, Console& console);
 
 /// A hash of all tokens, labels and verdicts, in order.

@@ -7,6 +7,7 @@
 
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/chat_files.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
@@ -123,6 +124,7 @@ void ModelSaver::write_model(const std::string& folder,
       save_model_folder(folder, model_.config, own, model_.dtype, model_.source_folder);
     }
     save_value_head(folder, parameters);
+    if (model_.chat) write_chat(folder, *model_.chat);
   });
 }
 
@@ -160,6 +162,7 @@ void ModelSaver::move_final() const {
       fresh.insert(entry.path().filename());
     }
     remove_other_weights(output_dir_, fresh);
+    remove_other_chat_templates(output_dir_, fresh);
   });
 }
 

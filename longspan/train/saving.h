@@ -13,6 +13,7 @@
 #include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
 #include "longspan/optim/sharded_parameters.h"
+#include "longspan/text/saved_chat.h"
 
 namespace longspan {
 
@@ -35,6 +36,7 @@ struct SavedModel {
   at::ScalarType dtype;           // of the weights on disk
   std::string source_folder;      // the model that training started from
   std::optional<LoraShape> lora;  // only the adapter is saved
+  std::optional<SavedChat> chat;  // nullopt: as source_folder has it
 };
 
 /// Saves from one process; others wait for it.

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/chat_files.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
@@ -136,7 +137,9 @@ std::string write_sharded_model(const std::string& folder, const SavedModel& mod
     mine = write_weights(folder, model, parameters, world, notices);
   }
   all_or_none_patiently(world, notices, [&] {
-    if (world.rank() == 0) save_value_head(folder, parameters.parameters());
+    if (world.rank() != 0) return;
+    save_value_head(folder, parameters.parameters());
+    if (model.chat) write_chat(folder, *model.chat);
   });
   return mine;
 }

@@ -30,7 +30,8 @@ struct StageContext {
   bool idle_rows = false;
 };
 
-/// One step at a time: begin(), then loss() of each of its rows.
+/// One step at a time: begin(), look() at each of its rows where looks_ahead(), looked(); then
+/// loss() of each row, in the same order.
 class Stage {
  public:
   virtual ~Stage() = default;
@@ -42,11 +43,19 @@ class Stage {
   /// Whether loss() is the whole row's on every member of its sequence group, rather than a part
   /// that is still to be summed over it.
   virtual bool replicated() const = 0;
-  /// Sees the rows of this data-parallel group (maybe none) before their losses are asked for.
-  /// Nothing of it has a gradient. Collective over the world.
-  virtual void begin(const std::vector<Row>& rows) { (void)rows; }
+  /// Whether losses depend on what look() finds in all rows of the step. Without, look() and
+  /// looked() may be left out.
+  virtual bool looks_ahead() const { return false; }
+  virtual void begin() {}
+  /// Sees a row of this data-parallel group before any loss is asked for. The row may be gone when
+  /// its loss is: it is made again. Nothing of it has a gradient. Collective over the row's
+  /// sequence group.
+  virtual void look(const Row& row) { (void)row; }
+  /// This data-parallel group (maybe without rows) has seen all of its rows. Collective over the
+  /// world.
+  virtual void looked() {}
   /// The row's contribution to the loss of the step, d(loss of the step) its gradient.
-  /// `total_weight`: of the step. `row_number`: its place in what begin() saw. Collective over the
+  /// `total_weight`: of the step. `row_number`: its place in what look() saw. Collective over the
   /// row's sequence group.
   virtual at::Tensor loss(const Row& row, size_t row_number, double total_weight,
                           Averages& averages) = 0;

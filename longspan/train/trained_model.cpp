@@ -13,6 +13,7 @@
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/dropout.h"
+#include "longspan/models/rope_scaling.h"
 #include "longspan/models/value_head.h"
 #include "longspan/text/counted.h"
 
@@ -148,6 +149,10 @@ void require_same_heads(const Config& config, const ModelConfig& model,
 
 }  // namespace
 
+ModelConfig model_config_for(const Config& config, const std::string& folder) {
+  return stretched(load_model_config(folder), config.rope_scaling, config.cutoff_len, folder);
+}
+
 int64_t TrainedModel::num_parameters() const {
   int64_t total = 0;
   for (const NamedTensor& parameter : parameters) total += parameter.tensor.numel();
@@ -177,7 +182,7 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
     freeze_but(config, model, named);
   }
   if (config.ref_model.empty()) return;
-  const ModelConfig reference = load_model_config(config.ref_model);
+  const ModelConfig reference = model_config_for(config, config.ref_model);
   require_same_heads(config, model, reference);
   check_model_folder(config.ref_model, reference);
   for (const std::string& folder : split_names(config.ref_model_adapters)) {
@@ -318,7 +323,8 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
   if (config.ref_model.empty() && trained.lora) return base_model_reference(policy);
   const std::string folder =
       config.ref_model.empty() ? config.model_name_or_path : config.ref_model;
-  const ModelConfig reference_config = config.ref_model.empty() ? model : load_model_config(folder);
+  const ModelConfig reference_config =
+      config.ref_model.empty() ? model : model_config_for(config, folder);
   require_same_heads(config, model, reference_config);
   const std::vector<std::string> adapters = split_names(config.ref_model_adapters);
   // What the policy casts to bf16 at every use can be kept in it: the numbers are the same.

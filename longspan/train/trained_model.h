@@ -26,6 +26,10 @@ struct TrainedModel {
   int64_t num_trained() const;
 };
 
+/// The model of a folder as the configuration trains it: with rope_scaling for rows of cutoff_len
+/// tokens. Throws UserError.
+ModelConfig model_config_for(const Config& config, const std::string& folder);
+
 /// How the configuration divides and offloads a model's states; nullopt: not at all.
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
                                            at::Device device);

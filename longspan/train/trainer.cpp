@@ -73,18 +73,20 @@ Trainer::Trainer(const TrainingJob& job, const ModelSaver& saver, Checkpoints& c
 
 StepResult Trainer::step(int64_t step) {
   const Mesh& mesh = job_.context.mesh;
+  const at::Device device = job_.context.device;
   Decoder& model = job_.context.model;
   const std::vector<Row> rows = rows_of(steps_.place(step));  // the same on all SP members
 
   // What the loss is a mean over, of the whole global batch, before anything is computed: the only
   // denominator.
-  std::vector<double> counts(3, 0.0);
+  std::vector<double> counts(4, 0.0);
   for (const Row& row : rows) {
     counts[0] += job_.stage.weight(row);
-    counts[1] += static_cast<double>(row.whole.tokens_T.numel());
+    counts[1] += static_cast<double>(row.num_tokens());
     counts[2] += static_cast<double>(row.examples.size());
+    counts[3] += static_cast<double>(row.num_computed_tokens());
   }
-  counts = sums_over(mesh.data, counts, job_.context.device);
+  counts = sums_over(mesh.data, counts, device);
   StepResult result;
   result.learning_rate = job_.context.config.learning_rate *
                          schedule_factor(job_.context.config.lr_scheduler_type, step,
@@ -92,9 +94,14 @@ StepResult Trainer::step(int64_t step) {
   const double total_weight = counts[0];
   result.num_tokens = static_cast<int64_t>(counts[1]);
   result.num_samples = static_cast<int64_t>(counts[2]);
+  result.num_computed_tokens = static_cast<int64_t>(counts[3]);
 
   const auto averages_before = averages_.sums();
-  job_.stage.begin(rows);
+  job_.stage.begin();
+  if (job_.stage.looks_ahead()) {
+    for (const Row& row : rows) job_.stage.look(row);
+    job_.stage.looked();
+  }
   const bool leads = mesh.sequence.rank() == 0;
   Averages others;
   std::vector<at::Tensor> contributions;
@@ -120,7 +127,7 @@ StepResult Trainer::step(int64_t step) {
   const std::vector<double> sums = sums_over(mesh.world,
                                              {loss, job_.interrupts.requested() ? 1.0 : 0.0,
                                               job_.interrupts.stop_signal() != 0 ? 1.0 : 0.0},
-                                             job_.context.device);
+                                             device);
   result.loss = sums[0];
   result.interrupted = sums[1] > 0.0;
   result.stops = sums[2] > 0.0;
@@ -128,7 +135,13 @@ StepResult Trainer::step(int64_t step) {
   if (std::isfinite(result.loss)) result.grad_norm = update_.sum_gradients();
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     averages_.set(averages_before);
-    leave_out(result, step, contributions);
+    std::vector<double> own_losses;
+    for (size_t i = 0; i < contributions.size(); ++i) {
+      own_losses.push_back(contributions[i].item<double>() * total_weight /
+                           std::max(1.0, job_.stage.weight(rows[i])));
+    }
+    if (!job_.stage.replicated()) own_losses = sums_over(mesh.sequence, own_losses, device);
+    leave_out(result, step, own_losses);
     update_.drop_gradients();
     return result;
   }
@@ -204,6 +217,7 @@ bool Trainer::after_step(int64_t step, const StepResult& result) {
   progress.step = step + 1;
   progress.epoch = steps_.place(step).epochs_done;
   progress.num_tokens += result.num_tokens;
+  progress.num_computed_tokens += result.num_computed_tokens;
   totals_.num_samples += result.num_samples;
   if (result.skipped) {
     ++totals_.num_skipped;
@@ -299,7 +313,7 @@ bool Trainer::finish() {
       .seconds = progress.elapsed_seconds,
       .num_samples = static_cast<double>(totals_.num_samples),
       .total_flos =
-          6.0 * static_cast<double>(progress.num_tokens) *
+          6.0 * static_cast<double>(progress.num_computed_tokens) *
           static_cast<double>(num_trained_parameters_without_embeddings(job_.context.model))};
   job_.heartbeat.stands_at(progress.step, "the saving of the model");
   const AttentionTraffic::Report sent = job_.traffic.report(job_.context.mesh.world);

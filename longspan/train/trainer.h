@@ -34,7 +34,8 @@ struct StepResult {
   double loss = 0.0;       // the stage's mean over the global batch
   double grad_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
-  int64_t num_tokens = 0, num_samples = 0;  // of the global batch
+  int64_t num_tokens = 0, num_samples = 0;  // of the global batch, as the data holds it
+  int64_t num_computed_tokens = 0;          // a shared prompt counts once
   bool interrupted = false;                 // abandoned; nothing was updated
   bool skipped = false;                     // loss or gradients were not finite: no update
   bool stops = false;                       // the last one: a rank was told to save and end
@@ -87,10 +88,12 @@ class Trainer {
   /// Another for each micro-batch, whatever the number of processes that share it.
   uint64_t dropout_seed(int64_t step, size_t row_number) const;
   /// The loss or the gradient norm is not finite: says where it comes from, and stops the run or
-  /// leaves the step's update out, as on_nonfinite has it. Collective.
-  void leave_out(StepResult& result, int64_t step, const std::vector<at::Tensor>& contributions);
-  /// Rows whose contribution is not finite; or parameters whose gradient is not. Collective.
-  std::string source_of_nonfinite(int64_t step, const std::vector<at::Tensor>& contributions,
+  /// leaves the step's update out, as on_nonfinite has it. `own_losses`: of the rows of this
+  /// data-parallel group, each a mean over its own labels (pairs, answers). Collective.
+  void leave_out(StepResult& result, int64_t step, const std::vector<double>& own_losses);
+  /// Rows whose loss is not finite; or parameters whose gradient is not, and the rows with the
+  /// largest losses. Collective.
+  std::string source_of_nonfinite(int64_t step, const std::vector<double>& own_losses,
                                   bool in_loss) const;
   /// Log, evaluation and checkpoint, as far as they are due. Once told to stop, an evaluation would
   /// take the time that saving needs: it is left to the run that goes on. True: stop now.

@@ -4,12 +4,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <iterator>
 #include <set>
 #include <sstream>
 
 #include "longspan/checkpoint/state_parts.h"
+#include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/text/counted.h"
@@ -21,7 +24,28 @@ namespace {
 
 /// With on_nonfinite: skip. A model whose weights are broken would go on forever.
 constexpr int64_t kMostSkippedInARow = 20;
-constexpr size_t kMostNamed = 3;
+constexpr size_t kMostNamed = 3, kMostRows = 8;
+
+/// Rows of one micro-batch by their numbers in the training set, and their loss.
+struct RowLoss {
+  std::vector<int64_t> rows;
+  double loss;
+};
+
+/// "row 3, 4 of the training set (counted from 0), own loss nan, nan".
+std::string text_of(std::vector<RowLoss> micro_batches) {
+  const size_t num_all = micro_batches.size();
+  micro_batches.resize(std::min(num_all, kMostRows));
+  std::vector<std::string> rows, losses;
+  for (const RowLoss& row : micro_batches) {
+    rows.push_back(fmt::format("{}", fmt::join(row.rows, ", ")));
+    losses.push_back(number_text(row.loss));
+  }
+  return fmt::format("row {}{} of the training set (counted from 0), own loss {}",
+                     fmt::join(rows, ", "),
+                     num_all > kMostRows ? fmt::format(" and {} more", num_all - kMostRows) : "",
+                     fmt::join(losses, ", "));
+}
 
 }  // namespace
 
@@ -84,27 +108,38 @@ void Trainer::resume(const ResumePoint& from) {
   update_.publish();
 }
 
-std::string Trainer::source_of_nonfinite(int64_t step, const std::vector<at::Tensor>& contributions,
+std::string Trainer::source_of_nonfinite(int64_t step, const std::vector<double>& own_losses,
                                          bool in_loss) const {
   const Group& world = job_.context.mesh.world;
-  // Each rank knows where its own contribution went wrong.
+  // Each data-parallel group knows its own rows: a line each, the loss and the rows' numbers.
   std::string mine;
-  if (in_loss) {
-    const StepPlace place = steps_.place(step);
-    size_t contribution = 0;
-    for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
-      const std::vector<int64_t> indices = loader_.rows(place.epoch, batch);
-      if (indices.empty() && !job_.context.idle_rows) continue;
-      if (!std::isfinite(contributions[contribution++].item<double>())) {
-        mine += fmt::format("{} ", fmt::join(indices, " "));
-      }
+  const StepPlace place = steps_.place(step);
+  size_t number = 0;
+  for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
+    const std::vector<int64_t> indices = loader_.rows(place.epoch, batch);
+    if (indices.empty()) {
+      if (job_.context.idle_rows) ++number;
+      continue;
     }
-    std::istringstream numbers(fmt::format("{}", fmt::join(world.gather_text(mine), " ")));
-    const std::set<int64_t> rows{std::istream_iterator<int64_t>(numbers), {}};
-    if (rows.empty()) return "";
-    return fmt::format(" It comes from row {} of the training set (counted from 0).",
-                       fmt::join(rows, ", "));
+    const double loss = own_losses[number++];
+    if (job_.context.mesh.sequence.rank() != 0 || (in_loss && std::isfinite(loss))) continue;
+    mine += fmt::format("{} {}\n", number_text(loss), fmt::join(indices, " "));
   }
+  std::vector<RowLoss> rows;
+  std::istringstream row_lines(fmt::format("{}", fmt::join(world.gather_text(mine), "")));
+  for (std::string line; std::getline(row_lines, line);) {
+    std::istringstream words(line);
+    std::string loss;
+    words >> loss;
+    rows.push_back(
+        {{std::istream_iterator<int64_t>(words), {}}, std::strtod(loss.c_str(), nullptr)});
+  }
+  // Those of a loss that is not finite in the data's order, others by the size of their loss.
+  std::ranges::sort(rows, [&](const RowLoss& a, const RowLoss& b) {
+    return !in_loss && a.loss != b.loss ? a.loss > b.loss : a.rows < b.rows;
+  });
+  if (in_loss) return rows.empty() ? "" : fmt::format(" It comes from {}.", text_of(rows));
+  mine.clear();
   for (const std::string& name : nonfinite_gradients(update_.trained())) {
     mine += name + "\n";
   }
@@ -118,17 +153,18 @@ std::string Trainer::source_of_nonfinite(int64_t step, const std::vector<at::Ten
   const size_t num_names = names.size();
   names.resize(std::min(num_names, kMostNamed));
   return fmt::format(
-      " It comes from the gradient of {}{}.", fmt::join(names, ", "),
-      num_names > kMostNamed ? " and " + counted(num_names - kMostNamed, "other parameter") : "");
+      " It comes from the gradient of {}{}. The step saw {}.", fmt::join(names, ", "),
+      num_names > kMostNamed ? " and " + counted(num_names - kMostNamed, "other parameter") : "",
+      text_of(rows));
 }
 
-void Trainer::leave_out(StepResult& result, int64_t step,
-                        const std::vector<at::Tensor>& contributions) {
+void Trainer::leave_out(StepResult& result, int64_t step, const std::vector<double>& own_losses) {
   const bool in_loss = !std::isfinite(result.loss);
-  const std::string where = source_of_nonfinite(step, contributions, in_loss);
-  const std::string what =
-      fmt::format("The {} of step {} is {}.{}", in_loss ? "loss" : "gradient norm", step + 1,
-                  in_loss ? result.loss : result.grad_norm, where);
+  const std::string where = source_of_nonfinite(step, own_losses, in_loss);
+  const std::string what = fmt::format("The {} of step {} is {}.{} The learning rate is {}.",
+                                       in_loss ? "loss" : "gradient norm", step + 1,
+                                       number_text(in_loss ? result.loss : result.grad_norm), where,
+                                       number_text(result.learning_rate));
   ++skipped_in_a_row_;
   const bool skips = job_.context.config.on_nonfinite == "skip";
   if (skips && skipped_in_a_row_ <= kMostSkippedInARow) {

@@ -10,6 +10,7 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/json_text.h"
+#include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/text/counted.h"
 
@@ -54,6 +55,12 @@ LogEntry fields_of(const Progress& progress, const TrainingResult& result) {
   entry.emplace_back(
       "train_tokens_per_second",
       result.seconds > 0 ? static_cast<double>(progress.num_tokens) / result.seconds : 0.0);
+  if (progress.shares_tokens()) {
+    entry.emplace_back("train_computed_tokens_per_second",
+                       result.seconds > 0
+                           ? static_cast<double>(progress.num_computed_tokens) / result.seconds
+                           : 0.0);
+  }
   return entry;
 }
 
@@ -69,6 +76,10 @@ Json log_line(const Progress& progress, const LogEntry& measured) {
   line["remaining_time"] = format_duration(progress.remaining_seconds());
   line["throughput"] = progress.tokens_per_second();
   line["total_tokens"] = progress.num_tokens;
+  if (progress.shares_tokens()) {
+    line["computed_throughput"] = progress.computed_tokens_per_second();
+    line["computed_tokens"] = progress.num_computed_tokens;
+  }
   return line;
 }
 
@@ -81,6 +92,10 @@ double Progress::remaining_seconds() const {
 
 double Progress::tokens_per_second() const {
   return elapsed_seconds > 0 ? static_cast<double>(num_tokens) / elapsed_seconds : 0.0;
+}
+
+double Progress::computed_tokens_per_second() const {
+  return elapsed_seconds > 0 ? static_cast<double>(num_computed_tokens) / elapsed_seconds : 0.0;
 }
 
 TrainingLog::TrainingLog(std::string folder, const RunConstants& constants)
@@ -200,6 +215,9 @@ void TrainingLog::write_results(const std::string& name, const LogEntry& entry) 
 
 void TrainingLog::write_train_results(const Progress& progress, const TrainingResult& result) {
   LogEntry entry = {{"epoch", progress.epoch}, {"num_input_tokens_seen", progress.num_tokens}};
+  if (progress.shares_tokens()) {
+    entry.emplace_back("num_computed_tokens", progress.num_computed_tokens);
+  }
   append(entry, fields_of(progress, result));
   write_results("train_results.json", entry);
 }
@@ -228,11 +246,10 @@ std::string console_line(const LogEntry& entry) {
   for (const auto& [key, value] : entry) {
     if (key == "step") continue;
     line += fmt::format("{}'{}': ", line.empty() ? "{" : ", ", key);
-    if (const auto* number = std::get_if<double>(&value)) {
-      line += fmt::format("{:.6g}", *number);
-    } else {
-      line += fmt::format("{}", std::get<int64_t>(value));
-    }
+    const auto* number = std::get_if<double>(&value);
+    line += number == nullptr        ? fmt::format("{}", std::get<int64_t>(value))
+            : std::isfinite(*number) ? fmt::format("{:.6g}", *number)
+                                     : number_text(*number);
   }
   return line + "}";
 }

@@ -17,11 +17,14 @@ using LogEntry = std::vector<std::pair<std::string, std::variant<int64_t, double
 struct Progress {
   int64_t step = 0, total_steps = 0;
   double epoch = 0.0;
-  int64_t num_tokens = 0;  // of all ranks, since the start
+  int64_t num_tokens = 0;           // of all ranks, since the start, as the data holds them
+  int64_t num_computed_tokens = 0;  // fewer where prompts are shared: each counts once
   double elapsed_seconds = 0.0;
 
   double remaining_seconds() const;
   double tokens_per_second() const;
+  bool shares_tokens() const { return num_computed_tokens != num_tokens; }
+  double computed_tokens_per_second() const;
 };
 
 /// Keys of trainer_state.json that do not change in a run.
@@ -51,7 +54,7 @@ struct TrainingResult {
   double loss = 0.0;  // mean over the steps
   double seconds = 0.0;
   double num_samples = 0.0;  // fed to the model, all epochs
-  double total_flos = 0.0;   // 6 x tokens x parameters without embeddings, as transformers counts
+  double total_flos = 0.0;   // 6 x computed tokens x parameters without embeddings, as transformers
 };
 
 /// Writes into a folder that exists. All members throw UserError when a file cannot be written.

@@ -1,13 +1,16 @@
 #include "longspan/train/training_log.h"
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "doctest/doctest.h"
 #include "longspan/config/user_error.h"
 #include "longspan/testing/temporary_folder.h"
+#include "longspan/train/console.h"
 
 namespace longspan {
 namespace {
@@ -22,8 +25,12 @@ TEST_CASE("training log: what is written is read back whole") {
   const testing::TemporaryFolder place;
   TrainingLog log(place.path, {.logging_steps = 2, .save_steps = 500});
   const double loss = 2.0 / 3.0;
-  const Progress progress{
-      .step = 2, .total_steps = 8, .epoch = 0.25, .num_tokens = 300, .elapsed_seconds = 30.0};
+  const Progress progress{.step = 2,
+                          .total_steps = 8,
+                          .epoch = 0.25,
+                          .num_tokens = 300,
+                          .num_computed_tokens = 300,
+                          .elapsed_seconds = 30.0};
   log.add_step(progress, {.loss = loss, .grad_norm = 1.0 / 7.0, .learning_rate = 5e-5});
   log.add_evaluation(progress, {.loss = 3.5, .seconds = 2.0, .num_samples = 5, .num_batches = 3});
 
@@ -61,6 +68,40 @@ TEST_CASE("training log: what is written is read back whole") {
   CHECK(losses == std::vector<double>{loss});
 }
 
+TEST_CASE("training log: tokens of the data, and beside them those that are computed") {
+  const testing::TemporaryFolder place;
+  TrainingLog log(place.path, {});
+  const Progress progress{.step = 2,
+                          .total_steps = 4,
+                          .epoch = 0.5,
+                          .num_tokens = 300,
+                          .num_computed_tokens = 200,
+                          .elapsed_seconds = 10.0};
+  const TrainingResult result{.loss = 1.0, .seconds = 10.0, .num_samples = 8.0};
+  log.add_step(progress, {.loss = 1.0});
+  log.write_train_results(progress, result);
+  std::ifstream lines(place / "trainer_log.jsonl");
+  const nlohmann::json line = nlohmann::json::parse(lines);
+  CHECK(line.at("total_tokens") == 300);
+  CHECK(line.at("throughput").get<double>() == 30.0);
+  CHECK(line.at("computed_tokens") == 200);
+  CHECK(line.at("computed_throughput").get<double>() == 20.0);
+  const nlohmann::json results = read_json(place / "train_results.json");
+  CHECK(results.at("num_input_tokens_seen") == 300);
+  CHECK(results.at("train_tokens_per_second").get<double>() == 30.0);
+  CHECK(results.at("num_computed_tokens") == 200);
+  CHECK(results.at("train_computed_tokens_per_second").get<double>() == 20.0);
+  CHECK(progress_text(progress, 1.0) ==
+        "2/4 | loss 1.0000  30 tokens/s (20 computed) | 0:00:10 left");
+
+  // Where they are the same, they are said once.
+  const Progress plain{.step = 2, .num_tokens = 300, .num_computed_tokens = 300};
+  TrainingLog other(place.path, {});
+  other.write_train_results(plain, result);
+  CHECK(!read_json(place / "train_results.json").contains("num_computed_tokens"));
+  CHECK(progress_text(plain, 1.0).find("computed") == std::string::npos);
+}
+
 TEST_CASE("training log: a folder that is not there is the user's mistake") {
   TrainingLog log("/tmp/longspan-no-such-folder", {});
   CHECK_THROWS_AS(log.add_step({.step = 1, .total_steps = 1}, {}), UserError);
@@ -72,6 +113,9 @@ TEST_CASE("console line and durations read like Python's") {
   // Six digits; files have all of them.
   CHECK(console_line({{"loss", 6.194837521983}, {"learning_rate", 4.6153846153846e-05}}) ==
         "{'loss': 6.19484, 'learning_rate': 4.61538e-05}");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(console_line({{"eval_loss", std::copysign(nan, -1.0)}, {"lr", nan}}) ==
+        "{'eval_loss': nan, 'lr': nan}");
   CHECK(format_duration(75.4) == "0:01:15");
   CHECK(format_duration(90061) == "1 day, 1:01:01");
 }

@@ -7,6 +7,7 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/json_text.h"
+#include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -18,7 +19,7 @@ constexpr int kFormat = 1;
 
 /// JSON knows no NaN and no infinity; a broken evaluation must not break what is saved after it.
 Json json_of(double number) {
-  return std::isfinite(number) ? Json(number) : Json(fmt::format("{}", number));
+  return std::isfinite(number) ? Json(number) : Json(number_text(number));
 }
 
 double number_from(const Json& json) {
@@ -48,6 +49,7 @@ Json json_of(const Progress& progress) {
           {"total_steps", progress.total_steps},
           {"epoch", progress.epoch},
           {"num_tokens", progress.num_tokens},
+          {"num_computed_tokens", progress.num_computed_tokens},
           {"elapsed_seconds", progress.elapsed_seconds}};
 }
 
@@ -56,6 +58,7 @@ Progress progress_from(const Json& json) {
           .total_steps = json.at("total_steps"),
           .epoch = json.at("epoch"),
           .num_tokens = json.at("num_tokens"),
+          .num_computed_tokens = json.value("num_computed_tokens", json.at("num_tokens")),
           .elapsed_seconds = json.at("elapsed_seconds")};
 }
 

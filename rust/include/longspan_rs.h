@@ -75,6 +75,14 @@ LsrStatus lsr_write_plot(LsrView png_path, LsrView plot_json, LsrString* error);
  * mark. */
 LsrStatus lsr_write_bars(LsrView png_path, LsrView bars_json, LsrString* error);
 
+/* Lines that a user types at the terminal. `end` is 0: a line (maybe empty, without its end), 1:
+ * Ctrl-C, 2: Ctrl-D. */
+typedef struct LsrLineEditor LsrLineEditor;
+LsrStatus lsr_line_editor_new(LsrLineEditor** editor, LsrString* error);
+LsrStatus lsr_line_editor_read(LsrLineEditor* editor, LsrView prompt, int32_t* end, LsrString* text,
+                               LsrString* error);
+void lsr_line_editor_free(LsrLineEditor* editor);
+
 /* A bar on stderr. */
 typedef struct LsrProgress LsrProgress;
 LsrProgress* lsr_progress_new(uint64_t total, uint64_t start);

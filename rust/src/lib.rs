@@ -3,6 +3,7 @@
 mod bars;
 mod chat_template;
 mod generation_blocks;
+mod line_editor;
 mod plot;
 mod progress;
 mod python;
@@ -14,6 +15,7 @@ mod yaml;
 use std::borrow::Cow;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+use line_editor::{Line, LineEditor};
 use progress::Progress;
 use tokenizer::HfTokenizer;
 
@@ -278,5 +280,43 @@ pub unsafe extern "C" fn lsr_progress_print(bar: *mut Progress, line: View) {
 pub unsafe extern "C" fn lsr_progress_free(bar: *mut Progress) {
     if !bar.is_null() {
         let _ = catch_unwind(AssertUnwindSafe(|| Box::from_raw(bar).finish()));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lsr_line_editor_new(
+    editor: *mut *mut LineEditor,
+    error: *mut Owned<u8>,
+) -> i32 {
+    guard(error, || {
+        editor.write(Box::into_raw(Box::new(LineEditor::new()?)));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lsr_line_editor_read(
+    editor: *mut LineEditor,
+    prompt: View,
+    end: *mut i32,
+    text: *mut Owned<u8>,
+    error: *mut Owned<u8>,
+) -> i32 {
+    guard(error, || {
+        let (kind, line) = match (*editor).read(&prompt.text())? {
+            Line::Text(line) => (0, line),
+            Line::Interrupted => (1, String::new()),
+            Line::End => (2, String::new()),
+        };
+        end.write(kind);
+        text.write(owned(line));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lsr_line_editor_free(editor: *mut LineEditor) {
+    if !editor.is_null() {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(editor))));
     }
 }

@@ -258,10 +258,18 @@ impl HfTokenizer {
             // Before transformers 4.34 the special tokens had a file of their own.
             config.extend(read_object(folder.join("special_tokens_map.json"))?.unwrap_or_default());
         }
-        let model = read_object(folder.join("config.json"))?.unwrap_or_default();
         let string = |map: &Map<String, Json>, key: &str| {
             map.get(key).and_then(Json::as_str).unwrap_or_default().to_string()
         };
+        let mut model = read_object(folder.join("config.json"))?;
+        if model.is_none() {
+            // An adapter's model is elsewhere.
+            if let Some(adapter) = read_object(folder.join("adapter_config.json"))? {
+                let base = string(&adapter, "base_model_name_or_path");
+                model = read_object(Path::new(&base).join("config.json"))?;
+            }
+        }
+        let model = model.unwrap_or_default();
         let declared = match string(&config, "tokenizer_class") {
             name if name.is_empty() => string(&model, "tokenizer_class"),
             name => name,

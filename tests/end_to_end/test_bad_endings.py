@@ -150,7 +150,8 @@ def test_the_row_of_another_group_that_is_not_a_number(settings, broken_model, t
                   | dict(model_name_or_path=str(broken_model), gradient_accumulation_steps=1),
                   2).wait()
     assert set(run.statuses) == {1}, run.text
-    assert "from row 1 of the training set" in run.texts[0], run.text
+    assert "from row 1 of the training set" in run.texts[0] and "own loss nan." in run.texts[0], run.text
+    assert "The learning rate is 0.001." in run.texts[0] and "-nan" not in run.text, run.text
     said_once(run)
 
 

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -286,6 +287,12 @@ def test_gradients_that_are_infinite_are_named(num_ranks, settings, broken_model
     assert set(run.statuses) == {1}, run.text
     assert "gradient norm of step 1 is inf. It comes from the gradient of model.norm.weight." in run.text, run.text
     assert run.text.count("error:") == 1
+    # What the step has seen: each row's own loss, as one process finds it.
+    rows = re.search(r"The step saw row ([\d, ]+) of the training set \(counted from 0\), own loss ([\d., ]+)\.", run.text)
+    assert rows, run.text
+    losses = [float(loss) for loss in rows[2].split(", ")]
+    assert len(losses) == len(rows[1].split(", ")) and losses == sorted(losses, reverse=True)
+    assert "The learning rate is 0.001." in run.text
 
 
 def test_endless_skipping_ends(settings, broken_model):

@@ -10,7 +10,7 @@ from conftest import Running, add_dataset, relative_difference, settings_of
 # What tells of time or of the machine.
 TIMES = {"elapsed_time", "remaining_time", "throughput", "train_runtime", "train_samples_per_second",
          "train_steps_per_second", "train_tokens_per_second", "eval_runtime", "eval_samples_per_second",
-         "eval_steps_per_second"}
+         "eval_steps_per_second", "computed_throughput", "train_computed_tokens_per_second"}
 # fp32 sums in another order, and AdamW turns the difference of a step into one of the weights.
 TOLERANCE = 1e-5
 
@@ -75,7 +75,7 @@ KINDS = {
     "dpo, lora, dropout": LORA | dict(stage="dpo", dataset="pairs", per_device_train_batch_size=2),
     "kto_pair, computed ahead": dict(stage="dpo", dataset="pairs", pref_loss="kto_pair", precompute_ref_log_probs=True),
     "kto": dict(stage="kto", dataset="verdicts", logging_steps=4),
-    "rm": dict(stage="rm", dataset="pairs"),
+    "rm, dropout, shared prompts": dict(stage="rm", dataset="pairs", value_head_dropout=0.1, pref_share_prompt=True),
     "pt": dict(stage="pt", dataset="chats", cutoff_len=48),
 }
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
@@ -62,6 +63,49 @@ def test_everyone_is_told_and_told_again(number, settings):
     assert stopped.status == 0, stopped.text
     assert stopped.text.count("Stopped after step") == 1
     assert list(stopped.output_dir.glob("checkpoint-*"))
+
+
+# The last thing that a process does before it is gone: it sends itself a signal.
+LATE = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+__attribute__((destructor)) static void late(void) {
+  const char *number = getenv("LATE_SIGNAL"), *file = getenv("LATE_FILE"), *name = program_invocation_short_name;
+  if (!number || (strcmp(name, "longspan") && strncmp(name, "python", 6))) return;
+  for (int i = 0; i < 3; ++i) {
+    kill(getpid(), atoi(number));
+    usleep(20000);
+  }
+  const int log = open(file, O_WRONLY | O_CREAT | O_APPEND, 0600);
+  if (write(log, name, strlen(name)) < 0 || write(log, "\n", 1) < 0) abort();
+}
+"""
+
+
+@pytest.mark.parametrize("number, launched", [
+    (signal.SIGTERM, False), (signal.SIGUSR1, False), (signal.SIGINT, False), (signal.SIGHUP, False),
+    (signal.SIGTERM, True), (signal.SIGUSR1, True),  # the others are torchrun's own
+])
+def test_signals_until_the_last_instruction(number, launched, settings, tmp_path, monkeypatch):
+    """What comes when all is saved, while the process is on its way out, changes nothing: neither worker nor launcher."""
+    (tmp_path / "late.c").write_text(LATE)
+    library, log = tmp_path / "late.so", tmp_path / "late.log"
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("g++")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "late.c"], check=True)
+    for name, value in dict(LD_PRELOAD=library, LATE_SIGNAL=int(number), LATE_FILE=log).items():
+        monkeypatch.setenv(name, str(value))
+    run = Running(settings("run", max_steps=1, save_strategy="no", **(dict(nproc_per_node=2) if launched else {}))).wait()
+    assert run.status == 0 and "Saved the model" in run.text, (run.status, run.text)
+    # All of them came so far.
+    names = log.read_text().split()
+    assert names.count("longspan") == (2 if launched else 1), names
+    assert any(name.startswith("python") for name in names) == launched, names
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -72,7 +72,8 @@ def load(folder, **keys):
     )
 
 
-def trl_run(trainer_class, config_class, model, columns, folder, prepare=None, ref_model=None, **arguments):
+def trl_run(trainer_class, config_class, model, columns, folder, prepare=None, ref_model=None, dtype=torch.float64,
+            **arguments):
     """Trains `model` with a trainer of TRL on rows that are tokens already. Returns its log.
 
     `prepare` makes a subclass of those trainers that have no _prepare_dataset.
@@ -86,6 +87,10 @@ def trl_run(trainer_class, config_class, model, columns, folder, prepare=None, r
 
     if prepare is not None:
         OnTokens = prepare(OnTokens)
+    # In double, so that what is between us are our own roundings and not those of torch's kernels; sums of
+    # log-probabilities, which are in the hundreds, above all.
+    model = model.to(dtype)
+    ref_model = ref_model if ref_model is None else ref_model.to(dtype)
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     trainer = OnTokens(
         model=model,

@@ -9,13 +9,15 @@ import torch
 from conftest import PROGRAM, Running, relative_difference, settings_of
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
 from safetensors.torch import load_file
-from test_trainer import our_rows, transformers_run
+from test_trainer import WEIGHTS, our_rows, transformers_run
+from tolerance import ADAM_EPSILON, TOLERANCE, of_log_ratio
 
 NUM_STEPS = 10
 SHARED = dict(
     per_device_train_batch_size=2,
     gradient_accumulation_steps=2,
-    learning_rate=2e-3,
+    learning_rate=1e-3,
+    adam_epsilon=ADAM_EPSILON,
     max_steps=NUM_STEPS,
     weight_decay=0.1,
 )
@@ -66,9 +68,9 @@ def distance(left, right):
 
 def assert_same_training(finished, theirs):
     assert len(set(finished.logged("loss"))) == NUM_STEPS
-    assert relative_difference(finished.logged("loss"), [entry["loss"] for entry in theirs]) < 1e-5
+    assert relative_difference(finished.logged("loss"), [entry["loss"] for entry in theirs]) < TOLERANCE
     norms = [entry["grad_norm"] for entry in theirs]
-    assert relative_difference(finished.logged("grad_norm"), norms) < 1e-4
+    assert relative_difference(finished.logged("grad_norm"), norms) < TOLERANCE
 
 
 def assert_same_adapters(ours, peft_model, start, folder):
@@ -76,8 +78,7 @@ def assert_same_adapters(ours, peft_model, start, folder):
     peft_model.save_pretrained(folder / "theirs")
     mine, theirs = [load_file(f / "adapter_model.safetensors") for f in (ours, folder / "theirs")]
     begin = load_file(f"{start}/adapter_model.safetensors")
-    # AdamW divides by the gradient's size: where that is near 0, a rounding error turns a step.
-    assert distance(mine, theirs) < 0.02 * distance(begin, theirs)
+    assert distance(mine, theirs) < WEIGHTS * distance(begin, theirs)
     count = sum(p.numel() for p in peft_model.parameters() if p.requires_grad)
     assert sum(value.numel() for value in mine.values()) == count
     config = json.loads((ours / "adapter_config.json").read_text())
@@ -154,7 +155,7 @@ def test_dpo(reference, models, preferences, tmp_path):
     start = write_adapter(base, tmp_path / "start", **keys)
     settings = settings_for(base, preferences, tmp_path / "ours", stage="dpo", dataset="pairs")
     # The matrices of an adapter that is begun are larger.
-    arguments = SHARED | dict(learning_rate=1e-3 if begun else 2e-2, beta=0.02 if begun else 0.1)
+    arguments = SHARED | dict(learning_rate=1e-3 if begun else 1e-2, beta=0.02 if begun else 0.1)
     settings |= dict(finetuning_type="lora", adapter_name_or_path=start)
     settings |= dict(learning_rate=arguments["learning_rate"], pref_beta=arguments["beta"])
     theirs = None
@@ -167,8 +168,9 @@ def test_dpo(reference, models, preferences, tmp_path):
     model = with_adapter(load(base), start)
     theirs = trl_run(DPOTrainer, DPOConfig, model, columns, tmp_path, ref_model=theirs, **arguments)
     assert_same_training(finished, theirs)
+    allowed = of_log_ratio(finished.logged("logps/chosen"))
     for key in ("rewards/chosen", "rewards/margins", "logps/chosen", "logps/rejected"):
-        assert finished.logged(key) == pytest.approx([entry[key] for entry in theirs], rel=1e-4, abs=1e-4), key
+        assert finished.logged(key) == pytest.approx([entry[key] for entry in theirs], rel=TOLERANCE, abs=allowed), key
     margins = finished.logged("rewards/margins")
     if reference == "adapter off, begun":
         assert abs(margins[0]) > 0.01
@@ -211,7 +213,7 @@ def test_dropout_does_not_depend_on_shards(stage, models, preferences, tmp_path)
         return finished.logged("loss")
 
     whole = losses("whole", 1)
-    assert relative_difference(whole, losses("sharded", 2)) < 1e-5
+    assert relative_difference(whole, losses("sharded", 2)) < TOLERANCE
     without = losses("without", 1, lora_dropout=0.0)
     # B begins at zero: the first loss has nothing to drop out.
     assert whole[0] == pytest.approx(without[0], rel=1e-6)
@@ -239,4 +241,4 @@ def test_freeze(layers, models, preferences, tmp_path):
     assert moved == {key for key in begin if key.startswith(trained_layer)}
     theirs = {key: model.state_dict()[key] for key in moved}
     start = {key: begin[key] for key in moved}
-    assert distance({key: mine[key] for key in moved}, theirs) < 0.02 * distance(start, theirs)
+    assert distance({key: mine[key] for key in moved}, theirs) < WEIGHTS * distance(start, theirs)

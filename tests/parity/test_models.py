@@ -1,5 +1,6 @@
 """The decoder against transformers' own models, on random checkpoints that transformers writes."""
 
+import copy
 import json
 import subprocess
 
@@ -115,6 +116,42 @@ def test_logits_loss_and_gradients(name, documents, tmp_path):
         assert relative_error(results["logprobs"], logprobs) < 1e-5
         assert abs(results["loss"].item() - loss.item()) < 1e-5 * loss.item()
         assert_gradients_equal(results, model, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("name, padding", [("qwen2", 11), ("qwen3", 11), ("llama", 11), ("llama", -200)])
+def test_padding_token_in_the_row(name, padding, tied, tmp_path):
+    """The input embedding of pad_token_id has no gradient, though rows hold the token: SmolLM2's is <|im_end|>. A tied
+    head's it has. transformers counts negative ones from the end, as torch does: of 211 tokens, -200 is the same."""
+    config = copy.deepcopy(CONFIGS[name])
+    config.pad_token_id, config.tie_word_embeddings = padding, tied
+    model = make_model(config)
+    model.save_pretrained(tmp_path / "model")
+    tokens, labels = make_row(config.vocab_size, [97])
+    tokens[::10] = labels[5::10] = 11
+    torch.nn.functional.cross_entropy(reference_logits(model, tokens, [97]), labels).backward()
+    for outputs in ["gradients"], ["logprob_gradients"]:
+        results = probe(tmp_path / "model", tmp_path, tokens, labels, [97], outputs)
+        assert_gradients_equal(results, model, tolerance=1e-4)
+        row = results["gradient.model.embed_tokens.weight"][11]
+        expected = model.model.embed_tokens.weight.grad[11]
+        if tied:  # of one row alone: a whole matrix would hide it
+            assert expected.norm() > 0 and relative_error(row, expected) < 1e-4
+        else:
+            assert expected.count_nonzero() == row.count_nonzero() == 0
+
+
+def test_padding_token_outside_of_the_vocabulary(tmp_path):
+    make_model(CONFIGS["llama"]).save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(pad_token_id=211)))
+    (tmp_path / "job.json").write_text("{}")
+    run = subprocess.run([PROBE, tmp_path / "model", tmp_path / "job.json", tmp_path / "result"],
+                         capture_output=True, text=True)
+    assert run.returncode == 1
+    assert "pad_token_id 211 is outside of the vocabulary of 211" in run.stderr
+    with pytest.raises(AssertionError, match="Padding_idx must be within num_embeddings"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "model")
 
 
 def test_logprob_gradients(tmp_path):

@@ -7,12 +7,15 @@ import pytest
 import torch
 from conftest import Running, relative_difference, settings_of
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
+from test_trainer import WEIGHTS
+from tolerance import ADAM_EPSILON, TOLERANCE, of_log_ratio
 
 NUM_STEPS = 10
 REWARDS = [f"rewards/{name}" for name in ("chosen", "rejected", "accuracies", "margins")]
 LOGPS = ["logps/chosen", "logps/rejected"]
-HINGE_RATE = 2e-4
-OPTIMIZER = dict(learning_rate=5e-4, max_steps=NUM_STEPS, lr_scheduler_type="linear", weight_decay=0.1)
+HINGE_RATE = 6e-4
+OPTIMIZER = dict(learning_rate=1e-3, adam_epsilon=ADAM_EPSILON, max_steps=NUM_STEPS, lr_scheduler_type="linear",
+                 weight_decay=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +36,18 @@ def run(settings):
 
 
 def assert_same(finished, theirs, names, steps=NUM_STEPS):
-    """Loss to 1e-5, grad_norm to 1e-4; names ({ours: theirs}) to 1e-4, relative or, below 1, absolute."""
+    """Loss, grad_norm and names ({ours: theirs}) of a peer in double; rewards are differences of log-probabilities."""
 
     def column(key):
         return [entry[key] for entry in theirs]
 
     losses = finished.logged("loss")
     assert len(losses) == steps and len(set(losses)) == steps
-    assert relative_difference(losses, column("loss")) < 1e-5
-    assert relative_difference(finished.logged("grad_norm"), column("grad_norm")) < 1e-4
+    assert relative_difference(losses, column("loss")) < TOLERANCE
+    assert relative_difference(finished.logged("grad_norm"), column("grad_norm")) < TOLERANCE
+    allowed = of_log_ratio(finished.logged("logps/chosen") or [1.0])
     for ours, name in names.items():
-        assert finished.logged(ours) == pytest.approx(column(name), rel=1e-4, abs=1e-4), ours
+        assert finished.logged(ours) == pytest.approx(column(name), rel=TOLERANCE, abs=allowed), ours
 
 
 def same_names(names):
@@ -159,7 +163,7 @@ def test_orpo(models, preferences, tmp_path):
     theirs = trl_run(ORPOTrainer, ORPOConfig, model, columns, tmp_path, prepare, **arguments)
     assert_same(finished, theirs, same_names(REWARDS + LOGPS) | {"sft_loss": "nll_loss"})
     log_odds = [-entry["log_odds_ratio"] for entry in theirs]
-    assert finished.logged("odds_ratio_loss") == pytest.approx(log_odds, rel=1e-4)
+    assert finished.logged("odds_ratio_loss") == pytest.approx(log_odds, rel=TOLERANCE)
 
 
 # ---------------------------------------------------------------- TRL's KTOTrainer
@@ -219,12 +223,12 @@ def test_reward_model(models, preferences, tmp_path):
         (chosen + rejected) / 2
         for chosen, rejected in zip(finished.logged("rewards/chosen"), finished.logged("rewards/rejected"))
     ]
-    assert means == pytest.approx([entry["mean_reward"] for entry in theirs], rel=1e-4, abs=1e-4)
+    assert means == pytest.approx([entry["mean_reward"] for entry in theirs], rel=TOLERANCE, abs=of_log_ratio([1.0]))
     # What was saved is the trained head, for whoever reads LLaMA-Factory's file.
     saved = load_file(finished.output_dir / "value_head.safetensors")
     moved = (model.score.weight - weight).norm()
-    assert (saved["v_head.summary.weight"] - model.score.weight).norm() < 0.02 * moved
-    assert saved["v_head.summary.bias"].abs() < 1e-3
+    assert (saved["v_head.summary.weight"] - model.score.weight).norm() < WEIGHTS * moved
+    assert saved["v_head.summary.bias"].abs() < TOLERANCE
 
 
 # ---------------------------------------------------------------- formulas in fp64
@@ -272,8 +276,8 @@ class InFp64:
         loss.backward()
         norm = math.sqrt(sum(p.grad.square().sum().item() for p in self.policy.parameters()))
         (logged,) = [entry for entry in finished.history if "loss" in entry]
-        assert logged["loss"] == pytest.approx(loss.item(), rel=1e-5)
-        assert logged["grad_norm"] == pytest.approx(norm, rel=1e-4)
+        assert logged["loss"] == pytest.approx(loss.item(), rel=TOLERANCE)
+        assert logged["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
         return logged
 
 
@@ -295,8 +299,8 @@ def test_kto_pair_in_fp64(swapped, models, other, preferences, tmp_path):
         for name in ("chosen_ids", "rejected_ids")
     ]
     logged = models64.assert_first_step(finished, kto_pair_loss(chosen, rejected, 0.05))
-    assert logged["rewards/chosen"] == pytest.approx(0.05 * chosen.mean().item(), rel=1e-4)
-    assert logged["rewards/rejected"] == pytest.approx(0.05 * rejected.mean().item(), rel=1e-4)
+    assert logged["rewards/chosen"] == pytest.approx(0.05 * chosen.mean().item(), rel=TOLERANCE)
+    assert logged["rewards/rejected"] == pytest.approx(0.05 * rejected.mean().item(), rel=TOLERANCE)
     means = torch.stack([chosen.mean(), rejected.mean()])
     assert means.max() < -1 if swapped else means.min() > 1, means
 
@@ -324,4 +328,4 @@ def test_kto_in_fp64(swapped, models, other, preferences, tmp_path):
     assert 0 < num_desirable < 4
     loss = torch.stack(losses).mean() + 0.4 * torch.stack(token_losses).mean() * 4 / num_desirable
     logged = models64.assert_first_step(finished, loss)
-    assert logged["kl"] == pytest.approx(max(0.0, kl.item()), rel=1e-4)
+    assert logged["kl"] == pytest.approx(max(0.0, kl.item()), rel=TOLERANCE)

@@ -11,7 +11,9 @@
 #include <limits>
 #include <numeric>
 
+#include "longspan/attention/flash/backward_order.h"
 #include "longspan/attention/flash/flash_tasks.h"
+#include "longspan/cpu/capability.h"
 
 namespace longspan::flash {
 namespace {
@@ -32,7 +34,8 @@ double cost_of(const Task& task) {
   return total;
 }
 
-/// Runs work(i, scratch) for every i on all threads; each takes the next i when it is free.
+/// Runs work(i, scratch) for every i on all threads, which take them in order, each the next one
+/// when it is free.
 void for_each(int64_t count, int64_t scratch_floats,
               const std::function<void(int64_t, float*)>& work) {
   std::atomic<int64_t> next{0};
@@ -45,41 +48,6 @@ void for_each(int64_t count, int64_t scratch_floats,
   });
 }
 
-/// One task for each key tile of each block, of kv head 0, in the order of the keys.
-std::vector<Task> key_tiles(const std::vector<Block>& blocks) {
-  std::vector<Task> tasks;
-  for (const Block& block : blocks) {
-    if (block.q_length == 0) continue;
-    for (int64_t key = 0; key < block.k_length; key += kKeyTile) {
-      if (block.causal && key >= block.q_length + block.offset) break;  // no query sees these keys
-      tasks.push_back({0, block.q_begin, block.q_length, block.k_begin + key,
-                       std::min(kKeyTile, block.k_length - key), block.offset - key, block.causal});
-    }
-  }
-  std::stable_sort(tasks.begin(), tasks.end(),
-                   [](const Task& a, const Task& b) { return a.k_begin < b.k_begin; });
-  return tasks;
-}
-
-/// Boundaries that cut the tasks into `num_chunks` runs of about equal cost and of keys of their
-/// own: blocks may share keys, and runs add to the gradients of keys at the same time.
-std::vector<size_t> equal_cost_cuts(const std::vector<Task>& tasks, int64_t num_chunks) {
-  std::vector<double> costs(tasks.size());
-  std::transform(tasks.begin(), tasks.end(), costs.begin(), cost_of);
-  const double total = std::accumulate(costs.begin(), costs.end(), 0.0);
-  std::vector<size_t> cuts{0};
-  double so_far = 0;
-  int64_t k_end = 0;
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const bool new_keys = tasks[i].k_begin >= k_end;
-    if (new_keys && so_far >= total * double(cuts.size()) / double(num_chunks)) cuts.push_back(i);
-    so_far += costs[i];
-    k_end = std::max(k_end, tasks[i].k_begin + tasks[i].k_length);
-  }
-  cuts.push_back(tasks.size());
-  return cuts;
-}
-
 /// Queries of a forward task, so few that every thread gets several tasks.
 int64_t queries_of_task(int64_t queries_of_all_heads, int64_t group, int64_t num_threads) {
   int64_t tiles = query_tiles_of_task(group);
@@ -87,26 +55,25 @@ int64_t queries_of_task(int64_t queries_of_all_heads, int64_t group, int64_t num
   return tiles * kQueryTile;
 }
 
-/// Into how many runs of keys a kv head is cut, so that no thread is left without work. Each run
-/// but the first costs a buffer of the size of dq, so as few as will do.
-int64_t chunks_for(int64_t num_kv_heads, int64_t num_threads) {
-  if (num_kv_heads % num_threads == 0 || num_kv_heads >= 4 * num_threads) return 1;
-  const int64_t to_divide = num_threads / std::gcd(num_threads, num_kv_heads);
-  return std::min(to_divide,
-                  std::max<int64_t>(2, (2 * num_threads + num_kv_heads - 1) / num_kv_heads));
+const Tiles* tiles_for(CpuCapability capability) {
+  switch (capability) {
+    case CpuCapability::kPortable:
+      return portable_tiles();
+    case CpuCapability::kAvx2:
+      return avx2_tiles();
+    case CpuCapability::kAvx512:
+      return avx512_tiles();
+  }
+  return nullptr;
 }
 
 }  // namespace
 
 const Tiles& best_tiles() {
   static const Tiles& chosen = []() -> const Tiles& {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (avx512_tiles() && __builtin_cpu_supports("avx512f")) return *avx512_tiles();
-    if (avx2_tiles() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-      return *avx2_tiles();
-#endif
-    return *portable_tiles();
+    const Tiles* tiles = tiles_for(cpu_capability());
+    TORCH_CHECK(tiles != nullptr, "built without tiles for ", name_of(cpu_capability()));
+    return *tiles;
   }();
   return chosen;
 }
@@ -181,45 +148,34 @@ AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
     });
   }
 
-  const std::vector<Task> key_tasks = key_tiles(blocks);
-  if (key_tasks.empty()) return gradients;
-  // Runs of key tiles that different threads may take at the same time: each adds to a dq of its
-  // own.
-  const std::vector<size_t> cuts = equal_cost_cuts(key_tasks, chunks_for(M, at::get_num_threads()));
-  const int64_t chunks = int64_t(cuts.size()) - 1;
-  std::vector<at::Tensor> dq(chunks);
-  for (int64_t c = 0; c < chunks; ++c)
-    dq[c] = c == 0 ? gradients.dq_TNH : at::zeros_like(gradients.dq_TNH);
-
-  Backward call{q.const_data_ptr<float>(),
-                k.const_data_ptr<float>(),
-                v.const_data_ptr<float>(),
-                dout.const_data_ptr<float>(),
-                lse.const_data_ptr<float>(),
-                delta_NT.const_data_ptr<float>(),
-                nullptr,
-                gradients.dk_SMH.mutable_data_ptr<float>(),
-                gradients.dv_SMH.mutable_data_ptr<float>(),
-                strides_of(q),
-                strides_of(k),
-                strides_of(v),
-                strides_of(dout),
-                T,
-                N,
-                M,
-                H,
-                static_cast<float>(1.0 / std::sqrt(double(H)))};
-  for_each(chunks * M, tiles.backward_scratch(H, N / M), [&](int64_t i, float* scratch) {
-    const int64_t chunk = i / M, head = i % M;
-    Backward mine = call;
-    mine.dq = dq[chunk].mutable_data_ptr<float>();
-    for (size_t t = cuts[chunk]; t < cuts[chunk + 1]; ++t) {
-      Task task = key_tasks[t];
-      task.kv_head = head;
-      tiles.backward(mine, task, scratch);
-    }
-  });
-  for (int64_t c = 1; c < chunks; ++c) gradients.dq_TNH.add_(dq[c]);
+  BackwardOrder order(blocks, T, M);
+  if (order.tasks().empty()) return gradients;
+  const Backward call{q.const_data_ptr<float>(),
+                      k.const_data_ptr<float>(),
+                      v.const_data_ptr<float>(),
+                      dout.const_data_ptr<float>(),
+                      lse.const_data_ptr<float>(),
+                      delta_NT.const_data_ptr<float>(),
+                      gradients.dq_TNH.mutable_data_ptr<float>(),
+                      gradients.dk_SMH.mutable_data_ptr<float>(),
+                      gradients.dv_SMH.mutable_data_ptr<float>(),
+                      strides_of(q),
+                      strides_of(k),
+                      strides_of(v),
+                      strides_of(dout),
+                      T,
+                      N,
+                      M,
+                      H,
+                      static_cast<float>(1.0 / std::sqrt(double(H))),
+                      order.turns()};
+  // In the order of the tasks, the kv heads side by side: they have nothing in common to wait for.
+  for_each(std::ssize(order.tasks()) * M, tiles.backward_scratch(H, N / M),
+           [&](int64_t i, float* scratch) {
+             Task task = order.tasks()[i / M];
+             task.kv_head = i % M;
+             tiles.backward(call, task, scratch);
+           });
   return gradients;
 }
 

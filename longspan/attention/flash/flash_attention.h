@@ -10,7 +10,8 @@ namespace longspan::flash {
 /// fp32 on the CPU, H a multiple of 16.
 bool supports(const at::Tensor& q_TNH);
 
-/// The fastest tile code that this processor runs.
+/// The tile code for cpu_capability(): the widest that this processor runs, unless the environment
+/// asks for less.
 const Tiles& best_tiles();
 
 /// As BlockKernel::forward.

@@ -6,6 +6,11 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
+
+#include "longspan/cpu/capability.h"
+
+#include "longspan/bench/counting_allocator.h"
 
 namespace longspan::flash {
 namespace {
@@ -128,8 +133,13 @@ TEST_CASE("flash attention equals plain fp64 attention for every instruction set
        16,
        {{0, 50, 0, 90, true, 100}, {50, 170, 90, 110, true, 7}}},
   };
-  for (const Tiles* tiles : {portable_tiles(), &best_tiles(), avx2_tiles()}) {
-    if (tiles == nullptr || (tiles == avx2_tiles() && &best_tiles() == portable_tiles())) continue;
+  const std::pair<CpuCapability, const Tiles*> all[] = {
+      {CpuCapability::kPortable, portable_tiles()},
+      {CpuCapability::kAvx2, avx2_tiles()},
+      {CpuCapability::kAvx512, avx512_tiles()}};
+  for (const auto& [capability, tiles] : all) {
+    if (capability > widest_cpu_capability()) continue;
+    CAPTURE(name_of(capability));
     for (const Case& c : cases) check(c, *tiles);
   }
 }
@@ -142,6 +152,71 @@ TEST_CASE("flash attention: tasks of several query tiles of a small group") {
   check({"four tiles", 550, 500, 16, 16, 16, blocks}, best_tiles());
   check({"two tiles", 550, 500, 16, 8, 16, blocks}, best_tiles());
   at::set_num_threads(before);
+}
+
+/// So many threads while it lives, whatever the number of cores.
+class Threads {
+ public:
+  explicit Threads(int count) : before_(at::get_num_threads()) { at::set_num_threads(count); }
+  ~Threads() { at::set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+TEST_CASE("flash attention: gradients are the same bits with any number of threads") {
+  at::manual_seed(9);
+  const int64_t T = 1300, N = 6, M = 3, H = 16;
+  const at::Tensor q = at::randn({T, N, H}), k = at::randn({T, M, H}), v = at::randn({T, M, H}),
+                   dout = at::randn({T, N, H});
+  const std::vector<std::vector<Block>> rows = {
+      {{0, T, 0, T, true}},
+      {{0, 50, 0, 50, true}, {50, 700, 50, 700, true}, {750, 550, 750, 550, true}},
+      // Queries and keys in several blocks, which begin anywhere; two blocks of queries in one
+      // tile.
+      {{0, 310, 0, 310, true},
+       {310, 990, 0, 310, false},
+       {310, 400, 310, 400, true},
+       {710, 590, 450, 260, false},
+       {710, 590, 710, 590, true}},
+      {{0, 600, 0, T, false}, {600, 700, 0, T, true, 600}},
+  };
+  for (size_t i = 0; i < rows.size(); ++i) {
+    CAPTURE(i);
+    const auto run = [&](int num_threads) {
+      const Threads threads(num_threads);
+      const AttentionResult result = forward(q, k, v, rows[i].size() == 5 ? rows[0] : rows[i]);
+      return backward(dout, q, k, v, result.out_TNH, result.lse_NT, rows[i]);
+    };
+    const AttentionGradients alone = run(1);
+    for (const int num_threads : {2, 7, 32}) {
+      CAPTURE(num_threads);
+      const AttentionGradients together = run(num_threads);
+      CHECK(at::equal(together.dq_TNH, alone.dq_TNH));
+      CHECK(at::equal(together.dk_SMH, alone.dk_SMH));
+      CHECK(at::equal(together.dv_SMH, alone.dv_SMH));
+    }
+  }
+}
+
+TEST_CASE("flash attention: the backward's memory is its gradients and a little of each thread") {
+  const int64_t T = 2048, N = 6, M = 3, H = 16;
+  const at::Tensor q = at::randn({T, N, H}), k = at::randn({T, M, H}), v = at::randn({T, M, H});
+  const std::vector<Block> blocks{{0, T, 0, T, true}};
+  const AttentionResult result = forward(q, k, v, blocks);
+  for (const int num_threads : {1, 32}) {
+    CAPTURE(num_threads);
+    const Threads threads(num_threads);
+    AllocationCounter counter(AllocationCounter::Of::kProcess);
+    backward(q, q, k, v, result.out_TNH, result.lse_NT, blocks);
+    const int64_t gradients = T * H * (N + 2 * M), delta = T * N;
+    const int64_t tasks = M * ((T + kKeyTile - 1) / kKeyTile);
+    const int64_t scratch =
+        std::min<int64_t>(tasks, num_threads) * best_tiles().backward_scratch(H, N / M);
+    CHECK(counter.peak_bytes() <= 4 * (gradients + delta + scratch));
+  }
 }
 
 TEST_CASE("flash attention reads tensors with any token and head stride") {

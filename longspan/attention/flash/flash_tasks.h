@@ -31,14 +31,6 @@ struct Forward {
   float scale;
 };
 
-struct Backward {
-  const float *q, *k, *v, *dout, *lse, *delta;  // lse and delta [N, T] contiguous
-  float *dq, *dk, *dv;                          // [T, N, H], [S, M, H] contiguous; added to
-  Strides q_strides, k_strides, v_strides, dout_strides;
-  int64_t num_tokens, num_heads, num_kv_heads, head_dim;
-  float scale;
-};
-
 /// A run of queries against a run of keys; query i of [0, q_length) sees key j iff !causal or j <=
 /// i + offset.
 struct Task {
@@ -47,10 +39,42 @@ struct Task {
   int64_t k_begin, k_length;
   int64_t offset;
   bool causal;
+  int64_t number = 0;  // in the order in which tasks begin
 };
+
+/// Tasks that run at the same time add to the same gradients, each number in the order of the
+/// tasks. The tile code asks for its turn and passes it on.
+struct Turns {
+  void* self;
+  /// Returns when dq's rows of the tile of queries that begins at `query` are this task's to add
+  /// to.
+  void (*wait_for_queries)(void* self, const Task&, int64_t query);
+  /// The task is done with them.
+  void (*pass_queries_on)(void* self, const Task&, int64_t query);
+  /// The same for the task's rows of dk and dv.
+  void (*wait_for_keys)(void* self, const Task&);
+  void (*pass_keys_on)(void* self, const Task&);
+};
+
+struct Backward {
+  const float *q, *k, *v, *dout, *lse, *delta;  // lse and delta [N, T] contiguous
+  float *dq, *dk, *dv;                          // [T, N, H], [S, M, H] contiguous; added to
+  Strides q_strides, k_strides, v_strides, dout_strides;
+  int64_t num_tokens, num_heads, num_kv_heads, head_dim;
+  float scale;
+  Turns turns;
+};
+
+/// The first query of a task that its backward looks at: the first one that sees the first key,
+/// rounded down to a tile so that tiles start at the same places.
+inline constexpr int64_t first_query(const Task& task) {
+  return task.causal && task.offset < 0 ? -task.offset / kQueryTile * kQueryTile : 0;
+}
 
 /// Tile code for one instruction set.
 struct Tiles {
+  /// "portable", "avx2", "avx512": by what the compiler was told.
+  const char* instructions;
   /// Floats of scratch that one thread needs (64-byte aligned).
   int64_t (*forward_scratch)(int64_t head_dim, int64_t group);
   int64_t (*backward_scratch)(int64_t head_dim, int64_t group);

@@ -1,7 +1,8 @@
 // AVX2 and FMA: 6 x 2 sums of 8 floats fill 12 of the 16 registers.
 #include "longspan/attention/flash/flash_tasks.h"
 
-#if defined(__AVX2__)
+#if defined(__AVX2__) && defined(__FMA__)
+#define INSTRUCTIONS "avx2"
 #define LANES 8
 #define PANEL 2
 #define ROWS 6

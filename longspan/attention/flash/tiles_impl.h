@@ -1,8 +1,8 @@
 // Tile code of flash attention (FlashAttention-2, arXiv 2307.08691), included by one .cpp for each
-// instruction set, which defines LANES (floats of a vector register), PANEL (registers of a row of
-// a micro-tile) and ROWS (its rows). Written on the compiler's vector extension. Everything is in
-// an unnamed namespace and calls no library template. G: query heads of one kv head, H: head dim,
-// BQ, BK: query and key tile.
+// instruction set, which defines INSTRUCTIONS (its name), LANES (floats of a vector register),
+// PANEL (registers of a row of a micro-tile) and ROWS (its rows). Written on the compiler's vector
+// extension. Everything is in an unnamed namespace and calls no library template. G: query heads of
+// one kv head, H: head dim, BQ, BK: query and key tile.
 #pragma once
 
 #include "longspan/attention/flash/flash_tasks.h"
@@ -292,10 +292,7 @@ void backward(const Backward& b, const Task& task, float* scratch) {
   pack(k, b.k_strides.token, count, H, b.scale, keys);
   for (int64_t i = 0; i < count * H; ++i) dkeys[i] = dvalues[i] = 0;
 
-  // The first query that sees the first key, rounded down to a tile so that tiles start at the same
-  // places.
-  const int64_t first = task.causal ? larger(0, -task.offset) / kQueryTile * kQueryTile : 0;
-  for (int64_t query = first; query < task.q_length; query += kQueryTile) {
+  for (int64_t query = first_query(task); query < task.q_length; query += kQueryTile) {
     const int64_t rows = smaller(kQueryTile, task.q_length - query), token = task.q_begin + query;
     for (int64_t head = task.kv_head * group; head < (task.kv_head + 1) * group; ++head) {
       pack(b.q + token * b.q_strides.token + head * b.q_strides.head, b.q_strides.token, rows, H,
@@ -312,11 +309,14 @@ void backward(const Backward& b, const Task& task, float* scratch) {
                      visible(task, query + i, 0, count), padded, lse[i], delta[i]);
       multiply(count, H, rows, scores, 1, kKeyTile, douts, H, dvalues, H, true);
       multiply(count, H, rows, gradients, 1, kKeyTile, queries, H, dkeys, H, true);
+      if (head == task.kv_head * group) b.turns.wait_for_queries(b.turns.self, task, query);
       multiply(rows, H, count, gradients, kKeyTile, 1, keys, H,
                b.dq + (token * b.num_heads + head) * H, b.num_heads * H, true);
     }
+    b.turns.pass_queries_on(b.turns.self, task, query);
   }
 
+  b.turns.wait_for_keys(b.turns.self, task);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = ((task.k_begin + i) * b.num_kv_heads + task.kv_head) * H;
     for (int64_t h = 0; h < H; h += LANES) {
@@ -324,9 +324,10 @@ void backward(const Backward& b, const Task& task, float* scratch) {
       store(b.dv + at + h, load(b.dv + at + h) + load(dvalues + i * H + h));
     }
   }
+  b.turns.pass_keys_on(b.turns.self, task);
 }
 
-constexpr Tiles kTiles{forward_scratch, backward_scratch, forward, backward};
+constexpr Tiles kTiles{INSTRUCTIONS, forward_scratch, backward_scratch, forward, backward};
 
 }  // namespace
 }  // namespace longspan::flash

@@ -1,4 +1,5 @@
 // Any processor: vectors of 4 floats (SSE2, NEON).
+#define INSTRUCTIONS "portable"
 #define LANES 4
 #define PANEL 2
 #define ROWS 4

@@ -1,25 +1,31 @@
-// Loops over contiguous numbers that the compiler turns into vector instructions. On x86-64 each is
-// compiled for several instruction sets and the machine's best is chosen when the program starts.
+// Loops over contiguous numbers that the compiler turns into vector instructions. Those over floats
+// are compiled for several sets of them (capability.h), and each call goes to the one that
+// cpu_capability() says; those over doubles, which only checks in fp64 use, are compiled once.
 #pragma once
 
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
 
+#include "longspan/cpu/capability.h"
+#include "longspan/cpu/vector_kernels.h"
+
 namespace longspan::vector_math {
 
-// Sanitizers run before the choice can be made.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define LONGSPAN_CLONES \
-  __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
-#else
-#define LONGSPAN_CLONES
-#endif
+/// The loops over floats for one capability, for tests and comparisons. The processor must have it.
+const Kernels& kernels_of(CpuCapability capability);
+
+/// Those that the functions below run.
+const Kernels& kernels();
 
 // Each operation for float (fast) and double (for fp64 checks).
 float sum_of_squares(const float* x, int64_t n);
 double sum_of_squares(const double* x, int64_t n);
+
+/// The same added up in double, for sums of any length; bf16 numbers are exact in it.
+double precise_sum_of_squares(const float* x, int64_t n);
+double precise_sum_of_squares(const double* x, int64_t n);
+double precise_sum_of_squares(const c10::BFloat16* x, int64_t n);
 
 /// y = weight * x * scale.
 void scale(float* y, const float* x, const float* weight, float scale, int64_t n);
@@ -52,14 +58,16 @@ void swiglu(double* out, const double* gate, const double* up, int64_t n);
 void swiglu_backward(float* gate, float* up, float* dact, int64_t n);
 void swiglu_backward(double* gate, double* up, double* dact, int64_t n);
 
+/// The largest of those that are no NaN; -inf where there is none.
 float max(const float* x, int64_t n);
 double max(const double* x, int64_t n);
 
-/// sum of exp(x - shift), for shift >= x.
-float sum_exp(const float* x, float shift, int64_t n);
+/// sum of exp(x - shift), for shift >= x, added up in double. NaN where an x is or where x and
+/// shift are the same infinity.
+double sum_exp(const float* x, float shift, int64_t n);
 double sum_exp(const double* x, double shift, int64_t n);
 
-/// x = scale * exp(x - shift), for shift >= x.
+/// x = scale * exp(x - shift), for shift >= x; NaN as above.
 void scaled_exp(float* x, float shift, float scale, int64_t n);
 void scaled_exp(double* x, double shift, double scale, int64_t n);
 

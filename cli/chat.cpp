@@ -1,0 +1,230 @@
+// `longspan chat`: questions at the terminal, answers as they are made.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <random>
+
+#include "cli/commands.h"
+#include "cli/generation_arguments.h"
+#include "longspan/config/user_error.h"
+#include "longspan/text/decode_stream.h"
+#include "longspan/text/line_editor.h"
+#include "longspan/text/terminal_text.h"
+
+namespace longspan {
+
+namespace {
+
+constexpr const char* kDim = "\x1b[2m";
+constexpr const char* kPlain = "\x1b[0m";
+
+std::atomic<bool> stop_wanted{false};
+
+/// The first Ctrl-C stops the answer, one more before that has happened ends the program.
+void on_interrupt(int) {
+  if (stop_wanted.exchange(true)) _exit(130);
+}
+
+/// While it lives, Ctrl-C stops the answer.
+class InterruptScope {
+ public:
+  InterruptScope() {
+    stop_wanted = false;
+    before_ = std::signal(SIGINT, on_interrupt);
+  }
+  ~InterruptScope() { std::signal(SIGINT, before_); }
+
+ private:
+  void (*before_)(int);
+};
+
+void put(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+class Chat {
+ public:
+  Chat(Assistant& assistant, bool terminal)
+      : assistant_(assistant),
+        decoder_(assistant.config, std::move(assistant.parameters), /*num_sequences=*/1),
+        terminal_(terminal) {}
+
+  /// Answers on stdout. Throws UserError: the template refuses the question, or it is too long;
+  /// then the question is forgotten.
+  void ask(const std::string& question) {
+    Conversation asked = conversation_;
+    asked.messages.push_back({"user", question});
+    const std::vector<int32_t> prompt = assistant_.prompt(asked);
+
+    DecodeStream stream(assistant_.tokenizer, assistant_.skip_special_tokens);
+    std::string text;
+    const auto show = [&](const std::string& piece) {
+      text += piece;
+      put(terminal_ ? without_controls(piece) : piece);
+    };
+    Answer answer;
+    const auto begin = std::chrono::steady_clock::now();
+    {
+      const InterruptScope interrupts;
+      GenerationListener listener;
+      listener.token = [&](int64_t, int32_t token) { show(stream.step(token)); };
+      listener.answer = [&](int64_t, Answer made) { answer = std::move(made); };
+      listener.go_on = [] { return !stop_wanted; };
+      generate(decoder_, {prompt}, assistant_.options, listener);
+    }
+    show(stream.finish());
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    put("\n");
+    if (terminal_) say_how_it_ended(answer, seconds);
+    // The next answer of the same session draws other numbers.
+    ++assistant_.options.seed;
+    if (!assistant_.chat) return;
+    asked.messages.push_back({"assistant", text});
+    conversation_ = std::move(asked);
+  }
+
+  void clear() {
+    const bool has_system =
+        !conversation_.messages.empty() && conversation_.messages[0].role == "system";
+    conversation_.messages.resize(has_system ? 1 : 0);
+  }
+
+  /// Begins anew with this system message; empty: the template's own.
+  void set_system(const std::string& text) {
+    conversation_.messages.clear();
+    if (!text.empty()) conversation_.messages.push_back({"system", text});
+  }
+
+ private:
+  void say_how_it_ended(const Answer& answer, double seconds) const {
+    const double count = static_cast<double>(answer.tokens.size());
+    std::string line = fmt::format("{} token{}, {:.1f} tokens/s", answer.tokens.size(),
+                                   answer.tokens.size() == 1 ? "" : "s", count / seconds);
+    if (answer.reason == FinishReason::kLength) {
+      line += fmt::format("; cut at max_new_tokens={}", assistant_.options.max_new_tokens);
+    } else if (answer.reason == FinishReason::kContext) {
+      line += fmt::format("; the model takes {} tokens: /clear begins anew",
+                          assistant_.config.max_position_embeddings);
+    } else if (answer.reason == FinishReason::kInterrupted) {
+      line += "; stopped";
+    }
+    put(fmt::format("{}{}{}\n\n", kDim, line, kPlain));
+  }
+
+  Assistant& assistant_;
+  CachedDecoder decoder_;
+  bool terminal_;
+  Conversation conversation_;
+};
+
+std::string trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
+}
+
+/// False: the user wants to leave.
+bool obey(Chat& chat, const std::string& line) {
+  const size_t end = line.find(' ');
+  const std::string command = line.substr(0, end);
+  const std::string rest = end == std::string::npos ? "" : trimmed(line.substr(end));
+  if (command == "/exit" || command == "/quit") return false;
+  if (command == "/clear") {
+    chat.clear();
+    put("A new conversation.\n\n");
+  } else if (command == "/system") {
+    chat.set_system(rest);
+    put(rest.empty() ? "A new conversation, without a system message of yours.\n\n"
+                     : "A new conversation with this system message.\n\n");
+  } else {
+    put(fmt::format("There is no command {}: /clear, /system TEXT, /exit.\n\n",
+                    without_controls(command)));
+  }
+  return true;
+}
+
+void converse(Chat& chat, const Assistant& assistant) {
+  put(fmt::format("{}{}\n{}Ctrl-C stops an answer, Ctrl-D leaves.{}\n\n", kDim,
+                  without_controls(assistant.description),
+                  assistant.chat ? "/clear begins anew, /system TEXT sets the system message, "
+                                   "/exit leaves; "
+                                 : "Each line is a text of its own. /exit leaves; ",
+                  kPlain));
+  LineEditor editor;
+  for (;;) {
+    const TypedLine line = editor.read("> ");
+    if (line.kind != TypedLine::kText) return;
+    const std::string question = trimmed(line.text);
+    if (question.empty()) continue;
+    try {
+      if (question[0] == '/' && question.find('\n') == std::string::npos) {
+        if (!obey(chat, question)) return;
+      } else {
+        chat.ask(question);
+      }
+    } catch (const UserError& error) {
+      put(fmt::format("error: {}\n\n", error.what()));
+    }
+  }
+}
+
+int run(const Arguments& words) {
+  GenerationArguments arguments = read_generation_arguments("chat", words, /*writes_file=*/false);
+  AssistantRequest& request = arguments.request;
+  if (arguments.words.size() + !request.model_name_or_path.empty() != 1) {
+    throw UserError(fmt::format("chat: {}: longspan chat MODEL [key=value ...]",
+                                arguments.words.empty() ? "the model's folder is missing"
+                                                        : "one model's folder is wanted"));
+  }
+  if (!arguments.words.empty()) request.model_name_or_path = arguments.words[0];
+  const bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+  if (!arguments.seed_given) request.seed = std::random_device()();
+  Assistant assistant = load_assistant(request);
+  Chat chat(assistant, terminal);
+  if (terminal) {
+    converse(chat, assistant);
+    return 0;
+  }
+  const std::string question = trimmed({std::istreambuf_iterator<char>(std::cin), {}});
+  if (question.empty()) throw UserError("chat: there is no question on stdin");
+  chat.ask(question);
+  return 0;
+}
+
+const std::string& help() {
+  static const std::string text =
+      std::string(
+          R"(Talks to a model, or to what training made of it: answers appear as they are made.
+
+  longspan chat output/my-sft
+  longspan chat output/my-lora temperature=0.7 top_p=0.9
+  longspan chat models/base adapter_name_or_path=output/my-lora template=chatml
+  echo "Why is the sky blue?" | longspan chat output/my-sft temperature=0
+
+MODEL is a Hugging Face folder, or the folder of a LoRA adapter, whose base model it knows. At a
+terminal each line is a question (pasted text may have several lines), and the model is shown the
+whole conversation. /clear begins anew, /system TEXT begins anew with a system message, /exit or
+Ctrl-D leaves, Ctrl-C stops an answer. Without a terminal all of stdin is one question, and nothing
+but the answer is printed. On CPU.
+
+)") + kGenerationKeysHelp +
+      R"(  seed                  of what is drawn [another one each time]
+)";
+  return text;
+}
+
+}  // namespace
+
+Command chat_command() {
+  return {"chat", "talk to a model or an adapter: longspan chat output/my-sft", help(), run};
+}
+
+}  // namespace longspan

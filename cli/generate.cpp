@@ -1,0 +1,153 @@
+// `longspan generate`: answers to a file of prompts.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "cli/commands.h"
+#include "cli/generation_arguments.h"
+#include "longspan/config/user_error.h"
+#include "longspan/generation/prompt_file.h"
+#include "longspan/text/progress_bar.h"
+
+namespace longspan {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Lines in the order of the prompts, each written as soon as those before it are.
+class AnswerWriter {
+ public:
+  /// Empty: stdout. Throws UserError: the file is there already, or cannot be made.
+  explicit AnswerWriter(const std::string& path) : path_(path) {
+    if (path.empty()) return;
+    std::error_code error;
+    if (fs::exists(path, error)) {
+      throw UserError(
+          fmt::format("generate: {} is there already; nothing was written. Choose another output "
+                      "or remove it.",
+                      path));
+    }
+    file_ = std::fopen(path.c_str(), "w");
+    if (file_ == nullptr) fail();
+  }
+  ~AnswerWriter() {
+    if (file_ != stdout) std::fclose(file_);
+  }
+  AnswerWriter(const AnswerWriter&) = delete;
+  AnswerWriter& operator=(const AnswerWriter&) = delete;
+
+  void write(int64_t number, std::string line) {
+    waiting_[number] = std::move(line) + "\n";
+    for (auto next = waiting_.begin(); next != waiting_.end() && next->first == next_number_;
+         next = waiting_.erase(next), ++next_number_) {
+      const std::string& text = next->second;
+      if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) fail();
+    }
+    if (std::fflush(file_) != 0) fail();
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw UserError(fmt::format("generate: cannot write {}: {}", path_.empty() ? "stdout" : path_,
+                                std::strerror(errno)));
+  }
+
+  std::string path_;
+  std::FILE* file_ = stdout;
+  std::map<int64_t, std::string> waiting_;
+  int64_t next_number_ = 0;
+};
+
+const char* name_of(FinishReason reason) {
+  return reason == FinishReason::kStop ? "stop" : "length";
+}
+
+std::string text_of(const Assistant& assistant, const Answer& answer) {
+  return assistant.tokenizer.decode(answer.tokens, assistant.skip_special_tokens);
+}
+
+int run(const Arguments& words) {
+  GenerationArguments arguments =
+      read_generation_arguments("generate", words, /*writes_file=*/true);
+  AssistantRequest& request = arguments.request;
+  if (arguments.words.empty()) {
+    throw UserError(
+        "generate: the file of prompts is missing: longspan generate FILE MODEL [key=value ...]");
+  }
+  if (arguments.words.size() - 1 + !request.model_name_or_path.empty() != 1) {
+    throw UserError(fmt::format("generate: {}: longspan generate FILE MODEL [key=value ...]",
+                                arguments.words.size() == 1 ? "the model's folder is missing"
+                                                            : "one file and one model are wanted"));
+  }
+  if (arguments.words.size() == 2) request.model_name_or_path = arguments.words[1];
+
+  const std::vector<PromptRow> rows =
+      read_prompt_file(arguments.words[0], arguments.max_samples.value_or(INT64_MAX));
+  Assistant assistant = load_assistant(request);
+  fmt::print(stderr, "{}\n", assistant.description);
+  std::vector<std::vector<int32_t>> prompts;
+  for (const PromptRow& row : rows) prompts.push_back(assistant.prompt(row.conversation));
+  AnswerWriter writer(arguments.output);
+
+  CachedDecoder decoder(assistant.config, std::move(assistant.parameters),
+                        std::min(arguments.batch_size, std::ssize(prompts)));
+  int64_t num_answers = 0, num_tokens = 0, num_stopped = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto tokens_per_second = [&] {
+    return static_cast<double>(num_tokens) /
+           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  {
+    ProgressBar bar(std::ssize(prompts));
+    GenerationListener listener;
+    listener.token = [&](int64_t, int32_t) { ++num_tokens; };
+    listener.answer = [&](int64_t prompt, Answer answer) {
+      writer.write(prompt,
+                   answered_row(rows[prompt], text_of(assistant, answer), name_of(answer.reason)));
+      num_stopped += answer.reason == FinishReason::kStop;
+      bar.update(++num_answers, std::nan(""), tokens_per_second());
+    };
+    generate(decoder, prompts, assistant.options, listener);
+  }
+  fmt::print(stderr, "{} answer{}, {} of them ended by the model; {} tokens, {:.1f} tokens/s{}\n",
+             num_answers, num_answers == 1 ? "" : "s", num_stopped, num_tokens, tokens_per_second(),
+             arguments.output.empty() ? "" : fmt::format(": {}", arguments.output));
+  return 0;
+}
+
+const std::string& help() {
+  static const std::string text =
+      std::string(
+          R"(Answers a file of prompts, to look at a data set before and after training.
+
+  longspan generate questions.jsonl output/my-sft output=answers.jsonl
+  longspan generate data/my_chats.json output/my-lora max_samples=20 temperature=0
+
+FILE is json, jsonl or txt (a prompt a line). A row has messages (or conversations), or instruction
+(and input, system, history), or prompt, or text; an answer at the end of the messages is left out.
+Each row is written as a line of JSON with the answer in "predict" and "stop" (the model ended it)
+or "length" in "finish_reason", in the order of the file. MODEL is a Hugging Face folder or the folder
+of a LoRA adapter. On CPU.
+
+)") + kGenerationKeysHelp +
+      R"(  seed                  of what is drawn [42]
+  output                the file to write; must not exist [stdout]
+  batch_size            prompts that are answered at a time [8]
+  max_samples           at most so many prompts [all]
+)";
+  return text;
+}
+
+}  // namespace
+
+Command generate_command() {
+  return {"generate", "answer a file of prompts: longspan generate FILE MODEL", help(), run};
+}
+
+}  // namespace longspan

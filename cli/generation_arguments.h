@@ -1,0 +1,32 @@
+// Keys of `longspan chat` and `longspan generate`.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "longspan/generation/assistant.h"
+
+namespace longspan {
+
+struct GenerationArguments {
+  std::vector<std::string> words;  // those that belong to no key
+  AssistantRequest request;
+  bool seed_given = false;
+  // Of `longspan generate`:
+  std::string output;
+  int64_t batch_size = 8;
+  std::optional<int64_t> max_samples;
+};
+
+/// Reads `key=value`, `--key value`, `--key=value` and `--key` (which is true). Throws UserError:
+/// an unknown key (names the nearest), a value of the wrong kind. `writes_file`: keys of `longspan
+/// generate` are known too.
+GenerationArguments read_generation_arguments(const std::string& command,
+                                              const Arguments& arguments, bool writes_file);
+
+/// What help says of the keys that both have.
+extern const char* const kGenerationKeysHelp;
+
+}  // namespace longspan

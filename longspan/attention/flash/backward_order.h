@@ -1,0 +1,54 @@
+// In which order the tasks of a flash attention's backward add to gradients that they share.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/attention/flash/flash_tasks.h"
+
+namespace longspan::flash {
+
+/// Tasks are tiles of keys, each with all queries that see them. Any number of them may run at
+/// once, provided that they begin in order: a task waits for earlier ones only, and adds to each
+/// number of dq, dk and dv after them. So nobody needs a gradient of its own, and sums do not
+/// depend on the number of threads. Neighbouring tiles follow each other through the queries, a
+/// tile apart.
+class BackwardOrder {
+ public:
+  BackwardOrder(std::vector<Block> blocks, int64_t num_queries, int64_t num_kv_heads);
+
+  /// For kv head 0; those of the others have the same numbers.
+  const std::vector<Task>& tasks() const { return tasks_; }
+  Turns turns();
+
+ private:
+  struct Run {  // of one block's tasks
+    Block block;
+    int64_t first_task, num_tasks;
+    int64_t first_cell;
+    std::vector<int32_t> before;  // [cell - first_cell]: tasks of earlier blocks that add to a cell
+    std::vector<size_t> shares_keys_with;  // earlier runs
+  };
+  using Count = std::atomic<int32_t>;
+
+  void add_run(const Block& block, std::vector<int32_t>& adders_of_cell);
+  const Run& run_of(const Task& task) const { return runs_[run_of_task_[task.number]]; }
+  Count& turn(const Task& task, int64_t cell);
+  int32_t number_at(const Task& task, int64_t cell) const;
+  void wait_for_queries(const Task& task, int64_t query);
+  void pass_queries_on(const Task& task, int64_t query);
+  void wait_for_keys(const Task& task);
+  void pass_keys_on(const Task& task);
+
+  std::vector<Task> tasks_;
+  std::vector<Run> runs_;
+  std::vector<size_t> run_of_task_;
+  int64_t keys_end_ = 0;              // of the runs so far
+  int64_t num_cells_, num_kv_heads_;  // a cell: kQueryTile queries of one kv head
+  std::unique_ptr<Count[]> turns_;    // [kv head, cell]: tasks that are done with it
+  std::unique_ptr<Count[]> done_;     // [task, kv head]: 1 when it has added to dk and dv
+};
+
+}  // namespace longspan::flash

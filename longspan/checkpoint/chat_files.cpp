@@ -1,0 +1,129 @@
+#include "longspan/checkpoint/chat_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// A JSON file that is written when it has changed.
+class JsonFile {
+ public:
+  explicit JsonFile(fs::path path) : path_(std::move(path)) {
+    std::ifstream file(path_);
+    exists_ = file.is_open();
+    if (exists_) before_ = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (!before_.is_object()) {
+      throw UserError(fmt::format("{} is broken: wanted is a JSON object.", path_.string()));
+    }
+    values = before_;
+  }
+
+  bool exists() const { return exists_; }
+  void write() const {
+    if (values == before_) return;
+    write_file_atomically(path_.string(), values.dump(2) + "\n");
+  }
+
+  Json values;
+
+ private:
+  fs::path path_;
+  bool exists_ = false;
+  Json before_ = Json::object();
+};
+
+/// A token that stands as text, or as an object with its content.
+bool names(const Json& values, const char* key, const std::string& token) {
+  const auto found = values.find(key);
+  if (found == values.end()) return false;
+  const Json& text = found->is_object() ? found->value("content", Json()) : *found;
+  return text == token;
+}
+
+void set_token(Json& values, const char* key, const std::optional<SavedChat::Token>& token) {
+  if (token && !names(values, key, token->text)) values[key] = token->text;
+}
+
+/// eos_token_id is a number, a list of them, or not there.
+std::vector<int64_t> ids_in(const Json& values) {
+  const Json given = values.value("eos_token_id", Json());
+  std::vector<int64_t> ids;
+  for (const Json& id : given.is_array() ? given : Json::array({given})) {
+    if (id.is_number_integer()) ids.push_back(id.get<int64_t>());
+  }
+  return ids;
+}
+
+}  // namespace
+
+void remove_other_chat_templates(const std::string& folder, const std::set<std::string>& keep) {
+  for (const char* name : {"chat_template.jinja", "chat_template.json"}) {
+    if (!keep.contains(name)) fs::remove(fs::path(folder) / name);
+  }
+}
+
+void write_chat(const std::string& folder, const SavedChat& chat) {
+  const fs::path place(folder);
+  JsonFile tokenizer(place / "tokenizer_config.json");
+  set_token(tokenizer.values, "eos_token", chat.eos);
+  set_token(tokenizer.values, "pad_token", chat.pad);
+  if (chat.chat_template) {
+    tokenizer.values["chat_template"] = *chat.chat_template;
+    // They would be taken before it.
+    remove_other_chat_templates(folder, {});
+  }
+  tokenizer.write();
+  JsonFile special(place / "special_tokens_map.json");
+  if (special.exists()) {
+    set_token(special.values, "eos_token", chat.eos);
+    set_token(special.values, "pad_token", chat.pad);
+    special.write();
+  }
+
+  JsonFile config(place / "config.json");
+  JsonFile generation(place / "generation_config.json");
+  std::vector<int64_t> ends, before = ids_in(config.values);
+  if (generation.exists()) before = ids_in(generation.values);
+  const auto end_with = [&](int64_t id) {
+    if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  };
+  if (chat.eos) end_with(chat.eos->id);
+  for (const int32_t id : chat.stop_ids) end_with(id);
+  const bool all_known = std::ranges::all_of(
+      ends, [&](int64_t id) { return std::ranges::find(before, id) != before.end(); });
+  std::ranges::for_each(before, end_with);
+  if (!ends.empty() && !(generation.exists() && all_known)) {
+    generation.values["eos_token_id"] = ends.size() == 1 ? Json(ends.front()) : Json(ends);
+  }
+  if (chat.pad && generation.values.value("pad_token_id", Json()).is_null()) {
+    generation.values["pad_token_id"] = chat.pad->id;
+  }
+  // A new file stands for what config.json says to generate by.
+  if (!generation.exists() && !generation.values.empty() &&
+      config.values.contains("bos_token_id")) {
+    generation.values["bos_token_id"] = config.values.at("bos_token_id");
+  }
+  generation.write();
+  if (config.exists() && chat.eos) {
+    const std::vector<int64_t> known = ids_in(config.values);
+    if (std::ranges::find(known, chat.eos->id) == known.end()) {
+      config.values["eos_token_id"] = chat.eos->id;
+      config.write();
+    }
+  }
+}
+
+}  // namespace longspan

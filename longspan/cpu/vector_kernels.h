@@ -1,0 +1,40 @@
+// Interface between vector_math and its loops over floats, which are compiled once for each set of
+// vector instructions. Plain C++ on purpose: a template of a library that is instantiated with
+// AVX-512 could be the copy that the linker keeps for the whole program.
+#pragma once
+
+#include <stdint.h>
+
+namespace longspan::vector_math {
+
+/// Loops for one set of instructions; what each does is said in vector_math.h. A bf16 number is its
+/// 16 bits.
+struct Kernels {
+  /// "portable", "avx2", "avx512": by what the compiler was told, not by what the file is called.
+  const char* instructions;
+
+  float (*sum_of_squares)(const float* x, int64_t n);
+  void (*scale)(float* y, const float* x, const float* weight, float scale, int64_t n);
+  float (*triple_product)(const float* dy, const float* weight, const float* x, int64_t n);
+  void (*norm_gradient)(float* dx, const float* dy, const float* weight, const float* x,
+                        const float* residual, float rstd, float factor, int64_t n);
+  void (*add_scaled_product)(float* sum, const float* dy, const float* x, float rstd, int64_t n);
+  void (*rotate)(float* y, const float* x, const float* cos, const float* sin, float sign,
+                 int64_t F);
+  void (*swiglu)(float* out, const float* gate, const float* up, int64_t n);
+  void (*swiglu_backward)(float* gate, float* up, float* dact, int64_t n);
+  float (*max)(const float* x, int64_t n);
+  double (*sum_exp)(const float* x, float shift, int64_t n);
+  void (*scaled_exp)(float* x, float shift, float scale, int64_t n);
+  double (*precise_sum_of_squares)(const float* x, int64_t n);
+  double (*precise_sum_of_squares_bf16)(const uint16_t* x, int64_t n);
+  void (*to_float)(float* y, const uint16_t* x, int64_t n);
+  void (*to_bf16)(uint16_t* y, const float* x, int64_t n);
+};
+
+/// The last two are null on processors other than x86-64.
+const Kernels* portable_kernels();
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+
+}  // namespace longspan::vector_math

@@ -1,0 +1,41 @@
+#include "longspan/data/bad_rows.h"
+
+#include <fmt/format.h>
+
+namespace longspan {
+
+namespace {
+
+constexpr size_t kShown = 5;
+
+}  // namespace
+
+void BadRows::add(const std::string& reason) {
+  ++count_;
+  if (shown_.size() == kShown) return;
+  // What is proposed beside the first one (an entry for dataset_info.json) need not be said again.
+  shown_.push_back(shown_.empty() ? reason : reason.substr(0, reason.find('\n')));
+}
+
+std::string BadRows::settle(const std::string& on_bad_row, const std::string& what,
+                            int64_t num_rows) const {
+  if (count_ == 0) return "";
+  std::string rows;
+  for (const std::string& reason : shown_) rows += "\n  " + reason;
+  if (const int64_t more = count_ - std::ssize(shown_); more > 0) {
+    rows += fmt::format("\n  and {} more", more);
+  }
+  const std::string counted =
+      fmt::format("{} of {} row{}", count_, num_rows, num_rows == 1 ? "" : "s");
+  if (on_bad_row != "skip") {
+    throw UserError(
+        fmt::format("{}: {} cannot be used:{}\nMend {}, or set on_bad_row: skip to leave {} out.",
+                    what, counted, rows, count_ == 1 ? "it" : "them", count_ == 1 ? "it" : "them"));
+  }
+  if (count_ == num_rows) {
+    throw UserError(fmt::format("{}: none of the {} rows can be used:{}", what, num_rows, rows));
+  }
+  return fmt::format("{}: {} left out, which cannot be used:{}", what, counted, rows);
+}
+
+}  // namespace longspan

@@ -1,0 +1,260 @@
+// A named template -> what a saved model needs so that others chat with it as it was trained.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "longspan/config/user_error.h"
+#include "longspan/data/stage_encoders.h"
+#include "longspan/data/template_format.h"
+#include "longspan/data/turns.h"
+
+namespace longspan {
+
+namespace {
+
+/// Text as a string literal of Jinja.
+std::string quoted(std::string_view text) {
+  std::string literal = "'";
+  for (const char c : text) {
+    if (c == '\n') {
+      literal += "\\n";
+    } else if (c == '\'' || c == '\\') {
+      literal += {'\\', c};
+    } else {
+      literal += c;
+    }
+  }
+  return literal + "'";
+}
+
+/// Writes one format as a Jinja template, of expressions and statements without white space
+/// between.
+class JinjaWriter {
+ public:
+  JinjaWriter(const Format& format, std::string bos, std::string eos, std::string default_system,
+              const Thinking& thinking)
+      : format_(format),
+        bos_(std::move(bos)),
+        eos_(std::move(eos)),
+        default_system_(std::move(default_system)),
+        thinking_(thinking) {}
+
+  std::string text() {
+    begin();
+    line("for message in turns");
+    question("message['role'] == 'user'", format_.user, /*takes_system=*/true);
+    question("message['role'] in ['tool', 'observation']", format_.observation, false);
+    line("elif message['role'] == 'assistant'");
+    answer();
+    line("else");
+    print("raise_exception('the chat template knows no role ' + message['role'])");
+    line("endif");
+    line("endfor");
+    return text_;
+  }
+
+ private:
+  void line(std::string_view statement) {
+    text_ += fmt::format("{}{{%- {} -%}}", text_.empty() ? "" : "\n", statement);
+  }
+  void print(const std::string& expression) {
+    if (!expression.empty()) text_ += fmt::format("\n{{{{- {} -}}}}", expression);
+  }
+
+  /// A frame as an expression, without what it ends with; `content` is the expression of its text.
+  std::string expression(const Frame& frame, const std::string& content,
+                         std::string_view ending = {}) const {
+    std::vector<std::string> parts;
+    const auto add = [&parts](std::string_view text) {
+      if (!text.empty()) parts.push_back(quoted(text));
+    };
+    for (size_t i = 0; i < frame.size(); ++i) {
+      if (frame[i].kind != Piece::kText) {
+        add(frame[i].kind == Piece::kBos ? bos_ : eos_);
+        continue;
+      }
+      std::string_view piece = frame[i].text;
+      if (i + 1 == frame.size()) piece.remove_suffix(ending.size());
+      const size_t at = piece.find(kContent);
+      add(piece.substr(0, at));
+      if (at == std::string_view::npos) continue;
+      parts.push_back(content);
+      add(piece.substr(at + kContent.size()));
+    }
+    return fmt::format("{}", fmt::join(parts, " + "));
+  }
+
+  void begin() {
+    line(fmt::format("set system_message = {}", quoted(default_system_)));
+    line("set turns = messages");
+    line("if messages and messages[0]['role'] == 'system'");
+    line("set turns = messages[1:]");
+    line("if messages[0]['content']");
+    line("set system_message = messages[0]['content']");
+    line("endif");
+    line("endif");
+    print(expression(format_.prefix, ""));
+    if (format_.system_in_question) return;
+    line("if system_message");
+    print(expression(format_.system, "system_message"));
+    line("endif");
+  }
+
+  void question(std::string_view condition, const Frame& frame, bool takes_system) {
+    line(fmt::format("{} {}", takes_system ? "if" : "elif", condition));
+    line("set content = message['content']");
+    if (takes_system && format_.system_in_question) {
+      line("if loop.first and system_message");
+      line(fmt::format("set content = {} + content", expression(format_.system, "system_message")));
+      line("endif");
+    }
+    print(expression(frame, "content", format_.generation));
+    // What asks for an answer is there when one follows or is to be written.
+    if (!format_.generation.empty()) {
+      line("if not loop.last or add_generation_prompt");
+      print(quoted(format_.generation));
+      line("endif");
+    }
+    if (!format_.thinks) return;
+    line(fmt::format("if loop.last and add_generation_prompt and {}",
+                     thinking_.enabled ? "enable_thinking is defined and not enable_thinking"
+                                       : "not (enable_thinking is defined and enable_thinking)"));
+    print(quoted(kNoThoughts));
+    line("endif");
+  }
+
+  /// As NamedTemplate::append_answer: thoughts that go, and empty ones that come.
+  void answer() {
+    line("set content = message['content']");
+    if (format_.thinks) {
+      line("set is_last = loop.last");
+      const bool strips_all = !thinking_.enabled;
+      if (strips_all || thinking_.last_answer_only) {
+        if (!strips_all) line("if not is_last");
+        strip_thoughts();
+        if (!strips_all) line("endif");
+      }
+      line(fmt::format("if {}'<think>' not in content and '</think>' not in content",
+                       thinking_.last_answer_only ? "is_last and " : ""));
+      line(fmt::format("set content = {} + content", quoted(kNoThoughts)));
+      line("endif");
+    }
+    print(expression(format_.assistant, "content"));
+  }
+
+  void strip_thoughts() {
+    const std::string open = quoted(kThoughtsBegin), close = quoted(kThoughtsClose);
+    line("set kept = namespace(text='')");
+    line(fmt::format("for part in content.split({})", close));
+    line("if loop.last");
+    line("set kept.text = kept.text + part");
+    line(fmt::format("elif {} in part", open));
+    line(fmt::format("set kept.text = kept.text + part.split({})[0]", open));
+    line("else");
+    line(fmt::format("set kept.text = kept.text + part + {}", close));
+    line("endif");
+    line("endfor");
+    line("set content = kept.text.lstrip('\\n')");
+  }
+
+  const Format& format_;
+  std::string bos_, eos_, default_system_;
+  Thinking thinking_;
+  std::string text_;
+};
+
+/// Chats with and without a system message, of one turn and of several.
+std::vector<Conversation> samples_of_chats() {
+  const Message system{"system", "Be brief."}, question{"user", "What is it?"},
+      answer{"assistant", "A word."}, thanks{"user", "Thanks"}, last{"assistant", "Done."};
+  const std::vector<std::vector<Message>> chats = {{question, answer},
+                                                   {system, question, answer},
+                                                   {question, answer, thanks, last},
+                                                   {system, question, answer, thanks, last}};
+  std::vector<Conversation> conversations(chats.size());
+  for (size_t i = 0; i < chats.size(); ++i) conversations[i].messages = chats[i];
+  return conversations;
+}
+
+/// All before the last answer.
+std::vector<int32_t> prompt_ids(const TurnEncoder& encoder, const Conversation& chat) {
+  return question_and_answer(encoder, chat).source;
+}
+
+/// Does a chat template give the same prompts as one of the encoders?
+bool renders_prompts_of(const std::string& chat_template, const Tokenizer& tokenizer,
+                        const std::optional<std::string>& eos, const TurnEncoder& encoder) {
+  try {
+    return std::ranges::all_of(samples_of_chats(), [&](const Conversation& chat) {
+      Conversation asked = chat;
+      asked.messages.pop_back();
+      const std::string text = rendered_prompt(chat_template, tokenizer, eos, asked);
+      return tokenizer.encode(text) == prompt_ids(encoder, chat);
+    });
+  } catch (const UserError&) {
+    return false;  // it refuses one of the chats
+  }
+}
+
+std::optional<SavedChat::Token> token_of(const Tokenizer& tokenizer,
+                                         const std::optional<std::string>& text) {
+  if (!text || !tokenizer.id_of(*text)) return std::nullopt;
+  return SavedChat::Token{*text, *tokenizer.id_of(*text)};
+}
+
+}  // namespace
+
+SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to) {
+  SavedChat chat;
+  if (to.chat_template() != from.chat_template()) chat.chat_template = to.chat_template();
+  if (to.eos_token() != from.eos_token()) chat.eos = token_of(from, to.eos_token());
+  if (to.pad_token() != from.pad_token()) chat.pad = token_of(from, to.pad_token());
+  return chat;
+}
+
+std::optional<SavedChat> saved_chat(const Config& config, const Tokenizer& tokenizer) {
+  if (config.chat_template.empty()) return std::nullopt;
+  const Format& format = template_format(config.chat_template);
+  SavedChat chat;
+  std::optional<std::string> eos = tokenizer.eos_token();
+  if (format.replaces_eos) eos = std::string(format.stop_words.front());
+  if (!eos && tokenizer.id_of("<|endoftext|>")) eos = "<|endoftext|>";
+  chat.eos = token_of(tokenizer, eos);
+  chat.pad = token_of(tokenizer, tokenizer.pad_token() ? tokenizer.pad_token() : eos);
+  for (const std::string_view word : format.stop_words) {
+    if (const auto id = tokenizer.id_of(word); id && (!chat.eos || *id != chat.eos->id)) {
+      chat.stop_ids.push_back(*id);
+    }
+  }
+
+  const Thinking trained = thinking_of(config);
+  const auto encoder =
+      make_named_template(config.chat_template, tokenizer, config.default_system, trained);
+  if (const auto own = tokenizer.chat_template()) {
+    // The model's own may know more (tools, ...). It stays where it gives these prompts, or those
+    // that leave the thoughts of earlier answers out, which are the ones of chats.
+    const auto chatting = make_named_template(config.chat_template, tokenizer,
+                                              config.default_system, {trained.enabled, true});
+    const std::string candidate = format.thinks && !trained.enabled
+                                      ? "{%- if enable_thinking is not defined -%}{%- set "
+                                        "enable_thinking = false -%}{%- endif "
+                                        "-%}" +
+                                            *own
+                                      : *own;
+    const auto fits = [&](const TurnEncoder& prompts) {
+      return renders_prompts_of(candidate, tokenizer, eos, prompts);
+    };
+    if (fits(*encoder) || (format.thinks && fits(*chatting))) {
+      if (candidate != *own) chat.chat_template = candidate;
+      return chat;
+    }
+  }
+  chat.chat_template =
+      JinjaWriter(format, tokenizer.bos_token().value_or(""), eos.value_or(""),
+                  config.default_system.value_or(std::string(format.default_system)), trained)
+          .text();
+  return chat;
+}
+
+}  // namespace longspan

@@ -1,0 +1,149 @@
+#include "longspan/data/template_format.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "longspan/config/user_error.h"
+#include "longspan/data/turns.h"
+
+namespace longspan {
+
+namespace {
+
+constexpr std::string_view kChatmlGeneration = "<|im_start|>assistant\n";
+
+Frame text(std::string_view frame) { return {{Piece::kText, frame}}; }
+
+}  // namespace
+
+const std::vector<Format>& template_formats() {
+  static const Frame chatml_system = text("<|im_start|>system\n{{content}}<|im_end|>\n");
+  static const Frame chatml_user =
+      text("<|im_start|>user\n{{content}}<|im_end|>\n<|im_start|>assistant\n");
+  static const Frame chatml_assistant = text("{{content}}<|im_end|>\n");
+  static const Frame qwen_observation = text(
+      "<|im_start|>user\n<tool_response>\n{{content}}\n</tool_response><|im_end|>\n"
+      "<|im_start|>assistant\n");
+  static const std::vector<Format> all = {
+      {.name = "qwen",
+       .prefix = {},
+       .system = chatml_system,
+       .user = chatml_user,
+       .assistant = chatml_assistant,
+       .observation = qwen_observation,
+       .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+       .calls = CallStyle::kQwen,
+       .tokens = {"<|im_start|>", "<|im_end|>"},
+       .end_of_text = "<|im_end|>",
+       .generation = kChatmlGeneration,
+       .stop_words = {"<|im_end|>"},
+       .replaces_eos = true},
+      {.name = "qwen3",
+       .prefix = {},
+       .system = chatml_system,
+       .user = chatml_user,
+       .assistant = chatml_assistant,
+       .observation = qwen_observation,
+       .default_system = "",
+       .calls = CallStyle::kQwen,
+       .tokens = {"<|im_start|>", "<|im_end|>"},
+       .end_of_text = "<|im_end|>",
+       .generation = kChatmlGeneration,
+       .stop_words = {"<|im_end|>"},
+       .replaces_eos = true,
+       .thinks = true},
+      {.name = "qwen3_nothink",
+       .prefix = {},
+       .system = chatml_system,
+       .user = chatml_user,
+       .assistant = chatml_assistant,
+       .observation = qwen_observation,
+       .default_system = "",
+       .calls = CallStyle::kQwen,
+       .tokens = {"<|im_start|>", "<|im_end|>"},
+       .end_of_text = "<|im_end|>",
+       .generation = kChatmlGeneration,
+       .stop_words = {"<|im_end|>"},
+       .replaces_eos = true},
+      {.name = "llama3",
+       .prefix = {{Piece::kBos}},
+       .system = text("<|start_header_id|>system<|end_header_id|>\n\n{{content}}<|eot_id|>"),
+       .user = text("<|start_header_id|>user<|end_header_id|>\n\n{{content}}<|eot_id|>"
+                    "<|start_header_id|>assistant<|end_header_id|>\n\n"),
+       .assistant = text("{{content}}<|eot_id|>"),
+       .observation = text("<|start_header_id|>ipython<|end_header_id|>\n\n{{content}}<|eot_id|>"
+                           "<|start_header_id|>assistant<|end_header_id|>\n\n"),
+       .default_system = "",
+       .calls = CallStyle::kLlama3,
+       .tokens = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+       .end_of_text = "<|end_of_text|>",
+       .generation = "<|start_header_id|>assistant<|end_header_id|>\n\n",
+       .stop_words = {"<|eot_id|>", "<|eom_id|>"},
+       .replaces_eos = true},
+      {.name = "mistral",
+       .prefix = {{Piece::kBos}},
+       .system = text("{{content}}\n\n"),
+       .user = text("[INST] {{content}}[/INST]"),
+       .assistant = {{Piece::kText, " {{content}}"}, {Piece::kEos}},
+       .observation = text("[TOOL_RESULTS] {\"content\": {{content}}}[/TOOL_RESULTS]"),
+       .default_system = "",
+       .calls = CallStyle::kMistral,
+       .tokens = {},
+       .function = {{Piece::kText, "[TOOL_CALLS] {{content}}"}, {Piece::kEos}},
+       .system_in_question = true},
+      {.name = "chatml",
+       .prefix = {},
+       .system = chatml_system,
+       .user = chatml_user,
+       .assistant = chatml_assistant,
+       .observation = text("<|im_start|>tool\n{{content}}<|im_end|>\n<|im_start|>assistant\n"),
+       .default_system = "",
+       .calls = CallStyle::kActions,
+       .tokens = {"<|im_start|>", "<|im_end|>"},
+       .end_of_text = "<|im_end|>",
+       .generation = kChatmlGeneration,
+       .stop_words = {"<|im_end|>", "<|im_start|>"},
+       .replaces_eos = true},
+      {.name = "default",
+       .prefix = {},
+       .system = {{Piece::kText, "System: {{content}}"}, {Piece::kEos}, {Piece::kText, "\n"}},
+       .user = {{Piece::kText, "Human: {{content}}"},
+                {Piece::kEos},
+                {Piece::kText, "\nAssistant:"}},
+       .assistant = {{Piece::kText, "{{content}}"}, {Piece::kEos}, {Piece::kText, "\n"}},
+       .observation = {{Piece::kText, "Human: {{content}}"},
+                       {Piece::kEos},
+                       {Piece::kText, "\nAssistant:"}},
+       .default_system = "",
+       .calls = CallStyle::kActions,
+       .tokens = {},
+       .generation = "\nAssistant:"},
+      {.name = "empty",
+       .prefix = {},
+       .system = text("{{content}}"),
+       .user = text("{{content}}"),
+       .assistant = text("{{content}}"),
+       .observation = text("{{content}}"),
+       .default_system = "",
+       .calls = CallStyle::kActions,
+       .tokens = {}},
+  };
+  return all;
+}
+
+const Format& template_format(const std::string& name) {
+  const auto format = std::ranges::find(template_formats(), name, &Format::name);
+  if (format != template_formats().end()) return *format;
+  throw UserError(fmt::format("there is no template {}; there are: {}", name,
+                              fmt::join(named_templates(), ", ")));
+}
+
+std::vector<std::string> named_templates() {
+  std::vector<std::string> names;
+  for (const Format& format : template_formats()) names.emplace_back(format.name);
+  return names;
+}
+
+}  // namespace longspan

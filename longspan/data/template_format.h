@@ -1,0 +1,50 @@
+// LLaMA-Factory's templates by name; formats as of its release 0.9.5. No torch.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace longspan {
+
+inline constexpr std::string_view kContent = "{{content}}";
+
+/// Thoughts before an answer: what marks them, and empty ones.
+inline constexpr std::string_view kThoughts = "<think>", kThoughtsEnd = "</think>";
+inline constexpr std::string_view kThoughtsBegin = "<think>\n", kThoughtsClose = "\n</think>\n\n";
+inline constexpr std::string_view kNoThoughts = "<think>\n\n</think>\n\n";
+
+/// How function calls are written.
+enum class CallStyle { kActions, kQwen, kLlama3, kMistral };
+
+/// A message's frame: text (with {{content}} in it), or "eos"/"bos" for those tokens. Every piece
+/// of text is tokenized for itself.
+struct Piece {
+  enum Kind { kText, kBos, kEos } kind;
+  std::string_view text = {};
+};
+using Frame = std::vector<Piece>;
+
+struct Format {
+  std::string_view name;
+  Frame prefix, system, user, assistant, observation;
+  std::string_view default_system;
+  CallStyle calls;
+  std::vector<std::string_view> tokens;  // that the tokenizer must know as one token each
+  std::string_view end_of_text = {};     // stage pt; empty: the tokenizer's eos_token
+  Frame function = {};                   // empty: that of the assistant
+  std::string_view generation = {};      // how user and observation end: what asks for an answer
+  // What ends an answer where others generate. The first takes eos_token's place if replaces_eos.
+  std::vector<std::string_view> stop_words = {};
+  bool replaces_eos = false;
+  bool system_in_question = false;  // the system message is part of the first question's text
+  bool thinks = false;              // each trained answer begins with its thoughts
+};
+
+/// All of them.
+const std::vector<Format>& template_formats();
+
+/// Throws UserError when there is none of this name.
+const Format& template_format(const std::string& name);
+
+}  // namespace longspan

@@ -1,0 +1,236 @@
+#include "longspan/generation/assistant.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/model_folder.h"
+#include "longspan/config/names.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kAdapterConfig = "adapter_config.json";
+constexpr const char* kGenerationConfig = "generation_config.json";
+
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+json read_object(const fs::path& path) {
+  std::ifstream file(path);
+  const json object = json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) throw UserError(fmt::format("{} is broken JSON.", path.string()));
+  return object;
+}
+
+struct Folders {
+  std::string model;
+  std::vector<std::string> adapters;
+  std::string tokenizer;  // the last of these that has one
+};
+
+Folders folders_of(const AssistantRequest& request) {
+  Folders folders{request.model_name_or_path, split_names(request.adapter_name_or_path), ""};
+  const fs::path given(request.model_name_or_path);
+  if (is_file(given / kAdapterConfig) && !is_file(given / "config.json")) {
+    if (!folders.adapters.empty()) {
+      throw UserError(
+          fmt::format("{} is itself the folder of an adapter. Give its base model, and in "
+                      "adapter_name_or_path all adapters with commas between.",
+                      given.string()));
+    }
+    const json config = read_object(given / kAdapterConfig);
+    const auto base = config.find("base_model_name_or_path");
+    folders.model = base != config.end() && base->is_string() ? base->get<std::string>() : "";
+    folders.adapters = {given.string()};
+    std::error_code error;
+    if (!fs::is_directory(folders.model, error)) {
+      throw UserError(fmt::format(
+          "{}: the adapter's base model is \"{}\", and there is no such folder here. Give the base "
+          "model's folder and adapter_name_or_path={}.",
+          (given / kAdapterConfig).string(), folders.model, given.string()));
+    }
+  }
+  folders.tokenizer = folders.model;
+  for (const std::string& adapter : folders.adapters) {
+    if (is_file(fs::path(adapter) / "tokenizer.json")) folders.tokenizer = adapter;
+  }
+  return folders;
+}
+
+at::ScalarType dtype_of(const std::string& infer_dtype, const json& model) {
+  if (infer_dtype == "fp32") return at::kFloat;
+  if (infer_dtype == "bf16") return at::kBFloat16;
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (model.value(key, json()) == "bfloat16") return at::kBFloat16;
+  }
+  return at::kFloat;
+}
+
+/// Merged in fp32, so that each weight is rounded once.
+std::vector<NamedTensor> load_merged(const Folders& folders, const ModelConfig& config,
+                                     at::ScalarType dtype) {
+  std::vector<NamedTensor> parameters =
+      load_parameters(folders.model, config, folders.adapters.empty() ? dtype : at::kFloat);
+  for (const std::string& folder : folders.adapters) {
+    const Adapter adapter = load_adapter(folder, config);
+    parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
+    merge_lora(parameters, adapter.shape.scale());
+  }
+  for (NamedTensor& parameter : parameters) parameter.tensor = parameter.tensor.to(dtype);
+  return parameters;
+}
+
+/// A number or a list of numbers.
+void add_ids(const json& object, std::set<int32_t>& ids) {
+  const json value = object.value("eos_token_id", json());
+  for (const json& id : value.is_array() ? value : json::array({value})) {
+    if (id.is_number_integer()) ids.insert(id.get<int32_t>());
+  }
+}
+
+/// The user's value, else generation_config.json's, else the fallback.
+template <typename T>
+T setting(const std::optional<T>& asked, const json& saved, const char* name, T fallback) {
+  if (asked) return *asked;
+  const json value = saved.value(name, json());
+  if (value.is_null()) return fallback;
+  const bool fits = std::is_same_v<T, bool>      ? value.is_boolean()
+                    : std::is_same_v<T, int64_t> ? value.is_number_integer()
+                                                 : value.is_number();
+  if (!fits) throw UserError(fmt::format("{}: {} is {}", kGenerationConfig, name, value.dump()));
+  return value.get<T>();
+}
+
+SamplingOptions sampling_of(const AssistantRequest& request, const json& saved) {
+  SamplingOptions sampling;
+  const bool asks = request.temperature.value_or(0) > 0 || request.top_p || request.top_k;
+  const bool greedy = request.temperature == 0.0;
+  if ((greedy || request.do_sample == false) && (asks || request.do_sample == true)) {
+    throw UserError(
+        "temperature, top_p, top_k and do_sample contradict each other: do_sample=false (or "
+        "temperature=0) takes the likeliest token, the others draw one; keep one");
+  }
+  sampling.do_sample =
+      !greedy && (asks || setting<bool>(request.do_sample, saved, "do_sample", false));
+  sampling.temperature = setting(request.temperature, saved, "temperature", sampling.temperature);
+  sampling.top_k = setting(request.top_k, saved, "top_k", sampling.top_k);
+  sampling.top_p = setting(request.top_p, saved, "top_p", sampling.top_p);
+  sampling.repetition_penalty =
+      setting(request.repetition_penalty, saved, "repetition_penalty", sampling.repetition_penalty);
+  if (sampling.do_sample && !(sampling.temperature > 0)) sampling.do_sample = false;
+  if (!(sampling.repetition_penalty > 0)) sampling.repetition_penalty = 1.0;
+  return sampling;
+}
+
+std::string described(const SamplingOptions& sampling) {
+  std::string text = "greedy";
+  if (sampling.do_sample) {
+    text = fmt::format("sampled with temperature {:g}, top_p {:g}, top_k {}", sampling.temperature,
+                       sampling.top_p, sampling.top_k);
+  }
+  if (sampling.repetition_penalty != 1.0) {
+    text += fmt::format(", repetition_penalty {:g}", sampling.repetition_penalty);
+  }
+  return text;
+}
+
+std::unique_ptr<TurnEncoder> chat_of(const AssistantRequest& request, const Tokenizer& tokenizer) {
+  if (!request.template_name.empty()) {
+    return make_named_template(request.template_name, tokenizer, request.default_system,
+                               {request.enable_thinking, /*last_answer_only=*/true});
+  }
+  if (!tokenizer.chat_template()) return nullptr;
+  return make_model_template(tokenizer, request.default_system, request.enable_thinking);
+}
+
+std::string described(int64_t num_parameters) {
+  return num_parameters < 10'000'000      ? fmt::format("{:.2f} million", num_parameters * 1e-6)
+         : num_parameters < 1'000'000'000 ? fmt::format("{:.0f} million", num_parameters * 1e-6)
+                                          : fmt::format("{:.2f} billion", num_parameters * 1e-9);
+}
+
+}  // namespace
+
+std::vector<int32_t> Assistant::prompt(const Conversation& conversation) const {
+  // A text begins as transformers' tokenizers begin it (<s> and the like).
+  std::vector<int32_t> ids =
+      chat ? chat->question(conversation)
+           : tokenizer.encode(conversation.messages.back().content, /*add_special_tokens=*/true);
+  const std::string place = conversation.source.empty() ? "" : conversation.source + ": ";
+  if (ids.empty()) throw UserError(place + "there is nothing to continue");
+  if (std::ssize(ids) >= config.max_position_embeddings) {
+    throw UserError(
+        fmt::format("{}the prompt has {} tokens, and the model takes {} together with the answer "
+                    "(max_position_embeddings of config.json)",
+                    place, ids.size(), config.max_position_embeddings));
+  }
+  return ids;
+}
+
+Assistant load_assistant(const AssistantRequest& request) {
+  const Folders folders = folders_of(request);
+  Assistant assistant;
+  assistant.config = load_model_config(folders.model);
+  check_model_folder(folders.model, assistant.config);
+  assistant.tokenizer = Tokenizer::load(folders.tokenizer);
+  const Tokenizer& tokenizer = assistant.tokenizer;
+  assistant.chat = chat_of(request, tokenizer);
+  assistant.skip_special_tokens = request.skip_special_tokens;
+
+  const json model = json::parse(assistant.config.json);
+  json saved = json::object();
+  for (const std::string& folder : {folders.tokenizer, folders.model}) {
+    const fs::path path = fs::path(folder) / kGenerationConfig;
+    if (!is_file(path)) continue;
+    saved = read_object(path);
+    break;
+  }
+  GenerationOptions& options = assistant.options;
+  options.sampling = sampling_of(request, saved);
+  options.max_new_tokens =
+      setting(request.max_new_tokens, saved, "max_new_tokens", options.max_new_tokens);
+  options.seed = request.seed;
+  add_ids(model, options.end_tokens);
+  add_ids(saved, options.end_tokens);
+  if (tokenizer.eos_token()) {
+    if (const auto id = tokenizer.id_of(*tokenizer.eos_token())) options.end_tokens.insert(*id);
+  }
+  if (assistant.chat) {
+    if (const auto id = assistant.chat->turn_end()) options.end_tokens.insert(*id);
+  }
+
+  const at::ScalarType dtype = dtype_of(request.infer_dtype, model);
+  assistant.parameters = load_merged(folders, assistant.config, dtype);
+  int64_t num_parameters = 0;
+  for (const NamedTensor& parameter : assistant.parameters) {
+    num_parameters += parameter.tensor.numel();
+  }
+  assistant.description = fmt::format(
+      "{}{}: {} of {} parameters in {}; {}; rows of up to {} tokens\n"
+      "{}, at most {} tokens an answer",
+      folders.model,
+      folders.adapters.empty()
+          ? ""
+          : fmt::format(" with {}", folders.adapters.size() == 1 ? folders.adapters[0]
+                                                                 : request.adapter_name_or_path),
+      assistant.config.architecture, described(num_parameters),
+      dtype == at::kBFloat16 ? "bf16" : "fp32",
+      !assistant.chat                 ? "no chat template: texts are continued"
+      : request.template_name.empty() ? "its own chat template"
+                                      : fmt::format("template {}", request.template_name),
+      assistant.config.max_position_embeddings, described(options.sampling),
+      options.max_new_tokens);
+  return assistant;
+}
+
+}  // namespace longspan

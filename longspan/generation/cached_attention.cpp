@@ -1,0 +1,77 @@
+#include "longspan/generation/cached_attention.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace longspan {
+
+CachedAttention::CachedAttention(const BlockKernel& kernel, int64_t num_layers,
+                                 int64_t num_sequences)
+    : kernel_(kernel), layers_(num_layers), lengths_(num_sequences, 0) {}
+
+void CachedAttention::begin_pass(std::vector<int64_t> sequences) {
+  sequences_ = std::move(sequences);
+  next_layer_ = 0;
+}
+
+void CachedAttention::truncate(int64_t sequence, int64_t length) {
+  TORCH_CHECK(length >= 0 && length <= lengths_[sequence], "truncate: ", length, " of ",
+              lengths_[sequence], " tokens");
+  lengths_[sequence] = length;
+}
+
+void CachedAttention::make_room(Layer& layer, const at::Tensor& like, int64_t length) const {
+  const int64_t S = std::ssize(lengths_), M = like.size(1), H = like.size(2);
+  const int64_t old_C = layer.k_MSCH.defined() ? layer.k_MSCH.size(2) : 0;
+  if (length <= old_C) return;
+  const int64_t wanted = std::max(length, old_C + old_C / 2);
+  const int64_t C = (wanted + kRoomStep - 1) / kRoomStep * kRoomStep;
+  for (at::Tensor* cache : {&layer.k_MSCH, &layer.v_MSCH}) {
+    at::Tensor larger = at::empty({M, S, C, H}, like.options());
+    if (old_C > 0) larger.narrow(2, 0, old_C).copy_(*cache);
+    *cache = std::move(larger);
+  }
+}
+
+at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
+                                   const at::Tensor& v_TMH, const Packing& packing) {
+  c10::NoGradGuard no_grad;
+  TORCH_CHECK(packing.num_documents() == std::ssize(sequences_),
+              "cached attention: ", packing.num_documents(), " documents for ", sequences_.size(),
+              " sequences");
+  TORCH_CHECK(next_layer_ < layers_.size(), "cached attention: more calls than layers");
+  Layer& layer = layers_[next_layer_++];
+  int64_t longest = 0;
+  for (int64_t i = 0; i < packing.num_documents(); ++i) {
+    longest = std::max(longest, lengths_[sequences_[i]] + packing.length(i));
+  }
+  make_room(layer, k_TMH, longest);
+
+  const int64_t C = layer.k_MSCH.size(2);
+  std::vector<Block> blocks;
+  blocks.reserve(sequences_.size());
+  for (int64_t i = 0; i < packing.num_documents(); ++i) {
+    const int64_t sequence = sequences_[i], before = lengths_[sequence];
+    const int64_t begin = packing.begin(i), size = packing.length(i);
+    const auto append = [&](const at::Tensor& cache, const at::Tensor& x_TMH) {
+      cache.select(1, sequence)
+          .narrow(1, before, size)
+          .copy_(x_TMH.narrow(0, begin, size).transpose(0, 1));
+    };
+    append(layer.k_MSCH, k_TMH);
+    append(layer.v_MSCH, v_TMH);
+    // A single token is the last one: it sees all.
+    blocks.push_back({begin, size, sequence * C, before + size, size > 1, size > 1 ? before : 0});
+    if (next_layer_ == layers_.size()) lengths_[sequence] += size;
+  }
+  const auto tokens_first = [](const at::Tensor& cache) {
+    return cache.flatten(1, 2).transpose(0, 1);
+  };
+  return kernel_.forward(q_TNH, tokens_first(layer.k_MSCH), tokens_first(layer.v_MSCH), blocks)
+      .out_TNH;
+}
+
+}  // namespace longspan

@@ -1,0 +1,49 @@
+// Attention that remembers keys and values: each forward pass brings new tokens of some sequences,
+// which attend to all that these sequences had before. T: new tokens, N: query heads, M: kv heads,
+// H: head dim, S: sequences, C: tokens of a sequence that there is room for.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "longspan/attention/attention.h"
+#include "longspan/attention/block_kernel.h"
+
+namespace longspan {
+
+/// For decoders without gradients that call attend() once a layer, in the order of the layers.
+class CachedAttention : public Attention {
+ public:
+  /// `kernel` must outlive it. Memory is taken as tokens come, in steps of kRoomStep tokens or half
+  /// of what there is.
+  CachedAttention(const BlockKernel& kernel, int64_t num_layers, int64_t num_sequences);
+
+  /// Before a forward pass: its document i holds the next tokens of sequence sequences[i]. A
+  /// sequence comes once at most.
+  void begin_pass(std::vector<int64_t> sequences);
+  at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
+                    const Packing& packing) override;
+
+  /// Tokens of a sequence that are remembered.
+  int64_t length(int64_t sequence) const { return lengths_[sequence]; }
+  /// Forgets all tokens of a sequence from `length` on.
+  void truncate(int64_t sequence, int64_t length);
+
+  static constexpr int64_t kRoomStep = 256;
+
+ private:
+  struct Layer {
+    at::Tensor k_MSCH, v_MSCH;
+  };
+  void make_room(Layer& layer, const at::Tensor& like, int64_t length) const;
+
+  const BlockKernel& kernel_;
+  std::vector<Layer> layers_;
+  std::vector<int64_t> lengths_;
+  std::vector<int64_t> sequences_;  // of this pass
+  size_t next_layer_ = 0;
+};
+
+}  // namespace longspan

@@ -1,0 +1,90 @@
+#include "longspan/generation/cached_decoder.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "longspan/models/product.h"
+
+namespace longspan {
+namespace {
+
+DecoderOptions options_for(const std::vector<NamedTensor>& parameters) {
+  DecoderOptions options;
+  options.gradient_checkpointing = false;
+  options.compute_dtype = parameters.front().tensor.scalar_type();
+  return options;
+}
+
+at::Tensor head_of(const ModelConfig& config, const std::vector<NamedTensor>& parameters) {
+  const char* name = config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+  return std::ranges::find(parameters, name, &NamedTensor::name)->tensor;
+}
+
+/// Of these rows, in fp32.
+at::Tensor logits_of(const at::Tensor& hidden_LD, const at::Tensor& head_VD) {
+  const at::Tensor logits_LV = product(hidden_LD, head_VD.t());
+  return logits_LV.scalar_type() == at::kDouble ? logits_LV : logits_LV.to(at::kFloat);
+}
+
+}  // namespace
+
+CachedDecoder::CachedDecoder(const ModelConfig& config, std::vector<NamedTensor> parameters,
+                             int64_t num_sequences)
+    : tokens_(num_sequences),
+      max_length_(config.max_position_embeddings),
+      attention_(cpu_block_kernel(), config.num_layers, num_sequences),
+      decoder_(config, parameters, attention_, options_for(parameters)),
+      head_VD_(head_of(config, parameters)) {}
+
+void CachedDecoder::truncate(int64_t sequence, int64_t length) {
+  attention_.truncate(sequence, length);
+  tokens_[sequence].resize(length);
+}
+
+at::Tensor CachedDecoder::extend(const std::vector<Extension>& extensions,
+                                 const std::function<bool()>& go_on) {
+  c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> logits;
+  size_t next = 0;         // extension
+  int64_t next_token = 0;  // of that
+  while (next < extensions.size()) {
+    if (!go_on()) return {};
+    // One chunk: some extensions, the last of them perhaps in part.
+    std::vector<int64_t> sequences, lengths, tokens, positions, last_rows;
+    for (; next < extensions.size() && std::ssize(tokens) < kChunkTokens;) {
+      const auto& [sequence, added] = extensions[next];
+      const int64_t left = std::ssize(added) - next_token;
+      TORCH_CHECK(left > 0, "an extension without tokens");
+      const int64_t size = std::min(left, kChunkTokens - std::ssize(tokens));
+      const int64_t before = std::ssize(tokens_[sequence]);
+      TORCH_CHECK(before + size <= max_length_, "a sequence of ", before + size,
+                  " tokens, where the model takes ", max_length_);
+      for (int64_t i = 0; i < size; ++i) {
+        tokens.push_back(added[next_token + i]);
+        positions.push_back(before + i);
+      }
+      const auto begin = added.begin() + next_token;
+      tokens_[sequence].insert(tokens_[sequence].end(), begin, begin + size);
+      sequences.push_back(sequence);
+      lengths.push_back(size);
+      next_token += size;
+      if (size < left) break;
+      last_rows.push_back(std::ssize(tokens) - 1);
+      ++next;
+      next_token = 0;
+    }
+    Batch batch;
+    batch.packing = Packing::from_lengths(lengths);
+    batch.tokens_T = at::tensor(tokens, at::kLong);
+    batch.positions_T = at::tensor(positions, at::kLong);
+    attention_.begin_pass(std::move(sequences));
+    const at::Tensor hidden_LD = decoder_.hidden_states(batch, at::tensor(last_rows, at::kLong));
+    if (!last_rows.empty()) logits.push_back(logits_of(hidden_LD, head_VD_));
+  }
+  return logits.size() == 1 ? logits[0] : at::cat(logits);
+}
+
+}  // namespace longspan

@@ -1,0 +1,53 @@
+// A decoder that goes on where it stopped: it remembers what it has read of several sequences.
+// E: extensions of a call, V: vocabulary.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "longspan/generation/cached_attention.h"
+#include "longspan/models/decoder.h"
+
+namespace longspan {
+
+class CachedDecoder {
+ public:
+  /// Parameters in the dtype of computation (fp32, bf16; fp64 for tests), on the CPU.
+  CachedDecoder(const ModelConfig& config, std::vector<NamedTensor> parameters,
+                int64_t num_sequences);
+
+  /// The next tokens of a sequence, at least one.
+  struct Extension {
+    int64_t sequence;
+    std::vector<int32_t> tokens;
+  };
+  /// Reads the tokens, each sequence once at most -> logits of what follows the last token of each,
+  /// [E, V] fp32 (fp64 for fp64 models). Long texts are read in chunks; before each, `go_on` is
+  /// asked, and where it says no the result is undefined: what was read until then is remembered.
+  at::Tensor extend(
+      const std::vector<Extension>& extensions,
+      const std::function<bool()>& go_on = [] { return true; });
+
+  int64_t num_sequences() const { return std::ssize(tokens_); }
+  /// What a sequence holds.
+  const std::vector<int32_t>& tokens(int64_t sequence) const { return tokens_[sequence]; }
+  /// Forgets a sequence's tokens from `length` on.
+  void truncate(int64_t sequence, int64_t length);
+  /// How long a sequence may become: max_position_embeddings.
+  int64_t max_length() const { return max_length_; }
+
+  /// Tokens of a chunk.
+  static constexpr int64_t kChunkTokens = 512;
+
+ private:
+  std::vector<std::vector<int32_t>> tokens_;
+  int64_t max_length_;
+  CachedAttention attention_;
+  Decoder decoder_;
+  at::Tensor head_VD_;
+};
+
+}  // namespace longspan

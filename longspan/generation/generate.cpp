@@ -1,0 +1,114 @@
+#include "longspan/generation/generate.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "longspan/models/dropout.h"
+
+namespace longspan {
+namespace {
+
+/// An answer in the making, in one sequence of the decoder.
+struct Place {
+  int64_t prompt;
+  Sampler sampler;
+  Answer answer = {};
+};
+
+class Generation {
+ public:
+  Generation(CachedDecoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
+             const GenerationOptions& options, const GenerationListener& listener)
+      : decoder_(decoder),
+        prompts_(prompts),
+        options_(options),
+        listener_(listener),
+        places_(decoder.num_sequences()) {}
+
+  void run() {
+    const auto go_on = [&] { return !listener_.go_on || listener_.go_on(); };
+    for (;;) {
+      const std::vector<CachedDecoder::Extension> extensions = next_extensions();
+      if (extensions.empty()) return;
+      const at::Tensor logits_EV = decoder_.extend(extensions, go_on);
+      if (!logits_EV.defined()) {
+        for (std::optional<Place>& place : places_) {
+          if (place) finish(place, FinishReason::kInterrupted);
+        }
+        return;
+      }
+      const at::Tensor logits = logits_EV.to(at::kFloat).contiguous();
+      const int64_t V = logits.size(1);
+      float* row = logits.mutable_data_ptr<float>();
+      for (const auto& extension : extensions) {
+        take_next(extension.sequence, {row, static_cast<size_t>(V)});
+        row += V;
+      }
+    }
+  }
+
+ private:
+  /// The rest of its prompt for a place that is newly taken, the last token for the others.
+  std::vector<CachedDecoder::Extension> next_extensions() {
+    std::vector<CachedDecoder::Extension> extensions;
+    for (size_t i = 0; i < places_.size(); ++i) {
+      const int64_t sequence = static_cast<int64_t>(i);
+      if (places_[i]) {
+        extensions.push_back({sequence, {places_[i]->answer.tokens.back()}});
+      } else if (next_prompt_ < std::ssize(prompts_)) {
+        const int64_t number = next_prompt_++;
+        places_[i].emplace(number, Sampler(options_.sampling, mix_seed(options_.seed, number)));
+        extensions.push_back({sequence, begin(sequence, prompts_[number])});
+      }
+    }
+    return extensions;
+  }
+
+  /// Keeps what the sequence has in common with the prompt, and returns what is to be read.
+  std::vector<int32_t> begin(int64_t sequence, const std::vector<int32_t>& prompt) {
+    const std::vector<int32_t>& known = decoder_.tokens(sequence);
+    const int64_t common = std::ranges::mismatch(known, prompt).in1 - known.begin();
+    // The last token is read in any case, to know what follows it.
+    const int64_t kept = std::min(common, std::ssize(prompt) - 1);
+    decoder_.truncate(sequence, kept);
+    return {prompt.begin() + kept, prompt.end()};
+  }
+
+  void take_next(int64_t sequence, std::span<float> logits) {
+    std::optional<Place>& place = places_[sequence];
+    const int32_t token = place->sampler.pick(logits, decoder_.tokens(sequence));
+    if (options_.end_tokens.contains(token)) return finish(place, FinishReason::kStop);
+    place->answer.tokens.push_back(token);
+    if (listener_.token) listener_.token(place->prompt, token);
+    if (std::ssize(place->answer.tokens) >= options_.max_new_tokens) {
+      finish(place, FinishReason::kLength);
+    } else if (std::ssize(decoder_.tokens(sequence)) + 1 > decoder_.max_length()) {
+      finish(place, FinishReason::kContext);
+    }
+  }
+
+  void finish(std::optional<Place>& place, FinishReason reason) {
+    place->answer.reason = reason;
+    if (listener_.answer) listener_.answer(place->prompt, std::move(place->answer));
+    place.reset();
+  }
+
+  CachedDecoder& decoder_;
+  const std::vector<std::vector<int32_t>>& prompts_;
+  const GenerationOptions& options_;
+  const GenerationListener& listener_;
+  std::vector<std::optional<Place>> places_;
+  int64_t next_prompt_ = 0;
+};
+
+}  // namespace
+
+void generate(CachedDecoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
+              const GenerationOptions& options, const GenerationListener& listener) {
+  Generation(decoder, prompts, options, listener).run();
+}
+
+}  // namespace longspan

@@ -1,0 +1,145 @@
+#include "longspan/generation/prompt_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "longspan/config/user_error.h"
+#include "longspan/data/row_file.h"
+
+namespace longspan {
+namespace {
+
+using nlohmann::json;
+
+/// The text in a column; empty where it is absent or null.
+std::string text_of(const json& object, const char* name, const std::string& place) {
+  const auto value = object.find(name);
+  if (value == object.end() || value->is_null()) return "";
+  if (!value->is_string()) {
+    throw UserError(fmt::format("{}: {} is not text but {}", place, name, value->type_name()));
+  }
+  return value->get<std::string>();
+}
+
+/// Names of roles in sharegpt's and the OpenAI format.
+std::string role_of(const std::string& name, const std::string& place) {
+  static const std::map<std::string, std::string> roles = {{"user", "user"},
+                                                           {"human", "user"},
+                                                           {"assistant", "assistant"},
+                                                           {"gpt", "assistant"},
+                                                           {"model", "assistant"},
+                                                           {"system", "system"},
+                                                           {"tool", "observation"},
+                                                           {"observation", "observation"},
+                                                           {"function_call", "function"},
+                                                           {"function", "function"}};
+  const auto role = roles.find(name);
+  if (role != roles.end()) return role->second;
+  throw UserError(fmt::format(
+      "{}: a message is \"{}\"'s; known are user (human), assistant (gpt), system, tool "
+      "(observation) and function_call",
+      place, name));
+}
+
+void read_messages(const json& messages, const std::string& place, Conversation& conversation) {
+  for (const json& message : messages) {
+    const bool openai = message.is_object() && message.contains("role");
+    if (!message.is_object() || !message.contains(openai ? "role" : "from")) {
+      throw UserError(fmt::format(
+          "{}: a message is {}; wanted is {{\"role\": ..., \"content\": ...}} or {{\"from\": ..., "
+          "\"value\": ...}}",
+          place, message.is_object() ? "without role and from" : message.type_name()));
+    }
+    conversation.messages.push_back(
+        {role_of(text_of(message, openai ? "role" : "from", place), place),
+         text_of(message, openai ? "content" : "value", place)});
+  }
+}
+
+void read_alpaca(const json& row, const std::string& place, Conversation& conversation) {
+  if (const auto history = row.find("history"); history != row.end() && history->is_array()) {
+    for (const json& pair : *history) {
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) {
+        throw UserError(
+            fmt::format("{}: history must be a list of [question, answer] pairs of text", place));
+      }
+      conversation.messages.push_back({"user", pair[0].get<std::string>()});
+      conversation.messages.push_back({"assistant", pair[1].get<std::string>()});
+    }
+  }
+  std::string question = text_of(row, "instruction", place);
+  const std::string input = text_of(row, "input", place);
+  if (!question.empty() && !input.empty()) question += '\n';
+  conversation.messages.push_back({"user", question + input});
+}
+
+Conversation read_row(const json& row, const std::string& place) {
+  Conversation conversation;
+  conversation.source = place;
+  std::vector<Message>& messages = conversation.messages;
+  const std::string system = text_of(row, "system", place);
+  bool found = false;
+  for (const char* column : {"messages", "conversations", "instruction", "prompt", "text"}) {
+    const auto value = row.find(column);
+    if (value == row.end() || value->is_null()) continue;
+    found = true;
+    if (value->is_array()) {
+      read_messages(*value, place, conversation);
+    } else if (column == std::string_view("instruction")) {
+      read_alpaca(row, place, conversation);
+    } else {
+      messages.push_back({"user", text_of(row, column, place)});
+    }
+    break;
+  }
+  if (!found) {
+    std::vector<std::string> names;
+    for (const auto& item : row.items()) names.push_back(item.key());
+    throw UserError(fmt::format(
+        "{}: no prompt in the row; it has: {}. Wanted is one of messages, conversations, "
+        "instruction, prompt, text",
+        place, fmt::join(names, ", ")));
+  }
+  if (!system.empty() && (messages.empty() || messages[0].role != "system")) {
+    messages.insert(messages.begin(), {"system", system});
+  }
+  // What follows the last question is the answer that the row was made with.
+  while (!messages.empty() &&
+         (messages.back().role == "assistant" || messages.back().role == "function")) {
+    messages.pop_back();
+  }
+  if (messages.empty() || messages.back().role == "system" || messages.back().content.empty()) {
+    throw UserError(fmt::format("{}: the row has no question to answer", place));
+  }
+  return conversation;
+}
+
+}  // namespace
+
+std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most) {
+  const bool lines = path.ends_with(".txt");
+  std::vector<PromptRow> rows;
+  for_each_row(path, [&](const json& row, const std::string& place) {
+    if (lines && row.at("text").get<std::string>().find_first_not_of(" \t\r") == std::string::npos)
+      return true;
+    rows.push_back({read_row(row, place), row.dump()});
+    return std::ssize(rows) < most;
+  });
+  if (rows.empty()) throw UserError(fmt::format("{}: there are no prompts in it", path));
+  return rows;
+}
+
+std::string answered_row(const PromptRow& row, const std::string& answer,
+                         const std::string& finish_reason) {
+  auto object = nlohmann::ordered_json::parse(row.row);
+  object.erase("predict");
+  object.erase("finish_reason");
+  object["predict"] = answer;
+  object["finish_reason"] = finish_reason;
+  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace longspan

@@ -1,0 +1,71 @@
+#include "longspan/generation/prompt_file.h"
+
+#include <doctest/doctest.h>
+
+#include "longspan/config/user_error.h"
+#include "longspan/testing/temporary_folder.h"
+
+namespace longspan {
+namespace {
+
+std::string error_of(const std::string& path) {
+  try {
+    read_prompt_file(path);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// "role: content" of all messages.
+std::string said(const PromptRow& row) {
+  std::string text;
+  for (const Message& message : row.conversation.messages) {
+    text += (text.empty() ? "" : " | ") + message.role + ": " + message.content;
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("prompt file: each format gives the conversation up to its last question") {
+  const testing::TemporaryFolder folder;
+  const auto rows = read_prompt_file(folder.write("rows.jsonl", R"(
+{"prompt": "a"}
+{"instruction": "b", "input": "c", "output": "not seen", "system": "s"}
+{"conversations": [{"from": "human", "value": "d"}, {"from": "gpt", "value": "not seen"}]}
+{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "e"}, {"role": "assistant", "content": "f"}, {"role": "user", "content": "g"}]}
+{"instruction": "h", "history": [["i", "j"]]}
+{"prompt": [{"role": "user", "content": "k"}], "chosen": "x", "rejected": "y"}
+)"));
+  REQUIRE(rows.size() == 6);
+  CHECK(said(rows[0]) == "user: a");
+  CHECK(said(rows[1]) == "system: s | user: b\nc");
+  CHECK(said(rows[2]) == "user: d");
+  CHECK(said(rows[3]) == "system: s | user: e | assistant: f | user: g");
+  CHECK(said(rows[4]) == "user: i | assistant: j | user: h");
+  CHECK(said(rows[5]) == "user: k");
+  CHECK(answered_row(rows[0], "x", "stop") ==
+        R"({"prompt":"a","predict":"x","finish_reason":"stop"})");
+
+  const auto lines = read_prompt_file(folder.write("lines.txt", "one\n\n two \n"));
+  REQUIRE(lines.size() == 2);
+  CHECK(said(lines[1]) == "user:  two ");
+  CHECK(read_prompt_file(folder / "rows.jsonl", 2).size() == 2);
+}
+
+TEST_CASE("prompt file: what cannot be asked is named with its place") {
+  const testing::TemporaryFolder folder;
+  const auto error = [&](const std::string& row) {
+    return error_of(folder.write("rows.jsonl", "{\"prompt\": \"a\"}\n" + row));
+  };
+  CHECK(error(R"({"question": "a"})").find("line 2: no prompt in the row; it has: question") !=
+        std::string::npos);
+  CHECK(error(R"({"instruction": ""})").find("line 2: the row has no question") !=
+        std::string::npos);
+  CHECK(error(R"({"messages": [{"role": "boss", "content": "a"}]})").find("\"boss\"") !=
+        std::string::npos);
+  CHECK(error_of(folder.write("empty.jsonl", "\n")).find("no prompts") != std::string::npos);
+}
+
+}  // namespace longspan

@@ -1,0 +1,66 @@
+#include "longspan/models/rope_scaling.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "longspan/models/parse_model_config.h"
+
+namespace longspan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Positions that the model was made with.
+int64_t original_positions(const ModelConfig& config) {
+  return config.rope.original_max_position_embeddings > 0
+             ? config.rope.original_max_position_embeddings
+             : config.max_position_embeddings;
+}
+
+}  // namespace
+
+ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_t row_length,
+                      const std::string& source) {
+  const int64_t original = original_positions(config);
+  if (type.empty() || row_length <= original) return config;
+  const int64_t factor = (row_length + original - 1) / original;
+  Json scaling = {{"rope_type", type}, {"factor", static_cast<double>(factor)}};
+  if (type != "linear") scaling["original_max_position_embeddings"] = original;
+  if (type == "llama3") {
+    scaling["low_freq_factor"] = 1.0;
+    scaling["high_freq_factor"] = 4.0;
+  }
+  Json json = Json::parse(config.json);
+  json["max_position_embeddings"] = original * factor;
+  json.erase("original_max_position_embeddings");
+  json.erase("rope_scaling");
+  if (json.contains("rope_parameters")) {  // transformers 5
+    scaling["rope_theta"] = config.rope_theta;
+    json["rope_parameters"] = scaling;
+  } else {
+    json["rope_theta"] = config.rope_theta;
+    json["rope_scaling"] = scaling;
+  }
+  return parse_model_config(json.dump(2) + "\n", source);
+}
+
+std::string describe_stretch(const ModelConfig& before, const ModelConfig& after,
+                             const std::string& type, int64_t row_length) {
+  if (type.empty()) return "";
+  if (before.json == after.json) {
+    return fmt::format(
+        "rope_scaling: {} changes nothing: cutoff_len {} is no more than the {} positions that the "
+        "model was made with.",
+        type, row_length, original_positions(before));
+  }
+  const std::string instead = before.rope.type == "default"
+                                  ? ""
+                                  : fmt::format(" in place of its own ({}, factor {})",
+                                                before.rope.type, before.rope.factor);
+  return fmt::format("rope_scaling: {} with factor {}{}: {} positions become {}.", type,
+                     after.rope.factor, instead, original_positions(before),
+                     after.max_position_embeddings);
+}
+
+}  // namespace longspan

@@ -1,0 +1,98 @@
+#include "longspan/train/evaluation.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include "longspan/bench/counting_allocator.h"
+
+namespace longspan {
+namespace {
+
+/// A loss of 1 for each row; looks at what is in memory meanwhile.
+class CountingStage : public Stage {
+ public:
+  CountingStage(const AllocationCounter& memory, bool looks) : memory_(memory), looks_(looks) {}
+
+  double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
+  bool replicated() const override { return true; }
+  bool looks_ahead() const override { return looks_; }
+  void look(const Row& row) override {
+    ++num_looks;
+    most_bytes = std::max(most_bytes, memory_.live_bytes());
+  }
+  at::Tensor loss(const Row& row, size_t row_number, double, Averages&) override {
+    CHECK(row_number == static_cast<size_t>(num_losses));
+    ++num_losses;
+    most_bytes = std::max(most_bytes, memory_.live_bytes());
+    return at::full({}, static_cast<double>(row.examples.size()), at::kDouble);
+  }
+
+  int num_looks = 0, num_losses = 0;
+  int64_t most_bytes = 0;
+
+ private:
+  const AllocationCounter& memory_;
+  bool looks_;
+};
+
+/// 50 rows of 1000 tokens, and a model that nobody asks.
+struct Case {
+  Config config;
+  Mesh mesh;
+  std::unique_ptr<SequenceParallel> attention = make_local(cpu_block_kernel());
+  std::unique_ptr<Decoder> model;
+  std::vector<Example> examples;
+
+  Case() {
+    config.per_device_eval_batch_size = 1;
+    ModelConfig shape;
+    shape.vocab_size = shape.hidden_size = 4;
+    shape.head_dim = 2;
+    shape.tie_word_embeddings = true;
+    std::vector<NamedTensor> parameters;
+    for (const auto& [name, sizes] : parameter_shapes(shape)) {
+      parameters.push_back({name, at::zeros(sizes)});
+    }
+    model = std::make_unique<Decoder>(shape, parameters, *attention, DecoderOptions{});
+    Sample sample;
+    sample.input_ids.assign(1000, 3);
+    sample.labels.assign(1000, 3);
+    examples.resize(50);
+    for (Example& example : examples) example.documents = {sample};
+  }
+
+  StageContext context() const { return {config, mesh, *attention, *model, at::kCPU}; }
+};
+
+// Four numbers a token, whole and as this rank's share.
+constexpr int64_t kBytesOfRow = 1000 * 8 * 4 * 2;
+
+}  // namespace
+
+TEST_CASE("evaluation: one row at a time is in memory") {
+  Case test;
+  for (const bool looks : {false, true}) {
+    const AllocationCounter memory(AllocationCounter::Of::kThisThread);
+    CountingStage stage(memory, looks);
+    const auto result = evaluate(stage, test.context(), test.examples, [] { return false; });
+    REQUIRE(result);
+    CHECK(result->loss == 1.0);
+    CHECK(result->num_samples == 50);
+    CHECK(stage.num_losses == 50);
+    CHECK(stage.num_looks == (looks ? 50 : 0));
+    CHECK(stage.most_bytes < 2 * kBytesOfRow);
+  }
+}
+
+TEST_CASE("evaluation: whoever is told to stop makes no more rows") {
+  Case test;
+  for (const bool looks : {false, true}) {
+    const AllocationCounter memory(AllocationCounter::Of::kThisThread);
+    CountingStage stage(memory, looks);
+    CHECK(!evaluate(stage, test.context(), test.examples, [] { return true; }));
+    CHECK(stage.num_looks + stage.num_losses == 1);  // it is asked after the first one
+    CHECK(memory.peak_bytes() < 2 * kBytesOfRow);
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,85 @@
+#include "longspan/train/reference_key.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "longspan/checkpoint/checksum.h"
+#include "longspan/config/names.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Texts and numbers, one after the other.
+class Hash {
+ public:
+  void add(const void* data, size_t size) { hash_.add(static_cast<const char*>(data), size); }
+  void add(uint64_t number) { add(&number, sizeof(number)); }
+  void add(const std::string& text) {
+    add(text.size());
+    add(text.data(), text.size());
+  }
+  void add(const std::vector<int32_t>& numbers) {
+    add(numbers.size());
+    add(numbers.data(), numbers.size() * sizeof(int32_t));
+  }
+  uint64_t value() const { return hash_.value(); }
+
+ private:
+  Xxh64 hash_;
+};
+
+void add_folder(Hash& hash, const std::string& folder) {
+  std::set<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json") {
+      files.insert(entry.path());
+    }
+  }
+  std::vector<char> part(size_t{1} << 20);
+  for (const fs::path& path : files) {
+    hash.add(path.filename().string());
+    std::ifstream file(path, std::ios::binary);
+    while (file) {
+      file.read(part.data(), static_cast<std::streamsize>(part.size()));
+      hash.add(part.data(), static_cast<size_t>(file.gcount()));
+    }
+  }
+}
+
+}  // namespace
+
+std::string reference_key(const Config& config, const std::vector<const Example*>& examples) {
+  Hash hash;
+  hash.add(config.stage);
+  hash.add(uint64_t{config.pure_bf16 ? 2u : config.bf16 ? 1u : 0u});
+  // Under LoRA the base model is kept in bf16 as a whole, else norms and biases are in fp32.
+  hash.add(uint64_t{config.finetuning_type == "lora"});
+  // Scaled positions depend on the length that rows may have, whatever they have.
+  hash.add(config.rope_scaling);
+  if (!config.rope_scaling.empty()) hash.add(static_cast<uint64_t>(config.cutoff_len));
+  // The reference is ref_model with its adapters; or the base model, into which the adapters before
+  // the last are merged, and without whose own the policy is the reference.
+  const bool named = !config.ref_model.empty();
+  add_folder(hash, named ? config.ref_model : config.model_name_or_path);
+  std::vector<std::string> adapters =
+      split_names(named ? config.ref_model_adapters : config.adapter_name_or_path);
+  if (!named && !adapters.empty()) adapters.pop_back();
+  for (const std::string& folder : adapters) add_folder(hash, folder);
+  for (const Example* example : examples) {
+    hash.add(example->documents.size());
+    for (const Sample& document : example->documents) {
+      hash.add(document.input_ids);
+      hash.add(document.labels);
+    }
+  }
+  return fmt::format("{:016x}", hash.value());
+}
+
+}  // namespace longspan

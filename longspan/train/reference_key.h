@@ -1,0 +1,17 @@
+// By what reference log-probabilities that were computed before are known again.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "longspan/config/config.h"
+#include "longspan/data/example.h"
+
+namespace longspan {
+
+/// A hash of all that decides them: the reference model's files and those of its adapters, stage,
+/// precision (which finetuning_type is part of), rope_scaling, and the examples' tokens and labels.
+/// Not of what only rounds otherwise: the number of processes, checkpointing, chunks, kernels.
+std::string reference_key(const Config& config, const std::vector<const Example*>& examples);
+
+}  // namespace longspan

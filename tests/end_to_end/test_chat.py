@@ -1,0 +1,168 @@
+"""`longspan chat` at a terminal, and what `chat` and `generate` say of mistakes."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import termios
+import time
+
+import pytest
+from conftest import PROGRAM, write_model
+
+
+CONTROLS = "\x1b\\[[0-9;?]*[a-zA-Z]|\r"  # where the cursor goes, and colours
+
+
+class Terminal:
+    """The program at a terminal of its own."""
+
+    def __init__(self, *arguments):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, b"\x28\x00\x50\x00" + b"\0" * 4)
+
+        def own_terminal():
+            os.setsid()
+            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            [PROGRAM, "chat", *map(str, arguments)], stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal,
+            env=dict(os.environ, TERM="xterm", OMP_NUM_THREADS="1"))
+        os.close(slave)
+        self.text = ""
+
+    def until(self, pattern, seconds=60):
+        """What came since the last call, up to the pattern."""
+        end = time.time() + seconds
+        while not (found := re.search(pattern, self.text)):
+            assert time.time() < end, f"no {pattern!r} in {self.text!r}"
+            if select.select([self.master], [], [], 0.2)[0]:
+                with contextlib.suppress(OSError):  # the other end is closed
+                    self.text += re.sub(CONTROLS, "", os.read(self.master, 65536).decode(errors="replace"))
+        begin, self.text = self.text[:found.end()], self.text[found.end():]
+        return begin
+
+    def type(self, keys):
+        os.write(self.master, keys.encode())
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+@pytest.fixture
+def terminal():
+    opened = []
+
+    def open_one(*arguments):
+        opened.append(Terminal(*arguments))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """It never ends an answer by itself: no token of it has the end's number."""
+    folder = tmp_path_factory.mktemp("chat")
+    write_model(folder, "qwen2", max_position_embeddings=60000, initializer_range=0.1)
+    template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\n{% endfor %}<|im_start|>assistant\n"
+    (folder / "chat_template.jinja").write_text(template)
+    for name, place in (("config.json", "eos_token_id"), ("generation_config.json", "eos_token_id"),
+                        ("tokenizer_config.json", "eos_token")):
+        settings = json.loads((folder / name).read_text())
+        settings[place] = None
+        (folder / name).write_text(json.dumps(settings))
+    return folder
+
+
+PROMPT = "> $"
+
+
+def test_a_conversation(model, terminal):
+    chat = terminal(model, "max_new_tokens=20", "temperature=0")
+    begin = chat.until(PROMPT)
+    assert "Qwen2ForCausalLM" in begin and "/clear" in begin and "greedy, at most 20 tokens" in begin
+    chat.type("random numbers\r")
+    first = chat.until(r"20 tokens, [0-9.]+ tokens/s; cut at max_new_tokens=20")
+    chat.until(PROMPT)
+    chat.type("random numbers\r")
+    second = chat.until(r"tokens/s; cut")
+    chat.until(PROMPT)
+    chat.type("/clear\r")
+    chat.until("A new conversation")
+    chat.until(PROMPT)
+    chat.type("random numbers\r")
+    third = chat.until(r"tokens/s; cut")
+    answer = lambda shown: shown.split("random numbers")[-1].split("20 tokens")[0]  # noqa: E731
+    assert answer(first) == answer(third) != answer(second)
+    chat.until(PROMPT)
+    chat.type("/sistem x\r")
+    chat.until("There is no command /sistem")
+    chat.until(PROMPT)
+    chat.type("/exit\r")
+    assert chat.process.wait(20) == 0
+
+
+def test_keys_that_stop(model, terminal):
+    chat = terminal(model, "max_new_tokens=50000")
+    chat.until(PROMPT)
+    chat.type("random\r")
+    time.sleep(1)
+    chat.type("\x03")
+    chat.until(r"[0-9]+ tokens, [0-9.]+ tokens/s; stopped", seconds=20)
+    chat.until(PROMPT)
+    chat.type("\x04")
+    assert chat.process.wait(20) == 0
+
+
+def run(*words, stdin=""):
+    ran = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, input=stdin, timeout=60)
+    assert ran.returncode in (0, 1), ran.stderr
+    return ran.stderr if ran.returncode else ran.stdout
+
+
+def test_mistakes(model, tmp_path):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("one\ntwo\n")
+    assert "the nearest is temperature" in run("chat", model, "temprature=1")
+    assert "the nearest is batch_size" in run("generate", prompts, model, "--batchsize", "2")
+    assert "wanted is a number above 0, at most 1" in run("chat", model, "top_p=2")
+    assert "the model's folder is missing" in run("chat") and "is missing" in run("generate", prompts)
+    assert "contradict" in run("chat", model, "temperature=0", "top_k=3", stdin="a")
+    assert "there is no such folder" in run("chat", tmp_path / "gone", stdin="a")
+    assert "no question on stdin" in run("chat", model)
+    assert "cannot read" in run("generate", tmp_path / "gone.jsonl", model)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "moved/away"}))
+    assert 'base model is "moved/away"' in run("chat", adapter, stdin="a")
+    prompts.write_text("short\n" + "long " * 30000)
+    assert "line 2: the prompt has" in run("generate", prompts, model)
+    (tmp_path / "out.jsonl").write_text("mine")
+    prompts.write_text("short\n")
+    assert "nothing was written" in run("generate", prompts, model, f"output={tmp_path / 'out.jsonl'}")
+    assert (tmp_path / "out.jsonl").read_text() == "mine"
+
+
+def test_text_without_a_template(model, tmp_path):
+    """A base model goes on with the text, and says so."""
+    import shutil
+
+    base = tmp_path / "base"
+    shutil.copytree(model, base)
+    (base / "chat_template.jinja").unlink()
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("random integer\n")
+    ran = subprocess.run([PROGRAM, "generate", prompts, base, "max_new_tokens=5"], capture_output=True, text=True)
+    assert ran.returncode == 0 and "no chat template: texts are continued" in ran.stderr
+    with_template = run("generate", prompts, base, "max_new_tokens=5", "template=chatml")
+    assert json.loads(ran.stdout)["predict"] != json.loads(with_template)["predict"]

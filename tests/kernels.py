@@ -1,0 +1,99 @@
+"""The numerically sensitive tests under every kernel that computes them on some processor: `make test-kernels`.
+
+Which kernels run is a matter of the processor: ATen, MKL and oneDNN choose theirs, Longspan its own loops, and whether MKL
+or oneDNN makes its fp32 products. Variables make each of them choose as another processor would. What this one cannot
+run is skipped by name. `--short` is what `make test` runs: the unit tests under all, a training under three."""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ.get("LONGSPAN_BUILD", ROOT / "build"))
+
+AVX2 = {"avx2", "fma"}
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+# name: (what the processor must have, variables)
+KERNELS = {
+    "as chosen": (set(), {}),
+    "ATen default": (set(), dict(ATEN_CPU_CAPABILITY="default")),
+    "ATen AVX2": (AVX2, dict(ATEN_CPU_CAPABILITY="avx2")),
+    "ATen AVX-512": (AVX512, dict(ATEN_CPU_CAPABILITY="avx512")),
+    "own loops portable": (set(), dict(LONGSPAN_CPU_CAPABILITY="portable")),
+    "own loops AVX2": (AVX2, dict(LONGSPAN_CPU_CAPABILITY="avx2")),
+    "own loops AVX-512": (AVX512, dict(LONGSPAN_CPU_CAPABILITY="avx512")),
+    "products by MKL": (set(), dict(LONGSPAN_PRODUCTS="mkl")),
+    "products by MKL, compatible": (set(), dict(LONGSPAN_PRODUCTS="mkl", MKL_CBWR="COMPATIBLE")),
+    "products by MKL, AVX2": (AVX2, dict(LONGSPAN_PRODUCTS="mkl", MKL_CBWR="AVX2")),
+    "products by oneDNN": (AVX512, dict(LONGSPAN_PRODUCTS="onednn")),
+    "products by oneDNN, AVX-512 core": (AVX512, dict(LONGSPAN_PRODUCTS="onednn", ONEDNN_MAX_CPU_ISA="AVX512_CORE")),
+    "oneDNN at most AVX2": (AVX2, dict(ONEDNN_MAX_CPU_ISA="AVX2")),
+    "all narrow": (set(), dict(ATEN_CPU_CAPABILITY="default", LONGSPAN_CPU_CAPABILITY="portable", LONGSPAN_PRODUCTS="mkl",
+                               MKL_CBWR="COMPATIBLE", ONEDNN_MAX_CPU_ISA="SSE41")),
+}
+UNIT_TESTS = ["tiled MLP: as untiled*", "checkpointed block: chunks*", "product and add_product_*", "row kernels*",
+              "vector math*", "flash*", "large scores*"]
+PYTHON_TESTS = [
+    "tests/end_to_end/test_stages.py::test_ranks",
+    "tests/end_to_end/test_parallel_training.py::test_same_losses",
+    "tests/end_to_end/test_sharding.py::test_every_layout[everything]",
+    "tests/end_to_end/test_memory.py::test_tiled_mlp_is_the_untiled_one",
+    "tests/parity/test_models.py::test_logits_loss_and_gradients",
+    "tests/parity/test_trainer.py::test_losses_norms_and_weights",
+    "tests/parity/test_lora.py::test_sft",
+    "tests/parity/test_lora.py::test_dpo",
+    "tests/parity/test_preferences.py",
+]
+SHORT_KERNELS = ["own loops portable", "products by MKL", "all narrow"]
+SHORT_PYTHON_TESTS = ["tests/end_to_end/test_stages.py::test_ranks[3-zigzag-ring-rm]",
+                      "tests/parity/test_trainer.py::test_losses_norms_and_weights[llama-2-optimizer1]"]
+
+
+def processor_has():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return set(line.split(":")[1].split())
+    return set()
+
+
+def run(command, environment):
+    done = subprocess.run([str(word) for word in command], cwd=ROOT, env=dict(os.environ) | environment, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        print(done.stdout, flush=True)
+    return done.returncode == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="what `make test` runs")
+    parser.add_argument("--only", nargs="*", choices=KERNELS, default=list(KERNELS), help="these kernels")
+    parser.add_argument("--unit", action="store_true", help="unit tests only")
+    arguments = parser.parse_args()
+    has, failed = processor_has(), []
+    for name in arguments.only:
+        needs, variables = KERNELS[name]
+        said = " ".join(f"{key}={value}" for key, value in variables.items())
+        if not needs <= has:
+            print(f"   {name}: skipped, this processor lacks {', '.join(sorted(needs - has))}", flush=True)
+            continue
+        start, environment = time.monotonic(), dict(HF_HUB_OFFLINE="1", LONGSPAN_BUILD=str(BUILD)) | variables
+        good = run([BUILD / "unit_tests", f"-tc={','.join(UNIT_TESTS)}"], environment)
+        what = "unit tests"
+        if not arguments.unit and (not arguments.short or name in SHORT_KERNELS):
+            tests = SHORT_PYTHON_TESTS if arguments.short else PYTHON_TESTS
+            good &= run([sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-n",
+                         1 if arguments.short else 2, *tests], environment)
+            what += ", training"
+        print(f"   {name} ({said or 'no variables'}): {what} {'passed' if good else 'FAILED'}, "
+              f"{time.monotonic() - start:.0f} s", flush=True)
+        failed += [] if good else [name]
+    print(f"   kernels under which tests failed: {', '.join(failed)}" if failed else "   all kernels passed", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

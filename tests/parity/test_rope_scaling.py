@@ -1,0 +1,113 @@
+"""rope_scaling: positions stretched to longer rows as LLaMA-Factory's key does it, and saved so that
+transformers computes the same."""
+
+import json
+import math
+
+import pytest
+import torch
+import transformers
+from conftest import Running, settings_of, write_dataset, write_model
+from test_models import probe, relative_error
+from test_trainer import our_rows
+
+POSITIONS, ROW = 64, 200
+
+
+def as_llama_factory_sets_it(kind, original, row_length):
+    """Its configure_rope, where cutoff_len is the row's length: the keys of rope_scaling, the positions."""
+    factor = float(math.ceil(row_length / original))
+    scaling = {"rope_type": kind, "factor": factor}
+    if kind != "linear":
+        scaling["original_max_position_embeddings"] = original
+    if kind == "llama3":
+        scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    return scaling, original * factor
+
+
+def older(folder):
+    """config.json as transformers 4 writes it."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = rope if rope.get("rope_type", "default") != "default" else None
+    path.write_text(json.dumps(config))
+
+
+@pytest.fixture(scope="module")
+def long_rows(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("long") / "data"
+    write_dataset(folder, num_rows=4, shortest=80, longest=90)
+    return folder
+
+
+def run(model, data, output, **keys):
+    settings = settings_of(model, data, output, cutoff_len=ROW, max_steps=1, gradient_accumulation_steps=1)
+    finished = Running(settings | dict(disable_shuffling=True) | keys).wait()
+    return settings | keys, finished
+
+
+@pytest.mark.parametrize("writer", ["transformers-5", "transformers-4"])
+@pytest.mark.parametrize("kind", ["linear", "yarn", "llama3"])
+def test_transformers_computes_the_same(kind, writer, long_rows, tmp_path):
+    model = write_model(tmp_path / "model", "qwen2", max_position_embeddings=POSITIONS, rope_theta=5e4)
+    if writer == "transformers-4":
+        older(model)
+    settings, finished = run(model, long_rows, tmp_path / "run", rope_scaling=kind)
+    assert finished.status == 0, finished.text
+    scaling, positions = as_llama_factory_sets_it(kind, POSITIONS, ROW)
+    assert f"rope_scaling: {kind} with factor 4: 64 positions become 256." in finished.text
+    saved = json.loads((finished.output_dir / "config.json").read_text())
+    assert saved["max_position_embeddings"] == positions
+    rope = saved["rope_parameters" if writer == "transformers-5" else "rope_scaling"]
+    assert {key: rope[key] for key in scaling} == scaling
+    config = transformers.AutoConfig.from_pretrained(finished.output_dir)
+    assert config.rope_parameters["rope_theta"] == 5e4
+    assert {key: config.rope_parameters[key] for key in scaling} == scaling
+
+    # The first loss is that of the model before its first step, with the saved positions.
+    row = our_rows(settings, tmp_path)[0]
+    ids, labels = torch.tensor([row["input_ids"]]), torch.tensor([row["labels"]])
+    assert ids.shape[1] > POSITIONS
+    before = transformers.AutoModelForCausalLM.from_pretrained(model, config=config, dtype=torch.float32)
+    loss = before(input_ids=ids, labels=labels).loss.item()
+    assert finished.logged("loss")[0] == pytest.approx(loss, rel=1e-6)
+    unscaled = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    assert finished.logged("loss")[0] != pytest.approx(unscaled(input_ids=ids, labels=labels).loss.item(), rel=1e-5)
+    # And the saved folder computes the same in both.
+    after = transformers.AutoModelForCausalLM.from_pretrained(finished.output_dir, dtype=torch.float32)
+    ours = probe(finished.output_dir, tmp_path, ids[0], labels[0], [ids.shape[1]], ["logits"])["logits"]
+    assert relative_error(ours, after(input_ids=ids).logits[0]) < 1e-5
+
+
+def test_a_model_that_is_stretched_already(long_rows, tmp_path):
+    """The factor is counted from what the model was made with, as in LLaMA-Factory; a reference model is stretched alike."""
+    model = write_model(tmp_path / "model", "llama")  # llama3, factor 8, made with 64 positions
+    _, finished = run(model, long_rows, tmp_path / "run", rope_scaling="yarn")
+    assert finished.status == 0, finished.text
+    assert "with factor 4 in place of its own (llama3, factor 8): 64 positions become 256" in finished.text
+    config = transformers.AutoConfig.from_pretrained(finished.output_dir)
+    assert (config.rope_parameters["rope_type"], config.max_position_embeddings) == ("yarn", 256)
+
+
+def test_rows_that_fit_change_nothing(long_rows, tmp_path):
+    model = write_model(tmp_path / "model", "qwen2", max_position_embeddings=2048)
+    _, plain = run(model, long_rows, tmp_path / "plain")
+    _, asked = run(model, long_rows, tmp_path / "asked", rope_scaling="yarn")
+    assert "rope_scaling: yarn changes nothing: cutoff_len 200 is no more than the 2048 positions" in asked.text
+    assert "max_position_embeddings" not in plain.text
+    assert asked.logged("loss") == plain.logged("loss")
+    for name in ("config.json", "model.safetensors"):
+        assert (plain.output_dir / name).read_bytes() == (asked.output_dir / name).read_bytes()
+
+
+def test_rows_beyond_the_positions_are_warned_of(long_rows, tmp_path):
+    model = write_model(tmp_path / "model", "qwen2", max_position_embeddings=POSITIONS)
+    _, finished = run(model, long_rows, tmp_path / "run")
+    warning = next(line for line in finished.text.splitlines() if "max_position_embeddings" in line)
+    assert warning.startswith("warning: 4 of 4 rows are longer than the model's positions: the longest has 200 tokens")
+    assert "max_position_embeddings in config.json is 64" in warning
+    assert "rope_scaling: yarn" in warning and "cutoff_len: 64" in warning
+    _, dynamic = run(model, long_rows, tmp_path / "dynamic", rope_scaling="dynamic")
+    assert dynamic.status == 1 and "dynamic" in dynamic.text and "rope_scaling" in dynamic.text
