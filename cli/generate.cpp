@@ -12,6 +12,7 @@
 #include "cli/generation_arguments.h"
 #include "longspan/config/user_error.h"
 #include "longspan/generation/prompt_file.h"
+#include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 
 namespace longspan {
@@ -115,8 +116,9 @@ int run(const Arguments& words) {
     };
     generate(decoder, prompts, assistant.options, listener);
   }
-  fmt::print(stderr, "{} answer{}, {} of them ended by the model; {} tokens, {:.1f} tokens/s{}\n",
-             num_answers, num_answers == 1 ? "" : "s", num_stopped, num_tokens, tokens_per_second(),
+  fmt::print(stderr, "{}, {} of them ended by the model; {}, {:.1f} tokens/s{}\n",
+             counted(num_answers, "answer"), num_stopped, counted(num_tokens, "token"),
+             tokens_per_second(),
              arguments.output.empty() ? "" : fmt::format(": {}", arguments.output));
   return 0;
 }

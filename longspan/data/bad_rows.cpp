@@ -33,7 +33,10 @@ std::string BadRows::settle(const std::string& on_bad_row, const std::string& wh
                     what, counted, rows, count_ == 1 ? "it" : "them", count_ == 1 ? "it" : "them"));
   }
   if (count_ == num_rows) {
-    throw UserError(fmt::format("{}: none of the {} rows can be used:{}", what, num_rows, rows));
+    const std::string none = num_rows == 1
+                                 ? "its only row cannot be used"
+                                 : fmt::format("none of the {} rows can be used", num_rows);
+    throw UserError(fmt::format("{}: {}:{}", what, none, rows));
   }
   return fmt::format("{}: {} left out, which cannot be used:{}", what, counted, rows);
 }

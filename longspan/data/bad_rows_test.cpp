@@ -60,7 +60,7 @@ TEST_CASE("bad rows: skip leaves them out and says so") {
   CHECK(read_run_rows(config).notes.size() == 1);
   CHECK(read_run_rows(config).train.size() == 9);
   folder.write("d.jsonl", "{\n{\n");
-  CHECK_THROWS_WITH_AS(read_run_rows(config), doctest::Contains("none of the 1 rows can be used"),
+  CHECK_THROWS_WITH_AS(read_run_rows(config), doctest::Contains("its only row cannot be used"),
                        UserError);
 }
 

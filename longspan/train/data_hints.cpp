@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "longspan/text/counted.h"
+
 namespace longspan {
 namespace {
 
@@ -32,11 +34,11 @@ std::string hint_at_positions(const EncodedExamples& encoded, const ModelConfig&
   }
   if (num_beyond == 0) return "";
   return fmt::format(
-      "{} of {} rows {} longer than the model's positions: the longest has {} tokens, "
+      "{} of {} {} longer than the model's positions: the longest has {} tokens, "
       "max_position_embeddings in config.json is {}. What the model was not made for it learns "
       "slowly or not at all: stretch its positions with rope_scaling: yarn, or set cutoff_len: {}.",
-      num_beyond, encoded.examples.size(), num_beyond == 1 ? "is" : "are", longest,
-      model.max_position_embeddings, model.max_position_embeddings);
+      num_beyond, counted(std::ssize(encoded.examples), "row"), num_beyond == 1 ? "is" : "are",
+      longest, model.max_position_embeddings, model.max_position_embeddings);
 }
 
 std::string hint_at_template(const Config& config, const ModelConfig& model,
