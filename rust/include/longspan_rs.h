@@ -75,6 +75,16 @@ LsrStatus lsr_write_plot(LsrView png_path, LsrView plot_json, LsrString* error);
  * mark. */
 LsrStatus lsr_write_bars(LsrView png_path, LsrView bars_json, LsrString* error);
 
+/* A new file of TensorBoard's events in `folder`, whose name ends with `suffix`. What earlier ones
+ * of that suffix hold beyond `last_step` goes; where that is negative they go themselves. */
+typedef struct LsrEvents LsrEvents;
+LsrStatus lsr_events_new(LsrView folder, LsrView suffix, int64_t last_step, LsrEvents** events,
+                         LsrString* error);
+/* `scalars_json`: an object of numbers, or "nan", "inf", "-inf", by tag. After a failure what could
+ * not be written is tried again with what comes next. */
+LsrStatus lsr_events_add(LsrEvents* events, LsrView scalars_json, int64_t step, LsrString* error);
+void lsr_events_free(LsrEvents* events);
+
 /* A bar on stderr. */
 typedef struct LsrProgress LsrProgress;
 LsrProgress* lsr_progress_new(uint64_t total, uint64_t start);
