@@ -146,9 +146,15 @@ std::vector<KeySection> make_sections() {
         plain("neat_packing", &C::neat_packing,
               "packing whose documents do not see each other.")}});
 
-  Key report_to = choice("report_to", &C::report_to, {"none", "tensorboard"},
-                         "tensorboard: also write what TensorBoard reads.",
-                         {"wandb", "all", "swanlab", "mlflow", "trackio", "comet_ml", "neptune"});
+  Key report_to =
+      choice("report_to", &C::report_to, {"none", "tensorboard", "all"},
+             "tensorboard: also write event files that TensorBoard reads. all: the same.",
+             {"wandb", "swanlab", "mlflow", "trackio", "comet_ml", "neptune", "clearml",
+              "codecarbon", "azure_ml", "dagshub", "dvclive", "flyte"});
+  report_to.unbuilt_remedy =
+      "trainer_state.json in output_dir holds every logged number (log_history), to be given to "
+      "that service's own Python package (wandb.log(entry, step=entry[\"step\"])); report_to: "
+      "tensorboard writes event files";
   report_to.list = true;
   Key resume =
       plain("resume_from_checkpoint", &C::resume_from_checkpoint,
@@ -162,11 +168,13 @@ std::vector<KeySection> make_sections() {
         plain("overwrite_output_dir", &C::overwrite_output_dir,
               "Train although output_dir holds results already."),
         plain("fallback_output_dir", &C::fallback_output_dir,
-              "Where the trained model goes when output_dir's disk is full."),
+              "A folder on another disk, where the trained model goes when output_dir cannot take "
+              "it. Left out: the run waits for room."),
         report_to,
         plain("logging_dir", &C::logging_dir,
-              "Where TensorBoard's files go; left out: runs in output_dir."),
-        plain("run_name", &C::run_name, "The run's name in TensorBoard."),
+              "Where TensorBoard's files go. Left out: runs in output_dir."),
+        plain("run_name", &C::run_name,
+              "The run's name in TensorBoard: a folder of its own in logging_dir."),
         number("logging_steps", &C::logging_steps, 1, "Optimizer steps between log lines."),
         choice("save_strategy", &C::save_strategy, {"no", "steps", "epoch"},
                "When to save on the way; the end is always saved."),
