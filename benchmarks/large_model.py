@@ -87,7 +87,7 @@ def main() -> None:
         "dataset": "rows", "dataset_dir": str(data), "cutoff_len": options.tokens, "template": "chatml",
         "output_dir": str(output), "save_strategy": "no", "logging_steps": 1, "max_steps": options.steps,
         "per_device_train_batch_size": 1, "learning_rate": 1e-5, "zero_stage": 3,
-        "offload_optimizer": True, "offload_params": True, "nproc_per_node": options.ranks,
+        "offload_optimizer": True, "offload_params": True, "device": "cpu", "nproc_per_node": options.ranks,
         "sequence_parallel_size": options.sequence_parallel or options.ranks}
     config = options.work / "run.yaml"
     config.write_text(json.dumps(settings))

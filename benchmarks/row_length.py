@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace, model: Path, tokens: int, ranks: int, o
         "model_name_or_path": str(model), "stage": "sft", "do_train": True, "finetuning_type": "full",
         "dataset": "row", "dataset_dir": str(options.out / "data"), "template": "chatml",
         "cutoff_len": tokens // options.documents, "output_dir": str(options.out / name), "overwrite_output_dir": True,
-        "logging_steps": 1, "save_strategy": "no", "per_device_train_batch_size": options.documents,
+        "logging_steps": 1, "save_strategy": "no", "device": "cpu", "per_device_train_batch_size": options.documents,
         "gradient_accumulation_steps": 1, "learning_rate": 1e-4, "max_steps": 1,
         "nproc_per_node": ranks,
     }

@@ -12,6 +12,7 @@
 #include "longspan/bench/attention_bench.h"
 #include "longspan/bench/bench_report.h"
 #include "longspan/config/user_error.h"
+#include "longspan/text/counted.h"
 #include "longspan/train/agreement.h"
 
 namespace longspan {
@@ -31,15 +32,15 @@ std::vector<int64_t> read_documents(const Options& options) {
     const int64_t sum = std::accumulate(given.begin(), given.end(), int64_t{0});
     if (tokens && *tokens != sum) {
       throw UserError(
-          fmt::format("{}: --documents has {} tokens in all, --tokens says {}; leave --tokens out",
-                      kCommand, sum, *tokens));
+          fmt::format("{}: --documents has {} in all, --tokens says {}; leave --tokens out",
+                      kCommand, counted(sum, "token"), *tokens));
     }
     return given;
   }
   const int64_t all = tokens.value_or(8192), count = given.empty() ? 1 : given[0];
   if (count > all) {
-    throw UserError(
-        fmt::format("{}: --documents {}: {} tokens cannot fill them", kCommand, count, all));
+    throw UserError(fmt::format("{}: --documents {}: {} cannot fill them", kCommand, count,
+                                counted(all, "token")));
   }
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < count; ++i) lengths.push_back(all * (i + 1) / count - all * i / count);
@@ -132,8 +133,7 @@ int work(const Options& options, const AttentionBenchOptions& bench, const Rende
 
 /// `--ranks`, or as many as there are.
 LaunchPlan plan_launch(const Options& options) {
-  Config config;
-  LaunchPlan plan = make_launch_plan(config);
+  LaunchPlan plan = make_launch_plan(Config(), DeviceChoice());
   const std::optional<int64_t> ranks = options.whole_number("ranks", 1);
   const int wanted = ranks ? static_cast<int>(*ranks)
                            : (plan.world_size() > 1 ? plan.world_size() : kDefaultRanks);
@@ -158,8 +158,8 @@ int run_attention(const Arguments& arguments) {
       bench = read_options(options);
       const auto ranks = options.whole_number("ranks", 1);
       if (ranks && *ranks != where.world_size) {
-        throw UserError(fmt::format("{}: --ranks {}, but the launcher started {} processes",
-                                    kCommand, *ranks, where.world_size));
+        throw UserError(fmt::format("{}: --ranks {}, but the launcher started {}", kCommand, *ranks,
+                                    counted(where.world_size, "process")));
       }
       plans_of(bench, where.world_size);
       make_output_folder(options);

@@ -24,11 +24,16 @@ Command init_command();
 Command tokenizer_command();
 Command compare_command();
 Command bench_command();
+Command schema_command();
+Command completion_command();
 Command env_command();
 Command version_command();
 Command help_command();
 
 /// All of them, in the order in which a new user meets them.
 const std::vector<Command>& commands();
+
+/// Says that there is no command `name`, and which is nearest.
+std::string unknown_command(const std::string& name);
 
 }  // namespace longspan

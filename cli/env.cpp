@@ -12,6 +12,7 @@
 #include "longspan/comm/cuda.h"
 #include "longspan/cpu/vector_math.h"
 #include "longspan/models/product.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 
@@ -31,8 +32,9 @@ int show_environment(const Arguments&) {
   line("torch", fmt::format("{} in {}", torch_version(), torch_directory()));
   line("compiled against", fmt::format("torch {}", LONGSPAN_TORCH_VERSION));
   line("torchrun", find_torchrun().value_or("not found"));
-  line("CPU", fmt::format("{} cores, torch's vector instructions {}",
-                          std::thread::hardware_concurrency(), at::get_cpu_capability()));
+  line("CPU",
+       fmt::format("{}, torch's vector instructions {}",
+                   counted(std::thread::hardware_concurrency(), "core"), at::get_cpu_capability()));
   // What a lower capability than the processor's comes from.
   const std::string why = cpu_capability() == widest_cpu_capability()
                               ? ""
@@ -42,7 +44,7 @@ int show_environment(const Arguments&) {
   line("vector math", vector_math::kernels().instructions + why);
   line("fp32 products", product_library());
   line("threads", fmt::format("{}", at::get_num_threads()));
-  line("CUDA", cuda_available() ? fmt::format("{} device(s)", load_cuda().num_devices())
+  line("CUDA", cuda_available() ? counted(load_cuda().num_devices(), "GPU")
                                 : fmt::format("not available: {}", why_no_cuda()));
   return 0;
 }

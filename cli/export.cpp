@@ -16,6 +16,7 @@
 #include "longspan/models/lora.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
+#include "longspan/text/counted.h"
 #include "longspan/train/output_room.h"
 
 namespace longspan {
@@ -119,8 +120,8 @@ int run(const Arguments& words) {
                     config.model_name_or_path, static_cast<int64_t>(config.export_size * 1e9));
   save_value_head(config.export_dir, value_head);
   if (const auto chat = chat_of(config, folders)) write_chat(config.export_dir, *chat);
-  fmt::print("Wrote {} with {} adapter{} merged into it to {}\n", model.architecture,
-             folders.size(), folders.size() == 1 ? "" : "s", config.export_dir);
+  fmt::print("Wrote {} with {} merged into it to {}\n", model.architecture,
+             counted(std::ssize(folders), "adapter"), config.export_dir);
   return 0;
 }
 

@@ -30,14 +30,31 @@ void print_keys() {
 
 void print_overview() {
   fmt::print(
-      "longspan: supervised fine-tuning of language models on long rows, with sequence "
-      "parallelism.\n\nusage: longspan <command> [arguments]\n\n");
+      "longspan: pre-training (stage pt), supervised fine-tuning (sft), reward models (rm), DPO "
+      "(dpo) and KTO (kto) on long rows, with sequence parallelism.\n\n"
+      "usage: longspan <command> [arguments]\n\n");
   for (const Command& command : commands()) {
-    fmt::print("  {:<10} {}\n", command.name, command.summary);
+    fmt::print("  {:<11} {}\n", command.name, command.summary);
   }
   fmt::print(
-      "\n`longspan help train` explains the configuration file; `longspan help <command>` the "
-      "rest.\n");
+      "\n`longspan help train` explains the configuration file, `longspan help KEY` one of its "
+      "keys,"
+      "\n`longspan help <command>` the rest.\n");
+}
+
+std::string nearest_command(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Command& known : commands()) names.push_back(known.name);
+  return nearest_name(name, names);
+}
+
+/// What a word that is neither a command nor a key may have been meant for.
+std::string no_such(const std::string& name) {
+  const std::string key = nearest_key(name);
+  if (key.empty() || edit_distance(name, key) >= edit_distance(name, nearest_command(name))) {
+    return unknown_command(name);
+  }
+  return fmt::format("there is no command and no key {}; the nearest key is {}", name, key);
 }
 
 int run(const Arguments& arguments) {
@@ -47,10 +64,12 @@ int run(const Arguments& arguments) {
   }
   const auto command = std::ranges::find(commands(), arguments[0], &Command::name);
   if (command == commands().end()) {
-    std::vector<std::string> names;
-    for (const Command& known : commands()) names.push_back(known.name);
-    throw UserError(fmt::format("there is no command {}; the nearest is {}", arguments[0],
-                                nearest_name(arguments[0], names)));
+    const std::string& name = arguments[0];
+    if (const std::string text = explain_key(name); !text.empty()) {
+      fmt::print("{}", text);
+      return 0;
+    }
+    throw UserError(no_such(name));
   }
   fmt::print("{}", command->help);
   if (command->name == "train") print_keys();
@@ -59,9 +78,13 @@ int run(const Arguments& arguments) {
 
 }  // namespace
 
+std::string unknown_command(const std::string& name) {
+  return fmt::format("there is no command {}; the nearest is {}", name, nearest_command(name));
+}
+
 Command help_command() {
-  return {"help", "explain a command: longspan help train",
-          "Explains a command: longspan help train\n", run};
+  return {"help", "explain a command or a key: longspan help train, longspan help cutoff_len",
+          "Explains a command or a key: longspan help train, longspan help cutoff_len\n", run};
 }
 
 }  // namespace longspan

@@ -8,6 +8,7 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/model_config.h"
+#include "longspan/text/counted.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -38,9 +39,9 @@ int run(const Arguments& arguments) {
     const int64_t vocab_size = Tokenizer::load(source).vocab_size();
     if (vocab_size > config.vocab_size) {
       throw UserError(fmt::format(
-          "init: the tokenizer has {} tokens, config.json's vocab_size is {}; it must be at least "
+          "init: the tokenizer has {}, config.json's vocab_size is {}; it must be at least "
           "as large",
-          vocab_size, config.vocab_size));
+          counted(vocab_size, "token"), config.vocab_size));
     }
   }
   const std::vector<NamedTensor> parameters =

@@ -15,7 +15,6 @@
 #include <thread>
 
 #include "cli/torch_runtime.h"
-#include "longspan/comm/cuda.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/config/user_error.h"
 
@@ -174,7 +173,7 @@ bool is_launched() {
          rendezvous_from_environment().world_size > 1;
 }
 
-LaunchPlan make_launch_plan(const Config& config) {
+LaunchPlan make_launch_plan(const Config& config, const DeviceChoice& device) {
   LaunchPlan plan;
   const std::optional<int> wanted = environment_number("NPROC_PER_NODE", 1);
   if (wanted && config.nproc_per_node && *wanted != *config.nproc_per_node) {
@@ -184,8 +183,8 @@ LaunchPlan make_launch_plan(const Config& config) {
   }
   if (config.nproc_per_node || wanted) {
     plan.processes_per_node = config.nproc_per_node ? *config.nproc_per_node : *wanted;
-  } else if (cuda_available()) {
-    plan.processes_per_node = std::max(1, load_cuda().num_devices());
+  } else if (device.cuda()) {
+    plan.processes_per_node = device.num_gpus;
   }
   plan.num_nodes = environment_number("NNODES", 1).value_or(1);
   plan.node_rank = environment_number("NODE_RANK", 0).value_or(0);

@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "longspan/config/config.h"
+#include "longspan/plan/device_choice.h"
 
 namespace longspan {
 
@@ -22,9 +23,9 @@ struct LaunchPlan {
 bool is_launched();
 
 /// From the key nproc_per_node and LLaMA-Factory's environment variables: NPROC_PER_NODE, NNODES,
-/// NODE_RANK, MASTER_ADDR, MASTER_PORT. Without either: a process for each GPU, or one. Throws
-/// UserError: not a number, contradictions, several nodes without MASTER_ADDR.
-LaunchPlan make_launch_plan(const Config& config);
+/// NODE_RANK, MASTER_ADDR, MASTER_PORT. Without either: a process for each GPU, or one on a CPU.
+/// Throws UserError: not a number, contradictions, several nodes without MASTER_ADDR.
+LaunchPlan make_launch_plan(const Config& config, const DeviceChoice& device);
 
 /// torchrun of the Python environment whose torch is in use: $TORCHRUN, the one beside that
 /// environment's python, or the first on PATH. nullopt when there is none.

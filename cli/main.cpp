@@ -14,10 +14,11 @@
 namespace longspan {
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> all = {train_command(),   chat_command(),  generate_command(),
-                                           export_command(),  init_command(),  tokenizer_command(),
-                                           compare_command(), bench_command(), env_command(),
-                                           version_command(), help_command()};
+  static const std::vector<Command> all = {
+      train_command(),  chat_command(),       generate_command(), export_command(),
+      init_command(),   tokenizer_command(),  compare_command(),  bench_command(),
+      schema_command(), completion_command(), env_command(),      version_command(),
+      help_command()};
   return all;
 }
 
@@ -31,8 +32,8 @@ int run(Arguments arguments) {
   const bool wants_help = std::ranges::find(arguments, "--help") != arguments.end() ||
                           std::ranges::find(arguments, "-h") != arguments.end();
   const auto command = std::ranges::find(commands(), name, &Command::name);
-  // help also says which command is nearest to a mistyped one.
-  if (command == commands().end() || wants_help) return help_command().run({name});
+  if (command == commands().end()) throw UserError(unknown_command(name));
+  if (wants_help) return help_command().run({name});
   if (name != "help" && name != "version") cpu_capability();  // or a mistake in its variable
   if (name == "train" || name == "chat" || name == "generate" || name == "export" ||
       name == "init" || name == "bench")

@@ -9,11 +9,13 @@
 #include "cli/commands.h"
 #include "cli/launcher.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/comm/cuda.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
 #include "longspan/models/model_config.h"
+#include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
@@ -89,7 +91,9 @@ int run(const Arguments& words) {
   const TrainArguments arguments = read_arguments(words);
   if (is_launched()) return work(arguments);
   const Config config = load_config(arguments.config_path, arguments.overrides);
-  const LaunchPlan plan = make_launch_plan(config);
+  const DeviceChoice device = choose_device(config, look_for_gpus);
+  const LaunchPlan plan = make_launch_plan(config, device);
+  require_gpus(device, plan.processes_per_node);
   check_early(config, plan.world_size(), plan.processes_per_node);
   if (plan.world_size() > 1) {
     Arguments all{"train"};

@@ -46,6 +46,7 @@ MODEL = {  # the shape of Qwen2.5, small: 6 query heads that share 2 kv heads, t
 TRAINING = """\
 # {title}
 model_name_or_path: {output}/model
+device: cpu                                  # in fp32, also where there is a GPU
 stage: sft
 do_train: true
 finetuning_type: full
@@ -73,6 +74,7 @@ seed: 42
 PREFERENCES = """\
 # {title}
 model_name_or_path: {output}/sp1          # what the first part has trained
+device: cpu
 stage: dpo
 pref_loss: sigmoid
 pref_beta: 0.1

@@ -186,13 +186,13 @@ def free_port():
 class Running:
     """`longspan train` on one or several ranks, each a process of its own."""
 
-    def __init__(self, settings, num_ranks=1, preexec=None):
+    def __init__(self, settings, num_ranks=1, preexec=None, program=PROGRAM, **variables):
         self.output_dir = pathlib.Path(settings["output_dir"])
         self.output_dir.parent.mkdir(parents=True, exist_ok=True)
         config = self.output_dir.parent / (self.output_dir.name + ".yaml")
         # JSON is YAML.
         config.write_text(json.dumps(settings))
-        environment = dict(os.environ, OMP_NUM_THREADS="1")
+        environment = dict(os.environ, OMP_NUM_THREADS="1") | variables
         if num_ranks > 1:
             environment |= dict(
                 WORLD_SIZE=str(num_ranks),
@@ -207,7 +207,7 @@ class Running:
             with open(self.logs[-1], "w") as log:
                 self.ranks.append(
                     subprocess.Popen(
-                        [PROGRAM, "train", config],
+                        [program, "train", config],
                         stdout=log,
                         stderr=subprocess.STDOUT,
                         env=environment | place,
@@ -232,6 +232,7 @@ class Running:
 def settings_of(model, data, output_dir, **changes):
     return {
         "model_name_or_path": str(model),
+        "device": "cpu",  # also where there is a GPU: the tests are of fp32
         "stage": "sft",
         "do_train": True,
         "finetuning_type": "full",

@@ -120,7 +120,8 @@ def run_longspan(setup: Setup, material: Material, name: str = "longspan") -> Ru
     """Step times out of trainer_log.jsonl: its throughput is total_tokens over the seconds since
     training began, unrounded, so that their quotient is that time."""
     folder = _fresh(setup.work / "runs" / name)
-    config = _write_yaml(folder / "config.yaml", _config(setup, material, folder / "output"))
+    keys = _config(setup, material, folder / "output") | {"device": "cpu"}
+    config = _write_yaml(folder / "config.yaml", keys)
     step_log = StepLog(folder / "output/trainer_log.jsonl")
     samples = watch([str(setup.longspan), "train", str(config)], _environment(setup),
                     folder / "log.txt", step_log, setup.limit_seconds, copies_weights=True)

@@ -4,6 +4,7 @@
 
 #include "longspan/bench/attention_bench.h"
 #include "longspan/config/user_error.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -54,8 +55,8 @@ std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num
         // What was named must be possible; of all modes those are taken that are.
         if (named) throw;
         if (skipped != nullptr) {
-          skipped->push_back(
-              fmt::format("{} in {} waves is left out: {}", name_of(mode), count, error.what()));
+          skipped->push_back(fmt::format("{} in {} is left out: {}", name_of(mode),
+                                         counted(count, "wave"), error.what()));
         }
       }
     }

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "longspan/text/bars.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -31,10 +32,6 @@ const MethodMeasurement* undistributed(const AttentionBenchResult& result) {
 
 double tokens_per_second(const AttentionBenchResult& result, const MethodMeasurement& method) {
   return static_cast<double>(num_tokens(result.options.document_lengths)) / method.pass_median();
-}
-
-std::string plural(int64_t count, const std::string& word) {
-  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
 
 // "1.50", or "1.50 (1.25)" when the formula says otherwise.
@@ -60,12 +57,13 @@ std::string describe(const AttentionBenchResult& result) {
   const AttentionBenchOptions& options = result.options;
   const ProblemShape& shape = options.shape;
   return fmt::format(
-      "{}{} query and {} kv heads of {}, {} tokens in {}, {}{}, {} with {} each",
+      "{}{} and {} of {}, {} in {}, {}{}, {} with {} each",
       shape.layer ? fmt::format("attention half of a layer of width {}, ", shape.model_dim) : "",
-      shape.num_heads, shape.num_kv_heads, shape.head_dim, num_tokens(options.document_lengths),
-      plural(static_cast<int64_t>(options.document_lengths.size()), "document"), dtype_name(shape),
-      shape.checkpointing ? ", checkpointing" : "", plural(result.num_ranks, "rank"),
-      plural(result.threads, "thread"));
+      counted(shape.num_heads, "query head"), counted(shape.num_kv_heads, "kv head"),
+      shape.head_dim, counted(num_tokens(options.document_lengths), "token"),
+      counted(static_cast<int64_t>(options.document_lengths.size()), "document"), dtype_name(shape),
+      shape.checkpointing ? ", checkpointing" : "", counted(result.num_ranks, "rank"),
+      counted(result.threads, "thread"));
 }
 
 std::string bench_table(const AttentionBenchResult& result) {
@@ -103,10 +101,10 @@ std::string bench_table(const AttentionBenchResult& result) {
       kLegend,
       result.checked_lengths == result.options.document_lengths
           ? "on the same row"
-          : fmt::format("on a shorter row of {} tokens", num_tokens(result.checked_lengths)));
+          : "on a shorter row of " + counted(num_tokens(result.checked_lengths), "token"));
   if (base) {
     table += fmt::format("Undistributed attention runs on rank 0 alone, with {}.\n",
-                         plural(base->num_threads, "thread"));
+                         counted(base->num_threads, "thread"));
   }
   table += differs ? "The bytes sent DIFFER from the formula where brackets show it.\n"
                    : "The bytes sent are those of the formula.\n";

@@ -16,6 +16,7 @@
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/model_place.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -127,13 +128,14 @@ Listing check(const std::string& folder, const ModelConfig& config) {
   const auto complain = [&](const char* what, std::vector<std::string> names) {
     const size_t num_names = names.size();
     if (num_names > 3) names.resize(3);
-    throw UserError(
-        fmt::format("{}: {} {} ({}{}). config.json says {}, {} layers{}.", folder, num_names, what,
-                    fmt::join(names, ", "), num_names > 3 ? ", ..." : "", config.architecture,
-                    config.num_layers, config.tie_word_embeddings ? ", tied embeddings" : ""));
+    throw UserError(fmt::format("{}: {} ({}{}). config.json says {}, {}{}.", folder,
+                                counted(num_names, what), fmt::join(names, ", "),
+                                num_names > 3 ? ", ..." : "", config.architecture,
+                                counted(config.num_layers, "layer"),
+                                config.tie_word_embeddings ? ", tied embeddings" : ""));
   };
-  if (!missing.empty()) complain("missing tensors", missing);
-  if (!unexpected.empty()) complain("unexpected tensors", {unexpected.begin(), unexpected.end()});
+  if (!missing.empty()) complain("missing tensor", missing);
+  if (!unexpected.empty()) complain("unexpected tensor", {unexpected.begin(), unexpected.end()});
   return listing;
 }
 

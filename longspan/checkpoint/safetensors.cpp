@@ -19,6 +19,7 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -54,7 +55,7 @@ class Mapping {
     size_ = status.st_size;
     if (size_ < 8) {
       ::close(descriptor);
-      corrupt(path, fmt::format("it has {} bytes, a header needs at least 8", size_));
+      corrupt(path, fmt::format("it has {}, a header needs at least 8", counted(size_, "byte")));
     }
     data_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
     const int error = errno;
@@ -157,8 +158,8 @@ std::vector<SafetensorsEntry> parse_header(const std::string& path, const char* 
     entry.end += data_begin;
   }
   if (data_begin + end != file_size) {
-    corrupt(path, fmt::format("{} bytes after the last tensor belong to nobody",
-                              file_size - data_begin - end));
+    corrupt(path, fmt::format("it has {} after the last tensor, which belong to nobody",
+                              counted(file_size - data_begin - end, "byte")));
   }
   return entries;
 }

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <string>
 
@@ -78,18 +77,11 @@ const CudaEntry& load_cuda() {
   return *loaded().entry;
 }
 
-void use_gpu_of_rank(int local_rank, int num_local) {
-  const CudaEntry& cuda = load_cuda();
-  const int num_devices = cuda.num_devices();
-  if (std::max(num_local, local_rank + 1) > num_devices) {
-    throw UserError(
-        fmt::format("{} processes run on this machine, but they see {} GPU{}, and each needs one "
-                    "of its own. Start {} here (nproc_per_node), or show all GPUs to every process "
-                    "(CUDA_VISIBLE_DEVICES; with srun --gpu-bind=none).",
-                    std::max(num_local, local_rank + 1), num_devices, num_devices == 1 ? "" : "s",
-                    num_devices));
-  }
-  cuda.set_device(local_rank);
+Gpus look_for_gpus() {
+  if (!cuda_available()) return {.count = 0, .why_none = why_no_cuda()};
+  return {.count = load_cuda().num_devices(), .why_none = {}};
 }
+
+void use_gpu_of_rank(int local_rank) { load_cuda().set_device(local_rank); }
 
 }  // namespace longspan

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "longspan/plan/device_choice.h"
+
 namespace c10d {
 class Backend;
 class Store;
@@ -33,9 +35,11 @@ const std::string& why_no_cuda();
 /// The shared object. Throws UserError (with the reason) when cuda_available() is false.
 const CudaEntry& load_cuda();
 
+/// The GPUs of this machine, for choose_device.
+Gpus look_for_gpus();
+
 /// Makes GPU number local_rank this process's own, which ATen and NCCL then mean by "cuda" without
-/// an index. Throws UserError, on every process of the machine alike, when the machine runs more
-/// processes (num_local) than it shows GPUs.
-void use_gpu_of_rank(int local_rank, int num_local);
+/// an index. There must be so many (require_gpus).
+void use_gpu_of_rank(int local_rank);
 
 }  // namespace longspan

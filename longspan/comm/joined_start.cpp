@@ -14,6 +14,7 @@
 
 #include "longspan/comm/backend.h"
 #include "longspan/comm/communication_error.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -52,7 +53,7 @@ std::string gather_workers(c10d::Store& store, int world_size, Clock::time_point
     if (Clock::now() > end) {
       throw CommunicationError(
           fmt::format("rank {}{} did not come", *missing.begin(),
-                      missing.size() > 1 ? fmt::format(" and {} others", missing.size() - 1) : ""));
+                      missing.size() > 1 ? " and " + counted(missing.size() - 1, "other") : ""));
     }
     std::this_thread::sleep_for(kBetweenLooks);
   }

@@ -319,15 +319,16 @@ TEST_CASE("mesh: ranks that planned differently all say so at once") {
 TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's error") {
   if (!cuda_available()) {
     CHECK_THROWS_WITH_AS(load_cuda(), doctest::Contains("CPU"), UserError);
-    CHECK_THROWS_WITH_AS(use_gpu_of_rank(0, 1), doctest::Contains("CPU"), UserError);
+    CHECK_THROWS_WITH_AS(use_gpu_of_rank(0), doctest::Contains("CPU"), UserError);
     CHECK(!why_no_cuda().empty());
+    CHECK(look_for_gpus().count == 0);
+    CHECK(look_for_gpus().why_none == why_no_cuda());
   } else {
     const int num_devices = load_cuda().num_devices();
     CHECK(num_devices > 0);
     CHECK(why_no_cuda().empty());
-    CHECK_NOTHROW(use_gpu_of_rank(0, 1));
-    CHECK_THROWS_WITH_AS(use_gpu_of_rank(0, num_devices + 1), doctest::Contains("nproc_per_node"),
-                         UserError);
+    CHECK(look_for_gpus().count == num_devices);
+    CHECK_NOTHROW(use_gpu_of_rank(0));
   }
 }
 

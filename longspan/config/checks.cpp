@@ -134,6 +134,12 @@ std::vector<std::string> check_config(const Config& config) {
   demand(config.adam_beta1 < 1 && config.adam_beta2 < 1,
          "adam_beta1 and adam_beta2 must be below 1");
 
+  demand(!config.data_seed || *config.data_seed == config.seed,
+         "data_seed and seed differ: seed orders the rows; remove data_seed, or give both the same "
+         "number");
+  demand(!config.use_cpu || config.device == "cpu",
+         "use_cpu: true (no_cuda) and device: cuda are both given: keep one");
+
   demand(!config.mask_history || !config.train_on_prompt,
          "mask_history and train_on_prompt are both true: the first trains the last answer only, "
          "the second trains everything; keep one");

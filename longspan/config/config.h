@@ -18,6 +18,7 @@ struct Config {
   bool pure_bf16 = false;
   std::string rope_scaling;     // linear | yarn | llama3; empty: as config.json says
   std::string device = "auto";  // auto | cuda | cpu
+  bool use_cpu = false;         // read into device
 
   // Method
   std::string stage = "sft";  // pt | sft | rm | dpo | kto
@@ -25,6 +26,7 @@ struct Config {
   bool do_eval = false;
   std::string finetuning_type = "full";  // full | freeze | lora
   bool disable_shuffling = false;
+  std::string train_sampling_strategy = "random";  // random | sequential; read into the line above
   int64_t lora_rank = 8;
   std::optional<int64_t> lora_alpha;  // absent: twice the rank
   double lora_dropout = 0.0;
@@ -65,9 +67,13 @@ struct Config {
   std::string report_to = "none";   // none | tensorboard
   std::string logging_dir;          // of TensorBoard's files; empty: output_dir/runs
   std::string run_name;
-  int64_t logging_steps = 10;
+  // Steps: a number below 1 is a share of all steps (steps_of).
+  std::string logging_strategy = "steps";  // no | steps | epoch
+  double logging_steps = 10;
+  bool logging_first_step = false;
+  bool disable_tqdm = false;
   std::string save_strategy = "steps";  // no | steps | epoch
-  int64_t save_steps = 500;
+  double save_steps = 500;
   std::optional<int64_t> save_total_limit;
   bool save_only_model = false;
   std::string resume_from_checkpoint;  // empty: the newest whole one in output_dir
@@ -78,15 +84,16 @@ struct Config {
   int64_t max_steps = -1;
   std::string lr_scheduler_type = "linear";
   double warmup_ratio = 0.0;
-  int64_t warmup_steps = 0;
+  double warmup_steps = 0;
   double weight_decay = 0.0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   std::string optim = "adamw_torch";  // adamw_torch[_fused] | adamw_8bit
   std::string on_nonfinite = "stop";  // stop | skip
   bool bf16 = false;
   int64_t seed = 42;
+  std::optional<int64_t> data_seed;  // as seed
   int64_t ddp_timeout = 1800;
   std::string eval_strategy = "no";  // no | steps | epoch
-  std::optional<int64_t> eval_steps;
+  std::optional<double> eval_steps;
 
   // Memory
   std::string deepspeed;  // a DeepSpeed JSON, of which stage and offloading are read
@@ -106,6 +113,9 @@ struct Config {
   std::optional<int> sequence_parallel_ulysses_degree, sequence_parallel_ring_degree;
   std::optional<int> sequence_parallel_window_size, sequence_parallel_head_waves;
   std::optional<int> nproc_per_node;
+
+  // What to tell the user about keys that were taken.
+  std::vector<std::string> notes;
 };
 
 /// Reads a YAML (or JSON) file and then `key=value` / `--key value` overrides. Throws UserError:

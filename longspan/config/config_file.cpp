@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -13,7 +14,8 @@
 #include "longspan/config/json_text.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/names.h"
-#include "longspan/config/nearest.h"
+#include "longspan/config/other_formats.h"
+#include "longspan/config/overrides.h"
 #include "longspan/config/user_error.h"
 #include "longspan/text/yaml.h"
 
@@ -35,6 +37,10 @@ bool set(std::string& field, const json& value) {
   return true;
 }
 bool set(bool& field, const json& value) {
+  if (value == 0 || value == 1) {
+    field = value == 1;
+    return true;
+  }
   if (!value.is_boolean()) return false;
   field = value.get<bool>();
   return true;
@@ -70,15 +76,53 @@ bool set(std::optional<T>& field, const json& value) {
   return true;
 }
 
+/// A number in quotes is the number, and a truth value in quotes the truth value, where such a one
+/// is wanted: YAML readers of version 1.1 take 1e-4 for a word, and so people write "1e-4".
+json without_quotes(const Key& key, const json& value) {
+  if (!value.is_string() || !key.choices.empty()) return value;
+  const bool is_text = std::visit(
+      [](auto member) {
+        return std::is_same_v<decltype(member), std::string Config::*> ||
+               std::is_same_v<decltype(member), std::optional<std::string> Config::*>;
+      },
+      key.field);
+  if (is_text) return value;
+  const auto& text = value.get_ref<const std::string&>();
+  for (const auto& [word, truth] : {std::pair("true", true),
+                                    {"True", true},
+                                    {"TRUE", true},
+                                    {"false", false},
+                                    {"False", false},
+                                    {"FALSE", false}}) {
+    if (text == word) return truth;
+  }
+  int64_t whole = 0;
+  double number = 0;
+  const char *begin = text.data(), *end = begin + text.size();
+  if (begin != end && *begin == '+') ++begin;
+  if (const auto read = std::from_chars(begin, end, whole);
+      read.ec == std::errc() && read.ptr == end) {
+    return whole;
+  }
+  if (const auto read = std::from_chars(begin, end, number);
+      read.ec == std::errc() && read.ptr == end) {
+    return number;
+  }
+  return value;
+}
+
 bool in_range(const Key& key, const json& value) {
   if (!value.is_number()) return true;
   const double number = value.get<double>();
+  if (key.steps && number >= 1 && std::nearbyint(number) != number) return false;
   return (key.above_least ? number > key.least : number >= key.least) && number <= key.most;
 }
 
 /// Puts a value into the configuration, or says what is wrong with it.
 std::string assign(Config& config, const Key& key, json value) {
   if (value.is_null()) return {};  // as if it had not been written
+  const json given = value;
+  value = without_quotes(key, value);
   // YAML readers of version 1.1 take a bare `no` for false; so do people.
   if (value == false && !key.choices.empty() && key.choices[0] == "no") value = "no";
   if (key.truth && value.is_boolean()) value = value == true ? "true" : "false";
@@ -108,43 +152,42 @@ std::string assign(Config& config, const Key& key, json value) {
   const bool right_type =
       std::visit([&](auto member) { return set(config.*member, value); }, key.field);
   if (right_type && in_range(key, value)) return {};
-  return fmt::format("{}: {} was given; wanted is {}", key.name, shown(value), what_is_wanted(key));
+  return fmt::format("{}: {} was given; wanted is {}", key.name, shown(given), what_is_wanted(key));
 }
 
 bool is_neutral(const UnbuiltKey& key, const json& value) {
   if (value.is_null() || (key.neutral.empty() && value == false)) return true;
-  std::string_view rest = key.neutral;
-  while (!rest.empty()) {
-    const size_t bar = rest.find('|');
-    if (json::parse(rest.substr(0, bar)) == value) return true;
-    rest = bar == std::string_view::npos ? std::string_view{} : rest.substr(bar + 1);
-  }
-  return false;
+  if (key.neutral.empty()) return false;
+  return std::ranges::any_of(split_values(key.neutral), [&](const std::string& neutral) {
+    return json::parse(neutral) == value;
+  });
 }
 
-std::string unknown_key(const std::string& name) {
-  std::vector<std::string> working, others;
-  for (const KeySection& section : key_sections()) {
-    for (const Key& key : section.keys) working.emplace_back(key.name);
-  }
-  for (const IdleKey& key : idle_keys()) others.emplace_back(key.name);
-  for (const UnbuiltKey& key : unbuilt_keys()) others.emplace_back(key.name);
-  // A key that works is what was meant, unless another known one is nearer.
-  const std::string nearest = nearest_name(name, working), other = nearest_name(name, others);
-  const bool other_is_nearer = edit_distance(name, other) < edit_distance(name, nearest);
-  return fmt::format("unknown key {}; the nearest known key is {}", name,
-                     other_is_nearer ? other : nearest);
-}
+/// What has been read so far.
+struct Reading {
+  Config config;
+  std::vector<std::string> idle;                                  // keys without effect
+  std::vector<std::pair<std::string_view, std::string>> renamed;  // today's name, the one given
+};
 
 /// Takes one `key: value`, or says what is wrong with it.
-std::string take(Config& config, const std::string& name, const json& value) {
+std::string take(Reading& reading, const std::string& name, const json& value) {
   for (const KeySection& section : key_sections()) {
     for (const Key& key : section.keys) {
-      if (key.name == name) return assign(config, key, value);
+      if (key.name == name) return assign(reading.config, key, value);
     }
   }
   for (const IdleKey& key : idle_keys()) {
-    if (key.name == name) return {};
+    if (key.name != name) continue;
+    if (!value.is_null()) reading.idle.push_back(name);
+    return {};
+  }
+  for (const RenamedKey& key : renamed_keys()) {
+    if (key.name != name) continue;
+    if (value.is_null()) return {};
+    reading.renamed.emplace_back(key.today, name);
+    const std::string problem = take(reading, std::string(key.today), value);
+    return problem.empty() ? problem : fmt::format("{}, now {}", name, problem);
   }
   for (const UnbuiltKey& key : unbuilt_keys()) {
     if (key.name != name) continue;
@@ -152,12 +195,47 @@ std::string take(Config& config, const std::string& name, const json& value) {
     return fmt::format("{}: {} is known but not supported{}{}", name, shown(value),
                        key.remedy.empty() ? "; remove it" : ": ", key.remedy);
   }
-  return unknown_key(name);
+  const std::string nearest = nearest_key(name);
+  return fmt::format("unknown key {}; {}", name,
+                     nearest.empty() ? "`longspan help train` names all keys"
+                                     : "the nearest known key is " + nearest);
+}
+
+/// Keys that say in other words what another key says, and what the user is told of what was taken.
+void settle(Reading& reading) {
+  Config& config = reading.config;
+  if (config.use_cpu && config.device == "auto") config.device = "cpu";
+  if (config.train_sampling_strategy == "sequential") config.disable_shuffling = true;
+  for (const auto& [today, given] : reading.renamed) {
+    config.notes.push_back(fmt::format("{} is called {} now; it was taken as that.", given, today));
+  }
+  if (config.report_to == "none" && !(config.run_name.empty() && config.logging_dir.empty())) {
+    config.notes.push_back(
+        "run_name and logging_dir are for TensorBoard's files; without report_to: tensorboard "
+        "there are none.");
+  }
+  std::vector<std::string>& idle = reading.idle;
+  std::ranges::sort(idle);
+  idle.erase(std::unique(idle.begin(), idle.end()), idle.end());
+  if (!idle.empty()) {
+    config.notes.push_back(
+        fmt::format("Taken, and without effect here: {} (`longspan help {}` "
+                    "says why).",
+                    fmt::join(idle, ", "), idle[0]));
+  }
 }
 
 json read_file(const std::string& path) {
   const std::string text = read_text_file(path, "configuration file");
-  json values = parse_json(path.ends_with(".json") ? text : yaml_to_json(text, path), path);
+  json values;
+  try {
+    values = parse_json(path.ends_with(".json") ? text : yaml_to_json(text, path), path);
+  } catch (const UserError&) {
+    if (path.ends_with(".json")) throw;
+    const std::string problem = line_with_equals(text);
+    if (problem.empty()) throw;
+    throw UserError(fmt::format("{}, {}", path, problem));
+  }
   if (path.ends_with(".json")) {
     // The parser keeps the last of two equal keys without a word; the reader of YAML refuses them.
     std::set<std::string> seen;
@@ -171,71 +249,55 @@ json read_file(const std::string& path) {
   }
   if (values.is_null()) values = json::object();
   if (!values.is_object()) {
-    throw UserError(fmt::format("{}: wanted are lines of `key: value`", path));
+    const std::string problem = line_with_equals(text);
+    throw UserError(problem.empty() ? fmt::format("{}: wanted are lines of `key: value`", path)
+                                    : fmt::format("{}, {}", path, problem));
   }
   return values;
 }
 
-struct Override {
-  std::string key, value;
-  bool has_value = true;
-};
-
-std::vector<Override> read_overrides(const std::vector<std::string>& words) {
-  std::vector<Override> overrides;
-  for (size_t i = 0; i < words.size(); ++i) {
-    std::string word = words[i];
-    const bool dashed = word.starts_with("--");
-    if (dashed) word.erase(0, 2);
-    const size_t equals = word.find('=');
-    Override item{word.substr(0, equals),
-                  equals == std::string::npos ? "" : word.substr(equals + 1)};
-    if (dashed) std::ranges::replace(item.key, '-', '_');
-    if (equals == std::string::npos) {
-      if (!dashed) {
-        throw UserError(fmt::format(
-            "cannot read the argument {}: keys are given as key=value or --key value", words[i]));
-      }
-      item.has_value = i + 1 < words.size() && !words[i + 1].starts_with("--");
-      if (item.has_value) item.value = words[++i];
-    }
-    if (item.key.empty()) throw UserError(fmt::format("no key in the argument {}", words[i]));
-    overrides.push_back(std::move(item));
-  }
-  return overrides;
-}
-
 Config load(const std::string& path, const std::vector<std::string>& words,
             std::vector<std::string> (*check)(Config&)) {
-  Config config;
-  std::vector<std::string> problems;
+  Reading reading;
+  std::vector<std::string> problems, names;
   const auto note = [&](const std::string& where, const std::string& problem) {
     if (!problem.empty()) problems.push_back(fmt::format("{}: {}", where, problem));
   };
   const json values = read_file(path);
   const std::vector<Override> overrides = read_overrides(words);
+  for (const auto& [name, value] : values.items()) names.push_back(name);
+  if (const std::string format = other_format(names); !format.empty()) {
+    throw UserError(fmt::format("{}: {}", path, format));
+  }
   for (const auto& [name, value] : values.items()) {
     // What an override replaces is not looked at: a refused key can be mended from the command
     // line.
     if (std::ranges::find(overrides, name, &Override::key) != overrides.end()) continue;
-    note(path, take(config, name, value));
+    note(path, take(reading, name, value));
+  }
+  for (const auto& [today, given] : reading.renamed) {
+    if (values.contains(today)) {
+      note(path,
+           fmt::format("{} and {}, its old name, are both given; keep {}", today, given, today));
+    }
   }
   for (const Override& item : overrides) {
     // A switch without a value is switched on.
     const json value = item.has_value
                            ? json::parse(yaml_to_json(item.value, item.key + "=" + item.value))
                            : json(true);
-    note("command line", take(config, item.key, value));
+    note("command line", take(reading, item.key, value));
   }
   if (problems.empty()) {
-    for (const std::string& problem : check(config)) note(path, problem);
+    settle(reading);
+    for (const std::string& problem : check(reading.config)) note(path, problem);
   }
   if (problems.size() == 1) throw UserError(problems[0]);
   if (!problems.empty()) {
     throw UserError(fmt::format("{} problems with the configuration\n  {}", problems.size(),
                                 fmt::join(problems, "\n  ")));
   }
-  return config;
+  return std::move(reading.config);
 }
 
 }  // namespace

@@ -200,7 +200,7 @@ TEST_CASE("config: types and ranges, all problems at once") {
   CHECK_SAYS(complaint({{"save_strategy", "never"}}), "one of: no, steps, epoch");
   CHECK_SAYS(complaint({{"seed", {1, 2}}}), "[1,2] was given");
   CHECK_SAYS(complaint({{"seed", 18446744073709551615ull}}), "wanted is a whole number");
-  const std::string both = complaint({{"seed", "x"}, {"bf16", 1}});
+  const std::string both = complaint({{"seed", "x"}, {"bf16", 2}});
   CHECK_SAYS(both, "2 problems");
   CHECK_SAYS(both, "seed: ");
   CHECK_SAYS(both, "bf16: ");
@@ -281,6 +281,7 @@ TEST_CASE("config: the tables are sound") {
     }
   }
   for (const IdleKey& key : idle_keys()) add(key.name);
+  for (const RenamedKey& key : renamed_keys()) add(key.name);
   for (const UnbuiltKey& key : unbuilt_keys()) add(key.name);
   // Every default is itself accepted, so that writing it down changes nothing.
   json defaults = least();

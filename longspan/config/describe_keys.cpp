@@ -37,6 +37,10 @@ std::string what_is_wanted(const Key& key) {
     return fmt::format("{}{}", key.choices.size() > 1 ? "one of: " : "",
                        fmt::join(key.choices, ", "));
   }
+  if (key.steps) {
+    return key.above_least ? "a whole number, at least 1, or a share of all steps below 1"
+                           : "a whole number, or a share of all steps below 1";
+  }
   std::string kind = std::visit(
       [](auto member) -> std::string {
         using Value = typename Plain<

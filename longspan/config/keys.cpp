@@ -18,6 +18,16 @@ Key choice(std::string_view name, Field field, std::vector<std::string_view> cho
           .unbuilt_choices = std::move(unbuilt)};
 }
 
+// A count of steps, or a share of them.
+Key steps(std::string_view name, Field field, std::string_view help, bool none_allowed = false) {
+  return {.name = name,
+          .field = field,
+          .help = help,
+          .least = 0,
+          .above_least = !none_allowed,
+          .steps = true};
+}
+
 // Text or a truth value.
 Key plain(std::string_view name, Field field, std::string_view help) {
   return {.name = name, .field = field, .help = help};
@@ -45,8 +55,11 @@ std::vector<KeySection> make_sections() {
                "Stretch the rotary positions to rows longer than max_position_embeddings; written "
                "into the saved config.json. Left out: as config.json says.",
                {"dynamic"}),
-        choice("device", &C::device, {"auto", "cuda", "cpu"},
-               "Where to compute; auto: on GPUs where there are some.")}});
+        choice(
+            "device", &C::device, {"auto", "cuda", "cpu"},
+            "Where to compute. auto: on GPUs where there are some, one a process; they want bf16 "
+            "or pure_bf16."),
+        plain("use_cpu", &C::use_cpu, "The same as device: cpu.")}});
 
   Key lora_dropout = number("lora_dropout", &C::lora_dropout, 0, "Dropout before LoRA's matrices.");
   lora_dropout.most = 1;
@@ -73,6 +86,8 @@ std::vector<KeySection> make_sections() {
                {"oft"}),
         plain("disable_shuffling", &C::disable_shuffling,
               "Take the rows as they lie in the files."),
+        choice("train_sampling_strategy", &C::train_sampling_strategy, {"random", "sequential"},
+               "sequential: the same as disable_shuffling: true."),
         number("lora_rank", &C::lora_rank, 1, "Inner dimension of the LoRA matrices."),
         number("lora_alpha", &C::lora_alpha, 1,
                "LoRA's scale is alpha / rank; left out: twice the rank."),
@@ -175,10 +190,14 @@ std::vector<KeySection> make_sections() {
               "Where TensorBoard's files go. Left out: runs in output_dir."),
         plain("run_name", &C::run_name,
               "The run's name in TensorBoard: a folder of its own in logging_dir."),
-        number("logging_steps", &C::logging_steps, 1, "Optimizer steps between log lines."),
+        choice("logging_strategy", &C::logging_strategy, {"no", "steps", "epoch"},
+               "When to log a line of the training."),
+        steps("logging_steps", &C::logging_steps, "Optimizer steps between log lines."),
+        plain("logging_first_step", &C::logging_first_step, "Log the first step too."),
+        plain("disable_tqdm", &C::disable_tqdm, "Show no progress bar."),
         choice("save_strategy", &C::save_strategy, {"no", "steps", "epoch"},
                "When to save on the way; the end is always saved."),
-        number("save_steps", &C::save_steps, 1, "Optimizer steps between saves."),
+        steps("save_steps", &C::save_steps, "Optimizer steps between saves."),
         number("save_total_limit", &C::save_total_limit, 1,
                "Keep so many checkpoints, delete the older ones."),
         plain("save_only_model", &C::save_only_model,
@@ -213,7 +232,8 @@ std::vector<KeySection> make_sections() {
             {"cosine_with_restarts", "polynomial", "inverse_sqrt", "reduce_lr_on_plateau",
              "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"}),
         warmup_ratio,
-        number("warmup_steps", &C::warmup_steps, 0, "The same in optimizer steps."),
+        steps("warmup_steps", &C::warmup_steps, "The same in optimizer steps.",
+              /*none_allowed=*/true),
         number("max_grad_norm", &C::max_grad_norm, 0, "Clip the global gradient norm; 0: never."),
         number("weight_decay", &C::weight_decay, 0, "AdamW's decay of matrices."),
         beta1,
@@ -228,11 +248,12 @@ std::vector<KeySection> make_sections() {
                "When the loss or a gradient is NaN or infinite: stop, or skip the step."),
         plain("bf16", &C::bf16, "Compute in bfloat16, keep the weights in fp32."),
         number("seed", &C::seed, 0, "Seed of the order of rows and of the evaluation split."),
+        number("data_seed", &C::data_seed, 0, "The same as seed, which orders the rows."),
         number("ddp_timeout", &C::ddp_timeout, 1,
                "Seconds to wait for another process; reading and writing models is not counted."),
         choice("eval_strategy", &C::eval_strategy, {"no", "steps", "epoch"}, "When to evaluate."),
-        number("eval_steps", &C::eval_steps, 1,
-               "Optimizer steps between evaluations; left out: logging_steps."),
+        steps("eval_steps", &C::eval_steps,
+              "Optimizer steps between evaluations; left out: logging_steps."),
         number("per_device_eval_batch_size", &C::per_device_eval_batch_size, 1,
                "Rows of an evaluation micro-batch.")}});
 
@@ -296,31 +317,6 @@ std::vector<KeySection> make_sections() {
 const std::vector<KeySection>& key_sections() {
   static const std::vector<KeySection> sections = make_sections();
   return sections;
-}
-
-const std::vector<IdleKey>& idle_keys() {
-  static const std::vector<IdleKey> keys = {
-      {"overwrite_cache", "there is no cache"},
-      {"cache_dir", "there is no cache"},
-      {"preprocessing_batch_size", "tokenizing needs no batches"},
-      {"dataloader_num_workers", "rows are tokenized before training, nothing is left to load"},
-      {"dataloader_pin_memory", "rows are tokenized before training, nothing is left to load"},
-      {"dataloader_persistent_workers", "there are no loader processes"},
-      {"dataloader_prefetch_factor", "there are no loader processes"},
-      {"data_shared_file_system", "each process reads the files for itself"},
-      {"trust_remote_code", "code from a model folder is never run"},
-      {"use_fast_tokenizer", "the fast tokenizer is the only one"},
-      {"low_cpu_mem_usage", "weights are always mapped from the files"},
-      {"use_reentrant_gc", "gradient checkpointing here has no such variants"},
-      {"ddp_find_unused_parameters", "every parameter has a gradient"},
-      {"ddp_bucket_cap_mb", "gradients are reduced in buckets of a fixed size"},
-      {"remove_unused_columns", "columns that no key names are never read"},
-      {"print_param_status", "the number of parameters is always printed"},
-      {"include_effective_tokens_per_second", "tokens per second are always printed"},
-      {"include_tokens_per_second", "tokens per second are always printed"},
-      {"save_safetensors", "weights are always written as safetensors"},
-  };
-  return keys;
 }
 
 }  // namespace longspan

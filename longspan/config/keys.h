@@ -15,7 +15,8 @@ namespace longspan {
 using Field =
     std::variant<std::string Config::*, bool Config::*, int64_t Config::*, double Config::*,
                  std::optional<std::string> Config::*, std::optional<int64_t> Config::*,
-                 std::optional<bool> Config::*, int Config::*, std::optional<int> Config::*>;
+                 std::optional<double> Config::*, std::optional<bool> Config::*, int Config::*,
+                 std::optional<int> Config::*>;
 
 /// A key that works.
 struct Key {
@@ -35,6 +36,8 @@ struct Key {
   bool list = false;
   // A truth value may be written instead of a word; it is then the word true or false.
   bool truth = false;
+  // A count of steps: a whole number, or below 1 a share of all steps.
+  bool steps = false;
 };
 
 struct KeySection {
@@ -58,6 +61,34 @@ struct UnbuiltKey {
   std::string_view remedy = {};   // what to do instead, when there is more to say than "remove it"
 };
 const std::vector<UnbuiltKey>& unbuilt_keys();
+/// The values of `neutral`, one by one.
+std::vector<std::string> split_values(std::string_view values);
+
+/// A key by the name that it had once; its value goes to the key of today.
+struct RenamedKey {
+  std::string_view name, today;
+};
+const std::vector<RenamedKey>& renamed_keys();
+
+/// What is to be known of a key beside its help: where it is not for every stage, which, and how
+/// LLaMA-Factory differs.
+struct KeyNote {
+  std::string_view name;
+  std::string_view stages = {};   // "dpo, kto"
+  std::string_view differs = {};  // one sentence or more
+};
+/// Null where there is nothing more to know.
+const KeyNote* note_on(std::string_view name);
+const std::vector<KeyNote>& key_notes();
+
+/// What `longspan help NAME` says of a key of any of the tables; empty when no table has it.
+std::string explain_key(std::string_view name);
+
+/// The key that works and is nearest to what was written; empty when none is near.
+std::string nearest_key(std::string_view name);
+
+/// A JSON schema (draft 7) of configuration files, for editors.
+std::string json_schema();
 
 /// One line of `longspan help train`.
 struct KeyDescription {

@@ -12,6 +12,7 @@
 #include "longspan/data/dataset_info.h"
 #include "longspan/data/permutation.h"
 #include "longspan/data/row_file.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 
@@ -85,9 +86,8 @@ void set_aside(const Config& config, RunRows& rows) {
   const int64_t eval_size = static_cast<int64_t>(
       config.val_size < 1 ? std::ceil(config.val_size * size) : config.val_size);
   if (eval_size >= size) {
-    throw UserError(
-        fmt::format("val_size: {} of the {} rows of dataset {} would leave none to train on",
-                    eval_size, size, config.dataset));
+    throw UserError(fmt::format("val_size: {} of {} in dataset {} would leave none to train on",
+                                eval_size, counted(size, "row"), config.dataset));
   }
   const auto order = seeded_permutation(size, config.seed, kSplitStream);
   std::vector<bool> is_eval(size, false);

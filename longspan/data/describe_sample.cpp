@@ -1,4 +1,5 @@
 #include "longspan/data/describe_sample.h"
+#include "longspan/text/counted.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,9 +17,10 @@ constexpr size_t kShownDocuments = 2;  // of a packed row
 std::string decoded(const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
   const int64_t size = std::ssize(ids);
   if (size <= 2 * kShownTokens) return tokenizer.decode(ids);
-  return fmt::format(
-      "{}\n  [... {} tokens ...]\n{}", tokenizer.decode({ids.begin(), ids.begin() + kShownTokens}),
-      size - 2 * kShownTokens, tokenizer.decode({ids.end() - kShownTokens, ids.end()}));
+  return fmt::format("{}\n  [... {} ...]\n{}",
+                     tokenizer.decode({ids.begin(), ids.begin() + kShownTokens}),
+                     counted(size - 2 * kShownTokens, "token"),
+                     tokenizer.decode({ids.end() - kShownTokens, ids.end()}));
 }
 
 std::string first_of(const std::vector<int32_t>& ids) {
@@ -33,10 +35,10 @@ std::string describe_sample(const Sample& sample, const Tokenizer& tokenizer) {
   std::ranges::copy_if(sample.labels, std::back_inserter(trained),
                        [](int32_t label) { return label != kIgnoreLabel; });
   return fmt::format(
-      "{} tokens, {} of them trained\ninput_ids: {}\nlabels:    {}\n--- text ---\n{}\n--- trained "
+      "{}, {} of them trained\ninput_ids: {}\nlabels:    {}\n--- text ---\n{}\n--- trained "
       "---\n{}\n---",
-      sample.input_ids.size(), trained.size(), first_of(sample.input_ids), first_of(sample.labels),
-      decoded(sample.input_ids, tokenizer), decoded(trained, tokenizer));
+      counted(std::ssize(sample.input_ids), "token"), trained.size(), first_of(sample.input_ids),
+      first_of(sample.labels), decoded(sample.input_ids, tokenizer), decoded(trained, tokenizer));
 }
 
 std::string describe_example(const Example& example, const std::string& stage,

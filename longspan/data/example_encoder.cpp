@@ -6,6 +6,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/data/stage_encoders.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 
@@ -28,12 +29,13 @@ double PackingReport::empty_after() const {
 
 std::string PackingReport::text() const {
   return fmt::format(
-      "Packing: {} rows of up to {} tokens out of {}; {:.1f} % of them empty, one by one it would "
+      "Packing: {} of up to {} out of {}; {:.1f} % of them empty, one by one it would "
       "be {:.1f} %{}",
-      rows_after, row_length, rows_before, 100 * empty_after(), 100 * empty_before(),
-      num_dropped > 0
-          ? fmt::format("; the last {} tokens fill no row and are left out", num_dropped)
-          : "");
+      counted(rows_after, "row"), counted(row_length, "token"), rows_before, 100 * empty_after(),
+      100 * empty_before(),
+      num_dropped > 0 ? fmt::format("; the last {} of the text, too few for a row, left out",
+                                    counted(num_dropped, "token"))
+                      : "");
 }
 
 void CutReport::add_row(int64_t tokens, int64_t kept, int64_t longest_document) {

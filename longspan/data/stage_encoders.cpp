@@ -6,6 +6,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/data/parallel_rows.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 
@@ -28,8 +29,8 @@ void Encoding::require_known(const std::vector<int32_t>& ids, const std::string&
     if (id < vocab_size) continue;
     throw UserError(fmt::format(
         "{}: token {} ({}) is outside of the model's vocabulary: vocab_size in config.json is {}, "
-        "the tokenizer has {} tokens. Put the model's own tokenizer into its folder.",
-        source, id, tokenizer.decode({id}), vocab_size, tokenizer.vocab_size()));
+        "the tokenizer has {}. Put the model's own tokenizer into its folder.",
+        source, id, tokenizer.decode({id}), vocab_size, counted(tokenizer.vocab_size(), "token")));
   }
 }
 

@@ -38,9 +38,10 @@ double schedule_factor(const std::string& name, int64_t step, int64_t num_warmup
   return std::max(0.0, 0.5 * (1.0 + std::cos(std::numbers::pi * progress)));
 }
 
-int64_t warmup_steps_of(double warmup_ratio, int64_t warmup_steps, int64_t num_training_steps) {
-  if (warmup_steps > 0) return warmup_steps;
-  return static_cast<int64_t>(std::ceil(warmup_ratio * static_cast<double>(num_training_steps)));
+int64_t warmup_steps_of(double warmup_ratio, double warmup_steps, int64_t num_training_steps) {
+  if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
+  const double share = warmup_steps > 0 ? warmup_steps : warmup_ratio;
+  return static_cast<int64_t>(std::ceil(share * static_cast<double>(num_training_steps)));
 }
 
 }  // namespace longspan

@@ -11,8 +11,8 @@ namespace longspan {
 double schedule_factor(const std::string& name, int64_t step, int64_t num_warmup_steps,
                        int64_t num_training_steps);
 
-/// warmup_steps where it is given (> 0), else ceil(warmup_ratio * num_training_steps), as
-/// transformers has it.
-int64_t warmup_steps_of(double warmup_ratio, int64_t warmup_steps, int64_t num_training_steps);
+/// warmup_steps where it is given (> 0; below 1 it is a share of num_training_steps, rounded up),
+/// else ceil(warmup_ratio * num_training_steps), as transformers has it.
+int64_t warmup_steps_of(double warmup_ratio, double warmup_steps, int64_t num_training_steps);
 
 }  // namespace longspan

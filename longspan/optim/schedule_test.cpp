@@ -35,6 +35,8 @@ TEST_CASE("warmup: steps go before ratio, a ratio is rounded up") {
   CHECK(warmup_steps_of(0.1, 7, 100) == 7);
   CHECK(warmup_steps_of(0.1, 0, 101) == 11);
   CHECK(warmup_steps_of(0.0, 0, 100) == 0);
+  CHECK(warmup_steps_of(0.0, 0.1, 101) == 11);  // a share, as in transformers 5
+  CHECK(warmup_steps_of(0.0, 1, 101) == 1);
 }
 
 }  // namespace longspan

@@ -70,7 +70,7 @@ TEST_CASE("auto: the line says the rows that it assumes, and no seconds") {
   const std::string rows = choice({8, 2, 2, {4096, 4096}}).reason;
   CHECK(rows.find("for rows of 2 x 4096 tokens, ") != std::string::npos);
   CHECK(rows.find(" ms") == std::string::npos);
-  CHECK(choice({8, 2, 2, {4096, 1024}}).reason.find("for rows of 5120 tokens in 2 documents, ") !=
+  CHECK(choice({8, 2, 2, {4096, 1024}}).reason.find("for rows of 5,120 tokens in 2 documents, ") !=
         std::string::npos);
   PlanRequest request = request_of({8, 2, 4, {4096}});
   request.mode = Mode::kUsp;

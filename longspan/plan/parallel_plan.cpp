@@ -8,6 +8,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/plan/cost_model.h"
 #include "longspan/plan/plan_checks.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -46,9 +47,9 @@ class Chooser {
     std::vector<Candidate> of_modes = cheapest_of_modes();
     if (of_modes.empty()) {
       throw UserError(fmt::format(
-          "sequence_parallel_head_waves: {} is more than {} attention heads allow on {} ranks. "
-          "Give at most {}.",
-          *request_.head_waves, request_.num_heads, P, request_.num_heads));
+          "sequence_parallel_head_waves: {} is more than {} allow on {}. Give at most {}.",
+          *request_.head_waves, counted(request_.num_heads, "attention head"), counted(P, "rank"),
+          request_.num_heads));
     }
     const double least = cheapest(of_modes).seconds;
     const auto first = std::ranges::find_if(
@@ -61,7 +62,8 @@ class Chooser {
     if (degrees) {
       add("degrees are given");
     } else if (request_.num_heads % P != 0) {
-      add(fmt::format("{} heads do not divide by {}", request_.num_heads, P));
+      add(fmt::format("{} {} not divide by {}", counted(request_.num_heads, "head"),
+                      request_.num_heads == 1 ? "does" : "do", P));
     }
     // A ratio: the seconds are those of assumed machines (cost_model.h), not of the user's.
     if (!of_modes.empty()) {
@@ -98,8 +100,8 @@ class Chooser {
     const Packing& row = request_.row;
     for (int64_t d = 1; d < row.num_documents(); ++d) {
       if (row.length(d) != row.length(0)) {
-        return fmt::format("rows of {} tokens in {} documents", row.num_tokens(),
-                           row.num_documents());
+        return fmt::format("rows of {} in {}", counted(row.num_tokens(), "token"),
+                           counted(row.num_documents(), "document"));
       }
     }
     return fmt::format("rows of {} x {} tokens", row.num_documents(), row.length(0));

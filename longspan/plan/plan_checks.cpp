@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "longspan/config/user_error.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 
@@ -133,16 +134,18 @@ void check_heads(const PlanRequest& request, Mode mode) {
       names_of(modes_that_split(P, request.num_heads, request.num_kv_heads, request.head_dim));
   if (mode == Mode::kXtunerUlysses) {
     throw UserError(fmt::format(
-        "sequence_parallel_mode: xtuner-ulysses cannot split {} attention heads over {} ranks: "
-        "each would be cut in {} slices, and that does not divide head_dim, {}. Modes that can "
+        "sequence_parallel_mode: xtuner-ulysses cannot split {} over {}: each would be cut in {}, "
+        "and that does not divide head_dim, {}. Modes that can "
         "split them: {}.",
-        request.num_heads, P, P / std::gcd(request.num_heads, int64_t{P}), request.head_dim, able));
+        counted(request.num_heads, "attention head"), counted(P, "rank"),
+        counted(P / std::gcd(request.num_heads, int64_t{P}), "slice"), request.head_dim, able));
   }
   throw UserError(fmt::format(
-      "sequence_parallel_mode: {} cannot split {} attention heads ({} key-value heads) over {} "
-      "ranks: sequence_parallel_size must divide the number of attention heads. Modes that can "
+      "sequence_parallel_mode: {} cannot split {} ({}) over {}: "
+      "sequence_parallel_size must divide the number of attention heads. Modes that can "
       "split them: {}.",
-      name_of(mode), request.num_heads, request.num_kv_heads, P, able));
+      name_of(mode), counted(request.num_heads, "attention head"),
+      counted(request.num_kv_heads, "key-value head"), counted(P, "rank"), able));
 }
 
 /// The Ulysses degrees that a mode of two degrees may have.
@@ -173,11 +176,11 @@ std::vector<int> ulysses_degrees(const PlanRequest& request, Mode mode) {
         able += fmt::format("{}{}", able.empty() ? "" : ", ", degree);
     }
     throw UserError(fmt::format(
-        "sequence_parallel_mode: {} with a Ulysses degree of {} cannot split {} attention heads: "
+        "sequence_parallel_mode: {} with a Ulysses degree of {} cannot split {}: "
         "the degree must divide them. Set sequence_parallel_ulysses_degree to one of {}, leave the "
         "degrees out, or take a mode that needs no such thing: balanced-ulysses, zigzag-ring, "
         "llama3.",
-        name_of(mode), *given, N, able));
+        name_of(mode), *given, counted(N, "attention head"), able));
   }
   if (given) return {*given};
   std::vector<int> degrees;
@@ -210,10 +213,10 @@ void check_waves(const PlanRequest& request, const ParallelPlan& plan) {
   if (has_degrees(plan.mode) && plan.ulysses_size == 1) {
     throw UserError(fmt::format(
         "sequence_parallel_head_waves: {} needs a Ulysses degree above 1, and {} has none here: no "
-        "degree above 1 divides both sequence_parallel_size ({}) and the {} attention heads, or "
+        "degree above 1 divides both sequence_parallel_size ({}) and {}, or "
         "the degrees say so. Remove sequence_parallel_head_waves, or take one of: "
         "balanced-ulysses, dummy-head-ulysses.",
-        plan.head_waves, name_of(plan.mode), P, N));
+        plan.head_waves, name_of(plan.mode), P, counted(N, "attention head")));
   }
   int64_t most = N / plan.ulysses_size;
   if (plan.mode == Mode::kDummyHeadUlysses) most = (N + P - 1) / P;
@@ -221,11 +224,12 @@ void check_waves(const PlanRequest& request, const ParallelPlan& plan) {
   if (plan.head_waves < 1 || plan.head_waves > most) {
     const bool balanced = plan.mode == Mode::kBalancedUlysses;
     throw UserError(fmt::format(
-        "sequence_parallel_head_waves: {} is more than the {} query heads that {} has at a time: "
-        "{} heads over {}. Give a number from 1 to {}{}.",
-        plan.head_waves, most, balanced ? "the layer" : "a rank", N,
+        "sequence_parallel_head_waves: {} is more than the {} that {} has at a time: "
+        "{} over {}. Give a number from 1 to {}{}.",
+        plan.head_waves, counted(most, "query head"), balanced ? "the layer" : "a rank",
+        counted(N, "head"),
         has_degrees(plan.mode) ? fmt::format("a Ulysses degree of {}", plan.ulysses_size)
-                               : fmt::format("{} ranks", P),
+                               : counted(P, "rank"),
         most,
         !balanced && plan.head_waves <= N ? ", or take balanced-ulysses, which splits heads" : ""));
   }

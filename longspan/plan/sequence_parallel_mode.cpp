@@ -5,6 +5,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -74,7 +75,7 @@ std::string describe_method(const ParallelPlan& plan) {
   }
   if (plan.mode == Mode::kLoongTrain) text += fmt::format(" in windows of {}", plan.window_size);
   if (plan.head_waves != (plan.mode == Mode::kAsyncUlysses ? kAsyncHeadWaves : 1)) {
-    text += fmt::format(", heads in {} wave{}", plan.head_waves, plan.head_waves == 1 ? "" : "s");
+    text += ", heads in " + counted(plan.head_waves, "wave");
   }
   return text;
 }

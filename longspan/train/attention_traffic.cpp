@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 
 namespace longspan {
@@ -97,9 +98,9 @@ AttentionTraffic::Report AttentionTraffic::report(const Group& world) const {
 std::string table_of(const AttentionTraffic::Report& report) {
   if (report.forward.formula == 0 && report.forward.measured() == 0) return "";
   std::string text = fmt::format(
-      "{}\nSent to other processes by the attention of a layer, bytes in all, {} rows of {} tokens "
+      "{}\nSent to other processes by the attention of a layer, bytes in all, {} of {} "
       "together:\n{:8}",
-      report.choice, with_commas(report.num_rows), with_commas(report.num_tokens), "");
+      report.choice, counted(report.num_rows, "row"), counted(report.num_tokens, "token"), "");
   std::vector<std::string> names;
   std::vector<std::vector<int64_t>> rows(2);
   const auto add = [&](const char* name, int64_t forward, int64_t backward) {

@@ -19,7 +19,10 @@ std::string message_of(const Progress& progress, double loss) {
 
 }  // namespace
 
-Console::Console(bool silent) : silent_(silent), stdout_is_terminal_(isatty(STDOUT_FILENO) == 1) {}
+Console::Console(bool silent, bool shows_progress)
+    : silent_(silent),
+      shows_progress_(shows_progress),
+      stdout_is_terminal_(isatty(STDOUT_FILENO) == 1) {}
 
 void Console::say(const std::string& line) {
   if (silent_) return;
@@ -32,7 +35,7 @@ void Console::say(const std::string& line) {
 }
 
 void Console::show(const Progress& progress, double loss) {
-  if (silent_) return;
+  if (silent_ || !shows_progress_) return;
   const bool begins = !bar_;
   if (begins) bar_ = std::make_unique<ProgressBar>(progress.total_steps, progress.step);
   if (bar_->visible()) return bar_->update(progress.step, message_of(progress, loss));

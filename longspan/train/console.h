@@ -14,7 +14,8 @@ namespace longspan {
 /// steps, loss, tokens/s and time left. A silent console (ranks other than 0) prints nothing.
 class Console {
  public:
-  explicit Console(bool silent);
+  /// `shows_progress`: false for disable_tqdm.
+  explicit Console(bool silent, bool shows_progress = true);
 
   /// A line of its own on stdout; the bar moves down.
   void say(const std::string& line);
@@ -25,7 +26,7 @@ class Console {
 
  private:
   using Clock = std::chrono::steady_clock;
-  bool silent_, stdout_is_terminal_;
+  bool silent_, shows_progress_, stdout_is_terminal_;
   std::unique_ptr<ProgressBar> bar_;  // while there are steps to come
   Clock::time_point last_shown_{};
 };

@@ -20,6 +20,7 @@
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/loader.h"
+#include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/reference_key.h"
@@ -114,10 +115,10 @@ std::optional<ReferenceTable> precompute_reference(
   for (size_t i = 0; i < job.examples.size(); ++i) {
     if (!table.contains(job.examples[i])) missing.push_back(i);
   }
-  console.say(
-      fmt::format("Reference log-probabilities of {} examples, {} of them kept from before{}",
-                  with_commas(std::ssize(job.examples)), with_commas(std::ssize(table)),
-                  is_main ? fmt::format(" in {}", path) : ""));
+  console.say(fmt::format("Reference log-probabilities of {}, {} of them kept from before{}",
+                          counted(std::ssize(job.examples), "example"),
+                          with_commas(std::ssize(table)),
+                          is_main ? fmt::format(" in {}", path) : ""));
 
   std::unique_ptr<Reference> reference;
   all_or_none(world, [&] {

@@ -1,12 +1,10 @@
 // run_training: from a config to a trained model on disk.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
@@ -16,20 +14,22 @@
 #include "longspan/comm/cuda.h"
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/notices.h"
-#include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/memory/out_of_memory.h"
 #include "longspan/memory/tensor_pool.h"
 #include "longspan/models/product.h"
+#include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/plan_checks.h"
+#include "longspan/text/counted.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/launch.h"
 #include "longspan/train/output_room.h"
 #include "longspan/train/plan_request.h"
 #include "longspan/train/reference_cache.h"
+#include "longspan/train/remarks.h"
 #include "longspan/train/resume.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/run_identity.h"
@@ -47,17 +47,20 @@ constexpr int kInterruptedStatus = 130;
 struct Shape {
   ModelConfig model;
   ParallelPlan plan;
+  DeviceChoice device;
   std::string warning;  // of the plan; mostly empty
 };
 
 Shape decide_shape(const Config& config, const Rendezvous& where) {
   Shape shape;
+  shape.device = choose_device(config, look_for_gpus);
+  require_gpus(shape.device, std::max(where.local_world_size, where.local_rank + 1));
   shape.model = model_config_for(config, config.model_name_or_path);
-  const PlanRequest request =
-      plan_request(config, shape.model, where.world_size, where.local_world_size, cuda_available());
+  const PlanRequest request = plan_request(config, shape.model, where.world_size,
+                                           where.local_world_size, shape.device.cuda());
   shape.plan = make_parallel_plan(request);
   shape.warning = warning_of_shards(request);
-  if (cuda_available()) use_gpu_of_rank(where.local_rank, where.local_world_size);
+  if (shape.device.cuda()) use_gpu_of_rank(where.local_rank);
   return shape;
 }
 
@@ -75,20 +78,10 @@ void choose_threads() {
   }
 }
 
-/// attention_dropout of config.json: peers drop attention weights in training, which no fused or
-/// distributed attention can repeat.
-double attention_dropout_of(const ModelConfig& config) {
-  const nlohmann::json json = nlohmann::json::parse(config.json, nullptr, false);
-  if (!json.is_object() || !json.contains("attention_dropout")) return 0.0;
-  const nlohmann::json& value = json.at("attention_dropout");
-  return value.is_number() ? value.get<double>() : 0.0;
-}
-
-std::string device_text(const at::Device& device) {
-  if (device.is_cuda()) return "CUDA";
-  const int num_threads = at::get_num_threads();
-  return fmt::format("CPU with {} thread{} each (CUDA: {})", num_threads,
-                     num_threads == 1 ? "" : "s", why_no_cuda());
+std::string device_text(const DeviceChoice& device) {
+  if (device.cuda()) return "CUDA";
+  return fmt::format("CPU with {} each ({})", counted(at::get_num_threads(), "thread"),
+                     device.why_cpu);
 }
 
 /// After a stop, in a sentence.
@@ -108,7 +101,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   if (device.is_cpu()) use_tensor_pool();
   PeakMeter meter(device);
   const bool is_main = where.rank == 0, cuda = device.is_cuda();
-  Console console(/*silent=*/!is_main);
+  Console console(/*silent=*/!is_main, /*shows_progress=*/!config.disable_tqdm);
   heartbeat.meet(mesh.world.gather_text(heartbeat.card())[0]);
   const Launch launch = find_launch(config, where, mesh.world);
   all_or_none(mesh.world, [&] {
@@ -223,10 +216,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
       {shape.model, saved_dtype, config.model_name_or_path, trained.lora, data.chat});
   Checkpoints checkpoints(config, mesh.world, notices, saver, resumed ? resumed->folder : "");
   TrainingLog log(config.output_dir,
-                  {.logging_steps = config.logging_steps,
-                   .eval_steps = config.eval_steps.value_or(config.logging_steps),
-                   .save_steps = config.save_steps,
-                   .train_batch_size = config.per_device_train_batch_size,
+                  {.train_batch_size = config.per_device_train_batch_size,
                    .num_train_epochs = static_cast<int64_t>(std::ceil(config.num_train_epochs))});
   Trainer trainer(job, saver, checkpoints, log, console);
   if (resumed) trainer.resume(*resumed);
@@ -254,15 +244,21 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                           .num_parameters = trained.num_parameters(),
                           .num_trained = trained.num_trained(),
                           .num_warmup_steps = trainer.num_warmup_steps(),
-                          .device = device_text(device)}));
-  if (!shape.warning.empty()) console.say("warning: " + shape.warning);
+                          .device = device_text(shape.device)}));
+  for (const std::string& remark :
+       remarks_at_start({.config = config,
+                         .model = shape.model,
+                         .plan_warning = shape.warning,
+                         .num_rows = std::ssize(data.train.examples),
+                         .rows_per_step = identity.rows_per_step,
+                         .local_world_size = where.local_world_size,
+                         .num_cores = static_cast<int>(std::thread::hardware_concurrency()),
+                         .cuda = cuda})) {
+    console.say(remark);
+  }
   if (const std::string text = warning_of_fallback(config); !text.empty()) console.say(text);
   console.say(fmt::format("\n{}", memory.begin()));
   if (!disk_text.empty()) console.say(disk_text);
-  if (const double dropout = attention_dropout_of(shape.model); dropout > 0) {
-    console.say(
-        fmt::format("config.json has attention_dropout {}; Longspan trains with 0.", dropout));
-  }
 
   if (resumed) {
     console.say(fmt::format("Going on from {}, step {} of {}{}", resumed->folder,
@@ -270,12 +266,6 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                             trainer.progress().step == trainer.progress().total_steps
                                 ? ": nothing is left to train"
                                 : ""));
-  }
-  if (const auto adapters = split_names(config.adapter_name_or_path); adapters.size() > 1) {
-    console.say(fmt::format(
-        "The saved adapter belongs to the model with {} merged into it; `longspan export` writes "
-        "that model.",
-        fmt::join(adapters.begin(), adapters.end() - 1, ", ")));
   }
   const TrainingEnd end = trainer.train();
   if (end == TrainingEnd::kDone) {
@@ -321,7 +311,7 @@ int run(const Config& config, const Rendezvous& launched, InterruptWatch& interr
   Shape shape;
   rank_0_first(launched.rank, [&] { shape = decide_shape(config, launched); });
   const Rendezvous where = joined_start(launched, config.ddp_timeout);
-  const bool cuda = cuda_available();
+  const bool cuda = shape.device.cuda();
   const at::Device device =
       cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
            : at::Device(at::kCPU);

@@ -5,6 +5,11 @@
 
 namespace longspan {
 
+int64_t steps_of(double given, int64_t total_steps) {
+  return static_cast<int64_t>(given < 1 ? std::ceil(given * static_cast<double>(total_steps))
+                                        : given);
+}
+
 StepPlan StepPlan::make(int64_t batches_per_epoch, int64_t accumulation, double num_train_epochs,
                         int64_t max_steps) {
   StepPlan plan;

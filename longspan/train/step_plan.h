@@ -12,6 +12,9 @@ struct StepPlace {
   double epochs_done;  // after the step
 };
 
+/// A key that counts steps: a number below 1 is a share of all steps, rounded up.
+int64_t steps_of(double given, int64_t total_steps);
+
 /// How a run is cut into optimizer steps. The last step of an epoch may have fewer micro-batches
 /// than the others; no step spans two epochs.
 struct StepPlan {

@@ -25,4 +25,11 @@ TEST_CASE("steps: fractional epochs round up to whole steps, max_steps goes firs
   CHECK(StepPlan::make(2, 8, 3.0, -1).total_steps == 3);
 }
 
+TEST_CASE("steps: below 1 a share of all, rounded up") {
+  CHECK(steps_of(0.25, 10) == 3);
+  CHECK(steps_of(0.001, 10) == 1);
+  CHECK(steps_of(1, 10) == 1);
+  CHECK(steps_of(500, 10) == 500);
+}
+
 }  // namespace longspan

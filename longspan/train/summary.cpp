@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 
 namespace longspan {
@@ -31,9 +32,9 @@ std::string data_of(const std::vector<Example>& examples) {
     num_tokens += row_length;
     longest = std::max(longest, row_length);
   }
-  return fmt::format("{} rows, {} tokens, {} of them labels; longest row {}",
-                     with_commas(static_cast<int64_t>(examples.size())), with_commas(num_tokens),
-                     with_commas(num_labels), with_commas(longest));
+  return fmt::format("{}, {}, of which {}; longest row {}", counted(std::ssize(examples), "row"),
+                     counted(num_tokens, "token"), counted(num_labels, "label"),
+                     with_commas(longest));
 }
 
 std::string stage_of(const Config& config) {
@@ -81,13 +82,14 @@ std::string summary_of(const SummaryFacts& facts) {
     const int64_t rows_per_step = config.per_device_train_batch_size * facts.plan.data_size *
                                   config.gradient_accumulation_steps;
     text += fmt::format(
-        "Training  {} steps ({} an epoch), {} rows a step = {} x {} accumulated{}; learning rate "
-        "{} {}, {} warmup steps; gradient checkpointing {}\n",
-        with_commas(facts.steps.total_steps), with_commas(facts.steps.steps_per_epoch),
-        with_commas(rows_per_step), config.per_device_train_batch_size,
+        "Training  {} ({} an epoch), {} a step = {} x {} accumulated{}; learning rate {} {}, {}; "
+        "gradient checkpointing {}\n",
+        counted(facts.steps.total_steps, "step"), with_commas(facts.steps.steps_per_epoch),
+        counted(rows_per_step, "row"), config.per_device_train_batch_size,
         config.gradient_accumulation_steps,
         facts.plan.data_size > 1 ? fmt::format(" x {} groups", facts.plan.data_size) : "",
-        config.learning_rate, config.lr_scheduler_type, with_commas(facts.num_warmup_steps),
+        config.learning_rate, config.lr_scheduler_type,
+        counted(facts.num_warmup_steps, "warmup step"),
         config.disable_gradient_checkpointing ? "off" : "on");
   }
   text += fmt::format("Output    {}", config.output_dir);

@@ -15,6 +15,7 @@
 #include "longspan/models/dropout.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/models/value_head.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -137,11 +138,13 @@ void require_same_heads(const Config& config, const ModelConfig& model,
       reference.num_kv_heads == model.num_kv_heads && reference.head_dim == model.head_dim) {
     return;
   }
-  throw UserError(fmt::format(
-      "ref_model {} has {} query and {} kv heads of {} and {} tokens; the trained model has {} and "
-      "{} of {}, and {} tokens. Choose a reference with the same heads and vocabulary.",
-      config.ref_model, reference.num_heads, reference.num_kv_heads, reference.head_dim,
-      reference.vocab_size, model.num_heads, model.num_kv_heads, model.head_dim, model.vocab_size));
+  throw UserError(
+      fmt::format("ref_model {} has {} and {} of {}, and {}; the trained model has {} and {} of "
+                  "{}, and {}. Choose a reference with the same heads and vocabulary.",
+                  config.ref_model, counted(reference.num_heads, "query head"),
+                  counted(reference.num_kv_heads, "kv head"), reference.head_dim,
+                  counted(reference.vocab_size, "token"), model.num_heads, model.num_kv_heads,
+                  model.head_dim, counted(model.vocab_size, "token")));
 }
 
 }  // namespace
@@ -191,8 +194,8 @@ void freeze_but(const Config& config, const ModelConfig& model,
                 std::vector<NamedTensor>& parameters) {
   const int64_t wanted = std::abs(config.freeze_trainable_layers), L = model.num_layers;
   if (wanted > L) {
-    throw UserError(
-        fmt::format("freeze_trainable_layers: {} layers, but the model has {}", wanted, L));
+    throw UserError(fmt::format("freeze_trainable_layers: {}, but the model has {}",
+                                counted(wanted, "layer"), L));
   }
   const int64_t first = config.freeze_trainable_layers > 0 ? L - wanted : 0;
   std::set<std::string> found;

@@ -60,10 +60,15 @@ Trainer::Trainer(const TrainingJob& job, const ModelSaver& saver, Checkpoints& c
                             job.context.config.num_train_epochs, job.context.config.max_steps)),
       num_warmup_steps_(warmup_steps_of(job.context.config.warmup_ratio,
                                         job.context.config.warmup_steps, steps_.total_steps)),
+      logging_steps_(steps_of(job.context.config.logging_steps, steps_.total_steps)),
+      eval_steps_(steps_of(job.context.config.eval_steps.value_or(job.context.config.logging_steps),
+                           steps_.total_steps)),
+      save_steps_(steps_of(job.context.config.save_steps, steps_.total_steps)),
       update_(job.context.model.parameters(), job.sharded, job.context.mesh.world,
               job.context.config),
       last_grad_norm_(kNone) {
   totals_.progress.total_steps = steps_.total_steps;
+  log_.set_steps(logging_steps_, eval_steps_, save_steps_);
 }
 
 StepResult Trainer::step(int64_t step) {
@@ -232,7 +237,10 @@ bool Trainer::after_step(int64_t step, const StepResult& result) {
   const bool last = done == steps_.total_steps;
   const auto is_due = [done](int64_t interval) { return interval > 0 && done % interval == 0; };
 
-  if (is_due(config.logging_steps)) {
+  const bool epoch_ends = steps_.ends_epoch(step) || last;
+  if ((config.logging_strategy == "steps" && is_due(logging_steps_)) ||
+      (config.logging_strategy == "epoch" && epoch_ends) ||
+      (config.logging_first_step && done == 1)) {
     const LoggedStep logged{
         .loss = totals_.steps_since_log == 0
                     ? kNone
@@ -252,18 +260,15 @@ bool Trainer::after_step(int64_t step, const StepResult& result) {
       console_.say(console_line(log_.history().back()));
     });
   }
-  const bool epoch_ends = steps_.ends_epoch(step) || last;
-  const bool evaluates = (config.eval_strategy == "steps" &&
-                          (is_due(config.eval_steps.value_or(config.logging_steps)) || last)) ||
+  const bool evaluates = (config.eval_strategy == "steps" && (is_due(eval_steps_) || last)) ||
                          (config.eval_strategy == "epoch" && epoch_ends);
   totals_.evaluation_due = evaluates && !job_.eval_examples.empty();
   bool stops = result.stops;
   if (totals_.evaluation_due && !stops) stops = !evaluate_now();
 
-  const bool saves = (config.save_strategy == "steps" && is_due(config.save_steps)) ||
+  const bool saves = (config.save_strategy == "steps" && is_due(save_steps_)) ||
                      (config.save_strategy == "epoch" && epoch_ends);
-  const bool catches_up =
-      checkpoint_owed_ && !saves && is_due(config.logging_steps) && has_room_again();
+  const bool catches_up = checkpoint_owed_ && !saves && is_due(logging_steps_) && has_room_again();
   if (saves || catches_up) save_checkpoint();
   return stops && (!last || ends_with_evaluation());
 }

@@ -130,7 +130,7 @@ class Trainer {
   Console& console_;
   Loader loader_;
   StepPlan steps_;
-  int64_t num_warmup_steps_;
+  int64_t num_warmup_steps_, logging_steps_, eval_steps_, save_steps_;
   ModelUpdate update_;
 
   RunTotals totals_;

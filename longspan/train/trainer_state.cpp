@@ -15,6 +15,7 @@
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/optim/gradient_norm.h"
+#include "longspan/text/counted.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/trainer.h"
 
@@ -63,11 +64,8 @@ DiskFacts Trainer::disk() const {
   DiskFacts facts =
       disk_facts(context.config, context.model.parameters(), saver_.model().lora.has_value(),
                  static_cast<int64_t>(c10::elementSize(saver_.model().dtype)));
-  const auto every = static_cast<double>(context.config.save_steps);
-  const double save_steps =
-      every < 1 ? std::ceil(every * static_cast<double>(steps_.total_steps)) : every;
-  facts.num_saves = num_saves(context.config.save_strategy, static_cast<int64_t>(save_steps),
-                              totals_.progress.step, steps_.total_steps, steps_.steps_per_epoch);
+  facts.num_saves = num_saves(context.config.save_strategy, save_steps_, totals_.progress.step,
+                              steps_.total_steps, steps_.steps_per_epoch);
   return facts;
 }
 
@@ -200,7 +198,7 @@ std::string Trainer::source_of_nonfinite(int64_t step, const std::vector<double>
   names.resize(std::min(num_names, kMostNamed));
   return fmt::format(
       " It comes from the gradient of {}{}. The step saw {}.", fmt::join(names, ", "),
-      num_names > kMostNamed ? fmt::format(" and {} other parameters", num_names - kMostNamed) : "",
+      num_names > kMostNamed ? " and " + counted(num_names - kMostNamed, "other parameter") : "",
       text_of(rows));
 }
 

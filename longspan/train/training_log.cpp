@@ -12,6 +12,7 @@
 #include "longspan/config/json_text.h"
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -108,6 +109,12 @@ void TrainingLog::add(LogEntry entry, const std::string& line) {
   history_.push_back(std::move(entry));
   if (listener_) listener_(history_.back());
   append_line(line);
+}
+
+void TrainingLog::set_steps(int64_t logging, int64_t evaluation, int64_t saving) {
+  constants_.logging_steps = logging;
+  constants_.eval_steps = evaluation;
+  constants_.save_steps = saving;
 }
 
 void TrainingLog::append_line(const std::string& line) {
@@ -266,8 +273,11 @@ std::string console_line(const LogEntry& entry) {
   for (const auto& [key, value] : entry) {
     if (key == "step") continue;
     line += fmt::format("{}'{}': ", line.empty() ? "{" : ", ", key);
-    line += std::holds_alternative<double>(value) ? number_text(std::get<double>(value))
-                                                  : fmt::format("{}", std::get<int64_t>(value));
+    if (const auto* number = std::get_if<double>(&value)) {
+      line += std::isnan(*number) ? "nan" : fmt::format("{:.6g}", *number);
+    } else {
+      line += fmt::format("{}", std::get<int64_t>(value));
+    }
   }
   return line + "}";
 }
@@ -278,7 +288,7 @@ std::string format_duration(double seconds) {
   const std::string clock =
       fmt::format("{}:{:02}:{:02}", whole % 86400 / 3600, whole / 60 % 60, whole % 60);
   if (days == 0) return clock;
-  return fmt::format("{} day{}, {}", days, days == 1 ? "" : "s", clock);
+  return counted(days, "day") + ", " + clock;
 }
 
 }  // namespace longspan

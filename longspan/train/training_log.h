@@ -67,6 +67,8 @@ class TrainingLog {
 
   /// From now on each entry of log_history is also told to `listener`.
   void tell(std::function<void(const LogEntry& entry)> listener);
+  /// What trainer_state.json says of the steps between log lines, evaluations and saves.
+  void set_steps(int64_t logging, int64_t evaluation, int64_t saving);
 
   /// These append to trainer_log.jsonl and to log_history.
   void add_step(const Progress& progress, const LoggedStep& step);
@@ -108,8 +110,8 @@ class TrainingLog {
   LogEntry all_results_;
 };
 
-/// The step's line for the console: {'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05,
-/// 'epoch': 0.5}.
+/// The step's line for the console, numbers with six significant digits: {'loss': 2.5,
+/// 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.5}.
 std::string console_line(const LogEntry& entry);
 
 /// 75 -> "0:01:15", as Python prints a timedelta.

@@ -113,6 +113,9 @@ TEST_CASE("console line and durations read like Python's") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   CHECK(console_line({{"eval_loss", std::copysign(nan, -1.0)}, {"lr", nan}}) ==
         "{'eval_loss': nan, 'lr': nan}");
+  // Six digits; files have all of them.
+  CHECK(console_line({{"loss", 6.194837521983}, {"learning_rate", 4.6153846153846e-05}}) ==
+        "{'loss': 6.19484, 'learning_rate': 4.61538e-05}");
   CHECK(format_duration(75.4) == "0:01:15");
   CHECK(format_duration(90061) == "1 day, 1:01:01");
 }

@@ -159,7 +159,7 @@ def test_from_nothing_to_a_trained_model(tmp_path):
     settings = with_rows({}, tmp_path, json.dumps([{"instruction": "hello", "output": "world"}] * 4))
     settings |= dict(
         model_name_or_path=model, do_train=True, output_dir=str(tmp_path / "out"), max_steps=2,
-        per_device_train_batch_size=1, nproc_per_node=2, sequence_parallel_size=2,
+        per_device_train_batch_size=1, nproc_per_node=2, sequence_parallel_size=2, device="cpu",
     )
     ran, _ = run(settings, tmp_path)
     assert ran.returncode == 0, ran.stderr

@@ -22,7 +22,7 @@ def test_env_names_torch_and_says_why_there_is_no_gpu():
     lines = dict(line.split(maxsplit=1) for line in said("env").splitlines())
     assert torch.__version__ in lines["torch"]
     if torch.cuda.is_available():
-        assert lines["CUDA"] == f"{torch.cuda.device_count()} device(s)"
+        assert lines["CUDA"] == f"{torch.cuda.device_count()} GPU" + "s" * (torch.cuda.device_count() != 1)
     else:
         assert lines["CUDA"].startswith("not available: ")
         assert len(lines["CUDA"]) > len("not available: ")

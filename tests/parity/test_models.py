@@ -281,9 +281,9 @@ def break_dtype(tensors):
 
 
 @pytest.mark.parametrize("change, says", [
-    (break_missing, "1 missing tensors (model.layers.1.mlp.up_proj.weight)"),
+    (break_missing, "1 missing tensor (model.layers.1.mlp.up_proj.weight)"),
     (break_shape, "model.norm.weight has shape [3] but config.json asks for [64]"),
-    (break_extra, "1 unexpected tensors (model.layers.7.mlp.up_proj.weight)"),
+    (break_extra, "1 unexpected tensor (model.layers.7.mlp.up_proj.weight)"),
     (break_dtype, "quantized checkpoints cannot be trained"),
 ])
 def test_weights_that_do_not_fit(change, says, tmp_path):

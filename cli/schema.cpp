@@ -1,0 +1,41 @@
+// `longspan schema`.
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "longspan/config/keys.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+
+namespace {
+
+int run(const Arguments& arguments) {
+  if (!arguments.empty()) {
+    throw UserError(
+        fmt::format("schema takes no argument, {} was given; write its output to a "
+                    "file: longspan schema > longspan.schema.json",
+                    arguments[0]));
+  }
+  fmt::print("{}", json_schema());
+  return 0;
+}
+
+constexpr const char* kHelp =
+    R"(Prints a JSON schema of the configuration file, by which editors complete keys, show what they
+mean and underline mistakes.
+
+  longspan schema > longspan.schema.json
+
+VS Code (with Red Hat's YAML extension) and others that use yaml-language-server read it where a
+configuration begins with
+
+  # yaml-language-server: $schema=longspan.schema.json
+)";
+
+}  // namespace
+
+Command schema_command() {
+  return {"schema", "print a JSON schema of the keys, for editors", kHelp, run};
+}
+
+}  // namespace longspan

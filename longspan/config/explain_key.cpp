@@ -1,0 +1,93 @@
+// One key in words, and the key that a mistyped one may have been meant for.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "longspan/config/keys.h"
+#include "longspan/config/nearest.h"
+
+namespace longspan {
+
+namespace {
+
+std::string explain(const Key& key, const KeyDescription& description) {
+  const KeyNote* note = note_on(key.name);
+  std::string text = fmt::format("{} ({})\n  {}\n  Takes: {}\n", key.name, description.section,
+                                 key.help, description.wants);
+  if (!key.unbuilt_choices.empty()) {
+    text += fmt::format("  Known but not supported: {}\n", fmt::join(key.unbuilt_choices, ", "));
+  }
+  text +=
+      fmt::format("  Default: {}\n", description.default_value.empty() ? "none, see above"
+                                                                       : description.default_value);
+  text +=
+      fmt::format("  Stages: {}\n", note == nullptr || note->stages.empty() ? "all" : note->stages);
+  if (note != nullptr && !note->differs.empty()) {
+    text += fmt::format("  LLaMA-Factory: {}\n", note->differs);
+  }
+  return text;
+}
+
+std::string explain(const UnbuiltKey& key) {
+  std::string text =
+      fmt::format("{} (LLaMA-Factory's or transformers', not supported)\n", key.name);
+  if (!key.remedy.empty()) text += fmt::format("  {}\n", key.remedy);
+  const std::string neutral = fmt::format("{}", key.neutral.empty() ? "false" : key.neutral);
+  return text + fmt::format("  Taken, since it asks for nothing: null, {}\n",
+                            fmt::join(split_values(neutral), ", "));
+}
+
+}  // namespace
+
+std::vector<std::string> split_values(std::string_view values) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= values.size();) {
+    const size_t bar = std::min(values.find('|', begin), values.size());
+    parts.emplace_back(values.substr(begin, bar - begin));
+    begin = bar + 1;
+  }
+  return parts;
+}
+
+std::string explain_key(std::string_view name) {
+  const std::vector<KeyDescription> descriptions = describe_keys();
+  size_t number = 0;
+  for (const KeySection& section : key_sections()) {
+    for (const Key& key : section.keys) {
+      if (key.name == name) return explain(key, descriptions[number]);
+      ++number;
+    }
+  }
+  for (const IdleKey& key : idle_keys()) {
+    if (key.name != name) continue;
+    return fmt::format("{} (taken, whatever its value, and without effect)\n  {}\n", key.name,
+                       key.reason);
+  }
+  for (const RenamedKey& key : renamed_keys()) {
+    if (key.name == name) return fmt::format("{} is called {} now.\n", key.name, key.today);
+  }
+  for (const UnbuiltKey& key : unbuilt_keys()) {
+    if (key.name == name) return explain(key);
+  }
+  return {};
+}
+
+std::string nearest_key(std::string_view name) {
+  std::vector<std::string> working, idle;
+  for (const KeySection& section : key_sections()) {
+    for (const Key& key : section.keys) working.emplace_back(key.name);
+  }
+  for (const IdleKey& key : idle_keys()) idle.emplace_back(key.name);
+  // A key that does something is what was meant, unless one without effect is nearer.
+  std::string nearest = nearest_name(name, working);
+  if (const std::string other = nearest_name(name, idle);
+      edit_distance(name, other) < edit_distance(name, nearest)) {
+    nearest = other;
+  }
+  // A word that shares less than half of its letters was not meant.
+  const bool near = 2 * edit_distance(name, nearest) <= std::max(name.size(), nearest.size());
+  return near ? nearest : "";
+}
+
+}  // namespace longspan

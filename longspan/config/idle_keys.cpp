@@ -1,0 +1,82 @@
+// Keys that are taken whatever their value, and old names of keys.
+#include "longspan/config/keys.h"
+
+namespace longspan {
+
+const std::vector<IdleKey>& idle_keys() {
+  static const std::vector<IdleKey> keys = {
+      {"overwrite_cache", "there is no cache"},
+      {"cache_dir", "there is no cache"},
+      {"preprocessing_batch_size", "tokenizing needs no batches"},
+      {"dataloader_num_workers", "rows are tokenized before training, nothing is left to load"},
+      {"dataloader_pin_memory", "rows are tokenized before training, nothing is left to load"},
+      {"dataloader_persistent_workers", "there are no loader processes"},
+      {"dataloader_prefetch_factor", "there are no loader processes"},
+      {"dataloader_in_order", "there are no loader processes"},
+      {"data_shared_file_system", "each process reads the files for itself"},
+      {"trust_remote_code", "code from a model folder is never run"},
+      {"use_fast_tokenizer", "the fast tokenizer is the only one"},
+      {"low_cpu_mem_usage", "weights are always mapped from the files"},
+      {"gradient_checkpointing", "disable_gradient_checkpointing decides; it is on without that"},
+      {"gradient_checkpointing_kwargs", "gradient checkpointing here has no variants"},
+      {"use_reentrant_gc", "gradient checkpointing here has no variants"},
+      {"use_unsloth_gc", "offload_activations is what moves activations to host memory"},
+      {"use_unsloth", "Longspan has its own kernels"},
+      {"enable_liger_kernel", "the head and its loss are always fused"},
+      {"use_liger_kernel", "the head and its loss are always fused"},
+      {"liger_kernel_config", "the head and its loss are always fused"},
+      {"use_v1_kernels", "Longspan has its own kernels"},
+      {"torch_compile", "nothing is left to compile"},
+      {"torch_compile_backend", "nothing is left to compile"},
+      {"torch_compile_mode", "nothing is left to compile"},
+      {"torch_empty_cache_steps", "memory is used again, whatever is kept"},
+      {"tf32", "it is for fp32 on GPUs, where Longspan computes in bf16"},
+      {"ddp_backend", "GPUs speak NCCL, processors Gloo"},
+      {"ddp_find_unused_parameters", "every parameter has a gradient"},
+      {"ddp_bucket_cap_mb", "gradients are reduced in buckets of a fixed size"},
+      {"ddp_broadcast_buffers", "models have no buffers to send"},
+      {"ddp_static_graph", "gradients are summed without DDP"},
+      {"group_by_length", "rows are never padded, so lengths need no grouping"},
+      {"length_column_name", "rows are never padded, so lengths need no grouping"},
+      {"use_cache", "training keeps no key-value cache"},
+      {"use_kv_cache", "training keeps no key-value cache"},
+      {"remove_unused_columns", "columns that no key names are never read"},
+      {"print_param_status", "the number of parameters is always printed"},
+      {"include_num_input_tokens_seen", "tokens are always counted"},
+      {"include_effective_tokens_per_second", "tokens per second are always printed"},
+      {"include_tokens_per_second", "tokens per second are always printed"},
+      {"skip_memory_metrics", "memory.json always has them"},
+      {"log_level", "what is said does not depend on a level"},
+      {"log_level_replica", "only the first process speaks"},
+      {"log_on_each_node", "only the first process speaks"},
+      {"logging_nan_inf_filter", "on_nonfinite decides what such a step does"},
+      {"prediction_loss_only", "an evaluation keeps no predictions"},
+      {"eval_accumulation_steps", "an evaluation keeps no predictions"},
+      {"eval_do_concat_batches", "an evaluation keeps no predictions"},
+      {"metric_for_best_model", "load_best_model_at_end is not there to ask for it"},
+      {"greater_is_better", "load_best_model_at_end is not there to ask for it"},
+      {"save_safetensors", "weights are always written as safetensors"},
+      {"buffer_size", "data sets are not streamed"},
+      {"hub_model_id", "nothing is sent to a hub"},
+      {"hub_strategy", "nothing is sent to a hub"},
+      {"hub_private_repo", "nothing is sent to a hub"},
+      {"hub_always_push", "nothing is sent to a hub"},
+      {"hub_token", "nothing is sent to a hub"},
+      {"hf_hub_token", "nothing is fetched from a hub"},
+      {"ms_hub_token", "nothing is fetched from a hub"},
+      {"om_hub_token", "nothing is fetched from a hub"},
+  };
+  return keys;
+}
+
+const std::vector<RenamedKey>& renamed_keys() {
+  static const std::vector<RenamedKey> keys = {
+      {"evaluation_strategy", "eval_strategy"},
+      {"per_gpu_train_batch_size", "per_device_train_batch_size"},
+      {"per_gpu_eval_batch_size", "per_device_eval_batch_size"},
+      {"no_cuda", "use_cpu"},
+  };
+  return keys;
+}
+
+}  // namespace longspan

@@ -1,0 +1,131 @@
+// The table of keys as a JSON schema, by which editors complete and check a configuration file.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+#include "longspan/config/keys.h"
+
+namespace longspan {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class T>
+struct Plain {
+  using Type = T;
+};
+template <class T>
+struct Plain<std::optional<T>> {
+  using Type = T;
+};
+
+Json type_of(const Field& field) {
+  return std::visit(
+      [](auto member) -> Json {
+        using Value = typename Plain<
+            std::remove_reference_t<decltype(std::declval<Config&>().*member)>>::Type;
+        if constexpr (std::is_same_v<Value, std::string>) return "string";
+        if constexpr (std::is_same_v<Value, bool>) return "boolean";
+        if constexpr (std::is_same_v<Value, double>) return "number";
+        return "integer";
+      },
+      field);
+}
+
+Json bounded(const Key& key, Json type) {
+  Json schema = {{"type", std::move(type)}};
+  if (std::isfinite(key.least)) {
+    schema[key.above_least ? "exclusiveMinimum" : "minimum"] = key.least;
+  }
+  if (std::isfinite(key.most)) schema["maximum"] = key.most;
+  return schema;
+}
+
+/// The values that the program takes, without those in quotes that it also understands.
+Json values_of(const Key& key) {
+  std::vector<Json> any;
+  if (!key.choices.empty()) {
+    Json words = Json::array();
+    for (const std::string_view word : key.choices) words.push_back(word);
+    // A bare `no` is false to readers of YAML 1.1.
+    if (key.choices[0] == "no") words.push_back(false);
+    if (key.truth) words.insert(words.end(), {true, false});
+    any.push_back({{"enum", words}});
+    if (key.list) any.push_back({{"type", "array"}, {"items", {{"enum", words}}}});
+  } else if (key.steps) {
+    Json share = bounded(key, "number");
+    share["exclusiveMaximum"] = 1;
+    any = {{{"type", "integer"}, {"minimum", key.above_least ? 1 : 0}}, std::move(share)};
+  } else {
+    any.push_back(bounded(key, type_of(key.field)));
+    if (key.truth) any.push_back({{"type", "boolean"}});
+    if (key.list) any.push_back({{"type", "array"}, {"items", {{"type", "string"}}}});
+  }
+  any.push_back({{"type", "null"}});
+  return {{"anyOf", any}};
+}
+
+Json value_of_text(const std::string& text) {
+  return Json::accept(text) ? Json::parse(text) : Json(text);
+}
+
+}  // namespace
+
+std::string json_schema() {
+  Json properties = Json::object();
+  const std::vector<KeyDescription> descriptions = describe_keys();
+  size_t number = 0;
+  for (const KeySection& section : key_sections()) {
+    for (const Key& key : section.keys) {
+      const KeyDescription& description = descriptions[number++];
+      Json schema = values_of(key);
+      const KeyNote* note = note_on(key.name);
+      schema["description"] = fmt::format("{}{}", key.help,
+                                          note == nullptr || note->stages.empty()
+                                              ? ""
+                                              : fmt::format(" (stages: {})", note->stages));
+      if (!description.default_value.empty()) {
+        schema["default"] = value_of_text(description.default_value);
+      }
+      properties[std::string(key.name)] = std::move(schema);
+    }
+  }
+  for (const IdleKey& key : idle_keys()) {
+    properties[std::string(key.name)] = {
+        {"description", fmt::format("Taken without effect: {}.", key.reason)}};
+  }
+  for (const RenamedKey& key : renamed_keys()) {
+    Json schema = properties[std::string(key.today)];
+    schema["description"] = fmt::format("It is called {} now.", key.today);
+    schema["deprecated"] = true;
+    properties[std::string(key.name)] = std::move(schema);
+  }
+  for (const UnbuiltKey& key : unbuilt_keys()) {
+    Json values = {nullptr};
+    if (key.neutral.empty()) {
+      values.push_back(false);
+    } else {
+      for (const std::string& value : split_values(key.neutral)) {
+        values.push_back(Json::parse(value));
+      }
+    }
+    properties[std::string(key.name)] = {
+        {"enum", values},
+        {"description",
+         fmt::format("Not supported{}{}.", key.remedy.empty() ? "" : ": ", key.remedy)},
+        {"deprecated", true}};
+  }
+  const Json schema = {
+      {"$schema", "http://json-schema.org/draft-07/schema#"},
+      {"title", "longspan train"},
+      {"description", "A configuration file of Longspan, with LLaMA-Factory's keys."},
+      {"type", "object"},
+      {"additionalProperties", false},
+      {"properties", std::move(properties)}};
+  return schema.dump(1) + "\n";
+}
+
+}  // namespace longspan

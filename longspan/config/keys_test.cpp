@@ -1,0 +1,214 @@
+// How keys are written: in quotes, by old names, without effect, in other programs' files; and how
+// they are explained.
+#include "longspan/config/keys.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kLeast = "model_name_or_path: m\ndataset: d\noutput_dir: o\ndo_train: true\n";
+
+std::string write(const std::string& text) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("longspan_keys_test_" + std::to_string(getpid()) + ".yaml");
+  std::ofstream(path) << text;
+  return path.string();
+}
+
+Config load(const std::string& more, const std::vector<std::string>& words = {}) {
+  return load_config(write(kLeast + more), words);
+}
+
+/// What the UserError says; empty when none is thrown.
+std::string complaint(const std::string& text, const std::vector<std::string>& words = {}) {
+  try {
+    load_config(write(text), words);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string notes_of(const Config& config) {
+  std::string all;
+  for (const std::string& note : config.notes) all += note + "\n";
+  return all;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+#define CHECK_SAYS(text, part) CHECK_MESSAGE(has(text, part), (text))
+
+}  // namespace
+
+TEST_CASE("keys: numbers and truth values in quotes, 1 and 0 for true and false") {
+  const Config config = load(
+      "learning_rate: \"1e-4\"\ncutoff_len: '8'\nmax_steps: \"-1\"\nbf16: \"True\"\n"
+      "plot_loss: 1\npacking: 0\nwarmup_ratio: \"+.5\"\nmax_samples: \"7\"\n"
+      "run_name: \"12\"\n",
+      {"do_train=1"});
+  CHECK(config.learning_rate == 1e-4);
+  CHECK(config.cutoff_len == 8);
+  CHECK(config.max_steps == -1);
+  CHECK(config.bf16);
+  CHECK(config.plot_loss);
+  CHECK(config.packing == false);
+  CHECK(config.warmup_ratio == 0.5);
+  CHECK(config.max_samples == 7);
+  CHECK(config.do_train);
+  CHECK(config.run_name == "12");  // a text stays one
+  CHECK_SAYS(complaint(kLeast + std::string("cutoff_len: \"8 tokens\"\n")),
+             "\"8 tokens\" was given; wanted is a whole number");
+  CHECK_SAYS(complaint(kLeast + std::string("cutoff_len: \"0\"\n")), "at least 1");
+  CHECK_SAYS(complaint(kLeast + std::string("bf16: 2\n")), "wanted is true or false");
+  CHECK_SAYS(complaint(kLeast + std::string("seed: true\n")), "wanted is a whole number");
+}
+
+TEST_CASE("keys: steps below 1 are a share of all steps") {
+  const Config config = load(
+      "save_steps: 0.25\nlogging_steps: 0.1\nwarmup_steps: 0.05\nval_size: 0.1\n"
+      "eval_strategy: steps\neval_steps: 0.5\n");
+  CHECK(config.save_steps == 0.25);
+  CHECK(config.logging_steps == 0.1);
+  CHECK(config.warmup_steps == 0.05);
+  CHECK(config.eval_steps == 0.5);
+  for (const char* key : {"save_steps", "logging_steps"}) {
+    for (const char* value : {"0", "1.5", "-0.5"}) {
+      CHECK_SAYS(complaint(fmt::format("{}{}: {}\n", kLeast, key, value)),
+                 "a whole number, at least 1, or a share of all steps below 1");
+    }
+  }
+  CHECK(load("warmup_steps: 0\n").warmup_steps == 0);
+  CHECK_SAYS(complaint(kLeast + std::string("warmup_steps: 2.5\n")), "wanted is a whole number");
+}
+
+TEST_CASE("keys: those without effect are taken, and one line says so") {
+  const Config config = load(
+      "use_liger_kernel: true\nenable_liger_kernel: true\nuse_v1_kernels: true\n"
+      "gradient_checkpointing: true\nddp_backend: nccl\nlog_level: info\nuse_cache: false\n"
+      "include_num_input_tokens_seen: all\ngradient_checkpointing_kwargs: {use_reentrant: false}\n"
+      "trust_remote_code: null\n");
+  REQUIRE(config.notes.size() == 1);
+  CHECK_SAYS(config.notes[0], "without effect here: ddp_backend, enable_liger_kernel, ");
+  CHECK_SAYS(config.notes[0], "use_v1_kernels");
+  CHECK(!has(config.notes[0], "trust_remote_code"));
+  CHECK(load("").notes.empty());
+
+  CHECK_SAYS(notes_of(load("run_name: one\n")), "without report_to: tensorboard there are none");
+  CHECK(load("data_seed: 7\nseed: 7\n").notes.empty());
+  CHECK_SAYS(complaint(kLeast + std::string("data_seed: 7\n")), "data_seed and seed differ");
+  CHECK(
+      load("disable_tqdm: true\nlogging_first_step: true\nlogging_strategy: epoch\n").disable_tqdm);
+  CHECK(load("train_sampling_strategy: sequential\n").disable_shuffling);
+  CHECK(!load("train_sampling_strategy: random\n").disable_shuffling);
+  CHECK(load("use_cpu: true\n").device == "cpu");
+  CHECK_SAYS(complaint(kLeast + std::string("use_cpu: true\ndevice: cuda\n")), "keep one");
+}
+
+TEST_CASE("keys: an old name goes to the key of today, with a word about it") {
+  const Config config = load("evaluation_strategy: epoch\nval_size: 0.1\nno_cuda: true\n");
+  CHECK(config.eval_strategy == "epoch");
+  CHECK(config.device == "cpu");
+  CHECK_SAYS(notes_of(config), "evaluation_strategy is called eval_strategy now");
+  CHECK_SAYS(notes_of(config), "no_cuda is called use_cpu now");
+  CHECK_SAYS(complaint(kLeast + std::string("evaluation_strategy: steps\neval_strategy: no\n")),
+             "both given; keep eval_strategy");
+  CHECK_SAYS(complaint(kLeast + std::string("evaluation_strategy: never\n")),
+             "evaluation_strategy, now eval_strategy: there is no \"never\"");
+}
+
+TEST_CASE("keys: a key and its value written with = and blanks") {
+  CHECK_SAYS(complaint(kLeast + std::string("learning_rate = 1e-4\n")),
+             "line 5: `learning_rate = 1e-4` is no `key: value`; write `learning_rate: 1e-4`");
+  CHECK_SAYS(complaint("learning_rate = 1e-4\n"), "line 1: `learning_rate = 1e-4`");
+  CHECK_SAYS(complaint("bf16: [true\n"), "line");
+  const auto words = [](const std::vector<std::string>& given) { return complaint(kLeast, given); };
+  for (const std::vector<std::string>& given :
+       {std::vector<std::string>{"learning_rate", "=", "1e-4"},
+        {"learning_rate=", "1e-4"},
+        {"learning_rate", "=1e-4"},
+        {"learning_rate:", "1e-4"},
+        {"learning_rate = 1e-4"}}) {
+    CHECK_SAYS(words(given), "; write learning_rate=1e-4");
+  }
+  CHECK(words({"eval_dataset=", "seed=3"}).empty());  // an empty value is none
+}
+
+TEST_CASE("keys: files of other programs are named") {
+  CHECK_SAYS(complaint("model: Qwen/Qwen3-0.6B\nmodel_class: llm\ntrain_dataset: d.yaml\n"
+                       "micro_batch_size: 1\noutput_dir: o\nkernel_config:\n  name: auto\n"),
+             "LLaMA-Factory's v1 (kernel_config, micro_batch_size, model, model_class, "
+             "train_dataset), which is another format");
+  CHECK_SAYS(complaint(kLeast + std::string("tensor_model_parallel_size: 4\n"
+                                            "sequence_parallel: true\n")),
+             "Megatron trainer (tensor_model_parallel_size), which is another format");
+  CHECK_SAYS(complaint("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n"
+                       "num_machines: 1\nnum_processes: 8\n"),
+             "accelerate");
+  CHECK_SAYS(complaint("base_model: x\ndatasets:\n- path: y\nmicro_batch_size: 1\n"), "axolotl");
+  CHECK_SAYS(complaint(kLeast + std::string("image_max_pixels: 262144\n")),
+             "there are no vision models yet");
+  CHECK(complaint(kLeast + std::string("freeze_vision_tower: true\n")).empty());
+}
+
+TEST_CASE("keys: what is suggested is never a key that is itself refused") {
+  for (const UnbuiltKey& key : unbuilt_keys()) {
+    for (const std::string& mistyped : {std::string(key.name) + "s", "x" + std::string(key.name),
+                                        std::string(key.name.substr(1))}) {
+      const std::string nearest = nearest_key(mistyped);
+      for (const UnbuiltKey& other : unbuilt_keys()) CHECK(nearest != other.name);
+    }
+  }
+  CHECK(nearest_key("learning_rte") == "learning_rate");
+  CHECK(nearest_key("num_epochs") == "num_train_epochs");
+  CHECK(nearest_key("use_liger_kernal") == "use_liger_kernel");
+  CHECK(nearest_key("quantization_bits") == "");
+  CHECK_SAYS(complaint(kLeast + std::string("quantization_bits: 4\n")),
+             "unknown key quantization_bits; `longspan help train` names all keys");
+}
+
+TEST_CASE("keys: each is explained") {
+  const std::string beta = explain_key("pref_beta");
+  CHECK_SAYS(beta, "pref_beta (Preferences");
+  CHECK_SAYS(beta, "Takes: a number above 0");
+  CHECK_SAYS(beta, "Default: 0.1");
+  CHECK_SAYS(beta, "Stages: dpo, kto");
+  CHECK_SAYS(explain_key("finetuning_type"), "LLaMA-Factory: The default there is lora.");
+  CHECK_SAYS(explain_key("cutoff_len"), "Stages: all");
+  CHECK_SAYS(explain_key("use_liger_kernel"), "without effect");
+  CHECK_SAYS(explain_key("evaluation_strategy"), "is called eval_strategy now");
+  CHECK_SAYS(explain_key("fp16"), "use bf16");
+  CHECK(explain_key("cutof_len").empty());
+  for (const KeyNote& note : key_notes()) {
+    CHECK_MESSAGE(has(explain_key(note.name), "Takes: "), note.name);
+  }
+}
+
+TEST_CASE("keys: the schema has every key of the tables") {
+  const json schema = json::parse(json_schema());
+  const json& keys = schema.at("properties");
+  CHECK(schema.at("additionalProperties") == false);
+  for (const KeySection& section : key_sections()) {
+    for (const Key& key : section.keys) CHECK_MESSAGE(keys.contains(key.name), key.name);
+  }
+  for (const IdleKey& key : idle_keys()) CHECK_MESSAGE(keys.contains(key.name), key.name);
+  for (const UnbuiltKey& key : unbuilt_keys()) CHECK_MESSAGE(keys.contains(key.name), key.name);
+  CHECK(keys.at("stage").at("anyOf").at(0).at("enum").size() == 5);
+  CHECK(keys.at("cutoff_len").at("default") == 2048);
+}
+
+}  // namespace longspan

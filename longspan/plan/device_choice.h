@@ -1,0 +1,35 @@
+// Where a run computes: the only place that decides. No torch.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "longspan/config/config.h"
+
+namespace longspan {
+
+/// What a machine offers.
+struct Gpus {
+  int count = 0;
+  std::string why_none;  // one clause, where count is 0
+};
+
+enum class DeviceKind { kCpu, kCuda };
+
+struct DeviceChoice {
+  DeviceKind kind = DeviceKind::kCpu;
+  int num_gpus = 0;     // of this machine; 0 on a CPU
+  std::string why_cpu;  // one clause: the key, or why there is no GPU; empty on CUDA
+
+  bool cuda() const { return kind == DeviceKind::kCuda; }
+};
+
+/// By the key `device`. `look` finds the GPUs of this machine; it is not called for device: cpu, so
+/// that no driver is loaded then. Throws UserError, with what to set: device: cuda without a GPU;
+/// fp32 where a GPU would be taken.
+DeviceChoice choose_device(const Config& config, const std::function<Gpus()>& look);
+
+/// Throws UserError when `num_processes` on this machine are more than its GPUs, on CUDA.
+void require_gpus(const DeviceChoice& choice, int num_processes);
+
+}  // namespace longspan

@@ -1,0 +1,26 @@
+// What a run remarks before its first step. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "longspan/config/config.h"
+#include "longspan/models/model_config.h"
+
+namespace longspan {
+
+struct RemarkFacts {
+  const Config& config;
+  const ModelConfig& model;
+  std::string plan_warning;  // mostly empty
+  int64_t num_rows = 0;      // of the training set
+  int64_t rows_per_step = 0;
+  int local_world_size = 1, num_cores = 1;  // of this machine
+  bool cuda = false;
+};
+
+/// Keys that were taken in their own way, and what a user may not have meant: a line each.
+std::vector<std::string> remarks_at_start(const RemarkFacts& facts);
+
+}  // namespace longspan
