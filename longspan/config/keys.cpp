@@ -76,7 +76,8 @@ std::vector<KeySection> make_sections() {
       {"Method",
        {choice("stage", &C::stage, {"pt", "sft", "rm", "dpo", "kto"},
                "pt: plain text. sft: supervised fine-tuning. rm: reward model. dpo: preferences. "
-               "kto: single answers with a verdict.",
+               "kto: single answers with a verdict; KL is estimated over the whole step, so that "
+               "the loss does not depend on micro-batches (LLaMA-Factory's does, by about 5 %).",
                {"ppo"}),
         plain("do_train", &C::do_train, "Must be true."),
         plain("do_eval", &C::do_eval, "Evaluate once after training."),
@@ -101,8 +102,9 @@ std::vector<KeySection> make_sections() {
                                "sigmoid: share of the pairs that are taken as swapped.");
   label_smoothing.most = 0.5;
   Key value_head_dropout = number("value_head_dropout", &C::value_head_dropout, 0,
-                                  "rm: dropout before the value head (TRL and LLaMA-Factory: "
-                                  "0.1).");
+                                  "rm: dropout before the value head, in training. TRL and "
+                                  "LLaMA-Factory always drop 0.1; with 0 the logged loss is that "
+                                  "of the head that is saved.");
   value_head_dropout.most = 1;
   Key pref_beta = number("pref_beta", &C::pref_beta, 0, "Strength of the preference.");
   pref_beta.above_least = true;
