@@ -28,9 +28,7 @@ void Console::say(const std::string& line) {
   if (silent_) return;
   // A line printed past a bar on the same screen would be drawn over.
   if (bar_ && bar_->visible() && stdout_is_terminal_) return bar_->print_line(line);
-  // Without errors: a log file on a full disk must not end the run.
-  const std::string text = line + "\n";
-  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stdout));
+  fmt::print("{}\n", line);
   std::fflush(stdout);
 }
 

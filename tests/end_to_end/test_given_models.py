@@ -66,7 +66,7 @@ def test_folders_without_a_model(error_of, tmp_path, model):
     assert "but weights.pt, pickled weights" in error_of(folder("pickled", "weights.pt"))
     assert "Fetch the other files, too" in error_of(folder("half", "model.safetensors"))
     cache = folder("models--org--name", "refs/main", "snapshots/1a2b/config.json")
-    assert f"it is a cache of the hub. Wanted" in error_of(cache) and f"Give {cache}/snapshots/1a2b." in error_of(cache)
+    assert "it is a cache of the hub. Wanted" in error_of(cache) and f"Give {cache}/snapshots/1a2b." in error_of(cache)
     run = folder("run", "checkpoint-5/config.json")
     assert f"Give {run}/checkpoint-5." in error_of(run)
 
@@ -86,7 +86,8 @@ def test_adapters_as_models_and_models_as_adapters(error_of, tmp_path, model):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("content, what, remedy", [(POINTER, "is a Git LFS pointer to a file of 988097824 bytes", "git lfs pull"),
-                                                   (PAGE, "is a web page, not the file itself", "Download it again")])
+                                                   (PAGE, "is a web page, not the file itself", "Download it again")],
+                         ids=["pointer", "page"])
 def test_files_that_stand_for_others(name, content, what, remedy, error_of, model):
     (model / name).write_text(content)
     text = error_of(model)
