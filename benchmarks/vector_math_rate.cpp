@@ -2,6 +2,7 @@
 // the global gradient norm beside torch's. Usage: bench_vector_math [numbers of a row]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -98,7 +99,7 @@ void compare_norms(int64_t n) {
   const std::vector<double> best =
       best_in_turns({[&] { torch = at::_foreach_norm(gradients, 2)[0].item<double>(); },
                      [&] { ours = longspan::global_gradient_norm({{"weight", values}}); }},
-                    5);
+                    20);
   fmt::print("\nNorm of {} fp32 numbers, {} threads\n", n, at::get_num_threads());
   fmt::print("  torch's _foreach_norm {:>8.1f} ms, relative error {:.1e}\n", best[0] / 1e3,
              std::abs(torch - exact) / exact);

@@ -1,12 +1,16 @@
 #include "longspan/optim/gradient_norm.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+
+#include "longspan/cpu/vector_math.h"
 
 namespace longspan {
 namespace {
@@ -20,27 +24,66 @@ std::vector<at::Tensor> gradients_of(const std::vector<NamedTensor>& parameters)
   return gradients;
 }
 
+/// Of a gradient in the CPU's memory: slabs of a fixed length, whose sums are added in their order,
+/// so that the result does not depend on the number of threads.
+template <typename S>
+double sum_of_slabs(const at::Tensor& gradient) {
+  constexpr int64_t kSlab = int64_t{1} << 16;
+  const int64_t n = gradient.numel(), num_slabs = (n + kSlab - 1) / kSlab;
+  const S* data = gradient.const_data_ptr<S>();
+  std::vector<double> sums(num_slabs);
+  at::parallel_for(0, num_slabs, 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t begin = i * kSlab, m = std::min(kSlab, n - begin);
+      sums[i] = vector_math::precise_sum_of_squares(data + begin, m);
+    }
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+double sum_on_cpu(const at::Tensor& gradient) {
+  // The order of the numbers is nothing to a sum, as long as each of the memory is one of them.
+  const at::Tensor dense =
+      gradient.is_non_overlapping_and_dense() ? gradient : gradient.contiguous();
+  switch (dense.scalar_type()) {
+    case at::kFloat:
+      return sum_of_slabs<float>(dense);
+    case at::kDouble:
+      return sum_of_slabs<double>(dense);
+    case at::kBFloat16:
+      return sum_of_slabs<c10::BFloat16>(dense);
+    default:
+      TORCH_CHECK(false, "gradients are fp32, bf16 or fp64, not ", dense.scalar_type());
+  }
+}
+
 }  // namespace
 
-double global_gradient_norm(const std::vector<NamedTensor>& parameters) {
+double sum_of_squares(const std::vector<at::Tensor>& gradients) {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> gradients = gradients_of(parameters);
-  if (gradients.empty()) return 0.0;
-  // bf16 squares would lose all but three digits.
-  const auto dtype = gradients[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const std::vector<at::Tensor> norms = at::_foreach_norm(gradients, 2, dtype);
-  return at::linalg_vector_norm(at::stack(norms).to(at::kDouble)).item<double>();
+  double sum = 0.0;
+  std::vector<at::Tensor> elsewhere;
+  for (const at::Tensor& gradient : gradients) {
+    if (!gradient.defined()) continue;
+    if (gradient.is_cpu()) {
+      sum += sum_on_cpu(gradient);
+    } else {
+      elsewhere.push_back(gradient);
+    }
+  }
+  if (elsewhere.empty()) return sum;
+  const at::Tensor norms = at::stack(at::_foreach_norm(elsewhere, 2, at::kDouble));
+  return sum + norms.square().sum().item<double>();
+}
+
+double global_gradient_norm(const std::vector<NamedTensor>& parameters) {
+  return std::sqrt(sum_of_squares(gradients_of(parameters)));
 }
 
 std::vector<std::string> nonfinite_gradients(const std::vector<NamedTensor>& parameters) {
-  const at::NoGradGuard no_grad;
   std::vector<std::string> names;
   for (const NamedTensor& parameter : parameters) {
-    const at::Tensor& gradient = parameter.tensor.grad();
-    if (!gradient.defined()) continue;
-    const auto dtype = gradient.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const double norm = at::linalg_vector_norm(gradient, 2, {}, false, dtype).item<double>();
-    if (!std::isfinite(norm)) names.push_back(parameter.name);
+    if (!std::isfinite(sum_of_squares({parameter.tensor.grad()}))) names.push_back(parameter.name);
   }
   return names;
 }

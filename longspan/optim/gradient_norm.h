@@ -1,4 +1,6 @@
-// The global gradient norm and clipping by it, as torch.nn.utils.clip_grad_norm_.
+// The global gradient norm and clipping by it, as torch.nn.utils.clip_grad_norm_, but for the
+// digits: torch sums squares in fp32 on a CPU, which is 1e-4 off at some millions of numbers and
+// percents off at 1e8.
 #pragma once
 
 #include <string>
@@ -8,11 +10,15 @@
 
 namespace longspan {
 
-/// sqrt of the sum of squares of all gradients; each gradient's norm in fp32 (fp64 for fp64), the
-/// sum over gradients in fp64. Parameters without a gradient count as 0.
+/// Sum of the squares of all numbers of all gradients (any mix of fp32, bf16, fp64 and devices),
+/// added up in fp64. Undefined gradients count as 0. On a CPU the result does not depend on the
+/// number of threads.
+double sum_of_squares(const std::vector<at::Tensor>& gradients);
+
+/// sqrt of the sum of squares of all gradients. Parameters without a gradient count as 0.
 double global_gradient_norm(const std::vector<NamedTensor>& parameters);
 
-/// Names of the parameters whose gradient has a NaN or an infinity in it, or such a norm.
+/// Names of the parameters whose gradient has a NaN or an infinity in it.
 std::vector<std::string> nonfinite_gradients(const std::vector<NamedTensor>& parameters);
 
 /// Scales gradients by min(1, max_norm / (norm + 1e-6)).

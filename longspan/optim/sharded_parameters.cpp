@@ -9,6 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include "longspan/optim/gradient_norm.h"
+
 namespace longspan {
 
 struct ShardedParameters::Unit {
@@ -161,20 +163,9 @@ void ShardedParameters::finish_gradients() {
 
 double ShardedParameters::gradient_norm() const {
   const c10::NoGradGuard no_grad;
-  std::vector<at::Tensor> on_device, on_host;
-  for (const ParameterPiece& piece : pieces()) {
-    const at::Tensor& gradient = piece.values.grad();
-    if (gradient.defined()) (gradient.is_cpu() ? on_host : on_device).push_back(gradient);
-  }
-  double squares = 0.0;
-  for (const std::vector<at::Tensor>& gradients : {on_host, on_device}) {
-    if (gradients.empty()) continue;
-    // bf16 squares would lose all but three digits.
-    const auto dtype = gradients[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const at::Tensor norms = at::stack(at::_foreach_norm(gradients, 2, dtype)).to(at::kDouble);
-    squares += norms.square().sum().item<double>();
-  }
-  const at::Tensor sum = at::full({1}, squares, at::kDouble).to(options_.device);
+  std::vector<at::Tensor> gradients;
+  for (const ParameterPiece& piece : pieces()) gradients.push_back(piece.values.grad());
+  const at::Tensor sum = at::full({1}, sum_of_squares(gradients), at::kDouble).to(options_.device);
   options_.shard.sum_(sum);
   return std::sqrt(sum.item<double>());
 }

@@ -349,6 +349,7 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
         plan, [&, stage = stage, optimizer = optimizer, params = params](const Mesh& mesh) {
           live[mesh.world.rank()] = live_bytes(mesh, ShardingOptions{.stage = stage,
                                                                      .shard = mesh.shard,
+                                                                     .replicas = mesh.replicas,
                                                                      .offload_optimizer = optimizer,
                                                                      .offload_params = params});
         });
