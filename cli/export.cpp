@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
-#include "cli/options.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/chat_files.h"
 #include "longspan/checkpoint/model_folder.h"
@@ -16,11 +15,15 @@
 #include "longspan/data/turns.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/rope_scaling.h"
+#include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
+#include "longspan/train/output_room.h"
 
 namespace longspan {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 /// The dtype that the model's own config.json names; fp32 where it names none.
 at::ScalarType dtype_of(const ModelConfig& config) {
@@ -48,6 +51,38 @@ std::optional<SavedChat> chat_of(const Config& config, const std::vector<std::st
   return chat_that_differs(Tokenizer::load(model), Tokenizer::load(*last));
 }
 
+/// export_dir: a folder of its own, empty or yet to be made, that can be written to.
+void check_export_dir(const Config& config) {
+  const std::string& target = config.export_dir;
+  std::error_code error;
+  if (fs::exists(target, error) && !fs::is_directory(target, error)) {
+    throw UserError(
+        fmt::format("export_dir {} is a file; name a folder that does not exist yet.", target));
+  }
+  const fs::path folder = fs::weakly_canonical(target, error);
+  const auto keep_apart = [&](const char* key, const std::string& source) {
+    const fs::path other = fs::weakly_canonical(source, error);
+    const auto [end, rest] =
+        std::mismatch(other.begin(), other.end(), folder.begin(), folder.end());
+    if (end != other.end()) return;
+    throw UserError(fmt::format(
+        "export_dir {} is {} {} {}: the merged model is a model of its own. Nothing was written. "
+        "Name a folder that does not exist yet, beside it.",
+        target, folder == other ? "the folder of" : "inside of the folder of", key, source));
+  };
+  keep_apart("model_name_or_path", config.model_name_or_path);
+  for (const std::string& adapter : split_names(config.adapter_name_or_path)) {
+    keep_apart("adapter_name_or_path", adapter);
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(target, error)) {
+    throw UserError(fmt::format(
+        "export_dir {} is not empty (it holds {}): nothing was written. Name a folder that does "
+        "not exist yet, or empty this one.",
+        target, entry.path().filename().string()));
+  }
+  try_folder("export_dir", target);
+}
+
 int run(const Arguments& words) {
   if (words.empty() || words[0].starts_with("--") || words[0].find('=') != std::string::npos) {
     throw UserError(
@@ -59,7 +94,8 @@ int run(const Arguments& words) {
       stretched(own, config.rope_scaling, config.cutoff_len, config.model_name_or_path);
   const std::string stretch = describe_stretch(own, model, config.rope_scaling, config.cutoff_len);
   if (!stretch.empty()) fmt::print("{}\n", stretch);
-  require_free_folder("export", config.export_dir);
+  check_model_folder(config.model_name_or_path, model);
+  check_export_dir(config);
   // Merged in fp32, so that each weight is rounded once.
   std::vector<NamedTensor> parameters =
       load_parameters(config.model_name_or_path, model, at::kFloat);
@@ -70,6 +106,15 @@ int run(const Arguments& words) {
     parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
     merge_lora(parameters, adapter.shape.scale());
     if (auto head = load_value_head(folder, model); !head.empty()) value_head = std::move(head);
+  }
+  int64_t num_bytes = 0;
+  for (const NamedTensor& parameter : parameters) num_bytes += parameter.tensor.numel();
+  num_bytes *= static_cast<int64_t>(c10::elementSize(dtype_of(model)));
+  if (const int64_t free = free_bytes(config.export_dir); free >= 0 && free < num_bytes) {
+    throw UserError(fmt::format(
+        "The merged model takes {}, and {} are free where export_dir {} would be. Nothing was "
+        "written. Free some space or name a folder on another disk.",
+        name_bytes(num_bytes), name_bytes(free), config.export_dir));
   }
   save_model_folder(config.export_dir, model, parameters, dtype_of(model),
                     config.model_name_or_path, static_cast<int64_t>(config.export_size * 1e9));

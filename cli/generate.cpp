@@ -112,7 +112,8 @@ int run(const Arguments& words) {
       writer.write(prompt,
                    answered_row(rows[prompt], text_of(assistant, answer), name_of(answer.reason)));
       num_stopped += answer.reason == FinishReason::kStop;
-      bar.update(++num_answers, std::nan(""), tokens_per_second());
+      const double none = std::nan("");
+      bar.update(++num_answers, progress_message(none, tokens_per_second(), none));
     };
     generate(decoder, prompts, assistant.options, listener);
   }

@@ -23,7 +23,7 @@ char spin_count[] = "GOMP_SPINCOUNT=100";
 char wait_policy[] = "OMP_WAIT_POLICY=passive";
 
 /// The C library is not initialised yet: no getenv(), nothing allocated.
-void start_without_spinning(int argc, char** argv, char** environment) {
+[[maybe_unused]] void start_without_spinning(int argc, char** argv, char** environment) {
   if (argc < 2 || std::ranges::find(kCommands, argv[1]) == std::end(kCommands)) return;
   size_t size = 0;
   for (; environment[size] != nullptr; ++size) {
@@ -42,8 +42,10 @@ void start_without_spinning(int argc, char** argv, char** environment) {
   execve(program, argv, all);  // where it fails, the program goes on, and its threads spin
 }
 
-[[gnu::used, gnu::section(".preinit_array")]] void (*const kFirst)(int, char**,
-                                                                   char**) = start_without_spinning;
+#ifndef __SANITIZE_ADDRESS__  // whose runtime is not there yet
+using Initialiser = void(int argc, char** argv, char** environment);
+[[gnu::used, gnu::section(".preinit_array")]] Initialiser* const kFirst = start_without_spinning;
+#endif
 
 }  // namespace
 }  // namespace longspan

@@ -20,6 +20,7 @@
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/interrupt.h"
+#include "longspan/train/output_room.h"
 #include "longspan/train/plan_request.h"
 #include "longspan/train/saving.h"
 #include "longspan/train/trained_model.h"
@@ -47,6 +48,7 @@ TrainArguments read_arguments(const Arguments& arguments) {
 void check_early(const Config& config, int world_size, int ranks_per_machine) {
   put_back_replaced(config.output_dir);
   check_output_dir(config);
+  try_output_dirs(config);
   const ModelConfig model = model_config_for(config, config.model_name_or_path);
   // Which links and devices there are changes what is chosen, not what is possible.
   make_parallel_plan(plan_request(config, model, world_size, ranks_per_machine, /*cuda=*/false));

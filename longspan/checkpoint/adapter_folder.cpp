@@ -15,6 +15,7 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
+#include "longspan/models/model_place.h"
 #include "longspan/models/value_head.h"
 
 namespace longspan {
@@ -31,8 +32,13 @@ constexpr std::string_view kPrefix = "base_model.model.";
 Json read_config(const fs::path& path) {
   std::ifstream file(path);
   if (!file) {
-    throw UserError(fmt::format("{} is missing: {} is not the folder of a LoRA adapter.",
-                                path.string(), path.parent_path().string()));
+    throw UserError(
+        fmt::format("{} is missing: {} is not the folder of a LoRA adapter.{}", path.string(),
+                    path.parent_path().string(),
+                    fs::exists(path.parent_path() / "config.json")
+                        ? " It holds a whole model: name that in model_name_or_path, and remove "
+                          "adapter_name_or_path."
+                        : ""));
   }
   const Json config = Json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) throw UserError(fmt::format("{} is broken JSON.", path.string()));
@@ -90,6 +96,7 @@ LoraShape shape_from(const Json& config, const std::string& path) {
 Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
   const std::string config_path = (fs::path(folder) / kConfig).string();
   const std::string weights_path = (fs::path(folder) / kWeights).string();
+  require_real_files(folder);
   const Json json = read_config(config_path);
   require_plain_lora(json, config_path);
   Adapter adapter;

@@ -17,6 +17,11 @@
 
 namespace longspan {
 
+void throw_disk_error(int error, const std::string& message) {
+  if (error == ENOSPC || error == EDQUOT) throw DiskFullError(message);
+  throw UserError(message);
+}
+
 const char* remedy_for(int error) {
   switch (error) {
     case ENOSPC:
@@ -81,8 +86,8 @@ void AtomicFile::commit() {
 }
 
 void AtomicFile::fail(int error) const {
-  throw UserError(
-      fmt::format("Cannot write {}: {}. {}", path_, std::strerror(error), remedy_for(error)));
+  throw_disk_error(error, fmt::format("Cannot write {}: {}. {}", path_, std::strerror(error),
+                                      remedy_for(error)));
 }
 
 void sync_folder(const std::string& path) {
@@ -94,8 +99,8 @@ void sync_folder(const std::string& path) {
   if (descriptor >= 0) ::close(descriptor);
   // A folder that may be written to but not read cannot be opened.
   if (error == 0 || error == EACCES) return;
-  throw UserError(
-      fmt::format("Cannot write {}: {}. {}", path, std::strerror(error), remedy_for(error)));
+  throw_disk_error(
+      error, fmt::format("Cannot write {}: {}. {}", path, std::strerror(error), remedy_for(error)));
 }
 
 void put_in_place(const std::string& from, const std::string& to, const std::string& replaced) {
@@ -104,8 +109,9 @@ void put_in_place(const std::string& from, const std::string& to, const std::str
   const bool exists = std::filesystem::exists(to, error);
   const auto move = [](const std::string& source, const std::string& target) {
     if (::rename(source.c_str(), target.c_str()) == 0) return;
-    throw UserError(fmt::format("Cannot rename {} to {}: {}. {}", source, target,
-                                std::strerror(errno), remedy_for(errno)));
+    const int error = errno;
+    throw_disk_error(error, fmt::format("Cannot rename {} to {}: {}. {}", source, target,
+                                        std::strerror(error), remedy_for(error)));
   };
   if (exists && ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
     move(from, replaced);

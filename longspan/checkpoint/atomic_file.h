@@ -5,11 +5,22 @@
 #include <string>
 #include <string_view>
 
+#include "longspan/config/user_error.h"
+
 namespace longspan {
+
+/// There is no room left on a disk, or a quota is used up: somebody may make room.
+class DiskFullError : public UserError {
+ public:
+  using UserError::UserError;
+};
+
+/// What writing failed with: DiskFullError where this errno says so, UserError otherwise.
+[[noreturn]] void throw_disk_error(int error, const std::string& message);
 
 /// A file being written under a temporary name in its own folder. commit() fsyncs and renames it
 /// over `path`; without a commit the temporary is removed and what was at `path` stays as it was.
-/// All members throw UserError (path, reason, remedy) when the system refuses.
+/// All members throw as throw_disk_error (path, reason, remedy) when the system refuses.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);

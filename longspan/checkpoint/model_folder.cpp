@@ -15,6 +15,7 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
+#include "longspan/models/model_place.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -28,6 +29,11 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 /// File of each tensor, from the index or the single file's header.
 std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
   std::map<std::string, std::string> files;
+  if (!fs::is_directory(folder)) {
+    throw UserError(fmt::format("{} is a file. Give the folder of the model: {}.", folder.string(),
+                                folder.has_parent_path() ? folder.parent_path().string() : "."));
+  }
+  require_plain_weights(folder.string());
   if (fs::exists(folder / kSingle)) {
     for (const auto& entry : read_safetensors_header((folder / kSingle).string())) {
       files[entry.name] = (folder / kSingle).string();
@@ -36,12 +42,16 @@ std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
   }
   const std::string index_path = (folder / kIndex).string();
   if (!fs::exists(index_path)) {
-    const bool pickled = fs::exists(folder / "pytorch_model.bin") ||
-                         fs::exists(folder / "pytorch_model.bin.index.json");
+    const std::string pickled = pickled_weights(folder.string());
     throw UserError(fmt::format(
         "{} has neither {} nor {}. {}", folder.string(), kSingle, kIndex,
-        pickled
-            ? "It has pytorch_model.bin; convert it: load it in transformers and save_pretrained()."
+        !pickled.empty()
+            ? fmt::format("It has {}, pickled weights; convert them: load the folder in "
+                          "transformers and save_pretrained() it.",
+                          pickled)
+        : fs::exists(folder / "adapter_config.json")
+            ? "It holds an adapter, not a model: name the model in model_name_or_path and this "
+              "folder in adapter_name_or_path, or merge both by `longspan export`."
             : "Check the path, or make a random checkpoint with `longspan init`."));
   }
   std::ifstream file(index_path);

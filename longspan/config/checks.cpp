@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+
+#include "longspan/config/names.h"
 
 namespace longspan {
 
@@ -141,6 +144,9 @@ std::vector<std::string> check_config(const Config& config) {
          "mask_history and train_on_prompt are both true: the first trains the last answer only, "
          "the second trains everything; keep one");
 
+  const std::vector<std::string> reports = split_names(config.report_to);
+  demand(reports.size() < 2 || std::ranges::find(reports, "none") == reports.end(),
+         "report_to: none and something else are both given; keep one");
   const bool splits = config.val_size > 0,
              evaluates = config.do_eval || config.eval_strategy != "no";
   demand(config.val_size < 1 || std::nearbyint(config.val_size) == config.val_size,

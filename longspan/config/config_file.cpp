@@ -13,6 +13,7 @@
 #include "longspan/config/deepspeed.h"
 #include "longspan/config/json_text.h"
 #include "longspan/config/keys.h"
+#include "longspan/config/names.h"
 #include "longspan/config/other_formats.h"
 #include "longspan/config/overrides.h"
 #include "longspan/config/user_error.h"
@@ -134,13 +135,18 @@ std::string assign(Config& config, const Key& key, json value) {
     value = fmt::format("{}", fmt::join(names, ","));
   }
   if (!key.choices.empty() && value.is_string()) {
-    const auto& word = value.get_ref<const std::string&>();
-    if (std::ranges::find(key.unbuilt_choices, word) != key.unbuilt_choices.end()) {
-      return fmt::format("{}: {} is known but not supported; {}", key.name, word,
-                         what_is_wanted(key));
-    }
-    if (std::ranges::find(key.choices, word) == key.choices.end()) {
-      return fmt::format("{}: there is no {}; {}", key.name, shown(value), what_is_wanted(key));
+    // An empty list asks for nothing, which is the first choice.
+    if (key.list && value == "") value = key.choices[0];
+    const auto& text = value.get_ref<const std::string&>();
+    for (const std::string& word : key.list ? split_names(text) : std::vector{text}) {
+      if (std::ranges::find(key.unbuilt_choices, word) != key.unbuilt_choices.end()) {
+        return fmt::format("{}: {} is known but not supported{}{}; {}", key.name, word,
+                           key.unbuilt_remedy.empty() ? "" : ": ", key.unbuilt_remedy,
+                           what_is_wanted(key));
+      }
+      if (std::ranges::find(key.choices, word) == key.choices.end()) {
+        return fmt::format("{}: there is no {}; {}", key.name, shown(word), what_is_wanted(key));
+      }
     }
   }
   const bool right_type =

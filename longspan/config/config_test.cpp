@@ -164,7 +164,14 @@ TEST_CASE("config: an unknown key names the nearest one") {
 TEST_CASE("config: known keys that are not built are refused by name, their idle values are not") {
   CHECK_SAYS(complaint({{"deepspeed", "ds_z3.json"}}), "cannot read the deepspeed file ds_z3.json");
   CHECK_SAYS(complaint({{"use_dora", true}}), "use_dora: true is known but not supported");
-  CHECK_SAYS(complaint({{"report_to", "wandb"}}), "report_to: wandb is known");
+  CHECK_SAYS(complaint({{"report_to", "wandb"}}), "report_to: wandb is known but not supported: ");
+  CHECK_SAYS(complaint({{"report_to", "wandb"}}), "trainer_state.json in output_dir holds every");
+  CHECK_SAYS(complaint({{"report_to", {"tensorboard", "wandb"}}}), "report_to: wandb is known");
+  CHECK_SAYS(complaint({{"report_to", {"tensorboard", "none"}}}), "keep one");
+  CHECK_SAYS(complaint({{"report_to", "tensorbord"}}), "report_to: there is no \"tensorbord\"");
+  for (const json& taken : {json("all"), json({"tensorboard"}), json::array(), json("none")}) {
+    CHECK(complaint({{"report_to", taken}}) == "");
+  }
   CHECK_SAYS(complaint({{"fp16", true}}), "use bf16");
   CHECK_SAYS(complaint({{"stage", "ppo"}}), "stage: ppo is known but not supported");
   CHECK_SAYS(complaint({{"finetuning_type", "oft"}}), "finetuning_type: oft is known");

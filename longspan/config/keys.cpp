@@ -76,7 +76,8 @@ std::vector<KeySection> make_sections() {
       {"Method",
        {choice("stage", &C::stage, {"pt", "sft", "rm", "dpo", "kto"},
                "pt: plain text. sft: supervised fine-tuning. rm: reward model. dpo: preferences. "
-               "kto: single answers with a verdict.",
+               "kto: single answers with a verdict; KL is estimated over the whole step, so that "
+               "the loss does not depend on micro-batches (LLaMA-Factory's does, by about 5 %).",
                {"ppo"}),
         plain("do_train", &C::do_train, "Must be true."),
         plain("do_eval", &C::do_eval, "Evaluate once after training."),
@@ -101,8 +102,9 @@ std::vector<KeySection> make_sections() {
                                "sigmoid: share of the pairs that are taken as swapped.");
   label_smoothing.most = 0.5;
   Key value_head_dropout = number("value_head_dropout", &C::value_head_dropout, 0,
-                                  "rm: dropout before the value head (TRL and LLaMA-Factory: "
-                                  "0.1).");
+                                  "rm: dropout before the value head, in training. TRL and "
+                                  "LLaMA-Factory always drop 0.1; with 0 the logged loss is that "
+                                  "of the head that is saved.");
   value_head_dropout.most = 1;
   Key pref_beta = number("pref_beta", &C::pref_beta, 0, "Strength of the preference.");
   pref_beta.above_least = true;
@@ -161,9 +163,15 @@ std::vector<KeySection> make_sections() {
         plain("neat_packing", &C::neat_packing,
               "packing whose documents do not see each other.")}});
 
-  Key report_to = choice("report_to", &C::report_to, {"none", "tensorboard"},
-                         "tensorboard: also write what TensorBoard reads.",
-                         {"wandb", "all", "swanlab", "mlflow", "trackio", "comet_ml", "neptune"});
+  Key report_to =
+      choice("report_to", &C::report_to, {"none", "tensorboard", "all"},
+             "tensorboard: also write event files that TensorBoard reads. all: the same.",
+             {"wandb", "swanlab", "mlflow", "trackio", "comet_ml", "neptune", "clearml",
+              "codecarbon", "azure_ml", "dagshub", "dvclive", "flyte"});
+  report_to.unbuilt_remedy =
+      "trainer_state.json in output_dir holds every logged number (log_history), to be given to "
+      "that service's own Python package (wandb.log(entry, step=entry[\"step\"])); report_to: "
+      "tensorboard writes event files";
   report_to.list = true;
   Key resume =
       plain("resume_from_checkpoint", &C::resume_from_checkpoint,
@@ -177,11 +185,13 @@ std::vector<KeySection> make_sections() {
         plain("overwrite_output_dir", &C::overwrite_output_dir,
               "Train although output_dir holds results already."),
         plain("fallback_output_dir", &C::fallback_output_dir,
-              "Where the trained model goes when output_dir's disk is full."),
+              "A folder on another disk, where the trained model goes when output_dir cannot take "
+              "it. Left out: the run waits for room."),
         report_to,
         plain("logging_dir", &C::logging_dir,
-              "Where TensorBoard's files go; left out: runs in output_dir."),
-        plain("run_name", &C::run_name, "The run's name in TensorBoard."),
+              "Where TensorBoard's files go. Left out: runs in output_dir."),
+        plain("run_name", &C::run_name,
+              "The run's name in TensorBoard: a folder of its own in logging_dir."),
         choice("logging_strategy", &C::logging_strategy, {"no", "steps", "epoch"},
                "When to log a line of the training."),
         steps("logging_steps", &C::logging_steps, "Optimizer steps between log lines."),

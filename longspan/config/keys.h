@@ -31,6 +31,7 @@ struct Key {
   std::vector<std::string_view> choices = {};
   // Words that LLaMA-Factory knows and that are not built here.
   std::vector<std::string_view> unbuilt_choices = {};
+  std::string_view unbuilt_remedy = {};  // what to do instead, when there is more to say
   // A list of words may be written instead of one word with commas.
   bool list = false;
   // A truth value may be written instead of a word; it is then the word true or false.

@@ -41,6 +41,11 @@ struct Folders {
 Folders folders_of(const AssistantRequest& request) {
   Folders folders{request.model_name_or_path, split_names(request.adapter_name_or_path), ""};
   const fs::path given(request.model_name_or_path);
+  if (given.extension() == ".yaml" || given.extension() == ".yml") {
+    throw UserError(fmt::format(
+        "{} is a configuration; wanted is the folder of a model, such as the output_dir in it",
+        given.string()));
+  }
   if (is_file(given / kAdapterConfig) && !is_file(given / "config.json")) {
     if (!folders.adapters.empty()) {
       throw UserError(

@@ -66,8 +66,6 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& extensions,
         tokens.push_back(added[next_token + i]);
         positions.push_back(before + i);
       }
-      const auto begin = added.begin() + next_token;
-      tokens_[sequence].insert(tokens_[sequence].end(), begin, begin + size);
       sequences.push_back(sequence);
       lengths.push_back(size);
       next_token += size;
@@ -80,8 +78,13 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& extensions,
     batch.packing = Packing::from_lengths(lengths);
     batch.tokens_T = at::tensor(tokens, at::kLong);
     batch.positions_T = at::tensor(positions, at::kLong);
-    attention_.begin_pass(std::move(sequences));
+    attention_.begin_pass(sequences);
     const at::Tensor hidden_LD = decoder_.hidden_states(batch, at::tensor(last_rows, at::kLong));
+    auto read = tokens.begin();
+    for (size_t i = 0; i < sequences.size(); read += lengths[i++]) {
+      std::vector<int32_t>& all = tokens_[sequences[i]];
+      all.insert(all.end(), read, read + lengths[i]);
+    }
     if (!last_rows.empty()) logits.push_back(logits_of(hidden_LD, head_VD_));
   }
   return logits.size() == 1 ? logits[0] : at::cat(logits);

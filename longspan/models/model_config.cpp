@@ -12,6 +12,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/models/family.h"
+#include "longspan/models/model_place.h"
 #include "longspan/models/parse_model_config.h"
 
 namespace longspan {
@@ -151,12 +152,7 @@ const Family& find_family(const Keys& keys) {
 }  // namespace
 
 ModelConfig load_model_config(const std::string& folder_or_file) {
-  if (!std::filesystem::exists(folder_or_file)) {
-    throw UserError(fmt::format(
-        "Cannot read {}: there is no such folder. Models are not fetched by name from a hub: "
-        "download the folder first (config.json, tokenizer files, safetensors) and give its path.",
-        folder_or_file));
-  }
+  require_model_place(folder_or_file);
   const std::string source = std::filesystem::is_directory(folder_or_file)
                                  ? (std::filesystem::path(folder_or_file) / "config.json").string()
                                  : folder_or_file;

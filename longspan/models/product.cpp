@@ -97,9 +97,9 @@ at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
 
 at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
   if (c.scalar_type() != a.scalar_type()) {
-    const int64_t part =
-        std::max(kMinPartRows,
-                 kPartBytes / std::max<int64_t>(1, b.size(1) * static_cast<int64_t>(b.itemsize())));
+    // A sum of two dtypes makes a copy of the smaller one first.
+    const auto row_bytes = b.size(1) * static_cast<int64_t>(b.itemsize() + c.itemsize());
+    const int64_t part = std::max(kMinPartRows, kPartBytes / std::max<int64_t>(1, row_bytes));
     for (int64_t begin = 0; begin < c.size(0); begin += part) {
       const int64_t size = std::min(part, c.size(0) - begin);
       c.narrow(0, begin, size).add_(product(a.narrow(0, begin, size), b));

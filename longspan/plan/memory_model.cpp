@@ -51,6 +51,28 @@ constexpr int64_t kMinChunkRows = 1024, kMlpChunkBytes = int64_t{8} << 20,
                   kHeadsChunkBytes = int64_t{2} << 20;
 constexpr int64_t kHeadChunkBytes = int64_t{64} << 20, kMinHeadRows = 32, kMostHeadRows = 1024;
 
+/// What a product is made in that is added to more precise numbers (models/product).
+constexpr int64_t kProductPartBytes = int64_t{16} << 20;
+
+/// What matrices that are used together, of `numbers` in all and `largest` in one, take beside what
+/// is held of them anyway.
+double of_matrices(double numbers, double largest, bool cast, bool summed_apart,
+                   int64_t compute_bytes) {
+  const double compute = static_cast<double>(compute_bytes);
+  const double part = cast || summed_apart ? std::min(static_cast<double>(kProductPartBytes),
+                                                      (compute + 4.0) * largest)
+                                           : 0.0;
+  return numbers * ((cast ? compute : 0.0) + (summed_apart ? 4.0 : 0.0)) + part;
+}
+
+/// Of the threads of attention/flash, for tiles of 96 queries and 192 keys.
+double attention_scratch(const MemoryFacts& facts) {
+  constexpr int64_t kQueries = 96, kKeys = 192;
+  const int64_t tiles = facts.num_kv_heads * ((facts.num_tokens + kKeys - 1) / kKeys);
+  const int64_t floats = (5 * kKeys + 2 * kQueries) * facts.head_dim + 2 * kQueries * kKeys;
+  return 4.0 * static_cast<double>(std::min(facts.attention_threads, tiles) * floats);
+}
+
 int64_t rows_of_chunk(int64_t bytes, int64_t width, int64_t element_bytes) {
   return std::max(kMinChunkRows, bytes / std::max<int64_t>(1, width * element_bytes));
 }
@@ -115,14 +137,28 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
                         static_cast<double>(facts.residual_bytes);
   std::vector<Moment> moments;
   // The head: hidden states before and after the last norm and their gradients, a chunk of logits.
-  const double logits = 4.0 * static_cast<double>(facts.vocab_size);
+  const auto V = static_cast<double>(facts.vocab_size);
+  const auto D = static_cast<double>(facts.hidden_size);
+  const double logits = V * (facts.compute_bytes < 4 ? 4.0 + 2.0 : 4.0);  // and rounded to bf16
   const int64_t head_chunk = kHeadChunkBytes / (4 * std::max<int64_t>(1, facts.vocab_size));
   const auto head_rows = static_cast<double>(
       std::min(s.num_labels, std::clamp(head_chunk, kMinHeadRows, kMostHeadRows)));
-  moments.push_back({"the head", index + s.labels * s.D + 2 * hidden, head_rows * logits});
+  const bool head_in_chunks = static_cast<double>(s.num_labels) > head_rows;
+  moments.push_back({"the head", index + s.labels * s.D + 2 * hidden,
+                     head_rows * logits + of_matrices(V * D, V * D, facts.casts_head,
+                                                      facts.sums_head_apart && head_in_chunks,
+                                                      facts.compute_bytes)});
   // The MLP's backward: gradients of the block's output and of the attention's; where they left the
   // device, h and the attention's output come back.
-  const double rows = mlp_rows(facts, s), chunk = rows * (3 * s.I + 4 * s.D);
+  const double rows = mlp_rows(facts, s);
+  const auto I = static_cast<double>(facts.intermediate_size),
+             A = static_cast<double>(facts.num_heads * facts.head_dim),
+             K = static_cast<double>(facts.num_kv_heads * facts.head_dim);
+  const bool mlp_in_chunks = static_cast<double>(s.num_tokens) > rows;
+  const double chunk =
+      rows * (3 * s.I + 4 * s.D) +
+      of_matrices(3 * I * D + (facts.checkpointing ? A * D : 0.0), I * D, facts.casts_blocks,
+                  facts.sums_blocks_apart && mlp_in_chunks, facts.compute_bytes);
   if (facts.checkpointing) {
     const double replayed = stored || facts.sequence_size == 1 ? 0.0 : s.A + s.A + 2 * s.K + s.A;
     moments.push_back({"an MLP's backward",
@@ -140,16 +176,19 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   if (facts.reads_ahead) attention += kept_by_block(facts, s, 1.0);
   // All of them once more in fp32.
   if (facts.widens_attention) attention += 3 * s.A_wide + 2 * s.K_wide;
-  moments.push_back({"attention's backward", attention, 0.0});
+  moments.push_back({"attention's backward", attention, attention_scratch(facts)});
   // The projections': a chunk's of all.
   const int64_t chunk_rows = std::min(
       s.num_tokens,
       rows_of_chunk(kHeadsChunkBytes, std::max(facts.hidden_size, facts.num_heads * facts.head_dim),
                     facts.compute_bytes));
-  moments.push_back({"the projections' backward",
-                     index + s.D + s.A + 2 * s.K + (stored ? s.D : 0.0) +
-                         (facts.reads_ahead ? kept_by_block(facts, s, 1.0) : 0.0),
-                     static_cast<double>(chunk_rows) * (3 * s.D + s.A + s.K)});
+  moments.push_back(
+      {"the projections' backward",
+       index + s.D + s.A + 2 * s.K + (stored ? s.D : 0.0) +
+           (facts.reads_ahead ? kept_by_block(facts, s, 1.0) : 0.0),
+       static_cast<double>(chunk_rows) * (3 * s.D + s.A + s.K) +
+           of_matrices((A + 2 * K) * D, A * D, facts.casts_blocks,
+                       facts.sums_blocks_apart && s.num_tokens > chunk_rows, facts.compute_bytes)});
   return moments;
 }
 

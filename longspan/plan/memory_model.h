@@ -44,7 +44,11 @@ struct MemoryFacts {
   bool checkpointing = true, offload_activations = false, in_file = false;
   bool reads_ahead = false;  // a block comes back to the device while the one above it attends
   int64_t mlp_tiles = 0;
-  bool gradient_in_forward = true;  // the head's, as of sft: label states are not kept
+  /// Matrices that are trained in more precision than is computed in: a copy of those in use.
+  bool casts_blocks = false, casts_head = false;
+  /// Matrices whose gradients are bf16: those in use are summed in fp32 over the chunks of a row.
+  bool sums_blocks_apart = false, sums_head_apart = false;
+  int64_t attention_threads = 0;  // of a CPU's flash attention
 };
 
 /// Bytes of one rank.

@@ -85,6 +85,48 @@ TEST_CASE("memory account: a token costs layers without offloading, and one bloc
   CHECK(cost(facts, 9) - cost(facts, 5) == doctest::Approx(4 * (all - 2 * 4 * 160)));
 }
 
+TEST_CASE("memory account: what is made of matrices in use") {
+  MemoryFacts facts = some_facts();
+  facts.vocab_size = 100'000;  // the head is the fullest moment
+  facts.residual_bytes = facts.compute_bytes = 2;
+  const auto buffers = [&] { return line(account_of(facts), "Buffers").device; };
+  const int64_t weight = 64 * 100'000, before = buffers();
+  // Logits of 167 rows: as they come, and in fp32.
+  CHECK(before == 167 * 100'000 * 6);
+  facts.casts_head = true;
+  const int64_t part = int64_t{16} << 20;  // of a product
+  CHECK(buffers() - before == 2 * weight + part);
+  facts.casts_head = false;
+  facts.sums_head_apart = true;
+  CHECK(buffers() - before == 4 * weight + part);
+  facts.num_labels = 100;  // one chunk
+  CHECK(buffers() == 100 * 100'000 * 6);
+
+  facts = some_facts();
+  facts.vocab_size = 1;
+  facts.intermediate_size = 1'000'000;  // the MLP is
+  const int64_t chunk = buffers();
+  facts.casts_blocks = true;
+  facts.compute_bytes = 2;
+  // Rows of half the size, three matrices and o_proj, and 16 MiB of a product.
+  CHECK(chunk - buffers() == int64_t{1024} * 3 * 1'000'000 * 2 -
+                                 2 * (3 * 64 * 1'000'000 + 64 * 64) - (int64_t{16} << 20));
+}
+
+TEST_CASE("memory account: threads of a CPU's attention") {
+  MemoryFacts facts = some_facts();
+  facts.attention_threads = 4;
+  facts.intermediate_size = 1;  // attention is the fullest moment
+  facts.vocab_size = 1;
+  const int64_t four = line(account_of(facts), "Buffers").device;
+  CHECK(four > 0);
+  facts.attention_threads = 8;
+  CHECK(line(account_of(facts), "Buffers").device == 2 * four);
+  // No more than there are tiles of keys.
+  facts.attention_threads = 1000;
+  CHECK(line(account_of(facts), "Buffers").device == 2 * 6 * four / 4);  // of two kv heads
+}
+
 TEST_CASE("memory account: grows with the row in a straight line, and is shared by its processes") {
   MemoryFacts facts = some_facts();
   facts.offload_activations = true;

@@ -7,10 +7,24 @@
 #include <thread>
 #include <vector>
 
+#include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/out_of_memory.h"
 
 namespace longspan {
+
+bool is_disk_full(const std::exception& error) {
+  const auto* agreed = dynamic_cast<const AgreedError*>(&error);
+  const auto* elsewhere = dynamic_cast<const FailedElsewhere*>(&error);
+  return dynamic_cast<const DiskFullError*>(&error) != nullptr ||
+         (agreed != nullptr && agreed->disk_full) || (elsewhere != nullptr && elsewhere->disk_full);
+}
+
+bool is_agreed(const Group& world, const std::exception& error) {
+  if (world.size() == 1) return dynamic_cast<const UserError*>(&error) != nullptr;
+  return dynamic_cast<const AgreedError*>(&error) != nullptr ||
+         dynamic_cast<const FailedElsewhere*>(&error) != nullptr;
+}
 
 std::string describe_failure(const std::exception& error) {
   std::string what = error.what();
@@ -26,33 +40,37 @@ std::string describe_failure(const std::exception& error) {
 
 namespace {
 
+constexpr char kFull = 'f', kOther = 'o';  // before a failure: a full disk, anything else
+
 /// What went wrong; empty: nothing.
 std::string failure_of(const std::function<void()>& phase) {
   try {
     phase();
     return "";
   } catch (const std::exception& error) {
-    return describe_failure(error);
+    return (is_disk_full(error) ? kFull : kOther) + describe_failure(error);
   }
 }
 
 void agree(const Group& world, const std::string& failure) {
-  const std::vector<std::string> failures = world.gather_text(failure);
-  bool everywhere = true;
+  std::vector<std::string> failures = world.gather_text(failure);
+  bool everywhere = true, disk_full = true;
   int first = -1;
   for (int rank = world.size() - 1; rank >= 0; --rank) {
     if (failures[rank].empty()) {
       everywhere = false;
     } else {
       first = rank;
+      disk_full = disk_full && failures[rank][0] == kFull;
+      failures[rank].erase(0, 1);
     }
   }
   if (first < 0) return;
   const std::string message = everywhere || first == 0
                                   ? failures[first]
                                   : fmt::format("rank {}: {}", first, failures[first]);
-  if (world.rank() == 0) throw AgreedError(message);
-  throw FailedElsewhere(message);
+  if (world.rank() == 0) throw AgreedError(message, disk_full);
+  throw FailedElsewhere(message, disk_full);
 }
 
 }  // namespace

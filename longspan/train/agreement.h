@@ -14,14 +14,23 @@ namespace longspan {
 /// Thrown on ranks other than 0 when some rank failed: rank 0 says it, so that it is said once.
 class FailedElsewhere : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit FailedElsewhere(const std::string& what, bool full = false)
+      : std::runtime_error(what), disk_full(full) {}
+  bool disk_full;
 };
 
 /// What rank 0 throws then. Every rank knows.
 class AgreedError : public UserError {
  public:
-  using UserError::UserError;
+  explicit AgreedError(const std::string& what, bool full = false)
+      : UserError(what), disk_full(full) {}
+  bool disk_full;
 };
+
+/// Of what all_or_none has thrown, the same on every rank: was it nothing but a full disk?
+bool is_disk_full(const std::exception& error);
+/// And is it an answer that all ranks have agreed on? Alone, a UserError is.
+bool is_agreed(const Group& world, const std::exception& error);
 
 /// What went wrong, for the user: where memory ran out, which keys save some.
 std::string describe_failure(const std::exception& error);

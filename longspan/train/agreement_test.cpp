@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "doctest/doctest.h"
+#include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
 #include "longspan/testing/ranks.h"
 
@@ -38,6 +39,26 @@ TEST_CASE("agreement: one rank's failure is everyone's, said once") {
   CHECK(outcomes({}) == Outcomes{"nothing", "nothing", "nothing"});
   CHECK(outcomes({2}) == Outcomes{"said: rank 2: no", "silent", "silent"});
   CHECK(outcomes({0, 1, 2}) == Outcomes{"said: no", "silent", "silent"});
+}
+
+TEST_CASE("agreement: every rank knows whether it is nothing but a full disk") {
+  for (const bool both_kinds : {false, true}) {
+    std::vector<int> full(3, -1);
+    testing::run_ranks(3, [&](const Mesh& mesh) {
+      const int rank = mesh.world.rank();
+      try {
+        all_or_none(mesh.world, [&] {
+          if (rank == 1) throw DiskFullError("full");
+          if (rank == 2 && both_kinds) throw UserError("no");
+        });
+      } catch (const std::exception& error) {
+        CHECK(is_agreed(mesh.world, error));
+        full[rank] = is_disk_full(error) ? 1 : 0;
+      }
+    });
+    CHECK(full == std::vector<int>(3, both_kinds ? 0 : 1));
+  }
+  CHECK_FALSE(is_agreed(Group(), std::runtime_error("a defect")));
 }
 
 TEST_CASE("agreement: alone, the exception itself comes through") {

@@ -50,10 +50,16 @@ double now_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+void newest_first(std::vector<FoundCheckpoint>& found) {
+  std::ranges::sort(found, [](const auto& a, const auto& b) {
+    return std::pair(a.saved_at, a.step) > std::pair(b.saved_at, b.step);
+  });
+}
+
 /// A moment later than all that stands there: "newest" must hold though clocks go back.
-double saving_time(const std::string& output_dir) {
+double saving_time(const Config& config) {
   double time = now_since_1970();
-  for (const FoundCheckpoint& found : find_checkpoints(output_dir)) {
+  for (const FoundCheckpoint& found : find_checkpoints(config)) {
     time = std::max(time, found.saved_at + 1e-3);
   }
   return time;
@@ -127,9 +133,17 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir) {
     }
     found.push_back(std::move(checkpoint));
   }
-  std::ranges::sort(found, [](const auto& a, const auto& b) {
-    return std::pair(a.saved_at, a.step) > std::pair(b.saved_at, b.step);
-  });
+  newest_first(found);
+  return found;
+}
+
+std::vector<FoundCheckpoint> find_checkpoints(const Config& config) {
+  std::vector<FoundCheckpoint> found = find_checkpoints(config.output_dir);
+  if (config.fallback_output_dir.empty()) return found;
+  for (FoundCheckpoint& checkpoint : find_checkpoints(config.fallback_output_dir)) {
+    found.push_back(std::move(checkpoint));
+  }
+  newest_first(found);
   return found;
 }
 
@@ -244,11 +258,12 @@ std::string Checkpoints::write_part(const std::string& folder,
   return name;
 }
 
-std::string Checkpoints::save(int64_t step, const CheckpointContent& content) {
+std::string Checkpoints::save(const std::string& output_dir, int64_t step,
+                              const CheckpointContent& content) {
   const bool is_main = world_.rank() == 0;
   const std::string name = fmt::format("{}{}", kPrefix, step);
-  const std::string target = config_.output_dir + "/" + name;
-  const std::string path = fmt::format("{}/.{}.partial", config_.output_dir, name);
+  const std::string target = output_dir + "/" + name;
+  const std::string path = fmt::format("{}/.{}.partial", output_dir, name);
   std::optional<TemporaryFolder> temporary;
   all_or_none_patiently(world_, notices_, [&] {
     if (!is_main) return;
@@ -260,7 +275,7 @@ std::string Checkpoints::save(int64_t step, const CheckpointContent& content) {
     on_disk(path, [&] { content.add_files(path); });
     if (!content.state) return;
     TrainingState state = *content.state;
-    state.saved_at = saving_time(config_.output_dir);
+    state.saved_at = saving_time(config_);
     write_training_state(path, state);
   });
   std::string weights;
@@ -284,7 +299,7 @@ std::string Checkpoints::save(int64_t step, const CheckpointContent& content) {
       table.merge(checksums_of(path, table));
       if (content.state) sync_folder(path + "/" + kStateFolder);
       write_seal(path, table);
-      const std::string replaced = fmt::format("{}/.{}.replaced", config_.output_dir, name);
+      const std::string replaced = fmt::format("{}/.{}.replaced", output_dir, name);
       sync_folder(path);
       put_in_place(path, target, replaced);
       fs::remove_all(replaced);
@@ -299,18 +314,18 @@ std::string Checkpoints::save(int64_t step, const CheckpointContent& content) {
         throw UserError(fmt::format("{} does not read back as it was written: {}. Check the disk.",
                                     target, problem));
       }
-      if (is_main) on_disk(config_.output_dir, [&] { remove_old(target); });
+      if (is_main) on_disk(output_dir, [&] { remove_old(output_dir, target); });
     });
   }
   return target;
 }
 
-void Checkpoints::remove_old(const std::string& newest) const {
+void Checkpoints::remove_old(const std::string& output_dir, const std::string& newest) const {
   const int64_t limit = config_.save_total_limit.value_or(0);
   if (limit == 0) return;
   const UninterruptedScope uninterrupted;
   int64_t kept = 1;
-  for (const FoundCheckpoint& found : find_checkpoints(config_.output_dir)) {
+  for (const FoundCheckpoint& found : find_checkpoints(output_dir)) {
     if (fs::path(found.folder).filename() == fs::path(newest).filename()) continue;
     if (kept++ >= limit) remove_folder(found.folder, fs::path(found.folder).filename());
   }

@@ -29,6 +29,8 @@ struct FoundCheckpoint {
 
 /// Folders of this name in output_dir, the newest, by the time of saving, first.
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir);
+/// Those of output_dir and of fallback_output_dir.
+std::vector<FoundCheckpoint> find_checkpoints(const Config& config);
 
 /// A checkpoint that a killed run was about to replace, and had not replaced yet, gets its name
 /// again. Before anybody looks for checkpoints.
@@ -60,10 +62,10 @@ class Checkpoints {
               std::string last)
       : config_(config), world_(world), notices_(notices), saver_(saver), last_(std::move(last)) {}
 
-  /// output_dir/checkpoint-<step>: written under a temporary name, synced, checksummed, renamed,
-  /// read back; then the oldest ones beyond save_total_limit go. Returns the folder. Collective;
-  /// throws as all_or_none.
-  std::string save(int64_t step, const CheckpointContent& content);
+  /// <output_dir>/checkpoint-<step>: written under a temporary name, synced, checksummed, renamed,
+  /// read back; then the oldest ones beyond save_total_limit go. `output_dir`: the configuration's,
+  /// or its fallback_output_dir. Returns the folder. Collective; throws as all_or_none.
+  std::string save(const std::string& output_dir, int64_t step, const CheckpointContent& content);
 
   /// The folder that the run was in last; empty when there is none.
   const std::string& last() const { return last_; }
@@ -72,7 +74,7 @@ class Checkpoints {
   /// Writes this rank's part of the state. Its name in the folder; empty where it has none.
   /// Collective.
   std::string write_part(const std::string& folder, const std::vector<StateSource>& states) const;
-  void remove_old(const std::string& newest) const;
+  void remove_old(const std::string& output_dir, const std::string& newest) const;
 
   const Config& config_;
   const Group& world_;

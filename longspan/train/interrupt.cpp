@@ -147,8 +147,8 @@ TemporaryFolder::TemporaryFolder(std::string path) : path_(std::move(path)) {
   std::filesystem::remove_all(path_, error);
   if (!error) std::filesystem::create_directories(path_, error);
   if (error) {
-    throw UserError(fmt::format("{}: the folder cannot be made ({}). {}", path_, error.message(),
-                                remedy_for(error.value())));
+    throw_disk_error(error.value(), fmt::format("{}: the folder cannot be made ({}). {}", path_,
+                                                error.message(), remedy_for(error.value())));
   }
   temporary_folders().insert(path_);
 }

@@ -29,7 +29,7 @@ std::string own_job(const Config& config) {
 std::string launch_before_requeue(const Config& config) {
   const std::string job = own_job(config);
   if (job.empty() || std::atoi(environment("SLURM_RESTART_COUNT").c_str()) < 1) return "";
-  for (const FoundCheckpoint& found : find_checkpoints(config.output_dir)) {
+  for (const FoundCheckpoint& found : find_checkpoints(config)) {
     if (found.has_state && found.job == job) return found.launch;
   }
   return "";

@@ -1,5 +1,6 @@
 #include "longspan/train/memory_report.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/models/lora.h"
 
 namespace longspan {
 namespace {
@@ -122,9 +124,29 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
       plan.ulysses_size > 1 || (plan.sequence_size > 1 && exchanges_heads(plan.mode));
   facts.passes_keys = plan.sequence_size > 1 && (plan.ring_size > 1 || !facts.exchanges_heads);
   facts.head_waves = plan.head_waves;
-  facts.residual_bytes = config.pure_bf16 ? 2 : 4;
   facts.compute_bytes = bf16 ? 2 : 4;
+  const std::string head =
+      model.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+  for (const auto& [name, tensor] : trained.parameters) {
+    const bool in_block = name.starts_with("model.layers.") && tensor.dim() == 2;
+    const auto bytes = static_cast<int64_t>(tensor.element_size());
+    // What a gradient adds up in: its master's dtype.
+    const bool bf16_sum = tensor.requires_grad() && config.pure_bf16;
+    if (name == "model.embed_tokens.weight") {
+      facts.residual_bytes = std::max(bytes, facts.compute_bytes);
+    }
+    if (name == head) {
+      facts.casts_head = bytes > facts.compute_bytes && config.stage != "rm";
+      facts.sums_head_apart = bf16_sum;
+    }
+    if (in_block && !is_lora_parameter(name)) {
+      facts.casts_blocks = facts.casts_blocks || bytes > facts.compute_bytes;
+      facts.sums_blocks_apart = facts.sums_blocks_apart || bf16_sum;
+    }
+  }
   facts.widens_attention = bf16 && !cuda;
+  const bool own_attention = !cuda && model.head_dim % 16 == 0;
+  facts.attention_threads = own_attention ? at::get_num_threads() : 0;
   facts.checkpointing = !config.disable_gradient_checkpointing;
   facts.offload_activations = config.offload_activations != "false";
   facts.in_file = config.offload_activations == "disk";

@@ -26,7 +26,7 @@ bool names_a_folder(const Config& config) {
 std::string candidates_of(const Config& config, const Launch& launch) {
   std::string folders;
   const bool by_itself = config.resume_from_checkpoint.empty() && config.overwrite_output_dir;
-  for (const FoundCheckpoint& found : find_checkpoints(config.output_dir)) {
+  for (const FoundCheckpoint& found : find_checkpoints(config)) {
     if (!found.has_state) continue;
     const bool own = launch.is_restart && found.launch == launch.id;
     // Of a restart's own, whatever the configuration says to the first start.
@@ -72,8 +72,7 @@ bool goes_on_in(const Config& config) {
                           error);
   }
   if (wanted.empty() && config.overwrite_output_dir) return false;
-  const bool found =
-      std::ranges::any_of(find_checkpoints(config.output_dir), &FoundCheckpoint::has_state);
+  const bool found = std::ranges::any_of(find_checkpoints(config), &FoundCheckpoint::has_state);
   if (!found && wanted == "true") {
     throw UserError(
         fmt::format("resume_from_checkpoint: true, but output_dir {} holds no checkpoint to go on "

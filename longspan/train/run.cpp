@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/checkpoint/checksum.h"
 #include "longspan/comm/beat.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
@@ -27,12 +26,15 @@
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/launch.h"
+#include "longspan/train/output_room.h"
 #include "longspan/train/plan_request.h"
 #include "longspan/train/reference_cache.h"
 #include "longspan/train/remarks.h"
 #include "longspan/train/resume.h"
 #include "longspan/train/run_data.h"
+#include "longspan/train/run_identity.h"
 #include "longspan/train/summary.h"
+#include "longspan/train/tensorboard.h"
 #include "longspan/train/trained_model.h"
 #include "longspan/train/trainer.h"
 
@@ -82,30 +84,6 @@ std::string device_text(const DeviceChoice& device) {
                      device.why_cpu);
 }
 
-/// Sizes and names of what is trained.
-std::string fingerprint_of(const std::vector<NamedTensor>& parameters) {
-  Xxh64 hash;
-  for (const NamedTensor& parameter : parameters) {
-    if (!parameter.tensor.requires_grad()) continue;
-    const std::string text = fmt::format("{} {}\n", parameter.name, parameter.tensor.numel());
-    hash.add(text.data(), text.size());
-  }
-  return fmt::format("{:016x}", hash.value());
-}
-
-RunIdentity identity_of(const Config& config, const Mesh& mesh, const TrainedModel& trained,
-                        const RunData& data) {
-  return {.stage = config.stage,
-          .finetuning_type = config.finetuning_type,
-          .trained = fingerprint_of(trained.parameters),
-          .rows = fingerprint_of(data.train.examples),
-          .num_rows = std::ssize(data.train.examples),
-          .rows_per_step = config.per_device_train_batch_size * mesh.data.size() *
-                           config.gradient_accumulation_steps,
-          .seed = config.seed,
-          .shuffled = !config.disable_shuffling};
-}
-
 /// After a stop, in a sentence.
 std::string how_to_go_on(const Config& config) {
   if (config.save_only_model) return "It holds the model alone, as save_only_model asks.";
@@ -130,6 +108,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     if (!is_main) return;
     put_back_replaced(config.output_dir);
     if (!launch.is_restart) check_output_dir(config);
+    try_output_dirs(config);
   });
   RunData data;
   all_or_none_patiently(mesh.world, notices,
@@ -163,6 +142,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     }
     if (!is_main) return;
     prepare_output_dir(config.output_dir);
+    if (!config.fallback_output_dir.empty()) remove_leftovers(config.fallback_output_dir);
     keep_launch(where, launch);
   });
 
@@ -213,6 +193,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                              .reference = reference.get(),
                              .idle_rows = idle_rows};
   const std::unique_ptr<Stage> stage = make_stage(context);
+  PatientSaver patient_saver(config, mesh.world, notices, interrupts, console);
   MemoryReport memory(meter, memory_facts(config, shape.model, shape.plan, trained,
                                           data.train.examples, reference.get(), cuda));
   const TrainingJob job{.context = context,
@@ -220,6 +201,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                         .train_examples = data.train.examples,
                         .eval_examples = data.eval.examples,
                         .interrupts = interrupts,
+                        .patient_saver = patient_saver,
                         .traffic = traffic,
                         .memory = memory,
                         .heartbeat = heartbeat,
@@ -230,17 +212,28 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   // Adapters and their optimizer are in fp32; so they are saved.
   const at::ScalarType saved_dtype = trained.lora ? (config.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                                   : trained.options.compute_dtype;
-  const ModelSaver saver(config.output_dir, {shape.model, saved_dtype, config.model_name_or_path,
-                                             trained.lora, data.chat});
+  const ModelSaver saver(
+      {shape.model, saved_dtype, config.model_name_or_path, trained.lora, data.chat});
   Checkpoints checkpoints(config, mesh.world, notices, saver, resumed ? resumed->folder : "");
   TrainingLog log(config.output_dir,
                   {.train_batch_size = config.per_device_train_batch_size,
                    .num_train_epochs = static_cast<int64_t>(std::ceil(config.num_train_epochs))});
   Trainer trainer(job, saver, checkpoints, log, console);
   if (resumed) trainer.resume(*resumed);
-  // Whatever could be refused has been: from here on the folder is this run's.
+  std::string disk_text;
+  std::optional<TensorBoardLog> tensorboard;
   all_or_none(mesh.world, [&] {
-    if (is_main) remove_reports(config.output_dir, /*goes_on=*/resumed.has_value());
+    if (!is_main) return;
+    disk_text = check_room(config, trainer.disk());
+    // Whatever could be refused has been: from here on the folder is this run's.
+    remove_reports(config.output_dir, /*goes_on=*/resumed.has_value());
+    if (!wants_tensorboard(config)) return;
+    tensorboard.emplace(config, resumed ? resumed->state.totals.progress.step : -1);
+    log.tell([&](const LogEntry& entry) {
+      if (const std::string problem = tensorboard->add(entry); !problem.empty()) {
+        console.say("warning: " + problem);
+      }
+    });
   });
   console.say(summary_of({.config = config,
                           .model = shape.model,
@@ -263,7 +256,9 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                          .cuda = cuda})) {
     console.say(remark);
   }
+  if (const std::string text = warning_of_fallback(config); !text.empty()) console.say(text);
   console.say(fmt::format("\n{}", memory.begin()));
+  if (!disk_text.empty()) console.say(disk_text);
 
   if (resumed) {
     console.say(fmt::format("Going on from {}, step {} of {}{}", resumed->folder,
@@ -274,7 +269,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   }
   const TrainingEnd end = trainer.train();
   if (end == TrainingEnd::kDone) {
-    console.say(fmt::format("Saved the model and logs in {}", config.output_dir));
+    console.say(fmt::format("Saved the model and logs in {}", trainer.saved_in()));
     return 0;
   }
   const std::string where_it_stands =
@@ -284,9 +279,11 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                             interrupts.why_stopped(), checkpoints.last(), how_to_go_on(config)));
     return 0;
   }
-  interrupts.say(fmt::format("Interrupted {}; the step under way was left. {}", where_it_stands,
-                             checkpoints.last().empty()
-                                 ? "No model was saved."
+  const bool trained_all = trainer.progress().step == trainer.progress().total_steps;
+  interrupts.say(fmt::format(
+      "Interrupted {}; {}. {}", where_it_stands,
+      trained_all ? "the trained model was given up" : "the step under way was left",
+      checkpoints.last().empty() ? "No model was saved."
                                  : "The last checkpoint is " + checkpoints.last() + "."));
   return kInterruptedStatus;
 }

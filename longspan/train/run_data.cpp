@@ -15,9 +15,14 @@ namespace longspan {
 
 RunData read_data(const Config& config, const ModelConfig& model, Console& console) {
   RunData data;
-  const std::string stretch = describe_stretch(load_model_config(config.model_name_or_path), model,
-                                               config.rope_scaling, config.cutoff_len);
+  const ModelConfig own = load_model_config(config.model_name_or_path);
+  const std::string stretch = describe_stretch(own, model, config.rope_scaling, config.cutoff_len);
   if (!stretch.empty()) console.say(stretch);
+  if (config.finetuning_type == "lora" && own.json != model.json) {
+    console.say(
+        "An adapter does not hold the positions: `longspan export` with the same rope_scaling and "
+        "cutoff_len writes a model that does.");
+  }
   const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
   const RunRows rows = read_run_rows(config);
   data.train = encode_examples(config, tokenizer, rows.train, model.vocab_size);

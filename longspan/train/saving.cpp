@@ -40,14 +40,33 @@ bool is_result(const std::string& name) {
          name == "adapter_config.json";
 }
 
+std::string final_temporary(const std::string& output_dir) {
+  return output_dir + "/.model.partial";
+}
+
+/// What is in that folder, into output_dir.
+void move_final(const std::string& output_dir) {
+  const UninterruptedScope uninterrupted;
+  on_disk(output_dir, [&] {
+    std::set<std::string> fresh;
+    for (const fs::directory_entry& entry : fs::directory_iterator(final_temporary(output_dir))) {
+      fs::rename(entry.path(), output_dir + "/" + entry.path().filename().string());
+      fresh.insert(entry.path().filename());
+    }
+    remove_other_weights(output_dir, fresh);
+    remove_other_chat_templates(output_dir, fresh);
+  });
+}
+
 }  // namespace
 
 void on_disk(const std::string& path, const std::function<void()>& action) {
   try {
     action();
   } catch (const fs::filesystem_error& error) {
-    throw UserError(fmt::format("{}: cannot be written ({}). {}", path, error.code().message(),
-                                remedy_for(error.code().value())));
+    const int number = error.code().value();
+    throw_disk_error(number, fmt::format("{}: cannot be written ({}). {}", path,
+                                         error.code().message(), remedy_for(number)));
   }
 }
 
@@ -108,8 +127,7 @@ void remove_reports(const std::string& output_dir, bool goes_on) {
   });
 }
 
-ModelSaver::ModelSaver(std::string output_dir, SavedModel model)
-    : output_dir_(std::move(output_dir)), model_(std::move(model)) {}
+ModelSaver::ModelSaver(SavedModel model) : model_(std::move(model)) {}
 
 void ModelSaver::write_model(const std::string& folder,
                              const std::vector<NamedTensor>& parameters) const {
@@ -133,36 +151,22 @@ bool ModelSaver::saves_exactly(const NamedTensor& parameter) const {
   return parameter.tensor.scalar_type() == model_.dtype || parameter.name.starts_with("v_head.");
 }
 
-std::string ModelSaver::final_temporary() const { return output_dir_ + "/.model.partial"; }
-
-void ModelSaver::save_final(const std::vector<NamedTensor>& parameters) const {
-  const TemporaryFolder temporary(final_temporary());
+void ModelSaver::save_final(const std::string& output_dir,
+                            const std::vector<NamedTensor>& parameters) const {
+  const TemporaryFolder temporary(final_temporary(output_dir));
   write_model(temporary.path(), parameters);
-  move_final();
+  move_final(output_dir);
 }
 
-void ModelSaver::save_final_together(ShardedParameters& parameters, const Group& world,
-                                     Notices& notices) const {
+void ModelSaver::save_final_together(const std::string& output_dir, ShardedParameters& parameters,
+                                     const Group& world, Notices& notices) const {
   std::optional<TemporaryFolder> temporary;
   all_or_none_patiently(world, notices, [&] {
-    if (world.rank() == 0) temporary.emplace(final_temporary());
+    if (world.rank() == 0) temporary.emplace(final_temporary(output_dir));
   });
-  write_sharded_model(final_temporary(), model_, parameters, world, notices);
+  write_sharded_model(final_temporary(output_dir), model_, parameters, world, notices);
   all_or_none_patiently(world, notices, [&] {
-    if (world.rank() == 0) move_final();
-  });
-}
-
-void ModelSaver::move_final() const {
-  const UninterruptedScope uninterrupted;
-  on_disk(output_dir_, [&] {
-    std::set<std::string> fresh;
-    for (const fs::directory_entry& entry : fs::directory_iterator(final_temporary())) {
-      fs::rename(entry.path(), output_dir_ + "/" + entry.path().filename().string());
-      fresh.insert(entry.path().filename());
-    }
-    remove_other_weights(output_dir_, fresh);
-    remove_other_chat_templates(output_dir_, fresh);
+    if (world.rank() == 0) move_final(output_dir);
   });
 }
 

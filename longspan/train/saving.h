@@ -42,25 +42,20 @@ struct SavedModel {
 /// Saves from one process; others wait for it.
 class ModelSaver {
  public:
-  ModelSaver(std::string output_dir, SavedModel model);
+  explicit ModelSaver(SavedModel model);
 
   /// Weights, config and tokenizer into a folder that is there.
   void write_model(const std::string& folder, const std::vector<NamedTensor>& parameters) const;
-  /// The same into output_dir itself; weights of an earlier run go.
-  void save_final(const std::vector<NamedTensor>& parameters) const;
+  /// The same into `output_dir`, which is made where it is missing; weights of an earlier run go.
+  void save_final(const std::string& output_dir, const std::vector<NamedTensor>& parameters) const;
   /// The same of a model that no rank holds. Collective.
-  void save_final_together(ShardedParameters& parameters, const Group& world,
-                           Notices& notices) const;
+  void save_final_together(const std::string& output_dir, ShardedParameters& parameters,
+                           const Group& world, Notices& notices) const;
   const SavedModel& model() const { return model_; }
   /// Does the file hold this parameter's values to the last bit?
   bool saves_exactly(const NamedTensor& parameter) const;
 
  private:
-  std::string final_temporary() const;
-  /// What is in that folder, into output_dir.
-  void move_final() const;
-
-  std::string output_dir_;
   SavedModel model_;
 };
 

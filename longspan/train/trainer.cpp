@@ -198,11 +198,13 @@ TrainingEnd Trainer::train() {
   }
   totals_.progress.elapsed_seconds = seconds_now() - start;
   console_.finish();
-  return finish() ? TrainingEnd::kDone : stop();
+  return finish();
 }
 
 TrainingEnd Trainer::stop() {
-  if (last_saved_step_ != totals_.progress.step) save_checkpoint();
+  if (last_saved_step_ != totals_.progress.step && !save_last_checkpoint()) {
+    return TrainingEnd::kInterrupted;
+  }
   console_.finish();
   if (totals_.evaluation_due) {
     console_.say(fmt::format(
@@ -266,7 +268,8 @@ bool Trainer::after_step(int64_t step, const StepResult& result) {
 
   const bool saves = (config.save_strategy == "steps" && is_due(save_steps_)) ||
                      (config.save_strategy == "epoch" && epoch_ends);
-  if (saves) save_checkpoint();
+  const bool catches_up = checkpoint_owed_ && !saves && is_due(logging_steps_) && has_room_again();
+  if (saves || catches_up) save_checkpoint();
   return stops && (!last || ends_with_evaluation());
 }
 
@@ -299,13 +302,13 @@ bool Trainer::is_divided() const {
   return job_.sharded != nullptr && !job_.sharded->all_are_here();
 }
 
-bool Trainer::finish() {
+TrainingEnd Trainer::finish() {
   const std::string memory =
       job_.memory.end(job_.context.mesh.world);  // of training, not of saving
   const bool evaluates =
       (job_.context.config.do_eval || job_.context.config.eval_strategy != "no") &&
       !job_.eval_examples.empty();
-  if (ends_with_evaluation() && !evaluate_now()) return false;
+  if (ends_with_evaluation() && !evaluate_now()) return stop();
   const Progress& progress = totals_.progress;
   const TrainingResult result{
       .loss =
@@ -317,27 +320,37 @@ bool Trainer::finish() {
           static_cast<double>(num_trained_parameters_without_embeddings(job_.context.model))};
   job_.heartbeat.stands_at(progress.step, "the saving of the model");
   const AttentionTraffic::Report sent = job_.traffic.report(job_.context.mesh.world);
-  if (is_divided())
-    saver_.save_final_together(*job_.sharded, job_.context.mesh.world, job_.notices);
-  all_or_none_patiently(job_.context.mesh.world, job_.notices, [&] {
+  const Group& world = job_.context.mesh.world;
+  all_or_none(world, [&] {
     if (!is_main()) return;
-    const std::string& folder = job_.context.config.output_dir;
-    if (!is_divided()) saver_.save_final(job_.context.model.parameters());
-    const UninterruptedScope uninterrupted;
     log_.add_end(progress, result);
     console_.say(console_line(log_.history().back()));
-    log_.write_state(folder, progress);
-    log_.write_train_results(progress, result);
-    if (const std::string table = table_of(sent); !table.empty()) {
-      write_report(folder, sent);
-      console_.say(table);
-    }
-    job_.memory.write(folder);
-    console_.say(memory);
-    if (evaluates) log_.write_eval_results(progress, totals_.last_evaluation);
-    if (job_.context.config.plot_loss) plot_curves(log_, folder);
   });
-  return true;
+  const std::string table = table_of(sent);
+  const auto write_all = [&](const std::string& folder) {
+    if (is_divided()) saver_.save_final_together(folder, *job_.sharded, world, job_.notices);
+    all_or_none_patiently(world, job_.notices, [&] {
+      if (!is_main()) return;
+      if (!is_divided()) saver_.save_final(folder, job_.context.model.parameters());
+      const UninterruptedScope uninterrupted;
+      if (folder != log_.folder() || log_.lags_behind()) log_.move_to(folder);
+      log_.write_state(folder, progress);
+      log_.write_train_results(progress, result);
+      if (!table.empty()) write_report(folder, sent);
+      job_.memory.write(folder);
+      if (evaluates) log_.write_eval_results(progress, totals_.last_evaluation);
+      if (job_.context.config.plot_loss) plot_curves(log_, folder);
+    });
+  };
+  saved_in_ = job_.patient_saver.save(
+      {.name = "the model", .num_bytes = disk_need(disk()).model, .last_kept = checkpoints_.last()},
+      write_all);
+  if (saved_in_.empty()) return TrainingEnd::kInterrupted;
+  if (is_main()) {
+    if (!table.empty()) console_.say(table);
+    console_.say(memory);
+  }
+  return TrainingEnd::kDone;
 }
 
 }  // namespace longspan

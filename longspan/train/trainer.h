@@ -20,6 +20,7 @@
 #include "longspan/train/launch.h"
 #include "longspan/train/memory_report.h"
 #include "longspan/train/model_update.h"
+#include "longspan/train/output_room.h"
 #include "longspan/train/resume.h"
 #include "longspan/train/saving.h"
 #include "longspan/train/stage.h"
@@ -48,6 +49,7 @@ struct TrainingJob {
   const std::vector<Example>& train_examples;
   const std::vector<Example>& eval_examples;
   const InterruptWatch& interrupts;
+  PatientSaver& patient_saver;
   AttentionTraffic& traffic;
   MemoryReport& memory;
   Heartbeat& heartbeat;
@@ -68,6 +70,10 @@ class Trainer {
   const StepPlan& steps() const { return steps_; }
   int64_t num_warmup_steps() const { return num_warmup_steps_; }
   const Progress& progress() const { return totals_.progress; }
+  /// What the run will write into output_dir from here on.
+  DiskFacts disk() const;
+  /// Where the model is after train(): output_dir, or fallback_output_dir.
+  const std::string& saved_in() const { return saved_in_; }
 
   /// Goes on where a checkpoint stands: weights, optimizer, log, counts. Throws UserError.
   /// Collective.
@@ -98,12 +104,19 @@ class Trainer {
   /// Log, evaluation and checkpoint, as far as they are due. Once told to stop, an evaluation would
   /// take the time that saving needs: it is left to the run that goes on. True: stop now.
   bool after_step(int64_t step, const StepResult& result);
-  /// checkpoint-N of the steps so far. Collective.
+  /// checkpoint-N of the steps so far. On a full disk there is none, which is said, and training
+  /// goes on: what is on the disk is whole. Collective.
   void save_checkpoint();
+  /// The same before the run ends: it waits for room. False: it was interrupted while it waited.
+  bool save_last_checkpoint();
+  /// Into this folder. Throws as all_or_none.
+  void save_checkpoint_into(const std::string& output_dir);
+  /// Of one that the disk was too full for: may it be tried again? Collective.
+  bool has_room_again() const;
   /// The optimizer's state, with the weights themselves where saving rounds them.
   std::vector<StateSource> state_with_masters() const;
-  /// False: told to stop before the last evaluation was done.
-  bool finish();
+  /// The last evaluation, the model, logs and pictures.
+  TrainingEnd finish();
   /// A checkpoint of the steps so far, unless there is one.
   TrainingEnd stop();
   /// No rank holds the whole model; all write it together.
@@ -125,6 +138,8 @@ class Trainer {
   double last_grad_norm_;  // since then; NaN: none
   int64_t skipped_in_a_row_ = 0;
   int64_t last_saved_step_ = -1;
+  bool checkpoint_owed_ = false;  // the disk was too full for the last one
+  std::string saved_in_;
 };
 
 /// `longspan train` in one worker process, start to end: reads data and model, trains, evaluates,

@@ -59,7 +59,51 @@ std::vector<StateSource> Trainer::state_with_masters() const {
   return states;
 }
 
+DiskFacts Trainer::disk() const {
+  const StageContext& context = job_.context;
+  DiskFacts facts =
+      disk_facts(context.config, context.model.parameters(), saver_.model().lora.has_value(),
+                 static_cast<int64_t>(c10::elementSize(saver_.model().dtype)));
+  facts.num_saves = num_saves(context.config.save_strategy, save_steps_, totals_.progress.step,
+                              steps_.total_steps, steps_.steps_per_epoch);
+  return facts;
+}
+
+bool Trainer::has_room_again() const {
+  const Group& world = job_.context.mesh.world;
+  const auto has_room = [&] {
+    const int64_t free = free_bytes(job_.context.config.output_dir);
+    return free < 0 || free >= disk_need(disk()).checkpoint;
+  };
+  return world.gather_text(is_main() && has_room() ? "yes" : "no")[0] == "yes";
+}
+
 void Trainer::save_checkpoint() {
+  try {
+    save_checkpoint_into(job_.context.config.output_dir);
+    checkpoint_owed_ = false;
+  } catch (const std::exception& error) {
+    if (!is_agreed(job_.context.mesh.world, error) || !is_disk_full(error)) throw;
+    checkpoint_owed_ = true;
+    console_.say(fmt::format(
+        "warning: checkpoint-{} is not saved: {} Training goes on; {}. The next one is saved as "
+        "soon as there is room.",
+        totals_.progress.step, error.what(),
+        checkpoints_.last().empty() ? "there is no checkpoint yet"
+                                    : fmt::format("{} is whole", checkpoints_.last())));
+  }
+}
+
+bool Trainer::save_last_checkpoint() {
+  return !job_.patient_saver
+              .save({.name = fmt::format("checkpoint-{}", totals_.progress.step),
+                     .num_bytes = disk_need(disk()).checkpoint,
+                     .last_kept = checkpoints_.last()},
+                    [&](const std::string& folder) { save_checkpoint_into(folder); })
+              .empty();
+}
+
+void Trainer::save_checkpoint_into(const std::string& output_dir) {
   const StageContext& context = job_.context;
   const int64_t step = totals_.progress.step;
   job_.heartbeat.stands_at(step, fmt::format("the saving of checkpoint-{}", step));
@@ -83,7 +127,7 @@ void Trainer::save_checkpoint() {
     content.state = std::move(state);
   }
   if (is_divided()) content.sharded = job_.sharded;
-  const std::string folder = checkpoints_.save(step, content);
+  const std::string folder = checkpoints_.save(output_dir, step, content);
   last_saved_step_ = step;
   if (is_main()) console_.say(fmt::format("Saved {}", folder));
 }

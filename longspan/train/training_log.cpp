@@ -10,7 +10,6 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/json_text.h"
-#include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/text/counted.h"
 
@@ -101,6 +100,16 @@ double Progress::computed_tokens_per_second() const {
 TrainingLog::TrainingLog(std::string folder, const RunConstants& constants)
     : folder_(std::move(folder)), constants_(constants) {}
 
+void TrainingLog::tell(std::function<void(const LogEntry&)> listener) {
+  listener_ = std::move(listener);
+}
+
+void TrainingLog::add(LogEntry entry, const std::string& line) {
+  history_.push_back(std::move(entry));
+  if (listener_) listener_(history_.back());
+  append_line(line);
+}
+
 void TrainingLog::set_steps(int64_t logging, int64_t evaluation, int64_t saving) {
   constants_.logging_steps = logging;
   constants_.eval_steps = evaluation;
@@ -110,16 +119,36 @@ void TrainingLog::set_steps(int64_t logging, int64_t evaluation, int64_t saving)
 void TrainingLog::append_line(const std::string& line) {
   lines_ += line;
   const std::string path = folder_ + "/" + kLogFile;
-  std::FILE* file = std::fopen(path.c_str(), "ab");
-  bool written = file != nullptr;
-  if (file != nullptr) {
-    written = std::fwrite(line.data(), 1, line.size(), file) == line.size();
-    written = (std::fclose(file) == 0) && written;
+  try {
+    if (lags_behind_) {  // half a line may stand at its end
+      write_file_atomically(path, lines_);
+      lags_behind_ = false;
+      return;
+    }
+    std::FILE* file = std::fopen(path.c_str(), "ab");
+    bool written = file != nullptr;
+    int error = errno;
+    if (file != nullptr) {
+      written = std::fwrite(line.data(), 1, line.size(), file) == line.size();
+      if (!written) error = errno;
+      if (std::fclose(file) != 0) {
+        if (written) error = errno;
+        written = false;
+      }
+    }
+    if (!written) {
+      throw_disk_error(error, fmt::format("{}: cannot be written ({}). {}", path,
+                                          std::strerror(error), remedy_for(error)));
+    }
+  } catch (const DiskFullError&) {
+    lags_behind_ = true;
   }
-  if (!written) {
-    throw UserError(fmt::format("{}: cannot be written ({}). {}", path, std::strerror(errno),
-                                remedy_for(errno)));
-  }
+}
+
+void TrainingLog::move_to(const std::string& folder) {
+  folder_ = folder;
+  write_file_atomically(folder_ + "/" + kLogFile, lines_);
+  lags_behind_ = false;
 }
 
 void TrainingLog::add_step(const Progress& progress, const LoggedStep& step) {
@@ -137,23 +166,20 @@ void TrainingLog::add_step(const Progress& progress, const LoggedStep& step) {
     measured.emplace_back("skipped_steps", step.num_skipped);
   }
   append(entry, {{"epoch", progress.epoch}, {"step", progress.step}});
-  history_.push_back(std::move(entry));
   measured.emplace_back("lr", step.learning_rate);
-  append_line(log_line(progress, measured).dump() + "\n");
+  add(std::move(entry), log_line(progress, measured).dump() + "\n");
 }
 
 void TrainingLog::add_evaluation(const Progress& progress, const EvaluationResult& result) {
   LogEntry entry = fields_of(result);
   append(entry, {{"epoch", progress.epoch}, {"step", progress.step}});
-  history_.push_back(std::move(entry));
-  append_line(log_line(progress, {{"eval_loss", result.loss}}).dump() + "\n");
+  add(std::move(entry), log_line(progress, {{"eval_loss", result.loss}}).dump() + "\n");
 }
 
 void TrainingLog::add_end(const Progress& progress, const TrainingResult& result) {
   LogEntry entry = fields_of(progress, result);
   append(entry, {{"epoch", progress.epoch}, {"step", progress.step}});
-  history_.push_back(std::move(entry));
-  append_line(log_line(progress, {}).dump() + "\n");
+  add(std::move(entry), log_line(progress, {}).dump() + "\n");
 }
 
 void TrainingLog::write_state(const std::string& folder, const Progress& progress) const {
@@ -246,10 +272,11 @@ std::string console_line(const LogEntry& entry) {
   for (const auto& [key, value] : entry) {
     if (key == "step") continue;
     line += fmt::format("{}'{}': ", line.empty() ? "{" : ", ", key);
-    const auto* number = std::get_if<double>(&value);
-    line += number == nullptr        ? fmt::format("{}", std::get<int64_t>(value))
-            : std::isfinite(*number) ? fmt::format("{:.6g}", *number)
-                                     : number_text(*number);
+    if (const auto* number = std::get_if<double>(&value)) {
+      line += std::isnan(*number) ? "nan" : fmt::format("{:.6g}", *number);
+    } else {
+      line += fmt::format("{}", std::get<int64_t>(value));
+    }
   }
   return line + "}";
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -57,11 +58,15 @@ struct TrainingResult {
   double total_flos = 0.0;   // 6 x computed tokens x parameters without embeddings, as transformers
 };
 
-/// Writes into a folder that exists. All members throw UserError when a file cannot be written.
+/// Writes into a folder that exists. All members throw UserError when a file cannot be written, but
+/// for a line of trainer_log.jsonl on a full disk: training is worth more than that, so that the
+/// line waits for the next one.
 class TrainingLog {
  public:
   TrainingLog(std::string folder, const RunConstants& constants);
 
+  /// From now on each entry of log_history is also told to `listener`.
+  void tell(std::function<void(const LogEntry& entry)> listener);
   /// What trainer_state.json says of the steps between log lines, evaluations and saves.
   void set_steps(int64_t logging, int64_t evaluation, int64_t saving);
 
@@ -74,6 +79,8 @@ class TrainingLog {
   void write_state(const std::string& folder, const Progress& progress) const;
   /// trainer_state.json, and trainer_log.jsonl as far as it is written, into a checkpoint.
   void write_checkpoint(const std::string& folder, const Progress& progress) const;
+  /// From now on everything goes into that folder, trainer_log.jsonl from its beginning.
+  void move_to(const std::string& folder);
   /// Goes on from what write_checkpoint has written: trainer_log.jsonl and the history are then as
   /// they were.
   void restore(const std::string& checkpoint);
@@ -81,18 +88,25 @@ class TrainingLog {
   void write_train_results(const Progress& progress, const TrainingResult& result);
   void write_eval_results(const Progress& progress, const EvaluationResult& result);
 
+  const std::string& folder() const { return folder_; }
   const std::vector<LogEntry>& history() const { return history_; }
+  /// Does trainer_log.jsonl lack lines that the disk had no room for?
+  bool lags_behind() const { return lags_behind_; }
   /// (step, value) of the history's entries that have `key`.
   std::pair<std::vector<double>, std::vector<double>> curve(const std::string& key) const;
 
  private:
+  /// Into the history, and `line` into trainer_log.jsonl.
+  void add(LogEntry entry, const std::string& line);
   void append_line(const std::string& line);
   void write_results(const std::string& name, const LogEntry& entry);
 
   std::string folder_;
   RunConstants constants_;
   std::vector<LogEntry> history_;
-  std::string lines_;  // of trainer_log.jsonl
+  std::string lines_;         // of trainer_log.jsonl
+  bool lags_behind_ = false;  // the file lacks some of them
+  std::function<void(const LogEntry&)> listener_;
   LogEntry all_results_;
 };
 

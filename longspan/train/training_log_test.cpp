@@ -110,14 +110,46 @@ TEST_CASE("training log: a folder that is not there is the user's mistake") {
 TEST_CASE("console line and durations read like Python's") {
   CHECK(console_line({{"loss", 2.5}, {"learning_rate", 5e-5}, {"step", int64_t{3}}}) ==
         "{'loss': 2.5, 'learning_rate': 5e-05}");
-  // Six digits; files have all of them.
-  CHECK(console_line({{"loss", 6.194837521983}, {"learning_rate", 4.6153846153846e-05}}) ==
-        "{'loss': 6.19484, 'learning_rate': 4.61538e-05}");
   const double nan = std::numeric_limits<double>::quiet_NaN();
   CHECK(console_line({{"eval_loss", std::copysign(nan, -1.0)}, {"lr", nan}}) ==
         "{'eval_loss': nan, 'lr': nan}");
+  // Six digits; files have all of them.
+  CHECK(console_line({{"loss", 6.194837521983}, {"learning_rate", 4.6153846153846e-05}}) ==
+        "{'loss': 6.19484, 'learning_rate': 4.61538e-05}");
   CHECK(format_duration(75.4) == "0:01:15");
   CHECK(format_duration(90061) == "1 day, 1:01:01");
+}
+
+TEST_CASE("training log: a line that the disk has no room for waits for the next one") {
+  const testing::TemporaryFolder place;
+  // What is written to /dev/full finds no space left.
+  std::filesystem::create_symlink("/dev/full", place / "trainer_log.jsonl");
+  TrainingLog log(place.path, {});
+  int64_t num_told = 0;
+  log.tell([&](const LogEntry& entry) { num_told += entry.empty() ? 0 : 1; });
+  Progress progress{.step = 1, .total_steps = 8};
+  CHECK_NOTHROW(log.add_step(progress, {.loss = 1.0, .grad_norm = 1.0, .learning_rate = 1e-5}));
+  CHECK(log.lags_behind());
+  progress.step = 2;
+  log.add_step(progress, {.loss = 2.0, .grad_norm = 1.0, .learning_rate = 1e-5});
+  CHECK_FALSE(log.lags_behind());
+  const auto num_lines = [](const std::string& path) {
+    std::ifstream lines(path);
+    int64_t count = 0;
+    for (std::string line; std::getline(lines, line);) ++count;
+    return count;
+  };
+  CHECK(num_lines(place / "trainer_log.jsonl") == 2);
+  CHECK(num_told == 2);
+  const testing::TemporaryFolder other;
+  log.move_to(other.path);
+  progress.step = 3;
+  log.add_step(progress, {.loss = 3.0, .grad_norm = 1.0, .learning_rate = 1e-5});
+  CHECK(num_lines(other / "trainer_log.jsonl") == 3);
+  CHECK(num_lines(place / "trainer_log.jsonl") == 2);
+  // What is no full disk is an error as ever.
+  TrainingLog nowhere(place / "gone", {});
+  CHECK_THROWS_AS(nowhere.add_step(progress, {}), UserError);
 }
 
 }  // namespace longspan

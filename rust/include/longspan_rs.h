@@ -83,6 +83,16 @@ LsrStatus lsr_line_editor_read(LsrLineEditor* editor, LsrView prompt, int32_t* e
                                LsrString* error);
 void lsr_line_editor_free(LsrLineEditor* editor);
 
+/* A new file of TensorBoard's events in `folder`, whose name ends with `suffix`. What earlier ones
+ * of that suffix hold beyond `last_step` goes; where that is negative they go themselves. */
+typedef struct LsrEvents LsrEvents;
+LsrStatus lsr_events_new(LsrView folder, LsrView suffix, int64_t last_step, LsrEvents** events,
+                         LsrString* error);
+/* `scalars_json`: an object of numbers, or "nan", "inf", "-inf", by tag. After a failure what could
+ * not be written is tried again with what comes next. */
+LsrStatus lsr_events_add(LsrEvents* events, LsrView scalars_json, int64_t step, LsrString* error);
+void lsr_events_free(LsrEvents* events);
+
 /* A bar on stderr. */
 typedef struct LsrProgress LsrProgress;
 LsrProgress* lsr_progress_new(uint64_t total, uint64_t start);

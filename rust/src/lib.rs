@@ -2,6 +2,7 @@
 
 mod bars;
 mod chat_template;
+mod events;
 mod generation_blocks;
 mod line_editor;
 mod plot;
@@ -15,6 +16,7 @@ mod yaml;
 use std::borrow::Cow;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+use events::EventFile;
 use line_editor::{Line, LineEditor};
 use progress::Progress;
 use tokenizer::HfTokenizer;
@@ -254,6 +256,38 @@ pub unsafe extern "C" fn lsr_write_bars(
     error: *mut Owned<u8>,
 ) -> i32 {
     guard(error, || bars::write(&png_path.text(), &bars_json.text()))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lsr_events_new(
+    folder: View,
+    suffix: View,
+    last_step: i64,
+    events: *mut *mut EventFile,
+    error: *mut Owned<u8>,
+) -> i32 {
+    guard(error, || {
+        let made = EventFile::new(&folder.text(), &suffix.text(), last_step)?;
+        events.write(Box::into_raw(Box::new(made)));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lsr_events_add(
+    events: *mut EventFile,
+    scalars_json: View,
+    step: i64,
+    error: *mut Owned<u8>,
+) -> i32 {
+    guard(error, || (*events).add(&scalars_json.text(), step))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lsr_events_free(events: *mut EventFile) {
+    if !events.is_null() {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(events))));
+    }
 }
 
 #[no_mangle]

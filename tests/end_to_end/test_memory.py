@@ -180,6 +180,46 @@ def test_account_of_divided_states(short, pairs, changes):
         assert memory["host"] == rank["host"] == 0 or 0.97 < memory["host"] / rank["host"] < 1.03, memory
 
 
+@pytest.fixture(scope="session")
+def large_vocabulary(place):
+    """The head is most of the model, as in small ones of many languages: 20000 tokens, 2.6 million numbers."""
+    return str(write_model(place / "vocabulary", "llama", vocab_size=20000, hidden_size=128))
+
+
+@pytest.mark.parametrize("changes", [
+    dict(),
+    dict(bf16=True),
+    dict(pure_bf16=True),
+    dict(num_ranks=2, zero_stage=2),
+    dict(num_ranks=2, zero_stage=3, bf16=True),
+], ids=lambda changes: " ".join(changes) or "plain")
+def test_account_of_a_large_vocabulary(large_vocabulary, data, tmp_path, changes):
+    """The head's gradient is there once, whatever the number of rows of a step; casts and sums of it are counted."""
+    changes = dict(changes)
+    num_ranks = changes.pop("num_ranks", 1)
+    settings = dict(max_steps=2, gradient_accumulation_steps=2, cutoff_len=128) | changes
+    run = Running(settings_of(large_vocabulary, data, tmp_path / "run", **settings), num_ranks).wait()
+    assert run.status == 0, run.text
+    memory = json.loads((run.output_dir / "memory.json").read_text())
+    for rank in memory["measured"]:
+        assert 0.93 < memory["device"] / rank["device"] < 1.1, memory
+
+
+def test_account_of_bf16_on_a_shared_row_of_16k(large_vocabulary, tmp_path):
+    """Two rows a step, packed of 16 documents. What bf16 makes of the head in use, and a second gradient of it, were
+    once a third of the whole."""
+    write_dataset(tmp_path / "long", num_rows=32, shortest=1100, longest=1100)
+    settings = settings_of(large_vocabulary, tmp_path / "long", tmp_path / "run", bf16=True, offload_activations=True,
+                           cutoff_len=1024, per_device_train_batch_size=16, gradient_accumulation_steps=2, max_steps=1,
+                           sequence_parallel_size=2)
+    run = Running(settings, num_ranks=2).wait(timeout=300)
+    assert run.status == 0, run.text
+    memory = json.loads((run.output_dir / "memory.json").read_text())
+    assert memory["facts"]["num_tokens"] == 16 * 1024
+    for rank in memory["measured"]:
+        assert 0.95 < memory["device"] / rank["device"] < 1.05, memory
+
+
 @pytest.mark.parametrize("changes", [
     dict(), dict(bf16=True), dict(optim="adamw_8bit"), dict(num_ranks=2, zero_stage=3),
     dict(num_ranks=2, zero_stage=3, bf16=True, **OFFLOAD),

@@ -92,9 +92,10 @@ def logged_by(stage):
 
 
 def allowed(run, stage):
-    """Rewards and KL are differences of log-probabilities (times beta, 2 at the most); rm's of numbers about 1."""
-    logps = run.logged("logps/chosen") + run.logged("logps/rejected") or [1.0]
-    return dict(rel=TOLERANCE, abs=STAGES[stage].get("pref_beta", 0.1 if stage != "kto" else 1.0) * of_log_ratio(logps))
+    """rm's rewards are numbers about 1; the others' rewards and KL are differences of log-probabilities."""
+    logps = run.logged("logps/chosen") + run.logged("logps/rejected")
+    beta = 1.0 if stage == "kto" else STAGES[stage].get("pref_beta", 0.1)
+    return dict(rel=TOLERANCE, abs=beta * of_log_ratio(logps) if logps else TOLERANCE)
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -3,11 +3,12 @@ transformers computes the same."""
 
 import json
 import math
+import subprocess
 
 import pytest
 import torch
 import transformers
-from conftest import Running, settings_of, write_dataset, write_model
+from conftest import PROGRAM, Running, settings_of, write_dataset, write_model
 from test_models import probe, relative_error
 from test_trainer import our_rows
 
@@ -89,6 +90,20 @@ def test_a_model_that_is_stretched_already(long_rows, tmp_path):
     assert "with factor 4 in place of its own (llama3, factor 8): 64 positions become 256" in finished.text
     config = transformers.AutoConfig.from_pretrained(finished.output_dir)
     assert (config.rope_parameters["rope_type"], config.max_position_embeddings) == ("yarn", 256)
+
+
+def test_an_adapter_is_exported_with_its_positions(long_rows, tmp_path):
+    model = write_model(tmp_path / "model", "qwen2", max_position_embeddings=POSITIONS)
+    _, finished = run(model, long_rows, tmp_path / "run", rope_scaling="yarn", finetuning_type="lora")
+    assert finished.status == 0, finished.text
+    assert "`longspan export` with the same rope_scaling and cutoff_len" in finished.text
+    keys = dict(model_name_or_path=str(model), adapter_name_or_path=str(finished.output_dir), cutoff_len=ROW)
+    keys |= dict(export_dir=str(tmp_path / "merged"), rope_scaling="yarn")
+    (tmp_path / "export.json").write_text(json.dumps(keys))
+    subprocess.run([PROGRAM, "export", tmp_path / "export.json"], check=True)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "merged")
+    assert (config.rope_parameters["rope_type"], config.rope_parameters["factor"]) == ("yarn", 4.0)
+    assert config.max_position_embeddings == 256
 
 
 def test_rows_that_fit_change_nothing(long_rows, tmp_path):

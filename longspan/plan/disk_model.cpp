@@ -1,0 +1,89 @@
+#include "longspan/plan/disk_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+/// AdamW's two moments are fp32 in files, whatever they are in memory.
+constexpr int64_t kMoments = 8, kMaster = 4;
+
+}  // namespace
+
+DiskNeed disk_need(const DiskFacts& facts) {
+  DiskNeed need;
+  need.model = facts.saved_elements * facts.saved_bytes + facts.other_bytes;
+  need.checkpoint = need.model;
+  if (!facts.only_model) {
+    need.checkpoint += facts.num_trained * (kMoments + (facts.rounded ? kMaster : 0));
+  }
+  const int64_t all = facts.num_found + facts.num_saves;
+  const bool limited = facts.limit > 0 && facts.num_saves > 0;
+  need.num_kept = limited ? std::min(all, facts.limit) : all;
+  // While one is written those that are to be kept are there, and the oldest too.
+  const int64_t at_once = limited ? std::min(all, std::max(facts.limit, facts.num_found) + 1) : all;
+  need.most = std::max({(at_once - facts.num_found) * need.checkpoint,
+                        (need.num_kept - facts.num_found) * need.checkpoint + need.model,
+                        facts.num_saves == 0 ? need.model : int64_t{0}});
+  return need;
+}
+
+int64_t num_saves(const std::string& strategy, int64_t save_steps, int64_t from,
+                  int64_t total_steps, int64_t steps_per_epoch) {
+  if (strategy == "no" || from >= total_steps) return 0;
+  if (strategy == "steps") return total_steps / save_steps - from / save_steps;
+  const int64_t ends = total_steps / steps_per_epoch - from / steps_per_epoch;
+  return ends + (total_steps % steps_per_epoch == 0 ? 0 : 1);  // the last step ends one, too
+}
+
+std::string name_bytes(int64_t bytes) {
+  const auto b = static_cast<double>(bytes);
+  if (b >= 1024.0 * 1024.0 * 1024.0) return fmt::format("{:.1f} GiB", b / (1024.0 * 1024 * 1024));
+  if (b >= 1024.0 * 1024.0) return fmt::format("{:.1f} MiB", b / (1024.0 * 1024));
+  return fmt::format("{:.1f} KiB", b / 1024.0);
+}
+
+std::string disk_account(const DiskFacts& facts, const std::string& output_dir, int64_t free,
+                         int64_t free_elsewhere) {
+  const DiskNeed need = disk_need(facts);
+  if (free < need.model && free_elsewhere < need.model) {
+    const std::string elsewhere =
+        free_elsewhere < 0 ? ""
+                           : fmt::format(", {} in fallback_output_dir", name_bytes(free_elsewhere));
+    throw UserError(fmt::format(
+        "The trained model takes {} on disk, and {} are free in output_dir {}{}. Nothing was "
+        "trained. Free some space, choose an output_dir on another disk, or name one in "
+        "fallback_output_dir.",
+        name_bytes(need.model), name_bytes(free), output_dir, elsewhere));
+  }
+  std::string text = fmt::format("Disk: the model takes {}", name_bytes(need.model));
+  if (facts.num_saves > 0) {
+    text += fmt::format(", {} checkpoint{} {}{}", facts.num_saves, facts.num_saves == 1 ? "" : "s",
+                        name_bytes(need.checkpoint), facts.num_saves == 1 ? "" : " each");
+    if (need.num_kept < facts.num_saves) text += fmt::format(" ({} kept)", need.num_kept);
+  }
+  text += fmt::format(": at most {} more; {} are free in {}.", name_bytes(need.most),
+                      name_bytes(free), output_dir);
+  if (free >= need.most) return text;
+  // How many checkpoints fit beside the model, and beside the one that is being written.
+  const int64_t fit =
+      std::max<int64_t>(0, free - need.model) / std::max<int64_t>(1, need.checkpoint) +
+      facts.num_found - 1;
+  text +=
+      "\nwarning: that is not enough. A checkpoint that does not fit is left out with a word, "
+      "and the run goes on; the trained model waits for room, or goes to fallback_output_dir.";
+  if (facts.num_saves == 0) return text + " Free some space.";
+  text += " What helps: ";
+  if (fit >= 1) text += fmt::format("save_total_limit: {}, ", fit);
+  if (!facts.only_model) text += "save_only_model: true (to start from, not to go on from), ";
+  text +=
+      "a larger save_steps, save_strategy: no, another disk. (Quotas of a user or a folder "
+      "cannot be seen: there may be less than that.)";
+  return text;
+}
+
+}  // namespace longspan

@@ -1,0 +1,47 @@
+// What a run will write into output_dir, by formula. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace longspan {
+
+/// The numbers that the account of the disk is made from.
+struct DiskFacts {
+  int64_t saved_elements = 0;  // of the model that is saved: all parameters, or the adapter's
+  int64_t saved_bytes = 4;     // of one of them on disk
+  int64_t other_bytes = 0;     // tokenizer files and the like, of each save
+  int64_t num_trained = 0;     // numbers that have an optimizer's state
+  bool only_model = false;     // save_only_model
+  bool rounded = false;        // masters are saved beside the weights: those are bf16
+  int64_t num_saves = 0;       // checkpoints that are still to come
+  int64_t num_found = 0;       // that lie in output_dir already
+  int64_t limit = 0;           // save_total_limit; 0: none
+};
+
+/// Bytes. Dividing the states (zero_stage) changes none of them: what several processes hold is
+/// written once.
+struct DiskNeed {
+  int64_t model = 0;       // the last one
+  int64_t checkpoint = 0;  // one
+  int64_t num_kept = 0;    // checkpoints at the end
+  /// The most that is added to what lies there now, at any one time. An old checkpoint goes only
+  /// when the new one has been read back, and the last model comes when all checkpoints are there.
+  int64_t most = 0;
+};
+DiskNeed disk_need(const DiskFacts& facts);
+
+/// Checkpoints between step `from` (0: the start) and the end, by save_strategy (no, steps, epoch).
+int64_t num_saves(const std::string& strategy, int64_t save_steps, int64_t from,
+                  int64_t total_steps, int64_t steps_per_epoch);
+
+/// Throws UserError where not even the model fits into `free` bytes of output_dir, and neither into
+/// `free_elsewhere`, of fallback_output_dir (-1: there is none). Otherwise one line that says what
+/// will be taken and what is free, and, where that is too little, a warning with the remedy.
+std::string disk_account(const DiskFacts& facts, const std::string& output_dir, int64_t free,
+                         int64_t free_elsewhere);
+
+/// "1.5 GiB".
+std::string name_bytes(int64_t bytes);
+
+}  // namespace longspan

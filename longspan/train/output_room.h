@@ -1,0 +1,78 @@
+// The folders that a run writes into: tried before anything is computed, and room in them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "longspan/comm/group.h"
+#include "longspan/comm/notices.h"
+#include "longspan/config/config.h"
+#include "longspan/models/decoder.h"
+#include "longspan/plan/disk_model.h"
+#include "longspan/train/console.h"
+#include "longspan/train/interrupt.h"
+
+namespace longspan {
+
+/// Makes the folder, writes a file into it and removes both again, as far as they were not there.
+/// Throws UserError, which begins with `key`.
+void try_folder(const std::string& key, const std::string& folder);
+
+/// The same for output_dir and fallback_output_dir. Throws UserError also where the second is the
+/// first, or a folder that a run reads from, or holds an earlier run's results that may not be
+/// overwritten.
+void try_output_dirs(const Config& config);
+
+/// Bytes that this process may still write where `folder` is or would be, by statvfs: quotas of a
+/// user or a folder are not in it. -1: unknown.
+int64_t free_bytes(const std::string& folder);
+
+/// What the run will write, but for the number of saves. `adapter`: only what is trained is saved;
+/// `saved_bytes`: of one number of it.
+DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& parameters, bool adapter,
+                     int64_t saved_bytes);
+
+/// disk_account with what is free; empty where that is unknown. Throws UserError.
+std::string check_room(const Config& config, const DiskFacts& facts);
+
+/// Is fallback_output_dir on the same disk as output_dir? A warning then, else empty.
+std::string warning_of_fallback(const Config& config);
+
+/// Saves what must not be lost, whatever becomes of disks.
+class PatientSaver {
+ public:
+  /// All outlive it.
+  PatientSaver(const Config& config, const Group& world, Notices& notices,
+               const InterruptWatch& interrupts, Console& console)
+      : config_(config),
+        world_(world),
+        notices_(notices),
+        interrupts_(interrupts),
+        console_(console) {}
+
+  struct Saved {
+    std::string name;       // "the model"
+    int64_t num_bytes = 0;  // about so many
+    std::string last_kept;  // the newest whole checkpoint; empty: there is none
+  };
+  /// Runs `attempt(output_dir)`, which is collective and throws as all_or_none. Where it fails,
+  /// runs `attempt(fallback_output_dir)`. Where the disks are full it says so, waits until there is
+  /// room and tries again, without end; a collective's timeout does not run meanwhile. Returns the
+  /// folder that has it; empty when SIGINT has ended the waiting. Throws what attempt has thrown
+  /// for output_dir when that is no full disk. Collective.
+  std::string save(const Saved& what, const std::function<void(const std::string&)>& attempt);
+
+ private:
+  /// False: interrupted.
+  bool wait_for_room(const Saved& what, double pause);
+
+  const Config& config_;
+  const Group& world_;
+  Notices& notices_;
+  const InterruptWatch& interrupts_;
+  Console& console_;
+};
+
+}  // namespace longspan

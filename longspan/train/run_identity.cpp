@@ -1,0 +1,41 @@
+#include "longspan/train/run_identity.h"
+
+#include <ATen/core/Tensor.h>
+#include <fmt/format.h>
+
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "longspan/checkpoint/checksum.h"
+
+namespace longspan {
+namespace {
+
+/// Sizes and names of what is trained.
+std::string fingerprint_of(const std::vector<NamedTensor>& parameters) {
+  Xxh64 hash;
+  for (const NamedTensor& parameter : parameters) {
+    if (!parameter.tensor.requires_grad()) continue;
+    const std::string text = fmt::format("{} {}\n", parameter.name, parameter.tensor.numel());
+    hash.add(text.data(), text.size());
+  }
+  return fmt::format("{:016x}", hash.value());
+}
+
+}  // namespace
+
+RunIdentity identity_of(const Config& config, const Mesh& mesh, const TrainedModel& trained,
+                        const RunData& data) {
+  return {.stage = config.stage,
+          .finetuning_type = config.finetuning_type,
+          .trained = fingerprint_of(trained.parameters),
+          .rows = fingerprint_of(data.train.examples),
+          .num_rows = std::ssize(data.train.examples),
+          .rows_per_step = config.per_device_train_batch_size * mesh.data.size() *
+                           config.gradient_accumulation_steps,
+          .seed = config.seed,
+          .shuffled = !config.disable_shuffling};
+}
+
+}  // namespace longspan

@@ -1,0 +1,15 @@
+// What makes two starts of the program the same run.
+#pragma once
+
+#include "longspan/comm/mesh.h"
+#include "longspan/config/config.h"
+#include "longspan/train/run_data.h"
+#include "longspan/train/trained_model.h"
+#include "longspan/train/training_state.h"
+
+namespace longspan {
+
+RunIdentity identity_of(const Config& config, const Mesh& mesh, const TrainedModel& trained,
+                        const RunData& data);
+
+}  // namespace longspan

@@ -1,0 +1,38 @@
+// report_to: tensorboard. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "longspan/config/config.h"
+#include "longspan/text/event_file.h"
+#include "longspan/train/training_log.h"
+
+namespace longspan {
+
+bool wants_tensorboard(const Config& config);
+
+/// Where the event files go: logging_dir, else the environment's TENSORBOARD_LOGGING_DIR, else
+/// output_dir/runs; below it run_name, where there is one.
+std::string tensorboard_folder(const Config& config);
+
+/// Tag of a log entry's key, as transformers names it: loss -> train/loss, eval_loss -> eval/loss.
+std::string tensorboard_tag(const std::string& key);
+
+class TensorBoardLog {
+ public:
+  /// `last_step`: of the checkpoint that the run goes on from, whose later points go; negative: a
+  /// new run, whose folder loses what an earlier run to the same output_dir has left there. Throws
+  /// UserError.
+  TensorBoardLog(const Config& config, int64_t last_step);
+
+  /// All numbers of the entry but the step, at that step. Returns what went wrong, the first time
+  /// that something does: training goes on without.
+  std::string add(const LogEntry& entry);
+
+ private:
+  EventFile file_;
+  bool failing_ = false;
+};
+
+}  // namespace longspan

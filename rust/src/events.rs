@@ -1,0 +1,201 @@
+//! Event files of TensorBoard: records of a protobuf message each, with masked CRC-32C.
+//!
+//! A record is: length (u64), CRC of the length, the message, CRC of the message; all little endian.
+//! The messages are those of tensorboard/compat/proto/{event,summary}.proto, as far as scalars need
+//! them.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prost::Message;
+use serde_json::{Map, Value as Json};
+
+use crate::{Result, UserError};
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(double, tag = "1")]
+    wall_time: f64,
+    #[prost(int64, tag = "2")]
+    step: i64,
+    #[prost(string, optional, tag = "3")]
+    file_version: Option<String>,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
+    #[prost(message, optional, tag = "7")]
+    session_log: Option<SessionLog>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    value: Vec<Scalar>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Scalar {
+    #[prost(string, tag = "1")]
+    tag: String,
+    #[prost(float, optional, tag = "2")]
+    simple_value: Option<f32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SessionLog {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+/// A reader drops what it holds of this step and later ones: they come again.
+const SESSION_START: i32 = 1;
+const PREFIX: &str = "events.out.tfevents.";
+
+fn masked_crc(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+fn record(event: &Event) -> Vec<u8> {
+    let message = event.encode_to_vec();
+    let length = (message.len() as u64).to_le_bytes();
+    let mut bytes = length.to_vec();
+    bytes.extend(masked_crc(&length).to_le_bytes());
+    bytes.extend(&message);
+    bytes.extend(masked_crc(&message).to_le_bytes());
+    bytes
+}
+
+/// Length of the first whole record and what it says; nothing where it is cut off or broken.
+fn first_record(bytes: &[u8]) -> Option<(usize, Event)> {
+    let length = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?) as usize;
+    let message = bytes.get(12..)?.get(..length)?;
+    let crc = bytes.get(12 + length..)?.get(..4)?;
+    let right = crc == masked_crc(message).to_le_bytes();
+    right.then(|| Event::decode(message).ok()).flatten().map(|event| (16 + length, event))
+}
+
+/// Where the first record of a later step than `last`, or a broken one, begins.
+fn end_of_step(bytes: &[u8], last: i64) -> usize {
+    let mut end = 0;
+    while let Some((length, event)) = first_record(&bytes[end..]) {
+        if event.step > last {
+            break;
+        }
+        end += length;
+    }
+    end
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
+fn number(value: &Json) -> Option<f64> {
+    value.as_f64().or_else(|| value.as_str()?.parse().ok())
+}
+
+pub struct EventFile {
+    path: PathBuf,
+    file: File,
+    written: u64,
+    /// What the disk had no room for yet.
+    pending: Vec<u8>,
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> UserError {
+    UserError(format!(
+        "{}: TensorBoard's file cannot be written ({error}). Free some space, or give another \
+         logging_dir.",
+        path.display()
+    ))
+}
+
+impl EventFile {
+    /// A new file in the folder. Of files that end with `suffix` what is later than `last_step`
+    /// goes; all of them go where that is negative.
+    pub fn new(folder: &str, suffix: &str, last_step: i64) -> Result<Self> {
+        let folder = Path::new(folder);
+        Self::create(folder, suffix, last_step).map_err(|error| failed(folder, &error))?.flushed()
+    }
+
+    fn create(folder: &Path, suffix: &str, last_step: i64) -> std::io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let name = path.file_name().map_or("".into(), |name| name.to_string_lossy());
+            if !name.starts_with(PREFIX) || !name.ends_with(&format!(".{suffix}")) {
+                continue;
+            }
+            if last_step < 0 {
+                fs::remove_file(&path)?;
+                continue;
+            }
+            let end = end_of_step(&fs::read(&path)?, last_step);
+            OpenOptions::new().write(true).open(&path)?.set_len(end as u64)?;
+        }
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = if host.trim().is_empty() { "localhost" } else { host.trim() };
+        let seconds = now() as u64;
+        let name = format!("{PREFIX}{seconds:010}.{host}.{}.{suffix}", std::process::id());
+        let path = folder.join(name);
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
+        let version = Some("brain.Event:2".to_string());
+        let head = Event { wall_time: now(), file_version: version, ..Default::default() };
+        let mut pending = record(&head);
+        if last_step >= 0 {
+            let start = Some(SessionLog { status: SESSION_START });
+            let step = last_step + 1;
+            pending.extend(record(&Event {
+                wall_time: now(),
+                step,
+                session_log: start,
+                ..Default::default()
+            }));
+        }
+        Ok(EventFile { path, file, written: 0, pending })
+    }
+
+    /// `scalars`: a JSON object of numbers, or of "nan" and the like, by tag. What cannot be
+    /// written now is written with what comes next.
+    pub fn add(&mut self, scalars: &str, step: i64) -> Result<()> {
+        let scalars: Map<String, Json> =
+            serde_json::from_str(scalars).expect("an object that this program wrote");
+        let value = scalars
+            .iter()
+            .map(|(tag, value)| Scalar {
+                tag: tag.clone(),
+                simple_value: Some(number(value).expect("a number") as f32),
+            })
+            .collect();
+        self.pending.extend(record(&Event {
+            wall_time: now(),
+            step,
+            summary: Some(Summary { value }),
+            ..Default::default()
+        }));
+        self.flush()
+    }
+
+    fn flushed(mut self) -> Result<Self> {
+        self.flush()?;
+        Ok(self)
+    }
+
+    /// Whole records or nothing: after half of one a reader would find no other.
+    pub fn flush(&mut self) -> Result<()> {
+        if let Err(error) = self.file.write_all_at(&self.pending, self.written) {
+            let _ = self.file.set_len(self.written);
+            return Err(failed(&self.path, &error));
+        }
+        self.written += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(())
+    }
+}
+
+impl Drop for EventFile {
+    fn drop(&mut self) {
+        let _ = self.flush();
+    }
+}
