@@ -89,6 +89,7 @@ int run(const Arguments& words) {
         "export: the configuration file is missing: longspan export config.yaml [key=value ...]");
   }
   const Config config = load_export_config(words[0], {words.begin() + 1, words.end()});
+  for (const std::string& note : config.notes) fmt::print("note: {}\n", note);
   const ModelConfig own = load_model_config(config.model_name_or_path);
   const ModelConfig model =
       stretched(own, config.rope_scaling, config.cutoff_len, config.model_name_or_path);

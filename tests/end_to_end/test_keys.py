@@ -137,8 +137,9 @@ def test_examples_run(example, models, example_data, tmp_path):
     assert (tmp_path / "out" / "trainer_state.json").exists()
     if example.stem == "sft_lora":
         words = [f"model_name_or_path={models['qwen2']}", f"adapter_name_or_path={tmp_path / 'out'}",
-                 f"export_dir={tmp_path / 'merged'}"]
-        assert "Wrote" in said("export", ROOT / "examples" / "export.yaml", *words)
+                 f"export_dir={tmp_path / 'merged'}", "trust_remote_code=true"]
+        text = said("export", ROOT / "examples" / "export.yaml", *words)
+        assert "Wrote" in text and "note: Taken, and without effect here: trust_remote_code" in text
 
 
 def test_steps_as_shares_and_other_log_keys(train):
