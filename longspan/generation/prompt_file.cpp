@@ -122,12 +122,14 @@ Conversation read_row(const json& row, const std::string& place) {
 std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most) {
   const bool lines = path.ends_with(".txt");
   std::vector<PromptRow> rows;
-  for_each_row(path, [&](const json& row, const std::string& place) {
+  const auto take = [&](const json& row, const std::string& place) {
     if (lines && row.at("text").get<std::string>().find_first_not_of(" \t\r") == std::string::npos)
       return true;
     rows.push_back({read_row(row, place), row.dump()});
     return std::ssize(rows) < most;
-  });
+  };
+  const auto refuse = [](const std::string& problem) -> bool { throw UserError(problem); };
+  for_each_row(path, /*unwraps_data=*/true, {take, refuse});
   if (rows.empty()) throw UserError(fmt::format("{}: there are no prompts in it", path));
   return rows;
 }

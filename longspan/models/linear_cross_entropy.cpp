@@ -51,15 +51,17 @@ void for_chunks(const at::Tensor& hidden_LD, const at::Tensor& weight_VD, int64_
   }
 }
 
-/// For one chunk: logits -> d loss / d logits, into dhidden and dweight (where defined).
+/// For one chunk: logits -> d loss / d logits, into dhidden and, times dweight_scale, dweight
+/// (where defined). In bf16 the scale must come after the product: of d loss / d logits at labels,
+/// which are all near -1, it would make numbers that round alike.
 void head_backward(at::Tensor& logits_CV, const at::Tensor& labels_C, const at::Tensor& lse_C,
                    const at::Tensor& scale_C, const at::Tensor& hidden_CD,
-                   const at::Tensor& weight_VD, at::Tensor dhidden_CD,
-                   const at::Tensor& dweight_VD) {
+                   const at::Tensor& weight_VD, at::Tensor dhidden_CD, const at::Tensor& dweight_VD,
+                   double dweight_scale = 1.0) {
   cross_entropy_gradient_(logits_CV, labels_C, lse_C, scale_C);
   const auto dlogits_CV = logits_CV.to(hidden_CD.scalar_type());
   if (dhidden_CD.defined()) product_out(dhidden_CD, dlogits_CV, weight_VD);
-  if (dweight_VD.defined()) add_product_(dweight_VD, dlogits_CV.t(), hidden_CD);
+  if (dweight_VD.defined()) add_product_(dweight_VD, dlogits_CV.t(), hidden_CD, dweight_scale);
 }
 
 /// The gradient of the head's weight between the forward pass, where it is summed over the chunks
@@ -87,7 +89,7 @@ class WeightGradient {
 
   /// To add the chunks' gradients to; undefined where the weight is frozen.
   const at::Tensor& sum() const { return sum_VD_; }
-  /// By which the gradients of chunks are to be multiplied before.
+  /// By which what is added to it is to be multiplied.
   double scale() const { return scale_; }
 
   void end_forward() {
@@ -96,21 +98,19 @@ class WeightGradient {
     sum_VD_.reset();
   }
 
-  /// d loss / d hidden, given that in units of scale().
-  at::Tensor end_backward(const at::Tensor& upstream, at::Tensor dhidden_LD) {
+  void end_backward(const at::Tensor& upstream) {
     if (scaled_ahead_) {
       const double given = upstream.item<double>();
       TORCH_CHECK(std::abs(given - scale_) <= 1e-6 * std::abs(scale_),
                   "the head's gradient was scaled by ", scale_, ", but it is to be scaled by ",
                   given);
-      return dhidden_LD;
+      return;
     }
     if (sum_VD_.defined()) {
       at::Tensor& grad = weight_VD_.mutable_grad();
       sum_VD_.mul_(upstream);
       if (!sum_VD_.is_same(grad)) add_gradient(weight_VD_, std::exchange(sum_VD_, {}));
     }
-    return dhidden_LD.defined() ? dhidden_LD.mul_(upstream) : dhidden_LD;
   }
 
  private:
@@ -177,8 +177,7 @@ at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_
     c10::NoGradGuard no_grad;
     const auto hidden = hidden_LD.detach();
     const auto lse_L = at::empty({L}, options), picked_L = at::empty({L}, options);
-    const auto scale_L =
-        at::full({L}, dweight.scale(), options.dtype(precise(hidden.scalar_type())));
+    const auto scale_L = at::ones({L}, options.dtype(precise(hidden.scalar_type())));
     if (hidden_LD.requires_grad()) dhidden_LD = at::empty_like(hidden);
     const auto weight = weight_VD.detach().to(hidden.scalar_type());
     for_chunks(hidden, weight, chunk_bytes,
@@ -188,17 +187,18 @@ at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_
                  };
                  log_sum_exp_rows(logits_CV, part(labels_L), part(lse_L), part(picked_L));
                  head_backward(logits_CV, part(labels_L), part(lse_L), part(scale_L), part(hidden),
-                               weight, part(dhidden_LD), dweight.sum());
+                               weight, part(dhidden_LD), dweight.sum(), dweight.scale());
                });
     dweight.end_forward();
     nll = (lse_L - picked_L).sum();
   }
-  return attach_backward(
-      {nll}, {hidden_LD}, {weight_VD},
-      [dhidden_LD, dweight](std::vector<at::Tensor> gradients) mutable {
-        c10::NoGradGuard no_grad;
-        return std::vector<at::Tensor>{dweight.end_backward(gradients[0], std::move(dhidden_LD))};
-      })[0];
+  return attach_backward({nll}, {hidden_LD}, {weight_VD},
+                         [dhidden_LD, dweight](std::vector<at::Tensor> gradients) mutable {
+                           c10::NoGradGuard no_grad;
+                           dweight.end_backward(gradients[0]);
+                           if (dhidden_LD.defined()) dhidden_LD.mul_(gradients[0]);
+                           return std::vector<at::Tensor>{std::move(dhidden_LD)};
+                         })[0];
 }
 
 }  // namespace longspan

@@ -95,21 +95,21 @@ at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
   return c;
 }
 
-at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
+at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale) {
   if (c.scalar_type() != a.scalar_type()) {
     // A sum of two dtypes makes a copy of the smaller one first.
     const auto row_bytes = b.size(1) * static_cast<int64_t>(b.itemsize() + c.itemsize());
     const int64_t part = std::max(kMinPartRows, kPartBytes / std::max<int64_t>(1, row_bytes));
     for (int64_t begin = 0; begin < c.size(0); begin += part) {
       const int64_t size = std::min(part, c.size(0) - begin);
-      c.narrow(0, begin, size).add_(product(a.narrow(0, begin, size), b));
+      c.narrow(0, begin, size).add_(product(a.narrow(0, begin, size), b), scale);
     }
     return c;
   }
   if (const OneDnnProduct onednn = onednn_for(a, b)) {
-    onednn(a, b, c, 1.0f, 1.0f);
+    onednn(a, b, c, 1.0f, static_cast<float>(scale));
   } else {
-    c.addmm_(a, b);
+    c.addmm_(a, b, /*beta=*/1.0, /*alpha=*/scale);
   }
   return c;
 }

@@ -22,9 +22,10 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 /// c[m, n] = a b in memory that is there (any strides). Returns c.
 at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
 
-/// c[m, n] += a b in place. Returns c. A c of more precision than a and b gets the product in parts
-/// of its rows, each rounded to their dtype first: beside c there is never anything of its size.
-at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
+/// c[m, n] += scale a b in place. Returns c. A c of more precision than a and b gets the product in
+/// parts of its rows, each rounded to their dtype first: beside c there is never anything of its
+/// size.
+at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale = 1.0);
 
 /// The library that computes fp32 products on the CPU, by its name, for reports.
 std::string product_library();
