@@ -79,7 +79,7 @@ def test_a_long_row_is_checked_on_a_shorter_one(tmp_path):
     assert [m["mode"] for m in result["methods"]] == ["zigzag-ring"]
     lengths = result["checked_document_lengths"]
     assert len(lengths) == 2 and sum(lengths) < 17000
-    assert f"on a shorter row of {sum(lengths)} tokens" in finished.stdout
+    assert f"on a shorter row of {sum(lengths):,} tokens" in finished.stdout
 
 
 def test_alone(tmp_path):
