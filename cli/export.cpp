@@ -111,11 +111,12 @@ int run(const Arguments& words) {
   int64_t num_bytes = 0;
   for (const NamedTensor& parameter : parameters) num_bytes += parameter.tensor.numel();
   num_bytes *= static_cast<int64_t>(c10::elementSize(dtype_of(model)));
-  if (const int64_t free = free_bytes(config.export_dir); free >= 0 && free < num_bytes) {
+  if (const std::optional<int64_t> free = free_bytes(config.export_dir);
+      free && *free < num_bytes) {
     throw UserError(fmt::format(
         "The merged model takes {}, and {} are free where export_dir {} would be. Nothing was "
         "written. Free some space or name a folder on another disk.",
-        name_bytes(num_bytes), name_bytes(free), config.export_dir));
+        name_bytes(num_bytes), name_bytes(*free), config.export_dir));
   }
   save_model_folder(config.export_dir, model, parameters, dtype_of(model),
                     config.model_name_or_path, static_cast<int64_t>(config.export_size * 1e9));

@@ -46,7 +46,7 @@ TrainArguments read_arguments(const Arguments& arguments) {
 
 /// What is the same on all ranks and costs little, before any process is started or memory taken.
 void check_early(const Config& config, int world_size, int ranks_per_machine) {
-  put_back_replaced(config.output_dir);
+  put_back_replaced(config);
   check_output_dir(config);
   try_output_dirs(config);
   const ModelConfig model = model_config_for(config, config.model_name_or_path);

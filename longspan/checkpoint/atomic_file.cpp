@@ -90,6 +90,24 @@ void AtomicFile::fail(int error) const {
                                       remedy_for(error)));
 }
 
+void append_to_file(const std::string& path, std::string_view content) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  int error = descriptor < 0 ? errno : 0;
+  while (error == 0 && !content.empty()) {
+    const ssize_t written = ::write(descriptor, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      error = written < 0 ? errno : ENOSPC;
+    } else {
+      content.remove_prefix(static_cast<size_t>(written));
+    }
+  }
+  if (descriptor >= 0 && ::close(descriptor) != 0 && error == 0) error = errno;
+  if (error == 0) return;
+  throw_disk_error(error, fmt::format("{}: cannot be written ({}). {}", path, std::strerror(error),
+                                      remedy_for(error)));
+}
+
 void sync_folder(const std::string& path) {
   const int descriptor =
       ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -42,6 +42,10 @@ class AtomicFile {
 /// (path, reason, remedy).
 void write_file_atomically(const std::string& path, std::string_view content);
 
+/// Adds to the end of a file, which is made where it is missing. What a failure leaves of `content`
+/// in it is not told. Throws as throw_disk_error.
+void append_to_file(const std::string& path, std::string_view content);
+
 /// Makes what was renamed or made in a folder survive a power cut. Throws UserError.
 void sync_folder(const std::string& path);
 

@@ -185,8 +185,11 @@ std::vector<KeySection> make_sections() {
         plain("overwrite_output_dir", &C::overwrite_output_dir,
               "Train although output_dir holds results already."),
         plain("fallback_output_dir", &C::fallback_output_dir,
-              "A folder on another disk, where the trained model goes when output_dir cannot take "
-              "it. Left out: the run waits for room."),
+              "A folder on another disk, where the trained model, or a stopped run's checkpoint, "
+              "goes "
+              "when output_dir cannot take it: into a folder of this run's own there, named by "
+              "output_dir. The run goes on from that checkpoint, too. Left out: it waits for "
+              "room."),
         report_to,
         plain("logging_dir", &C::logging_dir,
               "Where TensorBoard's files go. Left out: runs in output_dir."),

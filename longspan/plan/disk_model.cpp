@@ -47,18 +47,21 @@ std::string name_bytes(int64_t bytes) {
   return fmt::format("{:.1f} KiB", b / 1024.0);
 }
 
-std::string disk_account(const DiskFacts& facts, const std::string& output_dir, int64_t free,
-                         int64_t free_elsewhere) {
+std::string disk_account(const DiskFacts& facts, const Room& output_dir,
+                         const std::optional<Room>& fallback) {
+  if (!output_dir.free) return "";
+  const int64_t free = *output_dir.free;
   const DiskNeed need = disk_need(facts);
-  if (free < need.model && free_elsewhere < need.model) {
-    const std::string elsewhere =
-        free_elsewhere < 0 ? ""
-                           : fmt::format(", {} in fallback_output_dir", name_bytes(free_elsewhere));
+  if (!output_dir.may_take(need.model) && !(fallback && fallback->may_take(need.model))) {
+    const std::string elsewhere = fallback
+                                      ? fmt::format(", {} in {} of fallback_output_dir",
+                                                    name_bytes(*fallback->free), fallback->folder)
+                                      : "";
     throw UserError(fmt::format(
         "The trained model takes {} on disk, and {} are free in output_dir {}{}. Nothing was "
         "trained. Free some space, choose an output_dir on another disk, or name one in "
         "fallback_output_dir.",
-        name_bytes(need.model), name_bytes(free), output_dir, elsewhere));
+        name_bytes(need.model), name_bytes(free), output_dir.folder, elsewhere));
   }
   std::string text = fmt::format("Disk: the model takes {}", name_bytes(need.model));
   if (facts.num_saves > 0) {
@@ -67,7 +70,7 @@ std::string disk_account(const DiskFacts& facts, const std::string& output_dir, 
     if (need.num_kept < facts.num_saves) text += fmt::format(" ({} kept)", need.num_kept);
   }
   text += fmt::format(": at most {} more; {} are free in {}.", name_bytes(need.most),
-                      name_bytes(free), output_dir);
+                      name_bytes(free), output_dir.folder);
   if (free >= need.most) return text;
   // How many checkpoints fit beside the model, and beside the one that is being written.
   const int64_t fit =

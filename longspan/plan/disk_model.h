@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace longspan {
@@ -35,11 +36,21 @@ DiskNeed disk_need(const DiskFacts& facts);
 int64_t num_saves(const std::string& strategy, int64_t save_steps, int64_t from,
                   int64_t total_steps, int64_t steps_per_epoch);
 
-/// Throws UserError where not even the model fits into `free` bytes of output_dir, and neither into
-/// `free_elsewhere`, of fallback_output_dir (-1: there is none). Otherwise one line that says what
-/// will be taken and what is free, and, where that is too little, a warning with the remedy.
-std::string disk_account(const DiskFacts& facts, const std::string& output_dir, int64_t free,
-                         int64_t free_elsewhere);
+/// A folder, and the bytes that may still be written there. nullopt: nobody knows, which counts as
+/// room.
+struct Room {
+  std::string folder;
+  std::optional<int64_t> free;
+
+  bool may_take(int64_t bytes) const { return !free || *free >= bytes; }
+};
+
+/// Throws UserError where not even the model fits into output_dir, and neither into the run's
+/// folder in fallback_output_dir (nullopt: there is none). Otherwise one line that says what will
+/// be taken and what is free, and, where that is too little, a warning with the remedy. Empty where
+/// it is not known what is free in output_dir.
+std::string disk_account(const DiskFacts& facts, const Room& output_dir,
+                         const std::optional<Room>& fallback);
 
 /// "1.5 GiB".
 std::string name_bytes(int64_t bytes);

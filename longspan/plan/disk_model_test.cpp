@@ -79,22 +79,25 @@ TEST_CASE("disk: saves that are still to come") {
 
 TEST_CASE("disk: an error only where not even the model fits, a warning where it is tight") {
   const DiskFacts facts = facts_of(5);
-  CHECK_THROWS_WITH_AS(disk_account(facts, "out", 3999, -1),
+  CHECK_THROWS_WITH_AS(disk_account(facts, {"out", 3999}, {}),
                        doctest::Contains("takes 3.9 KiB on disk, and 3.9 KiB are free in "
                                          "output_dir out"),
                        UserError);
-  CHECK_THROWS_AS(disk_account(facts, "out", 0, 3999), UserError);
+  CHECK_THROWS_AS(disk_account(facts, {"out", 0}, Room{"other", 3999}), UserError);
   const auto says = [](const std::string& text, const std::string& part) {
     CHECK_MESSAGE(text.find(part) != std::string::npos, text);
   };
-  says(disk_account(facts, "out", 0, 4000), "warning: that is not enough");
-  const std::string tight = disk_account(facts, "out", 4000 + 3 * 12000, -1);
+  says(disk_account(facts, {"out", 0}, Room{"other", 4000}), "warning: that is not enough");
+  const std::string tight = disk_account(facts, {"out", 4000 + 3 * 12000}, {});
   says(tight, "5 checkpoints 11.7 KiB each: at most 62.5 KiB more; 39.1 KiB are free in out.");
   says(tight, "save_total_limit: 2");  // the third is there while the new one is written
   says(tight, "Quotas of a user or a folder cannot be seen");
   CHECK(disk_need(facts_of(5, 2)).most <= 4000 + 3 * 12000);
-  CHECK(disk_account(facts, "out", 64000, -1).find("warning") == std::string::npos);
-  says(disk_account(facts_of(5, 2), "out", 64000, -1), "(2 kept)");
+  CHECK(disk_account(facts, {"out", 64000}, {}).find("warning") == std::string::npos);
+  says(disk_account(facts_of(5, 2), {"out", 64000}, {}), "(2 kept)");
+  // What nobody knows counts as room.
+  CHECK(disk_account(facts, {"out", {}}, {}).empty());
+  says(disk_account(facts, {"out", 0}, Room{"other", {}}), "warning: that is not enough");
 }
 
 }  // namespace longspan

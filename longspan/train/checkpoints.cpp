@@ -18,6 +18,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/interrupt.h"
+#include "longspan/train/output_folders.h"
 #include "longspan/train/sharded_saving.h"
 
 namespace longspan {
@@ -138,16 +139,19 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir) {
 }
 
 std::vector<FoundCheckpoint> find_checkpoints(const Config& config) {
-  std::vector<FoundCheckpoint> found = find_checkpoints(config.output_dir);
-  if (config.fallback_output_dir.empty()) return found;
-  for (FoundCheckpoint& checkpoint : find_checkpoints(config.fallback_output_dir)) {
-    found.push_back(std::move(checkpoint));
+  std::vector<FoundCheckpoint> found;
+  for (const std::string& folder : output_folders(config)) {
+    for (FoundCheckpoint& checkpoint : find_checkpoints(folder)) {
+      found.push_back(std::move(checkpoint));
+    }
   }
   newest_first(found);
   return found;
 }
 
-void put_back_replaced(const std::string& output_dir) {
+namespace {
+
+void put_back_replaced_in(const std::string& output_dir) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
     const std::string name = entry.path().filename();
@@ -160,6 +164,12 @@ void put_back_replaced(const std::string& output_dir) {
   }
 }
 
+}  // namespace
+
+void put_back_replaced(const Config& config) {
+  for (const std::string& folder : output_folders(config)) put_back_replaced_in(folder);
+}
+
 void remove_leftovers(const std::string& output_dir) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
@@ -169,7 +179,8 @@ void remove_leftovers(const std::string& output_dir) {
     const bool of_a_checkpoint =
         step_of(final_name) &&
         (name.ends_with(".partial") || name.ends_with(".replaced") || name.ends_with(".deleted"));
-    if (of_a_checkpoint || name == ".model.partial" || name.ends_with(".tmp")) {
+    if (of_a_checkpoint || name == ".model.partial" || name.ends_with(".tmp") ||
+        name.starts_with(kProbe)) {
       fs::remove_all(entry.path(), error);
     }
   }

@@ -29,12 +29,12 @@ struct FoundCheckpoint {
 
 /// Folders of this name in output_dir, the newest, by the time of saving, first.
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir);
-/// Those of output_dir and of fallback_output_dir.
+/// Those of both folders that are the run's own (output_folders).
 std::vector<FoundCheckpoint> find_checkpoints(const Config& config);
 
 /// A checkpoint that a killed run was about to replace, and had not replaced yet, gets its name
-/// again. Before anybody looks for checkpoints.
-void put_back_replaced(const std::string& output_dir);
+/// again, in both folders that are the run's own. Before anybody looks for checkpoints.
+void put_back_replaced(const Config& config);
 
 /// Removes what a run that was killed has left half-done in output_dir.
 void remove_leftovers(const std::string& output_dir);
@@ -64,11 +64,15 @@ class Checkpoints {
 
   /// <output_dir>/checkpoint-<step>: written under a temporary name, synced, checksummed, renamed,
   /// read back; then the oldest ones beyond save_total_limit go. `output_dir`: the configuration's,
-  /// or its fallback_output_dir. Returns the folder. Collective; throws as all_or_none.
+  /// or its fallback_folder. Returns the folder. Collective; throws as all_or_none.
   std::string save(const std::string& output_dir, int64_t step, const CheckpointContent& content);
 
   /// The folder that the run was in last; empty when there is none.
   const std::string& last() const { return last_; }
+  /// "the last checkpoint is FOLDER", "no checkpoint has been saved".
+  std::string last_text() const {
+    return last_.empty() ? "no checkpoint has been saved" : "the last checkpoint is " + last_;
+  }
 
  private:
   /// Writes this rank's part of the state. Its name in the folder; empty where it has none.

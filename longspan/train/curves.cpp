@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
+#include "longspan/config/user_error.h"
 #include "longspan/text/plot.h"
 
 namespace longspan {
@@ -19,7 +21,14 @@ void plot(const TrainingLog& log, const std::string& key, const std::string& wha
   panel.curves.push_back({.label = "smoothed", .x = steps, .y = smooth(values)});
   std::string name = key;
   std::ranges::replace(name, '/', '_');
-  write_plot(fmt::format("{}/training_{}.png", folder, name), {panel});
+  const std::string path = fmt::format("{}/training_{}.png", folder, name);
+  try {
+    write_plot(path, {panel});
+  } catch (const UserError&) {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);  // half a picture
+    throw;
+  }
 }
 
 }  // namespace

@@ -2,13 +2,16 @@
 
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <exception>
 #include <filesystem>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -16,6 +19,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
+#include "longspan/train/output_folders.h"
 #include "longspan/train/resume.h"
 #include "longspan/train/saving.h"
 
@@ -29,8 +33,14 @@ using Seconds = std::chrono::duration<double>;
 constexpr Seconds kBetweenLooks{0.2};
 /// Between two attempts; each pause is longer than the one before.
 constexpr double kFirstPause = 1.0, kLongestPause = 60.0, kPauseGrows = 1.5;
-/// statvfs says that there is too little: it may know less than the disk.
+/// After so long it is tried although statvfs reports too little room: the report may be out of
+/// date, and the next write may find room all the same.
 constexpr Seconds kAnyway{600};
+/// Another machine that tries the same folder may remove it in between.
+constexpr int kTries = 50;
+/// And another one may have made it again when we look.
+constexpr int kTriesOfAnything = 3;
+constexpr std::chrono::milliseconds kBetweenTries{10};
 constexpr Seconds kSaidAgain{600};
 
 /// The folder, or the nearest one above it that is there.
@@ -41,27 +51,57 @@ fs::path nearest_existing(const std::string& folder) {
   return path;
 }
 
+/// Of this process, on this machine.
+std::string probe_in(const std::string& folder) {
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  return fmt::format("{}/{}-{}-{}", folder, kProbe, host, ::getpid());
+}
+
 }  // namespace
 
 void try_folder(const std::string& key, const std::string& folder) {
-  // Those that are made here, the innermost first.
-  std::vector<fs::path> made;
   std::error_code error;
-  fs::path path = fs::absolute(folder, error).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  for (; !fs::exists(fs::symlink_status(path, error)) && path.has_relative_path();
-       path = path.parent_path()) {
-    made.push_back(path);
-  }
+  fs::path innermost = fs::absolute(folder, error).lexically_normal();
+  if (!innermost.has_filename()) innermost = innermost.parent_path();
+  int num_made = 0;  // of the path's folders, from the innermost up
+  const auto count_missing = [&] {
+    int num_missing = 0;
+    for (fs::path path = innermost;
+         !fs::exists(fs::symlink_status(path, error)) && path.has_relative_path();
+         path = path.parent_path()) {
+      ++num_missing;
+    }
+    num_made = std::max(num_made, num_missing);
+  };
   const auto remove_made = [&] {
     std::error_code ignored;
-    for (const fs::path& one : made) fs::remove(one, ignored);  // only if it is empty
+    fs::path path = innermost;
+    for (int i = 0; i < num_made; ++i, path = path.parent_path()) {
+      fs::remove(path, ignored);  // only if it is empty
+    }
   };
   try {
-    on_disk(folder, [&] { fs::create_directories(folder); });
-    const std::string probe = fmt::format("{}/.longspan-can-write", folder);
-    write_file_atomically(probe, "yes\n");
-    fs::remove(probe, error);
+    for (int tries = 1;; ++tries) {
+      count_missing();
+      error.clear();
+      fs::create_directories(folder, error);
+      bool vanished = error == std::errc::no_such_file_or_directory;
+      try {
+        on_disk(folder, [&] {
+          if (error) throw fs::filesystem_error("", error);
+        });
+        const std::string probe = probe_in(folder);
+        write_file_atomically(probe, "yes\n");
+        fs::remove(probe, error);
+        break;
+      } catch (const UserError&) {
+        std::error_code ignored;
+        vanished = vanished || !fs::exists(folder, ignored);
+        if (tries >= (vanished ? kTries : kTriesOfAnything)) throw;
+      }
+      std::this_thread::sleep_for(kBetweenTries);
+    }
   } catch (const UserError& failure) {
     remove_made();
     throw UserError(fmt::format("{} {} cannot be written to. {}", key, folder, failure.what()));
@@ -81,7 +121,7 @@ void try_output_dirs(const Config& config) {
   }
   if (!goes_on_in(config)) {
     Config other = config;
-    other.output_dir = fallback;
+    other.output_dir = fallback_folder(config);
     other.fallback_output_dir.clear();
     other.resume_from_checkpoint = "false";
     try {
@@ -90,16 +130,18 @@ void try_output_dirs(const Config& config) {
       throw UserError(fmt::format("fallback_output_dir, taken as output_dir: {}", refused.what()));
     }
   }
-  try_folder("fallback_output_dir", fallback);
+  try_folder("fallback_output_dir", fallback_folder(config));
 }
 
-int64_t free_bytes(const std::string& folder) {
+std::optional<int64_t> free_bytes(const std::string& folder) {
   struct statvfs disk{};
-  if (::statvfs(nearest_existing(folder).c_str(), &disk) != 0) return -1;
+  if (::statvfs(nearest_existing(folder).c_str(), &disk) != 0) return std::nullopt;
   // Some file systems of the network know nothing of themselves.
-  if (disk.f_blocks == 0) return -1;
+  if (disk.f_blocks == 0) return std::nullopt;
   return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
 }
+
+Room room_in(const std::string& folder) { return {folder, free_bytes(folder)}; }
 
 DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& parameters, bool adapter,
                      int64_t saved_bytes) {
@@ -122,10 +164,9 @@ DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& param
 }
 
 std::string check_room(const Config& config, const DiskFacts& facts) {
-  const int64_t free = free_bytes(config.output_dir);
-  if (free < 0) return "";
-  const std::string& fallback = config.fallback_output_dir;
-  return disk_account(facts, config.output_dir, free, fallback.empty() ? -1 : free_bytes(fallback));
+  std::optional<Room> fallback;
+  if (!config.fallback_output_dir.empty()) fallback = room_in(fallback_folder(config));
+  return disk_account(facts, room_in(config.output_dir), fallback);
 }
 
 std::string warning_of_fallback(const Config& config) {
@@ -142,84 +183,81 @@ std::string warning_of_fallback(const Config& config) {
       config.fallback_output_dir);
 }
 
-std::string PatientSaver::save(const Saved& what,
+std::string PatientSaver::save(const Saved& what, const std::vector<std::string>& folders,
                                const std::function<void(const std::string&)>& attempt) {
-  bool falls_back = !config_.fallback_output_dir.empty();
-  double pause = kFirstPause;
-  for (;;) {
-    std::exception_ptr failure;
+  // Those that may have room some time, the best first.
+  std::vector<std::string> left;
+  std::istringstream lines(world_.gather_text(fmt::format("{}", fmt::join(folders, "\n")))[0]);
+  for (std::string folder; std::getline(lines, folder);) left.push_back(folder);
+  const std::vector<std::string> all = left;
+  std::exception_ptr first;
+  for (double pause = kFirstPause;; pause = std::min(kLongestPause, pause * kPauseGrows)) {
+    const bool says = pause == kFirstPause;
     std::string reason;
-    bool full = false;
-    const auto try_into = [&](const std::string& folder) {
+    std::vector<std::string> full;
+    for (const std::string& folder : left) {
       try {
         attempt(folder);
-        return true;
+        // What an attempt has made and left empty.
+        std::error_code ignored;
+        for (const std::string& other : all) {
+          if (world_.rank() == 0 && other != folder && other != all[0]) fs::remove(other, ignored);
+        }
+        return folder;
       } catch (const std::exception& error) {
         if (!is_agreed(world_, error)) throw;
-        failure = std::current_exception();
-        reason = error.what();
-        full = is_disk_full(error);
-        return false;
+        const bool is_full = is_disk_full(error);
+        if (folder == all[0] && (!first || !is_full)) first = std::current_exception();
+        if (is_full) full.push_back(folder);
+        if (reason.empty()) reason = error.what();
+        const bool next = folder != left.back();
+        if (all.size() > 1 && (says || !is_full)) {
+          console_.say(fmt::format("warning: {} could not be saved in {}: {}{}", what.name, folder,
+                                   error.what(),
+                                   next ? fmt::format(" {} is tried.", left.back()) : ""));
+        }
       }
-    };
-    if (try_into(config_.output_dir)) return config_.output_dir;
-    if (falls_back) {
-      const std::exception_ptr first = failure;
-      const std::string first_reason = reason;
-      const bool first_full = full;
-      const bool says = pause == kFirstPause;
-      if (says) {
-        console_.say(
-            fmt::format("warning: {} could not be saved in output_dir: {} "
-                        "fallback_output_dir {} is tried.",
-                        what.name, reason, config_.fallback_output_dir));
-      }
-      if (try_into(config_.fallback_output_dir)) return config_.fallback_output_dir;
-      if (says) {
-        console_.say(fmt::format("warning: fallback_output_dir cannot be used: {}", reason));
-      }
-      falls_back = full;  // what is no full disk stays so
-      failure = first;
-      reason = first_reason;
-      full = first_full;
     }
-    if (!full) std::rethrow_exception(failure);
-    if (pause == kFirstPause) {
+    left = full;
+    if (left.empty()) std::rethrow_exception(first);
+    if (says) {
+      std::vector<std::string> rooms;
+      for (const std::string& folder : left) {
+        const std::optional<int64_t> free = free_bytes(folder);
+        rooms.push_back(
+            fmt::format("{} in {}", free ? name_bytes(*free) : "an unknown amount", folder));
+      }
       console_.say(fmt::format(
           "warning: {} could not be saved: {}\nNothing is lost: it is kept in memory, and the run "
-          "waits for room. It takes {}; {} are free in {}. It is saved as soon as there is room{}. "
+          "waits for room. It takes about {}. Free: {}. It is saved as soon as there is room{}. "
           "Ctrl-C gives it up; {}.",
-          what.name, reason, name_bytes(what.num_bytes),
-          name_bytes(std::max<int64_t>(0, free_bytes(config_.output_dir))), config_.output_dir,
-          falls_back ? ", in one of both folders" : "",
-          what.last_kept.empty() ? "no checkpoint has been saved"
-                                 : "the last checkpoint is " + what.last_kept));
+          what.name, reason, name_bytes(what.num_bytes), fmt::join(rooms, ", "),
+          left.size() > 1 ? ", in one of both folders" : "", what.kept));
     }
-    if (!wait_for_room(what, pause)) return "";
-    pause = std::min(kLongestPause, pause * kPauseGrows);
+    if (!wait_for_room(what, left, pause)) return "";
   }
 }
 
-bool PatientSaver::wait_for_room(const Saved& what, double pause) {
+bool PatientSaver::wait_for_room(const Saved& what, const std::vector<std::string>& folders,
+                                 double pause) {
   bool goes_on = true;
   if (world_.rank() == 0) {
     const Clock::time_point start = Clock::now();
     Clock::time_point said = start;
-    const auto has_room = [&](const std::string& folder) {
-      const int64_t free = folder.empty() ? 0 : free_bytes(folder);
-      return free < 0 || free >= what.num_bytes;
-    };
     for (;;) {
       if (interrupts_.requested()) {
         goes_on = false;
         break;
       }
       const Seconds waited = Clock::now() - start;
-      const bool room = has_room(config_.output_dir) || has_room(config_.fallback_output_dir);
+      const bool room = std::ranges::any_of(folders, [&](const std::string& folder) {
+        return room_in(folder).may_take(what.num_bytes);
+      });
       if (waited.count() >= pause && (room || waited >= kAnyway)) break;
       if (Clock::now() - said >= kSaidAgain) {
         said = Clock::now();
-        console_.say(fmt::format("{} still waits for room in {}.", what.name, config_.output_dir));
+        console_.say(
+            fmt::format("{} still waits for room in {}.", what.name, fmt::join(folders, " or ")));
       }
       std::this_thread::sleep_for(kBetweenLooks);
     }

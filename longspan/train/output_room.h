@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,17 +18,19 @@
 namespace longspan {
 
 /// Makes the folder, writes a file into it and removes both again, as far as they were not there.
-/// Throws UserError, which begins with `key`.
+/// Several machines may do so at once on a disk that they share. Throws UserError, which begins
+/// with `key`.
 void try_folder(const std::string& key, const std::string& folder);
 
-/// The same for output_dir and fallback_output_dir. Throws UserError also where the second is the
-/// first, or a folder that a run reads from, or holds an earlier run's results that may not be
-/// overwritten.
+/// The same for output_dir and fallback_folder. Throws UserError also where fallback_output_dir is
+/// output_dir, and where fallback_folder is a folder that a run reads from, or holds results of an
+/// earlier run with this output_dir that may not be overwritten.
 void try_output_dirs(const Config& config);
 
 /// Bytes that this process may still write where `folder` is or would be, by statvfs: quotas of a
-/// user or a folder are not in it. -1: unknown.
-int64_t free_bytes(const std::string& folder);
+/// user or a folder are not in it. nullopt: unknown.
+std::optional<int64_t> free_bytes(const std::string& folder);
+Room room_in(const std::string& folder);
 
 /// What the run will write, but for the number of saves. `adapter`: only what is trained is saved;
 /// `saved_bytes`: of one number of it.
@@ -44,31 +47,28 @@ std::string warning_of_fallback(const Config& config);
 class PatientSaver {
  public:
   /// All outlive it.
-  PatientSaver(const Config& config, const Group& world, Notices& notices,
-               const InterruptWatch& interrupts, Console& console)
-      : config_(config),
-        world_(world),
-        notices_(notices),
-        interrupts_(interrupts),
-        console_(console) {}
+  PatientSaver(const Group& world, Notices& notices, const InterruptWatch& interrupts,
+               Console& console)
+      : world_(world), notices_(notices), interrupts_(interrupts), console_(console) {}
 
   struct Saved {
     std::string name;       // "the model"
     int64_t num_bytes = 0;  // about so many
-    std::string last_kept;  // the newest whole checkpoint; empty: there is none
+    std::string kept;       // what there is if this is given up: "the last checkpoint is ..."
   };
-  /// Runs `attempt(output_dir)`, which is collective and throws as all_or_none. Where it fails,
-  /// runs `attempt(fallback_output_dir)`. Where the disks are full it says so, waits until there is
-  /// room and tries again, without end; a collective's timeout does not run meanwhile. Returns the
-  /// folder that has it; empty when SIGINT has ended the waiting. Throws what attempt has thrown
-  /// for output_dir when that is no full disk. Collective.
-  std::string save(const Saved& what, const std::function<void(const std::string&)>& attempt);
+  /// Runs `attempt(folder)`, which is collective and throws as all_or_none, for the first of
+  /// `folders`; where it fails, for the next. Where the disks are full it says so, waits until
+  /// there is room and tries again, without end; a collective's timeout does not run meanwhile. A
+  /// folder that fails for another reason is not tried again. Returns the folder that has it; empty
+  /// when SIGINT has ended the waiting. When no folder is left, throws what attempt has thrown for
+  /// the first. Rank 0's `folders` are everyone's. Collective.
+  std::string save(const Saved& what, const std::vector<std::string>& folders,
+                   const std::function<void(const std::string&)>& attempt);
 
  private:
   /// False: interrupted.
-  bool wait_for_room(const Saved& what, double pause);
+  bool wait_for_room(const Saved& what, const std::vector<std::string>& folders, double pause);
 
-  const Config& config_;
   const Group& world_;
   Notices& notices_;
   const InterruptWatch& interrupts_;

@@ -11,6 +11,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
+#include "longspan/train/output_folders.h"
 
 namespace longspan {
 namespace {
@@ -68,8 +69,10 @@ bool goes_on_in(const Config& config) {
           "checkpoint-N folder; to start from its weights alone, give it as model_name_or_path.",
           wanted, kTrainingStateFile));
     }
-    return fs::equivalent(fs::weakly_canonical(wanted, error).parent_path(), config.output_dir,
-                          error);
+    const fs::path beside = fs::weakly_canonical(wanted, error).parent_path();
+    return std::ranges::any_of(output_folders(config), [&](const std::string& folder) {
+      return fs::equivalent(beside, folder, error);
+    });
   }
   if (wanted.empty() && config.overwrite_output_dir) return false;
   const bool found = std::ranges::any_of(find_checkpoints(config), &FoundCheckpoint::has_state);

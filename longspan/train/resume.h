@@ -13,7 +13,7 @@
 
 namespace longspan {
 
-/// Does the configuration ask to go on from a checkpoint of output_dir, and is there one? Or is
+/// Does the configuration ask to go on from a checkpoint of output_folders, and is there one? Or is
 /// this a requeued job, which goes on whatever it asks? Looks at names only. LLaMA-Factory's rule:
 /// from the newest one, unless overwrite_output_dir is set. Throws UserError when
 /// resume_from_checkpoint asks for one that is not there.

@@ -26,6 +26,7 @@
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/launch.h"
+#include "longspan/train/output_folders.h"
 #include "longspan/train/output_room.h"
 #include "longspan/train/plan_request.h"
 #include "longspan/train/reference_cache.h"
@@ -106,7 +107,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   const Launch launch = find_launch(config, where, mesh.world);
   all_or_none(mesh.world, [&] {
     if (!is_main) return;
-    put_back_replaced(config.output_dir);
+    put_back_replaced(config);
     if (!launch.is_restart) check_output_dir(config);
     try_output_dirs(config);
   });
@@ -142,7 +143,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     }
     if (!is_main) return;
     prepare_output_dir(config.output_dir);
-    if (!config.fallback_output_dir.empty()) remove_leftovers(config.fallback_output_dir);
+    if (!config.fallback_output_dir.empty()) remove_leftovers(fallback_folder(config));
     keep_launch(where, launch);
   });
 
@@ -193,7 +194,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                              .reference = reference.get(),
                              .idle_rows = idle_rows};
   const std::unique_ptr<Stage> stage = make_stage(context);
-  PatientSaver patient_saver(config, mesh.world, notices, interrupts, console);
+  PatientSaver patient_saver(mesh.world, notices, interrupts, console);
   MemoryReport memory(meter, memory_facts(config, shape.model, shape.plan, trained,
                                           data.train.examples, reference.get(), cuda));
   const TrainingJob job{.context = context,
@@ -218,6 +219,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   TrainingLog log(config.output_dir,
                   {.train_batch_size = config.per_device_train_batch_size,
                    .num_train_epochs = static_cast<int64_t>(std::ceil(config.num_train_epochs))});
+  log.warn([&](const std::string& text) { console.say("warning: " + text); });
   Trainer trainer(job, saver, checkpoints, log, console);
   if (resumed) trainer.resume(*resumed);
   std::string disk_text;
@@ -228,7 +230,12 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     // Whatever could be refused has been: from here on the folder is this run's.
     remove_reports(config.output_dir, /*goes_on=*/resumed.has_value());
     if (!wants_tensorboard(config)) return;
-    tensorboard.emplace(config, resumed ? resumed->state.totals.progress.step : -1);
+    try {
+      tensorboard.emplace(config, resumed ? resumed->state.totals.progress.step : -1);
+    } catch (const UserError& error) {
+      return console.say(
+          fmt::format("warning: {} The run goes on without TensorBoard's files.", error.what()));
+    }
     log.tell([&](const LogEntry& entry) {
       if (const std::string problem = tensorboard->add(entry); !problem.empty()) {
         console.say("warning: " + problem);
@@ -278,6 +285,12 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     console.say(fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands,
                             interrupts.why_stopped(), checkpoints.last(), how_to_go_on(config)));
     return 0;
+  }
+  if (!trainer.saved_in().empty()) {
+    interrupts.say(
+        fmt::format("Interrupted {}; the model is in {}, and its logs and results were given up.",
+                    where_it_stands, trainer.saved_in()));
+    return kInterruptedStatus;
   }
   const bool trained_all = trainer.progress().step == trainer.progress().total_steps;
   interrupts.say(fmt::format(

@@ -14,6 +14,7 @@
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/interrupt.h"
+#include "longspan/train/output_folders.h"
 #include "longspan/train/resume.h"
 #include "longspan/train/sharded_saving.h"
 
@@ -114,7 +115,7 @@ void prepare_output_dir(const std::string& output_dir) {
     fs::create_directories(output_dir);
     remove_leftovers(output_dir);
   });
-  const std::string probe = output_dir + "/.longspan-can-write";
+  const std::string probe = output_dir + "/" + kProbe;
   write_file_atomically(probe, "yes\n");
   fs::remove(probe);
 }

@@ -15,10 +15,13 @@
 #include "longspan/train/agreement.h"
 #include "longspan/train/curves.h"
 #include "longspan/train/evaluation.h"
+#include "longspan/train/output_folders.h"
 
 namespace longspan {
 namespace {
 
+/// Of what tells of a run, about: all but the log, and a line of that in both files that have it.
+constexpr int64_t kReportBytes = 64 << 10, kEntryBytes = 2 << 10;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 double seconds_now() {
@@ -327,11 +330,21 @@ TrainingEnd Trainer::finish() {
     console_.say(console_line(log_.history().back()));
   });
   const std::string table = table_of(sent);
-  const auto write_all = [&](const std::string& folder) {
-    if (is_divided()) saver_.save_final_together(folder, *job_.sharded, world, job_.notices);
+  const auto write_model = [&](const std::string& folder) {
+    if (is_divided()) {
+      return saver_.save_final_together(folder, *job_.sharded, world, job_.notices);
+    }
+    all_or_none_patiently(world, job_.notices, [&] {
+      if (is_main()) saver_.save_final(folder, job_.context.model.parameters());
+    });
+  };
+  saved_in_ = job_.patient_saver.save(
+      {.name = "the model", .num_bytes = disk_need(disk()).model, .kept = checkpoints_.last_text()},
+      output_folders(job_.context.config), write_model);
+  if (saved_in_.empty()) return TrainingEnd::kInterrupted;
+  const auto write_reports = [&](const std::string& folder) {
     all_or_none_patiently(world, job_.notices, [&] {
       if (!is_main()) return;
-      if (!is_divided()) saver_.save_final(folder, job_.context.model.parameters());
       const UninterruptedScope uninterrupted;
       if (folder != log_.folder() || log_.lags_behind()) log_.move_to(folder);
       log_.write_state(folder, progress);
@@ -339,14 +352,31 @@ TrainingEnd Trainer::finish() {
       if (!table.empty()) write_report(folder, sent);
       job_.memory.write(folder);
       if (evaluates) log_.write_eval_results(progress, totals_.last_evaluation);
-      if (job_.context.config.plot_loss) plot_curves(log_, folder);
     });
   };
-  saved_in_ = job_.patient_saver.save(
-      {.name = "the model", .num_bytes = disk_need(disk()).model, .last_kept = checkpoints_.last()},
-      write_all);
-  if (saved_in_.empty()) return TrainingEnd::kInterrupted;
+  const std::string where = "the model is in " + saved_in_;
+  std::string reported;
+  try {
+    reported = job_.patient_saver.save(
+        {.name = "the record of the run (logs and results)",
+         .num_bytes = kReportBytes + kEntryBytes * std::ssize(log_.history()),
+         .kept = where},
+        {saved_in_}, write_reports);
+  } catch (const std::exception& error) {
+    if (is_main() && is_agreed(world, error)) {
+      console_.say(fmt::format("warning: {}; what tells of the run cannot be written.", where));
+    }
+    throw;
+  }
+  if (reported.empty()) return TrainingEnd::kInterrupted;
   if (is_main()) {
+    if (job_.context.config.plot_loss) {
+      try {
+        plot_curves(log_, saved_in_);
+      } catch (const UserError& error) {
+        console_.say(fmt::format("warning: {}; the picture is left out.", error.what()));
+      }
+    }
     if (!table.empty()) console_.say(table);
     console_.say(memory);
   }

@@ -72,7 +72,8 @@ class Trainer {
   const Progress& progress() const { return totals_.progress; }
   /// What the run will write into output_dir from here on.
   DiskFacts disk() const;
-  /// Where the model is after train(): output_dir, or fallback_output_dir.
+  /// Where the model is after train(): output_dir, or the run's folder in fallback_output_dir.
+  /// Empty where it was not saved.
   const std::string& saved_in() const { return saved_in_; }
 
   /// Goes on where a checkpoint stands: weights, optimizer, log, counts. Throws UserError.

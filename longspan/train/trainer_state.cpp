@@ -17,6 +17,7 @@
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/text/counted.h"
 #include "longspan/train/agreement.h"
+#include "longspan/train/output_folders.h"
 #include "longspan/train/trainer.h"
 
 namespace longspan {
@@ -72,8 +73,7 @@ DiskFacts Trainer::disk() const {
 bool Trainer::has_room_again() const {
   const Group& world = job_.context.mesh.world;
   const auto has_room = [&] {
-    const int64_t free = free_bytes(job_.context.config.output_dir);
-    return free < 0 || free >= disk_need(disk()).checkpoint;
+    return room_in(job_.context.config.output_dir).may_take(disk_need(disk()).checkpoint);
   };
   return world.gather_text(is_main() && has_room() ? "yes" : "no")[0] == "yes";
 }
@@ -98,7 +98,8 @@ bool Trainer::save_last_checkpoint() {
   return !job_.patient_saver
               .save({.name = fmt::format("checkpoint-{}", totals_.progress.step),
                      .num_bytes = disk_need(disk()).checkpoint,
-                     .last_kept = checkpoints_.last()},
+                     .kept = checkpoints_.last_text()},
+                    output_folders(job_.context.config),
                     [&](const std::string& folder) { save_checkpoint_into(folder); })
               .empty();
 }

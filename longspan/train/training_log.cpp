@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/json_text.h"
@@ -104,6 +103,10 @@ void TrainingLog::tell(std::function<void(const LogEntry&)> listener) {
   listener_ = std::move(listener);
 }
 
+void TrainingLog::warn(std::function<void(const std::string&)> listener) {
+  warning_ = std::move(listener);
+}
+
 void TrainingLog::add(LogEntry entry, const std::string& line) {
   history_.push_back(std::move(entry));
   if (listener_) listener_(history_.back());
@@ -125,28 +128,19 @@ void TrainingLog::append_line(const std::string& line) {
       lags_behind_ = false;
       return;
     }
-    std::FILE* file = std::fopen(path.c_str(), "ab");
-    bool written = file != nullptr;
-    int error = errno;
-    if (file != nullptr) {
-      written = std::fwrite(line.data(), 1, line.size(), file) == line.size();
-      if (!written) error = errno;
-      if (std::fclose(file) != 0) {
-        if (written) error = errno;
-        written = false;
-      }
-    }
-    if (!written) {
-      throw_disk_error(error, fmt::format("{}: cannot be written ({}). {}", path,
-                                          std::strerror(error), remedy_for(error)));
-    }
-  } catch (const DiskFullError&) {
+    append_to_file(path, line);
+  } catch (const UserError& error) {
     lags_behind_ = true;
+    if (const auto warning = std::exchange(warning_, {})) {
+      warning(
+          fmt::format("{} Training goes on; the line is written with the next one.", error.what()));
+    }
   }
 }
 
 void TrainingLog::move_to(const std::string& folder) {
   folder_ = folder;
+  lags_behind_ = true;  // until it is there
   write_file_atomically(folder_ + "/" + kLogFile, lines_);
   lags_behind_ = false;
 }

@@ -59,14 +59,16 @@ struct TrainingResult {
 };
 
 /// Writes into a folder that exists. All members throw UserError when a file cannot be written, but
-/// for a line of trainer_log.jsonl on a full disk: training is worth more than that, so that the
-/// line waits for the next one.
+/// for a line of trainer_log.jsonl: training is worth more than that, so that the line waits for
+/// the next one.
 class TrainingLog {
  public:
   TrainingLog(std::string folder, const RunConstants& constants);
 
   /// From now on each entry of log_history is also told to `listener`.
   void tell(std::function<void(const LogEntry& entry)> listener);
+  /// Is told, once, why a line of trainer_log.jsonl could not be written.
+  void warn(std::function<void(const std::string& text)> listener);
   /// What trainer_state.json says of the steps between log lines, evaluations and saves.
   void set_steps(int64_t logging, int64_t evaluation, int64_t saving);
 
@@ -90,7 +92,7 @@ class TrainingLog {
 
   const std::string& folder() const { return folder_; }
   const std::vector<LogEntry>& history() const { return history_; }
-  /// Does trainer_log.jsonl lack lines that the disk had no room for?
+  /// Does trainer_log.jsonl lack lines that the disk did not take?
   bool lags_behind() const { return lags_behind_; }
   /// (step, value) of the history's entries that have `key`.
   std::pair<std::vector<double>, std::vector<double>> curve(const std::string& key) const;
@@ -107,6 +109,7 @@ class TrainingLog {
   std::string lines_;         // of trainer_log.jsonl
   bool lags_behind_ = false;  // the file lacks some of them
   std::function<void(const LogEntry&)> listener_;
+  std::function<void(const std::string&)> warning_;  // empty once it has been used
   LogEntry all_results_;
 };
 

@@ -1,5 +1,6 @@
 """What is trained is not lost when a disk is full, and what will not fit is said before the first step."""
 
+import errno
 import re
 import signal
 import time
@@ -74,12 +75,87 @@ def test_or_takes_another_folder(num_ranks, keys, settings, full_disk, tmp_path)
     other = tmp_path / "other" / "disk"
     run = Running(settings(fallback_output_dir=str(other), **keys), num_ranks).wait()
     assert set(run.statuses) == {0}, run.text
-    assert f"Saved the model and logs in {other}" in run.text and "is tried" in run.text
+    [other] = other.iterdir()  # of this run alone
+    assert f"Saved the model and logs in {other}\n" in run.text and f"{other} is tried" in run.text
     assert weights(other) and not weights(run.output_dir)
     assert {"config.json", "trainer_log.jsonl", "trainer_state.json", "train_results.json"} <= {p.name for p in other.iterdir()}
     assert (other / "trainer_log.jsonl").read_bytes().startswith((run.output_dir / "trainer_log.jsonl").read_bytes()[:200])
-    refused = Running(settings(output_dir=str(tmp_path / "next"), fallback_output_dir=str(other))).wait()
-    assert refused.status == 1 and "fallback_output_dir, taken as output_dir" in refused.text, refused.text
+    refused = Running(settings(fallback_output_dir=str(other.parent), **keys), num_ranks).wait()
+    assert refused.status == 1 and f"fallback_output_dir, taken as output_dir: output_dir {other} holds" in refused.text, refused.text
+
+
+def test_runs_share_a_fallback(settings, full_disk, tmp_path):
+    """A sweep: each run writes, goes on from and cleans what is its own."""
+    other = tmp_path / "other"
+    keys = settings(fallback_output_dir=str(other), save_total_limit=1, max_steps=100000)
+    del keys["output_dir"]
+
+    def stopped(name):
+        full_disk(f"/{name}/.checkpoint-")
+        running = Running(keys | dict(output_dir=str(tmp_path / name)))
+        wait_for(running, "'loss'")
+        running.ranks[0].send_signal(signal.SIGTERM)
+        run = running.wait()
+        full_disk()
+        found = re.search(r"saved (\S+/checkpoint-(\d+))\. The same command goes on", run.text)
+        assert run.status == 0 and found and "Going on" not in run.text, run.text
+        return found[1], int(found[2])
+    first, step = stopped("a")
+    leftover = other / first.split("/")[-2] / ".checkpoint-7.partial"
+    leftover.mkdir()
+    second, _ = stopped("b")
+    assert sorted(str(path) for path in other.glob("*/checkpoint-*")) == sorted([first, second]) and leftover.exists()
+    # By name, too; and one that was about to be replaced has its name again.
+    hidden = other / first.split("/")[-2] / f".checkpoint-{step}.replaced"
+    (other / first.split("/")[-2] / f"checkpoint-{step}").rename(hidden)
+    again = Running(keys | dict(output_dir=str(tmp_path / "a"), resume_from_checkpoint=first, max_steps=step + 1)).wait()
+    assert again.status == 0 and f"Going on from {first}, step {step} of {step + 1}" in again.text, again.text
+    assert not leftover.exists() and not hidden.exists()
+
+
+def test_a_report_does_not_write_the_model_again(settings, full_disk, tmp_path):
+    flag = tmp_path / "full"
+    flag.touch()
+    full_disk("train_results.json", FULL_FLAG=flag)
+    running = Running(settings(fallback_output_dir=str(tmp_path / "other")))
+    wait_for(running, "waits for room")
+    text, output_dir = running.text(), running.output_dir
+    assert f"the model is in {output_dir}" in text and "the model could not" not in text and "MiB" not in text.split("It takes")[1], text
+    before = (output_dir / "model.safetensors").stat()
+    flag.unlink()
+    run = running.wait()
+    after = (output_dir / "model.safetensors").stat()
+    assert run.status == 0 and (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns), run.text
+    assert (output_dir / "train_results.json").exists() and not (tmp_path / "other").exists()
+    flag.touch()
+    running = Running(settings(output_dir=str(tmp_path / "given_up")))
+    wait_for(running, "waits for room")
+    running.ranks[0].send_signal(signal.SIGINT)
+    run = running.wait()
+    assert run.status == 130 and f"the model is in {tmp_path / 'given_up'}, and its logs and results were given up" in run.text, run.text
+
+
+def test_a_picture_is_no_reason_to_fail(settings, full_disk):
+    full_disk("training_loss.png")
+    run = Running(settings(plot_loss=True)).wait()
+    assert run.status == 0 and weights(run.output_dir) and (run.output_dir / "train_results.json").exists(), run.text
+    assert re.search(r"warning: Cannot write \S*training_loss.png", run.text) and not (run.output_dir / "training_loss.png").exists()
+
+
+def test_a_disk_that_breaks_on_the_way(settings, full_disk, tmp_path):
+    """Not full, but gone (EIO): log lines wait, the model goes to the fallback, and waits for that one."""
+    flag, other = tmp_path / "broken", tmp_path / "other"
+    full_disk("/run/", ALSO_MATCH="other/", FULL_FLAG=flag, FULL_ERRNO=errno.EIO)
+    running = Running(settings(fallback_output_dir=str(other), max_steps=100, logging_steps=1))
+    wait_for(running, "'loss'")
+    flag.touch()
+    wait_for(running, "waits for room")
+    flag.unlink()
+    run = running.wait()
+    [own] = other.iterdir()
+    assert run.status == 0 and f"Saved the model and logs in {own}\n" in run.text, run.text
+    assert run.text.count("Training goes on; the line") == 1 and "Input/output error" in run.text, run.text
+    assert weights(own) and len((own / "trainer_log.jsonl").read_text().splitlines()) == 101 and not weights(run.output_dir)
 
 
 def test_a_fallback_that_is_full_too(settings, full_disk, tmp_path):
@@ -101,7 +177,8 @@ def test_other_failures_take_the_fallback_too(settings, tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
     run = Running(settings(fallback_output_dir=str(tmp_path / "other")), 1, preexec=small_files_only).wait()
-    assert run.status == 1 and "fallback_output_dir cannot be used" in run.text, run.text
+    [other] = (tmp_path / "other").iterdir()
+    assert run.status == 1 and f"warning: the model could not be saved in {other}: " in run.text, run.text
     assert run.text.count("error: ") == 1 and "File too large" in run.text
 
 
@@ -131,10 +208,11 @@ def test_a_stop_on_a_full_disk_saves_elsewhere(settings, full_disk, tmp_path):
     run = running.wait()
     assert set(run.statuses) == {0}, run.text
     step = int(re.search(r"Stopped after step (\d+) of", run.text)[1])
-    assert f"saved {tmp_path / 'other' / f'checkpoint-{step}'}. The same command goes on" in run.text, run.text
+    [other] = (tmp_path / "other").iterdir()
+    assert f"saved {other / f'checkpoint-{step}'}. The same command goes on" in run.text, run.text
     full_disk()
     again = Running(keys | dict(max_steps=step + 1), 2).wait()
-    assert again.status == 0 and f"other/checkpoint-{step}, step {step} of {step + 1}" in again.text, again.text
+    assert again.status == 0 and f"{other}/checkpoint-{step}, step {step} of {step + 1}" in again.text, again.text
 
 
 @pytest.mark.parametrize("keys, kept", [(dict(), "no checkpoint has been saved"),

@@ -1,0 +1,25 @@
+// The folders that are a run's own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "longspan/config/config.h"
+
+namespace longspan {
+
+/// How the names of files begin that are written to see whether a folder can be written to.
+constexpr const char* kProbe = ".longspan-can-write";
+
+/// The first 8 hex digits of a hash of the absolute path without links: runs that share a folder
+/// tell by it what is whose.
+std::string hash_of_path(const std::string& folder);
+
+/// Where this run writes in fallback_output_dir, which other runs may have too:
+/// fallback_output_dir/NAME-HASH, of output_dir. Empty without that key.
+std::string fallback_folder(const Config& config);
+
+/// output_dir and, with fallback_output_dir, the folder in that.
+std::vector<std::string> output_folders(const Config& config);
+
+}  // namespace longspan
