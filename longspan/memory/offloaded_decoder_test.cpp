@@ -205,8 +205,8 @@ TEST_CASE("activation offload: the same bits where several processes share the r
 }
 
 /// Of fp32 from fp64. Some fifty operations, forward and backward, each round by 2^-24: 64 of these
-/// are 4e-6. Adapters of this size make the attention's scores large, and roundings grow by some
-/// 200 (8e-4 was measured). A term that is missing or wrong on all paths is further off than 1e-2.
+/// are 4e-6. With adapters of this size roundings grow by some 200 (8e-4 was measured). A term that
+/// is missing or wrong on all paths is further off than 1e-2.
 constexpr double kFp32Error = 1e-2;
 
 /// The same sums as `other` in another order, which has another distance from fp64.
