@@ -39,6 +39,23 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 logging.disable(logging.ERROR)
 handed_on, workers_started, starts, waiting, no_more, over = [], [], PContext.start, [], [], []
+def text_of(path):
+    try:
+        return open(path).read()
+    except OSError:
+        return ''
+def children():
+    '''None where the system does not say: /proc is not mounted.'''
+    lists = glob.glob('/proc/self/task/*/children')
+    if lists:
+        return [int(pid) for path in lists for pid in text_of(path).split()]
+    # A kernel may lack these (CONFIG_PROC_CHILDREN): whose parent is this process, then?
+    parents = {}
+    for path in glob.glob('/proc/[0-9]*/stat'):
+        fields = text_of(path).rpartition(')')[2].split()
+        if fields:
+            parents[int(path.split('/')[2])] = int(fields[1])
+    return [pid for pid in parents if parents[pid] == os.getpid()] if os.getpid() in parents else None
 def told_to_end(number):
     return SignalException('told to end', sigval=signal.Signals(number))
 def start(workers):
@@ -58,13 +75,13 @@ def hand_on(number, frame):
         return
     if handed_on and time.monotonic() - handed_on[0] < 5:
         return
-    workers = [int(pid) for path in glob.glob('/proc/self/task/*/children') for pid in open(path).read().split()]
     if not workers_started:
         over.append(True)
         name = signal.Signals(number).name
         print(f'Stopped before the first step ({name}): nothing was trained, nothing is lost.', file=sys.stderr)
         sys.exit(0)
-    if handed_on:
+    workers = children()
+    if handed_on or workers is None:
         raise told_to_end(number)
     handed_on.append(time.monotonic())
     if not workers:

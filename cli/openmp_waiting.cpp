@@ -6,6 +6,7 @@
 // the libraries take their time. Workers inherit the variables, and start once.
 #include <alloca.h>
 #include <limits.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,9 @@ char wait_policy[] = "OMP_WAIT_POLICY=passive";
 
 /// The C library is not initialised yet: no getenv(), nothing allocated.
 [[maybe_unused]] void start_without_spinning(int argc, char** argv, char** environment) {
+  // Started as `ld.so longspan ...`, the process is the loader's: the kernel has loaded no other,
+  // and /proc/self/exe names it.
+  if (getauxval(AT_BASE) == 0) return;
   if (argc < 2 || std::ranges::find(kCommands, argv[1]) == std::end(kCommands)) return;
   size_t size = 0;
   for (; environment[size] != nullptr; ++size) {
@@ -42,7 +46,15 @@ char wait_policy[] = "OMP_WAIT_POLICY=passive";
   execve(program, argv, all);  // where it fails, the program goes on, and its threads spin
 }
 
-#ifndef __SANITIZE_ADDRESS__  // whose runtime is not there yet
+#if defined(__SANITIZE_ADDRESS__)  // GCC's way to say it
+#define LONGSPAN_ADDRESS_SANITIZER
+#elif defined(__has_feature)  // clang's
+#if __has_feature(address_sanitizer)
+#define LONGSPAN_ADDRESS_SANITIZER
+#endif
+#endif
+
+#ifndef LONGSPAN_ADDRESS_SANITIZER  // whose runtime is not there yet
 using Initialiser = void(int argc, char** argv, char** environment);
 [[gnu::used, gnu::section(".preinit_array")]] Initialiser* const kFirst = start_without_spinning;
 #endif

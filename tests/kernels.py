@@ -67,12 +67,20 @@ def run(command, environment):
     return done.returncode == 0
 
 
+def assert_tests_exist():
+    """doctest is content with a pattern that no case matches: one that was renamed would be left out unseen."""
+    for pattern in UNIT_TESTS:
+        listed = subprocess.run([BUILD / "unit_tests", "-ltc", f"-tc={pattern}"], text=True, capture_output=True, check=True)
+        assert "test cases passing the current filters: 0" not in listed.stdout, f"no unit test is called {pattern}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--short", action="store_true", help="what `make test` runs")
     parser.add_argument("--only", nargs="*", choices=KERNELS, default=list(KERNELS), help="these kernels")
     parser.add_argument("--unit", action="store_true", help="unit tests only")
     arguments = parser.parse_args()
+    assert_tests_exist()
     has, failed = processor_has(), []
     for name in arguments.only:
         if arguments.short and name not in SHORT_KERNELS:

@@ -131,8 +131,8 @@ struct Decoder::Impl {
   /// Runs head(hidden). `backward`: what its backward does with the head's weight.
   template <typename Head>
   at::Tensor with_head(const at::Tensor& hidden, Use backward, Head&& head);
-  /// Tells the hooks that the head's gradient is made from here on. Whether they gave it a place,
-  /// of zeros.
+  /// Tells the hooks that the head's gradient is made from here on. Returns whether they made a
+  /// gradient of zeros.
   bool open_head_gradient(const at::Tensor& hidden);
   void before(int unit, int next) {
     if (options.parameter_hooks) options.parameter_hooks->before(unit, Use::kForward, next);

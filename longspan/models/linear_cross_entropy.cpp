@@ -73,13 +73,15 @@ class WeightGradient {
     if (!weight_VD_.requires_grad()) return;
     const at::Tensor grad = weight_VD_.grad();
     const auto dtype = gradient_dtype(weight_VD_);
-    const bool wide = num_chunks > 1 && dtype == at::kBFloat16;
-    scaled_ahead_ = grad.defined() && !known.is_zero && known.upstream;
+    const bool bf16 = dtype == at::kBFloat16, wide = num_chunks > 1 && bf16;
+    // A bf16 gradient always, where it can be: a product in bf16 that is scaled later is rounded
+    // twice.
+    scaled_ahead_ = known.upstream && (bf16 || (grad.defined() && !known.is_zero));
     scale_ = scaled_ahead_ ? *known.upstream : 1.0;
     const bool in_place = grad.defined() && (known.is_zero || scaled_ahead_);
     if (in_place && !wide) {
       sum_VD_ = grad;
-    } else if (scaled_ahead_) {
+    } else if (grad.defined() && scaled_ahead_) {
       sum_VD_ = grad.to(at::kFloat);
     } else {
       sum_VD_ =
@@ -94,7 +96,12 @@ class WeightGradient {
 
   void end_forward() {
     if (!scaled_ahead_) return;
-    if (!sum_VD_.is_same(weight_VD_.grad())) weight_VD_.mutable_grad().copy_(sum_VD_);
+    at::Tensor& grad = weight_VD_.mutable_grad();
+    if (!grad.defined()) {
+      add_gradient(weight_VD_, sum_VD_);
+    } else if (!sum_VD_.is_same(grad)) {
+      grad.copy_(sum_VD_);
+    }
     sum_VD_.reset();
   }
 

@@ -21,8 +21,8 @@ at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& 
 
 /// What is known in the forward pass of the head's gradient.
 struct HeadGradient {
-  /// d loss / d result, as the backward will give it. It must: where the forward pass has added to
-  /// gradients that were there already, there is no way back.
+  /// d loss / d result. The forward pass scales gradients by it and adds them to those of earlier
+  /// rows; the backward throws where it is given another.
   std::optional<double> upstream;
   /// weight.grad, where there is one, is all zeros.
   bool is_zero = false;
@@ -33,8 +33,8 @@ struct HeadGradient {
 ///
 /// Where weight.grad already holds something (of another row of the step), the gradient is made
 /// beside it and added in the backward; with a known `upstream` it is added to it in the forward
-/// pass, so that there are never two of that size. A bf16 gradient is summed in fp32 over the
-/// chunks and rounded once.
+/// pass, so that there are never two of that size. A bf16 gradient is summed in fp32 over several
+/// chunks. With a known `upstream` it is scaled before it is rounded, so that it is rounded once.
 at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                           const at::Tensor& labels_L, int64_t chunk_bytes = kHeadChunkBytes,
                           const HeadGradient& known = {});

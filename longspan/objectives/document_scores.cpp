@@ -49,15 +49,16 @@ at::Tensor document_values(Decoder& model, const at::Tensor& weight_1D, const at
                            double dropout, const Batch& local, int64_t num_documents,
                            const SumOver& sum_over) {
   const at::Tensor rows_L = label_rows(local);
-  at::Tensor hidden_LD = model.hidden_states(local, rows_L);
+  const at::ScalarType dtype = weight_1D.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor hidden_LD = model.hidden_states(local, rows_L).to(dtype);
   if (const auto seed = model.dropout_seed(); seed && dropout > 0) {
     const Dropout drops{dropout, mix_seed(*seed, kValueHeadUse),
                         token_keys(local).index_select(0, rows_L)};
+    // Not in bf16, which would round 1 / (1 - p) for all elements alike.
     hidden_LD = hidden_LD * drops.apply(at::ones_like(hidden_LD));
   }
-  const at::ScalarType dtype = weight_1D.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor values_L =
-      at::linear(hidden_LD.to(dtype), weight_1D.to(dtype), bias_1.to(dtype)).squeeze(1);
+      at::linear(hidden_LD, weight_1D.to(dtype), bias_1.to(dtype)).squeeze(1);
   return sum_over(sum_by_document(values_L, local, num_documents));
 }
 

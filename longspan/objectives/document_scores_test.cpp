@@ -21,7 +21,7 @@ struct Signs {
              bias_1 = at::full({1}, 0.5, at::kDouble);
   Batch row;
 
-  Signs() {
+  explicit Signs(at::ScalarType dtype = at::kDouble) {
     at::manual_seed(3);
     config.vocab_size = kDocuments;
     config.hidden_size = kDim;
@@ -35,9 +35,11 @@ struct Signs {
       at::Tensor values = at::zeros(shape, at::kDouble);
       if (name.ends_with("norm.weight")) values.fill_(1.0);
       if (name.find("embed_tokens") != std::string::npos) values = at::randn_like(values).sign();
-      parameters.push_back({name, values});
+      parameters.push_back({name, values.to(dtype)});
     }
-    model = std::make_unique<Decoder>(config, parameters, *attention, DecoderOptions{});
+    DecoderOptions options;
+    options.compute_dtype = dtype;
+    model = std::make_unique<Decoder>(config, parameters, *attention, options);
     std::vector<Sample> samples;
     for (int32_t i = 0; i < kDocuments; ++i) samples.push_back({{i, i}, {-100, i}});
     std::vector<const Sample*> pointers;
@@ -89,6 +91,21 @@ TEST_CASE("value head: dropout in training alone, unbiased, by token and column"
   }
   CHECK(std::abs(sum / kNumbers) < 5 * std::sqrt(variance / kNumbers));
   CHECK(std::abs(squares / kNumbers - variance) < 5 * variance * std::sqrt(2.0 / kNumbers));
+}
+
+TEST_CASE(
+    "value head: dropout scales bf16 hidden states by 1 / (1 - p), not by what bf16 has of it") {
+  Signs test(at::kBFloat16);
+  // The value is an element: -1 or 1.
+  test.weight_1D = at::zeros({1, Signs::kDim}, at::kFloat);
+  test.weight_1D.select(1, 0).fill_(1.0);
+  test.bias_1 = at::zeros({1}, at::kFloat);
+  test.model->set_dropout_seed(7);
+  const at::Tensor values_D = test.values(0.1, test.row).abs();
+  const at::Tensor kept_K = values_D.masked_select(values_D.ne(0.0));
+  CHECK(kept_K.numel() > Signs::kDocuments / 2);
+  CHECK(kept_K.numel() < Signs::kDocuments);
+  CHECK((kept_K * 0.9 - 1.0).abs().max().item<double>() < 1e-7);  // fp32's rounding; bf16: 1.6e-3
 }
 
 }  // namespace

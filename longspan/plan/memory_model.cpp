@@ -84,10 +84,10 @@ double mlp_rows(const MemoryFacts& facts, const Sizes& s) {
   return static_cast<double>(std::min(rows, s.num_tokens));
 }
 
-/// Tokens, labels, positions, documents of the whole row and of this rank's share in 8 bytes each,
-/// the angles, and where the labels are.
+/// Tokens, labels, positions, documents and, where positions restart within them, places of the
+/// whole row and of this rank's share in 8 bytes each, the angles, and where the labels are.
 double index_bytes(const MemoryFacts& facts, const Sizes& s) {
-  return 32.0 * static_cast<double>(facts.sequence_size + 1) +
+  return (facts.keeps_places ? 40.0 : 32.0) * static_cast<double>(facts.sequence_size + 1) +
          4.0 * static_cast<double>(facts.head_dim) + 16.0 * s.labels;
 }
 

@@ -37,6 +37,7 @@ struct MemoryFacts {
   int64_t sequence_size = 1;     // ranks that share it
   bool exchanges_heads = false;  // Ulysses kinds, with more than one rank
   bool passes_keys = false;      // ring kinds, with more than one rank
+  bool keeps_places = false;     // positions restart in documents, whose tokens are also counted
   int64_t head_waves = 1;
   // Computation
   int64_t residual_bytes = 4, compute_bytes = 4;
@@ -44,7 +45,7 @@ struct MemoryFacts {
   bool checkpointing = true, offload_activations = false, in_file = false;
   bool reads_ahead = false;  // a block comes back to the device while the one above it attends
   int64_t mlp_tiles = 0;
-  /// Matrices that are trained in more precision than is computed in: a copy of those in use.
+  /// Matrices are held in more precision than they are used in: a cast copy of those in use.
   bool casts_blocks = false, casts_head = false;
   /// Matrices whose gradients are bf16: those in use are summed in fp32 over the chunks of a row.
   bool sums_blocks_apart = false, sums_head_apart = false;

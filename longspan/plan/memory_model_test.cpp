@@ -113,6 +113,15 @@ TEST_CASE("memory account: what is made of matrices in use") {
                                  2 * (3 * 64 * 1'000'000 + 64 * 64) - (int64_t{16} << 20));
 }
 
+TEST_CASE("memory account: places of tokens in documents whose positions restart") {
+  MemoryFacts facts = some_facts();
+  facts.sequence_size = 4;
+  const double before = account_of(facts).activation_bytes_per_token;
+  facts.keeps_places = true;
+  // 8 bytes for each of the whole row's tokens, and of the share's.
+  CHECK(account_of(facts).activation_bytes_per_token - before == doctest::Approx(8 * (4 + 1)));
+}
+
 TEST_CASE("memory account: threads of a CPU's attention") {
   MemoryFacts facts = some_facts();
   facts.attention_threads = 4;

@@ -15,8 +15,9 @@ double relative_error(const at::Tensor& actual, const at::Tensor& expected);
 /// Either one's distance from exact arithmetic is that of its roundings, carried through the same
 /// problem: they are as large in one order as in another, but not the same, and the norm of a
 /// tensor may hang on a few of them. So four times the other's distance. An `other` that comes
-/// close by luck does not count as closer than 8 roundings of its dtype. Nothing in this depends
-/// on which kernels compute, or on how well the problem is conditioned: both have that in common.
+/// close by luck does not count as closer than 8 roundings of its dtype, fp32 or fp64. Nothing in
+/// this depends on which kernels compute, or on the problem's condition: both have that in common.
+/// A mistake that both make they have in common, too: check that `other` itself is near `exact`.
 double allowed_error(const at::Tensor& other, const at::Tensor& exact);
 
 }  // namespace longspan::testing

@@ -27,7 +27,8 @@ class AgreedError : public UserError {
   bool disk_full;
 };
 
-/// Of what all_or_none has thrown, the same on every rank: was it nothing but a full disk?
+/// Whether all_or_none threw `error` because disks were full, and for nothing else. The same on all
+/// ranks.
 bool is_disk_full(const std::exception& error);
 /// And is it an answer that all ranks have agreed on? Alone, a UserError is.
 bool is_agreed(const Group& world, const std::exception& error);

@@ -22,12 +22,11 @@ namespace longspan {
 ///   ends the process at once.
 /// - SIGHUP ends it at once.
 /// Once the run has ended (run_ended), the process is on its way out with the run's status: none of
-/// them changes that. One that comes kTogether after the end, or later, ends the process at once,
-/// with that status: something in the way out hangs.
-/// An end at once waits for short writes that are under way and removes temporary folders. A signal
-/// that the process was started to ignore (nohup) stays ignored. Make it before other threads
-/// start: they inherit the mask. It is never destroyed: static destructors still run while it
-/// watches.
+/// them changes that. One that comes 5 s or more after the end (kTogether) ends the process at
+/// once, with that status: something in the way out hangs. An end at once waits for short writes
+/// that are under way and removes temporary folders. A signal that the process was started to
+/// ignore (nohup) stays ignored. Make it before other threads start: they inherit the mask. It is
+/// never destroyed: static destructors still run while it watches.
 class InterruptWatch {
  public:
   /// `speaks`: says on stderr what happens (rank 0).

@@ -119,6 +119,8 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
   facts.offload_params = config.offload_params;
   std::tie(facts.num_tokens, facts.num_labels) =
       longest_row(examples, config.per_device_train_batch_size);
+  facts.keeps_places = std::ranges::any_of(
+      examples, [](const Example& example) { return !example.position_restarts.empty(); });
   facts.sequence_size = plan.sequence_size;
   facts.exchanges_heads =
       plan.ulysses_size > 1 || (plan.sequence_size > 1 && exchanges_heads(plan.mode));
@@ -137,7 +139,7 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
     }
     if (name == head) {
       facts.casts_head = bytes > facts.compute_bytes && config.stage != "rm";
-      facts.sums_head_apart = bf16_sum;
+      facts.sums_head_apart = bf16_sum && config.stage != "rm";
     }
     if (in_block && !is_lora_parameter(name)) {
       facts.casts_blocks = facts.casts_blocks || bytes > facts.compute_bytes;

@@ -65,6 +65,26 @@ def test_everyone_is_told_and_told_again(number, settings):
     assert list(stopped.output_dir.glob("checkpoint-*"))
 
 
+# As on a kernel without /proc/*/task/*/children.
+NO_LISTS = """
+import glob
+found = glob.glob
+glob.glob = lambda path, **keys: [] if path.endswith('/children') else found(path, **keys)
+"""
+
+
+def test_a_launcher_finds_its_workers_without_the_kernels_lists(settings, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(NO_LISTS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    running = Running(settings("run", nproc_per_node=2, max_steps=100000, save_strategy="no"))
+    wait_for(running, "'loss'")
+    running.ranks[0].terminate()
+    stopped = running.wait(timeout=20)
+    assert stopped.status == 0, stopped.text
+    assert stopped.text.count("Stopped after step") == 1
+    assert list(stopped.output_dir.glob("checkpoint-*"))
+
+
 # The last thing that a process does before it is gone: it sends itself a signal.
 LATE = r"""
 #define _GNU_SOURCE

@@ -42,6 +42,14 @@ def test_the_users_block_time_is_kept(environment):
     assert in_effect(said_by([PROGRAM, "train", "no-such.yaml"], environment | dict(KMP_BLOCKTIME="1"))) == in_effect(before)
 
 
+def test_started_by_a_loader(environment):
+    """As `ld.so longspan train`: /proc/self/exe is the loader then, which cannot be started with our arguments."""
+    loader = re.search(rb"/[^\0]*/ld[^\0/]*\.so[^\0]*", PROGRAM.read_bytes()[:8192]).group().decode()
+    text = said_by([loader, PROGRAM, "train", "no-such.yaml"], environment)
+    assert "no-such.yaml" in text, text
+    assert len(in_effect(text)[0]) == 1, text
+
+
 def test_commands_that_compute_nothing_start_once(environment):
     assert len(in_effect(said_by([PROGRAM, "version"], environment))[0]) == 1
 

@@ -10,7 +10,7 @@ from conftest import PROGRAM, Running, relative_difference, settings_of
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
 from safetensors.torch import load_file
 from test_trainer import WEIGHTS, our_rows, transformers_run
-from tolerance import ADAM_EPSILON, TOLERANCE, of_log_ratio
+from tolerance import ADAM_EPSILON, TOLERANCE, of_log_ratio, of_training
 
 NUM_STEPS = 10
 SHARED = dict(
@@ -66,11 +66,11 @@ def distance(left, right):
     return math.sqrt(sum((left[k] - right[k]).double().square().sum().item() for k in left))
 
 
-def assert_same_training(finished, theirs):
+def assert_same_training(finished, theirs, tolerance=TOLERANCE):
     assert len(set(finished.logged("loss"))) == NUM_STEPS
-    assert relative_difference(finished.logged("loss"), [entry["loss"] for entry in theirs]) < TOLERANCE
+    assert relative_difference(finished.logged("loss"), [entry["loss"] for entry in theirs]) < tolerance
     norms = [entry["grad_norm"] for entry in theirs]
-    assert relative_difference(finished.logged("grad_norm"), norms) < TOLERANCE
+    assert relative_difference(finished.logged("grad_norm"), norms) < tolerance
 
 
 def assert_same_adapters(ours, peft_model, start, folder):
@@ -154,8 +154,9 @@ def test_dpo(reference, models, preferences, tmp_path):
     keys = dict(target_modules=["q_proj", "v_proj", "up_proj"], init_lora_weights=not begun)
     start = write_adapter(base, tmp_path / "start", **keys)
     settings = settings_for(base, preferences, tmp_path / "ours", stage="dpo", dataset="pairs")
-    # The matrices of an adapter that is begun are larger.
-    arguments = SHARED | dict(learning_rate=1e-3 if begun else 1e-2, beta=0.02 if begun else 0.1)
+    # An adapter whose B is zero has hardly a gradient at first.
+    arguments = SHARED | dict(learning_rate=1e-3 if begun else 3e-3, beta=0.02 if begun else 0.5)
+    tolerance = of_training(NUM_STEPS, arguments["learning_rate"])
     settings |= dict(finetuning_type="lora", adapter_name_or_path=start)
     settings |= dict(learning_rate=arguments["learning_rate"], pref_beta=arguments["beta"])
     theirs = None
@@ -167,10 +168,10 @@ def test_dpo(reference, models, preferences, tmp_path):
     columns = pair_columns(encoded_rows(settings, tmp_path))
     model = with_adapter(load(base), start)
     theirs = trl_run(DPOTrainer, DPOConfig, model, columns, tmp_path, ref_model=theirs, **arguments)
-    assert_same_training(finished, theirs)
+    assert_same_training(finished, theirs, tolerance)
     allowed = of_log_ratio(finished.logged("logps/chosen"))
     for key in ("rewards/chosen", "rewards/margins", "logps/chosen", "logps/rejected"):
-        assert finished.logged(key) == pytest.approx([entry[key] for entry in theirs], rel=TOLERANCE, abs=allowed), key
+        assert finished.logged(key) == pytest.approx([entry[key] for entry in theirs], rel=tolerance, abs=allowed), key
     margins = finished.logged("rewards/margins")
     if reference == "adapter off, begun":
         assert abs(margins[0]) > 0.01
