@@ -66,6 +66,8 @@ $(VENV)/.ready-real-model: $(VENV)/.ready-tests tests/long/requirements.txt
 test-real-model: build $(VENV)/.ready-real-model
 	$(SAY) "Training a real model beside the others (10 to 20 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  $(BIN)/python tests/long/real_model.py --model $(abspath $(BUILD))/SmolLM2-135M-Instruct --table $(BUILD)/parity.md
+	$(SAY) "Answers of the real model beside transformers (about a minute)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	  $(BIN)/python tests/long/real_generation.py $(abspath $(BUILD))/SmolLM2-135M-Instruct
 
 demo: build
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python examples/demo.py

@@ -9,6 +9,7 @@
 #include <iostream>
 #include <iterator>
 #include <random>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/generation_arguments.h"
@@ -56,9 +57,9 @@ class Chat {
         decoder_(assistant.config, std::move(assistant.parameters), /*num_sequences=*/1),
         terminal_(terminal) {}
 
-  /// Answers on stdout. Throws UserError: the template refuses the question, or it is too long;
-  /// then the question is forgotten.
-  void ask(const std::string& question) {
+  /// Answers on stdout, and returns how the answer ended. Throws UserError: the template refuses
+  /// the question, or it is too long; then the question is forgotten.
+  FinishReason ask(const std::string& question) {
     Conversation asked = conversation_;
     asked.messages.push_back({"user", question});
     const std::vector<int32_t> prompt = assistant_.prompt(asked);
@@ -86,9 +87,10 @@ class Chat {
     if (terminal_) say_how_it_ended(answer, seconds);
     // The next answer of the same session draws other numbers.
     ++assistant_.options.seed;
-    if (!assistant_.chat) return;
+    if (!assistant_.chat) return answer.reason;
     asked.messages.push_back({"assistant", text});
     conversation_ = std::move(asked);
+    return answer.reason;
   }
 
   void clear() {
@@ -159,9 +161,17 @@ void converse(Chat& chat, const Assistant& assistant) {
                                  : "Each line is a text of its own. /exit leaves; ",
                   kPlain));
   LineEditor editor;
+  bool interrupted = false;
   for (;;) {
     const TypedLine line = editor.read("> ");
-    if (line.kind != TypedLine::kText) return;
+    if (line.kind == TypedLine::kEnd) return;
+    const bool interrupted_again = std::exchange(interrupted, line.kind == TypedLine::kInterrupted);
+    if (interrupted) {
+      // One that came too late to stop an answer must not cost the conversation.
+      if (interrupted_again) return;
+      put("Ctrl-D or /exit leaves, and so does Ctrl-C once more.\n");
+      continue;
+    }
     const std::string question = trimmed(line.text);
     if (question.empty()) continue;
     try {
@@ -188,15 +198,19 @@ int run(const Arguments& words) {
   const bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   if (!arguments.seed_given) request.seed = std::random_device()();
   Assistant assistant = load_assistant(request);
+  if (!assistant.warning.empty()) fmt::print(stderr, "{}\n", assistant.warning);
   Chat chat(assistant, terminal);
   if (terminal) {
     converse(chat, assistant);
     return 0;
   }
+  if (isatty(STDIN_FILENO)) {
+    fmt::print(stderr, "Type the question; Ctrl-D on a line of its own ends it.\n");
+  }
   const std::string question = trimmed({std::istreambuf_iterator<char>(std::cin), {}});
   if (question.empty()) throw UserError("chat: there is no question on stdin");
-  chat.ask(question);
-  return 0;
+  constexpr int kInterruptStatus = 130;
+  return chat.ask(question) == FinishReason::kInterrupted ? kInterruptStatus : 0;
 }
 
 const std::string& help() {
@@ -212,8 +226,8 @@ const std::string& help() {
 MODEL is a Hugging Face folder, or the folder of a LoRA adapter, whose base model it knows. At a
 terminal each line is a question (pasted text may have several lines), and the model is shown the
 whole conversation. /clear begins anew, /system TEXT begins anew with a system message, /exit or
-Ctrl-D leaves, Ctrl-C stops an answer. Without a terminal all of stdin is one question, and nothing
-but the answer is printed. On CPU.
+Ctrl-D leaves, Ctrl-C stops an answer and clears a line. Without a terminal all of stdin is one
+question, and nothing but the answer is printed. On CPU.
 
 )") + kGenerationKeysHelp +
       R"(  seed                  of what is drawn [another one each time]

@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/chat_files.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
@@ -83,6 +84,30 @@ void check_export_dir(const Config& config) {
   try_folder("export_dir", target);
 }
 
+/// As the adapters were trained, or as the keys say where no adapter says it. Throws UserError
+/// where the two differ.
+ModelConfig positions_for(const Config& config, const ModelConfig& own) {
+  const ModelConfig trained = with_positions_of(split_names(config.adapter_name_or_path), own);
+  const ModelConfig asked =
+      stretched(own, config.rope_scaling, config.cutoff_len, config.model_name_or_path);
+  const bool has_own = !same_positions(trained, own);
+  if (has_own && !config.rope_scaling.empty() && !same_positions(trained, asked)) {
+    throw UserError(fmt::format(
+        "rope_scaling: {} with cutoff_len {} is not what the adapter was trained with: {} with "
+        "factor {:g}, {} positions (longspan_adapter.json in its folder). Leave both keys out.",
+        config.rope_scaling, config.cutoff_len, trained.rope.type, trained.rope.factor,
+        trained.max_position_embeddings));
+  }
+  if (has_own) {
+    fmt::print("Positions as the adapter was trained: {} with factor {:g}, {} positions.\n",
+               trained.rope.type, trained.rope.factor, trained.max_position_embeddings);
+    return trained;
+  }
+  const std::string stretch = describe_stretch(own, asked, config.rope_scaling, config.cutoff_len);
+  if (!stretch.empty()) fmt::print("{}\n", stretch);
+  return asked;
+}
+
 int run(const Arguments& words) {
   if (words.empty() || words[0].starts_with("--") || words[0].find('=') != std::string::npos) {
     throw UserError(
@@ -91,10 +116,7 @@ int run(const Arguments& words) {
   const Config config = load_export_config(words[0], {words.begin() + 1, words.end()});
   for (const std::string& note : config.notes) fmt::print("note: {}\n", note);
   const ModelConfig own = load_model_config(config.model_name_or_path);
-  const ModelConfig model =
-      stretched(own, config.rope_scaling, config.cutoff_len, config.model_name_or_path);
-  const std::string stretch = describe_stretch(own, model, config.rope_scaling, config.cutoff_len);
-  if (!stretch.empty()) fmt::print("{}\n", stretch);
+  const ModelConfig model = positions_for(config, own);
   check_model_folder(config.model_name_or_path, model);
   check_export_dir(config);
   // Merged in fp32, so that each weight is rounded once.
@@ -139,7 +161,8 @@ constexpr const char* kHelp =
   export_size: 5                          # GB of a weight file at most
 
 The merged model chats as the adapter was trained: its folder says by which chat template and end
-token, or `template`, where it is given. rope_scaling wants the cutoff_len of training beside it.
+token, or `template`, where it is given. Its positions are those that the adapter was trained with;
+only for adapters of older versions rope_scaling and the cutoff_len of training say which.
 Weights are merged in fp32 and written in the dtype that the model's config.json names.
 )";
 

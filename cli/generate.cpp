@@ -21,21 +21,36 @@ namespace {
 
 namespace fs = std::filesystem;
 
+[[noreturn]] void refuse_output(const std::string& path) {
+  throw UserError(fmt::format("generate: cannot write {}: {}", path.empty() ? "stdout" : path,
+                              std::strerror(errno)));
+}
+
+/// Before minutes go into it. Leaves nothing. Throws UserError: the file is there already, or
+/// cannot be made.
+void check_output(const std::string& path) {
+  std::error_code error;
+  if (path.empty()) return;
+  if (fs::exists(path, error)) {
+    throw UserError(
+        fmt::format("generate: {} is there already; nothing was written. Choose another output "
+                    "or remove it.",
+                    path));
+  }
+  std::FILE* file = std::fopen(path.c_str(), "wx");
+  if (file == nullptr) refuse_output(path);
+  std::fclose(file);
+  fs::remove(path, error);
+}
+
 /// Lines in the order of the prompts, each written as soon as those before it are.
 class AnswerWriter {
  public:
-  /// Empty: stdout. Throws UserError: the file is there already, or cannot be made.
+  /// Empty: stdout. Throws UserError: the file cannot be made, or is there after all.
   explicit AnswerWriter(const std::string& path) : path_(path) {
     if (path.empty()) return;
-    std::error_code error;
-    if (fs::exists(path, error)) {
-      throw UserError(
-          fmt::format("generate: {} is there already; nothing was written. Choose another output "
-                      "or remove it.",
-                      path));
-    }
-    file_ = std::fopen(path.c_str(), "w");
-    if (file_ == nullptr) fail();
+    file_ = std::fopen(path.c_str(), "wx");
+    if (file_ == nullptr) refuse_output(path);
   }
   ~AnswerWriter() {
     if (file_ != stdout) std::fclose(file_);
@@ -48,17 +63,14 @@ class AnswerWriter {
     for (auto next = waiting_.begin(); next != waiting_.end() && next->first == next_number_;
          next = waiting_.erase(next), ++next_number_) {
       const std::string& text = next->second;
-      if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) fail();
+      if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) {
+        refuse_output(path_);
+      }
     }
-    if (std::fflush(file_) != 0) fail();
+    if (std::fflush(file_) != 0) refuse_output(path_);
   }
 
  private:
-  [[noreturn]] void fail() const {
-    throw UserError(fmt::format("generate: cannot write {}: {}", path_.empty() ? "stdout" : path_,
-                                std::strerror(errno)));
-  }
-
   std::string path_;
   std::FILE* file_ = stdout;
   std::map<int64_t, std::string> waiting_;
@@ -90,8 +102,10 @@ int run(const Arguments& words) {
 
   const std::vector<PromptRow> rows =
       read_prompt_file(arguments.words[0], arguments.max_samples.value_or(INT64_MAX));
+  check_output(arguments.output);
   Assistant assistant = load_assistant(request);
   fmt::print(stderr, "{}\n", assistant.description);
+  if (!assistant.warning.empty()) fmt::print(stderr, "{}\n", assistant.warning);
   std::vector<std::vector<int32_t>> prompts;
   for (const PromptRow& row : rows) prompts.push_back(assistant.prompt(row.conversation));
   AnswerWriter writer(arguments.output);

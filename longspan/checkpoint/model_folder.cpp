@@ -195,7 +195,7 @@ void remove_other_weights(const std::string& folder, const std::set<std::string>
     const std::string name = entry.path().filename().string();
     const bool weights = name == kSingle || name == kIndex || name == "config.json" ||
                          name == "adapter_config.json" || name == "adapter_model.safetensors" ||
-                         name == "value_head.safetensors" ||
+                         name == "value_head.safetensors" || name == "longspan_adapter.json" ||
                          (name.starts_with("model-") && name.ends_with(".safetensors"));
     if (weights && !keep.contains(name)) fs::remove(entry.path(), error);
   }

@@ -49,6 +49,34 @@ std::string without_thoughts(std::string text) {
   return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
 }
 
+/// Messages that lead to an answer: a system message, if any, then questions and answers in turn, a
+/// question last.
+void check_question(const Conversation& conversation, std::string_view template_name) {
+  const auto is_one_of = [](const Message& message, const char* one, const char* other) {
+    return message.role == one || message.role == other;
+  };
+  const std::vector<Message>& messages = conversation.messages;
+  const std::string place = conversation.source.empty() ? "" : conversation.source + ": ";
+  const size_t first = !messages.empty() && messages[0].role == "system" ? 1 : 0;
+  for (size_t i = first; i < messages.size(); ++i) {
+    const bool asks = (i - first) % 2 == 0;
+    if (asks ? is_one_of(messages[i], "user", "observation")
+             : is_one_of(messages[i], "assistant", "function")) {
+      continue;
+    }
+    throw UserError(fmt::format(
+        "{}message {} is the {}'s, wanted is one of {}. Template {} takes a system message first, "
+        "if any, then user (or tool) and assistant (or function_call) in turn. Join or remove "
+        "messages, or leave the template out where the model's own takes such a conversation.",
+        place, i + 1, messages[i].role, asks ? "user, tool" : "assistant, function_call",
+        template_name));
+  }
+  if ((messages.size() - first) % 2 == 1) return;
+  throw UserError(
+      fmt::format("{}the conversation {}; wanted is a message of the user (or a tool) at its end",
+                  place, messages.size() == first ? "has no question" : "ends with an answer"));
+}
+
 class NamedTemplate : public TurnEncoder {
  public:
   NamedTemplate(const Format& format, const Tokenizer& tokenizer,
@@ -108,6 +136,7 @@ class NamedTemplate : public TurnEncoder {
   }
 
   std::vector<int32_t> question(const Conversation& conversation) const override {
+    check_question(conversation, format_.name);
     Conversation answered = conversation;
     answered.messages.push_back({"assistant", ""});
     std::vector<int32_t> ids;

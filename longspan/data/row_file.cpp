@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "longspan/config/json_text.h"
 #include "longspan/config/user_error.h"
@@ -19,18 +20,31 @@ using nlohmann::json;
 
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf", kWhiteSpace = " \t\r\n";
 
+/// Json::parse with the messages of parse_json.
+template <typename Json>
+Json parsed(std::string_view text, const std::string& path, int64_t line = 1) {
+  if constexpr (std::is_same_v<Json, json>) {
+    return parse_json(text, path, line);
+  } else {
+    parse_json(text, path, line);
+    return Json::parse(text);
+  }
+}
+
 /// A row, or why it is none.
-bool hand_over(const json& row, const std::string& place, const RowTaker& taker) {
+template <typename Json>
+bool hand_over(const Json& row, const std::string& place, const RowTakerOf<Json>& taker) {
   if (row.is_object()) return taker.take(row, place);
   return taker.refuse(
       fmt::format("{}: wanted is an object with columns, found {}", place, row.type_name()));
 }
 
+template <typename Json>
 bool parse_and_hand_over(std::string_view text, const std::string& path, int64_t line,
-                         const RowTaker& taker) {
-  json row;
+                         const RowTakerOf<Json>& taker) {
+  Json row;
   try {
-    row = parse_json(text, path, line);
+    row = parsed<Json>(text, path, line);
   } catch (const UserError& error) {
     return taker.refuse(error.what());
   }
@@ -51,11 +65,13 @@ bool next_line(std::ifstream& file, std::string& line, int64_t& number) {
 }
 
 /// Lines end with a line feed, a carriage return or both, as in Python.
-bool for_each_line_of_text(std::ifstream& file, const std::string& path, const RowTaker& taker) {
+template <typename Json>
+bool for_each_line_of_text(std::ifstream& file, const std::string& path,
+                           const RowTakerOf<Json>& taker) {
   int64_t number = 0;
   const auto take_line = [&](const std::string& line) {
     const std::string place = fmt::format("{}, line {}", path, ++number);
-    const json row = json::object({{"text", line}});
+    const Json row = Json::object({{"text", line}});
     try {
       row.dump();  // throws when the text is not UTF-8
     } catch (const json::type_error&) {
@@ -78,7 +94,8 @@ bool for_each_line_of_text(std::ifstream& file, const std::string& path, const R
   return true;
 }
 
-bool for_each_element(const json& rows, const std::string& path, const RowTaker& taker) {
+template <typename Json>
+bool for_each_element(const Json& rows, const std::string& path, const RowTakerOf<Json>& taker) {
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!hand_over(rows[i], fmt::format("{}, row {}", path, i + 1), taker)) return false;
   }
@@ -106,17 +123,19 @@ size_t end_of_object(std::string_view text, size_t begin) {
 }
 
 /// {"data": [rows]}: the rows; nullptr where the object is something else.
-const json* list_in(const json& object) {
+template <typename Json>
+const Json* list_in(const Json& object) {
   if (!object.is_object()) return nullptr;
   const auto data = object.find("data");
   const bool is_list = data != object.end() && data->is_array() && !data->empty() &&
-                       std::ranges::all_of(*data, [](const json& row) { return row.is_object(); });
+                       std::ranges::all_of(*data, [](const Json& row) { return row.is_object(); });
   return is_list ? &*data : nullptr;
 }
 
 /// Objects one after the other, each over as many lines as it likes.
+template <typename Json>
 bool for_each_object(std::string_view text, const std::string& path, bool unwraps_data,
-                     const RowTaker& taker) {
+                     const RowTakerOf<Json>& taker) {
   int64_t line = 1;
   for (size_t at = 0, counted = 0;;) {
     at = text.find_first_not_of(kWhiteSpace, at);
@@ -127,8 +146,8 @@ bool for_each_object(std::string_view text, const std::string& path, bool unwrap
     const std::string_view object = text.substr(at, end - at);
     const bool is_all = is_blank(text.substr(0, at)) && is_blank(text.substr(end));
     if (is_all && unwraps_data && json::accept(object)) {
-      const json whole = json::parse(object);
-      if (const json* rows = list_in(whole)) return for_each_element(*rows, path, taker);
+      const Json whole = Json::parse(object);
+      if (const Json* rows = list_in(whole)) return for_each_element(*rows, path, taker);
     }
     if (!parse_and_hand_over(object, path, line, taker)) return false;
     at = end;
@@ -159,7 +178,10 @@ void refuse_utf16(const std::string& path) {
       path, name, name, path));
 }
 
-bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker) {
+namespace {
+
+template <typename Json>
+bool for_each_row_as(const std::string& path, bool unwraps_data, const RowTakerOf<Json>& taker) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     throw UserError(fmt::format("cannot read the dataset {}: {}", path, std::strerror(errno)));
@@ -177,7 +199,7 @@ bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& ta
   };
   if (first == '[') {
     file.close();
-    const json rows = parse_json(read_text_file(path, "dataset"), path);
+    const Json rows = parsed<Json>(read_text_file(path, "dataset"), path);
     return for_each_element(rows, path, taker);
   }
   rewind();
@@ -190,6 +212,17 @@ bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& ta
     if (!parse_and_hand_over(line, path, number, taker)) return false;
   }
   return true;
+}
+
+}  // namespace
+
+bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker) {
+  return for_each_row_as(path, unwraps_data, taker);
+}
+
+bool for_each_ordered_row(const std::string& path, bool unwraps_data,
+                          const OrderedRowTaker& taker) {
+  return for_each_row_as(path, unwraps_data, taker);
 }
 
 }  // namespace longspan

@@ -8,12 +8,15 @@
 namespace longspan {
 
 /// Whom a file's rows are given to. Reading stops when one of the two says false.
-struct RowTaker {
+template <typename Json>
+struct RowTakerOf {
   /// A row and its place ("rows.json, row 3", "rows.jsonl, line 17").
-  std::function<bool(const nlohmann::json&, const std::string&)> take;
+  std::function<bool(const Json&, const std::string&)> take;
   /// Of one that is broken JSON, no object or not UTF-8: its place and the reason.
   std::function<bool(const std::string&)> refuse;
 };
+using RowTaker = RowTakerOf<nlohmann::json>;
+using OrderedRowTaker = RowTakerOf<nlohmann::ordered_json>;
 
 /// Hands over the rows of a file, in order; returns whether nobody said stop. It holds
 ///   [{...}, {...}]             a list
@@ -22,6 +25,8 @@ struct RowTaker {
 ///   text (.txt)                each line, also an empty one, is a row {"text": the line}
 /// Throws UserError: a list that is broken JSON (file and line), UTF-16.
 bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker);
+/// The same with the columns in the file's order; reads each row twice.
+bool for_each_ordered_row(const std::string& path, bool unwraps_data, const OrderedRowTaker& taker);
 
 /// Throws UserError when a file begins as UTF-16 or UTF-32 does; one that cannot be read passes.
 void refuse_utf16(const std::string& path);

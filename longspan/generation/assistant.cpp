@@ -1,12 +1,14 @@
 #include "longspan/generation/assistant.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
@@ -137,6 +139,49 @@ SamplingOptions sampling_of(const AssistantRequest& request, const json& saved) 
   return sampling;
 }
 
+/// Settings of transformers' that change answers there and are not built here.
+std::string warning_of(const json& saved) {
+  // With the value that changes nothing, beside null, false, 0 and nothing in it.
+  static const std::vector<std::pair<const char*, json>> settings = {
+      {"min_p", 0},
+      {"top_h", nullptr},
+      {"typical_p", 1},
+      {"epsilon_cutoff", 0},
+      {"eta_cutoff", 0},
+      {"no_repeat_ngram_size", 0},
+      {"encoder_repetition_penalty", 1},
+      {"suppress_tokens", nullptr},
+      {"begin_suppress_tokens", nullptr},
+      {"bad_words_ids", nullptr},
+      {"sequence_bias", nullptr},
+      {"forced_bos_token_id", nullptr},
+      {"forced_eos_token_id", nullptr},
+      {"exponential_decay_length_penalty", nullptr},
+      {"num_beams", 1},
+      {"num_beam_groups", 1},
+      {"force_words_ids", nullptr},
+      {"constraints", nullptr},
+      {"penalty_alpha", 0},
+      {"dola_layers", nullptr},
+      {"guidance_scale", 1},
+      {"watermarking_config", nullptr},
+      {"num_return_sequences", 1},
+      {"min_length", 0},
+      {"min_new_tokens", 0},
+      {"max_length", 20},
+      {"max_time", nullptr},
+      {"stop_strings", nullptr}};
+  std::vector<std::string> found;
+  for (const auto& [name, neutral] : settings) {
+    const json value = saved.value(name, json());
+    const bool idle = value.empty() || value == json(false) || value == json(0) || value == neutral;
+    if (!idle) found.push_back(fmt::format("{} {}", name, value.dump()));
+  }
+  if (found.empty()) return "";
+  return fmt::format("warning: {} also has {}: that has no effect here", kGenerationConfig,
+                     fmt::join(found, ", "));
+}
+
 std::string described(const SamplingOptions& sampling) {
   std::string text = "greedy";
   if (sampling.do_sample) {
@@ -185,7 +230,7 @@ std::vector<int32_t> Assistant::prompt(const Conversation& conversation) const {
 Assistant load_assistant(const AssistantRequest& request) {
   const Folders folders = folders_of(request);
   Assistant assistant;
-  assistant.config = load_model_config(folders.model);
+  assistant.config = with_positions_of(folders.adapters, load_model_config(folders.model));
   check_model_folder(folders.model, assistant.config);
   assistant.tokenizer = Tokenizer::load(folders.tokenizer);
   const Tokenizer& tokenizer = assistant.tokenizer;
@@ -205,6 +250,7 @@ Assistant load_assistant(const AssistantRequest& request) {
   options.max_new_tokens =
       setting(request.max_new_tokens, saved, "max_new_tokens", options.max_new_tokens);
   options.seed = request.seed;
+  assistant.warning = warning_of(saved);
   add_ids(model, options.end_tokens);
   add_ids(saved, options.end_tokens);
   if (tokenizer.eos_token()) {

@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 /// The text in a column; empty where it is absent or null.
 std::string text_of(const json& object, const char* name, const std::string& place) {
@@ -129,14 +129,14 @@ std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most) {
     return std::ssize(rows) < most;
   };
   const auto refuse = [](const std::string& problem) -> bool { throw UserError(problem); };
-  for_each_row(path, /*unwraps_data=*/true, {take, refuse});
+  for_each_ordered_row(path, /*unwraps_data=*/true, {take, refuse});
   if (rows.empty()) throw UserError(fmt::format("{}: there are no prompts in it", path));
   return rows;
 }
 
 std::string answered_row(const PromptRow& row, const std::string& answer,
                          const std::string& finish_reason) {
-  auto object = nlohmann::ordered_json::parse(row.row);
+  auto object = json::parse(row.row);
   object.erase("predict");
   object.erase("finish_reason");
   object["predict"] = answer;

@@ -48,6 +48,16 @@ TEST_CASE("prompt file: each format gives the conversation up to its last questi
   CHECK(answered_row(rows[0], "x", "stop") ==
         R"({"prompt":"a","predict":"x","finish_reason":"stop"})");
 
+  // Columns stay where they were, those of a list's rows too.
+  CHECK(
+      answered_row(rows[1], "x", "stop") ==
+      R"({"instruction":"b","input":"c","output":"not seen","system":"s","predict":"x","finish_reason":"stop"})");
+  const auto list = read_prompt_file(
+      folder.write("list.json", R"([{"prompt": [{"role": "user", "content": "k"}], "id": 1}])"));
+  CHECK(
+      answered_row(list[0], "x", "stop") ==
+      R"({"prompt":[{"role":"user","content":"k"}],"id":1,"predict":"x","finish_reason":"stop"})");
+
   const auto lines = read_prompt_file(folder.write("lines.txt", "one\n\n two \n"));
   REQUIRE(lines.size() == 2);
   CHECK(said(lines[1]) == "user:  two ");

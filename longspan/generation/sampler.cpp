@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
+#include "longspan/config/user_error.h"
 #include "longspan/models/dropout.h"
 
 namespace longspan {
@@ -19,10 +21,29 @@ void penalize(std::span<float> logits, std::span<const int32_t> before, double p
   }
 }
 
+/// No order holds among numbers that are none.
+void require_finite(std::span<const float> logits) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  bool any = false;
+  for (const float logit : logits) {
+    if (std::isnan(logit) || logit == kInfinity) {
+      any = false;
+      break;
+    }
+    any = any || logit > -kInfinity;
+  }
+  if (any) return;
+  throw UserError(
+      "the model computes no numbers (NaN or infinity) for the next token, so it has no answer: "
+      "its training diverged, or its weights are damaged or overflow. Take an earlier checkpoint, "
+      "train with a smaller learning_rate, or try infer_dtype=fp32.");
+}
+
 }  // namespace
 
 int32_t Sampler::pick(std::span<float> logits, std::span<const int32_t> before) {
   if (options_.repetition_penalty != 1.0) penalize(logits, before, options_.repetition_penalty);
+  require_finite(logits);
   const auto likeliest = std::ranges::max_element(logits);
   if (!options_.do_sample) return static_cast<int32_t>(likeliest - logits.begin());
 

@@ -22,7 +22,8 @@ class Sampler {
   Sampler(const SamplingOptions& options, uint64_t seed) : options_(options), seed_(seed) {}
 
   /// The next token's id. `logits` is changed. `before`: all tokens so far, the prompt's too. The
-  /// order is transformers': penalty, temperature, top_k, top_p.
+  /// order is transformers': penalty, temperature, top_k, top_p. Throws UserError: a logit is NaN
+  /// or +infinity, as a model that diverged has them, or all are -infinity.
   int32_t pick(std::span<float> logits, std::span<const int32_t> before);
 
  private:

@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
+
+#include "longspan/config/user_error.h"
 
 namespace longspan {
 namespace {
@@ -25,6 +28,26 @@ std::map<int32_t, double> shares(const SamplingOptions& options, std::vector<flo
 TEST_CASE("sampler: greedy takes the first of the likeliest") {
   std::vector<float> logits = {0.5f, 2.0f, -1.0f, 2.0f};
   CHECK(Sampler({}, 0).pick(logits, {}) == 1);
+}
+
+TEST_CASE("sampler: a model that computes no numbers has no answer") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float nan = std::nanf("");
+  SamplingOptions drawn, penalized;
+  drawn.do_sample = true;
+  penalized.repetition_penalty = 2.0;
+  for (const SamplingOptions& options : {SamplingOptions(), drawn, penalized}) {
+    for (const std::vector<float>& logits : {std::vector<float>{nan, nan, nan},
+                                             {0.5f, 1.0f, nan},
+                                             {nan, 2.0f, 1.0f},
+                                             {0.0f, kInfinity, 1.0f},
+                                             {-kInfinity, -kInfinity, -kInfinity}}) {
+      std::vector<float> row = logits;
+      CHECK_THROWS_AS(Sampler(options, 0).pick(row, {}), UserError);
+    }
+    std::vector<float> masked = {-kInfinity, 2.0f, -kInfinity};
+    CHECK(Sampler(options, 0).pick(masked, {}) == 1);
+  }
 }
 
 TEST_CASE("sampler: the penalty makes tokens that came before less likely, whatever their sign") {

@@ -38,7 +38,8 @@ void add_folder(Hash& hash, const std::string& folder) {
   std::set<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json") {
+    if (name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json" ||
+        name == "longspan_adapter.json") {
       files.insert(entry.path());
     }
   }

@@ -20,8 +20,8 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
   if (!stretch.empty()) console.say(stretch);
   if (config.finetuning_type == "lora" && own.json != model.json) {
     console.say(
-        "An adapter does not hold the positions: `longspan export` with the same rope_scaling and "
-        "cutoff_len writes a model that does.");
+        "The adapter's folder keeps the positions in longspan_adapter.json, for `longspan chat`, "
+        "`generate` and `export`. PEFT does not read it: give PEFT's users the exported model.");
   }
   const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
   const RunRows rows = read_run_rows(config);

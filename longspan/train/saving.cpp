@@ -6,6 +6,7 @@
 #include <set>
 
 #include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/chat_files.h"
 #include "longspan/checkpoint/model_folder.h"
@@ -135,6 +136,7 @@ void ModelSaver::write_model(const std::string& folder,
   on_disk(folder, [&] {
     if (model_.lora) {
       save_adapter(folder, *model_.lora, parameters, model_.dtype, model_.source_folder);
+      save_positions(folder, model_.config, model_.source_folder);
     } else {
       std::vector<NamedTensor> own;
       for (const NamedTensor& parameter : parameters) {

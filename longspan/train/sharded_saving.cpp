@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/chat_files.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
@@ -122,6 +123,7 @@ void write_adapter(const std::string& folder, const SavedModel& model,
   all_or_none_patiently(world, notices, [&] {
     if (world.rank() != 0) return;
     save_adapter(folder, *model.lora, matrices, model.dtype, model.source_folder);
+    save_positions(folder, model.config, model.source_folder);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
@@ -150,7 +151,13 @@ void require_same_heads(const Config& config, const ModelConfig& model,
 }  // namespace
 
 ModelConfig model_config_for(const Config& config, const std::string& folder) {
-  return stretched(load_model_config(folder), config.rope_scaling, config.cutoff_len, folder);
+  const ModelConfig own = load_model_config(folder);
+  ModelConfig asked = stretched(own, config.rope_scaling, config.cutoff_len, folder);
+  if (!same_positions(asked, own)) return asked;
+  return with_positions_of(
+      split_names(folder == config.model_name_or_path ? config.adapter_name_or_path
+                                                      : config.ref_model_adapters),
+      own);
 }
 
 int64_t TrainedModel::num_parameters() const {

@@ -7,6 +7,8 @@ import os
 import pty
 import re
 import select
+import shutil
+import signal
 import subprocess
 import termios
 import time
@@ -124,6 +126,46 @@ def test_keys_that_stop(model, terminal):
     assert chat.process.wait(20) == 0
 
 
+def test_keys_that_leave(model, terminal):
+    """Ctrl-C at the prompt clears the line; only a second one right after leaves."""
+    chat = terminal(model, "max_new_tokens=5", "temperature=0")
+    for _ in range(2):
+        chat.until(PROMPT)
+        chat.type("not what I meant\x03")
+        chat.until("Ctrl-D or /exit leaves, and so does")
+        chat.until(PROMPT)
+        chat.type("random\r")
+        chat.until("5 tokens")
+    chat.until(PROMPT)
+    chat.type("\x03")
+    chat.until("Ctrl-D or /exit leaves, and so does")
+    chat.until(PROMPT)
+    chat.type("\x03")
+    assert chat.process.wait(20) == 0
+
+
+def test_an_interrupt_without_a_terminal(model):
+    with subprocess.Popen([PROGRAM, "chat", model, "max_new_tokens=50000"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as process:
+        process.stdin.write(b"random")
+        process.stdin.close()
+        assert process.stdout.read(20)  # the answer has begun
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(20) == 130
+
+
+def test_a_question_that_is_waited_for(model):
+    master, slave = pty.openpty()
+    with subprocess.Popen([PROGRAM, "chat", model, "max_new_tokens=5"], stdin=slave, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as process:
+        os.write(master, b"random\n\x04")
+        answer, said = process.communicate(timeout=60)
+    os.close(master)
+    os.close(slave)
+    assert process.returncode == 0 and answer and "Type the question; Ctrl-D" in said
+
+
 def run(*words, stdin=""):
     ran = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, input=stdin, timeout=60)
     assert ran.returncode in (0, 1), ran.stderr
@@ -153,10 +195,65 @@ def test_mistakes(model, tmp_path):
     assert (tmp_path / "out.jsonl").read_text() == "mine"
 
 
+ORDERS = {
+    "two questions": (["user", "user"], "message 2 is the user's, wanted is one of assistant, function_call"),
+    "an answer first": (["assistant", "user"], "message 1 is the assistant's, wanted is one of user, tool"),
+    "a late system message": (["user", "assistant", "system", "user"], "message 3 is the system's, wanted is one of user, tool"),
+    "two system messages": (["system", "system", "user"], "message 2 is the system's, wanted is one of user, tool"),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_turns_out_of_order(model, tmp_path, order):
+    roles, message = ORDERS[order]
+    file = tmp_path / "prompts.jsonl"
+    row = {"messages": [{"role": role, "content": "a"} for role in roles]}
+    file.write_text('{"prompt": "a"}\n' + json.dumps(row) + "\n")
+    said = run("generate", file, model, "template=chatml", "max_new_tokens=2")
+    assert "prompts.jsonl, line 2: " + message in said and "chatml" in said
+
+
+def test_a_model_that_diverged(model, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    bad = tmp_path / "bad"
+    shutil.copytree(model, bad)
+    tensors = load_file(bad / "model.safetensors")
+    tensors["model.norm.weight"][:] = float("nan")
+    save_file(tensors, bad / "model.safetensors", {"format": "pt"})
+    for keys in (["temperature=0"], ["temperature=1", "top_k=5"]):
+        ran = subprocess.run([PROGRAM, "chat", bad, *keys], input="a", capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 1 and "NaN" in ran.stderr and "diverged" in ran.stderr
+
+
+def test_settings_that_are_not_built(model, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    settings = json.loads((other / "generation_config.json").read_text())
+    settings |= dict(min_p=0.1, num_beams=4, no_repeat_ngram_size=0, typical_p=1.0, bad_words_ids=[[3]])
+    (other / "generation_config.json").write_text(json.dumps(settings))
+    for folder, warning in ((model, None), (other, "has min_p 0.1, bad_words_ids [[3]], num_beams 4: that has no effect here")):
+        ran = subprocess.run([PROGRAM, "chat", folder, "max_new_tokens=2"], input="a", capture_output=True, text=True)
+        assert ran.returncode == 0
+        assert warning in ran.stderr if warning else "no effect" not in ran.stderr
+
+
+def test_an_output_that_cannot_be_written_is_found_first(model, tmp_path):
+    broken = tmp_path / "model"  # loading it would fail
+    shutil.copytree(model, broken)
+    (broken / "model.safetensors").write_bytes(b"no weights")
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("one\n")
+    assert "cannot write" in run("generate", prompts, broken, f"output={tmp_path / 'gone' / 'out.jsonl'}")
+    (tmp_path / "out.jsonl").write_text("mine")
+    assert "is there already" in run("generate", prompts, broken, f"output={tmp_path / 'out.jsonl'}")
+    (tmp_path / "out.jsonl").unlink()
+    assert "out.jsonl" not in run("generate", prompts, broken, f"output={tmp_path / 'out.jsonl'}")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_text_without_a_template(model, tmp_path):
     """A base model goes on with the text, and says so."""
-    import shutil
-
     base = tmp_path / "base"
     shutil.copytree(model, base)
     (base / "chat_template.jinja").unlink()

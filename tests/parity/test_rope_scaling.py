@@ -96,7 +96,7 @@ def test_an_adapter_is_exported_with_its_positions(long_rows, tmp_path):
     model = write_model(tmp_path / "model", "qwen2", max_position_embeddings=POSITIONS)
     _, finished = run(model, long_rows, tmp_path / "run", rope_scaling="yarn", finetuning_type="lora")
     assert finished.status == 0, finished.text
-    assert "`longspan export` with the same rope_scaling and cutoff_len" in finished.text
+    assert "keeps the positions in longspan_adapter.json" in finished.text
     keys = dict(model_name_or_path=str(model), adapter_name_or_path=str(finished.output_dir), cutoff_len=ROW)
     keys |= dict(export_dir=str(tmp_path / "merged"), rope_scaling="yarn")
     (tmp_path / "export.json").write_text(json.dumps(keys))
@@ -104,6 +104,46 @@ def test_an_adapter_is_exported_with_its_positions(long_rows, tmp_path):
     config = transformers.AutoConfig.from_pretrained(tmp_path / "merged")
     assert (config.rope_parameters["rope_type"], config.rope_parameters["factor"]) == ("yarn", 4.0)
     assert config.max_position_embeddings == 256
+
+
+def greedy(folder, *keys):
+    asked = subprocess.run([PROGRAM, "chat", folder, "temperature=0", "max_new_tokens=12", "template=chatml", "infer_dtype=fp32",
+                            *keys], input="random numbers " * 20, capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stderr
+    return asked.stdout
+
+
+def test_an_adapter_keeps_its_positions(long_rows, tmp_path):
+    """chat and export compute with the positions of training, by the adapter's folder alone; PEFT loads it without a warning."""
+    import warnings
+
+    from peft import PeftModel
+
+    model = write_model(tmp_path / "model", "qwen2", max_position_embeddings=POSITIONS, initializer_range=0.1)
+    _, finished = run(model, long_rows, tmp_path / "run", rope_scaling="yarn", finetuning_type="lora")
+    adapter = finished.output_dir
+    saved = json.loads((adapter / "longspan_adapter.json").read_text())
+    assert saved["max_position_embeddings"] == 256 and saved["rope_parameters"]["factor"] == 4.0
+    keys = dict(model_name_or_path=str(model), adapter_name_or_path=str(adapter), export_dir=str(tmp_path / "merged"))
+    (tmp_path / "export.json").write_text(json.dumps(keys))
+    subprocess.run([PROGRAM, "export", tmp_path / "export.json"], check=True)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "merged")
+    assert (config.rope_parameters["rope_type"], config.max_position_embeddings) == ("yarn", 256)
+    assert greedy(adapter) == greedy(tmp_path / "merged") == greedy(model, f"adapter_name_or_path={adapter}")
+    other = subprocess.run([PROGRAM, "export", tmp_path / "export.json", "rope_scaling=linear", f"cutoff_len={ROW}",
+                            f"export_dir={tmp_path / 'other'}"], capture_output=True, text=True)
+    assert other.returncode == 1 and "is not what the adapter was trained with: yarn with factor 4" in other.stderr
+    # Training that goes on from it has them too, and keeps them.
+    _, again = run(model, long_rows, tmp_path / "again", finetuning_type="lora", adapter_name_or_path=str(adapter))
+    assert again.status == 0, again.text
+    assert json.loads((again.output_dir / "longspan_adapter.json").read_text()) == saved
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(model), adapter)
+    # A run without them into the same folder leaves no such file.
+    _, plain = run(model, long_rows, tmp_path / "run", finetuning_type="lora", overwrite_output_dir=True)
+    assert plain.status == 0, plain.text
+    assert not (adapter / "longspan_adapter.json").exists()
 
 
 def test_rows_that_fit_change_nothing(long_rows, tmp_path):

@@ -1,0 +1,75 @@
+#include "longspan/checkpoint/adapter_positions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/config/user_error.h"
+#include "longspan/models/parse_model_config.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFile = "longspan_adapter.json";
+/// rope_parameters are transformers 5's, the others also transformers 4's.
+constexpr const char* kKeys[] = {"max_position_embeddings", "original_max_position_embeddings",
+                                 "rope_parameters", "rope_scaling", "rope_theta"};
+
+Json positions_of(const ModelConfig& config) {
+  const Json json = Json::parse(config.json);
+  Json positions = Json::object();
+  for (const char* key : kKeys) {
+    if (json.contains(key)) positions[key] = json.at(key);
+  }
+  return positions;
+}
+
+}  // namespace
+
+bool same_positions(const ModelConfig& one, const ModelConfig& other) {
+  // Sorted: the order of keys says nothing.
+  return nlohmann::json(positions_of(one)) == nlohmann::json(positions_of(other));
+}
+
+void save_positions(const std::string& folder, const ModelConfig& trained,
+                    const std::string& base_model) {
+  const fs::path path = fs::path(folder) / kFile;
+  try {
+    if (same_positions(trained, load_model_config(base_model))) {
+      fs::remove(path);
+      return;
+    }
+  } catch (const UserError&) {
+    // The base model went away while it was trained. What was computed is saved all the same.
+  }
+  write_file_atomically(path.string(), positions_of(trained).dump(2) + "\n");
+}
+
+ModelConfig with_positions_of(const std::vector<std::string>& adapters, const ModelConfig& base) {
+  for (auto folder = adapters.rbegin(); folder != adapters.rend(); ++folder) {
+    const fs::path path = fs::path(*folder) / kFile;
+    std::ifstream file(path);
+    if (!file) continue;
+    const Json positions = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (!positions.is_object()) throw UserError(fmt::format("{} is broken JSON.", path.string()));
+    Json json = Json::parse(base.json);
+    for (const char* key : kKeys) json.erase(key);
+    for (const auto& [key, value] : positions.items()) {
+      if (std::ranges::find(kKeys, std::string_view(key)) == std::end(kKeys)) {
+        throw UserError(fmt::format("{}: there is no key {}.", path.string(), key));
+      }
+      json[key] = value;
+    }
+    return parse_model_config(json.dump(2) + "\n", path.string());
+  }
+  return base;
+}
+
+}  // namespace longspan
