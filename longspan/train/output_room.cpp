@@ -18,6 +18,7 @@
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/resume.h"
 #include "longspan/train/saving.h"
+#include "longspan/train/tensorboard.h"
 
 namespace longspan {
 namespace {
@@ -71,6 +72,7 @@ void try_folder(const std::string& key, const std::string& folder) {
 
 void try_output_dirs(const Config& config) {
   try_folder("output_dir", config.output_dir);
+  try_tensorboard_folder(config);
   const std::string& fallback = config.fallback_output_dir;
   if (fallback.empty()) return;
   std::error_code error;

@@ -20,9 +20,9 @@ namespace longspan {
 /// Throws UserError, which begins with `key`.
 void try_folder(const std::string& key, const std::string& folder);
 
-/// The same for output_dir and fallback_output_dir. Throws UserError also where the second is the
-/// first, or a folder that a run reads from, or holds an earlier run's results that may not be
-/// overwritten.
+/// The same for output_dir, TensorBoard's folder and fallback_output_dir. Throws UserError also
+/// where the second is the first, or a folder that a run reads from, or holds an earlier run's
+/// results that may not be overwritten.
 void try_output_dirs(const Config& config);
 
 /// Bytes that this process may still write where `folder` is or would be, by statvfs: quotas of a
