@@ -25,7 +25,7 @@ void print_keys() {
   for (const IdleKey& key : idle_keys()) fmt::print("  {}: {}\n", key.name, key.reason);
   fmt::print(
       "\nLLaMA-Factory's other keys are refused by name, unless their value asks for nothing\n"
-      "(`deepspeed: null`, `packing: false`, `report_to: none`).\n");
+      "(`use_dora: false`, `fsdp: \"\"`).\n");
 }
 
 void print_overview() {

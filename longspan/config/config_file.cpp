@@ -77,7 +77,8 @@ bool set(std::optional<T>& field, const json& value) {
 }
 
 /// A number in quotes is the number, and a truth value in quotes the truth value, where such a one
-/// is wanted: YAML readers of version 1.1 take 1e-4 for a word, and so people write "1e-4".
+/// is wanted: YAML readers of version 1.1 take 1e-4 for a word, and so people write "1e-4". Blanks
+/// around it are nothing, as in Python.
 json without_quotes(const Key& key, const json& value) {
   if (!value.is_string() || !key.choices.empty()) return value;
   const bool is_text = std::visit(
@@ -87,7 +88,10 @@ json without_quotes(const Key& key, const json& value) {
       },
       key.field);
   if (is_text) return value;
-  const auto& text = value.get_ref<const std::string&>();
+  std::string_view text = value.get_ref<const std::string&>();
+  constexpr std::string_view kBlanks = " \t\r\n";
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  text.remove_suffix(text.size() - (text.find_last_not_of(kBlanks) + 1));
   for (const auto& [word, truth] : {std::pair("true", true),
                                     {"True", true},
                                     {"TRUE", true},
@@ -99,7 +103,7 @@ json without_quotes(const Key& key, const json& value) {
   int64_t whole = 0;
   double number = 0;
   const char *begin = text.data(), *end = begin + text.size();
-  if (begin != end && *begin == '+') ++begin;
+  if (text.starts_with('+') && !text.starts_with("+-")) ++begin;
   if (const auto read = std::from_chars(begin, end, whole);
       read.ec == std::errc() && read.ptr == end) {
     return whole;
@@ -192,6 +196,12 @@ std::string take(Reading& reading, const std::string& name, const json& value) {
   for (const UnbuiltKey& key : unbuilt_keys()) {
     if (key.name != name) continue;
     if (is_neutral(key, value)) return {};
+    if (key.of_generation) {
+      return fmt::format(
+          "{}: {} is for `longspan chat` and `longspan generate`, not for training; give it there "
+          "and remove it here",
+          name, shown(value));
+    }
     return fmt::format("{}: {} is known but not supported{}{}", name, shown(value),
                        key.remedy.empty() ? "; remove it" : ": ", key.remedy);
   }
@@ -215,6 +225,7 @@ void settle(Reading& reading) {
         "there are none.");
   }
   std::vector<std::string>& idle = reading.idle;
+  if (config.data_seed == config.seed) idle.emplace_back("data_seed");
   std::ranges::sort(idle);
   idle.erase(std::unique(idle.begin(), idle.end()), idle.end());
   if (!idle.empty()) {

@@ -54,7 +54,8 @@ std::string what_is_wanted(const Key& key) {
   if (std::isfinite(key.least)) {
     kind += fmt::format("{} {}", key.above_least ? " above" : ", at least", key.least);
   }
-  if (std::isfinite(key.most)) kind += fmt::format(", at most {}", key.most);
+  if (std::isfinite(key.most))
+    kind += fmt::format(", {} {}", key.below_most ? "below" : "at most", key.most);
   return kind;
 }
 

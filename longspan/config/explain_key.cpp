@@ -30,6 +30,12 @@ std::string explain(const Key& key, const KeyDescription& description) {
 }
 
 std::string explain(const UnbuiltKey& key) {
+  if (key.of_generation) {
+    return fmt::format(
+        "{} (a key of `longspan chat` and `longspan generate`, not of training)\n"
+        "  `longspan help chat` and `longspan help generate` explain it.\n",
+        key.name);
+  }
   std::string text =
       fmt::format("{} (LLaMA-Factory's or transformers', not supported)\n", key.name);
   if (!key.remedy.empty()) text += fmt::format("  {}\n", key.remedy);

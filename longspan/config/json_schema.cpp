@@ -1,5 +1,6 @@
 // The table of keys as a JSON schema, by which editors complete and check a configuration file.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -40,11 +41,37 @@ Json bounded(const Key& key, Json type) {
   if (std::isfinite(key.least)) {
     schema[key.above_least ? "exclusiveMinimum" : "minimum"] = key.least;
   }
-  if (std::isfinite(key.most)) schema["maximum"] = key.most;
+  if (std::isfinite(key.most)) {
+    schema[key.below_most ? "exclusiveMaximum" : "maximum"] = key.most;
+  }
+  if (key.not_zero) schema["not"] = {{"const", 0}};
   return schema;
 }
 
-/// The values that the program takes, without those in quotes that it also understands.
+/// Numbers and truth values in quotes: what the program reads from them, as far as a pattern says.
+Json in_quotes(const Key& key, const std::string& type) {
+  const std::string sign = key.least >= 0 ? "\\+?" : "[+-]?";
+  const std::string whole = key.above_least || key.not_zero ? "0*[1-9][0-9]*" : "[0-9]+";
+  std::string pattern;
+  if (type == "boolean") {
+    pattern = "true|True|TRUE|false|False|FALSE|\\+?0*[01]";
+  } else if (key.steps) {
+    pattern = "\\+?(" + whole + "|0*\\.[0-9]+|[0-9](\\.[0-9]*)?[eE]-[0-9]+)";
+  } else if (type == "integer") {
+    pattern = sign + whole + "(\\.0*)?([eE]\\+?[0-9]+)?";
+  } else {
+    pattern = sign + "([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][+-]?[0-9]+)?";
+  }
+  return {{"type", "string"}, {"pattern", "^\\s*(" + pattern + ")\\s*$"}};
+}
+
+/// Words with commas between, or none.
+Json list_of(const Key& key) {
+  const std::string word = fmt::format(" *({}) *", fmt::join(key.choices, "|"));
+  return {{"type", "string"}, {"pattern", fmt::format("^({0}(,{0})*)?$", word)}};
+}
+
+/// The values that the program takes.
 Json values_of(const Key& key) {
   std::vector<Json> any;
   if (!key.choices.empty()) {
@@ -54,13 +81,20 @@ Json values_of(const Key& key) {
     if (key.choices[0] == "no") words.push_back(false);
     if (key.truth) words.insert(words.end(), {true, false});
     any.push_back({{"enum", words}});
-    if (key.list) any.push_back({{"type", "array"}, {"items", {{"enum", words}}}});
+    if (key.list) {
+      any.push_back(list_of(key));
+      any.push_back({{"type", "array"}, {"items", {{"enum", words}}}});
+    }
   } else if (key.steps) {
     Json share = bounded(key, "number");
     share["exclusiveMaximum"] = 1;
     any = {{{"type", "integer"}, {"minimum", key.above_least ? 1 : 0}}, std::move(share)};
+    any.push_back(in_quotes(key, "number"));
   } else {
-    any.push_back(bounded(key, type_of(key.field)));
+    const Json type = type_of(key.field);
+    any.push_back(bounded(key, type));
+    if (type == "boolean") any.push_back({{"enum", {0, 1}}});
+    if (type != "string") any.push_back(in_quotes(key, type));
     if (key.truth) any.push_back({{"type", "boolean"}});
     if (key.list) any.push_back({{"type", "array"}, {"items", {{"type", "string"}}}});
   }
@@ -115,7 +149,9 @@ std::string json_schema() {
     properties[std::string(key.name)] = {
         {"enum", values},
         {"description",
-         fmt::format("Not supported{}{}.", key.remedy.empty() ? "" : ": ", key.remedy)},
+         key.of_generation
+             ? "A key of `longspan chat` and `longspan generate`."
+             : fmt::format("Not supported{}{}.", key.remedy.empty() ? "" : ": ", key.remedy)},
         {"deprecated", true}};
   }
   const Json schema = {

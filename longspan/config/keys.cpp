@@ -41,6 +41,14 @@ std::vector<KeySection> make_sections() {
                        "LoRA adapter folders, with commas between: the last is trained on, those "
                        "before it are merged into the model.");
   adapters.list = true;
+  Key rope_scaling =
+      choice("rope_scaling", &C::rope_scaling, {"linear", "yarn", "llama3"},
+             "Stretch the rotary positions to rows longer than max_position_embeddings; written "
+             "into the saved config.json. Left out: as config.json says.",
+             {"dynamic"});
+  rope_scaling.unbuilt_remedy =
+      "it stretches each row by its own length, so that a token's angle depends on what comes "
+      "after it; take yarn";
   sections.push_back(
       {"Model",
        {plain("model_name_or_path", &C::model_name_or_path,
@@ -51,10 +59,7 @@ std::vector<KeySection> make_sections() {
         plain("disable_gradient_checkpointing", &C::disable_gradient_checkpointing,
               "Keep all activations: faster, more memory."),
         plain("pure_bf16", &C::pure_bf16, "Weights, gradients and optimizer state in bfloat16."),
-        choice("rope_scaling", &C::rope_scaling, {"linear", "yarn", "llama3"},
-               "Stretch the rotary positions to rows longer than max_position_embeddings; written "
-               "into the saved config.json. Left out: as config.json says.",
-               {"dynamic"}),
+        rope_scaling,
         choice(
             "device", &C::device, {"auto", "cuda", "cpu"},
             "Where to compute. auto: on GPUs where there are some, one a process; they want bf16 "
@@ -63,6 +68,7 @@ std::vector<KeySection> make_sections() {
 
   Key lora_dropout = number("lora_dropout", &C::lora_dropout, 0, "Dropout before LoRA's matrices.");
   lora_dropout.most = 1;
+  lora_dropout.below_most = true;
   Key lora_target = plain("lora_target", &C::lora_target,
                           "Modules with LoRA matrices, with commas between (q_proj,v_proj); all: "
                           "every linear layer but the head.");
@@ -106,6 +112,7 @@ std::vector<KeySection> make_sections() {
                                   "LLaMA-Factory always drop 0.1; with 0 the logged loss is that "
                                   "of the head that is saved.");
   value_head_dropout.most = 1;
+  value_head_dropout.below_most = true;
   Key pref_beta = number("pref_beta", &C::pref_beta, 0, "Strength of the preference.");
   pref_beta.above_least = true;
   sections.push_back(
@@ -218,6 +225,7 @@ std::vector<KeySection> make_sections() {
   Key beta1 = number("adam_beta1", &C::adam_beta1, 0, "AdamW's first decay.");
   Key beta2 = number("adam_beta2", &C::adam_beta2, 0, "AdamW's second decay.");
   beta1.most = beta2.most = 1;
+  beta1.below_most = beta2.below_most = true;
   sections.push_back(
       {"Training",
        {number("per_device_train_batch_size", &C::per_device_train_batch_size, 1,
@@ -229,7 +237,8 @@ std::vector<KeySection> make_sections() {
         {.name = "max_steps",
          .field = &C::max_steps,
          .help = "Stop after so many optimizer steps; -1: num_train_epochs decides.",
-         .least = -1},
+         .least = -1,
+         .not_zero = true},
         choice(
             "lr_scheduler_type", &C::lr_scheduler_type,
             {"linear", "cosine", "constant", "constant_with_warmup"},

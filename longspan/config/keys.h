@@ -27,6 +27,8 @@ struct Key {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   bool above_least = false;
+  bool below_most = false;  // so may the largest; the checks of values say why
+  bool not_zero = false;
   // Words: what may be written; empty means any text.
   std::vector<std::string_view> choices = {};
   // Words that LLaMA-Factory knows and that are not built here.
@@ -59,6 +61,7 @@ struct UnbuiltKey {
   std::string_view name;
   std::string_view neutral = {};  // JSON values with | between them
   std::string_view remedy = {};   // what to do instead, when there is more to say than "remove it"
+  bool of_generation = false;     // a key of `longspan chat` and `longspan generate`
 };
 const std::vector<UnbuiltKey>& unbuilt_keys();
 /// The values of `neutral`, one by one.

@@ -109,7 +109,12 @@ TEST_CASE("keys: those without effect are taken, and one line says so") {
   CHECK(load("").notes.empty());
 
   CHECK_SAYS(notes_of(load("run_name: one\n")), "without report_to: tensorboard there are none");
-  CHECK(load("data_seed: 7\nseed: 7\n").notes.empty());
+  CHECK_SAYS(notes_of(load("data_seed: 7\nseed: 7\n")), "without effect here: data_seed (");
+  CHECK(load("learning_rate: \" 1e-4 \"\nseed: \"+7 \"\n").seed == 7);
+  CHECK_SAYS(complaint(kLeast + std::string("seed: \"+-7\"\n")), "seed: \"+-7\" was given");
+  CHECK_SAYS(complaint(kLeast + std::string("rope_scaling: dynamic\n")), "take yarn");
+  CHECK_SAYS(complaint(kLeast + std::string("temperature: 0.7\n")),
+             "temperature: 0.7 is for `longspan chat` and `longspan generate`");
   CHECK_SAYS(complaint(kLeast + std::string("data_seed: 7\n")), "data_seed and seed differ");
   CHECK(
       load("disable_tqdm: true\nlogging_first_step: true\nlogging_strategy: epoch\n").disable_tqdm);

@@ -8,13 +8,21 @@ namespace {
 
 constexpr size_t kShown = 5;
 
+/// Without the lines that are proposed, and without the sentence that leads to them.
+std::string without_proposal(const std::string& reason) {
+  const size_t end = reason.find('\n');
+  if (end == std::string::npos) return reason;
+  const size_t sentence = reason.rfind(". ", end);
+  return reason.substr(0, sentence == std::string::npos ? end : sentence + 1);
+}
+
 }  // namespace
 
 void BadRows::add(const std::string& reason) {
   ++count_;
   if (shown_.size() == kShown) return;
   // What is proposed beside the first one (an entry for dataset_info.json) need not be said again.
-  shown_.push_back(shown_.empty() ? reason : reason.substr(0, reason.find('\n')));
+  shown_.push_back(shown_.empty() ? reason : without_proposal(reason));
 }
 
 std::string BadRows::settle(const std::string& on_bad_row, const std::string& what,

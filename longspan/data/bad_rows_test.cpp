@@ -40,6 +40,18 @@ TEST_CASE("bad rows: all are counted, the first five shown") {
   CHECK_SAYS(said, "on_bad_row: skip");
 }
 
+TEST_CASE("bad rows: what is proposed is said once, and what leads to it too") {
+  const DatasetFolder folder;
+  folder.info(R"({"file_name": "d.json", "formatting": "sharegpt"})");
+  folder.write("d.json", R"([
+    {"conversations": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+    {"conversations": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}])");
+  const std::string said = folder.complaint();
+  const size_t first = said.find("for example\n");
+  CHECK_MESSAGE(first != std::string::npos, said);
+  CHECK_MESSAGE(said.find("for example", first + 1) == std::string::npos, said);
+}
+
 TEST_CASE("bad rows: skip leaves them out and says so") {
   const DatasetFolder folder;
   folder.info(R"({"file_name": "d.jsonl"})");

@@ -22,6 +22,7 @@
 #include "longspan/train/output_folders.h"
 #include "longspan/train/resume.h"
 #include "longspan/train/saving.h"
+#include "longspan/train/tensorboard.h"
 
 namespace longspan {
 namespace {
@@ -111,6 +112,7 @@ void try_folder(const std::string& key, const std::string& folder) {
 
 void try_output_dirs(const Config& config) {
   try_folder("output_dir", config.output_dir);
+  try_tensorboard_folder(config);
   const std::string& fallback = config.fallback_output_dir;
   if (fallback.empty()) return;
   std::error_code error;

@@ -22,9 +22,9 @@ namespace longspan {
 /// with `key`.
 void try_folder(const std::string& key, const std::string& folder);
 
-/// The same for output_dir and fallback_folder. Throws UserError also where fallback_output_dir is
-/// output_dir, and where fallback_folder is a folder that a run reads from, or holds results of an
-/// earlier run with this output_dir that may not be overwritten.
+/// The same for output_dir, TensorBoard's folder and fallback_folder. Throws UserError also where
+/// fallback_output_dir is output_dir, and where fallback_folder is a folder that a run reads from,
+/// or holds results of an earlier run with this output_dir that may not be overwritten.
 void try_output_dirs(const Config& config);
 
 /// Bytes that this process may still write where `folder` is or would be, by statvfs: quotas of a

@@ -133,7 +133,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     trained.options.activation_store = activations.get();
     model = std::make_unique<Decoder>(shape.model, trained.parameters, *attention, trained.options);
   });
-  const RunIdentity identity = identity_of(config, mesh, trained, data);
+  const RunIdentity identity = identity_of(config, mesh, shape.model, trained, data);
   const std::optional<ResumePoint> resumed =
       find_resume_point(config, mesh.world, notices, launch, console);
   all_or_none(mesh.world, [&] {
@@ -227,15 +227,17 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   all_or_none(mesh.world, [&] {
     if (!is_main) return;
     disk_text = check_room(config, trainer.disk());
+    if (wants_tensorboard(config)) {
+      try {
+        tensorboard.emplace(config, resumed ? resumed->state.totals.progress.step : -1);
+      } catch (const UserError& error) {
+        console.say(
+            fmt::format("warning: {} The run goes on without TensorBoard's files.", error.what()));
+      }
+    }
     // Whatever could be refused has been: from here on the folder is this run's.
     remove_reports(config.output_dir, /*goes_on=*/resumed.has_value());
-    if (!wants_tensorboard(config)) return;
-    try {
-      tensorboard.emplace(config, resumed ? resumed->state.totals.progress.step : -1);
-    } catch (const UserError& error) {
-      return console.say(
-          fmt::format("warning: {} The run goes on without TensorBoard's files.", error.what()));
-    }
+    if (!tensorboard) return;
     log.tell([&](const LogEntry& entry) {
       if (const std::string problem = tensorboard->add(entry); !problem.empty()) {
         console.say("warning: " + problem);

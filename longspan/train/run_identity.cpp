@@ -23,10 +23,17 @@ std::string fingerprint_of(const std::vector<NamedTensor>& parameters) {
   return fmt::format("{:016x}", hash.value());
 }
 
+std::string text_of(const ModelConfig& model) {
+  const RopeScaling& rope = model.rope;
+  if (rope.type == "default") return "none";
+  return fmt::format("{} with factor {} ({} positions)", rope.type, rope.factor,
+                     model.max_position_embeddings);
+}
+
 }  // namespace
 
-RunIdentity identity_of(const Config& config, const Mesh& mesh, const TrainedModel& trained,
-                        const RunData& data) {
+RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
+                        const TrainedModel& trained, const RunData& data) {
   return {.stage = config.stage,
           .finetuning_type = config.finetuning_type,
           .trained = fingerprint_of(trained.parameters),
@@ -35,7 +42,8 @@ RunIdentity identity_of(const Config& config, const Mesh& mesh, const TrainedMod
           .rows_per_step = config.per_device_train_batch_size * mesh.data.size() *
                            config.gradient_accumulation_steps,
           .seed = config.seed,
-          .shuffled = !config.disable_shuffling};
+          .shuffled = !config.disable_shuffling,
+          .rope_scaling = text_of(model)};
 }
 
 }  // namespace longspan

@@ -3,13 +3,15 @@
 
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
+#include "longspan/models/model_config.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/trained_model.h"
 #include "longspan/train/training_state.h"
 
 namespace longspan {
 
-RunIdentity identity_of(const Config& config, const Mesh& mesh, const TrainedModel& trained,
-                        const RunData& data);
+/// `model`: with rope_scaling, as it is trained.
+RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
+                        const TrainedModel& trained, const RunData& data);
 
 }  // namespace longspan

@@ -27,10 +27,15 @@ double number_from(const Json& json) {
 }
 
 Json json_of(const RunIdentity& identity) {
-  return {{"stage", identity.stage},       {"finetuning_type", identity.finetuning_type},
-          {"trained", identity.trained},   {"rows", identity.rows},
-          {"num_rows", identity.num_rows}, {"rows_per_step", identity.rows_per_step},
-          {"seed", identity.seed},         {"shuffled", identity.shuffled}};
+  return {{"stage", identity.stage},
+          {"finetuning_type", identity.finetuning_type},
+          {"trained", identity.trained},
+          {"rows", identity.rows},
+          {"num_rows", identity.num_rows},
+          {"rows_per_step", identity.rows_per_step},
+          {"seed", identity.seed},
+          {"shuffled", identity.shuffled},
+          {"rope_scaling", identity.rope_scaling}};
 }
 
 RunIdentity identity_from(const Json& json) {
@@ -41,7 +46,8 @@ RunIdentity identity_from(const Json& json) {
           .num_rows = json.at("num_rows"),
           .rows_per_step = json.at("rows_per_step"),
           .seed = json.at("seed"),
-          .shuffled = json.at("shuffled")};
+          .shuffled = json.at("shuffled"),
+          .rope_scaling = json.value("rope_scaling", "")};
 }
 
 Json json_of(const Progress& progress) {
@@ -187,6 +193,10 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
   require("finetuning_type", then.finetuning_type, now.finetuning_type, "Set it back.");
   require("the fingerprint of the trained parameters", then.trained, now.trained,
           "Set model_name_or_path, and the keys of LoRA or freezing, back.");
+  if (!then.rope_scaling.empty()) {
+    require("rope_scaling", then.rope_scaling, now.rope_scaling,
+            "Set rope_scaling and cutoff_len, which decides the factor, back.");
+  }
   require("the number of training rows", then.num_rows, now.num_rows,
           "Set dataset, val_size, max_samples and cutoff_len back.");
   require("the fingerprint of the training rows", then.rows, now.rows,

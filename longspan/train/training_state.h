@@ -22,6 +22,8 @@ struct RunIdentity {
   int64_t rows_per_step = 0;  // of all processes, accumulated
   int64_t seed = 0;
   bool shuffled = true;
+  // "none" or how rotary positions are stretched; empty: the checkpoint does not say.
+  std::string rope_scaling;
 };
 
 /// What a Trainer carries from step to step. The same on every rank.

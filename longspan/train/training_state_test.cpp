@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "doctest/doctest.h"
 #include "longspan/config/user_error.h"
@@ -24,7 +25,8 @@ TrainingState some_state() {
                     .num_rows = 24,
                     .rows_per_step = 8,
                     .seed = 42,
-                    .shuffled = true};
+                    .shuffled = true,
+                    .rope_scaling = "none"};
   state.totals.progress = {.step = 5, .total_steps = 10, .epoch = 1.0 / 3, .num_tokens = 99};
   state.totals.loss_in_all = 0.1 + 0.2;
   state.totals.last_evaluated_step = 4;
@@ -94,6 +96,25 @@ TEST_CASE("training state: a run that would see other rows is refused, with the 
   CHECK_THROWS_WITH_AS(require_same_run("c", then, now, 8),
                        doctest::Contains("disable_shuffling was false, and is true now"),
                        UserError);
+  now = then;
+  now.rope_scaling = "yarn with factor 2 (512 positions)";
+  CHECK_THROWS_WITH_AS(
+      require_same_run("c", then, now, 8),
+      doctest::Contains("rope_scaling was none, and is yarn with factor 2 (512 positions) now. Set "
+                        "rope_scaling and cutoff_len"),
+      UserError);
+}
+
+TEST_CASE("training state: a checkpoint that does not say its rope_scaling is gone on from") {
+  const testing::TemporaryFolder place;
+  const TrainingState state = some_state();
+  write_training_state(place.path, state);
+  std::ifstream file(place / "training_state.json");
+  auto json = nlohmann::ordered_json::parse(file);
+  CHECK(json.at("run").erase("rope_scaling") == 1);
+  place.write("training_state.json", json.dump());
+  const TrainingState read = read_training_state(place.path);
+  CHECK_NOTHROW(require_same_run("c", read.identity, state.identity, 8));
 }
 
 }  // namespace longspan

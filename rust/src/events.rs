@@ -5,6 +5,7 @@
 //! them.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -104,9 +105,18 @@ pub struct EventFile {
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> UserError {
+    let remedy = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            "Free some space, or give another logging_dir."
+        }
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "Give a logging_dir that you may write to."
+        }
+        ErrorKind::NotFound => "Create the folder again, or give another logging_dir.",
+        _ => "Give another logging_dir.",
+    };
     UserError(format!(
-        "{}: TensorBoard's file cannot be written ({error}). Free some space, or give another \
-         logging_dir.",
+        "{}: TensorBoard's file cannot be written ({error}). {remedy}",
         path.display()
     ))
 }

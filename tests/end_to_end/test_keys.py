@@ -27,29 +27,45 @@ def schema():
     return Draft7Validator(schema)
 
 
-def test_schema_takes_what_is_right(schema):
+def test_schema_takes_the_examples(schema):
     for example in EXAMPLES:
         assert list(schema.iter_errors(yaml.safe_load(example.read_text()))) == [], example.name
-    for right in (
-        {"save_steps": 0.25, "eval_steps": None, "warmup_steps": 0, "logging_steps": 5},
-        {"dataset": ["a", "b"], "report_to": ["none"], "save_strategy": False, "offload_activations": True},
-        {"use_liger_kernel": True, "evaluation_strategy": "steps", "use_dora": False, "fsdp": ""},
-    ):
-        assert list(schema.iter_errors(right)) == [], right
 
 
-@pytest.mark.parametrize("wrong", [
-    {"learning_rte": 1e-4}, {"stage": "ppo"}, {"cutoff_len": 0}, {"cutoff_len": 2.5}, {"bf16": "maybe"},
-    {"save_steps": 1.5}, {"logging_steps": 0}, {"num_train_epochs": 0}, {"use_dora": True}, {"warmup_ratio": 2},
-    {"evaluation_strategy": "never"}, {"output_dir": 3},
-])
-def test_schema_underlines_what_the_program_refuses(schema, wrong, tmp_path):
-    assert len(list(schema.iter_errors(wrong))) == 1
-    config = tmp_path / "wrong.json"
+RIGHT = [
+    {"save_steps": 0.25}, {"save_steps": "0.25"}, {"eval_steps": None}, {"warmup_steps": 0}, {"logging_steps": 5},
+    {"logging_steps": "10"}, {"dataset": ["a", "b"]}, {"report_to": ["none"]}, {"report_to": ""}, {"report_to": []},
+    {"report_to": "tensorboard,all"}, {"save_strategy": False}, {"offload_activations": True},
+    {"use_liger_kernel": True}, {"use_dora": False}, {"fsdp": ""}, {"do_train": 1}, {"do_train": "true"},
+    {"overwrite_output_dir": 0}, {"overwrite_output_dir": "False"}, {"learning_rate": "1e-4"},
+    {"learning_rate": "1e-4 "}, {"bf16": "true"}, {"cutoff_len": "2048"}, {"cutoff_len": 1e3}, {"max_steps": -1},
+    {"max_steps": "-1"}, {"max_steps": 7}, {"lora_dropout": 0.5, "finetuning_type": "lora"}, {"warmup_ratio": 1},
+    {"seed": "+7"}, {"seed": 0}, {"adam_beta1": 0},
+]
+WRONG = [
+    {"learning_rte": 1e-4}, {"stage": "ppo"}, {"cutoff_len": 0}, {"cutoff_len": 2.5}, {"bf16": "maybe"}, {"bf16": 2},
+    {"save_steps": 1.5}, {"logging_steps": 0}, {"logging_steps": "0"}, {"num_train_epochs": 0}, {"use_dora": True},
+    {"warmup_ratio": 2}, {"evaluation_strategy": "never"}, {"output_dir": 3}, {"learning_rate": "fast"},
+    {"learning_rate": "-1"}, {"learning_rate": True}, {"cutoff_len": "0"}, {"cutoff_len": "x"}, {"max_steps": 0},
+    {"max_steps": "0"}, {"max_steps": -2}, {"lora_dropout": 1, "finetuning_type": "lora"}, {"seed": "+-7"},
+    {"value_head_dropout": 1, "stage": "rm"}, {"adam_beta1": 1}, {"report_to": "tensorboard,never"},
+    {"report_to": "wandb"}, {"report_to": 1}, {"overwrite_output_dir": 2},
+]
+
+
+@pytest.mark.parametrize("keys, right", [(keys, True) for keys in RIGHT] + [(keys, False) for keys in WRONG], ids=str)
+def test_schema_says_what_the_program_says(schema, keys, right, tmp_path):
+    assert len(list(schema.iter_errors(keys))) == (0 if right else 1)
+    config = tmp_path / "config.json"
     config.write_text(json.dumps(
-        dict(model_name_or_path="m", dataset="d", output_dir="o", do_train=True, device="cpu") | wrong))
-    ran = subprocess.run([PROGRAM, "train", config], capture_output=True, text=True)
-    assert ran.returncode == 1 and f"wrong.json: " in ran.stderr and next(iter(wrong)) in ran.stderr, ran.stderr
+        dict(model_name_or_path="m", dataset="d", output_dir="o", do_train=True, device="cpu", save_strategy="no") | keys))
+    ran = subprocess.run([PROGRAM, "train", config], capture_output=True, text=True, cwd=tmp_path)
+    # What is right gets as far as the model's folder, which is not there.
+    assert ran.returncode == 1 and ("config.json: " in ran.stderr and next(iter(keys)) in ran.stderr) == (not right), ran.stderr
+
+
+GENERATION = ["temperature", "top_p", "top_k", "max_new_tokens", "do_sample", "repetition_penalty",
+              "skip_special_tokens", "infer_dtype"]
 
 
 def completions(*words):
@@ -93,6 +109,9 @@ def test_completions_of_other_shells_have_every_key(schema):
 def test_help_of_a_key():
     text = said("help", "cutoff_len")
     assert "Takes: a whole number, at least 1" in text and "Default: 2048" in text and "Stages: all" in text
+    for key in GENERATION:
+        text = said("help", key)
+        assert "a key of `longspan chat` and `longspan generate`" in text and "not supported" not in text
     assert "LLaMA-Factory: " in said("help", "packing") and "Stages: pt, sft" in said("help", "packing")
     ran = subprocess.run([PROGRAM, "help", "cutof_len"], capture_output=True, text=True)
     assert ran.returncode == 1 and "the nearest key is cutoff_len" in ran.stderr

@@ -124,6 +124,10 @@ def test_another_batch_is_refused(settings, tmp_path):
         (dict(gradient_accumulation_steps=4, seed=7), ["seed was 42, and is 7 now"]),
         (dict(gradient_accumulation_steps=4, max_samples=20), ["training rows was 24, and is 20 now"]),
         (dict(gradient_accumulation_steps=4, cutoff_len=32), ["fingerprint of the training rows", "cutoff_len"]),
+        # The model was made for 64 positions.
+        (dict(gradient_accumulation_steps=4, rope_scaling="linear", cutoff_len=256),
+         ["rope_scaling was llama3 with factor", "and is linear with factor 4 (256 positions) now",
+          "Set rope_scaling and cutoff_len"]),
         (dict(gradient_accumulation_steps=4, finetuning_type="lora"), ["finetuning_type was full, and is lora now"]),
         (dict(gradient_accumulation_steps=4, max_steps=5), ["is at step 10", "ends at step 5"]),
     ]:

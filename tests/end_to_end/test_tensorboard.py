@@ -131,8 +131,17 @@ def test_a_full_disk_loses_no_point(models, data, full_disk, tmp_path):
     assert steps == list(range(1, run.text.count("'loss'") + 1))
 
 
-def test_a_folder_that_cannot_be_is_named_before_training(models, data, tmp_path):
+def test_a_folder_that_cannot_be_is_named_before_anything_is_touched(train, models, data, tmp_path):
     (tmp_path / "file").touch()
-    run = Running(settings_of(models["llama"], data, tmp_path / "run", report_to="tensorboard",
+    output = train(max_steps=1).output_dir
+
+    def contents():
+        return {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
+
+    before = contents()
+    assert {"trainer_state.json", "train_results.json", "trainer_log.jsonl"} <= before.keys()
+    run = Running(settings_of(models["llama"], data, output, report_to="tensorboard", overwrite_output_dir=True,
                               logging_dir=str(tmp_path / "file" / "below"))).wait()
-    assert run.status == 1 and "TensorBoard's file cannot be written" in run.text and "'loss'" not in run.text, run.text
+    assert run.status == 1 and "logging_dir" in run.text and "cannot be written" in run.text, run.text
+    assert "Free some space" not in run.text and "'loss'" not in run.text
+    assert contents() == before
