@@ -51,7 +51,8 @@ Json bounded(const Key& key, Json type) {
 /// Numbers and truth values in quotes: what the program reads from them, as far as a pattern says.
 Json in_quotes(const Key& key, const std::string& type) {
   const std::string sign = key.least >= 0 ? "\\+?" : "[+-]?";
-  const std::string whole = key.above_least || key.not_zero ? "0*[1-9][0-9]*" : "[0-9]+";
+  const bool from_one = key.least >= 1 || key.above_least || key.not_zero;
+  const std::string whole = from_one ? "0*[1-9][0-9]*" : "[0-9]+";
   std::string pattern;
   if (type == "boolean") {
     pattern = "true|True|TRUE|false|False|FALSE|\\+?0*[01]";
