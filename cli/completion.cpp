@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cli/commands.h"
+#include "cli/generation_arguments.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
@@ -43,6 +44,27 @@ std::string names_of_keys() {
   return names;
 }
 
+std::string names_of_generation_keys(bool writes_file) {
+  std::string names;
+  for (const GenerationKey& key : generation_keys(writes_file)) {
+    names += fmt::format("{}{}", names.empty() ? "" : " ", key.name);
+  }
+  return names;
+}
+
+/// Names and values that can be listed, of a configuration file's keys and of generation's.
+std::vector<std::pair<std::string, std::vector<std::string>>> listed_values() {
+  std::vector<std::pair<std::string, std::vector<std::string>>> listed;
+  const auto add = [&listed](std::string_view name, std::vector<std::string> values) {
+    const bool known =
+        std::ranges::any_of(listed, [&](const auto& other) { return other.first == name; });
+    if (!values.empty() && !known) listed.emplace_back(name, std::move(values));
+  };
+  for (const Key* key : all_keys()) add(key->name, values_of(*key));
+  for (const GenerationKey& key : generation_keys(/*writes_file=*/true)) add(key.name, key.values);
+  return listed;
+}
+
 /// In single quotes for a POSIX shell.
 std::string shell_quoted(std::string_view text) {
   std::string out = "'";
@@ -58,11 +80,9 @@ std::string_view first_sentence(std::string_view help) {
 
 std::string bash() {
   std::string cases;
-  for (const Key* key : all_keys()) {
-    if (const auto values = values_of(*key); !values.empty()) {
-      cases += fmt::format("    {}) echo {} ;;\n", key->name,
-                           shell_quoted(fmt::format("{}", fmt::join(values, " "))));
-    }
+  for (const auto& [name, values] : listed_values()) {
+    cases += fmt::format("    {}) echo {} ;;\n", name,
+                         shell_quoted(fmt::format("{}", fmt::join(values, " "))));
   }
   // bash cuts words at =, unless COMP_WORDBREAKS was changed.
   return fmt::format(R"sh(# longspan: eval "$(longspan completion bash)" in ~/.bashrc
@@ -82,10 +102,11 @@ _longspan() {{
   case ${{COMP_WORDS[1]}} in
     help) COMPREPLY=($(compgen -W "$commands $keys" -- "$current")); return ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$current")); return ;;
-    train|export) ;;
+    train|export) [ "$COMP_CWORD" -eq 2 ] && return ;;
+    chat) keys='{3}' ;;
+    generate) keys='{4}' ;;
     *) return ;;
   esac
-  [ "$COMP_CWORD" -eq 2 ] && return
   if [ "$current" = = ]; then
     key=$before
   elif [ "$before" = = ]; then
@@ -109,7 +130,8 @@ _longspan() {{
 }}
 complete -o bashdefault -o default -F _longspan longspan
 )sh",
-                     cases, names_of_commands(), names_of_keys());
+                     cases, names_of_commands(), names_of_keys(), names_of_generation_keys(false),
+                     names_of_generation_keys(true));
 }
 
 std::string zsh() {
@@ -121,10 +143,17 @@ std::string zsh() {
   for (const Key* key : all_keys()) {
     described_keys += fmt::format(
         "    {}\n", shell_quoted(fmt::format("{}:{}", key->name, first_sentence(key->help))));
-    if (const auto values = values_of(*key); !values.empty()) {
-      cases += fmt::format("          {}) compadd -- {} ;;\n", key->name, fmt::join(values, " "));
-    }
   }
+  for (const auto& [name, values] : listed_values()) {
+    cases += fmt::format("          {}) compadd -- {} ;;\n", name, fmt::join(values, " "));
+  }
+  const auto described = [](bool writes_file) {
+    std::string text;
+    for (const GenerationKey& key : generation_keys(writes_file)) {
+      text += " " + shell_quoted(fmt::format("{}:{}", key.name, key.wanted));
+    }
+    return text;
+  };
   return fmt::format(R"sh(#compdef longspan
 # longspan: eval "$(longspan completion zsh)" in ~/.zshrc, after compinit
 _longspan() {{
@@ -140,8 +169,10 @@ _longspan() {{
   case $words[2] in
     help) _describe command commands; _describe key keys ;;
     completion) compadd bash zsh fish ;;
-    train|export)
-      if (( CURRENT == 3 )); then
+    train|export|chat|generate)
+      [[ $words[2] == chat ]] && keys=({3} )
+      [[ $words[2] == generate ]] && keys=({4} )
+      if (( CURRENT == 3 )) && [[ $words[2] == (train|export) ]]; then
         _files -g '*.(yaml|yml|json)'
       elif [[ $PREFIX == *=* ]]; then
         local key=${{PREFIX%%=*}}
@@ -151,13 +182,14 @@ _longspan() {{
         esac
       else
         _describe key keys -S =
+        [[ $words[2] == (chat|generate) ]] && _files
       fi ;;
     *) _files ;;
   esac
 }}
 if [[ $funcstack[1] == _longspan ]]; then _longspan "$@"; else compdef _longspan longspan; fi
 )sh",
-                     described_commands, described_keys, cases);
+                     described_commands, described_keys, cases, described(false), described(true));
 }
 
 std::string fish() {
@@ -191,6 +223,16 @@ std::string fish() {
     text +=
         fmt::format("complete -c longspan -f -n '__fish_seen_subcommand_from help' -a {} -d {}\n",
                     key->name, help);
+  }
+  for (const GenerationKey& key : generation_keys(/*writes_file=*/true)) {
+    std::vector<std::string> words;
+    for (const std::string& value : key.values) words.push_back(key.name + "=" + value);
+    if (words.empty()) words.push_back(key.name + "=");
+    const auto of_both = generation_keys(/*writes_file=*/false);
+    const bool both = std::ranges::find(of_both, key.name, &GenerationKey::name) != of_both.end();
+    text += fmt::format("complete -c longspan -n '__fish_seen_subcommand_from {}' -a '{}' -d {}\n",
+                        both ? "chat generate" : "generate", fmt::join(words, " "),
+                        escaped(key.wanted));
   }
   return text;
 }

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <functional>
 
+#include "longspan/config/names.h"
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/turns.h"
@@ -152,6 +153,20 @@ GenerationArguments read_generation_arguments(const std::string& command,
   if (seed) read.request.seed = static_cast<uint64_t>(*seed);
   if (batch_size) read.batch_size = *batch_size;
   return read;
+}
+
+std::vector<GenerationKey> generation_keys(bool writes_file) {
+  GenerationArguments unused;
+  std::optional<int64_t> seed, batch_size;
+  std::vector<GenerationKey> keys;
+  for (const ArgumentKey& key : keys_for(unused, writes_file, seed, batch_size)) {
+    GenerationKey one{key.name, key.wanted, {}};
+    constexpr std::string_view kOneOf = "one of: ";
+    if (key.wanted == "true or false") one.values = {"true", "false"};
+    if (key.wanted.starts_with(kOneOf)) one.values = split_names(key.wanted.substr(kOneOf.size()));
+    keys.push_back(std::move(one));
+  }
+  return keys;
 }
 
 const char* const kGenerationKeysHelp =

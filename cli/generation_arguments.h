@@ -26,6 +26,13 @@ struct GenerationArguments {
 GenerationArguments read_generation_arguments(const std::string& command,
                                               const Arguments& arguments, bool writes_file);
 
+/// One key that these commands take, and its values where they can be listed.
+struct GenerationKey {
+  std::string name, wanted;
+  std::vector<std::string> values;
+};
+std::vector<GenerationKey> generation_keys(bool writes_file);
+
 /// What help says of the keys that both have.
 extern const char* const kGenerationKeysHelp;
 

@@ -103,7 +103,7 @@ class JinjaWriter {
 
   void question(std::string_view condition, const Frame& frame, bool takes_system) {
     line(fmt::format("{} {}", takes_system ? "if" : "elif", condition));
-    line("set content = message['content']");
+    set_content();
     if (takes_system && format_.system_in_question) {
       line("if loop.first and system_message");
       line(fmt::format("set content = {} + content", expression(format_.system, "system_message")));
@@ -112,7 +112,9 @@ class JinjaWriter {
     print(expression(frame, "content", format_.generation));
     // What asks for an answer is there when one follows or is to be written.
     if (!format_.generation.empty()) {
-      line("if not loop.last or add_generation_prompt");
+      line(
+          "if add_generation_prompt and loop.last or not loop.last and "
+          "turns[loop.index]['role'] == 'assistant'");
       print(quoted(format_.generation));
       line("endif");
     }
@@ -126,7 +128,14 @@ class JinjaWriter {
 
   /// As NamedTemplate::append_answer: thoughts that go, and empty ones that come.
   void answer() {
-    line("set content = message['content']");
+    set_content();
+    line("set written = namespace(calls='')");
+    line("if message['tool_calls']");
+    calls();
+    line("if content");
+    line("set written.calls = '\\n' + written.calls");
+    line("endif");
+    line("endif");
     if (format_.thinks) {
       line("set is_last = loop.last");
       const bool strips_all = !thinking_.enabled;
@@ -140,7 +149,58 @@ class JinjaWriter {
       line(fmt::format("set content = {} + content", quoted(kNoThoughts)));
       line("endif");
     }
+    line("set content = content + written.calls");
+    if (format_.function.empty()) {
+      print(expression(format_.assistant, "content"));
+      return;
+    }
+    line("if message['tool_calls']");
+    print(expression(format_.function, "content"));
+    line("else");
     print(expression(format_.assistant, "content"));
+    line("endif");
+  }
+
+  /// A message of calls alone has none.
+  void set_content() { line("set content = message['content'] or ''"); }
+
+  /// written.calls from message['tool_calls'], as training writes calls (NamedTemplate).
+  void calls() {
+    line("for call in message['tool_calls']");
+    line("set function = call['function'] or call");
+    line("set arguments = function['arguments']");
+    line("if arguments is not string");
+    line("set arguments = arguments | tojson");
+    line("endif");
+    std::string call, between = "\n";
+    bool bracket_one = false;
+    switch (format_.calls) {
+      case CallStyle::kActions:
+        call = "'Action: ' + function['name'] + '\\nAction Input: ' + arguments";
+        break;
+      case CallStyle::kQwen:
+        call =
+            "'<tool_call>\\n{\"name\": ' + function['name'] | tojson + ', \"arguments\": ' + "
+            "arguments + '}\\n</tool_call>'";
+        break;
+      case CallStyle::kLlama3:
+      case CallStyle::kMistral:
+        bracket_one = format_.calls == CallStyle::kMistral;
+        call = fmt::format(
+            "'{{\"name\": ' + function['name'] | tojson + ', \"{}\": ' + arguments + '}}'",
+            bracket_one ? "arguments" : "parameters");
+        between = ", ";
+        break;
+    }
+    line("if not loop.first");
+    line(fmt::format("set written.calls = written.calls + {}", quoted(between)));
+    line("endif");
+    line(fmt::format("set written.calls = written.calls + {}", call));
+    line("endfor");
+    if (between == "\n") return;
+    if (!bracket_one) line("if message['tool_calls'] | length > 1");
+    line("set written.calls = '[' + written.calls + ']'");
+    if (!bracket_one) line("endif");
   }
 
   void strip_thoughts() {

@@ -92,6 +92,11 @@ def test_completion_in_bash():
     assert completions("export", "a.yaml", "--cutoff") == ["--cutoff_len"]
     assert completions("help", "cutoff") == ["cutoff_len"]
     assert completions("completion", "") == ["bash", "zsh", "fish"]
+    assert completions("chat", "model", "tempe") == completions("generate", "tempe") == ["temperature="]
+    assert completions("chat", "model", "do_sample", "=") == ["true", "false"]
+    assert completions("generate", "rows.json", "infer_dtype=b") == ["infer_dtype=bf16"]
+    assert completions("generate", "rows.json", "batch") == ["batch_size="] and completions("chat", "batch") == []
+    assert "temperature=" not in completions("train", "a.yaml", "") and "stage=" not in completions("chat", "")
 
 
 def test_completions_of_other_shells_have_every_key(schema):
@@ -101,6 +106,8 @@ def test_completions_of_other_shells_have_every_key(schema):
     for key in keys:
         assert f"'{key}:" in zsh and f"'{key}=" in fish, key
         assert key in schema.schema["properties"], key
+    for key in GENERATION:
+        assert f"'{key}:" in zsh and f"'{key}=" in fish, key
     for shell in ("zsh", "fish"):
         if subprocess.run(["sh", "-c", f"command -v {shell}"], capture_output=True).returncode == 0:
             subprocess.run([shell, "-n"], input={"zsh": zsh, "fish": fish}[shell], text=True, check=True)

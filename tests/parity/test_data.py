@@ -42,7 +42,7 @@ def conversations():
 def encode(folder, place, rows, entry=None, **keys):
     """What Longspan makes of rows: a list of {"input_ids", "labels"}."""
     tags = dict(role_tag="role", content_tag="content", user_tag="user", assistant_tag="assistant")
-    tags |= dict(system_tag="system", observation_tag="tool")
+    tags |= dict(system_tag="system", observation_tag="tool", function_tag="function_call")
     sharegpt = dict(formatting="sharegpt", columns=dict(messages="messages"), tags=tags)
     (place / "rows.json").write_text(json.dumps(rows))
     info = {"rows": {"file_name": "rows.json"} | (sharegpt if entry is None else entry)}

@@ -39,6 +39,22 @@ def thoughtful(chats):
     return chats
 
 
+def calling():
+    """Chats with one call of a function and with two: as transformers takes them, and as rows of training."""
+    calls = [{"name": "weather", "arguments": {"place": "Köln \"am\" Rhein", "days": [1, 2.5, None]}},
+             {"name": "time", "arguments": {}}]
+    ours, theirs = [], []
+    for number in (1, 2):
+        head, tail = {"role": "user", "content": "What is it"}, {"role": "assistant", "content": "Rain."}
+        theirs.append([head, {"role": "assistant", "tool_calls": [{"type": "function", "function": call}
+                                                                   for call in calls[:number]]},
+                       {"role": "tool", "content": "{\"sky\": 1}"}, tail])
+        written = json.dumps(calls[:number] if number > 1 else calls[0], ensure_ascii=False)
+        ours.append([head, {"role": "function_call", "content": written},
+                     {"role": "tool", "content": "{\"sky\": 1}"}, tail])
+    return ours, theirs
+
+
 END_OF_TEXT = {"qwen2_5": "<|endoftext|>", "llama3_2": "<|end_of_text|>"}
 
 
@@ -121,6 +137,22 @@ def test_prompts_are_those_of_training(name, template, ends, lead, keys, real_mo
     for chat, ids in zip(rows, expected):
         rendered = tokenizer.apply_chat_template(chat[:-1], add_generation_prompt=True, tokenize=True, return_dict=True)
         assert rendered["input_ids"] == ids, (tokenizer.decode(rendered["input_ids"]), tokenizer.decode(ids))
+    # Where text alone tells turns apart, a token may join a call with what is before it: the text is the same.
+    joins = template in ("default", "empty", "mistral")
+    ours, theirs = calling()
+    for chat, ids in zip(theirs, prompts_of_training(base, tmp_path, ours, template=template, **keys)):
+        rendered = tokenizer.apply_chat_template(chat[:-1], add_generation_prompt=True, tokenize=True, return_dict=True)
+        texts = tokenizer.decode(rendered["input_ids"]), tokenizer.decode(ids)
+        assert texts[0] == texts[1] and (joins or rendered["input_ids"] == ids), texts
+    # One answer is asked for at a time, whatever comes before it.
+    def text_of(roles, **more):
+        chat = [{"role": role, "content": "x"} for role in roles]
+        return tokenizer.apply_chat_template(chat, tokenize=False, **more)
+    asks = text_of(["user"], add_generation_prompt=True)[len(text_of(["user"])):]
+    for roles in (["user", "user"], ["user", "assistant", "tool", "tool"]):
+        longer, shorter = text_of(roles), text_of(roles[:-1])
+        assert longer.startswith(shorter) and (not asks or not longer[len(shorter):].startswith(asks))
+        assert text_of(roles, add_generation_prompt=True) == longer + asks
     assert tokenizer.eos_token == ends[0]
     stops = transformers.GenerationConfig.from_pretrained(saved).eos_token_id
     stops = stops if isinstance(stops, list) else [stops]
