@@ -160,8 +160,8 @@ def with_rows(settings, name, num_rows):
 # Where the signal comes: after which words, with which rows of a step and of an evaluation.
 MOMENTS = {
     "in a step": ("'eval_loss'", dict(gradient_accumulation_steps=300, eval_strategy="steps"), 5),
-    "in an evaluation": ("'loss'", dict(gradient_accumulation_steps=2, eval_strategy="steps"), 3000),
-    "in the last evaluation": ("'loss'", dict(gradient_accumulation_steps=2, do_eval=True, max_steps=1), 3000),
+    "in an evaluation": ("'loss'", dict(gradient_accumulation_steps=2, eval_strategy="steps"), 9000),
+    "in the last evaluation": ("'loss'", dict(gradient_accumulation_steps=2, do_eval=True, max_steps=1), 9000),
 }
 
 
