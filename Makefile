@@ -45,7 +45,7 @@ unit-tests: build
 
 python-tests: build setup-tests
 	$(SAY) "Parity and end-to-end tests (10 to 20 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
-	  $(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=8 tests
+	  tools/python_tests $(BIN)/python tests
 
 TEST_KERNELS = env LONGSPAN_BUILD=$(abspath $(BUILD)) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python tests/kernels.py
 

@@ -31,6 +31,8 @@ KERNELS = {
     "products by oneDNN": (AVX512, dict(LONGSPAN_PRODUCTS="onednn")),
     "products by oneDNN, AVX-512 core": (AVX512, dict(LONGSPAN_PRODUCTS="onednn", ONEDNN_MAX_CPU_ISA="AVX512_CORE")),
     "oneDNN at most AVX2": (AVX2, dict(ONEDNN_MAX_CPU_ISA="AVX2")),
+    "all AVX2": (AVX2, dict(ATEN_CPU_CAPABILITY="avx2", LONGSPAN_CPU_CAPABILITY="avx2", MKL_CBWR="AVX2",
+                            ONEDNN_MAX_CPU_ISA="AVX2")),
     "all narrow": (set(), dict(ATEN_CPU_CAPABILITY="default", LONGSPAN_CPU_CAPABILITY="portable", LONGSPAN_PRODUCTS="mkl",
                                MKL_CBWR="COMPATIBLE", ONEDNN_MAX_CPU_ISA="SSE41")),
 }
