@@ -15,7 +15,7 @@ namespace {
 /// attention_dropout of config.json: peers drop attention weights in training, which no fused or
 /// distributed attention can repeat.
 double attention_dropout_of(const ModelConfig& config) {
-  const nlohmann::json json = parse_json(config.json, "config.json");
+  const nlohmann::json json = try_parse_json(config.json).value_or(nullptr);
   if (!json.is_object() || !json.contains("attention_dropout")) return 0.0;
   const nlohmann::json& value = json.at("attention_dropout");
   return value.is_number() ? value.get<double>() : 0.0;

@@ -221,6 +221,10 @@ void TrainingLog::restore(const std::string& checkpoint) {
   }
   history_.clear();
   for (const Json& json : state["log_history"]) {
+    if (!json.is_object()) {
+      throw UserError(
+          fmt::format("{}: log_history holds a {}; wanted are objects.", path, json.type_name()));
+    }
     LogEntry entry;
     for (const auto& [key, value] : json.items()) {
       // A step is a whole number, and 0.0 was written as one where another program wrote the file.
