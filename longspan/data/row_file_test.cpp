@@ -106,7 +106,7 @@ TEST_CASE("files of rows: JSON that is too deep, and numbers beyond all, are one
   const std::string too_deep = "more than 512 lists and objects within each other";
   CHECK_SAYS(complaint(deep), "d.json, line 1: " + too_deep);
   CHECK_SAYS(complaint(a_row("a") + "\n" + R"({"x": )" + deep), "d.json, line 2: " + too_deep);
-  CHECK_SAYS(complaint("{\n\"x\":\n" + deep), "d.json, line 1: " + too_deep);
+  CHECK_SAYS(complaint("{\n\"x\":\n" + deep), "d.json, line 3: " + too_deep);
   CHECK_SAYS(complaint("[" + a_row("a") + ",\n{\"x\": 1e999}]"),
              "d.json, line 2: the number 1e999");
   CHECK_SAYS(complaint(a_row("a") + "\n{\"x\": 1e999}"), "d.json, line 2: the number 1e999");

@@ -192,7 +192,7 @@ void require_model_place(const std::string& path) {
         path));
   }
   if (!fs::is_directory(status)) {
-    require_readable_file(path, "model configuration");
+    require_readable_file(path, "model configuration", kAnySize);
     // `longspan init` takes a config.json under any name.
     const std::string head = first_bytes(path, 64);
     const size_t first = head.find_first_not_of(" \t\r\n");
