@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/numbers.h"
 #include "longspan/text/plot.h"
 
 namespace longspan {
@@ -40,7 +41,11 @@ Run read_run(const std::string& folder) {
           fmt::format("compare: {}, line {}: not a JSON object", path.string(), line_number));
     }
     if (!entry.contains("loss") || !entry["loss"].is_number()) continue;
-    run.steps.push_back(entry.value("current_steps", 0.0));
+    const std::string place = fmt::format("{}, line {}", path.string(), line_number);
+    const int64_t step =
+        whole_number(entry.value("current_steps", nlohmann::json(0)),
+                     fmt::format("compare: {}: current_steps", place), 0, kMostCounted);
+    run.steps.push_back(static_cast<double>(step));
     run.losses.push_back(entry["loss"].get<double>());
   }
   if (run.losses.empty()) {
