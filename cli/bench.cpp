@@ -12,6 +12,9 @@
 #include "longspan/bench/attention_bench.h"
 #include "longspan/bench/bench_report.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/numbers.h"
+#include "longspan/memory/machine_memory.h"
+#include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
 #include "longspan/train/agreement.h"
 
@@ -23,11 +26,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kCommand = "bench attention";
 constexpr int kDefaultRanks = 2;
+constexpr int64_t kMostDocuments = 1'000'000, kMostRanks = 4096, kMostThreads = 4096;
 
 /// One number: as many documents, as equal as can be. Several: their lengths.
 std::vector<int64_t> read_documents(const Options& options) {
-  const std::optional<int64_t> tokens = options.whole_number("tokens", 1);
-  const std::vector<int64_t> given = options.whole_numbers("documents", 1);
+  const std::optional<int64_t> tokens = options.whole_number("tokens", 1, kMostIndexed);
+  const std::vector<int64_t> given = options.whole_numbers("documents", 1, kMostIndexed);
   if (given.size() > 1) {
     const int64_t sum = std::accumulate(given.begin(), given.end(), int64_t{0});
     if (tokens && *tokens != sum) {
@@ -38,6 +42,10 @@ std::vector<int64_t> read_documents(const Options& options) {
     return given;
   }
   const int64_t all = tokens.value_or(8192), count = given.empty() ? 1 : given[0];
+  if (count > kMostDocuments) {
+    throw UserError(fmt::format("{}: --documents {}: there can be {} at most", kCommand, count,
+                                kMostDocuments));
+  }
   if (count > all) {
     throw UserError(fmt::format("{}: --documents {}: {} cannot fill them", kCommand, count,
                                 counted(all, "token")));
@@ -49,17 +57,19 @@ std::vector<int64_t> read_documents(const Options& options) {
 
 ProblemShape read_shape(const Options& options) {
   ProblemShape shape;
-  shape.num_heads = options.whole_number("heads", 1).value_or(8);
+  constexpr int64_t kMost = 1 << 20;  // so that products of them can be counted
+  shape.num_heads = options.whole_number("heads", 1, kMost).value_or(8);
   shape.num_kv_heads =
-      options.whole_number("kv-heads", 1).value_or(std::min<int64_t>(2, shape.num_heads));
-  shape.head_dim = options.whole_number("head-dim", 2).value_or(64);
+      options.whole_number("kv-heads", 1, kMost).value_or(std::min<int64_t>(2, shape.num_heads));
+  shape.head_dim = options.whole_number("head-dim", 2, kMost).value_or(64);
   if (shape.num_heads % shape.num_kv_heads != 0) {
     throw UserError(fmt::format("{}: --kv-heads {} must divide --heads {}", kCommand,
                                 shape.num_kv_heads, shape.num_heads));
   }
   shape.layer = options.flag("layer");
   shape.checkpointing = options.flag("checkpointing");
-  shape.model_dim = options.whole_number("model-dim", 1).value_or(shape.num_heads * shape.head_dim);
+  shape.model_dim =
+      options.whole_number("model-dim", 1, kMostIndexed).value_or(shape.num_heads * shape.head_dim);
   if (shape.layer && shape.head_dim % 2 != 0) {
     throw UserError(fmt::format("{}: --head-dim {}: rotary embedding in --layer needs it even",
                                 kCommand, shape.head_dim));
@@ -72,26 +82,43 @@ ProblemShape read_shape(const Options& options) {
   return shape;
 }
 
+/// Each rank makes its share of the queries at least, and all ranks may be on this machine.
+void require_room_for_queries(const AttentionBenchOptions& bench) {
+  int64_t num_tokens = 0;
+  for (const int64_t length : bench.document_lengths) num_tokens += length;
+  const ProblemShape& shape = bench.shape;
+  const int64_t width =
+      std::max(shape.num_heads * shape.head_dim, shape.layer ? shape.model_dim : 0);
+  const int64_t num_bytes =
+      product_of({num_tokens, width, shape.dtype == at::kFloat ? 4 : 2}).value_or(INT64_MAX);
+  const MachineMemory machine = machine_memory();
+  if (num_bytes <= machine.bytes) return;
+  throw UserError(fmt::format("{}: {} of {} numbers each take {}, and {}", kCommand,
+                              counted(num_tokens, "token"), width, name_bytes(num_bytes),
+                              machine.text()));
+}
+
 AttentionBenchOptions read_options(const Options& options) {
   AttentionBenchOptions bench;
   bench.shape = read_shape(options);
   bench.document_lengths = read_documents(options);
+  require_room_for_queries(bench);
   for (const std::string& name : options.list("methods")) {
     bench.modes.push_back(sequence_parallel_mode_from(name));
   }
   bench.undistributed = !options.flag("no-undistributed");
-  const std::vector<int64_t> waves = options.whole_numbers("waves", 1);
+  const std::vector<int64_t> waves = options.whole_numbers("waves", 1, kMostIndexed);
   if (!waves.empty()) bench.head_waves.assign(waves.begin(), waves.end());
-  const auto number = [&](const char* name) -> std::optional<int> {
-    const auto given = options.whole_number(name, 1);
+  const auto number = [&](const char* name, int64_t most = kMostIndexed) -> std::optional<int> {
+    const auto given = options.whole_number(name, 1, most);
     return given ? std::optional(static_cast<int>(*given)) : std::nullopt;
   };
   bench.ulysses_size = number("ulysses-degree");
   bench.ring_size = number("ring-degree");
   bench.window_size = number("window");
-  bench.threads = number("threads");
+  bench.threads = number("threads", kMostThreads);
   bench.repeats = number("repeats").value_or(5);
-  bench.warmup = static_cast<int>(options.whole_number("warmup", 0).value_or(1));
+  bench.warmup = static_cast<int>(options.whole_number("warmup", 0, kMostIndexed).value_or(1));
   return bench;
 }
 
@@ -134,7 +161,7 @@ int work(const Options& options, const AttentionBenchOptions& bench, const Rende
 /// `--ranks`, or as many as there are.
 LaunchPlan plan_launch(const Options& options) {
   LaunchPlan plan = make_launch_plan(Config(), DeviceChoice());
-  const std::optional<int64_t> ranks = options.whole_number("ranks", 1);
+  const std::optional<int64_t> ranks = options.whole_number("ranks", 1, kMostRanks);
   const int wanted = ranks ? static_cast<int>(*ranks)
                            : (plan.world_size() > 1 ? plan.world_size() : kDefaultRanks);
   if (wanted % plan.num_nodes != 0) {

@@ -14,6 +14,7 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/numbers.h"
 #include "longspan/text/plot.h"
 
 namespace longspan {
@@ -41,7 +42,7 @@ Run read_run(const std::string& folder) {
     const JsonObject entry(json, fmt::format("{}, line {}", path.string(), lines.number()));
     // null stands for a loss that is not finite.
     if (!entry.has("loss")) continue;
-    run.steps.push_back(entry.get<double>("current_steps"));
+    run.steps.push_back(static_cast<double>(entry.whole("current_steps", 0, kMostCounted)));
     run.losses.push_back(entry.get<double>("loss"));
   }
   if (run.losses.empty()) {

@@ -7,7 +7,11 @@
 #include "cli/options.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/numbers.h"
+#include "longspan/memory/machine_memory.h"
 #include "longspan/models/model_config.h"
+#include "longspan/models/parameter_count.h"
+#include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/tokenizer.h"
 
@@ -21,6 +25,24 @@ at::ScalarType dtype_of(const std::string& name) {
   if (name == "float32") return at::kFloat;
   if (name == "bfloat16") return at::kBFloat16;
   throw UserError(fmt::format("init: --dtype {}: wanted is float32 or bfloat16", name));
+}
+
+/// All of the model is made before it is written.
+void require_room_for(const ModelConfig& config, int64_t num_parameters, at::ScalarType dtype) {
+  // A layer has a dozen tensors, each with a name, however small they are.
+  constexpr int64_t kBytesOfLayer = 4096;
+  const int64_t num_bytes =
+      counted_sum({counted_product({num_parameters, dtype == at::kFloat ? 4 : 2}, "init"),
+                   counted_product({config.num_layers, kBytesOfLayer}, "init")},
+                  "init");
+  const MachineMemory machine = machine_memory();
+  if (num_bytes <= machine.bytes) return;
+  throw UserError(fmt::format(
+      "init: a model of vocab_size {}, hidden_size {}, intermediate_size {} and "
+      "num_hidden_layers {} has {:.4g} parameters; that takes {}, and {}. Nothing was written. "
+      "Choose smaller sizes in config.json.",
+      config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers,
+      static_cast<double>(num_parameters), name_bytes(num_bytes), machine.text()));
 }
 
 int run(const Arguments& arguments) {
@@ -44,10 +66,10 @@ int run(const Arguments& arguments) {
           counted(vocab_size, "token"), config.vocab_size));
     }
   }
+  const int64_t num_parameters = parameter_count(config);
+  require_room_for(config, num_parameters, dtype);
   const std::vector<NamedTensor> parameters =
       random_parameters(config, static_cast<uint64_t>(seed), dtype);
-  int64_t num_parameters = 0;
-  for (const NamedTensor& parameter : parameters) num_parameters += parameter.tensor.numel();
   save_model_folder(output, config, parameters, dtype, source.empty() ? "." : source);
   fmt::print("Made a random {} with {:.1f} million parameters in {}\n", config.model_type,
              static_cast<double>(num_parameters) / 1e6, output);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -123,14 +124,16 @@ std::optional<std::string> environment(const char* name) {
   return value;
 }
 
-std::optional<int> environment_number(const char* name, int least) {
+std::optional<int> environment_number(const char* name, int least, int most = INT_MAX) {
   const std::optional<std::string> text = environment(name);
   if (!text) return std::nullopt;
   int number = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error != std::errc() || end != text->data() + text->size() || number < least) {
-    throw UserError(fmt::format("environment variable {}={}: wanted is a whole number, at least {}",
-                                name, *text, least));
+  if (error != std::errc() || end != text->data() + text->size() || number < least ||
+      number > most) {
+    throw UserError(
+        fmt::format("environment variable {}={}: wanted is a whole number, at least {}, at most {}",
+                    name, *text, least, most));
   }
   return number;
 }
@@ -173,6 +176,9 @@ std::string signals_to_handle(bool with_sigterm) {
   return names;
 }
 
+/// Their product is the number of ranks, an int.
+constexpr int kMostProcesses = 4096, kMostMachines = 65536;
+
 bool is_executable(const fs::path& path) { return access(path.c_str(), X_OK) == 0; }
 
 }  // namespace
@@ -192,7 +198,7 @@ bool is_launched() {
 
 LaunchPlan make_launch_plan(const Config& config, const DeviceChoice& device) {
   LaunchPlan plan;
-  const std::optional<int> wanted = environment_number("NPROC_PER_NODE", 1);
+  const std::optional<int> wanted = environment_number("NPROC_PER_NODE", 1, kMostProcesses);
   if (wanted && config.nproc_per_node && *wanted != *config.nproc_per_node) {
     throw UserError(
         fmt::format("nproc_per_node: {} and the environment's NPROC_PER_NODE={} differ; keep one",
@@ -203,7 +209,7 @@ LaunchPlan make_launch_plan(const Config& config, const DeviceChoice& device) {
   } else if (device.cuda()) {
     plan.processes_per_node = device.num_gpus;
   }
-  plan.num_nodes = environment_number("NNODES", 1).value_or(1);
+  plan.num_nodes = environment_number("NNODES", 1, kMostMachines).value_or(1);
   plan.node_rank = environment_number("NODE_RANK", 0).value_or(0);
   if (plan.node_rank >= plan.num_nodes) {
     throw UserError(fmt::format("NODE_RANK={} does not fit NNODES={}: nodes are counted from 0",

@@ -88,26 +88,30 @@ std::vector<std::string> Options::list(const std::string& name) const {
 
 bool Options::flag(const std::string& name) const { return values_.contains(name); }
 
-int64_t Options::number_from(const std::string& name, const std::string& text,
-                             int64_t least) const {
+int64_t Options::number_from(const std::string& name, const std::string& text, int64_t least,
+                             int64_t most) const {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < least) {
-    throw UserError(fmt::format("{}: --{} {}: wanted is a whole number, at least {}", command_,
-                                name, text, least));
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  if (!is_number || number < least || number > most) {
+    throw UserError(fmt::format("{}: --{} {}: wanted is a whole number, at least {}, at most {}",
+                                command_, name, text, least, most));
   }
   return number;
 }
 
-std::optional<int64_t> Options::whole_number(const std::string& name, int64_t least) const {
+std::optional<int64_t> Options::whole_number(const std::string& name, int64_t least,
+                                             int64_t most) const {
   const std::optional<std::string> given = text(name);
   if (!given) return std::nullopt;
-  return number_from(name, *given, least);
+  return number_from(name, *given, least, most);
 }
 
-std::vector<int64_t> Options::whole_numbers(const std::string& name, int64_t least) const {
+std::vector<int64_t> Options::whole_numbers(const std::string& name, int64_t least,
+                                            int64_t most) const {
   std::vector<int64_t> numbers;
-  for (const std::string& word : list(name)) numbers.push_back(number_from(name, word, least));
+  for (const std::string& word : list(name))
+    numbers.push_back(number_from(name, word, least, most));
   return numbers;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 
@@ -26,13 +27,16 @@ class Options {
   /// The values, which may also be separated by commas; empty when the option is absent.
   std::vector<std::string> list(const std::string& name) const;
   bool flag(const std::string& name) const;
-  /// Throws UserError when it is not a whole number of at least `least`.
-  std::optional<int64_t> whole_number(const std::string& name, int64_t least) const;
+  /// Throws UserError when it is not a whole number from `least` to `most`.
+  std::optional<int64_t> whole_number(const std::string& name, int64_t least,
+                                      int64_t most = kMostCounted) const;
   /// The same of list().
-  std::vector<int64_t> whole_numbers(const std::string& name, int64_t least) const;
+  std::vector<int64_t> whole_numbers(const std::string& name, int64_t least,
+                                     int64_t most = kMostCounted) const;
 
  private:
-  int64_t number_from(const std::string& name, const std::string& text, int64_t least) const;
+  int64_t number_from(const std::string& name, const std::string& text, int64_t least,
+                      int64_t most) const;
 
   std::string command_;
   std::map<std::string, std::vector<std::string>> values_;

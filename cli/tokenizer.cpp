@@ -17,7 +17,8 @@ int run(const Arguments& arguments) {
   require_free_folder("tokenizer", output);
   options.required("vocab-size");
   // 256 bytes and three special tokens are always in.
-  train_byte_level_bpe(files, *options.whole_number("vocab-size", 259), output);
+  constexpr int64_t kMostTokens = 10'000'000;  // room for all of them is made at once
+  train_byte_level_bpe(files, *options.whole_number("vocab-size", 259, kMostTokens), output);
   fmt::print("Trained a tokenizer with {} on {} in {}\n",
              counted(Tokenizer::load(output).vocab_size(), "token"),
              counted(std::ssize(files), "file"), output);

@@ -9,7 +9,6 @@
 
 #include "cli/commands.h"
 #include "cli/launcher.h"
-#include "longspan/checkpoint/model_folder.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
@@ -54,7 +53,6 @@ void check_early(const Config& config, int world_size, int ranks_per_machine) {
   const ModelConfig model = model_config_for(config, config.model_name_or_path);
   // Which links and devices there are changes what is chosen, not what is possible.
   make_parallel_plan(plan_request(config, model, world_size, ranks_per_machine, /*cuda=*/false));
-  check_model_folder(config.model_name_or_path, model);
   check_trained_model(config, model);
   check_dataset_files(config);
 }

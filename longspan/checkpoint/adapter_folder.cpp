@@ -5,10 +5,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
@@ -16,6 +19,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/numbers.h"
 #include "longspan/models/model_place.h"
 #include "longspan/models/value_head.h"
 
@@ -48,6 +52,17 @@ Json read_config(const fs::path& path) {
   return config;
 }
 
+/// null and nothing are false.
+bool truth(const Json& config, const char* key, const std::string& path) {
+  const Json value = config.value(key, Json());
+  if (value.is_null()) return false;
+  if (!value.is_boolean()) {
+    throw UserError(fmt::format("{}: {} must be true or false; it is {}.", path, key,
+                                value.is_number() ? value.dump() : value.type_name()));
+  }
+  return value.get<bool>();
+}
+
 /// Keys that change what an adapter computes, and the values under which it is plain LoRA.
 void require_plain_lora(const Json& config, const std::string& path) {
   const auto refuse = [&](const std::string& key, const Json& value) {
@@ -59,7 +74,7 @@ void require_plain_lora(const Json& config, const std::string& path) {
   const Json type = config.value("peft_type", Json("LORA"));
   if (type != "LORA") refuse("peft_type", type);
   for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"}) {
-    if (config.value(key, Json(false)) == true) refuse(key, config.at(key));
+    if (truth(config, key, path)) refuse(key, config.at(key));
   }
   const Json bias = config.value("bias", Json("none"));
   if (!bias.is_null() && bias != "none") refuse("bias", bias);
@@ -74,24 +89,61 @@ void require_plain_lora(const Json& config, const std::string& path) {
 std::map<std::string, std::vector<int64_t>> wanted_shapes(const ModelConfig& config,
                                                           const LoraShape& shape) {
   std::map<std::string, std::vector<int64_t>> wanted;
-  for (const NamedTensor& parameter : new_lora_parameters(config, shape, 0)) {
-    wanted[parameter.name] = parameter.tensor.sizes().vec();
-  }
+  for (const auto& [name, sizes] : lora_parameter_shapes(config, shape)) wanted[name] = sizes;
   return wanted;
+}
+
+double finite_number(const Json& config, const char* key, const std::string& path) {
+  const Json value = config.value(key, Json());
+  if (value.is_number() && std::isfinite(value.get<double>())) return value.get<double>();
+  throw UserError(fmt::format("{}: {} must be a number; it is {}.", path, key,
+                              value.is_number() ? "not finite" : value.type_name()));
+}
+
+/// Which modules have an adapter the weights say; this only looks whether it is what PEFT writes.
+void require_names(const Json& config, const char* key, const std::string& path) {
+  const Json value = config.value(key, Json());
+  const bool is_list = value.is_array() && std::ranges::all_of(value, [](const Json& name) {
+                         return name.is_string();
+                       });
+  if (is_list || value.is_string() || value.is_null()) return;
+  throw UserError(fmt::format("{}: {} must be a name, a pattern or a list of names.", path, key));
 }
 
 LoraShape shape_from(const Json& config, const std::string& path) {
   LoraShape shape;
-  try {
-    shape.r = config.at("r").get<int64_t>();
-    shape.alpha = config.at("lora_alpha").get<double>();
-    shape.dropout = config.value("lora_dropout", 0.0);
-    shape.rank_stabilized = config.value("use_rslora", Json(false)) == true;
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(fmt::format("{} is broken: {}.", path, error.what()));
+  shape.r = whole_number(config.value("r", Json()), path + ": r", 1, kMostIndexed);
+  shape.alpha = finite_number(config, "lora_alpha", path);
+  if (!config.value("lora_dropout", Json()).is_null()) {
+    shape.dropout = finite_number(config, "lora_dropout", path);
   }
-  if (shape.r < 1) throw UserError(fmt::format("{}: r is {}.", path, shape.r));
+  if (!(shape.dropout >= 0 && shape.dropout < 1)) {
+    throw UserError(
+        fmt::format("{}: lora_dropout is {}; it must be from 0 to below 1.", path, shape.dropout));
+  }
+  shape.rank_stabilized = truth(config, "use_rslora", path);
+  require_names(config, "target_modules", path);
   return shape;
+}
+
+/// Weights are in floating point.
+void require_floating(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+  if (at::isFloatingType(entry.dtype)) return;
+  throw UserError(
+      fmt::format("{}: {} holds {} numbers; F32, BF16, F16 and F64 are supported. Convert it, or "
+                  "take the original.",
+                  file.path(), entry.name, safetensors_name(entry.dtype)));
+}
+
+/// r of the config against the matrices' own, before anything is made of it.
+void require_rank(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t r,
+                  const std::string& config_path) {
+  const size_t side = entry.name.find(".lora_A.") != std::string::npos ? 0 : 1;
+  if (entry.shape.size() == 2 && entry.shape[side] == r) return;
+  throw UserError(fmt::format(
+      "{}: {} has shape [{}], but r is {} in {}. The weights and the config do not belong "
+      "together.",
+      file.path(), entry.name, fmt::join(entry.shape, ", "), r, config_path));
 }
 
 }  // namespace
@@ -111,7 +163,9 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
                                     : ""));
   }
   // The names in the file say which modules have an adapter: target_modules may be a pattern.
-  for (NamedTensor& tensor : read_safetensors(weights_path)) {
+  const SafetensorsFile file(weights_path);
+  std::vector<std::pair<std::string, const SafetensorsEntry*>> matrices;
+  for (const SafetensorsEntry& tensor : file.entries()) {
     std::string name = tensor.name;
     if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
     if (name.starts_with("v_head.")) continue;
@@ -127,15 +181,17 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
                                   fmt::join(known, ", ")));
     }
     adapter.shape.modules.insert(module);
-    adapter.parameters.push_back({name, tensor.tensor.to(at::kFloat).clone()});
+    require_floating(file, tensor);
+    require_rank(file, tensor, adapter.shape.r, config_path);
+    matrices.emplace_back(std::move(name), &tensor);
   }
   auto wanted = wanted_shapes(config, adapter.shape);
-  for (const auto& [name, tensor] : adapter.parameters) {
+  for (const auto& [name, entry] : matrices) {
     const auto found = wanted.find(name);
-    if (found == wanted.end() || tensor.sizes() != at::IntArrayRef(found->second)) {
+    if (found == wanted.end() || entry->shape != found->second) {
       throw UserError(fmt::format(
           "{}: {} [{}] does not fit the model{}. The adapter and the model do not belong together.",
-          weights_path, name, fmt::join(tensor.sizes(), ", "),
+          weights_path, name, fmt::join(entry->shape, ", "),
           found == wanted.end()
               ? ""
               : fmt::format(", which asks for [{}]", fmt::join(found->second, ", "))));
@@ -144,7 +200,7 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
   }
   // Layers without an adapter are the base model's, but half an adapter is a broken file.
   std::set<std::string> names;
-  for (const NamedTensor& parameter : adapter.parameters) names.insert(parameter.name);
+  for (const auto& [name, entry] : matrices) names.insert(name);
   for (const std::string& name : names) {
     std::string other = name;
     other[other.rfind(".lora_") + 6] = name.find(".lora_A.") == std::string::npos ? 'A' : 'B';
@@ -152,6 +208,9 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
     throw UserError(fmt::format("{}: {} is there, but {} is not.", weights_path, name, other));
   }
   if (names.empty()) throw UserError(fmt::format("{} holds no adapter.", weights_path));
+  for (const auto& [name, entry] : matrices) {
+    adapter.parameters.push_back({name, file.read(*entry, at::kFloat)});
+  }
   return adapter;
 }
 
@@ -164,8 +223,8 @@ void save_adapter(const std::string& folder, const LoraShape& shape,
     if (is_lora_parameter(name)) matrices.push_back({std::string(kPrefix) + name, tensor});
   }
   const auto number = [](double x) {
-    return x == static_cast<double>(static_cast<int64_t>(x)) ? Json(static_cast<int64_t>(x))
-                                                             : Json(x);
+    const std::optional<int64_t> whole = as_whole(x);
+    return whole ? Json(*whole) : Json(x);
   };
   const Json config = {{"base_model_name_or_path", base_model},
                        {"bias", "none"},
@@ -194,18 +253,18 @@ void save_adapter(const std::string& folder, const LoraShape& shape,
 std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelConfig& config) {
   const std::string path = (fs::path(folder) / kValueHead).string();
   if (!is_there(path)) return {};
-  std::map<std::string, at::Tensor> tensors;
-  for (auto& [name, tensor] : read_safetensors(path)) tensors[name] = tensor;
+  const SafetensorsFile file(path);
   const std::vector<ParameterShape> wanted{{kValueHeadWeight, {1, config.hidden_size}},
                                            {kValueHeadBias, {1}}};
   std::vector<NamedTensor> head;
   for (const auto& [name, sizes] : wanted) {
-    const auto found = tensors.find(name);
-    if (found == tensors.end() || found->second.sizes() != at::IntArrayRef(sizes)) {
+    const auto found = std::ranges::find(file.entries(), name, &SafetensorsEntry::name);
+    if (found == file.entries().end() || found->shape != sizes) {
       throw UserError(
           fmt::format("{}: wanted is {} of shape [{}].", path, name, fmt::join(sizes, ", ")));
     }
-    head.push_back({name, found->second.to(at::kFloat).clone()});
+    require_floating(file, *found);
+    head.push_back({name, file.read(*found, at::kFloat)});
   }
   return head;
 }

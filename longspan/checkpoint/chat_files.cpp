@@ -12,6 +12,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 namespace {
@@ -63,7 +64,8 @@ std::vector<int64_t> ids_in(const Json& values) {
   const Json given = values.value("eos_token_id", Json());
   std::vector<int64_t> ids;
   for (const Json& id : given.is_array() ? given : Json::array({given})) {
-    if (id.is_number_integer()) ids.push_back(id.get<int64_t>());
+    const std::optional<int64_t> whole = as_whole(id);
+    if (whole) ids.push_back(*whole);
   }
   return ids;
 }

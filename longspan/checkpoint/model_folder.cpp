@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -37,9 +38,8 @@ std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
   }
   require_plain_weights(folder.string());
   if (is_there(folder / kSingle)) {
-    for (const auto& entry : read_safetensors_header((folder / kSingle).string())) {
-      files[entry.name] = (folder / kSingle).string();
-    }
+    const SafetensorsFile file((folder / kSingle).string());
+    for (const SafetensorsEntry& entry : file.entries()) files[entry.name] = file.path();
     return files;
   }
   const std::string index_path = (folder / kIndex).string();
@@ -76,20 +76,46 @@ bool is_redundant(const std::string& name, const ModelConfig& config) {
 }
 
 struct Listing {
+  struct Found {
+    std::shared_ptr<const SafetensorsFile> file;
+    const SafetensorsEntry* entry;
+  };
   std::vector<ParameterShape> wanted;
-  /// Shard -> indices into `wanted`.
-  std::map<std::string, std::vector<size_t>> shards;
+  std::vector<Found> found;  // of each
 };
+
+/// The number of layers decides how much is made of config.json alone, and so is the first to be
+/// compared with the weights.
+void require_layers(const std::string& folder, const ModelConfig& config,
+                    const std::map<std::string, std::string>& files) {
+  constexpr std::string_view kLayers = "model.layers.";
+  std::set<std::string_view> layers;
+  for (const auto& [name, file] : files) {
+    if (!name.starts_with(kLayers)) continue;
+    const std::string_view rest = std::string_view(name).substr(kLayers.size());
+    layers.insert(rest.substr(0, rest.find('.')));
+  }
+  if (config.num_layers <= std::ssize(layers)) return;
+  throw UserError(fmt::format(
+      "{}: config.json says num_hidden_layers {}, and the weights have {}. The weights and the "
+      "config do not belong together.",
+      folder, config.num_layers, counted(std::ssize(layers), "layer")));
+}
 
 /// Everything that can be known without reading tensor data.
 Listing check(const std::string& folder, const ModelConfig& config) {
-  Listing listing{parameter_shapes(config), {}};
   const auto files = files_of_tensors(folder);
+  require_layers(folder, config, files);
+  Listing listing{parameter_shapes(config), {}};
   std::set<std::string> unexpected;
   for (const auto& [name, file] : files) {
     if (!is_redundant(name, config)) unexpected.insert(name);
   }
-  std::map<std::string, std::map<std::string, SafetensorsEntry>> headers;
+  struct Header {
+    std::shared_ptr<const SafetensorsFile> file;
+    std::map<std::string_view, const SafetensorsEntry*> entries;
+  };
+  std::map<std::string, Header> headers;
   std::vector<std::string> missing;
   for (size_t i = 0; i < listing.wanted.size(); ++i) {
     const auto& [name, shape] = listing.wanted[i];
@@ -101,27 +127,29 @@ Listing check(const std::string& folder, const ModelConfig& config) {
     }
     auto [header, is_new] = headers.try_emplace(file->second);
     if (is_new) {
-      for (auto& entry : read_safetensors_header(file->second)) {
-        header->second.emplace(entry.name, entry);
+      header->second.file = std::make_shared<const SafetensorsFile>(file->second);
+      for (const SafetensorsEntry& entry : header->second.file->entries()) {
+        header->second.entries.emplace(entry.name, &entry);
       }
     }
-    const auto entry = header->second.find(name);
-    if (entry == header->second.end()) {
+    const auto found = header->second.entries.find(name);
+    if (found == header->second.entries.end()) {
       missing.push_back(fmt::format("{} (the index names {})", name, file->second));
       continue;
     }
-    if (entry->second.shape != shape) {
+    const SafetensorsEntry* const entry = found->second;
+    if (entry->shape != shape) {
       throw UserError(fmt::format(
           "{}: {} has shape [{}] but config.json asks for [{}]. The weights and the config do not "
           "belong together.",
-          file->second, name, fmt::join(entry->second.shape, ", "), fmt::join(shape, ", ")));
+          file->second, name, fmt::join(entry->shape, ", "), fmt::join(shape, ", ")));
     }
-    if (!at::isFloatingType(entry->second.dtype)) {
+    if (!at::isFloatingType(entry->dtype)) {
       throw UserError(fmt::format(
           "{}: {} holds {} numbers; quantized checkpoints cannot be trained. Use the original one.",
-          file->second, name, c10::toString(entry->second.dtype)));
+          file->second, name, safetensors_name(entry->dtype)));
     }
-    listing.shards[file->second].push_back(i);
+    listing.found.push_back({header->second.file, entry});
   }
   const auto complain = [&](const char* what, std::vector<std::string> names) {
     const size_t num_names = names.size();
@@ -202,17 +230,10 @@ std::vector<ParameterSource> parameter_sources(const std::string& folder, const 
                                                at::ScalarType dtype) {
   const Listing listing = check(folder, config);
   std::vector<ParameterSource> sources;
-  for (const auto& [name, shape] : listing.wanted) {
-    sources.push_back({name, shape, dtype, /*trained=*/false, {}});
-  }
-  for (const auto& [shard, indices] : listing.shards) {
-    std::map<std::string, at::Tensor> tensors;
-    for (auto& [name, tensor] : read_safetensors(shard)) tensors[name] = tensor;
-    for (const size_t i : indices) {
-      sources[i].make = [tensor = tensors.at(sources[i].name), dtype] {
-        return tensor.to(dtype, /*non_blocking=*/false, /*copy=*/true);
-      };
-    }
+  for (size_t i = 0; i < listing.wanted.size(); ++i) {
+    sources.push_back(
+        {listing.wanted[i].name, listing.wanted[i].shape, dtype, /*trained=*/false,
+         [found = listing.found[i], dtype] { return found.file->read(*found.entry, dtype); }});
   }
   return sources;
 }

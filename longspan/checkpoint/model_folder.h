@@ -18,7 +18,7 @@ namespace longspan {
 std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelConfig& config,
                                          at::ScalarType dtype);
 
-/// The same as sources: each is read from the mapped files when it is made, so that nobody need
+/// The same as sources: each is read from its file when it is made, so that nobody need
 /// hold them all. None is trained. Throws UserError as above, for what headers tell.
 std::vector<ParameterSource> parameter_sources(const std::string& folder, const ModelConfig& config,
                                                at::ScalarType dtype);

@@ -3,7 +3,11 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include "longspan/bench/counting_allocator.h"
+#include "longspan/config/user_error.h"
 #include "longspan/models/model_config.h"
+#include "longspan/models/parameter_count.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 namespace {
@@ -20,6 +24,53 @@ ModelConfig small_config() {
   config.head_dim = 16;
   config.qkv_bias = true;
   return config;
+}
+
+TEST_CASE("model folder: layers and sizes are those of the weights before anything is made") {
+  const testing::TemporaryFolder folder;
+  ModelConfig config = small_config();
+  config.json = R"({"model_type": "qwen2"})";
+  save_model_folder(folder.path, config, random_parameters(config, 1, at::kFloat), at::kFloat, "");
+  CHECK_NOTHROW(check_model_folder(folder.path, config));
+  const auto complaint = [&](ModelConfig lying) -> std::string {
+    AllocationCounter counter(AllocationCounter::Of::kProcess);
+    try {
+      load_parameters(folder.path, lying, at::kFloat);
+    } catch (const UserError& error) {
+      CHECK(counter.peak_bytes() == 0);
+      return error.what();
+    }
+    return "(accepted)";
+  };
+  config.num_layers = 10'000'000;
+  CHECK(complaint(config).find("num_hidden_layers 10000000, and the weights have 2 layers") !=
+        std::string::npos);
+  config.num_layers = 2;
+  config.hidden_size = 65;
+  CHECK(complaint(config).find("[1000, 64] but config.json asks for [1000, 65]") !=
+        std::string::npos);
+  config.hidden_size = 64;
+  config.vocab_size = 1 << 30;
+  CHECK(complaint(config).find("[1000, 64] but config.json asks for [1073741824, 64]") !=
+        std::string::npos);
+}
+
+TEST_CASE("parameter count: that of the list, or refused") {
+  for (const bool tied : {false, true}) {
+    ModelConfig config = small_config();
+    config.tie_word_embeddings = tied;
+    config.qk_norm = config.output_bias = config.mlp_bias = !tied;
+    int64_t listed = 0;
+    for (const auto& [name, shape] : parameter_shapes(config)) {
+      int64_t size = 1;
+      for (const int64_t dim : shape) size *= dim;
+      listed += size;
+    }
+    CHECK(parameter_count(config) == listed);
+    config.num_layers = int64_t{1} << 50;
+    CHECK_THROWS_WITH_AS(parameter_count(config),
+                         doctest::Contains("num_hidden_layers 1125899906842624"), UserError);
+  }
 }
 
 TEST_CASE("random parameters: the seed decides, the numbers are normal") {

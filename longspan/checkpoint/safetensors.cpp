@@ -1,11 +1,11 @@
-// The format: 8 bytes (little endian) length of the header, the header as JSON, the data. The
-// header maps names to {dtype, shape, data_offsets}; offsets count from the end of the header.
-// Readers must refuse holes, overlaps and bytes that belong to nobody.
+// The format: 8 bytes (little endian) length of the header, the header as JSON, the data. Files are
+// read and not mapped: one that shrinks meanwhile is an error here, and SIGBUS where it is mapped.
 #include "longspan/checkpoint/safetensors.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,159 +17,118 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
-#include "longspan/input/json_text.h"
+#include "longspan/memory/machine_memory.h"
+#include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
 
-constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
+constexpr int64_t kChunkBytes = int64_t{4} << 20;  // read by one thread at a time
+/// Tensors below this are not worth asking the machine how much memory it has.
+constexpr int64_t kLargeBytes = int64_t{1} << 30;
 
-constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
-    {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf},  {"BF16", at::kBFloat16},
-    {"I64", at::kLong},   {"I32", at::kInt},   {"I16", at::kShort}, {"I8", at::kChar},
-    {"U8", at::kByte},    {"BOOL", at::kBool}};
-
-[[noreturn]] void corrupt(const std::string& path, const std::string& what) {
-  throw UserError(fmt::format(
-      "{} is not a valid safetensors file: {}. Fetch or write the file again.", path, what));
-}
-
-/// A whole file in memory, copy-on-write.
-class Mapping {
+/// An open file whose bytes are read at any place, by several threads.
+class OpenFile {
  public:
-  explicit Mapping(const std::string& path) {
-    const InputFile file(path, "tensors");
-    size_ = file.size();
-    if (size_ < 8) {
-      corrupt(path, fmt::format("it has {}, a header needs at least 8", counted(size_, "byte")));
-    }
-    data_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.descriptor(), 0);
-    if (data_ == MAP_FAILED) {
-      throw UserError(fmt::format("Cannot map {} into memory: {}.", path, std::strerror(errno)));
+  explicit OpenFile(const std::string& path) : file_(path, "tensors") {}
+
+  int64_t size() const { return file_.size(); }
+
+  void read(void* to, int64_t offset, int64_t num_bytes) const {
+    char* cursor = static_cast<char*>(to);
+    while (num_bytes > 0) {
+      const ssize_t got =
+          ::pread(file_.descriptor(), cursor, static_cast<size_t>(num_bytes), offset);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) {
+        throw UserError(fmt::format("Cannot read {}: {}.", file_.path(), std::strerror(errno)));
+      }
+      if (got == 0) refuse_changed(fmt::format("it ended at byte {}", offset));
+      cursor += got;
+      offset += got;
+      num_bytes -= got;
     }
   }
-  ~Mapping() { ::munmap(data_, size_); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
 
-  char* data() const { return static_cast<char*>(data_); }
-  int64_t size() const { return size_; }
+  [[noreturn]] void refuse_changed(const std::string& how) const {
+    throw UserError(fmt::format(
+        "{} was changed while it was read: {}, which is not what its header promises. Start again "
+        "when nothing writes to it any more.",
+        file_.path(), how));
+  }
 
  private:
-  void* data_ = MAP_FAILED;
-  int64_t size_ = 0;
+  InputFile file_;
 };
 
-int64_t natural_number(const nlohmann::json& value, const std::string& path,
-                       const std::string& what) {
-  if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{INT64_MAX}) {
-    corrupt(path, what + " is not a natural number");
-  }
-  return value.get<int64_t>();
-}
-
-SafetensorsEntry parse_entry(const std::string& path, const std::string& name,
-                             const nlohmann::json& value) {
-  if (!value.is_object() || !value.contains("dtype") || !value["dtype"].is_string() ||
-      !value.contains("shape") || !value["shape"].is_array() || !value.contains("data_offsets") ||
-      !value["data_offsets"].is_array() || value["data_offsets"].size() != 2) {
-    corrupt(path, fmt::format("tensor {} lacks dtype, shape or data_offsets", name));
-  }
-  const auto dtype_name = value["dtype"].get<std::string>();
-  const auto* dtype = std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                                   [&](const auto& known) { return dtype_name == known.first; });
-  if (dtype == std::end(kDtypes)) {
-    throw UserError(
-        fmt::format("{}: tensor {} has dtype {}, which is not supported (F32, BF16, F16 and F64 "
-                    "are). Convert the checkpoint.",
-                    path, name, dtype_name));
-  }
-  SafetensorsEntry entry{name, dtype->second, {}, 0, 0};
-  int64_t num_bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));
-  for (const auto& dim : value["shape"]) {
-    entry.shape.push_back(natural_number(dim, path, "a dimension of " + name));
-    if (__builtin_mul_overflow(num_bytes, entry.shape.back(), &num_bytes)) {
-      corrupt(path, fmt::format("tensor {} is larger than any memory", name));
-    }
-  }
-  entry.begin = natural_number(value["data_offsets"][0], path, "an offset of " + name);
-  entry.end = natural_number(value["data_offsets"][1], path, "an offset of " + name);
-  if (entry.begin > entry.end || entry.end - entry.begin != num_bytes) {
-    corrupt(path, fmt::format("tensor {} takes {} bytes but its offsets are {} to {}", name,
-                              num_bytes, entry.begin, entry.end));
-  }
-  return entry;
-}
-
-std::vector<SafetensorsEntry> parse_header(const std::string& path, const char* data,
-                                           int64_t file_size) {
-  uint64_t header_size = 0;
-  for (int byte = 7; byte >= 0; --byte) {
-    header_size = header_size << 8 | static_cast<unsigned char>(data[byte]);
-  }
-  if (header_size > static_cast<uint64_t>(std::min(kMaxHeaderBytes, file_size - 8))) {
-    corrupt(path, fmt::format("its header should have {} bytes, the file has {} in all",
-                              header_size, file_size));
-  }
-  const int64_t data_begin = 8 + static_cast<int64_t>(header_size);
-  nlohmann::json header;
-  try {
-    header = parse_json({data + 8, header_size}, "its header");
-  } catch (const UserError& error) {
-    corrupt(path, error.what());
-  }
-  if (!header.is_object()) corrupt(path, "its header is not a JSON object");
-
-  std::vector<SafetensorsEntry> entries;
-  for (const auto& [name, value] : header.items()) {
-    if (name != "__metadata__") entries.push_back(parse_entry(path, name, value));
-  }
-  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
-  int64_t end = 0;
-  for (auto& entry : entries) {
-    if (entry.begin != end) {
-      corrupt(path, fmt::format("tensor {} begins at {} where {} was expected (overlap or hole)",
-                                entry.name, entry.begin, end));
-    }
-    end = entry.end;
-    if (end > file_size - data_begin) {
-      corrupt(path, fmt::format("tensor {} ends at byte {} but the file has {}; it is truncated",
-                                entry.name, data_begin + end, file_size));
-    }
-    entry.begin += data_begin;
-    entry.end += data_begin;
-  }
-  if (data_begin + end != file_size) {
-    corrupt(path, fmt::format("it has {} after the last tensor, which belong to nobody",
-                              counted(file_size - data_begin - end, "byte")));
-  }
-  return entries;
+void require_memory(const SafetensorsEntry& entry, const std::string& path, int64_t num_bytes) {
+  if (num_bytes < kLargeBytes) return;
+  const MachineMemory machine = machine_memory();
+  if (num_bytes <= machine.bytes) return;
+  throw UserError(fmt::format("{}: {} takes {}, and {}.", path, entry.name, name_bytes(num_bytes),
+                              machine.text()));
 }
 
 }  // namespace
 
-std::vector<SafetensorsEntry> read_safetensors_header(const std::string& path) {
-  const Mapping mapping(path);
-  return parse_header(path, mapping.data(), mapping.size());
+SafetensorsFile::SafetensorsFile(std::string path) : path_(std::move(path)) {
+  const OpenFile file(path_);
+  size_ = file.size();
+  if (size_ < 8) {
+    refuse_safetensors(path_,
+                       fmt::format("it has {}, a header needs at least 8", counted(size_, "byte")));
+  }
+  char first[8];
+  file.read(first, 0, 8);
+  std::string header(safetensors_header_size(path_, first, size_), '\0');
+  file.read(header.data(), 8, std::ssize(header));
+  entries_ = parse_safetensors_header(path_, header, size_);
+}
+
+void SafetensorsFile::read_run(const SafetensorsEntry& entry, int64_t begin, int64_t end,
+                               const at::Tensor& to) const {
+  const auto element = static_cast<int64_t>(c10::elementSize(entry.dtype));
+  TORCH_CHECK(0 <= begin && begin <= end && end * element <= entry.end - entry.begin &&
+                  to.dim() == 1 && to.numel() == end - begin,
+              "numbers ", begin, " to ", end, " of ", entry.name);
+  const OpenFile file(path_);
+  if (file.size() != size_) {
+    file.refuse_changed(fmt::format("it had {} and has {}", counted(size_, "byte"), file.size()));
+  }
+  const int64_t offset = entry.begin + begin * element, chunk = kChunkBytes / element;
+  const bool as_it_is = to.scalar_type() == entry.dtype && to.is_contiguous();
+  char* const data = as_it_is ? static_cast<char*>(to.data_ptr()) : nullptr;
+  const int64_t num_chunks = (end - begin + chunk - 1) / chunk;
+  at::parallel_for(0, num_chunks, 1, [&](int64_t first, int64_t last) {
+    std::unique_ptr<char[]> buffer;
+    if (!as_it_is) buffer = std::make_unique_for_overwrite<char[]>(kChunkBytes);
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t at = i * chunk, size = std::min(chunk, end - begin - at);
+      char* const target = as_it_is ? data + at * element : buffer.get();
+      file.read(target, offset + at * element, size * element);
+      if (as_it_is) continue;
+      to.narrow(0, at, size).copy_(at::from_blob(target, {size}, at::TensorOptions(entry.dtype)));
+    }
+  });
+}
+
+at::Tensor SafetensorsFile::read(const SafetensorsEntry& entry,
+                                 std::optional<at::ScalarType> dtype) const {
+  const at::ScalarType wanted = dtype.value_or(entry.dtype);
+  const auto element = static_cast<int64_t>(c10::elementSize(entry.dtype));
+  const int64_t count = (entry.end - entry.begin) / element;
+  require_memory(entry, path_, count * static_cast<int64_t>(c10::elementSize(wanted)));
+  const at::Tensor tensor = at::empty(entry.shape, wanted);
+  read_run(entry, 0, count, tensor.view({count}));
+  return tensor;
 }
 
 std::vector<NamedTensor> read_safetensors(const std::string& path) {
-  const auto mapping = std::make_shared<Mapping>(path);
+  const SafetensorsFile file(path);
   std::vector<NamedTensor> tensors;
-  for (const auto& entry : parse_header(path, mapping->data(), mapping->size())) {
-    char* data = mapping->data() + entry.begin;
-    auto tensor =
-        at::from_blob(data, entry.shape, [mapping](void*) {}, at::TensorOptions(entry.dtype));
-    // Old writers did not pad the header; unaligned numbers must not be touched in place.
-    const bool unaligned = reinterpret_cast<uintptr_t>(data) % c10::elementSize(entry.dtype) != 0;
-    if (unaligned && entry.end > entry.begin) {
-      tensor = at::empty(entry.shape, entry.dtype);
-      std::memcpy(tensor.data_ptr(), data, entry.end - entry.begin);
-    }
-    tensors.push_back({entry.name, std::move(tensor)});
+  for (const SafetensorsEntry& entry : file.entries()) {
+    tensors.push_back({entry.name, file.read(entry)});
   }
   return tensors;
 }
@@ -180,13 +139,11 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Planne
   header["__metadata__"]["format"] = "pt";
   int64_t offset = 0;
   for (const auto& [name, dtype, shape] : planned_) {
-    const auto* known =
-        std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                     [dtype = dtype](const auto& pair) { return pair.second == dtype; });
-    TORCH_CHECK(known != std::end(kDtypes), "safetensors has no name for dtype ", dtype);
+    const char* dtype_name = safetensors_name(dtype);
+    TORCH_CHECK(dtype_name != nullptr, "safetensors has no name for dtype ", dtype);
     const int64_t end =
         offset + c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(dtype));
-    header[name] = {{"dtype", known->first}, {"shape", shape}, {"data_offsets", {offset, end}}};
+    header[name] = {{"dtype", dtype_name}, {"shape", shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();

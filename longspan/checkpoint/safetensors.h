@@ -1,4 +1,4 @@
-// safetensors files: header by JSON, data by mmap.
+// safetensors files, in and out.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -9,25 +9,40 @@
 #include <vector>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/safetensors_header.h"
 #include "longspan/models/decoder.h"
 
 namespace longspan {
 
-/// One line of a header. Offsets are in bytes from the start of the file.
-struct SafetensorsEntry {
-  std::string name;
-  at::ScalarType dtype;
-  std::vector<int64_t> shape;
-  int64_t begin, end;
+/// One file, of which tensors are read as they are asked for, into memory of their own. Between
+/// reads it is not open, so that any number of them may be at hand.
+class SafetensorsFile {
+ public:
+  /// Reads and checks the header. Throws UserError for a missing, truncated or corrupt file (header
+  /// size, JSON, offsets, overlaps, dtype, file length are all checked).
+  explicit SafetensorsFile(std::string path);
+
+  const std::string& path() const { return path_; }
+  /// In the order of the data.
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+
+  /// A tensor of the file on the CPU, as it is or converted to `dtype` a few megabytes at a time.
+  /// Throws UserError when the file is not what it was when the header was read, and when the
+  /// machine has not so much memory.
+  at::Tensor read(const SafetensorsEntry& entry,
+                  std::optional<at::ScalarType> dtype = std::nullopt) const;
+  /// Numbers [begin, end) of a tensor, counted as they lie, into the 1-D `to` on the CPU, which has
+  /// as many and any dtype. Throws UserError as above.
+  void read_run(const SafetensorsEntry& entry, int64_t begin, int64_t end,
+                const at::Tensor& to) const;
+
+ private:
+  std::string path_;
+  int64_t size_ = 0;
+  std::vector<SafetensorsEntry> entries_;
 };
 
-/// The header alone, fully checked against the length of the file, in the order of the data.
-/// Throws UserError as read_safetensors does.
-std::vector<SafetensorsEntry> read_safetensors_header(const std::string& path);
-
-/// Tensors of one file, memory-mapped copy-on-write (never written back); they keep the mapping
-/// alive. Throws UserError for a missing, truncated or corrupt file (header size, JSON, offsets,
-/// overlaps, dtype, file length are all checked).
+/// All tensors of one file. Throws UserError as SafetensorsFile does.
 std::vector<NamedTensor> read_safetensors(const std::string& path);
 
 /// A file that is written tensor by tensor, so that they need not all be there at once: under a

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -77,7 +78,7 @@ TEST_CASE("safetensors: what is written is read back, bit for bit") {
     CHECK(found);
   }
   CHECK(folder.num_files() == 1);
-  // The mapping is copy-on-write: changing a tensor leaves the file alone.
+  // Tensors are their readers' own: changing one leaves the file alone.
   const std::string before = read(path);
   loaded.front().tensor.zero_();
   CHECK(read(path) == before);
@@ -131,6 +132,76 @@ TEST_CASE("safetensors: every corrupt form is refused with the path") {
              "belong to nobody"));
   CHECK_THROWS_AS(read_safetensors("/nonexistent/model.safetensors"), UserError);
   CHECK_THROWS_AS(read_safetensors("/"), UserError);
+}
+
+/// Of a file whose header says to be `said` bytes long and is text and then blanks.
+std::string complaint_of_large(const std::string& text, int64_t said) {
+  const testing::TemporaryFolder folder;
+  std::string content = with_header(text, 0);
+  for (int byte = 0; byte < 8; ++byte) content[byte] = static_cast<char>(said >> (8 * byte));
+  const std::string path = folder.write("large.safetensors", content);
+  fs::resize_file(path, 8 + said);  // zeros that take no room
+  try {
+    SafetensorsFile{path};
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "(accepted)";
+}
+
+TEST_CASE("safetensors: what is too large, too deep or there twice is not built") {
+  CHECK(says(complaint_of_large("{}", 100'000'001), "the format allows 100000000"));
+  CHECK(says(complaint(with_header(std::string(1'000'000, '['), 0)), "not a JSON object"));
+  const std::string deep(1'000'000, '[');
+  CHECK(says(complaint(with_header(R"({"x":)" + deep, 0)), "lacks dtype"));
+  CHECK(says(complaint(with_header(R"({"x":{"shape":)" + deep, 0)), "not a natural number"));
+  CHECK(says(complaint(with_header(R"({"x":{"more":)" + deep, 0)), "broken JSON"));
+  CHECK(says(complaint(with_header(R"({"__metadata__":)" + deep, 0)), "broken JSON"));
+  std::string ones;
+  for (int i = 0; i < 65; ++i) ones += i == 0 ? "1" : ",1";
+  CHECK(says(complaint(with_header(R"({"x":{"shape":[)" + ones + "]}}", 0)),
+             "tensor x has more than 64 dims"));
+  const std::string x = R"("x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
+  CHECK(says(complaint(with_header("{" + x + "," + x + "}", 4)), "tensor x is there twice"));
+  CHECK(says(complaint(with_header(R"({"x":{"dtype":"F32","dtype":"F32"}})", 0)), "dtype twice"));
+  CHECK(
+      says(complaint(with_header(
+               R"({"x":{"dtype":"F32","shape":[0,9223372036854775807],"data_offsets":[0,0]}})", 0)),
+           "larger than any memory"));
+  CHECK(
+      says(complaint(with_header(
+               R"({"x":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}})", 4)),
+           "not a natural number"));
+  CHECK(complaint(with_header(R"({"__metadata__":{"shape":[[1],{"dtype":2}],"dtype":"F32"},)" + x +
+                                  R"(,"y":{"more":[{"a":[1.5]}],"dtype":"F32","shape":[0],)"
+                                  R"("data_offsets":[4,4]}})",
+                              4)) == "(accepted)");
+}
+
+TEST_CASE("safetensors: a file that changes while it is read is an error that names it") {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "shrinks.safetensors";
+  const at::Tensor x = at::randn({3'000'000}), y = at::randn({7});  // x takes several chunks
+  write_safetensors(path, {{"x", x}, {"y", y}});
+  const SafetensorsFile file(path);
+  const auto entry = [&](const char* name) {
+    return *std::ranges::find(file.entries(), name, &SafetensorsEntry::name);
+  };
+  CHECK(at::equal(file.read(entry("x")), x));
+  CHECK(at::equal(file.read(entry("x"), at::kDouble), x.to(at::kDouble)));
+  CHECK(at::equal(file.read(entry("x"), at::kBFloat16), x.to(at::kBFloat16)));
+  at::Tensor run = at::empty({1'500'001}, at::kDouble);
+  file.read_run(entry("x"), 5, 1'500'006, run);
+  CHECK(at::equal(run, x.narrow(0, 5, 1'500'001).to(at::kDouble)));
+
+  fs::resize_file(path, fs::file_size(path) / 2);
+  for (const char* name : {"x", "y"}) {
+    CHECK_THROWS_WITH_AS(file.read(entry(name)), doctest::Contains(path.c_str()), UserError);
+    CHECK_THROWS_WITH_AS(file.read(entry(name)), doctest::Contains("was changed while it was read"),
+                         UserError);
+  }
+  fs::remove(path);
+  CHECK_THROWS_WITH_AS(file.read(entry("y")), doctest::Contains("No such file"), UserError);
 }
 
 TEST_CASE("safetensors: any truncation of a good file is refused") {

@@ -12,6 +12,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 namespace {
@@ -64,7 +65,8 @@ ChecksumTable table_from(const std::string& text) {
     const nlohmann::json json = parse_json(text, kSealFile);
     for (const auto& [name, entry] : json.at("files").items()) {
       const auto digits = entry.at("xxh64").get<std::string>();
-      FileChecksum checksum{.size = entry.at("size").get<int64_t>(), .xxh64 = 0};
+      FileChecksum checksum{
+          .size = whole_number(entry.at("size"), name + ": size", 0, kMostCounted), .xxh64 = 0};
       const char* end = digits.data() + digits.size();
       if (std::from_chars(digits.data(), end, checksum.xxh64, 16).ptr != end) {
         throw UserError(fmt::format("{} is no checksum", digits));

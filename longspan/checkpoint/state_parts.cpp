@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 namespace {
@@ -67,15 +67,23 @@ StateReader::StateReader(const std::string& folder) : folder_(folder) {
   for (const fs::directory_entry& entry :
        fs::directory_iterator(fs::path(folder) / kStateFolder, error)) {
     if (entry.path().extension() != ".safetensors") continue;
-    for (NamedTensor& tensor : read_safetensors(entry.path().string())) {
+    const auto file = std::make_shared<const SafetensorsFile>(entry.path().string());
+    for (const SafetensorsEntry& tensor : file->entries()) {
       std::istringstream words(tensor.name);
       std::string what, parameter;
-      Run run{};
+      Run run{0, 0, {file, &tensor}};
       if (!(words >> what >> parameter >> run.begin >> run.end)) {
-        throw UserError(fmt::format("{}: {} is not the name of a training state.",
-                                    entry.path().string(), tensor.name));
+        throw UserError(
+            fmt::format("{}: {} is not the name of a training state.", file->path(), tensor.name));
       }
-      run.values = std::move(tensor.tensor);
+      const bool counts = what == kSteps;
+      const int64_t wanted = counts ? 1 : run.end - run.begin;
+      if (run.begin < 0 || run.end < run.begin || run.values.numel() != wanted ||
+          (counts && tensor.dtype != at::kLong)) {
+        throw UserError(fmt::format("{}: {} should hold {} numbers{}, and holds {} ({}).",
+                                    file->path(), tensor.name, wanted, counts ? " (I64)" : "",
+                                    run.values.numel(), safetensors_name(tensor.dtype)));
+      }
       runs_[what + " " + parameter].push_back(std::move(run));
     }
   }
@@ -84,11 +92,16 @@ StateReader::StateReader(const std::string& folder) : folder_(folder) {
   }
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().extension() != ".safetensors") continue;
-    for (NamedTensor& tensor : read_safetensors(entry.path().string())) {
-      if (tensor.name.starts_with(kAdapterPrefix)) tensor.name.erase(0, kAdapterPrefix.size());
-      weights_[tensor.name] = std::move(tensor.tensor);
+    const auto file = std::make_shared<const SafetensorsFile>(entry.path().string());
+    for (const SafetensorsEntry& tensor : file->entries()) {
+      const bool of_peft = tensor.name.starts_with(kAdapterPrefix);
+      weights_[tensor.name.substr(of_peft ? kAdapterPrefix.size() : 0)] = {file, &tensor};
     }
   }
+}
+
+int64_t StateReader::Stored::numel() const {
+  return (entry->end - entry->begin) / static_cast<int64_t>(c10::elementSize(entry->dtype));
 }
 
 void StateReader::copy_run(const std::string& what, const std::string& parameter, int64_t begin,
@@ -99,7 +112,8 @@ void StateReader::copy_run(const std::string& what, const std::string& parameter
     for (const Run& run : found->second) {
       if (run.end <= at || run.begin > at) continue;
       const int64_t until = std::min(run.end, end);
-      to.narrow(0, at - begin, until - at).copy_(run.values.narrow(0, at - run.begin, until - at));
+      run.values.file->read_run(*run.values.entry, at - run.begin, until - run.begin,
+                                to.narrow(0, at - begin, until - at));
       at = until;
       if (at == end) return;
     }
@@ -112,7 +126,8 @@ void StateReader::copy_run(const std::string& what, const std::string& parameter
 void StateReader::read(StatePiece& piece) const {
   for (auto& [what, values] : piece.tensors) {
     if (what == kMaster && !has_master(piece.parameter)) {
-      values.copy_(read_values(piece.parameter, piece.begin, piece.end));
+      const Stored& weights = weights_of(piece.parameter, piece.end);
+      weights.file->read_run(*weights.entry, piece.begin, piece.end, values);
     } else {
       copy_run(what, piece.parameter, piece.begin, piece.end, values);
     }
@@ -124,11 +139,26 @@ void StateReader::read(StatePiece& piece) const {
                     "way of training.",
                     folder_, piece.parameter));
   }
-  piece.num_steps = steps->second.front().values.item<int64_t>();
+  const Stored& stored = steps->second.front().values;
+  piece.num_steps = stored.file->read(*stored.entry).item<int64_t>();
+  if (piece.num_steps < 0 || piece.num_steps > kMostCounted) {
+    throw UserError(fmt::format("{}: {} is {}, which is no number of updates.", stored.file->path(),
+                                stored.entry->name, piece.num_steps));
+  }
 }
 
 bool StateReader::has_master(const std::string& parameter) const {
   return runs_.contains(std::string(kMaster) + " " + parameter);
+}
+
+const StateReader::Stored& StateReader::weights_of(const std::string& parameter,
+                                                   int64_t end) const {
+  const auto found = weights_.find(parameter);
+  if (found != weights_.end() && found->second.numel() >= end) return found->second;
+  throw UserError(
+      fmt::format("{} holds no weights of {} with {} numbers: it is of another model, "
+                  "or of another way of training.",
+                  folder_, parameter, end));
 }
 
 at::Tensor StateReader::read_values(const std::string& parameter, int64_t begin,
@@ -138,14 +168,10 @@ at::Tensor StateReader::read_values(const std::string& parameter, int64_t begin,
     copy_run(kMaster, parameter, begin, end, values);
     return values;
   }
-  const auto found = weights_.find(parameter);
-  if (found == weights_.end() || found->second.numel() < end) {
-    throw UserError(
-        fmt::format("{} holds no weights of {} with {} numbers: it is of another model, "
-                    "or of another way of training.",
-                    folder_, parameter, end));
-  }
-  return found->second.flatten().narrow(0, begin, end - begin);
+  const Stored& stored = weights_of(parameter, end);
+  at::Tensor values = at::empty({end - begin}, stored.entry->dtype);
+  stored.file->read_run(*stored.entry, begin, end, values);
+  return values;
 }
 
 void load_optimizer(const StateReader& reader, Optimizer& optimizer) {

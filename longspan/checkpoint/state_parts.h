@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "longspan/checkpoint/safetensors.h"
 #include "longspan/models/decoder.h"
 #include "longspan/optim/adamw.h"
 #include "longspan/optim/state_piece.h"
@@ -28,8 +29,8 @@ StateSource part_of(const StateSource& source, int64_t begin, int64_t end);
 /// All parts of a checkpoint, and the weights beside them.
 class StateReader {
  public:
-  /// `folder`: of a checkpoint. Reads headers only; throws UserError when files are missing or
-  /// broken.
+  /// `folder`: of a checkpoint. Reads headers only, and numbers as they are asked for; throws
+  /// UserError when files are missing or broken.
   explicit StateReader(const std::string& folder);
 
   /// Fills the piece's tensors, which are there with their names and lengths, and its number of
@@ -40,17 +41,26 @@ class StateReader {
   at::Tensor read_values(const std::string& parameter, int64_t begin, int64_t end) const;
 
  private:
+  /// A tensor in one of the files.
+  struct Stored {
+    std::shared_ptr<const SafetensorsFile> file;
+    const SafetensorsEntry* entry;
+
+    int64_t numel() const;
+  };
   struct Run {
     int64_t begin, end;
-    at::Tensor values;  // mapped from the file
+    Stored values;
   };
   bool has_master(const std::string& parameter) const;
+  /// The weights that hold numbers up to `end` of the parameter. Throws UserError.
+  const Stored& weights_of(const std::string& parameter, int64_t end) const;
   void copy_run(const std::string& what, const std::string& parameter, int64_t begin, int64_t end,
                 at::Tensor to) const;
 
   std::string folder_;
   std::map<std::string, std::vector<Run>> runs_;  // by "exp_avg model.norm.weight"; sorted
-  std::map<std::string, at::Tensor> weights_;
+  std::map<std::string, Stored> weights_;
 };
 
 /// Gives the optimizer its state and the values that it trains, one piece after the other. Throws

@@ -65,6 +65,37 @@ TEST_CASE("training state: what is not there is an error, never zeros") {
   CHECK_THROWS_AS(reader.read_values("w", 10, 20), UserError);
 }
 
+TEST_CASE("training state: names that lie about their tensors are refused") {
+  const auto complaint = [](const std::string& name, const at::Tensor& values) -> std::string {
+    const testing::TemporaryFolder place;
+    fs::create_directory(place / kStateFolder);
+    const at::Tensor numbers = at::zeros({10});
+    write_safetensors(
+        place / state_part_name(1, 1),
+        {{"exp_avg v 0 10", numbers}, {"steps v 0 10", at::ones({1}, at::kLong)}, {name, values}});
+    try {
+      const StateReader reader(place.path);
+      StatePiece piece{"w", 0, 10, 0, {{"exp_avg", numbers}}};
+      reader.read(piece);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "(accepted)";
+  };
+  const auto says = [&](const std::string& name, const at::Tensor& values, const char* part) {
+    const std::string message = complaint(name, values);
+    INFO(message);
+    return message.find(part) != std::string::npos;
+  };
+  CHECK(says("exp_avg w 0 10", at::zeros({9}), "should hold 10 numbers, and holds 9"));
+  CHECK(says("exp_avg w 10 0", at::zeros({9}), "should hold"));
+  CHECK(says("exp_avg w -5 5", at::zeros({10}), "should hold"));
+  CHECK(says("exp_avg w 0 99999999999999999999", at::zeros({9}), "not the name"));
+  CHECK(says("steps w 0 10", at::ones({1}), "should hold 1 numbers (I64), and holds 1 (F32)"));
+  CHECK(says("steps w 0 10", at::ones({0}, at::kLong), "should hold 1 numbers"));
+  CHECK(says("exp_avg w 0 10", at::zeros({10}), "holds no state of w"));
+}
+
 TEST_CASE("training state: values are the master's, else the weights'") {
   const testing::TemporaryFolder place;
   fs::create_directory(place / kStateFolder);

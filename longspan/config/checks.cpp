@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 
 #include "longspan/config/names.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 
@@ -32,6 +34,8 @@ void check_method(const Config& config, const Demand& demand) {
          "freeze_trainable_layers, freeze_trainable_modules and freeze_extra_modules are for "
          "finetuning_type: freeze; remove them, or set it");
   demand(config.lora_dropout < 1, "lora_dropout: 1 drops everything; give less");
+  demand(std::abs(config.freeze_trainable_layers / 2) < kMostIndexed / 2,
+         "freeze_trainable_layers: no model has so many layers");
   demand(config.freeze_trainable_layers != 0,
          "freeze_trainable_layers: 0 trains nothing; give a number of layers, negative for the "
          "first ones");
@@ -129,6 +133,18 @@ std::vector<std::string> check_config(const Config& config) {
   demand(config.lr_scheduler_type != "constant" ||
              (config.warmup_ratio == 0 && config.warmup_steps == 0),
          "lr_scheduler_type: constant has no warmup: take constant_with_warmup");
+  constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a row, so that its work can be counted
+  for (const int64_t rows :
+       {config.per_device_train_batch_size, config.per_device_eval_batch_size}) {
+    if (rows <= kMostTokens / config.cutoff_len) continue;
+    problems.push_back(fmt::format(
+        "{}: {} rows of up to {} tokens (cutoff_len) are more than the {} that a micro-batch may "
+        "have; lower one of them",
+        rows == config.per_device_train_batch_size ? "per_device_train_batch_size"
+                                                   : "per_device_eval_batch_size",
+        rows, config.cutoff_len, kMostTokens));
+    break;
+  }
   demand(config.max_steps == -1 || config.max_steps > 0,
          "max_steps: give a positive number, or -1 to go by num_train_epochs");
   demand(config.adam_beta1 < 1 && config.adam_beta2 < 1,

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "longspan/input/json_text.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 namespace {
@@ -130,10 +131,11 @@ class Reader {
         config_.offload_optimizer = true;
       } else if (key == "mics_shard_size") {
         if (asks_nothing(value) || value == -1) continue;
-        if (!value.is_number_integer() || value < 1) {
+        const std::optional<int64_t> size = as_whole(value);
+        if (!size || *size < 1 || *size > kMostIndexed) {
           refuse(path, value, "give a number of processes");
         } else {
-          take(path, value.get<int64_t>(), config_.zero_shard_size, "zero_shard_size");
+          take(path, *size, config_.zero_shard_size, "zero_shard_size");
         }
       } else if (key == "zero_hpz_partition_size" && value == 1) {
         continue;

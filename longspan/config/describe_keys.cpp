@@ -38,8 +38,8 @@ std::string what_is_wanted(const Key& key) {
                        fmt::join(key.choices, ", "));
   }
   if (key.steps) {
-    return key.above_least ? "a whole number, at least 1, or a share of all steps below 1"
-                           : "a whole number, or a share of all steps below 1";
+    return fmt::format("a whole number{}, or a share of all steps below 1; at most {}",
+                       key.above_least ? ", at least 1" : "", key.most);
   }
   std::string kind = std::visit(
       [](auto member) -> std::string {

@@ -16,7 +16,7 @@ const std::vector<IdleKey>& idle_keys() {
       {"data_shared_file_system", "each process reads the files for itself"},
       {"trust_remote_code", "code from a model folder is never run"},
       {"use_fast_tokenizer", "the fast tokenizer is the only one"},
-      {"low_cpu_mem_usage", "weights are always mapped from the files"},
+      {"low_cpu_mem_usage", "weights are always read one tensor at a time"},
       {"gradient_checkpointing", "disable_gradient_checkpointing decides; it is on without that"},
       {"gradient_checkpointing_kwargs", "gradient checkpointing here has no variants"},
       {"use_reentrant_gc", "gradient checkpointing here has no variants"},

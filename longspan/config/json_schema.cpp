@@ -90,7 +90,9 @@ Json values_of(const Key& key) {
   } else if (key.steps) {
     Json share = bounded(key, "number");
     share["exclusiveMaximum"] = 1;
-    any = {{{"type", "integer"}, {"minimum", key.above_least ? 1 : 0}}, std::move(share)};
+    share.erase("maximum");
+    any = {{{"type", "integer"}, {"minimum", key.above_least ? 1 : 0}, {"maximum", key.most}},
+           std::move(share)};
     any.push_back(in_quotes(key, "number"));
   } else {
     const Json type = type_of(key.field);

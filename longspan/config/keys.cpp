@@ -4,9 +4,19 @@ namespace longspan {
 
 namespace {
 
+// What is counted stays small enough that products of it, rows of a step and tokens of a
+// micro-batch, can be counted too, and that nothing is made of a mistyped number alone.
+constexpr double kMostTokens = INT32_MAX;  // of a row
+constexpr double kMostRows = 1e6;          // of a micro-batch, micro-batches of a step
+constexpr double kMostSteps = 1e15;
+constexpr double kMostEpochs = 1e9;
+constexpr double kMostProcesses = 4096;  // of a machine
+constexpr double kMostSeconds = 1e9;     // some 30 years
+
 // A number of at least `least`.
-Key number(std::string_view name, Field field, double least, std::string_view help) {
-  return {.name = name, .field = field, .help = help, .least = least};
+Key number(std::string_view name, Field field, double least, std::string_view help,
+           double most = std::numeric_limits<double>::infinity()) {
+  return {.name = name, .field = field, .help = help, .least = least, .most = most};
 }
 
 Key choice(std::string_view name, Field field, std::vector<std::string_view> choices,
@@ -24,6 +34,7 @@ Key steps(std::string_view name, Field field, std::string_view help, bool none_a
           .field = field,
           .help = help,
           .least = 0,
+          .most = kMostSteps,
           .above_least = !none_allowed,
           .steps = true};
 }
@@ -95,9 +106,9 @@ std::vector<KeySection> make_sections() {
               "Take the rows as they lie in the files."),
         choice("train_sampling_strategy", &C::train_sampling_strategy, {"random", "sequential"},
                "sequential: the same as disable_shuffling: true."),
-        number("lora_rank", &C::lora_rank, 1, "Inner dimension of the LoRA matrices."),
+        number("lora_rank", &C::lora_rank, 1, "Inner dimension of the LoRA matrices.", kMostTokens),
         number("lora_alpha", &C::lora_alpha, 1,
-               "LoRA's scale is alpha / rank; left out: twice the rank."),
+               "LoRA's scale is alpha / rank; left out: twice the rank.", kMostTokens),
         lora_dropout, lora_target,
         plain("use_rslora", &C::use_rslora, "LoRA's scale is alpha / sqrt(rank)."),
         plain("freeze_trainable_layers", &C::freeze_trainable_layers,
@@ -140,7 +151,8 @@ std::vector<KeySection> make_sections() {
   Key eval_dataset = plain("eval_dataset", &C::eval_dataset, "The same, for evaluation.");
   dataset.list = eval_dataset.list = true;
   Key val_size = number("val_size", &C::val_size, 0,
-                        "Rows of `dataset` set aside for evaluation: a share below 1, or a count.");
+                        "Rows of `dataset` set aside for evaluation: a share below 1, or a count.",
+                        kMostSteps);
   sections.push_back(
       {"Data",
        {dataset, eval_dataset,
@@ -153,10 +165,11 @@ std::vector<KeySection> make_sections() {
              "qwen3_vl", "qwen2_vl", "vicuna", "zephyr", "deepseekr1", "gpt_oss", "glm4", "yi",
              "fewshot"}),
         number("cutoff_len", &C::cutoff_len, 1,
-               "Tokens of a row; longer ones are cut turn by turn."),
-        number("max_samples", &C::max_samples, 1, "At most so many rows of each dataset."),
+               "Tokens of a row; longer ones are cut turn by turn.", kMostTokens),
+        number("max_samples", &C::max_samples, 1, "At most so many rows of each dataset.",
+               kMostSteps),
         number("preprocessing_num_workers", &C::preprocessing_num_workers, 1,
-               "Threads that tokenize; left out: one for each core."),
+               "Threads that tokenize; left out: one for each core.", kMostProcesses),
         val_size, plain("mask_history", &C::mask_history, "Train on the last answer only."),
         plain("train_on_prompt", &C::train_on_prompt, "Train on the prompts too."),
         plain("default_system", &C::default_system,
@@ -211,13 +224,13 @@ std::vector<KeySection> make_sections() {
                "When to save on the way; the end is always saved."),
         steps("save_steps", &C::save_steps, "Optimizer steps between saves."),
         number("save_total_limit", &C::save_total_limit, 1,
-               "Keep so many checkpoints, delete the older ones."),
+               "Keep so many checkpoints, delete the older ones.", kMostSteps),
         plain("save_only_model", &C::save_only_model,
               "Leave out of checkpoints what resuming needs."),
         resume, plain("plot_loss", &C::plot_loss, "Write training_loss.png.")}});
 
   Key num_train_epochs =
-      number("num_train_epochs", &C::num_train_epochs, 0, "Passes over the data.");
+      number("num_train_epochs", &C::num_train_epochs, 0, "Passes over the data.", kMostEpochs);
   num_train_epochs.above_least = true;
   Key warmup_ratio = number("warmup_ratio", &C::warmup_ratio, 0,
                             "Share of the steps in which the learning rate rises from 0.");
@@ -229,15 +242,16 @@ std::vector<KeySection> make_sections() {
   sections.push_back(
       {"Training",
        {number("per_device_train_batch_size", &C::per_device_train_batch_size, 1,
-               "Rows of a micro-batch; under sequence parallelism a whole group's."),
+               "Rows of a micro-batch; under sequence parallelism a whole group's.", kMostRows),
         number("gradient_accumulation_steps", &C::gradient_accumulation_steps, 1,
-               "Micro-batches of an optimizer step."),
+               "Micro-batches of an optimizer step.", kMostRows),
         number("learning_rate", &C::learning_rate, 0, "AdamW's learning rate."),
         num_train_epochs,
         {.name = "max_steps",
          .field = &C::max_steps,
          .help = "Stop after so many optimizer steps; -1: num_train_epochs decides.",
          .least = -1,
+         .most = kMostSteps,
          .not_zero = true},
         choice(
             "lr_scheduler_type", &C::lr_scheduler_type,
@@ -264,12 +278,13 @@ std::vector<KeySection> make_sections() {
         number("seed", &C::seed, 0, "Seed of the order of rows and of the evaluation split."),
         number("data_seed", &C::data_seed, 0, "The same as seed, which orders the rows."),
         number("ddp_timeout", &C::ddp_timeout, 1,
-               "Seconds to wait for another process; reading and writing models is not counted."),
+               "Seconds to wait for another process; reading and writing models is not counted.",
+               kMostSeconds),
         choice("eval_strategy", &C::eval_strategy, {"no", "steps", "epoch"}, "When to evaluate."),
         steps("eval_steps", &C::eval_steps,
               "Optimizer steps between evaluations; left out: logging_steps."),
         number("per_device_eval_batch_size", &C::per_device_eval_batch_size, 1,
-               "Rows of an evaluation micro-batch.")}});
+               "Rows of an evaluation micro-batch.", kMostRows)}});
 
   Key zero_stage = number("zero_stage", &C::zero_stage, 0,
                           "What the processes divide among them: 1 the optimizer's states, 2 also "
@@ -286,7 +301,8 @@ std::vector<KeySection> make_sections() {
         zero_stage,
         number("zero_shard_size", &C::zero_shard_size, 1,
                "Neighbouring processes that hold one divided copy (hybrid sharding); left out: all "
-               "of them."),
+               "of them.",
+               kMostTokens),
         plain("offload_optimizer", &C::offload_optimizer,
               "Keep the optimizer's states in host memory and update there."),
         plain("offload_params", &C::offload_params,
@@ -294,12 +310,13 @@ std::vector<KeySection> make_sections() {
         offload_activations,
         plain("offload_folder", &C::offload_folder, "Where offload_activations: disk writes."),
         number("tiled_mlp", &C::tiled_mlp, 1,
-               "Compute each MLP in so many parts of the row, forward and backward.")}});
+               "Compute each MLP in so many parts of the row, forward and backward.",
+               kMostTokens)}});
 
   sections.push_back(
       {"Processes",
        {number("nproc_per_node", &C::nproc_per_node, 1,
-               "Workers on this machine; left out: one for each GPU, or one."),
+               "Workers on this machine; left out: one for each GPU, or one.", kMostProcesses),
         number("sequence_parallel_size", &C::sequence_parallel_size, 1,
                "Processes that share each row; must divide the number of processes."),
         choice("sequence_parallel_mode", &C::sequence_parallel_mode,
@@ -318,7 +335,7 @@ std::vector<KeySection> make_sections() {
                "Exchange and attend a few heads at a time, in so many parts. ulysses, "
                "dummy-head-ulysses, balanced-ulysses, usp, loongtrain: less memory from 4 on; "
                "async-ulysses: parts that overlap, left out: 2.")}});
-  Key export_size = number("export_size", &C::export_size, 0, "GB of a weight file at most.");
+  Key export_size = number("export_size", &C::export_size, 0, "GB of a weight file at most.", 1e9);
   export_size.above_least = true;
   sections.push_back(
       {"Export (longspan export)",

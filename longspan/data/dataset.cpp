@@ -12,6 +12,8 @@
 #include "longspan/data/dataset_info.h"
 #include "longspan/data/permutation.h"
 #include "longspan/data/row_file.h"
+#include "longspan/input/numbers.h"
+#include "longspan/memory/machine_memory.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -28,6 +30,26 @@ bool unwraps_data(const DatasetColumns& columns) {
                       columns.history, columns.system,   columns.messages,
                       columns.chosen,  columns.rejected, columns.kto_tag};
   return std::ranges::find(named, std::optional<std::string>("data")) == named.end();
+}
+
+/// num_samples may ask for the rows again and again; the copies must fit into memory.
+void require_room_for_samples(const DatasetEntry& entry, const std::vector<Conversation>& rows,
+                              int64_t size) {
+  const int64_t num_rows = std::ssize(rows);
+  if (size <= num_rows) return;
+  auto num_bytes = static_cast<double>(num_rows * int64_t{sizeof(Conversation)});
+  for (const Conversation& row : rows) {
+    for (const Message& message : row.messages) {
+      num_bytes += static_cast<double>(sizeof(Message) + message.content.size());
+    }
+  }
+  num_bytes *= static_cast<double>(size) / static_cast<double>(num_rows);
+  const MachineMemory machine = machine_memory();
+  if (num_bytes <= static_cast<double>(machine.bytes)) return;
+  throw UserError(fmt::format(
+      "dataset {}: num_samples {} of its {} would take more memory than there is, {}; "
+      "lower num_samples in {}, or set max_samples",
+      entry.name, *entry.num_samples, counted(num_rows, "row"), machine.text(), entry.info_file));
 }
 
 std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& config,
@@ -64,12 +86,14 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& 
       bad.settle(config.on_bad_row, fmt::format("dataset {}", entry.name), num_rows);
   if (!note.empty()) notes.push_back(note);
   reader.finish();
-  if (entry.num_samples) {
-    // All rows in a random order, as often as it takes.
+  if (entry.num_samples && !rows.empty()) {
+    // All rows in a random order, as often as it takes. max_samples are the first of them.
+    const int64_t size = std::min(*entry.num_samples, config.max_samples.value_or(INT64_MAX));
+    require_room_for_samples(entry, rows, size);
     std::vector<Conversation> sample;
-    for (int64_t round = 0; std::ssize(sample) < *entry.num_samples; ++round) {
+    for (int64_t round = 0; std::ssize(sample) < size; ++round) {
       for (int64_t i : seeded_permutation(std::ssize(rows), config.seed, kSampleStream - round)) {
-        if (std::ssize(sample) < *entry.num_samples) sample.push_back(rows[i]);
+        if (std::ssize(sample) < size) sample.push_back(rows[i]);
       }
     }
     rows = std::move(sample);
@@ -83,8 +107,10 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& 
 /// Moves the rows that val_size asks for from train to eval.
 void set_aside(const Config& config, RunRows& rows) {
   const int64_t size = std::ssize(rows.train);
-  const int64_t eval_size = static_cast<int64_t>(
-      config.val_size < 1 ? std::ceil(config.val_size * size) : config.val_size);
+  const int64_t eval_size =
+      whole_number(config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(size))
+                                       : config.val_size,
+                   "val_size", 0);
   if (eval_size >= size) {
     throw UserError(fmt::format("val_size: {} of {} in dataset {} would leave none to train on",
                                 eval_size, counted(size, "row"), config.dataset));

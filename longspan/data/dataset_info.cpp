@@ -14,6 +14,7 @@
 #include "longspan/data/row_file.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 
@@ -41,10 +42,10 @@ class EntryReader {
     require_columns_of_stage();
     if (const auto number = values_.find("num_samples");
         number != values_.end() && !number->is_null()) {
-      if (!number->is_number_integer() || number->get<int64_t>() < 1) {
+      entry_.num_samples = as_whole(*number);
+      if (!entry_.num_samples || *entry_.num_samples < 1) {
         fail("num_samples: wanted is a whole number, at least 1");
       }
-      entry_.num_samples = number->get<int64_t>();
     }
     find_files(dataset_dir);
   }

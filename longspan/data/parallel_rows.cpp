@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -34,7 +35,11 @@ void for_each_row_in_parallel(const Config& config, int64_t num_rows,
   const int64_t num_threads =
       config.preprocessing_num_workers.value_or(std::thread::hardware_concurrency());
   std::vector<std::jthread> threads;
-  for (int64_t i = 1; i < std::min(num_threads, num_rows); ++i) threads.emplace_back(take_rows);
+  try {
+    for (int64_t i = 1; i < std::min(num_threads, num_rows); ++i) threads.emplace_back(take_rows);
+  } catch (const std::system_error&) {
+    // The machine has no more threads for this process: those that there are do the work.
+  }
   take_rows();
   threads.clear();
   if (error) std::rethrow_exception(error);

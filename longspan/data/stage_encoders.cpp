@@ -26,7 +26,7 @@ std::vector<int64_t> Encoding::good_rows(int64_t num_rows,
 
 void Encoding::require_known(const std::vector<int32_t>& ids, const std::string& source) const {
   for (const int32_t id : ids) {
-    if (id < vocab_size) continue;
+    if (id >= 0 && id < vocab_size) continue;
     throw UserError(fmt::format(
         "{}: token {} ({}) is outside of the model's vocabulary: vocab_size in config.json is {}, "
         "the tokenizer has {}. Put the model's own tokenizer into its folder.",

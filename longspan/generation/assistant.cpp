@@ -14,6 +14,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 namespace {
@@ -94,10 +95,11 @@ std::vector<NamedTensor> load_merged(const Folders& folders, const ModelConfig& 
 }
 
 /// A number or a list of numbers.
-void add_ids(const json& object, std::set<int32_t>& ids) {
+void add_ids(const json& object, const std::string& file, std::set<int32_t>& ids) {
   const json value = object.value("eos_token_id", json());
   for (const json& id : value.is_array() ? value : json::array({value})) {
-    if (id.is_number_integer()) ids.insert(id.get<int32_t>());
+    if (!id.is_number()) continue;
+    ids.insert(static_cast<int32_t>(whole_number(id, file + ": eos_token_id", 0, kMostIndexed)));
   }
 }
 
@@ -108,7 +110,7 @@ T setting(const std::optional<T>& asked, const json& saved, const char* name, T 
   const json value = saved.value(name, json());
   if (value.is_null()) return fallback;
   const bool fits = std::is_same_v<T, bool>      ? value.is_boolean()
-                    : std::is_same_v<T, int64_t> ? value.is_number_integer()
+                    : std::is_same_v<T, int64_t> ? value.is_number_integer() && as_whole(value) >= 0
                                                  : value.is_number();
   if (!fits)
     throw UserError(
@@ -249,8 +251,8 @@ Assistant load_assistant(const AssistantRequest& request) {
       setting(request.max_new_tokens, saved, "max_new_tokens", options.max_new_tokens);
   options.seed = request.seed;
   assistant.warning = warning_of(saved);
-  add_ids(model, options.end_tokens);
-  add_ids(saved, options.end_tokens);
+  add_ids(model, "config.json", options.end_tokens);
+  add_ids(saved, kGenerationConfig, options.end_tokens);
   if (tokenizer.eos_token()) {
     if (const auto id = tokenizer.id_of(*tokenizer.eos_token())) options.end_tokens.insert(*id);
   }

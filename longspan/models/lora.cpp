@@ -60,24 +60,38 @@ std::set<std::string> lora_modules_from(const std::string& target) {
   return modules;
 }
 
-std::vector<NamedTensor> new_lora_parameters(const ModelConfig& config, const LoraShape& shape,
-                                             uint64_t seed) {
-  std::vector<NamedTensor> parameters;
+std::vector<ParameterShape> lora_parameter_shapes(const ModelConfig& config,
+                                                  const LoraShape& shape) {
+  std::vector<ParameterShape> shapes;
   for (const auto& [name, sizes] : parameter_shapes(config)) {
     if (!name.ends_with(".weight") || sizes.size() != 2) continue;
     const std::string layer = name.substr(0, name.size() - std::string(".weight").size());
     if (!shape.modules.contains(layer.substr(layer.rfind('.') + 1))) continue;
     const int64_t num_out = sizes[0], num_in = sizes[1];
-    const at::Tensor a = at::empty({shape.r, num_in}, at::kFloat);
+    shapes.push_back({layer + kA, {shape.r, num_in}});
+    shapes.push_back({layer + kB, {num_out, shape.r}});
+  }
+  return shapes;
+}
+
+std::vector<NamedTensor> new_lora_parameters(const ModelConfig& config, const LoraShape& shape,
+                                             uint64_t seed) {
+  std::vector<NamedTensor> parameters;
+  for (const auto& [name, sizes] : lora_parameter_shapes(config, shape)) {
+    if (name.ends_with(kB)) {
+      parameters.push_back({name, at::zeros(sizes, at::kFloat)});
+      continue;
+    }
+    const at::Tensor a = at::empty(sizes, at::kFloat);
     float* data = a.mutable_data_ptr<float>();
+    const std::string layer = name.substr(0, name.size() - std::string(kA).size());
     const uint64_t key = mix_seed(seed, hash(layer));
-    const double bound = 1.0 / std::sqrt(static_cast<double>(num_in));
+    const double bound = 1.0 / std::sqrt(static_cast<double>(sizes[1]));
     for (int64_t i = 0; i < a.numel(); ++i) {
       const double u = static_cast<double>(mix_seed(key, static_cast<uint64_t>(i)) >> 11) * 0x1p-53;
       data[i] = static_cast<float>((2 * u - 1) * bound);
     }
-    parameters.push_back({layer + kA, a});
-    parameters.push_back({layer + kB, at::zeros({num_out, shape.r}, at::kFloat)});
+    parameters.push_back({name, a});
   }
   return parameters;
 }

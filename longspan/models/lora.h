@@ -28,6 +28,10 @@ const std::vector<std::string>& lora_modules();
 /// a module that the model does not have.
 std::set<std::string> lora_modules_from(const std::string& target);
 
+/// Names and shapes of what new_lora_parameters makes, without making it.
+std::vector<ParameterShape> lora_parameter_shapes(const ModelConfig& config,
+                                                  const LoraShape& shape);
+
 /// <layer>.lora_A.weight [R, I] and <layer>.lora_B.weight [O, R] of every chosen layer, fp32
 /// leaves: A uniform within 1 / sqrt(I) as PEFT's Kaiming start gives it, the same for a seed on
 /// every machine; B zero.

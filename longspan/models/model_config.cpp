@@ -9,14 +9,19 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/numbers.h"
 #include "longspan/models/family.h"
 #include "longspan/models/model_place.h"
+#include "longspan/models/parameter_count.h"
 #include "longspan/models/parse_model_config.h"
 
 namespace longspan {
 namespace {
 
 using Json = nlohmann::json;
+
+/// Positions are counted in doubles and multiplied by factors.
+constexpr int64_t kMostPositions = int64_t{1} << 40;
 
 constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3, &kLlama};
 
@@ -44,6 +49,7 @@ class Keys {
       if (!value.is_boolean()) fail(fmt::format("{} must be true or false", name));
     } else if constexpr (std::is_same_v<T, int64_t>) {
       if (!value.is_number_integer()) fail(fmt::format("{} must be a whole number", name));
+      if (!as_whole(value)) fail(fmt::format("{} is {}, which is too large", name, value.dump()));
     } else if constexpr (std::is_same_v<T, double>) {
       if (!value.is_number()) fail(fmt::format("{} must be a number", name));
     } else {
@@ -52,10 +58,11 @@ class Keys {
     return value.get<T>();
   }
 
-  int64_t positive(const char* name) const {
-    const auto value = get<int64_t>(name);
-    if (value <= 0) fail(fmt::format("{} is {}, it must be positive", name, value));
-    return value;
+  int64_t positive(const char* name, int64_t most = kMostIndexed) const {
+    return in_range(name, get<int64_t>(name), most);
+  }
+  int64_t positive(const char* name, int64_t most, int64_t fallback) const {
+    return in_range(name, get<int64_t>(name, fallback), most);
   }
 
   [[noreturn]] void fail(const std::string& what) const {
@@ -63,6 +70,12 @@ class Keys {
   }
 
  private:
+  int64_t in_range(const char* name, int64_t value, int64_t most) const {
+    if (value <= 0) fail(fmt::format("{} is {}, it must be positive", name, value));
+    if (value > most) fail(fmt::format("{} is {}, it must be at most {}", name, value, most));
+    return value;
+  }
+
   const Json& object_;
   std::string source_;
 };
@@ -92,11 +105,11 @@ void read_rope(const Json& object, const Keys& keys, const std::string& source,
     }
     if (out.type == "linear" || out.type == "llama3") out.factor = rope.get<double>("factor");
     if (out.type == "llama3" || out.type == "yarn") {
-      const auto fallback = keys.get<int64_t>(
-          "original_max_position_embeddings",
-          rope.get<int64_t>("original_max_position_embeddings", config.max_position_embeddings));
-      out.original_max_position_embeddings = fallback;
-      if (fallback <= 0) rope.fail("original_max_position_embeddings must be positive");
+      const char* original = "original_max_position_embeddings";
+      out.original_max_position_embeddings =
+          keys.has(original)
+              ? keys.positive(original, kMostPositions)
+              : rope.positive(original, kMostPositions, config.max_position_embeddings);
     }
     if (out.type == "llama3") {
       out.low_freq_factor = rope.get<double>("low_freq_factor");
@@ -187,8 +200,8 @@ ModelConfig parse_model_config(const std::string& text, const std::string& sourc
     keys.fail(fmt::format("hidden_act {} is not supported; silu is", activation));
   }
   keys.get<double>("attention_dropout", 0.0);  // trained with 0, which the run says
-  config.max_position_embeddings =
-      keys.get<int64_t>("max_position_embeddings", family.default_max_position_embeddings);
+  config.max_position_embeddings = keys.positive("max_position_embeddings", kMostPositions,
+                                                 family.default_max_position_embeddings);
   config.rms_norm_eps = keys.get<double>("rms_norm_eps", family.default_rms_norm_eps);
   config.initializer_range = keys.get<double>("initializer_range", 0.02);
   config.tie_word_embeddings =
@@ -205,6 +218,11 @@ ModelConfig parse_model_config(const std::string& text, const std::string& sourc
   }
   read_rope(object, keys, source, config);
   family.read_own_keys(object, source, config);
+  try {
+    parameter_count(config);
+  } catch (const UserError& error) {
+    keys.fail(error.what());
+  }
   return config;
 }
 

@@ -89,6 +89,24 @@ TEST_CASE("model config: mistakes are named") {
   CHECK(says(Json{{"hidden_size", "64"}}, "whole number"));
   CHECK(says(Json{{"hidden_size", 0}}, "must be positive"));
   CHECK(says(Json{{"hidden_size", 66}}, "not a multiple of num_attention_heads"));
+  CHECK(says(Json{{"vocab_size", int64_t{1} << 40}},
+             "vocab_size is 1099511627776, it must be at most 2147483647"));
+  CHECK(says(Json{{"num_hidden_layers", UINT64_MAX}},
+             "num_hidden_layers is 18446744073709551615, which is too large"));
+  CHECK(says(Json{{"num_hidden_layers", 2147483647}, {"hidden_size", 2147483640}},
+             "num_hidden_layers 2147483647 and 4 heads of 536870910"));
+  CHECK(says(Json{{"num_attention_heads", 2147483646},
+                  {"num_key_value_heads", 2147483646},
+                  {"head_dim", 2147483646}},
+             "more than the 9007199254740992 that can be counted"));
+  CHECK(says(Json{{"pad_token_id", UINT64_MAX}}, "which is too large"));
+  CHECK(says(Json{{"max_position_embeddings", 0}}, "must be positive"));
+  CHECK(says(Json{{"max_position_embeddings", INT64_MAX}}, "at most 1099511627776"));
+  CHECK(says(Json{{"rope_scaling",
+                   {{"rope_type", "yarn"},
+                    {"factor", 2.0},
+                    {"original_max_position_embeddings", INT64_MAX}}}},
+             "original_max_position_embeddings is 9223372036854775807, it must be at most"));
   CHECK(says(Json{{"num_key_value_heads", 3}}, "not a multiple of num_key_value_heads"));
   CHECK(says(Json{{"head_dim", 15}}, "odd"));
   CHECK(says(Json{{"hidden_act", "gelu"}}, "hidden_act gelu is not supported; silu is"));

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "longspan/config/user_error.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 namespace {
@@ -39,9 +40,10 @@ double schedule_factor(const std::string& name, int64_t step, int64_t num_warmup
 }
 
 int64_t warmup_steps_of(double warmup_ratio, double warmup_steps, int64_t num_training_steps) {
-  if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
   const double share = warmup_steps > 0 ? warmup_steps : warmup_ratio;
-  return static_cast<int64_t>(std::ceil(share * static_cast<double>(num_training_steps)));
+  return whole_number(
+      warmup_steps >= 1 ? warmup_steps : std::ceil(share * static_cast<double>(num_training_steps)),
+      "warmup_steps", 0, kMostCounted);
 }
 
 }  // namespace longspan

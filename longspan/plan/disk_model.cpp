@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "longspan/config/user_error.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 namespace {
@@ -26,8 +27,11 @@ DiskNeed disk_need(const DiskFacts& facts) {
   need.num_kept = limited ? std::min(all, facts.limit) : all;
   // While one is written those that are to be kept are there, and the oldest too.
   const int64_t at_once = limited ? std::min(all, std::max(facts.limit, facts.num_found) + 1) : all;
-  need.most = std::max({(at_once - facts.num_found) * need.checkpoint,
-                        (need.num_kept - facts.num_found) * need.checkpoint + need.model,
+  const auto bytes_of = [&](int64_t checkpoints) {  // saves may be more than any disk has room for
+    return std::min(product_of({checkpoints, need.checkpoint}).value_or(INT64_MAX), INT64_MAX / 4);
+  };
+  need.most = std::max({bytes_of(at_once - facts.num_found),
+                        bytes_of(need.num_kept - facts.num_found) + need.model,
                         facts.num_saves == 0 ? need.model : int64_t{0}});
   return need;
 }

@@ -40,6 +40,18 @@ Curve decay(const std::string& label, double rate) {
 
 }  // namespace
 
+TEST_CASE("plot: numbers too small or too far apart for a scale are drawn all the same") {
+  const fs::path path =
+      fs::temp_directory_path() / ("longspan-small-" + std::to_string(getpid()) + ".png");
+  const double tiny = std::numeric_limits<double>::denorm_min();
+  const double least = std::numeric_limits<double>::min(), large = 9e299;
+  for (const auto& [a, b] : {std::pair{tiny, 3 * tiny}, {least, 2 * least}, {-large, large}}) {
+    write_plot(path.string(), {{"a", "x", "y", {Curve{.label = "c", .x = {a, b}, .y = {b, a}}}}});
+    CHECK(bytes_of(path).substr(1, 3) == "PNG");
+    fs::remove(path);
+  }
+}
+
 TEST_CASE("plot: a PNG of the size asked for, that depends on the curves") {
   const fs::path path =
       fs::temp_directory_path() / ("longspan-" + std::to_string(getpid()) + ".png");

@@ -1,9 +1,14 @@
 #include "longspan/text/tokenizer.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/numbers.h"
 #include "longspan/text/rust_call.h"
 
 namespace longspan {
@@ -41,9 +46,33 @@ Tokenizer Tokenizer::load(const std::string& folder) {
 
 namespace {
 
-std::vector<int32_t> take_ids(LsrIds ids) {
-  std::vector<int32_t> copy(ids.data, ids.data + ids.size);
-  lsr_ids_free(ids);
+/// Tokenizer files may number tokens up to 2^32; those of models end far below 2^31.
+int32_t token_id(int64_t id) {
+  if (id >= 0 && id <= kMostIndexed) return static_cast<int32_t>(id);
+  throw UserError(
+      fmt::format("tokenizer.json numbers a token {}; ids must be at most {}. Put the model's own "
+                  "tokenizer into its folder.",
+                  id, kMostIndexed));
+}
+
+/// Lists of ids that the archive has made, until they are copied.
+struct IdLists {
+  explicit IdLists(size_t size) : lists(size) {}
+  ~IdLists() {
+    for (const LsrIds& ids : lists) {
+      if (ids.data != nullptr) lsr_ids_free(ids);
+    }
+  }
+  IdLists(const IdLists&) = delete;
+  IdLists& operator=(const IdLists&) = delete;
+
+  std::vector<LsrIds> lists;
+};
+
+std::vector<int32_t> copy_of(const LsrIds& ids) {
+  std::vector<int32_t> copy(ids.size);
+  std::transform(ids.data, ids.data + ids.size, copy.begin(),
+                 [](uint32_t id) { return token_id(id); });
   return copy;
 }
 
@@ -51,34 +80,35 @@ std::vector<int32_t> take_ids(LsrIds ids) {
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   const LsrView view = rust_view(text);
-  LsrIds ids{};
-  rust_call(lsr_tokenizer_encode, impl_->handle, &view, size_t{1}, add_special_tokens, &ids);
-  return take_ids(ids);
+  IdLists ids(1);
+  rust_call(lsr_tokenizer_encode, impl_->handle, &view, size_t{1}, add_special_tokens,
+            ids.lists.data());
+  return copy_of(ids.lists[0]);
 }
 
 std::vector<std::vector<int32_t>> Tokenizer::encode_batch(const std::vector<std::string>& texts,
                                                           bool add_special_tokens) const {
   std::vector<LsrView> views;
   for (const std::string& text : texts) views.push_back(rust_view(text));
-  std::vector<LsrIds> ids(texts.size());
+  IdLists ids(texts.size());
   rust_call(lsr_tokenizer_encode, impl_->handle, views.data(), views.size(), add_special_tokens,
-            ids.data());
+            ids.lists.data());
   std::vector<std::vector<int32_t>> encoded;
-  for (const LsrIds& one : ids) encoded.push_back(take_ids(one));
+  for (const LsrIds& one : ids.lists) encoded.push_back(copy_of(one));
   return encoded;
 }
 
 EncodedText Tokenizer::encode_with_offsets(std::string_view text, bool add_special_tokens) const {
-  LsrIds triples{};
+  IdLists ids(1);
+  LsrIds& triples = ids.lists[0];
   rust_call(lsr_tokenizer_encode_with_offsets, impl_->handle, rust_view(text), add_special_tokens,
             &triples);
   EncodedText encoded;
   for (size_t i = 0; i + 2 < triples.size; i += 3) {
-    encoded.ids.push_back(static_cast<int32_t>(triples.data[i]));
+    encoded.ids.push_back(token_id(triples.data[i]));
     encoded.begin.push_back(triples.data[i + 1]);
     encoded.end.push_back(triples.data[i + 2]);
   }
-  lsr_ids_free(triples);
   return encoded;
 }
 
@@ -93,7 +123,7 @@ std::string Tokenizer::decode(const std::vector<int32_t>& ids, bool skip_special
 std::optional<int32_t> Tokenizer::id_of(std::string_view token) const {
   const int64_t id = lsr_tokenizer_id_of(impl_->handle, rust_view(token));
   if (id < 0) return std::nullopt;
-  return static_cast<int32_t>(id);
+  return token_id(id);
 }
 
 int64_t Tokenizer::vocab_size() const { return impl_->info.at("vocab_size").get<int64_t>(); }

@@ -12,7 +12,10 @@
 #include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/input/numbers.h"
 #include "longspan/models/lora.h"
+#include "longspan/plan/disk_model.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -157,9 +160,21 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
   return facts;
 }
 
-std::string MemoryReport::begin() {
+std::string MemoryReport::begin(int ranks_here, bool cuda) {
   meter_.restart();
-  return table_of(account_);
+  const std::string warning =
+      warning_of_memory((cuda ? 0 : account_.device) + account_.host, ranks_here, machine_memory());
+  return table_of(account_) + (warning.empty() ? "" : "\n" + warning);
+}
+
+std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const MachineMemory& machine) {
+  const int64_t bytes = product_of({bytes_of_rank, ranks_here}).value_or(INT64_MAX);
+  if (bytes <= machine.bytes) return "";
+  return fmt::format(
+      "warning: {} of this run need some {}, and {}: the system may end the run. A smaller "
+      "cutoff_len or per_device_train_batch_size, zero_stage with more machines, or "
+      "offload_activations: disk take less.",
+      counted(ranks_here, "rank"), name_bytes(bytes), machine.text());
 }
 
 std::string MemoryReport::end(const Group& world) {

@@ -7,6 +7,7 @@
 #include "longspan/comm/group.h"
 #include "longspan/config/config.h"
 #include "longspan/data/example.h"
+#include "longspan/memory/machine_memory.h"
 #include "longspan/memory/peak_meter.h"
 #include "longspan/models/model_config.h"
 #include "longspan/plan/memory_model.h"
@@ -21,13 +22,17 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
                          const TrainedModel& trained, const std::vector<Example>& examples,
                          const Reference* reference, bool cuda);
 
+/// Empty where the ranks of a machine fit into its memory.
+std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const MachineMemory& machine);
+
 class MemoryReport {
  public:
   MemoryReport(PeakMeter& meter, const MemoryFacts& facts)
       : meter_(meter), facts_(facts), account_(account_of(facts)) {}
 
-  /// What a rank will need; from here on the peak is measured.
-  std::string begin();
+  /// What a rank will need, and a warning where the ranks of this machine need more host memory
+  /// than it has; from here on the peak is measured.
+  std::string begin(int ranks_here, bool cuda);
   /// Every rank's peaks since then, beside the account, on rank 0. Collective.
   std::string end(const Group& world);
   /// memory.json: facts, account and, after end(), what was measured. Throws UserError.

@@ -1,5 +1,7 @@
 #include "longspan/train/plan_request.h"
 
+#include <algorithm>
+
 namespace longspan {
 
 PlanRequest plan_request(const Config& config, const ModelConfig& model, int world_size,
@@ -20,8 +22,10 @@ PlanRequest plan_request(const Config& config, const ModelConfig& model, int wor
   request.num_heads = model.num_heads;
   request.num_kv_heads = model.num_kv_heads;
   request.head_dim = model.head_dim;
-  request.row = Packing::from_lengths(
-      std::vector<int64_t>(config.per_device_train_batch_size, config.cutoff_len));
+  // They are all alike: more of them change no choice.
+  constexpr int64_t kMostRows = 4096;
+  request.row = Packing::from_lengths(std::vector<int64_t>(
+      std::min(config.per_device_train_batch_size, kMostRows), config.cutoff_len));
   request.element_bytes = config.bf16 || config.pure_bf16 ? 2 : 4;
   request.cuda = cuda;
   request.checkpointing = !config.disable_gradient_checkpointing;

@@ -216,9 +216,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   const ModelSaver saver(
       {shape.model, saved_dtype, config.model_name_or_path, trained.lora, data.chat});
   Checkpoints checkpoints(config, mesh.world, notices, saver, resumed ? resumed->folder : "");
-  TrainingLog log(config.output_dir,
-                  {.train_batch_size = config.per_device_train_batch_size,
-                   .num_train_epochs = static_cast<int64_t>(std::ceil(config.num_train_epochs))});
+  TrainingLog log(config.output_dir, {.train_batch_size = config.per_device_train_batch_size,
+                                      .num_train_epochs = epochs_of(config.num_train_epochs)});
   log.warn([&](const std::string& text) { console.say("warning: " + text); });
   Trainer trainer(job, saver, checkpoints, log, console);
   if (resumed) trainer.resume(*resumed);
@@ -266,7 +265,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     console.say(remark);
   }
   if (const std::string text = warning_of_fallback(config); !text.empty()) console.say(text);
-  console.say(fmt::format("\n{}", memory.begin()));
+  console.say(fmt::format("\n{}", memory.begin(where.local_world_size, cuda)));
   if (!disk_text.empty()) console.say(disk_text);
 
   if (resumed) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "longspan/checkpoint/checksum.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 namespace {
@@ -39,8 +40,11 @@ RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfi
           .trained = fingerprint_of(trained.parameters),
           .rows = fingerprint_of(data.train.examples),
           .num_rows = std::ssize(data.train.examples),
-          .rows_per_step = config.per_device_train_batch_size * mesh.data.size() *
-                           config.gradient_accumulation_steps,
+          .rows_per_step = counted_product(
+              {config.per_device_train_batch_size, int64_t{mesh.data.size()},
+               config.gradient_accumulation_steps},
+              "rows of a step (per_device_train_batch_size x data-parallel groups x "
+              "gradient_accumulation_steps)"),
           .seed = config.seed,
           .shuffled = !config.disable_shuffling,
           .rope_scaling = text_of(model)};

@@ -12,8 +12,12 @@ struct StepPlace {
   double epochs_done;  // after the step
 };
 
-/// A key that counts steps: a number below 1 is a share of all steps, rounded up.
+/// A key that counts steps: a number below 1 is a share of all steps, rounded up. Throws UserError
+/// for what is no number of steps.
 int64_t steps_of(double given, int64_t total_steps);
+
+/// Epochs that are begun. Throws UserError as well.
+int64_t epochs_of(double num_train_epochs);
 
 /// How a run is cut into optimizer steps. The last step of an epoch may have fewer micro-batches
 /// than the others; no step spans two epochs.
@@ -23,7 +27,8 @@ struct StepPlan {
   int64_t steps_per_epoch = 0;
   int64_t total_steps = 0;
 
-  /// max_steps > 0 overrides num_train_epochs, which may be fractional.
+  /// max_steps > 0 overrides num_train_epochs, which may be fractional. Throws UserError where
+  /// these make more steps than can be counted.
   static StepPlan make(int64_t batches_per_epoch, int64_t accumulation, double num_train_epochs,
                        int64_t max_steps);
   /// step: 0-based.

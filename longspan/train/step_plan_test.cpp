@@ -1,6 +1,9 @@
 #include "longspan/train/step_plan.h"
 
+#include <limits>
+
 #include "doctest/doctest.h"
+#include "longspan/config/user_error.h"
 
 namespace longspan {
 
@@ -30,6 +33,18 @@ TEST_CASE("steps: below 1 a share of all, rounded up") {
   CHECK(steps_of(0.001, 10) == 1);
   CHECK(steps_of(1, 10) == 1);
   CHECK(steps_of(500, 10) == 500);
+}
+
+TEST_CASE("steps: what cannot be counted is refused, and trains not nothing") {
+  CHECK(StepPlan::make(10, 1, 1e14, -1).total_steps == 1'000'000'000'000'000);
+  CHECK_THROWS_WITH_AS(StepPlan::make(10, 1, 1e18, -1),
+                       doctest::Contains("num_train_epochs 1e+18 with 10 each: 1e+19 was given"),
+                       UserError);
+  CHECK_THROWS_AS(StepPlan::make(10, 1, std::numeric_limits<double>::infinity(), -1), UserError);
+  CHECK_THROWS_AS(steps_of(1e19, 10), UserError);
+  CHECK_THROWS_AS(steps_of(2.5, 10), UserError);
+  CHECK(epochs_of(2.5) == 3);
+  CHECK_THROWS_AS(epochs_of(1e19), UserError);
 }
 
 }  // namespace longspan

@@ -13,9 +13,12 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/numbers.h"
+#include "longspan/memory/machine_memory.h"
 #include "longspan/models/dropout.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/models/value_head.h"
+#include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -29,6 +32,21 @@ LoraShape lora_shape_of(const Config& config) {
   shape.rank_stabilized = config.use_rslora;
   shape.modules = lora_modules_from(config.lora_target);
   return shape;
+}
+
+/// A new adapter must be one that this machine can hold, whatever rank was typed.
+void require_room_for_adapter(const Config& config, const ModelConfig& model) {
+  int64_t num_bytes = 0;
+  for (const auto& [name, sizes] : lora_parameter_shapes(model, lora_shape_of(config))) {
+    num_bytes = counted_sum({num_bytes, counted_product({4, sizes[0], sizes[1]}, "lora_rank")},
+                            "lora_rank");
+  }
+  const MachineMemory machine = machine_memory();
+  if (num_bytes <= machine.bytes) return;
+  throw UserError(
+      fmt::format("lora_rank: {} makes an adapter of {}, and {}. hidden_size is {}: a rank far "
+                  "below it is meant.",
+                  config.lora_rank, name_bytes(num_bytes), machine.text(), model.hidden_size));
 }
 
 /// What the configuration says of an adapter that is there already must be true of it.
@@ -152,6 +170,7 @@ void require_same_heads(const Config& config, const ModelConfig& model,
 
 ModelConfig model_config_for(const Config& config, const std::string& folder) {
   const ModelConfig own = load_model_config(folder);
+  check_model_folder(folder, own);
   ModelConfig asked = stretched(own, config.rope_scaling, config.cutoff_len, folder);
   if (!same_positions(asked, own)) return asked;
   return with_positions_of(
@@ -181,6 +200,7 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
     const Adapter adapter = load_adapter(folder, model);
     if (folder == adapters.back()) require_same_shape(config, adapter.shape);
   }
+  if (config.finetuning_type == "lora" && adapters.empty()) require_room_for_adapter(config, model);
   if (config.finetuning_type == "freeze") {
     std::vector<NamedTensor> named;
     for (const ParameterShape& shape : parameter_shapes(model)) {
@@ -191,7 +211,6 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
   if (config.ref_model.empty()) return;
   const ModelConfig reference = model_config_for(config, config.ref_model);
   require_same_heads(config, model, reference);
-  check_model_folder(config.ref_model, reference);
   for (const std::string& folder : split_names(config.ref_model_adapters)) {
     load_adapter(folder, reference);
   }

@@ -9,6 +9,7 @@
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 namespace {
@@ -24,6 +25,10 @@ Json json_of(double number) {
 
 double number_from(const Json& json) {
   return json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>();
+}
+
+int64_t count_from(const Json& json, const char* key, int64_t least = 0) {
+  return whole_number(json.at(key), key, least, kMostCounted);
 }
 
 Json json_of(const RunIdentity& identity) {
@@ -43,9 +48,9 @@ RunIdentity identity_from(const Json& json) {
           .finetuning_type = json.at("finetuning_type"),
           .trained = json.at("trained"),
           .rows = json.at("rows"),
-          .num_rows = json.at("num_rows"),
-          .rows_per_step = json.at("rows_per_step"),
-          .seed = json.at("seed"),
+          .num_rows = count_from(json, "num_rows"),
+          .rows_per_step = count_from(json, "rows_per_step"),
+          .seed = whole_number(json.at("seed"), "seed"),
           .shuffled = json.at("shuffled"),
           .rope_scaling = json.value("rope_scaling", "")};
 }
@@ -60,11 +65,12 @@ Json json_of(const Progress& progress) {
 }
 
 Progress progress_from(const Json& json) {
-  return {.step = json.at("step"),
-          .total_steps = json.at("total_steps"),
+  return {.step = count_from(json, "step"),
+          .total_steps = count_from(json, "total_steps"),
           .epoch = json.at("epoch"),
-          .num_tokens = json.at("num_tokens"),
-          .num_computed_tokens = json.value("num_computed_tokens", json.at("num_tokens")),
+          .num_tokens = count_from(json, "num_tokens"),
+          .num_computed_tokens = count_from(
+              json, json.contains("num_computed_tokens") ? "num_computed_tokens" : "num_tokens"),
           .elapsed_seconds = json.at("elapsed_seconds")};
 }
 
@@ -81,8 +87,8 @@ Json json_of(const EvaluationResult& result) {
 EvaluationResult evaluation_from(const Json& json) {
   EvaluationResult result{.loss = number_from(json.at("loss")),
                           .seconds = json.at("seconds"),
-                          .num_samples = json.at("num_samples"),
-                          .num_batches = json.at("num_batches")};
+                          .num_samples = count_from(json, "num_samples"),
+                          .num_batches = count_from(json, "num_batches")};
   for (const Json& mean : json.at("means")) {
     result.means.emplace_back(mean.at(0), number_from(mean.at(1)));
   }
@@ -123,11 +129,11 @@ RunTotals totals_from(const Json& json) {
   RunTotals totals{.progress = progress_from(json.at("progress")),
                    .loss_since_log = json.at("loss_since_log"),
                    .loss_in_all = json.at("loss_in_all"),
-                   .steps_since_log = json.at("steps_since_log"),
-                   .steps_with_loss = json.at("steps_with_loss"),
-                   .num_samples = json.at("num_samples"),
-                   .num_skipped = json.at("num_skipped"),
-                   .last_evaluated_step = json.at("last_evaluated_step"),
+                   .steps_since_log = count_from(json, "steps_since_log"),
+                   .steps_with_loss = count_from(json, "steps_with_loss"),
+                   .num_samples = count_from(json, "num_samples"),
+                   .num_skipped = count_from(json, "num_skipped"),
+                   .last_evaluated_step = count_from(json, "last_evaluated_step", -1),
                    .last_evaluation = {},
                    .evaluation_due = json.value("evaluation_due", false)};
   if (json.contains("last_evaluation")) {
@@ -158,22 +164,23 @@ TrainingState read_training_state(const std::string& folder) {
   try {
     const Json json = read_ordered_json_file(path, "training state", kMaxTableBytes);
     if (json.at("format") != kFormat) {
-      throw UserError(fmt::format("{}: its format is {}; this version of longspan reads {}.", path,
+      throw UserError(fmt::format("its format is {}; this version of longspan reads {}",
                                   json.at("format").dump(), kFormat));
     }
-    TrainingState state{.launch = json.at("launch"),
-                        .job = json.value("job", ""),
-                        .saved_at = json.at("saved_at"),
-                        .world_size = json.at("world_size"),
-                        .sequence_size = json.at("sequence_parallel_size"),
-                        .identity = identity_from(json.at("run")),
-                        .totals = totals_from(json.at("totals")),
-                        .averages = {}};
+    TrainingState state{
+        .launch = json.at("launch"),
+        .job = json.value("job", ""),
+        .saved_at = json.at("saved_at"),
+        .world_size =
+            static_cast<int>(whole_number(json.at("world_size"), "world_size", 1, kMostIndexed)),
+        .sequence_size = static_cast<int>(whole_number(json.at("sequence_parallel_size"),
+                                                       "sequence_parallel_size", 1, kMostIndexed)),
+        .identity = identity_from(json.at("run")),
+        .totals = totals_from(json.at("totals")),
+        .averages = {}};
     for (const Json& rank : json.at("averages")) state.averages.push_back(averages_from(rank));
     return state;
-  } catch (const UserError&) {
-    throw;
-  } catch (const std::exception& error) {  // JSON's, or of text that is no number
+  } catch (const std::exception& error) {  // JSON's, or of text or numbers that are no counts
     throw UserError(fmt::format("{} is no training state of this version of longspan: {}.", path,
                                 error.what()));
   }

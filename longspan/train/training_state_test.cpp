@@ -37,6 +37,30 @@ TrainingState some_state() {
 
 }  // namespace
 
+TEST_CASE("training state: numbers that count nothing are refused, and none becomes another") {
+  const testing::TemporaryFolder place;
+  write_training_state(place.path, some_state());
+  std::ifstream file(place / kTrainingStateFile);
+  const nlohmann::json whole = nlohmann::json::parse(file);
+  for (const char* key :
+       {"/totals/progress/step", "/totals/progress/num_tokens", "/run/num_rows",
+        "/run/rows_per_step", "/totals/num_samples", "/world_size", "/sequence_parallel_size"}) {
+    for (const char* value : {"4.7", "1e30", "-2", "18446744073709551615", "\"5\"", "null"}) {
+      CAPTURE(key);
+      CAPTURE(value);
+      nlohmann::json changed = whole;
+      changed[nlohmann::json::json_pointer(key)] = nlohmann::json::parse(value);
+      place.write(kTrainingStateFile, changed.dump());
+      CHECK_THROWS_WITH_AS(read_training_state(place.path), doctest::Contains("was given; wanted"),
+                           UserError);
+    }
+  }
+  nlohmann::json written_by_others = whole;
+  written_by_others["totals"]["progress"]["step"] = 5.0;
+  place.write(kTrainingStateFile, written_by_others.dump());
+  CHECK(read_training_state(place.path).totals.progress.step == 5);
+}
+
 TEST_CASE("training state: every bit comes back") {
   const testing::TemporaryFolder place;
   const TrainingState state = some_state();

@@ -90,7 +90,8 @@ fn range(values: impl Iterator<Item = f64>, air: f64) -> (f64, f64) {
     }
     // Values that are nearly equal for their size get a range in which numbers can be told apart.
     let size = low.abs().max(high.abs());
-    let span = if high > low && high - low > 1e-9 * size { high - low } else { 0.1 * size.max(1e-9) };
+    // Nor is it so narrow that its steps would be no numbers.
+    let span = if high > low && high - low > (1e-9 * size).max(1e-250) { high - low } else { 0.1 * size.max(1e-9) };
     let middle = low / 2.0 + high / 2.0;
     (middle - (0.5 + air) * span, middle + (0.5 + air) * span)
 }
@@ -109,10 +110,10 @@ pub(crate) fn tick_label(value: f64, step: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Multiples of `step` inside the range.
+/// Multiples of `step` inside the range. There are never more than a picture has room for.
 pub(crate) fn ticks(low: f64, high: f64, step: f64) -> Vec<f64> {
     let first = (low / step - 1e-9).ceil() as i64;
-    (first..).map(|i| i as f64 * step).take_while(|v| *v <= high + step * 1e-9).collect()
+    (first..).take(1000).map(|i| i as f64 * step).take_while(|v| *v <= high + step * 1e-9).collect()
 }
 
 pub(crate) type Area<'a> = DrawingArea<BitMapBackend<'a>, plotters::coord::Shift>;
