@@ -15,6 +15,7 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
+#include "longspan/models/model_files.h"
 #include "longspan/models/model_place.h"
 #include "longspan/models/value_head.h"
 
@@ -94,8 +95,8 @@ LoraShape shape_from(const Json& config, const std::string& path) {
 }  // namespace
 
 Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
-  const std::string config_path = (fs::path(folder) / kConfig).string();
-  const std::string weights_path = (fs::path(folder) / kWeights).string();
+  const std::string config_path = model_file(folder, kConfig);
+  const std::string weights_path = model_file(folder, kWeights);
   require_real_files(folder);
   const Json json = read_config(config_path);
   require_plain_lora(json, config_path);
@@ -189,7 +190,7 @@ void save_adapter(const std::string& folder, const LoraShape& shape,
 }
 
 std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelConfig& config) {
-  const std::string path = (fs::path(folder) / kValueHead).string();
+  const std::string path = model_file(folder, kValueHead);
   if (!fs::exists(path)) return {};
   std::map<std::string, at::Tensor> tensors;
   for (auto& [name, tensor] : read_safetensors(path)) tensors[name] = tensor;

@@ -9,6 +9,7 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
+#include "longspan/models/model_files.h"
 #include "longspan/models/parse_model_config.h"
 
 namespace longspan {
@@ -54,7 +55,7 @@ void save_positions(const std::string& folder, const ModelConfig& trained,
 
 ModelConfig with_positions_of(const std::vector<std::string>& adapters, const ModelConfig& base) {
   for (auto folder = adapters.rbegin(); folder != adapters.rend(); ++folder) {
-    const fs::path path = fs::path(*folder) / kFile;
+    const fs::path path = model_file(*folder, kFile);
     std::ifstream file(path);
     if (!file) continue;
     const Json positions = Json::parse(file, nullptr, /*allow_exceptions=*/false);

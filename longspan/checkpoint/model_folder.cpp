@@ -14,7 +14,9 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/safetensors.h"
+#include "longspan/checkpoint/written_names.h"
 #include "longspan/config/user_error.h"
+#include "longspan/models/model_files.h"
 #include "longspan/models/model_place.h"
 #include "longspan/text/counted.h"
 
@@ -35,12 +37,11 @@ std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
   }
   require_plain_weights(folder.string());
   if (fs::exists(folder / kSingle)) {
-    for (const auto& entry : read_safetensors_header((folder / kSingle).string())) {
-      files[entry.name] = (folder / kSingle).string();
-    }
+    const std::string single = model_file(folder.string(), kSingle);
+    for (const auto& entry : read_safetensors_header(single)) files[entry.name] = single;
     return files;
   }
-  const std::string index_path = (folder / kIndex).string();
+  const std::string index_path = model_file(folder.string(), kIndex);
   if (!fs::exists(index_path)) {
     const std::string pickled = pickled_weights(folder.string());
     throw UserError(fmt::format(
@@ -63,7 +64,7 @@ std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
         throw UserError(fmt::format("{}: shard {} of {} is outside of the folder.", index_path,
                                     shard_name.string(), name));
       }
-      files[name] = (folder / shard_name).string();
+      files[name] = model_file(folder.string(), shard_name.string());
     }
   } catch (const nlohmann::json::exception& error) {
     throw UserError(fmt::format("{} is broken: {}.", index_path, error.what()));
@@ -168,21 +169,12 @@ std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
 
 void copy_tokenizer_files(const std::string& source_folder, const std::string& folder) {
   const fs::path source(source_folder), target(folder);
-  constexpr const char* kNames[] = {"tokenizer.json",
-                                    "tokenizer_config.json",
-                                    "special_tokens_map.json",
-                                    "added_tokens.json",
-                                    "vocab.json",
-                                    "merges.txt",
-                                    "tokenizer.model",
-                                    "chat_template.jinja",
-                                    "chat_template.json",
-                                    "generation_config.json"};
-  for (const char* name : kNames) {
+  for (const std::string& name : tokenizer_file_names()) {
     std::error_code error;
-    if (!fs::is_regular_file(source / name, error)) continue;
+    const std::string path = model_file(source_folder, name);
+    if (!fs::is_regular_file(path, error)) continue;
     if (fs::equivalent(source / name, target / name, error)) continue;
-    std::ifstream file(source / name, std::ios::binary);
+    std::ifstream file(path, std::ios::binary);
     std::stringstream text;
     text << file.rdbuf();
     write_file_atomically((target / name).string(), text.str());

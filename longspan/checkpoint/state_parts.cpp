@@ -9,6 +9,7 @@
 
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
+#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {
@@ -67,7 +68,8 @@ StateReader::StateReader(const std::string& folder) : folder_(folder) {
   for (const fs::directory_entry& entry :
        fs::directory_iterator(fs::path(folder) / kStateFolder, error)) {
     if (entry.path().extension() != ".safetensors") continue;
-    for (NamedTensor& tensor : read_safetensors(entry.path().string())) {
+    const std::string name = fmt::format("{}/{}", kStateFolder, entry.path().filename().string());
+    for (NamedTensor& tensor : read_safetensors(model_file(folder, name))) {
       std::istringstream words(tensor.name);
       std::string what, parameter;
       Run run{};
@@ -84,7 +86,7 @@ StateReader::StateReader(const std::string& folder) : folder_(folder) {
   }
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().extension() != ".safetensors") continue;
-    for (NamedTensor& tensor : read_safetensors(entry.path().string())) {
+    for (NamedTensor& tensor : read_safetensors(model_file(folder, entry.path().filename()))) {
       if (tensor.name.starts_with(kAdapterPrefix)) tensor.name.erase(0, kAdapterPrefix.size());
       weights_[tensor.name] = std::move(tensor.tensor);
     }

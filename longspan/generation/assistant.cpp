@@ -12,6 +12,7 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
+#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {
@@ -55,7 +56,7 @@ Folders folders_of(const AssistantRequest& request) {
                       "adapter_name_or_path all adapters with commas between.",
                       given.string()));
     }
-    const json config = read_object(given / kAdapterConfig);
+    const json config = read_object(model_file(given.string(), kAdapterConfig));
     const auto base = config.find("base_model_name_or_path");
     folders.model = base != config.end() && base->is_string() ? base->get<std::string>() : "";
     folders.adapters = {given.string()};
@@ -240,7 +241,7 @@ Assistant load_assistant(const AssistantRequest& request) {
   const json model = json::parse(assistant.config.json);
   json saved = json::object();
   for (const std::string& folder : {folders.tokenizer, folders.model}) {
-    const fs::path path = fs::path(folder) / kGenerationConfig;
+    const fs::path path = model_file(folder, kGenerationConfig);
     if (!is_file(path)) continue;
     saved = read_object(path);
     break;

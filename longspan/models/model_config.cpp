@@ -12,6 +12,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/models/family.h"
+#include "longspan/models/model_files.h"
 #include "longspan/models/model_place.h"
 #include "longspan/models/parse_model_config.h"
 
@@ -154,7 +155,7 @@ const Family& find_family(const Keys& keys) {
 ModelConfig load_model_config(const std::string& folder_or_file) {
   require_model_place(folder_or_file);
   const std::string source = std::filesystem::is_directory(folder_or_file)
-                                 ? (std::filesystem::path(folder_or_file) / "config.json").string()
+                                 ? model_file(folder_or_file, "config.json")
                                  : folder_or_file;
   return parse_model_config(read_text(source), source);
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "longspan/config/user_error.h"
+#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {
@@ -91,7 +92,7 @@ bool is_there(const fs::path& path) {
 }
 
 [[noreturn]] void refuse_adapter(const std::string& folder) {
-  const auto json = nlohmann::json::parse(std::ifstream(fs::path(folder) / "adapter_config.json"),
+  const auto json = nlohmann::json::parse(std::ifstream(model_file(folder, "adapter_config.json")),
                                           nullptr, /*allow_exceptions=*/false);
   std::string base;
   if (json.is_object() && json.value("base_model_name_or_path", nlohmann::json()).is_string()) {
@@ -144,6 +145,7 @@ bool is_there(const fs::path& path) {
 std::string pickled_weights(const std::string& folder) { return first_name(folder, is_pickled); }
 
 void require_real_files(const std::string& folder) {
+  require_own_files(folder);
   for (const std::string& name : names_in(folder)) {
     const bool is_text =
         has_suffix(name, {".json", ".jinja", ".txt", ".model"}) && name != "README.md";
@@ -173,7 +175,7 @@ void require_real_files(const std::string& folder) {
 }
 
 void require_plain_weights(const std::string& folder) {
-  const auto json = nlohmann::json::parse(std::ifstream(fs::path(folder) / "config.json"), nullptr,
+  const auto json = nlohmann::json::parse(std::ifstream(model_file(folder, "config.json")), nullptr,
                                           /*allow_exceptions=*/false);
   if (!json.is_object()) return;
   const auto found = json.find("quantization_config");
@@ -206,7 +208,7 @@ void require_model_place(const std::string& path) {
     if (!path.ends_with(".json") && !is_object) refuse_file(path);
     return;
   }
-  if (!is_there(fs::path(path) / "config.json")) refuse_folder(path);
+  if (!is_there(model_file(path, "config.json"))) refuse_folder(path);
   require_real_files(path);
 }
 

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "longspan/models/model_files.h"
 #include "longspan/text/rust_call.h"
 
 namespace longspan {
@@ -24,6 +25,7 @@ struct Tokenizer::Impl {
 
 Tokenizer Tokenizer::load(const std::string& folder) {
   auto impl = std::make_shared<Impl>();
+  require_own_files(folder);
   rust_call(lsr_tokenizer_load, rust_view(folder), &impl->handle);
   LsrString info{};
   rust_call(lsr_tokenizer_info, impl->handle, &info);

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <set>
 
+#include "longspan/config/user_error.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/train/reference_key.h"
@@ -86,12 +87,12 @@ TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
   for (int32_t i = 0; i < 2000; ++i) examples.push_back(pair_of(i));
   std::vector<const Example*> all;
   for (const Example& example : examples) all.push_back(&example);
-  const std::string path =
-      fmt::format("{}/reference_logps_{}.jsonl", place.path, reference_key(config, all));
+  const std::string key = reference_key(config, all);
+  const std::string path = fmt::format("{}/reference_logps_{}.jsonl", place.path, key);
   {
     std::ofstream file(path);
     for (size_t i = 0; i < all.size(); ++i) {
-      file << fmt::format("{{\"example\":{},\"logps\":[{},-2.5]}}\n", i, -0.25 * double(i));
+      file << reference_line(key, i, {-0.25 * double(i), -2.5});
     }
   }
   const auto num_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
@@ -112,6 +113,43 @@ TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
     CHECK(tables[rank]->at(all[8]) == std::vector<double>{-2.0, -2.5});
     CHECK(sent[rank] < num_bytes / 10);  // what the ranks agree on, not the file
   }
+}
+
+TEST_CASE("reference cache: lines that are not as written are computed again") {
+  const testing::TemporaryFolder place;
+  Config config;
+  config.stage = "dpo";
+  config.output_dir = place.path;
+  config.model_name_or_path = folder_with(place, "model", "config.json", "{}");
+  std::vector<Example> examples;
+  for (int32_t i = 0; i < 7; ++i) examples.push_back(pair_of(i));
+  std::vector<const Example*> all;
+  for (const Example& example : examples) all.push_back(&example);
+  const std::string key = reference_key(config, all);
+  const std::string path = fmt::format("{}/reference_logps_{}.jsonl", place.path, key);
+  std::string changed = reference_line(key, 1, {-1.5, -2.5});
+  changed.replace(changed.find("-1.5"), 4, "-7.5");
+  {
+    std::ofstream file(path);
+    file << reference_line(key, 0, {-0.5, -2.5}) << changed
+         << "{\"example\":2,\"logps\":[-1.0,-2.0]}\n"       // without a checksum
+         << reference_line("another key", 3, {-1.0, -2.0})  // of another model or other rows
+         << "{\"example\":4,\"logps\":[null,1e999]}\n"
+         << reference_line(key, 5, {-1.0})                      // one of two documents
+         << reference_line(key, 700, {-1.0, -2.0})              // there is no such example
+         << reference_line(key, 6, {-1.0, -2.0}).substr(0, 9);  // as a killed run leaves it
+  }
+  testing::run_ranks(1, [&](const Mesh& mesh) {
+    const auto attention = make_local(cpu_block_kernel());
+    const ReferenceJob job{config, mesh, *attention, at::kCPU, all, [] { return false; }};
+    Console silent(/*silent=*/true);
+    const auto no_model = []() -> std::unique_ptr<Reference> { throw UserError("asked for"); };
+    // What is missing is asked of the model.
+    CHECK_THROWS_WITH_AS(precompute_reference(job, no_model, silent), "asked for", UserError);
+  });
+  std::ifstream file(path);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  CHECK(text == reference_line(key, 0, {-0.5, -2.5}));
 }
 
 }  // namespace longspan

@@ -10,6 +10,7 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/json_text.h"
 #include "longspan/config/user_error.h"
+#include "longspan/models/model_files.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -210,7 +211,8 @@ void TrainingLog::write_checkpoint(const std::string& folder, const Progress& pr
 
 void TrainingLog::restore(const std::string& checkpoint) {
   const std::string path = checkpoint + "/trainer_state.json";
-  const Json state = Json::parse(read_text_file(path, "training log"), nullptr, false);
+  const Json state = Json::parse(
+      read_text_file(model_file(checkpoint, "trainer_state.json"), "training log"), nullptr, false);
   if (!state.is_object() || !state.contains("log_history") || !state["log_history"].is_array()) {
     throw UserError(fmt::format("{} has no log_history.", path));
   }
@@ -223,7 +225,7 @@ void TrainingLog::restore(const std::string& checkpoint) {
     }
     history_.push_back(std::move(entry));
   }
-  lines_ = read_text_file(checkpoint + "/" + kLogFile, "training log");
+  lines_ = read_text_file(model_file(checkpoint, kLogFile), "training log");
   write_file_atomically(folder_ + "/" + kLogFile, lines_);
 }
 
