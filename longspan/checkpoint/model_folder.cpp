@@ -171,7 +171,12 @@ void copy_tokenizer_files(const std::string& source_folder, const std::string& f
   const fs::path source(source_folder), target(folder);
   for (const std::string& name : tokenizer_file_names()) {
     std::error_code error;
-    const std::string path = model_file(source_folder, name);
+    std::string path;
+    try {
+      path = model_file(source_folder, name);
+    } catch (const UserError&) {
+      continue;  // refused when it was loaded: what was trained since is saved all the same
+    }
     if (!fs::is_regular_file(path, error)) continue;
     if (fs::equivalent(source / name, target / name, error)) continue;
     std::ifstream file(path, std::ios::binary);

@@ -23,7 +23,7 @@ TEST_CASE("model files: links that leave the folder are refused, by name, target
   CHECK_NOTHROW(require_own_files(place / "nowhere"));
 
   const std::string link = model + "/generation_config.json";
-  for (const std::string target : {place / "id_rsa", std::string("../id_rsa")}) {
+  for (const std::string& target : {place / "id_rsa", std::string("../id_rsa")}) {
     fs::create_symlink(target, link);
     const std::string secret = fs::canonical(place / "id_rsa").string();
     CHECK_THROWS_WITH_AS(model_file(model, "generation_config.json"),

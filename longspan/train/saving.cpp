@@ -150,7 +150,7 @@ void prove_writable(const std::string& folder) {
 void finish_saved_model(const std::string& output_dir) {
   const std::string from = final_temporary(output_dir);
   std::error_code error;
-  if (!foreign_entry(from).empty() || !fs::exists(from + "/" + kFileList, error)) return;
+  if (!foreign_entry(from).empty() || read_file_list(from).empty()) return;
   move_final(output_dir);
   fs::remove(from, error);  // if it is empty
 }

@@ -9,7 +9,7 @@ import stat
 import subprocess
 
 import pytest
-from conftest import PROGRAM, Running, settings_of
+from conftest import CHATML, PROGRAM, Running, settings_of
 from faults import wait_for
 
 NO_LOCKS = r"""
@@ -75,10 +75,12 @@ def copy_of(model, folder, **files):
 def test_a_second_training_into_a_folder(settings, models, tmp_path):
     """It leaves nothing of the first one's model, and everything of the user's."""
     one = copy_of(models["llama"], tmp_path / "one", special_tokens_map__json='{"pad_token": "<|endoftext|>"}',
-                  added_tokens__json="{}", chat_template__jinja="{{ messages[0].content }}")
+                  added_tokens__json="{}", chat_template__jinja=CHATML)
     two = copy_of(models["llama"], tmp_path / "two")
     for name in ("special_tokens_map.json", "added_tokens.json", "chat_template.jinja"):
         (two / name).unlink(missing_ok=True)
+    config = json.loads((two / "tokenizer_config.json").read_text())
+    (two / "tokenizer_config.json").write_text(json.dumps(config | dict(chat_template=CHATML)))
     output = succeeds(settings(model=one)).output_dir
     assert {"special_tokens_map.json", "added_tokens.json", "chat_template.jinja"} <= {p.name for p in output.iterdir()}
     mine = {"notes.txt": "mine", ".tmp/thesis": "years", ".checkpoint-x.partial/thesis": "years", "merges.txt": "mine"}
