@@ -9,6 +9,7 @@
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/chat_files.h"
+#include "longspan/checkpoint/folder_lock.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
 #include "longspan/config/names.h"
@@ -53,6 +54,19 @@ std::optional<SavedChat> chat_of(const Config& config, const std::vector<std::st
   return chat_that_differs(Tokenizer::load(model), Tokenizer::load(*last));
 }
 
+/// Of an export that was killed the lock may be left, which is nobody's then.
+void require_empty(const std::string& target) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(target, error)) {
+    const std::string name = entry.path().filename();
+    if (name == kLockFile) continue;
+    throw UserError(fmt::format(
+        "export_dir {} is not empty (it holds {}): nothing was written. Name a folder that does "
+        "not exist yet, or empty this one.",
+        target, name));
+  }
+}
+
 /// export_dir: a folder of its own, empty or yet to be made, that can be written to.
 void check_export_dir(const Config& config) {
   const std::string& target = config.export_dir;
@@ -76,12 +90,8 @@ void check_export_dir(const Config& config) {
   for (const std::string& adapter : split_names(config.adapter_name_or_path)) {
     keep_apart("adapter_name_or_path", adapter);
   }
-  for (const fs::directory_entry& entry : fs::directory_iterator(target, error)) {
-    throw UserError(fmt::format(
-        "export_dir {} is not empty (it holds {}): nothing was written. Name a folder that does "
-        "not exist yet, or empty this one.",
-        target, entry.path().filename().string()));
-  }
+  require_not_locked("export_dir", target);
+  require_empty(target);
   try_folder("export_dir", target);
 }
 
@@ -141,6 +151,8 @@ int run(const Arguments& words) {
         "written. Free some space or name a folder on another disk.",
         name_bytes(num_bytes), name_bytes(*free), config.export_dir));
   }
+  const FolderLock lock("export_dir", config.export_dir);
+  require_empty(config.export_dir);
   save_model_folder(config.export_dir, model, parameters, dtype_of(model),
                     config.model_name_or_path, static_cast<int64_t>(config.export_size * 1e9));
   save_value_head(config.export_dir, value_head);

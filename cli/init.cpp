@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "longspan/checkpoint/folder_lock.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"
@@ -70,6 +71,7 @@ int run(const Arguments& arguments) {
   require_room_for(config, num_parameters, dtype);
   const std::vector<NamedTensor> parameters =
       random_parameters(config, static_cast<uint64_t>(seed), dtype);
+  const FolderLock lock("--output", output);
   save_model_folder(output, config, parameters, dtype, source.empty() ? "." : source);
   fmt::print("Made a random {} with {:.1f} million parameters in {}\n", config.model_type,
              static_cast<double>(num_parameters) / 1e6, output);

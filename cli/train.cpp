@@ -21,9 +21,8 @@
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/early_stops.h"
 #include "longspan/train/interrupt.h"
-#include "longspan/train/output_room.h"
+#include "longspan/train/output_claim.h"
 #include "longspan/train/plan_request.h"
-#include "longspan/train/saving.h"
 #include "longspan/train/trained_model.h"
 #include "longspan/train/trainer.h"
 
@@ -47,9 +46,7 @@ TrainArguments read_arguments(const Arguments& arguments) {
 
 /// What is the same on all ranks and costs little, before any process is started or memory taken.
 void check_early(const Config& config, int world_size, int ranks_per_machine) {
-  put_back_replaced(config);
-  check_output_dir(config);
-  try_output_dirs(config);
+  check_output_folders(config);
   const ModelConfig model = model_config_for(config, config.model_name_or_path);
   // Which links and devices there are changes what is chosen, not what is possible.
   make_parallel_plan(plan_request(config, model, world_size, ranks_per_machine, /*cuda=*/false));

@@ -20,6 +20,7 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/model_files.h"
 #include "longspan/models/model_place.h"
 #include "longspan/models/value_head.h"
 
@@ -149,8 +150,8 @@ void require_rank(const SafetensorsFile& file, const SafetensorsEntry& entry, in
 }  // namespace
 
 Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
-  const std::string config_path = (fs::path(folder) / kConfig).string();
-  const std::string weights_path = (fs::path(folder) / kWeights).string();
+  const std::string config_path = model_file(folder, kConfig);
+  const std::string weights_path = model_file(folder, kWeights);
   require_real_files(folder);
   const Json json = read_config(config_path);
   require_plain_lora(json, config_path);
@@ -251,7 +252,7 @@ void save_adapter(const std::string& folder, const LoraShape& shape,
 }
 
 std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelConfig& config) {
-  const std::string path = (fs::path(folder) / kValueHead).string();
+  const std::string path = model_file(folder, kValueHead);
   if (!is_there(path)) return {};
   const SafetensorsFile file(path);
   const std::vector<ParameterShape> wanted{{kValueHeadWeight, {1, config.hidden_size}},

@@ -10,6 +10,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/models/model_files.h"
 #include "longspan/models/parse_model_config.h"
 
 namespace longspan {
@@ -55,7 +56,7 @@ void save_positions(const std::string& folder, const ModelConfig& trained,
 
 ModelConfig with_positions_of(const std::vector<std::string>& adapters, const ModelConfig& base) {
   for (auto folder = adapters.rbegin(); folder != adapters.rend(); ++folder) {
-    const fs::path path = fs::path(*folder) / kFile;
+    const fs::path path = model_file(*folder, kFile);
     const auto text = read_text_file_if_there(path.string(), "positions of the adapter");
     if (!text) continue;
     const Json positions = parse_ordered_json(*text, path.string());

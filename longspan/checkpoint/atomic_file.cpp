@@ -6,13 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
+#include "longspan/checkpoint/left_temporary.h"
+#include "longspan/checkpoint/written_names.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -42,11 +43,8 @@ const char* remedy_for(int error) {
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   // Several processes, and several threads of one, may write to one folder.
-  static std::atomic<unsigned> counter{0};
   const std::filesystem::path target(path_);
-  temporary_ = (target.parent_path() /
-                fmt::format(".{}.{}-{}.tmp", target.filename().string(), ::getpid(), counter++))
-                   .string();
+  temporary_ = (target.parent_path() / temporary_name(target.filename().string())).string();
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail(errno);
 }
@@ -123,7 +121,7 @@ void sync_folder(const std::string& path) {
 
 void put_in_place(const std::string& from, const std::string& to, const std::string& replaced) {
   std::error_code error;
-  std::filesystem::remove_all(replaced, error);
+  remove_own_folder(replaced);
   const bool exists = std::filesystem::exists(to, error);
   const auto move = [](const std::string& source, const std::string& target) {
     if (::rename(source.c_str(), target.c_str()) == 0) return;

@@ -18,9 +18,10 @@ class DiskFullError : public UserError {
 /// What writing failed with: DiskFullError where this errno says so, UserError otherwise.
 [[noreturn]] void throw_disk_error(int error, const std::string& message);
 
-/// A file being written under a temporary name in its own folder. commit() fsyncs and renames it
-/// over `path`; without a commit the temporary is removed and what was at `path` stays as it was.
-/// All members throw as throw_disk_error (path, reason, remedy) when the system refuses.
+/// A file being written under a temporary name (left_temporary.h) in its own folder. commit()
+/// fsyncs and renames it over `path`; without a commit the temporary is removed and what was at
+/// `path` stays as it was. All members throw as throw_disk_error (path, reason, remedy) when the
+/// system refuses.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -50,8 +51,8 @@ void append_to_file(const std::string& path, std::string_view content);
 void sync_folder(const std::string& path);
 
 /// Puts the folder `from` under the name `to`. What was there is kept as `replaced`, by one step of
-/// the file system where it can (renameat2), so that at each moment one of both has the name.
-/// Throws UserError.
+/// the file system where it can (renameat2), so that at each moment one of both has the name. An
+/// older `replaced` goes. Throws UserError, as remove_own_folder does for that.
 void put_in_place(const std::string& from, const std::string& to, const std::string& replaced);
 
 /// What the user can do when writing failed with this errno, in one sentence.

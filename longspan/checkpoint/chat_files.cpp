@@ -72,12 +72,6 @@ std::vector<int64_t> ids_in(const Json& values) {
 
 }  // namespace
 
-void remove_other_chat_templates(const std::string& folder, const std::set<std::string>& keep) {
-  for (const char* name : {"chat_template.jinja", "chat_template.json"}) {
-    if (!keep.contains(name)) fs::remove(fs::path(folder) / name);
-  }
-}
-
 void write_chat(const std::string& folder, const SavedChat& chat) {
   const fs::path place(folder);
   JsonFile tokenizer(place / "tokenizer_config.json");
@@ -86,7 +80,7 @@ void write_chat(const std::string& folder, const SavedChat& chat) {
   if (chat.chat_template) {
     tokenizer.values["chat_template"] = *chat.chat_template;
     // They would be taken before it.
-    remove_other_chat_templates(folder, {});
+    for (const char* name : {"chat_template.jinja", "chat_template.json"}) fs::remove(place / name);
   }
   tokenizer.write();
   JsonFile special(place / "special_tokens_map.json");

@@ -1,7 +1,6 @@
 // What a folder's files say of chats: chat template, end and pad tokens.
 #pragma once
 
-#include <set>
 #include <string>
 
 #include "longspan/text/saved_chat.h"
@@ -16,9 +15,5 @@ namespace longspan {
 ///
 /// config.json's pad_token_id stays: transformers gives a token named there no embedding gradient.
 void write_chat(const std::string& folder, const SavedChat& chat);
-
-/// Removes the files of chat templates from a folder, except those named: one of an earlier save
-/// would be taken before what tokenizer_config.json says.
-void remove_other_chat_templates(const std::string& folder, const std::set<std::string>& keep);
 
 }  // namespace longspan

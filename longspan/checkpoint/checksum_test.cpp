@@ -72,6 +72,63 @@ TEST_CASE("seal: whole as it was written, every change is seen and named") {
   CHECK(broken_file(place.path).find("checksums.json") == 0);
 }
 
+TEST_CASE("seal: the table covers itself, and says which files there must be") {
+  const testing::TemporaryFolder place;
+  place.write("model.safetensors", "first");
+  place.write("training_state.json", std::string("{\"") + kCoversItself + "\": true}");
+  place.write("training_state/part-00001-of-00001.safetensors", "x");
+  const ChecksumTable table = checksums_of(place.path, {});
+  write_seal(place.path, table);
+  REQUIRE(broken_file(place.path) == "");
+  const std::string whole = table_text(table);
+  CHECK(table_from(whole) == table);
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = whole;
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    place.write("checksums.json", text.replace(at, from.size(), to));
+    const std::string problem = broken_file(place.path);
+    CHECK_MESSAGE(problem.find("checksums.json") == 0, problem);
+    return problem;
+  };
+  CHECK(changed("\"size\": 5", "\"size\": 6").find("its own checksum differs") !=
+        std::string::npos);
+  changed("model.safetensors", "madel.safetensors");
+  changed("\"format\": 2", "\"format\": 3");
+  changed("xxh64_of_this_table", "xxh64_of_that_table");
+  // As a version would have written it that had no such checksum, but this folder is of another.
+  for (const char* text : {"{\"files\": {}}",
+                           "{\"files\": {\"model.safetensors\": {\"size\": 5, \"xxh64\": "
+                           "\"0\"}}}"}) {
+    place.write("checksums.json", text);
+    CHECK(broken_file(place.path).find("its own checksum is gone") != std::string::npos);
+  }
+  // An entry is left out, or one is added that leaves the folder, and all of it signed anew.
+  ChecksumTable other = table;
+  other.erase("model.safetensors");
+  write_seal(place.path, other);
+  CHECK(broken_file(place.path).find("model.safetensors is there") == 0);
+  other = table;
+  other["../thesis"] = {5, 7};
+  write_seal(place.path, other);
+  CHECK(broken_file(place.path).find("../thesis is no name of a file in it") != std::string::npos);
+  write_seal(place.path, table);
+  place.write("training_state/part-00002-of-00002.safetensors", "x");
+  CHECK(broken_file(place.path).find("part-00002-of-00002.safetensors is there") !=
+        std::string::npos);
+}
+
+TEST_CASE("seal: the table of an older version, without a checksum of its own, is good") {
+  const testing::TemporaryFolder place;
+  place.write("model.safetensors", "abc");
+  place.write("training_state.json", "{}");
+  const std::string begin = "{\"files\": {\"model.safetensors\": {\"size\": 3, \"xxh64\": \"";
+  place.write("checksums.json", begin + "44bc2cf5ad770999\"}}}");
+  CHECK(broken_file(place.path) == "");
+  place.write("checksums.json", begin + "44bc2cf5ad770998\"}}}");
+  CHECK(broken_file(place.path).find("model.safetensors is not what was written") == 0);
+}
+
 TEST_CASE("checksum: read from the disk, memory keeps nothing of the file") {
   // Not in /tmp, which is memory on many machines.
   char name[] = "longspan-checksum-test-XXXXXX";

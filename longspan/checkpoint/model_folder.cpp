@@ -13,10 +13,12 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/safetensors.h"
+#include "longspan/checkpoint/written_names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
+#include "longspan/models/model_files.h"
 #include "longspan/models/model_place.h"
 #include "longspan/text/counted.h"
 
@@ -38,11 +40,11 @@ std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
   }
   require_plain_weights(folder.string());
   if (is_there(folder / kSingle)) {
-    const SafetensorsFile file((folder / kSingle).string());
+    const SafetensorsFile file(model_file(folder.string(), kSingle));
     for (const SafetensorsEntry& entry : file.entries()) files[entry.name] = file.path();
     return files;
   }
-  const std::string index_path = (folder / kIndex).string();
+  const std::string index_path = model_file(folder.string(), kIndex);
   if (!is_there(index_path)) {
     const std::string pickled = pickled_weights(folder.string());
     throw UserError(fmt::format(
@@ -64,7 +66,7 @@ std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
       throw UserError(fmt::format("{}: shard {} of {} is outside of the folder.", index_path,
                                   shard_name.string(), name));
     }
-    files[name] = (folder / shard_name).string();
+    files[name] = model_file(folder.string(), shard_name.string());
   }
   return files;
 }
@@ -194,21 +196,16 @@ std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
 
 void copy_tokenizer_files(const std::string& source_folder, const std::string& folder) {
   const fs::path source(source_folder), target(folder);
-  constexpr const char* kNames[] = {"tokenizer.json",
-                                    "tokenizer_config.json",
-                                    "special_tokens_map.json",
-                                    "added_tokens.json",
-                                    "vocab.json",
-                                    "merges.txt",
-                                    "tokenizer.model",
-                                    "chat_template.jinja",
-                                    "chat_template.json",
-                                    "generation_config.json"};
-  for (const char* name : kNames) {
+  for (const std::string& name : tokenizer_file_names()) {
     std::error_code error;
-    if (!fs::is_regular_file(source / name, error)) continue;
+    std::string path;
+    try {
+      path = model_file(source_folder, name);
+    } catch (const UserError&) {
+      continue;  // refused when it was loaded: what was trained since is saved all the same
+    }
+    if (!fs::is_regular_file(path, error)) continue;
     if (fs::equivalent(source / name, target / name, error)) continue;
-    const std::string path = (source / name).string();
     write_file_atomically((target / name).string(),
                           InputFile(path, "tokenizer file").read_all(kMaxTableBytes));
   }

@@ -44,7 +44,8 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
 /// model.safetensors, or "model-00001-of-00004.safetensors", counted from 1.
 std::string weight_file_name(int number, int num_files);
 
-/// Tokenizer files, chat template and generation_config.json, as far as `source_folder` has them.
+/// Tokenizer files, chat template and generation_config.json, as far as `source_folder` has them:
+/// as new files, whose modes are the process's own. What model_file refuses is left out.
 void copy_tokenizer_files(const std::string& source_folder, const std::string& folder);
 
 /// `longspan init`: normal(0, initializer_range) matrices, norms 1, biases 0; the same for a seed

@@ -9,20 +9,76 @@
 #include <vector>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/written_names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kFormat = 2;  // 1 had no number, and no checksum of the table
+
+/// Of what the table says, however its text is laid out.
+std::string digest_of(const ChecksumTable& table) {
+  Xxh64 hash;
+  for (const auto& [name, checksum] : table) {
+    const std::string entry =
+        fmt::format("{} {:016x} {} {}\n", checksum.size, checksum.xxh64, name.size(), name);
+    hash.add(entry.data(), entry.size());
+  }
+  return fmt::format("{:016x}", hash.value());
+}
+
+uint64_t checksum_from(const std::string& digits) {
+  uint64_t checksum = 0;
+  const char* end = digits.data() + digits.size();
+  const auto [stopped, error] = std::from_chars(digits.data(), end, checksum, 16);
+  if (error != std::errc() || stopped != end) {
+    throw UserError(fmt::format("{} is no checksum", digits));
+  }
+  return checksum;
+}
+
+/// Does training_state.json say that the table had a checksum of its own? A table that lost it has
+/// been changed.
+bool had_digest(const std::string& folder) {
+  try {
+    const auto state =
+        nlohmann::json::parse(read_text_file(folder + "/training_state.json", "training state"),
+                              nullptr, /*allow_exceptions=*/false);
+    return state.is_object() && state.contains(kCoversItself);
+  } catch (const UserError&) {
+    return false;  // its own problem, which is told elsewhere
+  }
+}
+
+/// Weights or states that the table does not name: they would be read with the others.
+std::string unsealed_file(const std::string& folder, const ChecksumTable& table) {
+  std::error_code error;
+  for (const char* below : {"", "training_state"}) {
+    for (const fs::directory_entry& entry :
+         fs::directory_iterator(fs::path(folder) / below, error)) {
+      const std::string name = (fs::path(below) / entry.path().filename()).string();
+      if (entry.path().extension() == ".safetensors" && !table.contains(name)) return name;
+    }
+  }
+  return "";
+}
+
 std::string problem_of(const std::string& folder, const std::string& name,
                        const FileChecksum& wanted, ReadFrom from) {
   std::error_code error;
-  const std::string path = folder + "/" + name;
+  std::string path;
+  try {
+    path = model_file(folder, name);
+  } catch (const UserError& refused) {
+    return refused.what();
+  }
   const auto size = fs::file_size(path, error);
   if (error) return fmt::format("{} cannot be read ({})", name, error.message());
   if (static_cast<int64_t>(size) != wanted.size) {
@@ -56,27 +112,33 @@ std::string table_text(const ChecksumTable& table) {
   for (const auto& [name, checksum] : table) {
     files[name] = {{"size", checksum.size}, {"xxh64", fmt::format("{:016x}", checksum.xxh64)}};
   }
-  return nlohmann::ordered_json{{"files", files}}.dump(1) + "\n";
+  const nlohmann::ordered_json seal = {
+      {"format", kFormat}, {"xxh64_of_this_table", digest_of(table)}, {"files", files}};
+  return seal.dump(1) + "\n";
 }
 
-ChecksumTable table_from(const std::string& text) {
-  ChecksumTable table;
+Seal seal_from(const std::string& text) {
+  Seal seal;
   try {
     const nlohmann::json json = parse_json(text, kSealFile);
     for (const auto& [name, entry] : json.at("files").items()) {
-      const auto digits = entry.at("xxh64").get<std::string>();
-      FileChecksum checksum{
-          .size = whole_number(entry.at("size"), name + ": size", 0, kMostCounted), .xxh64 = 0};
-      const char* end = digits.data() + digits.size();
-      if (std::from_chars(digits.data(), end, checksum.xxh64, 16).ptr != end) {
-        throw UserError(fmt::format("{} is no checksum", digits));
-      }
-      table[name] = checksum;
+      if (!is_name_below(name)) throw UserError(fmt::format("{} is no name of a file in it", name));
+      seal.table[name] = {.size = whole_number(entry.at("size"), name + ": size", 0, kMostCounted),
+                          .xxh64 = checksum_from(entry.at("xxh64").get<std::string>())};
+    }
+    seal.covers_itself = json.contains("format") || json.contains("xxh64_of_this_table");
+    if (!seal.covers_itself) return seal;
+    if (json.at("format") != kFormat) {
+      throw UserError(fmt::format("its format is {}; this version of longspan reads {}",
+                                  json.at("format").dump(), kFormat));
+    }
+    if (json.at("xxh64_of_this_table").get<std::string>() != digest_of(seal.table)) {
+      throw UserError("it is not what was written: its own checksum differs");
     }
   } catch (const nlohmann::json::exception& error) {
     throw UserError(fmt::format("it is no table of checksums ({})", error.what()));
   }
-  return table;
+  return seal;
 }
 
 void write_seal(const std::string& folder, const ChecksumTable& table) {
@@ -86,8 +148,18 @@ void write_seal(const std::string& folder, const ChecksumTable& table) {
 std::string broken_file(const std::string& folder, int part, int num_parts, ReadFrom from) {
   ChecksumTable table;
   try {
-    table =
-        table_from(read_text_file(folder + "/" + kSealFile, "table of checksums", kMaxTableBytes));
+    Seal seal = seal_from(
+        read_text_file(model_file(folder, kSealFile), "table of checksums", kMaxTableBytes));
+    if (!seal.covers_itself && had_digest(folder)) {
+      throw UserError("it is not what was written: its own checksum is gone");
+    }
+    table = std::move(seal.table);
+    if (seal.covers_itself) {
+      if (const std::string name = unsealed_file(folder, table); !name.empty()) {
+        return fmt::format("{} is there, and was not when the folder was written ({})", name,
+                           kSealFile);
+      }
+    }
   } catch (const UserError& error) {
     return fmt::format("{}: {}", kSealFile, error.what());
   }

@@ -9,6 +9,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {
@@ -67,7 +68,8 @@ StateReader::StateReader(const std::string& folder) : folder_(folder) {
   for (const fs::directory_entry& entry :
        fs::directory_iterator(fs::path(folder) / kStateFolder, error)) {
     if (entry.path().extension() != ".safetensors") continue;
-    const auto file = std::make_shared<const SafetensorsFile>(entry.path().string());
+    const std::string name = fmt::format("{}/{}", kStateFolder, entry.path().filename().string());
+    const auto file = std::make_shared<const SafetensorsFile>(model_file(folder, name));
     for (const SafetensorsEntry& tensor : file->entries()) {
       std::istringstream words(tensor.name);
       std::string what, parameter;
@@ -92,7 +94,8 @@ StateReader::StateReader(const std::string& folder) : folder_(folder) {
   }
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().extension() != ".safetensors") continue;
-    const auto file = std::make_shared<const SafetensorsFile>(entry.path().string());
+    const auto file =
+        std::make_shared<const SafetensorsFile>(model_file(folder, entry.path().filename()));
     for (const SafetensorsEntry& tensor : file->entries()) {
       const bool of_peft = tensor.name.starts_with(kAdapterPrefix);
       weights_[tensor.name.substr(of_peft ? kAdapterPrefix.size() : 0)] = {file, &tensor};

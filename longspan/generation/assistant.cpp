@@ -15,6 +15,7 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {
@@ -52,7 +53,7 @@ Folders folders_of(const AssistantRequest& request) {
                       "adapter_name_or_path all adapters with commas between.",
                       given.string()));
     }
-    const json config = read_object(given / kAdapterConfig);
+    const json config = read_object(model_file(given.string(), kAdapterConfig));
     const auto base = config.find("base_model_name_or_path");
     folders.model = base != config.end() && base->is_string() ? base->get<std::string>() : "";
     folders.adapters = {given.string()};
@@ -240,7 +241,7 @@ Assistant load_assistant(const AssistantRequest& request) {
   const json model = parse_json(assistant.config.json, "config.json");
   json saved = json::object();
   for (const std::string& folder : {folders.tokenizer, folders.model}) {
-    const fs::path path = fs::path(folder) / kGenerationConfig;
+    const fs::path path = model_file(folder, kGenerationConfig);
     if (!is_there(path)) continue;
     saved = read_object(path);
     break;

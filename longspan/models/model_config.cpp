@@ -11,6 +11,7 @@
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
 #include "longspan/models/family.h"
+#include "longspan/models/model_files.h"
 #include "longspan/models/model_place.h"
 #include "longspan/models/parameter_count.h"
 #include "longspan/models/parse_model_config.h"
@@ -155,7 +156,7 @@ ModelConfig load_model_config(const std::string& folder_or_file) {
   require_model_place(folder_or_file);
   std::error_code error;
   const std::string source = std::filesystem::is_directory(folder_or_file, error)
-                                 ? (std::filesystem::path(folder_or_file) / "config.json").string()
+                                 ? model_file(folder_or_file, "config.json")
                                  : folder_or_file;
   return parse_model_config(read_text_file(source, "model configuration"), source);
 }

@@ -13,6 +13,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {
@@ -79,8 +80,8 @@ std::string first_name(const fs::path& folder, const std::function<bool(const st
 }
 
 [[noreturn]] void refuse_adapter(const std::string& folder) {
-  const auto json = read_json_file((fs::path(folder) / "adapter_config.json").string(),
-                                   "configuration of an adapter");
+  const auto json =
+      read_json_file(model_file(folder, "adapter_config.json"), "configuration of an adapter");
   std::string base;
   if (json.is_object() && json.value("base_model_name_or_path", nlohmann::json()).is_string()) {
     base = json.at("base_model_name_or_path").get<std::string>();
@@ -132,6 +133,7 @@ std::string first_name(const fs::path& folder, const std::function<bool(const st
 std::string pickled_weights(const std::string& folder) { return first_name(folder, is_pickled); }
 
 void require_real_files(const std::string& folder) {
+  require_own_files(folder);
   for (const std::string& name : names_in(folder)) {
     const bool is_text =
         has_suffix(name, {".json", ".jinja", ".txt", ".model"}) && name != "README.md";
@@ -161,7 +163,7 @@ void require_real_files(const std::string& folder) {
 }
 
 void require_plain_weights(const std::string& folder) {
-  const std::string path = (fs::path(folder) / "config.json").string();
+  const std::string path = model_file(folder, "config.json");
   const auto text = read_text_file_if_there(path, "model configuration");
   if (!text) return;
   const nlohmann::json json = parse_json(*text, path);
@@ -200,7 +202,7 @@ void require_model_place(const std::string& path) {
     if (!path.ends_with(".json") && !is_object) refuse_file(path);
     return;
   }
-  if (!is_there(fs::path(path) / "config.json")) refuse_folder(path);
+  if (!is_there(model_file(path, "config.json"))) refuse_folder(path);
   require_real_files(path);
 }
 

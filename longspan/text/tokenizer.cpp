@@ -9,6 +9,7 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/model_files.h"
 #include "longspan/text/rust_call.h"
 
 namespace longspan {
@@ -35,6 +36,7 @@ Tokenizer Tokenizer::load(const std::string& folder) {
     require_readable_file_if_there(folder + "/" + name, "tokenizer file");
   }
   auto impl = std::make_shared<Impl>();
+  require_own_files(folder);
   rust_call(lsr_tokenizer_load, rust_view(folder), &impl->handle);
   LsrString info{};
   rust_call(lsr_tokenizer_info, impl->handle, &info);

@@ -12,8 +12,11 @@
 #include <thread>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/file_claim.h"
+#include "longspan/checkpoint/left_temporary.h"
 #include "longspan/checkpoint/seal.h"
 #include "longspan/checkpoint/state_parts.h"
+#include "longspan/checkpoint/written_names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/train/agreement.h"
@@ -37,6 +40,18 @@ std::optional<int64_t> step_of(const std::string& name) {
   const auto [stopped, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
   if (error != std::errc() || stopped != end) return std::nullopt;
   return step;
+}
+
+/// ".partial", ".replaced", ".deleted": of a checkpoint under a hidden name; empty for other names.
+std::string hidden_kind(const std::string& name) {
+  if (!name.starts_with(".")) return "";
+  for (const char* kind : {".partial", ".replaced", ".deleted"}) {
+    if (!name.ends_with(kind)) continue;
+    const std::string shown = name.substr(1, name.rfind('.') - 1);
+    const std::optional<int64_t> step = step_of(shown);
+    if (step && *step >= 0 && shown == fmt::format("{}{}", kPrefix, *step)) return kind;
+  }
+  return "";
 }
 
 double seconds_since_1970(const fs::path& path) {
@@ -101,13 +116,29 @@ std::string read_back(const Group& world, Notices& notices, const std::string& f
   return "";
 }
 
-void remove_folder(const std::string& folder, const std::string& name) {
+/// A checkpoint; unless a run is about to go on from it, or somebody has put a file of his own into
+/// it. Those stay until the next time.
+void remove_checkpoint(const std::string& folder, const std::string& name) {
+  const FileClaim claim(folder + "/" + kSealFile, FileClaim::Kind::kRemove);
+  if (claim.refused() || !foreign_entry(folder).empty()) return;
   // Half a folder must not be seen under the final name.
   const std::string hidden =
       fmt::format("{}/.{}.deleted", fs::path(folder).parent_path().string(), name);
-  fs::remove_all(hidden);
+  remove_own_folder(hidden);
   fs::rename(folder, hidden);
-  fs::remove_all(hidden);
+  remove_own_folder(hidden);
+}
+
+/// What a new checkpoint has replaced goes; with files of somebody else in it, it stays, under a
+/// name that shows.
+void remove_replaced(const std::string& folder, const std::string& shown) {
+  if (foreign_entry(folder).empty()) return remove_own_folder(folder);
+  std::error_code error;
+  std::string kept = shown + ".kept";
+  for (int number = 2; fs::exists(fs::symlink_status(kept, error)); ++number) {
+    kept = fmt::format("{}.kept-{}", shown, number);
+  }
+  fs::rename(folder, kept);
 }
 
 }  // namespace
@@ -149,41 +180,32 @@ std::vector<FoundCheckpoint> find_checkpoints(const Config& config) {
   return found;
 }
 
-namespace {
-
-void put_back_replaced_in(const std::string& output_dir) {
+void put_back_replaced(const std::string& output_dir) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with(".") || !name.ends_with(".replaced")) continue;
+    if (hidden_kind(name) != ".replaced" || !fs::is_directory(entry.symlink_status(error)))
+      continue;
     const fs::path final_path = entry.path().parent_path() / name.substr(1, name.rfind('.') - 1);
     // Killed between two renames: this one is whole, the new one was not in place yet.
-    if (step_of(final_path.filename()) && !fs::exists(final_path, error)) {
+    if (!fs::exists(fs::symlink_status(final_path, error))) {
       fs::rename(entry.path(), final_path, error);
     }
   }
 }
 
-}  // namespace
-
-void put_back_replaced(const Config& config) {
-  for (const std::string& folder : output_folders(config)) put_back_replaced_in(folder);
-}
-
 void remove_leftovers(const std::string& output_dir) {
   std::error_code error;
+  std::vector<std::string> folders;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with(".")) continue;
-    const std::string final_name = name.substr(1, name.rfind('.') - 1);
-    const bool of_a_checkpoint =
-        step_of(final_name) &&
-        (name.ends_with(".partial") || name.ends_with(".replaced") || name.ends_with(".deleted"));
-    if (of_a_checkpoint || name == ".model.partial" || name.ends_with(".tmp") ||
-        name.starts_with(kProbe)) {
-      fs::remove_all(entry.path(), error);
+    if (!hidden_kind(name).empty() || name == kUnfinishedModel) {
+      folders.push_back(entry.path().string());
     }
   }
+  for (const std::string& folder : folders) require_own_folder(folder);
+  for (const std::string& folder : folders) remove_own_folder(folder);
+  remove_left_temporaries(output_dir, /*folder_is_ours=*/true);
 }
 
 std::string broken_part(const Group& world, Notices& notices, const std::string& folder) {
@@ -313,7 +335,7 @@ std::string Checkpoints::save(const std::string& output_dir, int64_t step,
       const std::string replaced = fmt::format("{}/.{}.replaced", output_dir, name);
       sync_folder(path);
       put_in_place(path, target, replaced);
-      fs::remove_all(replaced);
+      remove_replaced(replaced, target);
     });
   });
   last_ = target;
@@ -338,7 +360,7 @@ void Checkpoints::remove_old(const std::string& output_dir, const std::string& n
   int64_t kept = 1;
   for (const FoundCheckpoint& found : find_checkpoints(output_dir)) {
     if (fs::path(found.folder).filename() == fs::path(newest).filename()) continue;
-    if (kept++ >= limit) remove_folder(found.folder, fs::path(found.folder).filename());
+    if (kept++ >= limit) remove_checkpoint(found.folder, fs::path(found.folder).filename());
   }
 }
 

@@ -33,10 +33,13 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir);
 std::vector<FoundCheckpoint> find_checkpoints(const Config& config);
 
 /// A checkpoint that a killed run was about to replace, and had not replaced yet, gets its name
-/// again, in both folders that are the run's own. Before anybody looks for checkpoints.
-void put_back_replaced(const Config& config);
+/// again. Before anybody looks for checkpoints.
+void put_back_replaced(const std::string& output_dir);
 
-/// Removes what a run that was killed has left half-done in output_dir.
+/// Removes what a run that was killed has left half-done in output_dir: files and folders with the
+/// program's own temporary names, of which all is the program's. The caller keeps other runs out.
+/// Throws UserError, having removed nothing, where something else has the name of a folder that a
+/// run writes there.
 void remove_leftovers(const std::string& output_dir);
 
 /// The same answer on every rank of `world`: what is wrong with the checkpoint, in a few words, or

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/written_names.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -26,6 +27,11 @@ std::mutex temporary_folders_mutex;
 std::set<std::string>& temporary_folders() {
   static auto& folders = *new std::set<std::string>;
   return folders;
+}
+
+std::set<const EndAtOnce*>& actions_at_end() {
+  static auto& actions = *new std::set<const EndAtOnce*>;
+  return actions;
 }
 
 sigset_t watched_signals() {
@@ -53,6 +59,7 @@ void end_process_at_once(int status) {
       std::filesystem::remove_all(folder, ignored);
     }
   }
+  for (const EndAtOnce* action : actions_at_end()) action->run();
   _exit(status);
 }
 
@@ -144,8 +151,8 @@ void InterruptWatch::say(const std::string& how) {
 TemporaryFolder::TemporaryFolder(std::string path) : path_(std::move(path)) {
   const std::lock_guard lock(temporary_folders_mutex);
   std::error_code error;
-  std::filesystem::remove_all(path_, error);
-  if (!error) std::filesystem::create_directories(path_, error);
+  remove_own_folder(path_);
+  std::filesystem::create_directories(path_, error);
   if (error) {
     throw_disk_error(error.value(), fmt::format("{}: the folder cannot be made ({}). {}", path_,
                                                 error.message(), remedy_for(error.value())));
@@ -158,6 +165,21 @@ TemporaryFolder::~TemporaryFolder() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
   temporary_folders().erase(path_);
+}
+
+EndAtOnce::EndAtOnce(std::function<void()> action) : action_(std::move(action)) {
+  const std::lock_guard lock(temporary_folders_mutex);
+  actions_at_end().insert(this);
+}
+
+EndAtOnce::~EndAtOnce() {
+  const std::lock_guard lock(temporary_folders_mutex);
+  actions_at_end().erase(this);
+}
+
+void EndAtOnce::change(const std::function<void()>& what) const {
+  const std::lock_guard lock(temporary_folders_mutex);
+  what();
 }
 
 UninterruptedScope::UninterruptedScope() { short_writes.lock(); }

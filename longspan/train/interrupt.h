@@ -84,7 +84,8 @@ std::string name_of_signal(int signal);
 /// A folder that is removed when the object dies, or when the process is told to end at once.
 class TemporaryFolder {
  public:
-  /// Creates `path`, empty. Throws UserError.
+  /// Creates `path`, empty; what an earlier run has left there goes. Throws UserError, as
+  /// remove_own_folder does where something else is there.
   explicit TemporaryFolder(std::string path);
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
@@ -93,6 +94,22 @@ class TemporaryFolder {
 
  private:
   std::string path_;
+};
+
+/// While one lives, `action` runs when the process is told to end at once: short, and it throws
+/// nothing.
+class EndAtOnce {
+ public:
+  explicit EndAtOnce(std::function<void()> action);
+  ~EndAtOnce();
+  EndAtOnce(const EndAtOnce&) = delete;
+  EndAtOnce& operator=(const EndAtOnce&) = delete;
+  /// Changes what the action looks at, while it does not run.
+  void change(const std::function<void()>& what) const;
+  void run() const { action_(); }
+
+ private:
+  std::function<void()> action_;
 };
 
 /// Holds off an end at once while short writes or renames belong together.

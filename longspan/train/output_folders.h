@@ -8,8 +8,8 @@
 
 namespace longspan {
 
-/// How the names of files begin that are written to see whether a folder can be written to.
-constexpr const char* kProbe = ".longspan-can-write";
+/// The folder in output_dir in which the final model is written, before its files are moved.
+constexpr const char* kUnfinishedModel = ".model.partial";
 
 /// The first 8 hex digits of a hash of the absolute path without links: runs that share a folder
 /// tell by it what is whose.

@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -52,13 +51,6 @@ fs::path nearest_existing(const std::string& folder) {
   return path;
 }
 
-/// Of this process, on this machine.
-std::string probe_in(const std::string& folder) {
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
-  return fmt::format("{}/{}-{}-{}", folder, kProbe, host, ::getpid());
-}
-
 }  // namespace
 
 void try_folder(const std::string& key, const std::string& folder) {
@@ -92,9 +84,7 @@ void try_folder(const std::string& key, const std::string& folder) {
         on_disk(folder, [&] {
           if (error) throw fs::filesystem_error("", error);
         });
-        const std::string probe = probe_in(folder);
-        write_file_atomically(probe, "yes\n");
-        fs::remove(probe, error);
+        prove_writable(folder);
         break;
       } catch (const UserError&) {
         std::error_code ignored;

@@ -13,8 +13,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/checksum.h"
 #include "longspan/comm/differentiable.h"
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
@@ -30,7 +32,6 @@
 namespace longspan {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
@@ -48,30 +49,53 @@ std::string text_of_rank_0(const Group& world, const std::string& text, at::Devi
   return {begin, begin + bytes.numel()};
 }
 
-/// One example's line.
-std::string line_of(size_t example, const std::vector<double>& logps) {
-  return Json{{"example", example}, {"logps", logps}}.dump() + "\n";
+/// Of the numbers to the last bit, whose they are and what made them.
+std::string digest_of(const std::string& key, size_t example, const std::vector<double>& logps) {
+  const std::string whose = fmt::format("{} {} {}\n", key, example, logps.size());
+  Xxh64 hash;
+  hash.add(whose.data(), whose.size());
+  hash.add(logps.data(), logps.size() * sizeof(double));
+  return fmt::format("{:016x}", hash.value());
 }
 
-/// The lines that are whole; a run that was killed may have left half a line at the end.
-std::string whole_lines(const fs::path& path, ReferenceTable& table,
-                        const std::vector<const Example*>& examples) {
-  std::string kept;
+/// The logps of one line and the number of their example; nullopt for a line that was not written
+/// so.
+std::optional<std::pair<size_t, std::vector<double>>> entry_from(const std::string& key,
+                                                                 const std::string& line) {
+  const std::optional<Json> json = try_parse_json(line);
+  if (!json) return std::nullopt;
+  try {
+    const JsonObject entry(*json, "");
+    const auto example = static_cast<size_t>(entry.whole("example", 0, INT64_MAX));
+    auto logps = entry.get<std::vector<double>>("logps");
+    if (entry.get<std::string>("xxh64") != digest_of(key, example, logps)) return std::nullopt;
+    return std::pair(example, std::move(logps));
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+struct KeptLines {
+  std::string text;
+  int64_t num_broken = 0;
+};
+
+/// Those that are as they were written. Of half a line at the end, as a run that was killed leaves
+/// it, nothing is said.
+KeptLines whole_lines(const std::string& path, const std::string& key,
+                      const std::vector<const Example*>& examples) {
+  KeptLines kept;
   std::optional<InputFile> file = InputFile::open_if_there(path, "reference log-probabilities");
   if (!file) return kept;
   LineReader lines(std::move(*file));
   for (std::string line; lines.next(line);) {
-    const std::optional<Json> entry = try_parse_json(line);
-    if (!entry) continue;
-    const std::string place = fmt::format("{}, line {}", path.string(), lines.number());
-    const JsonObject known(*entry, place);
-    const auto i = static_cast<size_t>(known.whole("example", 0, INT64_MAX));
-    const auto logps = known.get<std::vector<double>>("logps");
-    if (i >= examples.size() || logps.size() != examples[i]->documents.size()) {
-      known.fail("it is not of these examples; remove the file, and it is made anew");
+    const auto entry = entry_from(key, line);
+    if (entry && entry->first < examples.size() &&
+        entry->second.size() == examples[entry->first]->documents.size()) {
+      kept.text += line + "\n";
+    } else if (!lines.ended_with_file()) {
+      ++kept.num_broken;
     }
-    table[examples[i]] = logps;
-    kept += line + "\n";
   }
   return kept;
 }
@@ -91,6 +115,13 @@ void append(const std::string& path, const std::string& text) {
 
 }  // namespace
 
+std::string reference_line(const std::string& key, size_t example,
+                           const std::vector<double>& logps) {
+  return Json{{"example", example}, {"logps", logps}, {"xxh64", digest_of(key, example, logps)}}
+             .dump() +
+         "\n";
+}
+
 std::optional<ReferenceTable> precompute_reference(
     const ReferenceJob& job, const std::function<std::unique_ptr<Reference>()>& make_reference,
     Console& console) {
@@ -103,19 +134,25 @@ std::optional<ReferenceTable> precompute_reference(
     if (!is_main) return;
     key = reference_key(job.config, job.examples);
     path = fmt::format("{}/reference_logps_{}.jsonl", job.config.output_dir, key);
-    ReferenceTable ignored;
-    found = whole_lines(path, ignored, job.examples);
+    KeptLines kept = whole_lines(path, key, job.examples);
+    found = std::move(kept.text);
+    if (kept.num_broken > 0) {
+      console.say(
+          fmt::format("warning: {} of {} {} not as written; what {} said is computed again.",
+                      counted(kept.num_broken, "line"), path, kept.num_broken == 1 ? "is" : "are",
+                      kept.num_broken == 1 ? "it" : "they"));
+    }
     write_file_atomically(path, found);
   });
+  key = world.gather_text(key)[0];
   found = text_of_rank_0(world, found, job.device);
   ReferenceTable table;
   const auto take = [&](const std::string& lines) {
     std::istringstream stream(lines);
     for (std::string line; std::getline(stream, line);) {
-      const Json entry = parse_json(line, path);
-      const JsonObject known(entry, path);
-      table[job.examples[static_cast<size_t>(known.get<int64_t>("example"))]] =
-          known.get<std::vector<double>>("logps");
+      if (auto entry = entry_from(key, line)) {
+        table[job.examples[entry->first]] = std::move(entry->second);
+      }
     }
   };
   take(found);
@@ -155,7 +192,9 @@ std::optional<ReferenceTable> precompute_reference(
         for (size_t i = 0; i < size; ++i) {
           if (!std::isfinite(logps[i])) broken.emplace_back(missing[place], logps[i]);
         }
-        if (job.mesh.sequence.rank() == 0) lines += line_of(missing[place], {logps, logps + size});
+        if (job.mesh.sequence.rank() == 0) {
+          lines += reference_line(key, missing[place], {logps, logps + size});
+        }
         logps += size;
       }
       num_tokens += row.num_tokens() * job.mesh.data.size();

@@ -25,9 +25,14 @@ struct ReferenceJob {
   bool idle_rows = false;                // as in StageContext
 };
 
+/// A line of the file: one example's log-probabilities, with a checksum of them.
+std::string reference_line(const std::string& key, size_t example,
+                           const std::vector<double>& logps);
+
 /// Log-probabilities of all documents of all examples. They are kept in
 /// output_dir/reference_logps_<key>.jsonl, a line an example, as they are computed; what the file
-/// holds already is not computed again. The key is reference_key. Data-parallel groups share the
+/// holds already is not computed again. Lines that are not as they were written are, and a warning
+/// says so. The key is reference_key. Data-parallel groups share the
 /// examples out. The reference is only made where something is missing, and freed before this
 /// returns. nullopt: interrupted. Collective over the world.
 std::optional<ReferenceTable> precompute_reference(

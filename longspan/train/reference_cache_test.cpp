@@ -87,12 +87,12 @@ TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
   for (int32_t i = 0; i < 2000; ++i) examples.push_back(pair_of(i));
   std::vector<const Example*> all;
   for (const Example& example : examples) all.push_back(&example);
-  const std::string path =
-      fmt::format("{}/reference_logps_{}.jsonl", place.path, reference_key(config, all));
+  const std::string key = reference_key(config, all);
+  const std::string path = fmt::format("{}/reference_logps_{}.jsonl", place.path, key);
   {
     std::ofstream file(path);
     for (size_t i = 0; i < all.size(); ++i) {
-      file << fmt::format("{{\"example\":{},\"logps\":[{},-2.5]}}\n", i, -0.25 * double(i));
+      file << reference_line(key, i, {-0.25 * double(i), -2.5});
     }
   }
   const auto num_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
@@ -115,41 +115,41 @@ TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
   }
 }
 
-TEST_CASE("reference cache: a line of other numbers is an error with its place") {
+TEST_CASE("reference cache: lines that are not as written are computed again") {
   const testing::TemporaryFolder place;
   Config config;
   config.stage = "dpo";
   config.output_dir = place.path;
   config.model_name_or_path = folder_with(place, "model", "config.json", "{}");
-  const Example one = pair_of(1);
-  const std::vector<const Example*> all{&one};
-  const std::string path =
-      fmt::format("{}/reference_logps_{}.jsonl", place.path, reference_key(config, all));
-  const auto complaint = [&](const std::string& lines) {
-    std::ofstream(path) << lines;
-    std::string said;
-    testing::run_ranks(1, [&](const Mesh& mesh) {
-      const auto attention = make_local(cpu_block_kernel());
-      const ReferenceJob job{config, mesh, *attention, at::kCPU, all, [] { return false; }};
-      Console silent(/*silent=*/true);
-      try {
-        precompute_reference(job, [] { return std::unique_ptr<Reference>(); }, silent);
-      } catch (const UserError& error) {
-        said = error.what();
-      }
-    });
-    return said;
-  };
-  const std::string good = "{\"example\":0,\"logps\":[-1.0,-2.5]}\n";
-  CHECK(complaint(good).empty());
-  CHECK(complaint(good + "{\"example\":0,\"lo").empty());  // what a killed run leaves
-  CHECK(complaint(good + "{\"example\":0,\"logps\":[null,-2.5]}\n") ==
-        path + ", line 2: logps must be a list of numbers.");
-  CHECK(complaint("{\"example\":null,\"logps\":[-1.0,-2.5]}\n") ==
-        path + ", line 1: example is missing.");
-  CHECK(complaint("{\"example\":-1,\"logps\":[-1.0,-2.5]}\n").starts_with(path + ", line 1: "));
-  CHECK(complaint("{\"example\":0,\"logps\":[-1.0]}\n").starts_with(path + ", line 1: "));
-  CHECK(complaint("[3]\n") == path + ", line 1 is not a JSON object.");
+  std::vector<Example> examples;
+  for (int32_t i = 0; i < 7; ++i) examples.push_back(pair_of(i));
+  std::vector<const Example*> all;
+  for (const Example& example : examples) all.push_back(&example);
+  const std::string key = reference_key(config, all);
+  const std::string path = fmt::format("{}/reference_logps_{}.jsonl", place.path, key);
+  std::string changed = reference_line(key, 1, {-1.5, -2.5});
+  changed.replace(changed.find("-1.5"), 4, "-7.5");
+  {
+    std::ofstream file(path);
+    file << reference_line(key, 0, {-0.5, -2.5}) << changed
+         << "{\"example\":2,\"logps\":[-1.0,-2.0]}\n"       // without a checksum
+         << reference_line("another key", 3, {-1.0, -2.0})  // of another model or other rows
+         << "{\"example\":4,\"logps\":[null,1e999]}\n"
+         << reference_line(key, 5, {-1.0})                      // one of two documents
+         << reference_line(key, 700, {-1.0, -2.0})              // there is no such example
+         << reference_line(key, 6, {-1.0, -2.0}).substr(0, 9);  // as a killed run leaves it
+  }
+  testing::run_ranks(1, [&](const Mesh& mesh) {
+    const auto attention = make_local(cpu_block_kernel());
+    const ReferenceJob job{config, mesh, *attention, at::kCPU, all, [] { return false; }};
+    Console silent(/*silent=*/true);
+    const auto no_model = []() -> std::unique_ptr<Reference> { throw UserError("asked for"); };
+    // What is missing is asked of the model.
+    CHECK_THROWS_WITH_AS(precompute_reference(job, no_model, silent), "asked for", UserError);
+  });
+  std::ifstream file(path);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  CHECK(text == reference_line(key, 0, {-0.5, -2.5}));
 }
 
 }  // namespace longspan

@@ -9,6 +9,7 @@
 #include "longspan/checkpoint/checksum.h"
 #include "longspan/config/names.h"
 #include "longspan/input/input_file.h"
+#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {
@@ -40,7 +41,7 @@ void add_folder(Hash& hash, const std::string& folder) {
     const std::string name = entry.path().filename();
     if (name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json" ||
         name == "longspan_adapter.json") {
-      files.insert(entry.path());
+      files.insert(model_file(folder, name));
     }
   }
   std::vector<char> part(size_t{1} << 20);

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <vector>
 
+#include "longspan/checkpoint/seal.h"
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/config/user_error.h"
 #include "longspan/train/agreement.h"
@@ -96,6 +97,9 @@ std::optional<ResumePoint> find_resume_point(const Config& config, const Group& 
   std::string folder, broken;
   while (std::getline(folders, folder)) {
     ResumePoint point{folder, {}};
+    if (world.rank() == 0) {
+      point.in_use = std::make_shared<FileClaim>(folder + "/" + kSealFile, FileClaim::Kind::kRead);
+    }
     std::string problem = broken_part(world, notices, folder);
     const std::string unusable = problem.empty() ? "cannot be gone on from" : "is broken";
     if (problem.empty()) problem = read_state(world, folder, point.state);

@@ -1,9 +1,11 @@
 // Which checkpoint a run goes on from.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "longspan/checkpoint/file_claim.h"
 #include "longspan/comm/group.h"
 #include "longspan/comm/notices.h"
 #include "longspan/config/config.h"
@@ -22,6 +24,8 @@ bool goes_on_in(const Config& config);
 struct ResumePoint {
   std::string folder;
   TrainingState state;
+  /// On rank 0: keeps another run from removing the folder while this one reads it.
+  std::shared_ptr<const FileClaim> in_use = nullptr;
 };
 
 /// The checkpoint that resume_from_checkpoint names, or the newest whole one in output_dir. One

@@ -26,6 +26,7 @@
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/launch.h"
+#include "longspan/train/output_claim.h"
 #include "longspan/train/output_folders.h"
 #include "longspan/train/output_room.h"
 #include "longspan/train/plan_request.h"
@@ -105,11 +106,9 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   Console console(/*silent=*/!is_main, /*shows_progress=*/!config.disable_tqdm);
   heartbeat.meet(mesh.world.gather_text(heartbeat.card())[0]);
   const Launch launch = find_launch(config, where, mesh.world);
+  std::optional<OutputClaim> claim;
   all_or_none(mesh.world, [&] {
-    if (!is_main) return;
-    put_back_replaced(config);
-    if (!launch.is_restart) check_output_dir(config);
-    try_output_dirs(config);
+    if (is_main) claim.emplace(config, launch.is_restart);
   });
   RunData data;
   all_or_none_patiently(mesh.world, notices,
@@ -134,7 +133,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     model = std::make_unique<Decoder>(shape.model, trained.parameters, *attention, trained.options);
   });
   const RunIdentity identity = identity_of(config, mesh, shape.model, trained, data);
-  const std::optional<ResumePoint> resumed =
+  std::optional<ResumePoint> resumed =
       find_resume_point(config, mesh.world, notices, launch, console);
   all_or_none(mesh.world, [&] {
     if (resumed) {
@@ -220,7 +219,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                                       .num_train_epochs = epochs_of(config.num_train_epochs)});
   log.warn([&](const std::string& text) { console.say("warning: " + text); });
   Trainer trainer(job, saver, checkpoints, log, console);
-  if (resumed) trainer.resume(*resumed);
+  if (resumed) trainer.resume(*resumed), resumed->in_use.reset();
   std::string disk_text;
   std::optional<TensorBoardLog> tensorboard;
   all_or_none(mesh.world, [&] {

@@ -9,7 +9,10 @@
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/chat_files.h"
+#include "longspan/checkpoint/file_list.h"
+#include "longspan/checkpoint/left_temporary.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/checkpoint/written_names.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/train/agreement.h"
@@ -43,20 +46,38 @@ bool is_result(const std::string& name) {
 }
 
 std::string final_temporary(const std::string& output_dir) {
-  return output_dir + "/.model.partial";
+  return output_dir + "/" + kUnfinishedModel;
 }
 
-/// What is in that folder, into output_dir.
+/// A chat template beside the new model would be taken before what that says. Nobody has listed it.
+void set_aside_other_chat_templates(const std::string& folder, const std::set<std::string>& fresh) {
+  for (const char* name : {"chat_template.jinja", "chat_template.json"}) {
+    std::error_code error;
+    const bool is_there = fs::exists(fs::symlink_status(folder + "/" + name, error));
+    if (is_there && !fresh.contains(name)) set_aside(folder, name);
+  }
+}
+
+/// What is in that folder, into output_dir, where what an earlier run has listed as its model makes
+/// room. The list goes last: until then the folder says what is still to be done.
 void move_final(const std::string& output_dir) {
   const UninterruptedScope uninterrupted;
+  const std::string from = final_temporary(output_dir);
   on_disk(output_dir, [&] {
-    std::set<std::string> fresh;
-    for (const fs::directory_entry& entry : fs::directory_iterator(final_temporary(output_dir))) {
-      fs::rename(entry.path(), output_dir + "/" + entry.path().filename().string());
-      fresh.insert(entry.path().filename());
+    const FileList before = read_file_list(output_dir);
+    std::set<std::string> fresh{kFileList};
+    for (const auto& [name, listed] : read_file_list(from)) fresh.insert(name);
+    for (const std::string& name : fresh) {
+      if (name != kFileList && fs::exists(from + "/" + name)) {
+        fs::rename(from + "/" + name, output_dir + "/" + name);
+      }
     }
+    remove_listed(output_dir, before, fresh);
     remove_other_weights(output_dir, fresh);
-    remove_other_chat_templates(output_dir, fresh);
+    set_aside_other_chat_templates(output_dir, fresh);
+    sync_folder(output_dir);
+    fs::rename(from + "/" + kFileList, output_dir + "/" + kFileList);
+    sync_folder(output_dir);
   });
 }
 
@@ -116,9 +137,22 @@ void prepare_output_dir(const std::string& output_dir) {
     fs::create_directories(output_dir);
     remove_leftovers(output_dir);
   });
-  const std::string probe = output_dir + "/" + kProbe;
+  prove_writable(output_dir);
+}
+
+void prove_writable(const std::string& folder) {
+  const std::string probe = folder + "/" + temporary_name("can-write");
   write_file_atomically(probe, "yes\n");
-  fs::remove(probe);
+  std::error_code ignored;
+  fs::remove(probe, ignored);
+}
+
+void finish_saved_model(const std::string& output_dir) {
+  const std::string from = final_temporary(output_dir);
+  std::error_code error;
+  if (!foreign_entry(from).empty() || read_file_list(from).empty()) return;
+  move_final(output_dir);
+  fs::remove(from, error);  // if it is empty
 }
 
 void remove_reports(const std::string& output_dir, bool goes_on) {
@@ -158,6 +192,7 @@ void ModelSaver::save_final(const std::string& output_dir,
                             const std::vector<NamedTensor>& parameters) const {
   const TemporaryFolder temporary(final_temporary(output_dir));
   write_model(temporary.path(), parameters);
+  on_disk(temporary.path(), [&] { write_file_list(temporary.path()); });
   move_final(output_dir);
 }
 
@@ -169,7 +204,9 @@ void ModelSaver::save_final_together(const std::string& output_dir, ShardedParam
   });
   write_sharded_model(final_temporary(output_dir), model_, parameters, world, notices);
   all_or_none_patiently(world, notices, [&] {
-    if (world.rank() == 0) move_final(output_dir);
+    if (world.rank() != 0) return;
+    on_disk(temporary->path(), [&] { write_file_list(temporary->path()); });
+    move_final(output_dir);
   });
 }
 

@@ -26,6 +26,14 @@ void check_output_dir(const Config& config);
 /// goes. Throws UserError.
 void prepare_output_dir(const std::string& output_dir);
 
+/// Writes a file into a folder and removes it. Throws UserError.
+void prove_writable(const std::string& folder);
+
+/// A run that was killed while it moved the files of its final model into output_dir has left the
+/// rest in a hidden folder: they are moved, so that the model there is that run's as a whole. The
+/// caller keeps other runs out. Throws UserError.
+void finish_saved_model(const std::string& output_dir);
+
 /// Removes logs, results and pictures of an earlier run, as the new one may write others, but for
 /// the log when the new one goes on from there. Throws UserError.
 void remove_reports(const std::string& output_dir, bool goes_on);
@@ -46,7 +54,8 @@ class ModelSaver {
 
   /// Weights, config and tokenizer into a folder that is there.
   void write_model(const std::string& folder, const std::vector<NamedTensor>& parameters) const;
-  /// The same into `output_dir`, which is made where it is missing; weights of an earlier run go.
+  /// The same into `output_dir`, which is made where it is missing; what an earlier run has listed
+  /// as its model (file_list.h) goes.
   void save_final(const std::string& output_dir, const std::vector<NamedTensor>& parameters) const;
   /// The same of a model that no rank holds. Collective.
   void save_final_together(const std::string& output_dir, ShardedParameters& parameters,

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "doctest/doctest.h"
+#include "longspan/checkpoint/file_list.h"
 #include "longspan/config/user_error.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/train/interrupt.h"
@@ -60,6 +61,81 @@ TEST_CASE("output_dir: made, proven writable, an old run's reports removed") {
   CHECK(fs::is_directory(place / "a/b"));
   place.write("file", "x");
   CHECK_THROWS_AS(prepare_output_dir(place / "file/below"), UserError);
+}
+
+TEST_CASE("output_dir: what a killed run has left goes, what is the user's stays") {
+  const testing::TemporaryFolder place;
+  for (const char* name : {".tmp/thesis", ".notes.tmp", ".checkpoint-x.partial/a",
+                           ".checkpoint-07.partial/a", ".longspan-can-write-host-12",
+                           "below/.checkpoint-7.partial/config.json", ".model.partial~"}) {
+    place.write(name, "mine");
+  }
+  place.write(".checkpoint-7.partial/training_state/part-00001-of-00001.safetensors", "x");
+  place.write(".checkpoint-6.deleted/config.json", "x");
+  place.write(".model.partial/model.safetensors", "x");
+  fs::create_directory(place / ".checkpoint-8.replaced");
+  prepare_output_dir(place.path);
+  for (const char* name : {".tmp/thesis", ".notes.tmp", ".checkpoint-x.partial/a",
+                           ".checkpoint-07.partial/a", ".longspan-can-write-host-12",
+                           "below/.checkpoint-7.partial/config.json", ".model.partial~"}) {
+    CHECK_MESSAGE(fs::exists(place / name), name);
+  }
+  for (const char* name : {".checkpoint-7.partial", ".checkpoint-6.deleted", ".model.partial",
+                           ".checkpoint-8.replaced"}) {
+    CHECK_MESSAGE(!fs::exists(place / name), name);
+  }
+  // Folders with the names that a run writes, but not by one.
+  place.write(".checkpoint-6.deleted/config.json", "x");
+  for (const char* name : {".model.partial/thesis", ".checkpoint-7.partial/thesis",
+                           ".checkpoint-7.replaced/training_state/thesis"}) {
+    place.write(name, "years");
+    CHECK_THROWS_WITH_AS(prepare_output_dir(place.path), doctest::Contains("thesis"), UserError);
+    CHECK(fs::exists(place / name));
+    CHECK(fs::exists(place / ".checkpoint-6.deleted"));
+    CHECK_THROWS_AS(TemporaryFolder(fs::path(place / name).parent_path()), UserError);
+    fs::remove_all(fs::path(place / name).parent_path());
+    fs::remove_all(place / ".checkpoint-7.replaced");
+  }
+  fs::create_directory_symlink(place / ".tmp", place / ".model.partial");
+  CHECK_THROWS_AS(prepare_output_dir(place.path), UserError);
+  CHECK(fs::exists(place / ".tmp/thesis"));
+}
+
+TEST_CASE("output_dir: a model whose files were being moved gets its place as a whole") {
+  const testing::TemporaryFolder place;
+  const auto content = [&](const std::string& name) {
+    std::ifstream file(place / name);
+    std::string text;
+    file >> text;
+    return text;
+  };
+  // An earlier run's model, and notes of the user's.
+  for (const char* name : {"config.json", "tokenizer.json", "added_tokens.json"}) {
+    place.write(name, "old");
+  }
+  write_file_list(place.path);
+  place.write("notes.txt", "mine");
+  place.write("chat_template.jinja", "mine");
+  // Of the new one config.json is there already.
+  for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
+    place.write(std::string(".model.partial/") + name, "new");
+  }
+  finish_saved_model(place.path);  // not listed yet: the run was killed while it wrote
+  CHECK(content("tokenizer.json") == "old");
+  write_file_list(place / ".model.partial");
+  fs::rename(place / ".model.partial/config.json", place / "config.json");
+  finish_saved_model(place.path);
+  for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
+    CHECK_MESSAGE(content(name) == "new", name);
+  }
+  CHECK_FALSE(fs::exists(place / "added_tokens.json"));
+  CHECK_FALSE(fs::exists(place / ".model.partial"));
+  CHECK(content("notes.txt") == "mine");
+  CHECK(content("chat_template.jinja.kept") == "mine");
+  CHECK_FALSE(fs::exists(place / "chat_template.jinja"));
+  CHECK(read_file_list(place.path).size() == 3);
+  finish_saved_model(place.path);
+  CHECK(content("config.json") == "new");
 }
 
 TEST_CASE("temporary folder: gone with its object") {

@@ -11,6 +11,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/models/model_files.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -215,7 +216,8 @@ void TrainingLog::write_checkpoint(const std::string& folder, const Progress& pr
 
 void TrainingLog::restore(const std::string& checkpoint) {
   const std::string path = checkpoint + "/trainer_state.json";
-  const Json state = read_ordered_json_file(path, "training log", kMaxTableBytes);
+  const Json state = read_ordered_json_file(model_file(checkpoint, "trainer_state.json"),
+                                            "training log", kMaxTableBytes);
   if (!state.is_object() || !state.contains("log_history") || !state["log_history"].is_array()) {
     throw UserError(fmt::format("{} has no log_history.", path));
   }
@@ -235,7 +237,7 @@ void TrainingLog::restore(const std::string& checkpoint) {
     }
     history_.push_back(std::move(entry));
   }
-  lines_ = read_text_file(checkpoint + "/" + kLogFile, "training log", kMaxTableBytes);
+  lines_ = read_text_file(model_file(checkpoint, kLogFile), "training log", kMaxTableBytes);
   write_file_atomically(folder_ + "/" + kLogFile, lines_);
 }
 

@@ -6,10 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/seal.h"
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {
@@ -151,6 +153,7 @@ void write_training_state(const std::string& folder, const TrainingState& state)
                      {"launch", state.launch},
                      {"job", state.job},
                      {"saved_at", state.saved_at},
+                     {kCoversItself, true},
                      {"world_size", state.world_size},
                      {"sequence_parallel_size", state.sequence_size},
                      {"run", json_of(state.identity)},
@@ -162,7 +165,8 @@ void write_training_state(const std::string& folder, const TrainingState& state)
 TrainingState read_training_state(const std::string& folder) {
   const std::string path = folder + "/" + kTrainingStateFile;
   try {
-    const Json json = read_ordered_json_file(path, "training state", kMaxTableBytes);
+    const Json json = read_ordered_json_file(model_file(folder, kTrainingStateFile),
+                                             "training state", kMaxTableBytes);
     if (json.at("format") != kFormat) {
       throw UserError(fmt::format("its format is {}; this version of longspan reads {}",
                                   json.at("format").dump(), kFormat));

@@ -65,7 +65,7 @@ def test_the_others_wait(slow_rank, keys, start):
 def test_but_not_for_one_that_is_gone(victim, start):
     running = start(0, 60)
     wait_for(running, "'loss'")
-    while not list(running.output_dir.glob(".checkpoint-2.partial/.model.safetensors.*")):
+    while not list(running.output_dir.glob(".checkpoint-2.partial/.longspan-model.safetensors.*")):
         assert all(rank.poll() is None for rank in running.ranks), running.text()
         time.sleep(0.05)
     time.sleep(1)

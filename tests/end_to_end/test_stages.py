@@ -209,14 +209,17 @@ def test_precomputed_reference(stage, stage_run, tmp_path):
     cache = list(first.output_dir.glob("reference_logps_*.jsonl"))
     assert len(cache) == 1
     assert "16 examples, 0 of them kept" in first.text
-    # Half of the lines, the last of them torn: as a run that was killed leaves it.
+    # Half of the lines, the last of them torn, as a run that was killed leaves it, and one that somebody has changed.
     lines = cache[0].read_text().splitlines(keepends=True)
     assert len(lines) == 16
-    cache[0].write_text("".join(lines[:7]) + lines[7][:9])
+    changed = json.loads(lines[8])
+    changed["logps"][0] -= 1e-12
+    cache[0].write_text("".join(lines[:7]) + json.dumps(changed) + "\n" + lines[7][:9])
     settings = json.loads((first.output_dir.parent / (first.output_dir.name + ".yaml")).read_text())
     again = Running(settings | dict(overwrite_output_dir=True), 2).wait()
     assert again.status == 0, again.text
     assert "16 examples, 7 of them kept" in again.text
+    assert again.text.count(f"warning: 1 line of {cache[0]} is not as written") == 1, again.text
     same_run(first, again)
     # The examples lay in other rows this time: the same numbers up to rounding, the kept ones to the digit.
     kept = cache[0].read_text().splitlines()

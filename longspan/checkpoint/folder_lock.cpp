@@ -1,0 +1,328 @@
+#include "longspan/checkpoint/folder_lock.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/descriptor.h"
+#include "longspan/checkpoint/left_temporary.h"
+#include "longspan/checkpoint/lock_owner.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kBetweenTries{20};
+/// For so long the lock of a process that has ended is waited for: its end may be under way.
+constexpr milliseconds kForTheDead{10'000};
+/// Others that are refused may remove a folder that they have made, in between.
+constexpr int kTries = 50;
+constexpr size_t kMostOfRecord = 4096;
+
+/// Is it still the file of that name?
+bool is_at(int descriptor, const std::string& path) {
+  struct stat one{}, other{};
+  return ::fstat(descriptor, &one) == 0 && ::lstat(path.c_str(), &other) == 0 &&
+         one.st_ino == other.st_ino && one.st_dev == other.st_dev;
+}
+
+std::string content_of(int descriptor) {
+  std::string text(kMostOfRecord, '\0');
+  const ssize_t num_read = ::pread(descriptor, text.data(), text.size(), 0);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, num_read)));
+  return text;
+}
+
+/// Does not wait for a pipe's other end, does not follow a link.
+Descriptor open_lock(const std::string& path, int flags) {
+  return Descriptor(
+      ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666));
+}
+
+std::optional<milliseconds> touched_at(const std::string& path) {
+  struct stat status{};
+  if (::lstat(path.c_str(), &status) != 0) return std::nullopt;
+  return milliseconds(status.st_mtim.tv_sec * 1000 + status.st_mtim.tv_nsec / 1'000'000);
+}
+
+/// By the clock of the folder's own disk, which may be another machine's.
+std::optional<milliseconds> now_in(const std::string& folder) {
+  const std::string path = folder + "/" + temporary_name("now");
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (file < 0) return std::nullopt;
+  const std::optional<milliseconds> now = touched_at(path);
+  ::unlink(path.c_str());
+  return now;
+}
+
+bool knows_no_locks(int error) {
+  return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
+}
+
+[[noreturn]] void busy(const std::string& key, const std::string& folder,
+                       const std::optional<LockOwner>& owner) {
+  throw FolderBusyError(fmt::format(
+      "{} {} is in use by another run: {}. Two runs would mix their files there; nothing was "
+      "touched. Wait until it has ended, stop it, or choose another folder.",
+      key, folder,
+      owner ? fmt::format("host {}, process {}, since {}", owner->process.host,
+                          owner->process.process, owner->since)
+            : fmt::format("its {} does not say by which", kLockFile)));
+}
+
+/// Does somebody touch the file while it is watched?
+bool is_touched(const std::string& path, milliseconds watch) {
+  const std::optional<milliseconds> before = touched_at(path);
+  for (const auto end = Clock::now() + watch; before && Clock::now() < end;) {
+    std::this_thread::sleep_for(kBetweenTries);
+    open_lock(path, O_RDONLY);  // a disk of the network looks again when a file is opened
+    if (touched_at(path) != before) return true;
+  }
+  return false;
+}
+
+/// Where the lock is free, or the disk knows none: may the owner that the file names still be
+/// there?
+bool may_live(const LockOwner& owner, const std::string& folder, const LockTimes& times,
+              bool disk_knows_locks) {
+  const std::string path = folder + "/" + kLockFile;
+  const bool is_here = owner.process.machine == own_process().machine;
+  if (is_here) return !disk_knows_locks && !is_gone(owner.process);
+  const std::optional<milliseconds> now = now_in(folder), touched = touched_at(path);
+  if (now && touched && *now - *touched > times.silence) return false;
+  return !disk_knows_locks || is_touched(path, times.watch);
+}
+
+}  // namespace
+
+class FolderLock::Impl {
+ public:
+  Impl(std::string key, std::string folder, const LockTimes& times, bool disk_knows_locks)
+      : key_(std::move(key)),
+        folder_(std::move(folder)),
+        path_(folder_ + "/" + kLockFile),
+        times_(times),
+        knows_locks_(disk_knows_locks) {
+    try {
+      take();
+    } catch (...) {
+      remove_made();
+      throw;
+    }
+    // Its own descriptor: touching a file may hang with its disk, and must keep nobody else.
+    beat_ = std::thread([this, file = Descriptor(::fcntl(file_, F_DUPFD_CLOEXEC, 0))] {
+      for (std::unique_lock lock(mutex_);
+           !ended_.wait_for(lock, times_.beat, [this] { return released_; });) {
+        lock.unlock();
+        static_cast<void>(::futimens(file, nullptr));
+        lock.lock();
+      }
+    });
+  }
+
+  ~Impl() {
+    release();
+    beat_.join();
+  }
+
+  const std::string& folder() const { return folder_; }
+
+  void release() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::exchange(released_, true)) return;
+      // Before the lock goes: whoever gets it on this file then sees that the name is gone.
+      if (is_at(file_, path_)) ::unlink(path_.c_str());
+      static_cast<void>(::flock(file_, LOCK_UN));
+      file_ = Descriptor();
+      remove_made();
+    }
+    ended_.notify_all();
+  }
+
+ private:
+  void take() {
+    for (int tries = 0;;) {
+      make_folder();
+      // Tells also, in the words of a disk that is full or read-only, that the folder can hold
+      // none.
+      const std::string trial = folder_ + "/" + temporary_name("lock");
+      const Descriptor file(::open(trial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      const int error = file < 0 ? errno : 0;
+      if (error == ENOENT && ++tries < kTries) continue;
+      if (error != 0) fail(error);
+      ::unlink(trial.c_str());
+      if (::flock(file, LOCK_EX | LOCK_NB) != 0 && knows_no_locks(errno)) knows_locks_ = false;
+      break;
+    }
+    start_ = Clock::now();
+    while (!(knows_locks_ ? take_by_lock() : take_by_record())) {
+      if (Clock::now() - start_ > 2 * kForTheDead + times_.watch) busy(key_, folder_, std::nullopt);
+      std::this_thread::sleep_for(kBetweenTries);
+    }
+  }
+
+  /// False: try again.
+  bool take_by_lock() {
+    make_folder();
+    Descriptor file = open_lock(path_, O_RDWR | O_CREAT);
+    if (file < 0 && errno == EACCES) file = open_lock(path_, O_RDONLY);  // of another user
+    if (file < 0 && errno == ENOENT) return false;
+    require_file(file);
+    const std::optional<LockOwner> owner = lock_owner_from(content_of(file));
+    if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EINTR) return false;
+      if (errno != EWOULDBLOCK) fail(errno);
+      const bool dead = owner && is_gone(owner->process);
+      if (Clock::now() - start_ > (dead ? kForTheDead : times_.patience)) {
+        busy(key_, folder_, owner);
+      }
+      return false;
+    }
+    // Its last owner may have removed it in between.
+    if (!is_at(file, path_)) return false;
+    if (owner && may_live(*owner, folder_, times_, true)) busy(key_, folder_, owner);
+    if ((::fcntl(file, F_GETFL) & O_ACCMODE) == O_RDONLY) {
+      ::unlink(path_.c_str());  // ours now: a file that can be written to takes its place
+      return false;
+    }
+    file_ = std::move(file);
+    write_record();
+    return true;
+  }
+
+  /// Where the disk knows no locks: whoever makes the file has the folder. A file whose owner is
+  /// gone is renamed first, which one alone can do.
+  bool take_by_record() {
+    make_folder();
+    Descriptor own = open_lock(path_, O_RDWR | O_CREAT | O_EXCL);
+    if (own >= 0) {
+      file_ = std::move(own);
+      write_record();
+      return true;
+    }
+    if (errno != EEXIST && errno != ENOENT) fail(errno);
+    const Descriptor seen = open_lock(path_, O_RDONLY);
+    if (seen < 0 && errno == ENOENT) return false;
+    require_file(seen);
+    const std::optional<LockOwner> owner = lock_owner_from(content_of(seen));
+    if (owner ? may_live(*owner, folder_, times_, false) : !is_silent()) {
+      // Without an owner it is new, and about to be written.
+      if (!owner && Clock::now() - start_ < times_.patience) return false;
+      busy(key_, folder_, owner);
+    }
+    const std::string old = folder_ + "/" + temporary_name("old-lock");
+    if (::rename(path_.c_str(), old.c_str()) != 0) return false;
+    // Another one has taken it over in between: it gets its name again.
+    if (!is_at(seen, old)) static_cast<void>(::link(old.c_str(), path_.c_str()));
+    ::unlink(old.c_str());
+    return false;
+  }
+
+  /// `file` was to be opened as the lock's. Throws UserError unless it is a file.
+  void require_file(const Descriptor& file) const {
+    struct stat status{};
+    if (file < 0 && errno != ELOOP && errno != ENXIO && errno != EISDIR) fail(errno);
+    if (file >= 0 && ::fstat(file, &status) == 0 && S_ISREG(status.st_mode)) return;
+    throw UserError(fmt::format(
+        "{} is not a file that a run has written. Move it elsewhere: a run keeps others out of the "
+        "folder by a file of that name.",
+        path_));
+  }
+
+  bool is_silent() const {
+    const std::optional<milliseconds> now = now_in(folder_), touched = touched_at(path_);
+    return now && touched && *now - *touched > times_.silence;
+  }
+
+  /// On a full disk it stays empty; the lock holds all the same.
+  void write_record() {
+    const std::string text = text_of(new_lock_owner());
+    static_cast<void>(::ftruncate(file_, 0) == 0 &&
+                      ::pwrite(file_, text.data(), text.size(), 0) > 0);
+  }
+
+  void make_folder() {
+    std::error_code error;
+    fs::path path = fs::absolute(folder_, error).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();
+    std::vector<fs::path> missing;
+    while (path.has_relative_path() && !fs::exists(fs::symlink_status(path, error))) {
+      missing.push_back(path);
+      path = path.parent_path();
+    }
+    fs::create_directories(folder_, error);
+    if (error) fail(error.value());
+    if (missing.size() > made_.size()) made_ = missing;
+  }
+
+  /// Only those that are empty, from the innermost up.
+  void remove_made() noexcept {
+    for (const fs::path& path : made_) {
+      if (::rmdir(path.c_str()) != 0) return;
+    }
+  }
+
+  [[noreturn]] void fail(int error) const {
+    throw_disk_error(error, fmt::format("Cannot write {}: {}. {}", path_, std::strerror(error),
+                                        remedy_for(error)));
+  }
+
+  const std::string key_, folder_, path_;
+  const LockTimes times_;
+  bool knows_locks_;
+  Clock::time_point start_;
+  std::vector<fs::path> made_;
+  Descriptor file_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool released_ = false;
+  std::thread beat_;
+};
+
+FolderLock::FolderLock(const std::string& key, const std::string& folder, const LockTimes& times,
+                       bool disk_knows_locks)
+    : impl_(std::make_unique<Impl>(key, folder, times, disk_knows_locks)) {}
+FolderLock::~FolderLock() = default;
+const std::string& FolderLock::folder() const { return impl_->folder(); }
+void FolderLock::release() noexcept { impl_->release(); }
+
+void require_not_locked(const std::string& key, const std::string& folder, const LockTimes& times) {
+  const std::string path = folder + "/" + kLockFile;
+  const Clock::time_point start = Clock::now();
+  for (;;) {
+    const Descriptor file = open_lock(path, O_RDONLY);
+    struct stat status{};
+    if (file < 0 || ::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) return;
+    const std::optional<LockOwner> owner = lock_owner_from(content_of(file));
+    if (::flock(file, LOCK_SH | LOCK_NB) == 0) return;
+    if (errno == EINTR) continue;
+    if (knows_no_locks(errno)) {
+      if (owner && may_live(*owner, folder, times, false)) busy(key, folder, owner);
+      return;
+    }
+    if (errno != EWOULDBLOCK) return;
+    // An end that is under way is none of the owner's business: whoever takes the lock waits.
+    if (owner && is_gone(owner->process)) return;
+    if (Clock::now() - start > times.patience) busy(key, folder, owner);
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+}
+
+}  // namespace longspan

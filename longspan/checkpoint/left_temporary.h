@@ -1,0 +1,32 @@
+// The names of files that are being written, by which a later run knows what an earlier one, which
+// was killed, has left half-done. No torch.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "longspan/checkpoint/process_identity.h"
+
+namespace longspan {
+
+/// A name for a file that this process is about to write and then renames to `name`:
+/// ".longspan-NAME.HOST.PROCESS.START.COUNT.partial", where HOST is the hash of the machine. No
+/// other call, in any process, gives the same one.
+std::string temporary_name(std::string_view name);
+
+/// What such a name says.
+struct TemporaryName {
+  std::string name;
+  std::string machine;  // hash
+  int64_t process = 0, started = 0, count = 0;
+};
+/// nullopt for every name that temporary_name does not make.
+std::optional<TemporaryName> temporary_from(const std::string& file_name);
+
+/// Removes the files directly in `folder` that have such a name and whose process has ended. Of
+/// processes of other machines nothing is known: theirs go where `folder_is_ours`, which says that
+/// no other process writes there. Folders, links and all other names stay. Errors are ignored.
+void remove_left_temporaries(const std::string& folder, bool folder_is_ours);
+
+}  // namespace longspan

@@ -1,0 +1,112 @@
+#include "longspan/checkpoint/left_temporary.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/testing/temporary_folder.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A name that a process, which has ended since, has given.
+std::string name_of_a_dead_process() {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::string name = temporary_name("model.safetensors");
+    static_cast<void>(!::write(ends[1], name.data(), name.size()));
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string name(300, '\0');
+  const ssize_t size = ::read(ends[0], name.data(), name.size());
+  ::close(ends[0]);
+  REQUIRE(size > 0);
+  name.resize(static_cast<size_t>(size));
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  return name;
+}
+
+}  // namespace
+
+TEST_CASE("left temporary: a name tells its writer, and no other name is one") {
+  const ProcessIdentity own = own_process();
+  CHECK(own.process == ::getpid());
+  CHECK_FALSE(is_gone(own));
+  const std::string name = temporary_name("chat.v1.json");
+  CHECK(name != temporary_name("chat.v1.json"));
+  const auto read = temporary_from(name);
+  REQUIRE(read);
+  CHECK(read->name == "chat.v1.json");
+  CHECK(read->process == own.process);
+  CHECK(read->started == own.started);
+  CHECK(temporary_from(temporary_name(std::string(300, 'x'))));
+  CHECK(temporary_name(std::string(300, 'x')).size() < 256);
+  for (const std::string other :
+       {".tmp", ".x.1234-0.tmp", ".longspan-.partial", ".longspan-x.partial", ".longspan-lock",
+        ".longspan-x.0123abcd.12.34.partial", ".longspan-x.0123abcd.12.34.-5.partial",
+        ".longspan-x.0123abcd.12.34.05.partial", ".longspan-x.0123ABCD.12.34.5.partial",
+        ".longspan-x.0123abc.12.34.5.partial", ".longspan-x.0123abcd.0.34.5.partial",
+        ".longspan-.0123abcd.12.34.5.partial", ".longspan-x.0123abcd.12.34.5.partial~",
+        "longspan-x.0123abcd.12.34.5.partial", ".longspan-x.0123abcd.12.34.5 .partial",
+        ".longspan-x.0123abcd.99999999999999999999.34.5.partial"}) {
+    CHECK_MESSAGE(!temporary_from(other), other);
+  }
+  CHECK(temporary_from(".longspan-x.0123abcd.12.34.5.partial"));
+}
+
+TEST_CASE("left temporary: those of dead processes go, and nothing else") {
+  const testing::TemporaryFolder place;
+  const std::string dead = name_of_a_dead_process(), live = temporary_name("x");
+  const ProcessIdentity own = own_process();
+  // Of a process that had this one's number before, and of another machine.
+  const auto parts = temporary_from(live);
+  REQUIRE(parts);
+  const std::string before =
+      fmt::format(".longspan-x.{}.{}.{}.0.partial", parts->machine, own.process, own.started + 1);
+  const std::string elsewhere = ".longspan-x.00000000.12.34.5.partial";
+  for (const std::string& name : {dead, live, before, elsewhere}) place.write(name, "x");
+  const std::string linked = name_of_a_dead_process(), folder = name_of_a_dead_process();
+  place.write("thesis", "years");
+  fs::create_symlink(place / "thesis", place / linked);
+  place.write(folder + "/chapter", "1");
+  place.write("below/" + dead, "x");
+  place.write(".tmp/thesis", "x");
+  place.write(".notes.tmp", "x");
+  remove_left_temporaries(place.path, /*folder_is_ours=*/false);
+  CHECK_FALSE(fs::exists(place / dead));
+  if (own.started > 0) CHECK_FALSE(fs::exists(place / before));
+  const std::set<std::string> kept{live,     elsewhere,    linked,          folder + "/chapter",
+                                   "thesis", ".notes.tmp", "below/" + dead, ".tmp/thesis"};
+  for (const std::string& name : kept) CHECK_MESSAGE(fs::exists(place / name), name);
+  remove_left_temporaries(place.path, /*folder_is_ours=*/true);
+  CHECK_FALSE(fs::exists(place / elsewhere));
+  for (const std::string& name : kept) {
+    if (name != elsewhere) CHECK_MESSAGE(fs::exists(place / name), name);
+  }
+  remove_left_temporaries(place / "nowhere", true);
+}
+
+TEST_CASE("atomic file: the name under which it is written is a temporary one") {
+  const testing::TemporaryFolder place;
+  AtomicFile file(place / "config.json");
+  REQUIRE(place.num_files() == 1);
+  const auto name = temporary_from(fs::directory_iterator(place.path)->path().filename().string());
+  REQUIRE(name);
+  CHECK(name->name == "config.json");
+  file.commit();
+  CHECK(fs::exists(place / "config.json"));
+  CHECK(place.num_files() == 1);
+}
+
+}  // namespace longspan

@@ -1,0 +1,135 @@
+#include "longspan/checkpoint/written_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/left_temporary.h"
+#include "longspan/checkpoint/seal.h"
+#include "longspan/config/json_text.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// "PREFIX00012-of-00034.safetensors".
+bool is_numbered(std::string_view name, std::string_view prefix) {
+  constexpr std::string_view kOf = "-of-", kEnd = ".safetensors";
+  if (!name.starts_with(prefix) || !name.ends_with(kEnd)) return false;
+  name = name.substr(prefix.size(), name.size() - prefix.size() - kEnd.size());
+  const size_t of = name.find(kOf);
+  if (of == std::string_view::npos) return false;
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+  };
+  return is_number(name.substr(0, of)) && is_number(name.substr(of + kOf.size()));
+}
+
+/// Files that the folder's table of checksums names; none where it has no table.
+std::set<std::string> sealed_names(const std::string& folder) {
+  std::set<std::string> names;
+  std::error_code error;
+  if (!fs::is_regular_file(fs::symlink_status(folder + "/" + kSealFile, error))) return names;
+  try {
+    const std::string text = read_text_file(folder + "/" + kSealFile, "table of checksums");
+    for (const auto& [name, checksum] : seal_from(text).table) names.insert(name);
+  } catch (const UserError&) {
+  }
+  return names;
+}
+
+}  // namespace
+
+const std::vector<std::string>& tokenizer_file_names() {
+  static const std::vector<std::string> names = {"tokenizer.json",
+                                                 "tokenizer_config.json",
+                                                 "special_tokens_map.json",
+                                                 "added_tokens.json",
+                                                 "vocab.json",
+                                                 "merges.txt",
+                                                 "tokenizer.model",
+                                                 "chat_template.jinja",
+                                                 "chat_template.json",
+                                                 "generation_config.json"};
+  return names;
+}
+
+bool is_written_name(const std::string& name) {
+  static const std::set<std::string> names = {
+      "config.json",           "model.safetensors",         "model.safetensors.index.json",
+      "adapter_config.json",   "adapter_model.safetensors", "value_head.safetensors",
+      "longspan_adapter.json", "longspan_files.json",       "trainer_state.json",
+      "trainer_log.jsonl",     "training_state.json",       kSealFile};
+  return names.contains(name) || is_numbered(name, "model-") ||
+         is_numbered(name, "training_state/part-") ||
+         std::ranges::find(tokenizer_file_names(), name) != tokenizer_file_names().end() ||
+         temporary_from(fs::path(name).filename()).has_value();
+}
+
+bool is_name_below(const std::string& name) {
+  if (name.empty() || name.front() == '/' || name.back() == '/' ||
+      name.find('\0') != std::string::npos) {
+    return false;
+  }
+  for (size_t at = 0; at <= name.size();) {
+    const size_t end = std::min(name.find('/', at), name.size());
+    const std::string part = name.substr(at, end - at);
+    if (part.empty() || part == "." || part == "..") return false;
+    at = end + 1;
+  }
+  return true;
+}
+
+std::string foreign_entry(const std::string& folder) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(folder, error);
+  if (status.type() == fs::file_type::not_found) return "";
+  if (!fs::is_directory(status)) return "itself";
+  const std::set<std::string> sealed = sealed_names(folder);
+  // Links are not followed.
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().lexically_relative(folder).string();
+    const fs::file_status found = entry->symlink_status(error);
+    if (error) break;
+    const bool own = fs::is_directory(found) ? name == "training_state"
+                                             : fs::is_regular_file(found) &&
+                                                   (is_written_name(name) || sealed.contains(name));
+    if (!own) return name;
+  }
+  return error ? "itself" : "";
+}
+
+void require_own_folder(const std::string& folder) {
+  const std::string foreign = foreign_entry(folder);
+  if (foreign == "itself") {
+    throw UserError(fmt::format(
+        "{} is in the way: a run writes a folder of that name, and this is another thing. Move it "
+        "elsewhere.",
+        folder));
+  }
+  if (!foreign.empty()) {
+    throw UserError(fmt::format(
+        "{} is in the way: a run writes a folder of that name, and this one holds {}, which no run "
+        "has written. Move it elsewhere.",
+        folder, foreign));
+  }
+}
+
+void remove_own_folder(const std::string& folder) {
+  require_own_folder(folder);
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (error) {
+    throw_disk_error(error.value(), fmt::format("{}: cannot be removed ({}). {}", folder,
+                                                error.message(), remedy_for(error.value())));
+  }
+}
+
+}  // namespace longspan
