@@ -13,6 +13,7 @@
 #include "longspan/bench/bench_report.h"
 #include "longspan/config/user_error.h"
 #include "longspan/text/counted.h"
+#include "longspan/text/print.h"
 #include "longspan/train/agreement.h"
 
 namespace longspan {
@@ -112,7 +113,7 @@ void make_output_folder(const Options& options) {
 }
 
 void say(const std::string& line) {
-  fmt::print("{}\n", line);
+  print_out("{}\n", line);
   std::fflush(stdout);
 }
 

@@ -9,6 +9,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/models/model_config.h"
 #include "longspan/text/counted.h"
+#include "longspan/text/print.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -49,8 +50,8 @@ int run(const Arguments& arguments) {
   int64_t num_parameters = 0;
   for (const NamedTensor& parameter : parameters) num_parameters += parameter.tensor.numel();
   save_model_folder(output, config, parameters, dtype, source.empty() ? "." : source);
-  fmt::print("Made a random {} with {:.1f} million parameters in {}\n", config.model_type,
-             static_cast<double>(num_parameters) / 1e6, output);
+  print_out("Made a random {} with {:.1f} million parameters in {}\n", config.model_type,
+            static_cast<double>(num_parameters) / 1e6, output);
   return 0;
 }
 

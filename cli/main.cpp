@@ -10,6 +10,7 @@
 #include "cli/torch_runtime.h"
 #include "longspan/config/user_error.h"
 #include "longspan/cpu/capability.h"
+#include "longspan/text/print.h"
 
 namespace longspan {
 
@@ -50,11 +51,11 @@ int main(int argc, char** argv) {
     return longspan::run({argv + 1, argv + argc});
   } catch (const longspan::UserError& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "error: {}\n", error.what());
+    longspan::print_err("error: {}\n", error.what());
     return 1;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "internal error: {}\n", error.what());
+    longspan::print_err("internal error: {}\n", error.what());
     return 2;
   }
 }

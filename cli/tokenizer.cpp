@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "longspan/text/counted.h"
+#include "longspan/text/print.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -18,9 +19,9 @@ int run(const Arguments& arguments) {
   options.required("vocab-size");
   // 256 bytes and three special tokens are always in.
   train_byte_level_bpe(files, *options.whole_number("vocab-size", 259), output);
-  fmt::print("Trained a tokenizer with {} on {} in {}\n",
-             counted(Tokenizer::load(output).vocab_size(), "token"),
-             counted(std::ssize(files), "file"), output);
+  print_out("Trained a tokenizer with {} on {} in {}\n",
+            counted(Tokenizer::load(output).vocab_size(), "token"),
+            counted(std::ssize(files), "file"), output);
   return 0;
 }
 

@@ -15,6 +15,7 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
+#include "longspan/text/print.h"
 
 namespace longspan {
 namespace {
@@ -138,7 +139,7 @@ void InterruptWatch::stop_early(const std::string& why) {
 }
 
 void InterruptWatch::say(const std::string& how) {
-  if (speaks_ && !said_.exchange(true)) fmt::print(stderr, "\n{}\n", how);
+  if (speaks_ && !said_.exchange(true)) print_err("\n{}\n", how);
 }
 
 TemporaryFolder::TemporaryFolder(std::string path) : path_(std::move(path)) {
