@@ -16,6 +16,7 @@
 #include "longspan/memory/machine_memory.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
+#include "longspan/text/print.h"
 #include "longspan/train/agreement.h"
 
 namespace longspan {
@@ -139,7 +140,7 @@ void make_output_folder(const Options& options) {
 }
 
 void say(const std::string& line) {
-  fmt::print("{}\n", line);
+  print_out("{}\n", line);
   std::fflush(stdout);
 }
 

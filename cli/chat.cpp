@@ -16,14 +16,11 @@
 #include "longspan/config/user_error.h"
 #include "longspan/text/decode_stream.h"
 #include "longspan/text/line_editor.h"
-#include "longspan/text/terminal_text.h"
+#include "longspan/text/print.h"
 
 namespace longspan {
 
 namespace {
-
-constexpr const char* kDim = "\x1b[2m";
-constexpr const char* kPlain = "\x1b[0m";
 
 std::atomic<bool> stop_wanted{false};
 
@@ -45,8 +42,14 @@ class InterruptScope {
   void (*before_)(int);
 };
 
+/// What the program says, at once.
 void put(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  print_text(text);
+  std::fflush(stdout);
+}
+
+void put_faint(const std::string& text) {
+  print_faint(text);
   std::fflush(stdout);
 }
 
@@ -68,7 +71,11 @@ class Chat {
     std::string text;
     const auto show = [&](const std::string& piece) {
       text += piece;
-      put(terminal_ ? without_controls(piece) : piece);
+      if (isatty(STDOUT_FILENO)) {
+        put(piece);
+      } else {
+        print_data(piece);  // for a file or another program
+      }
     };
     Answer answer;
     const auto begin = std::chrono::steady_clock::now();
@@ -118,7 +125,8 @@ class Chat {
     } else if (answer.reason == FinishReason::kInterrupted) {
       line += "; stopped";
     }
-    put(fmt::format("{}{}{}\n\n", kDim, line, kPlain));
+    put_faint(line);
+    put("\n\n");
   }
 
   Assistant& assistant_;
@@ -147,19 +155,18 @@ bool obey(Chat& chat, const std::string& line) {
     put(rest.empty() ? "A new conversation, without a system message of yours.\n\n"
                      : "A new conversation with this system message.\n\n");
   } else {
-    put(fmt::format("There is no command {}: /clear, /system TEXT, /exit.\n\n",
-                    without_controls(command)));
+    put(fmt::format("There is no command {}: /clear, /system TEXT, /exit.\n\n", command));
   }
   return true;
 }
 
 void converse(Chat& chat, const Assistant& assistant) {
-  put(fmt::format("{}{}\n{}Ctrl-C stops an answer, Ctrl-D leaves.{}\n\n", kDim,
-                  without_controls(assistant.description),
-                  assistant.chat ? "/clear begins anew, /system TEXT sets the system message, "
-                                   "/exit leaves; "
-                                 : "Each line is a text of its own. /exit leaves; ",
-                  kPlain));
+  put_faint(fmt::format("{}\n{}Ctrl-C stops an answer, Ctrl-D leaves.", assistant.description,
+                        assistant.chat
+                            ? "/clear begins anew, /system TEXT sets the system message, "
+                              "/exit leaves; "
+                            : "Each line is a text of its own. /exit leaves; "));
+  put("\n\n");
   LineEditor editor;
   bool interrupted = false;
   for (;;) {
@@ -198,14 +205,14 @@ int run(const Arguments& words) {
   const bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   if (!arguments.seed_given) request.seed = std::random_device()();
   Assistant assistant = load_assistant(request);
-  if (!assistant.warning.empty()) fmt::print(stderr, "{}\n", assistant.warning);
+  if (!assistant.warning.empty()) print_err("{}\n", assistant.warning);
   Chat chat(assistant, terminal);
   if (terminal) {
     converse(chat, assistant);
     return 0;
   }
   if (isatty(STDIN_FILENO)) {
-    fmt::print(stderr, "Type the question; Ctrl-D on a line of its own ends it.\n");
+    print_err("Type the question; Ctrl-D on a line of its own ends it.\n");
   }
   const std::string question = trimmed({std::istreambuf_iterator<char>(std::cin), {}});
   if (question.empty()) throw UserError("chat: there is no question on stdin");

@@ -16,6 +16,7 @@
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
 #include "longspan/text/plot.h"
+#include "longspan/text/print.h"
 
 namespace longspan {
 
@@ -88,16 +89,14 @@ int run(const Arguments& arguments) {
     const Curve& curve = differences.curves.back();
     const auto worst = std::max_element(curve.y.begin(), curve.y.end());
     largest = std::max(largest, *worst);
-    fmt::print("{} against {}: largest difference of the loss {:.2e}, at step {:g} of {}\n",
-               runs[i].name, runs[0].name, *worst, curve.x[worst - curve.y.begin()],
-               curve.x.size());
+    print_out("{} against {}: largest difference of the loss {:.2e}, at step {:g} of {}\n",
+              runs[i].name, runs[0].name, *worst, curve.x[worst - curve.y.begin()], curve.x.size());
   }
-  fmt::print(
-      "Largest difference between the curves: {:.2e} (the loss goes from {:.3f} to {:.3f})\n",
-      largest, runs[0].losses.front(), runs[0].losses.back());
+  print_out("Largest difference between the curves: {:.2e} (the loss goes from {:.3f} to {:.3f})\n",
+            largest, runs[0].losses.front(), runs[0].losses.back());
   if (const auto output = options.text("output")) {
     write_plot(*output, {losses, differences}, 1400, 560);
-    fmt::print("Picture: {}\n", *output);
+    print_out("Picture: {}\n", *output);
   }
   return 0;
 }

@@ -9,6 +9,7 @@
 #include "longspan/config/keys.h"
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
+#include "longspan/text/print.h"
 
 namespace longspan {
 
@@ -243,11 +244,11 @@ int run(const Arguments& arguments) {
     throw UserError("completion: name one shell: longspan completion bash (or zsh, fish)");
   }
   if (arguments[0] == "bash") {
-    fmt::print("{}", bash());
+    print_data(bash());
   } else if (arguments[0] == "zsh") {
-    fmt::print("{}", zsh());
+    print_data(zsh());
   } else if (arguments[0] == "fish") {
-    fmt::print("{}", fish());
+    print_data(fish());
   } else {
     throw UserError(fmt::format("completion: there is no {}; choose one of: {}", arguments[0],
                                 fmt::join(shells, ", ")));

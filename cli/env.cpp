@@ -13,19 +13,20 @@
 #include "longspan/cpu/vector_math.h"
 #include "longspan/models/product.h"
 #include "longspan/text/counted.h"
+#include "longspan/text/print.h"
 
 namespace longspan {
 
 namespace {
 
 int show_version(const Arguments&) {
-  fmt::print("longspan {}\n", LONGSPAN_VERSION);
+  print_out("longspan {}\n", LONGSPAN_VERSION);
   return 0;
 }
 
 int show_environment(const Arguments&) {
   const auto line = [](std::string_view name, const std::string& value) {
-    fmt::print("{:<18} {}\n", name, value);
+    print_out("{:<18} {}\n", name, value);
   };
   line("longspan", LONGSPAN_VERSION);
   line("compiler", fmt::format("{} ({})", __VERSION__, __cplusplus));

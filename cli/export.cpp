@@ -20,6 +20,7 @@
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
+#include "longspan/text/print.h"
 #include "longspan/train/output_room.h"
 
 namespace longspan {
@@ -110,12 +111,12 @@ ModelConfig positions_for(const Config& config, const ModelConfig& own) {
         trained.max_position_embeddings));
   }
   if (has_own) {
-    fmt::print("Positions as the adapter was trained: {} with factor {:g}, {} positions.\n",
-               trained.rope.type, trained.rope.factor, trained.max_position_embeddings);
+    print_out("Positions as the adapter was trained: {} with factor {:g}, {} positions.\n",
+              trained.rope.type, trained.rope.factor, trained.max_position_embeddings);
     return trained;
   }
   const std::string stretch = describe_stretch(own, asked, config.rope_scaling, config.cutoff_len);
-  if (!stretch.empty()) fmt::print("{}\n", stretch);
+  if (!stretch.empty()) print_out("{}\n", stretch);
   return asked;
 }
 
@@ -125,7 +126,7 @@ int run(const Arguments& words) {
         "export: the configuration file is missing: longspan export config.yaml [key=value ...]");
   }
   const Config config = load_export_config(words[0], {words.begin() + 1, words.end()});
-  for (const std::string& note : config.notes) fmt::print("note: {}\n", note);
+  for (const std::string& note : config.notes) print_out("note: {}\n", note);
   const ModelConfig own = load_model_config(config.model_name_or_path);
   const ModelConfig model = positions_for(config, own);
   check_model_folder(config.model_name_or_path, model);
@@ -157,8 +158,8 @@ int run(const Arguments& words) {
                     config.model_name_or_path, static_cast<int64_t>(config.export_size * 1e9));
   save_value_head(config.export_dir, value_head);
   if (const auto chat = chat_of(config, folders)) write_chat(config.export_dir, *chat);
-  fmt::print("Wrote {} with {} merged into it to {}\n", model.architecture,
-             counted(std::ssize(folders), "adapter"), config.export_dir);
+  print_out("Wrote {} with {} merged into it to {}\n", model.architecture,
+            counted(std::ssize(folders), "adapter"), config.export_dir);
   return 0;
 }
 

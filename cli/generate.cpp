@@ -1,5 +1,6 @@
 // `longspan generate`: answers to a file of prompts.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/generation/prompt_file.h"
 #include "longspan/text/counted.h"
+#include "longspan/text/print.h"
 #include "longspan/text/progress_bar.h"
 
 namespace longspan {
@@ -63,7 +65,9 @@ class AnswerWriter {
     for (auto next = waiting_.begin(); next != waiting_.end() && next->first == next_number_;
          next = waiting_.erase(next), ++next_number_) {
       const std::string& text = next->second;
-      if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) {
+      if (file_ == stdout && isatty(STDOUT_FILENO)) {
+        print_text(text);
+      } else if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) {
         refuse_output(path_);
       }
     }
@@ -104,8 +108,8 @@ int run(const Arguments& words) {
       read_prompt_file(arguments.words[0], arguments.max_samples.value_or(INT64_MAX));
   check_output(arguments.output);
   Assistant assistant = load_assistant(request);
-  fmt::print(stderr, "{}\n", assistant.description);
-  if (!assistant.warning.empty()) fmt::print(stderr, "{}\n", assistant.warning);
+  print_err("{}\n", assistant.description);
+  if (!assistant.warning.empty()) print_err("{}\n", assistant.warning);
   std::vector<std::vector<int32_t>> prompts;
   for (const PromptRow& row : rows) prompts.push_back(assistant.prompt(row.conversation));
   AnswerWriter writer(arguments.output);
@@ -131,10 +135,10 @@ int run(const Arguments& words) {
     };
     generate(decoder, prompts, assistant.options, listener);
   }
-  fmt::print(stderr, "{}, {} of them ended by the model; {}, {:.1f} tokens/s{}\n",
-             counted(num_answers, "answer"), num_stopped, counted(num_tokens, "token"),
-             tokens_per_second(),
-             arguments.output.empty() ? "" : fmt::format(": {}", arguments.output));
+  print_err("{}, {} of them ended by the model; {}, {:.1f} tokens/s{}\n",
+            counted(num_answers, "answer"), num_stopped, counted(num_tokens, "token"),
+            tokens_per_second(),
+            arguments.output.empty() ? "" : fmt::format(": {}", arguments.output));
   return 0;
 }
 

@@ -8,6 +8,7 @@
 #include "longspan/config/keys.h"
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
+#include "longspan/text/print.h"
 
 namespace longspan {
 
@@ -16,27 +17,27 @@ namespace {
 void print_keys() {
   std::string section;
   for (const KeyDescription& key : describe_keys()) {
-    if (key.section != section) fmt::print("\n{}\n", key.section);
+    if (key.section != section) print_out("\n{}\n", key.section);
     section = key.section;
-    fmt::print("  {}: {}{}\n      {}\n", key.name, key.wants,
-               key.default_value.empty() ? "" : fmt::format(" [{}]", key.default_value), key.help);
+    print_out("  {}: {}{}\n      {}\n", key.name, key.wants,
+              key.default_value.empty() ? "" : fmt::format(" [{}]", key.default_value), key.help);
   }
-  fmt::print("\nTaken, with nothing to change here\n");
-  for (const IdleKey& key : idle_keys()) fmt::print("  {}: {}\n", key.name, key.reason);
-  fmt::print(
+  print_out("\nTaken, with nothing to change here\n");
+  for (const IdleKey& key : idle_keys()) print_out("  {}: {}\n", key.name, key.reason);
+  print_out(
       "\nLLaMA-Factory's other keys are refused by name, unless their value asks for nothing\n"
       "(`use_dora: false`, `fsdp: \"\"`).\n");
 }
 
 void print_overview() {
-  fmt::print(
+  print_out(
       "longspan: pre-training (stage pt), supervised fine-tuning (sft), reward models (rm), DPO "
       "(dpo) and KTO (kto) on long rows, with sequence parallelism.\n\n"
       "usage: longspan <command> [arguments]\n\n");
   for (const Command& command : commands()) {
-    fmt::print("  {:<11} {}\n", command.name, command.summary);
+    print_out("  {:<11} {}\n", command.name, command.summary);
   }
-  fmt::print(
+  print_out(
       "\n`longspan help train` explains the configuration file, `longspan help KEY` one of its "
       "keys,"
       "\n`longspan help <command>` the rest.\n");
@@ -66,12 +67,12 @@ int run(const Arguments& arguments) {
   if (command == commands().end()) {
     const std::string& name = arguments[0];
     if (const std::string text = explain_key(name); !text.empty()) {
-      fmt::print("{}", text);
+      print_text(text);
       return 0;
     }
     throw UserError(no_such(name));
   }
-  fmt::print("{}", command->help);
+  print_text(command->help);
   if (command->name == "train") print_keys();
   return 0;
 }

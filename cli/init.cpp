@@ -14,6 +14,7 @@
 #include "longspan/models/parameter_count.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
+#include "longspan/text/print.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -73,8 +74,8 @@ int run(const Arguments& arguments) {
       random_parameters(config, static_cast<uint64_t>(seed), dtype);
   const FolderLock lock("--output", output);
   save_model_folder(output, config, parameters, dtype, source.empty() ? "." : source);
-  fmt::print("Made a random {} with {:.1f} million parameters in {}\n", config.model_type,
-             static_cast<double>(num_parameters) / 1e6, output);
+  print_out("Made a random {} with {:.1f} million parameters in {}\n", config.model_type,
+            static_cast<double>(num_parameters) / 1e6, output);
   return 0;
 }
 

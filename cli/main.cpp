@@ -15,6 +15,7 @@
 #include "longspan/cpu/capability.h"
 #include "longspan/input/input_file.h"
 #include "longspan/memory/out_of_memory.h"
+#include "longspan/text/print.h"
 #include "longspan/train/agreement.h"
 
 namespace longspan {
@@ -70,14 +71,14 @@ int main(int argc, char** argv) {
     return longspan::run({argv + 1, argv + argc});
   } catch (const longspan::UserError& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "error: {}\n", error.what());
+    longspan::print_err("error: {}\n", error.what());
     return 1;
   } catch (const std::exception& error) {
     std::fflush(stdout);
     // A file's or the machine's fault that nobody foresaw is no defect of the program.
     const std::string outside = longspan::outside_cause(error);
-    fmt::print(stderr, "{}: {}\n", outside.empty() ? "internal error" : "error",
-               outside.empty() ? error.what() : outside);
+    longspan::print_err("{}: {}\n", outside.empty() ? "internal error" : "error",
+                        outside.empty() ? error.what() : outside);
     return outside.empty() ? 2 : 1;
   }
 }

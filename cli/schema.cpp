@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/user_error.h"
+#include "longspan/text/print.h"
 
 namespace longspan {
 
@@ -16,7 +17,7 @@ int run(const Arguments& arguments) {
                     "file: longspan schema > longspan.schema.json",
                     arguments[0]));
   }
-  fmt::print("{}", json_schema());
+  print_data(json_schema());
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "longspan/text/counted.h"
+#include "longspan/text/print.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -19,9 +20,9 @@ int run(const Arguments& arguments) {
   // 256 bytes and three special tokens are always in.
   constexpr int64_t kMostTokens = 10'000'000;  // room for all of them is made at once
   train_byte_level_bpe(files, *options.whole_number("vocab-size", 259, kMostTokens), output);
-  fmt::print("Trained a tokenizer with {} on {} in {}\n",
-             counted(Tokenizer::load(output).vocab_size(), "token"),
-             counted(std::ssize(files), "file"), output);
+  print_out("Trained a tokenizer with {} on {} in {}\n",
+            counted(Tokenizer::load(output).vocab_size(), "token"),
+            counted(std::ssize(files), "file"), output);
   return 0;
 }
 

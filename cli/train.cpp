@@ -17,6 +17,7 @@
 #include "longspan/models/model_config.h"
 #include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/text/print.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/early_stops.h"
@@ -76,7 +77,7 @@ int work(const TrainArguments& arguments) {
   } catch (const UserError& error) {
     if (where.world_size == 1) throw;
     std::fflush(stdout);
-    fmt::print(stderr, "error: {}\n", error.what());
+    print_err("error: {}\n", error.what());
   }
   // Connections to ranks that are gone may be open, with threads that wait for them.
   if (status != 0 && where.world_size > 1) {

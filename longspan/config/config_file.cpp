@@ -17,6 +17,7 @@
 #include "longspan/config/overrides.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/json_text.h"
+#include "longspan/text/shown.h"
 #include "longspan/text/yaml.h"
 
 namespace longspan {
@@ -27,10 +28,10 @@ using nlohmann::json;
 
 /// Of one file. Who gives another format's file by mistake need not read on.
 constexpr size_t kMostProblems = 50;
+constexpr size_t kShownBytes = 60;  // of a key or a value that may be of any length
 
 std::string shown(const json& value) {
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
+  return shortened(value.dump(-1, ' ', false, json::error_handler_t::replace), kShownBytes);
 }
 
 // Each setter says whether the value has the field's type.
@@ -209,7 +210,7 @@ std::string take(Reading& reading, const std::string& name, const json& value) {
                        key.remedy.empty() ? "; remove it" : ": ", key.remedy);
   }
   const std::string nearest = nearest_key(name);
-  return fmt::format("unknown key {}; {}", beginning_of(name),
+  return fmt::format("unknown key {}; {}", shortened(name, kShownBytes),
                      nearest.empty() ? "`longspan help train` names all keys"
                                      : "the nearest known key is " + nearest);
 }

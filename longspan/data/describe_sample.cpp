@@ -1,10 +1,12 @@
 #include "longspan/data/describe_sample.h"
-#include "longspan/text/counted.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+
+#include "longspan/text/counted.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 
@@ -13,14 +15,17 @@ namespace {
 // Enough of both ends to see prompt, template and answer.
 constexpr int64_t kShownTokens = 160, kShownIds = 24;
 constexpr size_t kShownDocuments = 2;  // of a packed row
+constexpr size_t kShownBytes = 4096;   // of one end: a token may stand for a long text
 
 std::string decoded(const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
   const int64_t size = std::ssize(ids);
-  if (size <= 2 * kShownTokens) return tokenizer.decode(ids);
-  return fmt::format("{}\n  [... {} ...]\n{}",
-                     tokenizer.decode({ids.begin(), ids.begin() + kShownTokens}),
+  const auto text_of = [&](auto begin, auto end) {
+    return shortened(tokenizer.decode({begin, end}), kShownBytes);
+  };
+  if (size <= 2 * kShownTokens) return text_of(ids.begin(), ids.end());
+  return fmt::format("{}\n  [... {} ...]\n{}", text_of(ids.begin(), ids.begin() + kShownTokens),
                      counted(size - 2 * kShownTokens, "token"),
-                     tokenizer.decode({ids.end() - kShownTokens, ids.end()}));
+                     text_of(ids.end() - kShownTokens, ids.end()));
 }
 
 std::string first_of(const std::vector<int32_t>& ids) {

@@ -1,6 +1,7 @@
 #include "longspan/text/line_editor.h"
 
 #include "longspan/text/rust_call.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 
@@ -18,7 +19,7 @@ LineEditor::~LineEditor() = default;
 TypedLine LineEditor::read(std::string_view prompt) {
   int32_t end = 0;
   LsrString text{};
-  rust_call(lsr_line_editor_read, impl_->handle, rust_view(prompt), &end, &text);
+  rust_call(lsr_line_editor_read, impl_->handle, rust_view(shown(prompt)), &end, &text);
   return {end == 0   ? TypedLine::kText
           : end == 1 ? TypedLine::kInterrupted
                      : TypedLine::kEnd,

@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <string>
 
+#include "longspan/text/print.h"
 #include "longspan/text/rust_call.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 
@@ -55,14 +57,14 @@ std::string with_commas(int64_t number) {
 
 void ProgressBar::update(int64_t step, const std::string& message) {
   if (!impl_->bar) return;
-  lsr_progress_update(impl_->bar, static_cast<uint64_t>(step), rust_view(message));
+  lsr_progress_update(impl_->bar, static_cast<uint64_t>(step), rust_view(shown(message)));
 }
 
 void ProgressBar::print_line(std::string_view line) {
   if (impl_->bar) {
-    lsr_progress_print(impl_->bar, rust_view(line));
+    lsr_progress_print(impl_->bar, rust_view(shown(line)));
   } else {
-    fmt::print(stderr, "{}\n", line);
+    print_err("{}\n", line);
   }
 }
 

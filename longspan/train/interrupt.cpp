@@ -16,6 +16,7 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/written_names.h"
 #include "longspan/config/user_error.h"
+#include "longspan/text/print.h"
 
 namespace longspan {
 namespace {
@@ -145,7 +146,7 @@ void InterruptWatch::stop_early(const std::string& why) {
 }
 
 void InterruptWatch::say(const std::string& how) {
-  if (speaks_ && !said_.exchange(true)) fmt::print(stderr, "\n{}\n", how);
+  if (speaks_ && !said_.exchange(true)) print_err("\n{}\n", how);
 }
 
 TemporaryFolder::TemporaryFolder(std::string path) : path_(std::move(path)) {

@@ -23,6 +23,7 @@
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/text/counted.h"
+#include "longspan/text/print.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/launch.h"
@@ -32,9 +33,8 @@
 #include "longspan/train/plan_request.h"
 #include "longspan/train/reference_cache.h"
 #include "longspan/train/remarks.h"
-#include "longspan/train/resume.h"
 #include "longspan/train/run_data.h"
-#include "longspan/train/run_identity.h"
+#include "longspan/train/run_start.h"
 #include "longspan/train/summary.h"
 #include "longspan/train/tensorboard.h"
 #include "longspan/train/trained_model.h"
@@ -132,14 +132,10 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     trained.options.activation_store = activations.get();
     model = std::make_unique<Decoder>(shape.model, trained.parameters, *attention, trained.options);
   });
-  const RunIdentity identity = identity_of(config, mesh, shape.model, trained, data);
-  std::optional<ResumePoint> resumed =
-      find_resume_point(config, mesh.world, notices, launch, console);
+  const RunStart start =
+      find_run_start(config, mesh, shape.model, trained, data, launch, notices, console);
+  const std::optional<ResumePoint>& resumed = start.resumed;
   all_or_none(mesh.world, [&] {
-    if (resumed) {
-      require_same_run(resumed->folder, resumed->state.identity, identity,
-                       config.per_device_train_batch_size * mesh.data.size());
-    }
     if (!is_main) return;
     prepare_output_dir(config.output_dir);
     if (!config.fallback_output_dir.empty()) remove_leftovers(fallback_folder(config));
@@ -206,7 +202,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                         .memory = memory,
                         .heartbeat = heartbeat,
                         .notices = notices,
-                        .identity = identity,
+                        .identity = start.identity,
                         .launch = launch,
                         .sharded = trained.sharded.get()};
   // Adapters and their optimizer are in fp32; so they are saved.
@@ -257,7 +253,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                          .model = shape.model,
                          .plan_warning = shape.warning,
                          .num_rows = std::ssize(data.train.examples),
-                         .rows_per_step = identity.rows_per_step,
+                         .rows_per_step = start.identity.rows_per_step,
                          .local_world_size = where.local_world_size,
                          .num_cores = static_cast<int>(std::thread::hardware_concurrency()),
                          .cuda = cuda})) {
@@ -273,6 +269,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                             trainer.progress().step == trainer.progress().total_steps
                                 ? ": nothing is left to train"
                                 : ""));
+    for (const std::string& change : start.changes) console.say(change);
   }
   const TrainingEnd end = trainer.train();
   if (end == TrainingEnd::kDone) {
@@ -334,7 +331,7 @@ int run(const Config& config, const Rendezvous& launched, InterruptWatch& interr
   Heartbeat heartbeat(
       where, config.ddp_timeout,
       [](const std::string& message) {
-        fmt::print(stderr, "error: {}\n", message);
+        print_err("error: {}\n", message);
         end_process_at_once(1);
       },
       [&interrupts](const std::string& why) { interrupts.told_elsewhere(why); });

@@ -2,8 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,18 @@ std::string text_of(const ModelConfig& model) {
                      model.max_position_embeddings);
 }
 
+/// The keys, and what those of LoRA come to where an adapter was there before.
+Settings settings_of(const Config& config, const std::optional<LoraShape>& lora) {
+  Settings settings = training_settings(config);
+  if (!lora) return settings;
+  set_value(settings, "lora_rank", fmt::format("{}", lora->r));
+  set_value(settings, "lora_alpha", fmt::format("{}", lora->alpha));
+  set_value(settings, "lora_dropout", fmt::format("{}", lora->dropout));
+  set_value(settings, "use_rslora", lora->rank_stabilized ? "true" : "false");
+  set_value(settings, "lora_target", fmt::format("{}", fmt::join(lora->modules, ",")));
+  return settings;
+}
+
 }  // namespace
 
 RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
@@ -47,7 +61,9 @@ RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfi
               "gradient_accumulation_steps)"),
           .seed = config.seed,
           .shuffled = !config.disable_shuffling,
-          .rope_scaling = text_of(model)};
+          .rope_scaling = text_of(model),
+          .settings = settings_of(config, trained.lora),
+          .contents = {}};
 }
 
 }  // namespace longspan

@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// `model`: with rope_scaling, as it is trained.
+/// Without the contents of files. `model`: with rope_scaling, as it is trained.
 RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
                         const TrainedModel& trained, const RunData& data);
 

@@ -33,6 +33,19 @@ int64_t count_from(const Json& json, const char* key, int64_t least = 0) {
   return whole_number(json.at(key), key, least, kMostCounted);
 }
 
+Json json_of(const Settings& settings) {
+  Json json = Json::object();
+  for (const auto& [key, value] : settings) json[key] = value;
+  return json;
+}
+
+Settings settings_from(const Json& json) {
+  Settings settings;
+  for (const auto& [key, value] : json.items())
+    settings.emplace_back(key, value.get<std::string>());
+  return settings;
+}
+
 Json json_of(const RunIdentity& identity) {
   return {{"stage", identity.stage},
           {"finetuning_type", identity.finetuning_type},
@@ -42,7 +55,9 @@ Json json_of(const RunIdentity& identity) {
           {"rows_per_step", identity.rows_per_step},
           {"seed", identity.seed},
           {"shuffled", identity.shuffled},
-          {"rope_scaling", identity.rope_scaling}};
+          {"rope_scaling", identity.rope_scaling},
+          {"settings", json_of(identity.settings)},
+          {"contents", json_of_contents(identity.contents)}};
 }
 
 RunIdentity identity_from(const Json& json) {
@@ -54,7 +69,9 @@ RunIdentity identity_from(const Json& json) {
           .rows_per_step = count_from(json, "rows_per_step"),
           .seed = whole_number(json.at("seed"), "seed"),
           .shuffled = json.at("shuffled"),
-          .rope_scaling = json.value("rope_scaling", "")};
+          .rope_scaling = json.value("rope_scaling", ""),
+          .settings = settings_from(json.value("settings", Json::object())),
+          .contents = contents_from(json.value("contents", Json::array()))};
 }
 
 Json json_of(const Progress& progress) {
@@ -159,7 +176,8 @@ void write_training_state(const std::string& folder, const TrainingState& state)
                      {"run", json_of(state.identity)},
                      {"totals", json_of(state.totals)},
                      {"averages", averages}};
-  write_file_atomically(folder + "/" + kTrainingStateFile, json.dump(1) + "\n");
+  write_file_atomically(folder + "/" + kTrainingStateFile,
+                        json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 TrainingState read_training_state(const std::string& folder) {
@@ -188,40 +206,6 @@ TrainingState read_training_state(const std::string& folder) {
     throw UserError(fmt::format("{} is no training state of this version of longspan: {}.", path,
                                 error.what()));
   }
-}
-
-void require_same_run(const std::string& checkpoint, const RunIdentity& then,
-                      const RunIdentity& now, int64_t rows_per_micro_batch) {
-  const auto require = [&](const std::string& what, const auto& was, const auto& is,
-                           const std::string& remedy) {
-    if (was == is) return;
-    throw UserError(fmt::format(
-        "{} cannot go on with this configuration: {} was {}, and is {} now. {} To begin anew, set "
-        "overwrite_output_dir: true or choose another output_dir.",
-        checkpoint, what, was, is, remedy));
-  };
-  require("stage", then.stage, now.stage, "Set it back.");
-  require("finetuning_type", then.finetuning_type, now.finetuning_type, "Set it back.");
-  require("the fingerprint of the trained parameters", then.trained, now.trained,
-          "Set model_name_or_path, and the keys of LoRA or freezing, back.");
-  if (!then.rope_scaling.empty()) {
-    require("rope_scaling", then.rope_scaling, now.rope_scaling,
-            "Set rope_scaling and cutoff_len, which decides the factor, back.");
-  }
-  require("the number of training rows", then.num_rows, now.num_rows,
-          "Set dataset, val_size, max_samples and cutoff_len back.");
-  require("the fingerprint of the training rows", then.rows, now.rows,
-          "Set dataset, template, cutoff_len and what else makes the rows back.");
-  require("seed", then.seed, now.seed, "Set it back.");
-  require("disable_shuffling", !then.shuffled, !now.shuffled, "Set it back.");
-  require(
-      "the number of rows in a step, per_device_train_batch_size x data-parallel groups x "
-      "gradient_accumulation_steps,",
-      then.rows_per_step, now.rows_per_step,
-      then.rows_per_step % rows_per_micro_batch == 0
-          ? fmt::format("Set gradient_accumulation_steps: {}.",
-                        then.rows_per_step / rows_per_micro_batch)
-          : fmt::format("Choose the three so that their product is {}.", then.rows_per_step));
 }
 
 std::string text_of(const RankAverages& averages) { return json_of(averages).dump(); }

@@ -8,12 +8,15 @@
 #include <utility>
 #include <vector>
 
+#include "longspan/config/training_settings.h"
+#include "longspan/train/run_contents.h"
 #include "longspan/train/training_log.h"
 
 namespace longspan {
 
 /// What decides which rows a step sees, and what is trained on them. A run goes on only where all
-/// of it is the same; how many processes share the work is not part of it.
+/// of it is the same, but for settings that may change and files that do not decide; how many
+/// processes share the work is not part of it.
 struct RunIdentity {
   std::string stage, finetuning_type;
   std::string trained;  // fingerprint of the trained parameters' names and sizes
@@ -24,6 +27,10 @@ struct RunIdentity {
   bool shuffled = true;
   // "none" or how rotary positions are stretched; empty: the checkpoint does not say.
   std::string rope_scaling;
+  // What was trained with, and the files that the run stands on; empty: the checkpoint does not
+  // say.
+  Settings settings;
+  RunContents contents;
 };
 
 /// What a Trainer carries from step to step. The same on every rank.
@@ -57,10 +64,15 @@ void write_training_state(const std::string& folder, const TrainingState& state)
 /// Throws UserError when the file is missing or broken.
 TrainingState read_training_state(const std::string& folder);
 
-/// Throws UserError with the first key that differs, its value then and now, and the remedy.
-/// `rows_per_micro_batch`: of all processes now.
+/// Throws UserError with the first key or file that differs and must not, what it was and is, and
+/// the remedy. `rows_per_micro_batch`: of all processes now.
 void require_same_run(const std::string& checkpoint, const RunIdentity& then,
                       const RunIdentity& now, int64_t rows_per_micro_batch);
+
+/// What else has changed, in a line each: keys, then and now, files. `next_step`: the first that is
+/// trained so, counted from 1.
+std::vector<std::string> changes_since(const std::string& checkpoint, const RunIdentity& then,
+                                       const RunIdentity& now, int64_t next_step);
 
 /// One rank's averages from text, and back.
 std::string text_of(const RankAverages& averages);

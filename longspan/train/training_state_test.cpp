@@ -13,6 +13,15 @@
 namespace longspan {
 namespace {
 
+RunFile file_of(const std::string& role, const std::string& name, uint64_t digest) {
+  return {.role = role,
+          .name = name,
+          .path = "/data/" + name,
+          .decides = role != "evaluation data",
+          .stamp = {.size = 100, .mtime_ns = 1, .ctime_ns = 2, .inode = 3},
+          .digest = digest};
+}
+
 TrainingState some_state() {
   TrainingState state;
   state.launch = "abc";
@@ -26,7 +35,11 @@ TrainingState some_state() {
                     .rows_per_step = 8,
                     .seed = 42,
                     .shuffled = true,
-                    .rope_scaling = "none"};
+                    .rope_scaling = "none",
+                    .settings = {{"learning_rate", "5e-05"}, {"lora_alpha", "16"}},
+                    .contents = {file_of("model weights", "model.safetensors", 7),
+                                 file_of("training data", "rows.json", 8),
+                                 file_of("evaluation data", "held_out.json", 9)}};
   state.totals.progress = {.step = 5, .total_steps = 10, .epoch = 1.0 / 3, .num_tokens = 99};
   state.totals.loss_in_all = 0.1 + 0.2;
   state.totals.last_evaluated_step = 4;
@@ -75,6 +88,12 @@ TEST_CASE("training state: every bit comes back") {
   CHECK(read.averages == state.averages);
   CHECK_FALSE(read.totals.evaluation_due);
   CHECK_NOTHROW(require_same_run("c", state.identity, read.identity, 8));
+  CHECK(changes_since("c", state.identity, read.identity, 6).empty());
+  CHECK(read.identity.settings == state.identity.settings);
+  REQUIRE(read.identity.contents.size() == 3);
+  CHECK(read.identity.contents[0].stamp == state.identity.contents[0].stamp);
+  CHECK(read.identity.contents[0].digest == 7);
+  CHECK(read.identity.contents[0].path == "/data/model.safetensors");
 
   TrainingState broken = state;  // numbers that JSON does not know
   const double infinity = std::numeric_limits<double>::infinity();

@@ -1,0 +1,34 @@
+#include "longspan/text/print.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "longspan/config/user_error.h"
+#include "longspan/text/shown.h"
+
+namespace longspan {
+namespace {
+
+constexpr std::string_view kFaint = "\x1b[2m", kPlain = "\x1b[0m";
+
+bool write(std::FILE* stream, std::string_view text) {
+  return std::fwrite(text.data(), 1, text.size(), stream) == text.size();
+}
+
+}  // namespace
+
+void print_text(std::string_view text) { write(stdout, shown(text)); }
+
+void print_error_text(std::string_view text) { write(stderr, shown(text)); }
+
+void print_faint(std::string_view text) {
+  write(stdout, fmt::format("{}{}{}", kFaint, shown(text), kPlain));
+}
+
+void print_data(std::string_view bytes) {
+  if (write(stdout, bytes) && std::fflush(stdout) == 0) return;
+  throw UserError(fmt::format("cannot write to stdout: {}", std::strerror(errno)));
+}
+
+}  // namespace longspan

@@ -1,0 +1,47 @@
+// The files that a run stands on: which they are, and what is in them. No torch.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "longspan/checkpoint/file_digest.h"
+#include "longspan/config/config.h"
+
+namespace longspan {
+
+struct RunFile {
+  std::string role;      // what it is to the run: "model weights", "training data", ...
+  std::string name;      // in its folder
+  std::string path;      // where it lies, absolute
+  bool decides = false;  // other contents would make another run of it
+  FileStamp stamp;
+  uint64_t digest = 0;  // as digest_from_blocks
+};
+using RunContents = std::vector<RunFile>;
+
+/// The files by name, without stamps and digests: weights and config.json of the model, the
+/// tokenizer's files with the chat template, adapters, the reference model, data sets of training
+/// and evaluation. Of a fully trained model the weights do not decide, as a checkpoint brings its
+/// own, unless the reference is made of them. Throws UserError.
+RunContents files_of_run(const Config& config);
+
+/// A file that is not what it was.
+struct ChangedFile {
+  std::string role, path,
+      how;                  // how: "has 7 bytes (XXH64 ...) and had 8 (...)", "is new", "is gone"
+  std::string consequence;  // in a sentence: why it is refused, or what of it counts
+  bool decides = false;
+};
+
+/// Where files lie does not matter, nor what data files are called. Nothing where one of the lists
+/// is empty.
+std::vector<ChangedFile> changed_files(const RunContents& then, const RunContents& now);
+
+/// As a checkpoint keeps them, and back. The latter throws nlohmann's exceptions, or
+/// std::invalid_argument for a digest that is none.
+nlohmann::ordered_json json_of_contents(const RunContents& contents);
+RunContents contents_from(const nlohmann::ordered_json& json);
+
+}  // namespace longspan

@@ -1,0 +1,32 @@
+// Where a run begins: which run it is, and what it goes on from.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/comm/mesh.h"
+#include "longspan/comm/notices.h"
+#include "longspan/config/config.h"
+#include "longspan/train/console.h"
+#include "longspan/train/launch.h"
+#include "longspan/train/resume.h"
+#include "longspan/train/run_data.h"
+#include "longspan/train/trained_model.h"
+#include "longspan/train/training_state.h"
+
+namespace longspan {
+
+struct RunStart {
+  RunIdentity identity;                // contents on rank 0 alone
+  std::optional<ResumePoint> resumed;  // nullopt: from the beginning
+  std::vector<std::string> changes;    // since that was saved; a line each, on rank 0
+};
+
+/// `model`: with rope_scaling, as it is trained. Collective. Throws as all_or_none: what is saved
+/// cannot be gone on from, or is of another run.
+RunStart find_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
+                        const TrainedModel& trained, const RunData& data, const Launch& launch,
+                        Notices& notices, Console& console);
+
+}  // namespace longspan
