@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <limits>
 
+#include "longspan/text/say.h"
+
 namespace longspan {
 namespace {
 
@@ -28,8 +30,7 @@ void Console::say(const std::string& line) {
   if (silent_) return;
   // A line printed past a bar on the same screen would be drawn over.
   if (bar_ && bar_->visible() && stdout_is_terminal_) return bar_->print_line(line);
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  say_on(stdout, line);
 }
 
 void Console::show(const Progress& progress, double loss) {

@@ -15,6 +15,7 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
+#include "longspan/text/say.h"
 
 namespace longspan {
 namespace {
@@ -115,7 +116,8 @@ void InterruptWatch::watch() {
 
 std::string InterruptWatch::why_stopped() const {
   const int signal = stop_signal_;
-  return signal == 0 ? "another process was told to stop" : name_of_signal(signal);
+  if (signal != 0) return name_of_signal(signal);
+  return launcher_is_gone_ ? "the launcher has ended" : "another process was told to stop";
 }
 
 void InterruptWatch::before_early_stop(std::function<void(const std::string&)> tell) {
@@ -125,6 +127,12 @@ void InterruptWatch::before_early_stop(std::function<void(const std::string&)> t
 
 void InterruptWatch::told_elsewhere(const std::string& why) {
   if (!in_steps_) stop_early(why);
+}
+
+bool InterruptWatch::launcher_gone() {
+  if (!in_steps_) return false;
+  launcher_is_gone_ = true;
+  return true;
 }
 
 void InterruptWatch::say_stopped_early(const std::string& why) {
@@ -138,7 +146,7 @@ void InterruptWatch::stop_early(const std::string& why) {
 }
 
 void InterruptWatch::say(const std::string& how) {
-  if (speaks_ && !said_.exchange(true)) fmt::print(stderr, "\n{}\n", how);
+  if (speaks_ && !said_.exchange(true)) say_on(stderr, fmt::format("\n{}", how));
 }
 
 TemporaryFolder::TemporaryFolder(std::string path) : path_(std::move(path)) {
