@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <climits>
 #include <csignal>
 #include <cstdlib>
@@ -15,8 +16,13 @@
 #include <filesystem>
 #include <thread>
 
+#include "cli/quiet_torchrun.h"
 #include "cli/torch_runtime.h"
+#include "longspan/comm/descriptors.h"
+#include "longspan/comm/endpoint.h"
+#include "longspan/comm/meeting_place.h"
 #include "longspan/comm/mesh.h"
+#include "longspan/comm/within.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -25,104 +31,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// torchrun, but quiet when a worker fails: the worker has said why; torchrun would add a page about
-// itself. Ends with the worker's own status. SIGTERM and SIGUSR1 are handed on, and what the
-// workers make of them is awaited: they save, which takes longer than torchrun's patience. A second
-// signal, five seconds later or more, is torchrun's own business: it ends them. Once they have
-// ended, how they did is what counts, and what comes until the last instruction changes nothing;
-// others are not started then. Where both are held (hold_stop_signals), one thread receives them,
-// and the workers, which the main thread starts, begin with them held: until they look, none is
-// lost. What comes while some of the workers are there is for all of them.
-constexpr const char* kQuietTorchrun = R"(
-import glob, logging, os, signal, sys, threading, time
-from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import main
-logging.disable(logging.ERROR)
-handed_on, workers_started, starts, waiting, no_more, over = [], [], PContext.start, [], [], []
-def text_of(path):
-    try:
-        return open(path).read()
-    except OSError:
-        return ''
-def children():
-    '''None where the system does not say: /proc is not mounted.'''
-    lists = glob.glob('/proc/self/task/*/children')
-    if lists:
-        return [int(pid) for path in lists for pid in text_of(path).split()]
-    # A kernel may lack these (CONFIG_PROC_CHILDREN): whose parent is this process, then?
-    parents = {}
-    for path in glob.glob('/proc/[0-9]*/stat'):
-        fields = text_of(path).rpartition(')')[2].split()
-        if fields:
-            parents[int(path.split('/')[2])] = int(fields[1])
-    return [pid for pid in parents if parents[pid] == os.getpid()] if os.getpid() in parents else None
-def told_to_end(number):
-    return SignalException('told to end', sigval=signal.Signals(number))
-def start(workers):
-    if no_more:
-        raise told_to_end(no_more[0])
-    workers_started.append(False)
-    starts(workers)
-    workers_started[-1] = True
-    if waiting:
-        hand_on(waiting.pop(), None)
-PContext.start = start
-def hand_on(number, frame):
-    if over:
-        return
-    if workers_started and not workers_started[-1]:
-        waiting[:] = [number]
-        return
-    if handed_on and time.monotonic() - handed_on[0] < 5:
-        return
-    if not workers_started:
-        over.append(True)
-        name = signal.Signals(number).name
-        print(f'Stopped before the first step ({name}): nothing was trained, nothing is lost.', file=sys.stderr)
-        sys.exit(0)
-    workers = children()
-    if handed_on or workers is None:
-        raise told_to_end(number)
-    handed_on.append(time.monotonic())
-    if not workers:
-        no_more.append(number)
-    for pid in workers:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            pass
-for number in (signal.SIGTERM, signal.SIGUSR1):
-    if signal.getsignal(number) != signal.SIG_IGN:
-        signal.signal(number, hand_on)
-held = signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGTERM, signal.SIGUSR1}
-def receive():
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
-    threading.Event().wait()
-if held:
-    threading.Thread(target=receive, daemon=True).start()
-try:
-    main()
-except ChildFailedError as error:
-    rank, failure = error.get_first_failure()
-    if failure.exitcode < 0:
-        name = signal.Signals(-failure.exitcode).name
-        print(f'error: rank {rank} was ended by {name}', file=sys.stderr)
-    sys.exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode)
-except SignalException as error:
-    sys.exit(128 + error.sigval)
-finally:
-    over.append(True)
-    # Python's own end sets what it handles back to the default, which kills; what is ignored stays so.
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-)";
-
 std::optional<std::string> environment(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0') return std::nullopt;
   return value;
 }
+
+/// What a look at an address may take, where a name's server does not answer.
+constexpr std::chrono::seconds kLookUp{20};
+/// What torchrun waits for the other machines: ddp_timeout, within these.
+constexpr int64_t kLeastMeetingSeconds = 60, kMostMeetingSeconds = 600;
 
 std::optional<int> environment_number(const char* name, int least, int most = INT_MAX) {
   const std::optional<std::string> text = environment(name);
@@ -216,7 +134,9 @@ LaunchPlan make_launch_plan(const Config& config, const DeviceChoice& device) {
                                 plan.node_rank, plan.num_nodes));
   }
   const std::optional<std::string> address = environment("MASTER_ADDR");
-  plan.master_port = environment_number("MASTER_PORT", 1);
+  if (const auto port = environment_number("MASTER_PORT", 1)) {
+    plan.master_port = require_port("MASTER_PORT", *port);
+  }
   if (plan.num_nodes > 1) {
     if (!address) {
       throw UserError(fmt::format(
@@ -225,8 +145,44 @@ LaunchPlan make_launch_plan(const Config& config, const DeviceChoice& device) {
     }
     plan.master_port = plan.master_port.value_or(29500);
   }
-  plan.master_address = address.value_or(plan.master_address);
+  plan.master_address = bare_host(address.value_or(plan.master_address));
+  plan.patience_seconds = patience_of(config.ddp_timeout).count();
   return plan;
+}
+
+void check_meeting_place(const LaunchPlan& plan) {
+  const std::chrono::seconds patience =
+      std::min<std::chrono::seconds>(kLookUp, std::chrono::seconds(plan.patience_seconds));
+  const std::string& host = plan.master_address;
+  // The names of a cluster's machines may come a moment after the machines.
+  const auto end = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    const std::string problem = why_no_address(host, patience);
+    if (problem.empty()) break;
+    if (plan.num_nodes == 1 || std::chrono::steady_clock::now() > end) {
+      throw UserError(fmt::format(
+          "MASTER_ADDR={} has no address: {}. Set it to the name or address of node 0{}.", host,
+          problem, plan.num_nodes == 1 ? ", or unset it: there is one node" : ""));
+    }
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+  if (plan.num_nodes == 1 && !is_this_machine(host, patience)) {
+    throw UserError(fmt::format(
+        "MASTER_ADDR={} is another machine, and the run has one node, which is this one. Unset "
+        "MASTER_ADDR, or set NNODES and NODE_RANK.",
+        host));
+  }
+  if (!plan.master_port) return;
+  if (plan.node_rank == 0) {
+    if (const std::string problem = why_not_free(*plan.master_port); !problem.empty()) {
+      throw UserError(fmt::format(
+          "MASTER_PORT={}: this machine cannot listen at that port: {}. Choose another one{}.",
+          *plan.master_port, problem, plan.num_nodes == 1 ? ", or unset it" : ", on all nodes"));
+    }
+  }
+  if (plan.node_rank != 0 || !is_this_machine(host, patience)) {
+    require_store_or_nobody(host, *plan.master_port, patience);
+  }
 }
 
 std::optional<std::string> find_torchrun() {
@@ -252,6 +208,8 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
                     "it, or start the processes with mpirun or srun.",
                     plan.world_size(), environment_bin().string()));
   }
+  check_meeting_place(plan);
+  require_descriptors("The launcher of this run", descriptors_of_launcher(plan.world_size()));
   std::vector<std::string> words;
   const fs::path python = environment_bin() / "python3";
   const bool quiet = !environment("TORCHRUN") && is_executable(python);
@@ -269,6 +227,8 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
       fmt::format("--master-port={}", plan.master_port ? *plan.master_port : free_port()),
       fmt::format("--signals-to-handle={}", signals_to_handle(/*with_sigterm=*/!quiet)),
       fmt::format("--max-restarts={}", environment_number("MAX_RESTARTS", 0).value_or(0)),
+      fmt::format("--rdzv-conf=timeout={}",
+                  std::clamp(plan.patience_seconds, kLeastMeetingSeconds, kMostMeetingSeconds)),
       fs::read_symlink("/proc/self/exe").string()};
   words.insert(words.end(), rest.begin(), rest.end());
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -277,6 +237,9 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
   const int threads = std::max<int>(
       1, static_cast<int>(std::thread::hardware_concurrency()) / plan.processes_per_node);
   setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), /*overwrite=*/0);
+
+  // c10d prints a stack trace for every lost connection.
+  if (quiet) setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
 
   if (!quiet) {  // a torchrun that knows nothing of held signals
     sigset_t none;

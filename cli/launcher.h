@@ -14,7 +14,8 @@ namespace longspan {
 struct LaunchPlan {
   int num_nodes = 1, node_rank = 0, processes_per_node = 1;
   std::string master_address = "127.0.0.1";
-  std::optional<int> master_port;  // nullopt: any free one
+  std::optional<int> master_port;   // nullopt: any free one
+  int64_t patience_seconds = 1800;  // ddp_timeout
 
   int world_size() const { return num_nodes * processes_per_node; }
 };
@@ -27,12 +28,17 @@ bool is_launched();
 /// Throws UserError: not a number, contradictions, several nodes without MASTER_ADDR.
 LaunchPlan make_launch_plan(const Config& config, const DeviceChoice& device);
 
+/// Looks at MASTER_ADDR and MASTER_PORT before anything is started. Throws UserError: the name has
+/// no address, or not one of this machine where it is the only one; this machine is to listen at
+/// the port and cannot; what listens there on node 0 is no torchrun's.
+void check_meeting_place(const LaunchPlan& plan);
+
 /// torchrun of the Python environment whose torch is in use: $TORCHRUN, the one beside that
 /// environment's python, or the first on PATH. nullopt when there is none.
 std::optional<std::string> find_torchrun();
 
 /// Becomes torchrun with `longspan <words>` as its workers. Returns only by throwing UserError (no
-/// torchrun).
+/// torchrun, as check_meeting_place, too few open files allowed).
 [[noreturn]] void launch(const LaunchPlan& plan, const Arguments& words);
 
 /// From now on SIGTERM and SIGUSR1 wait, in processes that this one starts or becomes too.

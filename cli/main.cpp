@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -67,6 +68,10 @@ int run(Arguments arguments) {
 }  // namespace longspan
 
 int main(int argc, char** argv) {
+  // A file that may grow no further (ulimit -f) is an error of the write, with a remedy; who reads
+  // no more (| head) ends this program without a word, also where a parent has ignored that.
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_DFL);
   try {
     return longspan::run({argv + 1, argv + argc});
   } catch (const longspan::UserError& error) {

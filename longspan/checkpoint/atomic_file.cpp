@@ -27,8 +27,10 @@ const char* remedy_for(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
-    case EFBIG:
       return "Free some space or write to another disk.";
+    case EFBIG:
+      return "Free some space, write to another disk, or raise the limit on the size of files "
+             "(ulimit -f).";
     case EACCES:
     case EPERM:
     case EROFS:

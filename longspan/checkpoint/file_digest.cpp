@@ -1,6 +1,5 @@
 #include "longspan/checkpoint/file_digest.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 
 #include "longspan/checkpoint/checksum.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
 
 namespace longspan {
 namespace {
@@ -40,26 +40,20 @@ FileStamp stamp_of_file(const std::string& path) {
 int64_t num_digest_blocks(int64_t size) { return (size + kDigestBlock - 1) / kDigestBlock; }
 
 uint64_t digest_of_block(const std::string& path, int64_t block) {
-  // A pipe in a file's place must not hold anybody up.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) fail(path, errno);
+  const InputFile file(path, "file");
   Xxh64 hash;
   std::vector<char> part(size_t{1} << 20);
-  int error = 0;
   for (int64_t place = block * kDigestBlock, end = place + kDigestBlock; place < end;) {
     const size_t wanted = std::min<size_t>(part.size(), static_cast<size_t>(end - place));
-    const ssize_t num_read = ::pread(descriptor, part.data(), wanted, place);
+    const ssize_t num_read = ::pread(file.descriptor(), part.data(), wanted, place);
     if (num_read == 0) break;
     if (num_read < 0) {
       if (errno == EINTR) continue;
-      error = errno;
-      break;
+      fail(path, errno);
     }
     hash.add(part.data(), static_cast<size_t>(num_read));
     place += num_read;
   }
-  ::close(descriptor);
-  if (error != 0) fail(path, error);
   return hash.value();
 }
 

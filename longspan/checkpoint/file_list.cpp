@@ -12,8 +12,10 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/checksum.h"
 #include "longspan/checkpoint/written_names.h"
-#include "longspan/config/json_text.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
+#include "longspan/input/numbers.h"
 
 namespace longspan {
 namespace {
@@ -69,11 +71,11 @@ FileList read_file_list(const std::string& folder) {
   FileList list;
   if (!is_plain_file(path)) return list;
   try {
-    const Json json = Json::parse(read_text_file(path, "list of files"));
+    const Json json = parse_ordered_json(read_text_file(path, "list of files"), path);
     if (json.at("format") != kFormat) return {};
     for (const auto& [name, entry] : json.at("files").items()) {
       if (!is_name_below(name) || name.find('/') != std::string::npos) return {};
-      ListedFile file{.size = entry.at("size").get<int64_t>(), .xxh64 = std::nullopt};
+      ListedFile file{.size = whole_number(entry.at("size"), "size", 0, kMostCounted), .xxh64 = std::nullopt};
       if (entry.contains("xxh64")) {
         const auto digits = entry.at("xxh64").get<std::string>();
         uint64_t number = 0;

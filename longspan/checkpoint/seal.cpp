@@ -48,10 +48,9 @@ uint64_t checksum_from(const std::string& digits) {
 /// been changed.
 bool had_digest(const std::string& folder) {
   try {
-    const auto state =
-        nlohmann::json::parse(read_text_file(folder + "/training_state.json", "training state"),
-                              nullptr, /*allow_exceptions=*/false);
-    return state.is_object() && state.contains(kCoversItself);
+    const auto state = try_parse_json(
+        read_text_file(folder + "/training_state.json", "training state", kMaxTableBytes));
+    return state && state->is_object() && state->contains(kCoversItself);
   } catch (const UserError&) {
     return false;  // its own problem, which is told elsewhere
   }

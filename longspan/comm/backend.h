@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "longspan/comm/communication_error.h"
 #include "longspan/comm/group.h"
 #include "longspan/comm/mesh.h"
 
@@ -26,7 +27,20 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
                                                     int size, int64_t timeout_seconds,
                                                     const std::string& host);
 
-/// A connection of its own to the store that a run already has.
+/// Nobody listens any more where the run's store was.
+class StoreIsGone : public CommunicationError {
+ public:
+  using CommunicationError::CommunicationError;
+};
+
+/// The first connection to a run's store, which another rank may still have to open, or the store
+/// itself. Throws CommunicationError, some seconds after `timeout` at the latest: what is wrong
+/// with the address or with what listens there.
+c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
+                                           std::chrono::milliseconds timeout);
+
+/// A connection of its own to the store that a run already has. Throws StoreIsGone at once where
+/// nobody listens any more, else as open_store.
 c10::intrusive_ptr<c10d::Store> connect_to_store(const Rendezvous& where, const std::string& prefix,
                                                  std::chrono::milliseconds timeout);
 

@@ -1,10 +1,13 @@
 #include "longspan/comm/beat.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -17,6 +20,16 @@ constexpr size_t kMostNamed = 4;
 std::string one_line(std::string text) {
   std::ranges::replace(text, '\n', ' ');
   return text;
+}
+
+/// The beginning of a file of /proc; empty when it cannot be read, for whatever reason.
+std::string proc_text(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return "";
+  char text[512];
+  const ssize_t length = read(descriptor, text, sizeof(text));
+  close(descriptor);
+  return length > 0 ? std::string(text, static_cast<size_t>(length)) : "";
 }
 
 std::string name_of(int rank, const Beat& beat) {
@@ -63,16 +76,18 @@ std::optional<Beat> beat_from(const std::string& text) {
 }
 
 ProcessState state_of_process(const Beat& beat, const std::string& own_machine) {
-  if (beat.machine != own_machine) return ProcessState::kUnknown;
-  std::ifstream file(fmt::format("/proc/{}/stat", beat.process));
-  std::string text;
-  if (!std::getline(file, text)) {
-    // Nothing is known where /proc is not mounted, or of another container's processes.
-    return std::filesystem::exists("/proc/self/stat") ? ProcessState::kGone
-                                                      : ProcessState::kUnknown;
-  }
+  if (beat.machine != own_machine || beat.process <= 0) return ProcessState::kUnknown;
+  const auto is_gone = [&] {
+    return kill(static_cast<pid_t>(beat.process), 0) != 0 && errno == ESRCH;
+  };
+  if (is_gone()) return ProcessState::kGone;
+  const std::string text = proc_text(fmt::format("/proc/{}/stat", beat.process));
+  // One that cannot be looked at lives, unless it has ended meanwhile: /proc may not be mounted, or
+  // this process may open no more files.
+  if (text.empty()) return is_gone() ? ProcessState::kGone : ProcessState::kUnknown;
   const size_t name_ends = text.rfind(") ");
-  const char state = name_ends == std::string::npos ? '?' : text[name_ends + 2];
+  const char state =
+      name_ends == std::string::npos || name_ends + 2 >= text.size() ? '?' : text[name_ends + 2];
   if (state == 'T' || state == 't') return ProcessState::kStopped;
   if (state == 'Z' || state == 'X') return ProcessState::kGone;
   return ProcessState::kRunning;

@@ -32,7 +32,8 @@ std::optional<Beat> beat_from(const std::string& text);
 
 /// How a process of this machine is.
 enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
-/// By /proc; kUnknown on another machine than `own_machine`.
+/// By the system and /proc; kUnknown on another machine than `own_machine`, and for one that is
+/// there but cannot be looked at: only one that the system does not know is gone.
 ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
 
 /// What a rank was seen to do between an earlier and a later look, as far as it is to blame for a

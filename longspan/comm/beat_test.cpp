@@ -1,6 +1,7 @@
 #include "longspan/comm/beat.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,6 +83,30 @@ TEST_CASE("diagnosis: processes of this machine are looked at") {
   waitpid(child, &status, 0);
   CHECK(state_of_process(beat, "here") == ProcessState::kGone);
   CHECK(blame(1, std::nullopt, beat, "here").find("has ended without a word") != std::string::npos);
+}
+
+TEST_CASE("diagnosis: one that cannot be looked at, for want of descriptors, lives") {
+  const pid_t child = fork();
+  if (child == 0) {
+    for (;;) pause();
+  }
+  Beat beat = beat_of(1, 2, "here");
+  beat.process = child;
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const ProcessState living = state_of_process(beat, "here");
+  const std::string blamed = blame(1, std::nullopt, beat, "here");
+  kill(child, SIGKILL);
+  int status = 0;
+  waitpid(child, &status, 0);
+  const ProcessState gone = state_of_process(beat, "here");
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(living == ProcessState::kUnknown);
+  CHECK(blamed.empty());
+  CHECK(gone == ProcessState::kGone);
 }
 
 }  // namespace longspan

@@ -15,6 +15,7 @@
 
 #include "longspan/comm/backend.h"
 #include "longspan/comm/beat.h"
+#include "longspan/comm/lost_store.h"
 #include "longspan/comm/notices.h"
 
 namespace longspan {
@@ -40,10 +41,12 @@ std::string key_of(int rank) { return fmt::format("beat{}", rank); }
 
 /// Shared with the thread, which may hang in a store that hangs, and is then left behind.
 struct Heartbeat::Impl {
-  Impl(const Rendezvous& rendezvous, int64_t timeout_seconds, EndProcess end, OnStopNotice on_stop)
+  Impl(const Rendezvous& rendezvous, int64_t timeout_seconds, EndProcess end, OnStopNotice on_stop,
+       OnLauncherGone on_gone)
       : where(rendezvous),
         end_process(std::move(end)),
         on_stop_notice(std::move(on_stop)),
+        on_launcher_gone(std::move(on_gone)),
         timeout(static_cast<double>(timeout_seconds)),
         // A handful of beats must fit into the shortest timeout; more often than needed costs the
         // store's host of a large run.
@@ -111,11 +114,14 @@ struct Heartbeat::Impl {
       const std::lock_guard lock(mutex);
       last_reached = Clock::now();
       reachable = true;
+      refused_since.reset();
       return true;
-    } catch (const std::exception&) {
+    } catch (const std::exception& error) {
       // Gone, or not answering: the next beat tries again by a new connection.
       store.reset();
       const std::lock_guard lock(mutex);
+      const bool refused = dynamic_cast<const StoreIsGone*>(&error) != nullptr;
+      if (refused && !refused_since) refused_since = Clock::now();
       reachable = false;
       return false;
     }
@@ -142,30 +148,20 @@ struct Heartbeat::Impl {
     return look(ranks);
   }
 
-  /// Who serves the store cannot be asked who is gone: it is that one itself, or the way to it.
   std::string store_is_gone() const {
     if (!seen_verdict.empty()) return seen_verdict;
-    if (head && head->ending == Beat::Ending::kFailed) return blame(0, head, head, own.machine);
-    if (head && serves_store(0)) {
-      const ProcessState state = state_of_process(*head, own.machine);
-      if (head->ending == Beat::Ending::kAsks || head->ending == Beat::Ending::kLost) {
-        return fmt::format(
-            "Rank 0 (host {}, process {}) has lost a rank too, in {}, and says which.", head->host,
-            head->process, head->doing);
-      }
-      if (state == ProcessState::kGone || state == ProcessState::kStopped) {
-        return blame(0, head, head, own.machine);
-      }
-    }
-    const std::string who =
-        head ? fmt::format("Rank 0 (host {}, process {})", head->host, head->process) : "Rank 0";
-    const std::string last =
-        head ? fmt::format(" The last sign of life of rank 0 was in {}.", head->doing) : "";
-    return fmt::format(
-        "{}, which serves the run's key-value store at {}:{}, does not answer: it has ended or "
-        "hangs, or its machine, or the network to it.{}",
-        where.launcher_hosts_store ? "The launcher of " + who : who, where.master_address,
-        where.master_port, last);
+    return why_store_is_lost(where, head, own.machine, refused_since.has_value());
+  }
+
+  /// Without the store the run ends; the ranks, which need it no more, save first.
+  void end_without_launcher() {
+    const bool saves = on_launcher_gone && on_launcher_gone();
+    if (Clock::now() - *refused_since < (saves ? timeout : kGrace)) return;
+    const char* more = saves ? " The run could not save and end within ddp_timeout." : "";
+    end_process([&] {
+      const std::lock_guard lock(mutex);
+      return store_is_gone() + more;
+    }());
   }
 
   /// Two looks at all ranks, with some beats between them; or what another rank has found.
@@ -253,6 +249,7 @@ struct Heartbeat::Impl {
       if (serves_store()) std::this_thread::sleep_for(2.5 * interval);  // the others look at it too
       on_stop_notice(stop_notice);
     }
+    if (refused_since && where.launcher_hosts_store) return end_without_launcher();
     const Clock::time_point now = Clock::now();
     last_beats.resize(ranks.size());
     last_moved.resize(ranks.size(), now);
@@ -288,6 +285,7 @@ struct Heartbeat::Impl {
   const Rendezvous where;
   const EndProcess end_process;
   const OnStopNotice on_stop_notice;
+  const OnLauncherGone on_launcher_gone;
   const Seconds timeout, interval;
 
   std::mutex mutex;
@@ -307,13 +305,14 @@ struct Heartbeat::Impl {
   Beats last_beats;
   std::vector<Clock::time_point> last_moved;
   std::optional<Clock::time_point> noticed;
+  std::optional<Clock::time_point> refused_since;  // nobody listens where the store was
 };
 
 Heartbeat::Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process,
-                     OnStopNotice on_stop_notice) {
+                     OnStopNotice on_stop_notice, OnLauncherGone on_launcher_gone) {
   if (where.world_size == 1) return;
   impl_ = std::make_shared<Impl>(where, timeout_seconds, std::move(end_process),
-                                 std::move(on_stop_notice));
+                                 std::move(on_stop_notice), std::move(on_launcher_gone));
   std::thread([impl = impl_] { impl->beat_on(); }).detach();
 }
 

@@ -24,8 +24,13 @@ class Heartbeat {
   /// told to (comm/notices).
   using OnStopNotice = std::function<void(const std::string& why)>;
 
+  /// Called by the thread, again and again, once nobody listens any more where the launcher served
+  /// the store: the launcher has ended. Returns whether the run now saves and ends by itself, for
+  /// which it has timeout_seconds; else EndProcess follows in some seconds.
+  using OnLauncherGone = std::function<bool()>;
+
   Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process,
-            OnStopNotice on_stop_notice);
+            OnStopNotice on_stop_notice, OnLauncherGone on_launcher_gone = {});
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;

@@ -8,12 +8,14 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 #include <vector>
 
 #include "longspan/comm/backend.h"
 #include "longspan/comm/communication_error.h"
+#include "longspan/comm/endpoint.h"
+#include "longspan/comm/within.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -63,10 +65,11 @@ std::string gather_workers(c10d::Store& store, int world_size, Clock::time_point
 
 Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds) {
   if (!where.launcher_hosts_store || where.world_size == 1) return where;
-  const auto patience =
-      std::min<std::chrono::seconds>(std::chrono::seconds(timeout_seconds), kMostPatience);
+  const auto patience = std::min(patience_of(timeout_seconds), kMostPatience);
   try {
-    const auto store = connect_to_store(where, kPrefix, patience);
+    // The launchers have met in it before they start workers; all the same, torch tries again.
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(
+        kPrefix, open_store(where, /*serves=*/false, patience));
     std::string name;
     if (where.rank == 0) {
       name = gather_workers(*store, where.world_size, Clock::now() + patience);
@@ -81,9 +84,9 @@ Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds) {
     return where;
   } catch (const std::exception& error) {
     throw CommunicationError(fmt::format(
-        "Rank {} of {} did not find its peers through the launcher's store at {}:{}: {}. Have all "
+        "Rank {} of {} did not find its peers through the launcher's store at {}: {}. Have all "
         "machines started their workers?",
-        where.rank, where.world_size, where.master_address, where.master_port,
+        where.rank, where.world_size, endpoint_text(where.master_address, where.master_port),
         brief_reason(error)));
   }
 }

@@ -1,19 +1,24 @@
 // What ranks agree on, and wait for, through a store: workers of a launcher as threads.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/notices.h"
 #include "longspan/testing/launcher.h"
+#include "longspan/testing/silent_server.h"
 
 namespace longspan {
 namespace {
@@ -105,6 +110,68 @@ TEST_CASE("notices: all wait for the slowest, until the alarm") {
     CHECK(waited[rank] > 1.0);
     CHECK(waited[rank] < 10.0);
   }
+}
+
+TEST_CASE("notices: without the store nobody waits") {
+  // Ranks that meet twenty times, of which each would be a matter of half a minute.
+  constexpr int kRanks = 2, kMeetings = 20;
+  const auto meet = [](const std::function<Rendezvous(int)>& worker, const auto& after_the_first) {
+    std::vector<double> waited(kRanks);
+    std::barrier<> together(kRanks);
+    in_threads(kRanks, [&](int rank) {
+      Notices notices(worker(rank), /*timeout_seconds=*/1800);
+      notices.wait_for_all();
+      together.arrive_and_wait();
+      if (rank == 0) after_the_first();
+      together.arrive_and_wait();
+      const Clock::time_point start = Clock::now();
+      for (int meeting = 0; meeting < kMeetings; ++meeting) notices.wait_for_all();
+      notices.announce_stop("nobody hears it");
+      waited[rank] = std::chrono::duration<double>(Clock::now() - start).count();
+    });
+    return *std::ranges::max_element(waited);
+  };
+  std::optional<Launcher> launcher(std::in_place);
+  const double lost =
+      meet([&](int rank) { return launcher->worker(rank, kRanks); }, [&] { launcher.reset(); });
+  CHECK(lost < 60.0);
+
+  // Something else has the port since then, and takes all connections.
+  const testing::SilentServer server;
+  const Launcher other;
+  Rendezvous silent = other.worker(0, kRanks);
+  silent.master_port = server.port();
+  const Clock::time_point start = Clock::now();
+  Notices notices(silent, /*timeout_seconds=*/4);
+  for (int meeting = 0; meeting < kMeetings; ++meeting) notices.wait_for_all();
+  CHECK(std::chrono::duration<double>(Clock::now() - start).count() < 60.0);
+}
+
+TEST_CASE("heartbeat: a launcher that has ended is noticed, and the run gets its time to save") {
+  std::optional<Launcher> launcher(std::in_place);
+  std::mutex mutex;
+  std::condition_variable told;
+  bool told_of_launcher = false;
+  std::string end;
+  Heartbeat heartbeat(
+      launcher->worker(0, 2), /*timeout_seconds=*/1,
+      [&](const std::string& message) {
+        const std::lock_guard lock(mutex);
+        end = message;
+        told.notify_all();
+      },
+      [](const std::string&) {},
+      [&] {
+        const std::lock_guard lock(mutex);
+        told_of_launcher = true;
+        return true;
+      });
+  launcher.reset();
+  std::unique_lock lock(mutex);
+  REQUIRE(told.wait_for(lock, std::chrono::seconds(60), [&] { return !end.empty(); }));
+  CHECK(told_of_launcher);
+  CHECK(end.find("The launcher, which served") == 0);
+  CHECK(end.find("could not save and end within ddp_timeout") != std::string::npos);
 }
 
 TEST_CASE("notices: a stop is announced to all") {

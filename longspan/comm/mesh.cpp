@@ -14,11 +14,12 @@
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "longspan/comm/backend.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
+#include "longspan/comm/endpoint.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -205,16 +206,11 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
   c10::initLogging();
   try {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(where.master_port);
-    options.isServer = where.rank == 0 && !where.launcher_hosts_store;
-    options.numWorkers = where.world_size;
-    options.waitWorkers = false;
-    options.timeout = std::chrono::seconds(std::min(timeout_seconds, kConnectSeconds));
+    const std::chrono::seconds patience(std::min(timeout_seconds, kConnectSeconds));
     c10::intrusive_ptr<c10d::Store> store =
-        c10::make_intrusive<c10d::TCPStore>(where.master_address, options);
+        open_store(where, where.rank == 0 && !where.launcher_hosts_store, patience);
     store = c10::make_intrusive<c10d::PrefixStore>(where.store_prefix + "/longspan", store);
-    store->setTimeout(options.timeout);
+    store->setTimeout(patience);
     std::vector<Mesh> meshes;
     for (const ParallelPlan& plan : plans) {
       auto keys =
@@ -228,10 +224,10 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
     throw;
   } catch (const std::exception& error) {
     throw CommunicationError(fmt::format(
-        "Rank {} of {} could not connect to its peers through {}:{}: {}. Check MASTER_ADDR and "
+        "Rank {} of {} could not connect to its peers through {}: {}. Check MASTER_ADDR and "
         "MASTER_PORT (is the port taken by another run?) and, between machines, "
         "GLOO_SOCKET_IFNAME.",
-        where.rank, where.world_size, where.master_address, where.master_port,
+        where.rank, where.world_size, endpoint_text(where.master_address, where.master_port),
         brief_reason(error)));
   }
 }

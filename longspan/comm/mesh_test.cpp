@@ -161,6 +161,10 @@ TEST_CASE("rendezvous: half-set or broken variables are named") {
   CHECK(error_of({{"RANK", "x"}, {"WORLD_SIZE", "2"}}).find("RANK=x") != std::string::npos);
   CHECK(error_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}).find("do not fit") !=
         std::string::npos);
+  for (const char* port : {"0", "65536", "70000", "-1"}) {
+    CHECK(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", port}})
+              .find(std::string("MASTER_PORT=") + port + " is no port") == 0);
+  }
 }
 
 int free_port() {

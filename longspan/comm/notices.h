@@ -17,14 +17,18 @@ inline constexpr const char* kAlarm = "alarm";
 /// One for each rank. Nothing happens where there is one rank.
 class Notices {
  public:
-  explicit Notices(const Rendezvous& where);
+  /// timeout_seconds as ddp_timeout: a store that does not answer is waited for only so long that
+  /// the rest of it is left for what the ranks do without.
+  explicit Notices(const Rendezvous& where, int64_t timeout_seconds = 1800);
   ~Notices();
   Notices(const Notices&) = delete;
   Notices& operator=(const Notices&) = delete;
 
   /// Returns when all ranks have called it, however long one of them takes for what comes before:
   /// a disk may be slow for longer than a collective waits. Returns early when the heartbeat has
-  /// raised the alarm, or the store is gone: the next collective then says what is wrong.
+  /// raised the alarm: the next collective then says what is wrong. And when the store is gone, at
+  /// once from then on: ranks that live meet in the next collective, whose connections need no
+  /// store, but wait there for each other no longer than a collective does.
   void wait_for_all();
 
   /// This rank ends before the first step because it was told to. The others learn it by their

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "longspan/comm/endpoint.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/config/user_error.h"
 
@@ -57,8 +58,10 @@ std::string first_host(const std::string& node_list) {
 Rendezvous rendezvous_from_environment() {
   Rendezvous where;
   const bool has_address = text_of("MASTER_ADDR").has_value();
-  where.master_address = text_of("MASTER_ADDR").value_or(where.master_address);
-  where.master_port = number_of("MASTER_PORT").value_or(where.master_port);
+  where.master_address = bare_host(text_of("MASTER_ADDR").value_or(where.master_address));
+  if (const auto port = number_of("MASTER_PORT")) {
+    where.master_port = require_port("MASTER_PORT", *port);
+  }
   const char* launcher = "torchrun";
   const char* rank_name = "RANK";
   const char* size_name = "WORLD_SIZE";

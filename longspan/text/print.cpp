@@ -16,14 +16,27 @@ bool write(std::FILE* stream, std::string_view text) {
   return std::fwrite(text.data(), 1, text.size(), stream) == text.size();
 }
 
+/// Nobody may read any more, or the disk of a log be full: what a run has done counts more than
+/// what it says.
+void say(std::FILE* stream, std::string_view text) {
+  write(stream, text);
+  std::clearerr(stream);
+}
+
 }  // namespace
 
-void print_text(std::string_view text) { write(stdout, shown(text)); }
+void print_text(std::string_view text) { say(stdout, shown(text)); }
 
-void print_error_text(std::string_view text) { write(stderr, shown(text)); }
+void print_error_text(std::string_view text) { say(stderr, shown(text)); }
+
+void print_line(std::string_view text) {
+  say(stdout, shown(text) + "\n");
+  std::fflush(stdout);
+  std::clearerr(stdout);
+}
 
 void print_faint(std::string_view text) {
-  write(stdout, fmt::format("{}{}{}", kFaint, shown(text), kPlain));
+  say(stdout, fmt::format("{}{}{}", kFaint, shown(text), kPlain));
 }
 
 void print_data(std::string_view bytes) {

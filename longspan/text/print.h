@@ -18,7 +18,10 @@ namespace longspan {
 void print_text(std::string_view text);
 void print_error_text(std::string_view text);
 
-/// The same, formatted.
+/// A message and a line feed on stdout, at once.
+void print_line(std::string_view text);
+
+/// print_text and print_error_text, formatted.
 template <typename... Args>
 void print_out(fmt::format_string<Args...> format, Args&&... args) {
   print_text(fmt::format(format, std::forward<Args>(args)...));

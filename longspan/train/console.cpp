@@ -30,8 +30,7 @@ void Console::say(const std::string& line) {
   if (silent_) return;
   // A line printed past a bar on the same screen would be drawn over.
   if (bar_ && bar_->visible() && stdout_is_terminal_) return bar_->print_line(line);
-  print_out("{}\n", line);
-  std::fflush(stdout);
+  print_line(line);
 }
 
 void Console::show(const Progress& progress, double loss) {

@@ -1,6 +1,5 @@
 #include "longspan/train/early_stops.h"
 
-#include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
@@ -10,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "longspan/text/print.h"
 #include "longspan/train/interrupt.h"
 
 namespace longspan {
@@ -45,9 +45,8 @@ void EarlyStops::watch() const {
     signalfd_siginfo stop{};
     if (::read(signals_, &stop, sizeof(stop)) == sizeof(stop)) {
       if (speaks_) {
-        fmt::print(stderr,
-                   "\nStopped before the first step ({}): nothing was trained, nothing is lost.\n",
-                   name_of_signal(static_cast<int>(stop.ssi_signo)));
+        print_err("\nStopped before the first step ({}): nothing was trained, nothing is lost.\n",
+                  name_of_signal(static_cast<int>(stop.ssi_signo)));
       }
       end_process_at_once(0);
     }

@@ -123,7 +123,8 @@ void InterruptWatch::watch() {
 
 std::string InterruptWatch::why_stopped() const {
   const int signal = stop_signal_;
-  return signal == 0 ? "another process was told to stop" : name_of_signal(signal);
+  if (signal != 0) return name_of_signal(signal);
+  return launcher_is_gone_ ? "the launcher has ended" : "another process was told to stop";
 }
 
 void InterruptWatch::before_early_stop(std::function<void(const std::string&)> tell) {
@@ -133,6 +134,12 @@ void InterruptWatch::before_early_stop(std::function<void(const std::string&)> t
 
 void InterruptWatch::told_elsewhere(const std::string& why) {
   if (!in_steps_) stop_early(why);
+}
+
+bool InterruptWatch::launcher_gone() {
+  if (!in_steps_) return false;
+  launcher_is_gone_ = true;
+  return true;
 }
 
 void InterruptWatch::say_stopped_early(const std::string& why) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -42,7 +43,10 @@ class InterruptWatch {
   /// Leave the step and end.
   bool requested() const { return requested_; }
   /// Finish the step, save and end: the signal that asks for it, or 0.
-  int stop_signal() const { return stop_signal_; }
+  int stop_signal() const {
+    const int signal = stop_signal_;
+    return signal == 0 && launcher_is_gone_ ? SIGTERM : signal;
+  }
   /// Once the run has stopped: by which signal, or that it came to another process.
   std::string why_stopped() const;
   /// `tell` is called, on a thread of its own, with the signal that ends this process before the
@@ -51,6 +55,9 @@ class InterruptWatch {
   /// Another process was told to stop before the training loop: so is this one. Nothing happens
   /// where the loop has begun; it will miss the other one.
   void told_elsewhere(const std::string& why);
+  /// The launcher has ended: as SIGTERM in the training loop, if none came. Returns whether the
+  /// loop has begun; before it nothing happens.
+  bool launcher_gone();
   /// Prints that a stop came before the first step, if nothing was said yet.
   void say_stopped_early(const std::string& why);
   /// Prints how the run ended, if this process speaks and nothing was said yet.
@@ -66,7 +73,7 @@ class InterruptWatch {
   [[noreturn]] void stop_early(const std::string& why);
 
   bool speaks_;
-  std::atomic<bool> in_steps_{false}, requested_{false}, said_{false};
+  std::atomic<bool> in_steps_{false}, requested_{false}, said_{false}, launcher_is_gone_{false};
   std::atomic<int> stop_signal_{0};
   std::atomic<std::chrono::steady_clock::time_point> ended_at_;  // where end_status_ is set
   std::atomic<int> end_status_{-1};                              // -1: the run goes on

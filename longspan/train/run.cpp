@@ -1,10 +1,8 @@
 // run_training: from a config to a trained model on disk.
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <optional>
 #include <thread>
 
@@ -12,8 +10,10 @@
 #include "longspan/comm/beat.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
+#include "longspan/comm/descriptors.h"
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/notices.h"
+#include "longspan/comm/within.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/memory/out_of_memory.h"
@@ -37,6 +37,7 @@
 #include "longspan/train/run_start.h"
 #include "longspan/train/summary.h"
 #include "longspan/train/tensorboard.h"
+#include "longspan/train/threads.h"
 #include "longspan/train/trained_model.h"
 #include "longspan/train/trainer.h"
 
@@ -64,26 +65,6 @@ Shape decide_shape(const Config& config, const Rendezvous& where) {
   shape.warning = warning_of_shards(request);
   if (shape.device.cuda()) use_gpu_of_rank(where.local_rank);
   return shape;
-}
-
-/// Cores are shared by the workers of a machine; OMP_NUM_THREADS says otherwise where it is set.
-void choose_threads() {
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-                           "SLURM_NTASKS_PER_NODE"}) {
-    const char* value = std::getenv(name);
-    if (value == nullptr) continue;
-    const int num_workers = std::max(1, std::atoi(value));
-    const int num_cores = static_cast<int>(std::thread::hardware_concurrency());
-    at::set_num_threads(std::max(1, num_cores / num_workers));
-    return;
-  }
-}
-
-std::string device_text(const DeviceChoice& device) {
-  if (device.cuda()) return "CUDA";
-  return fmt::format("CPU with {} each ({})", counted(at::get_num_threads(), "thread"),
-                     device.why_cpu);
 }
 
 /// After a stop, in a sentence.
@@ -272,6 +253,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     for (const std::string& change : start.changes) console.say(change);
   }
   const TrainingEnd end = trainer.train();
+  // What is saved is saved, whatever comes while this process clears up.
+  interrupts.run_ended(end == TrainingEnd::kInterrupted ? kInterruptedStatus : 0);
   if (end == TrainingEnd::kDone) {
     console.say(fmt::format("Saved the model and logs in {}", trainer.saved_in()));
     return 0;
@@ -320,21 +303,28 @@ int run(const Config& config, const Rendezvous& launched, InterruptWatch& interr
   bound_compiled_products();
   Shape shape;
   rank_0_first(launched.rank, [&] { shape = decide_shape(config, launched); });
-  const Rendezvous where = joined_start(launched, config.ddp_timeout);
+  const int64_t timeout = patience_of(config.ddp_timeout).count();
+  const bool serves_store =
+      launched.rank == 0 && launched.world_size > 1 && !launched.launcher_hosts_store;
+  rank_0_first(launched.rank, [&] {
+    require_descriptors("A process of this run", descriptors_of_rank(shape.plan, serves_store));
+  });
+  const Rendezvous where = joined_start(launched, timeout);
   const bool cuda = shape.device.cuda();
   const at::Device device =
       cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
            : at::Device(at::kCPU);
   if (device.is_cpu()) use_tensor_pool();
-  auto mesh = std::make_unique<Mesh>(make_mesh(where, shape.plan, cuda, config.ddp_timeout));
-  Notices notices(where);
+  auto mesh = std::make_unique<Mesh>(make_mesh(where, shape.plan, cuda, timeout));
+  Notices notices(where, timeout);
   Heartbeat heartbeat(
-      where, config.ddp_timeout,
+      where, timeout,
       [](const std::string& message) {
         print_err("error: {}\n", message);
         end_process_at_once(1);
       },
-      [&interrupts](const std::string& why) { interrupts.told_elsewhere(why); });
+      [&interrupts](const std::string& why) { interrupts.told_elsewhere(why); },
+      [&interrupts] { return interrupts.launcher_gone(); });
   const ToldOfEarlyStops told(interrupts, notices, where.rank);
   // Closing connections waits for what is under way on them, and so for ranks that are gone.
   const auto leave_open = [&] { static_cast<void>(mesh.release()); };

@@ -110,7 +110,7 @@ __attribute__((destructor)) static void late(void) {
 
 @pytest.mark.parametrize("number, launched", [
     (signal.SIGTERM, False), (signal.SIGUSR1, False), (signal.SIGINT, False), (signal.SIGHUP, False),
-    (signal.SIGTERM, True), (signal.SIGUSR1, True),  # the others are torchrun's own
+    (signal.SIGTERM, True), (signal.SIGUSR1, True), (signal.SIGINT, True), (signal.SIGHUP, True),
 ])
 def test_signals_until_the_last_instruction(number, launched, settings, tmp_path, monkeypatch):
     """What comes when all is saved, while the process is on its way out, changes nothing: neither worker nor launcher."""

@@ -1,0 +1,65 @@
+#include "longspan/comm/descriptors.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+/// Standard streams, connections to the store, logs: measured to be 8; and files on the way.
+constexpr int64_t kOfAnyRun = 24;
+/// Of a group: what it listens at and waits with, as measured.
+constexpr int64_t kOfGroup = 4;
+/// Of a store's server, and of each rank that is connected to it: its groups', its heartbeat's and
+/// its notices' connections, and two on the way. Measured to be 9 and 3.
+constexpr int64_t kOfServer = 12, kOfRankAtServer = 5;
+/// Python, and a pipe or two for each worker, which are among those above.
+constexpr int64_t kOfLauncher = 24;
+
+}  // namespace
+
+int64_t raised_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return INT64_MAX;
+  if (limit.rlim_cur != limit.rlim_max) {
+    const rlimit before = limit;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) limit = before;
+  }
+  return limit.rlim_cur == RLIM_INFINITY ? INT64_MAX : static_cast<int64_t>(limit.rlim_cur);
+}
+
+int64_t descriptors_of_rank(const ParallelPlan& plan, bool serves_store) {
+  // Groups of the same ranks are one: these at the most.
+  int64_t needed = kOfAnyRun;
+  for (const int64_t size :
+       {plan.world_size, plan.sequence_size, plan.data_size, plan.ring_size, plan.ulysses_size,
+        plan.window_size, plan.shard_size, plan.num_head_slices}) {
+    if (size > 1) needed += kOfGroup + size - 1;
+  }
+  if (plan.shard_size > 1 && plan.shard_size < plan.world_size) {
+    needed += kOfGroup + plan.world_size / plan.shard_size - 1;
+  }
+  if (plan.window_size > 1 && plan.window_size < plan.ring_size) {
+    needed += kOfGroup + plan.ring_size / plan.window_size - 1;
+  }
+  return needed + (serves_store ? kOfServer + kOfRankAtServer * plan.world_size : 0);
+}
+
+int64_t descriptors_of_launcher(int64_t world_size) {
+  return kOfLauncher + kOfServer + kOfRankAtServer * world_size;
+}
+
+void require_descriptors(const char* who, int64_t needed) {
+  const int64_t allowed = raised_descriptor_limit();
+  if (allowed >= needed) return;
+  throw UserError(fmt::format(
+      "{} needs up to {} open files and connections, and {} are allowed (ulimit -n). Raise the "
+      "limit to {} at least: `ulimit -n {}`, or its hard limit (ulimit -Hn), which takes "
+      "an administrator.",
+      who, needed, allowed, needed, needed));
+}
+
+}  // namespace longspan

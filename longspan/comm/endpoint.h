@@ -1,0 +1,40 @@
+// Addresses and ports, looked at before anything depends on them. No torch.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace longspan {
+
+/// "node7:29500", "[::1]:29500".
+std::string endpoint_text(const std::string& host, int64_t port);
+
+/// An IPv6 address without the brackets that it may be given in.
+std::string bare_host(const std::string& host);
+
+/// Throws UserError unless the port is one, 1 to 65535. `name` is where it was given.
+int require_port(const std::string& name, int64_t port);
+
+/// Why this machine cannot listen at the port ("another program listens there"); empty: it can.
+std::string why_not_free(int port);
+
+/// Why the name has no address ("Name or service not known"); empty: it has. Asking a server of
+/// names ends after `patience`.
+std::string why_no_address(const std::string& host, std::chrono::milliseconds patience);
+
+/// Does the host have an address of this machine? Of a name without an address it is not known, and
+/// so taken for true.
+bool is_this_machine(const std::string& host, std::chrono::milliseconds patience);
+
+/// What comes of connecting to a port.
+enum class Listener {
+  kTakes,    // somebody takes the connection
+  kRefuses,  // the machine answers that nobody listens
+  kSilent,   // there is no way to the machine, or no answer, or no address
+  kUnknown   // this process could not even try: it has no descriptor left
+};
+/// Connects to one address of the host after the other, and lets go. Ends after `patience`.
+Listener who_listens(const std::string& host, int port, std::chrono::milliseconds patience);
+
+}  // namespace longspan

@@ -1,0 +1,13 @@
+// What a launcher looks at before it sends processes to meet.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace longspan {
+
+/// Throws UserError when something listens at the address that has not answered as a torch store
+/// after `patience`. Nobody may listen there yet.
+void require_store_or_nobody(const std::string& host, int port, std::chrono::milliseconds patience);
+
+}  // namespace longspan

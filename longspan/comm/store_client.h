@@ -1,0 +1,37 @@
+// Questions to the run's key-value store that are answered in time, or not at all.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "longspan/comm/mesh.h"
+
+namespace longspan {
+
+/// A connection to the store that a run already has, made when it is first used. Once nobody
+/// listens there any more, or what listens has not answered for `patience`, the store is gone for
+/// good: from then on every question is answered at once, by nullopt or false. A connection that
+/// breaks while the store lives is made anew for the next question. For one thread.
+class StoreClient {
+ public:
+  StoreClient(const Rendezvous& where, std::string prefix, std::chrono::milliseconds patience);
+  ~StoreClient();
+  StoreClient(const StoreClient&) = delete;
+  StoreClient& operator=(const StoreClient&) = delete;
+
+  bool is_gone() const;
+  /// The number under this name after adding to it; 0 where there was none.
+  std::optional<int64_t> add(const std::string& key, int64_t amount);
+  std::optional<bool> has(const std::string& key);
+  bool put(const std::string& key, const std::string& text);
+  bool remove(const std::string& key);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace longspan

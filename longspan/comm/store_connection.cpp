@@ -1,0 +1,102 @@
+// Connections to the run's key-value store that end in time, whatever listens there.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "longspan/comm/backend.h"
+#include "longspan/comm/communication_error.h"
+#include "longspan/comm/endpoint.h"
+#include "longspan/comm/within.h"
+
+namespace longspan {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// What torch's own patience may be exceeded by.
+constexpr milliseconds kSlack{2000};
+/// Of finding out what is wrong.
+constexpr milliseconds kLook{2000};
+
+std::string what_is_wrong(const std::string& host, int port, const std::string& reason) {
+  if (const std::string problem = why_no_address(host, kLook); !problem.empty()) {
+    return fmt::format("the name {} has no address ({})", host, problem);
+  }
+  const std::string where = endpoint_text(host, port);
+  switch (who_listens(host, port, kLook)) {
+    case Listener::kTakes:
+      return fmt::format(
+          "something listens at {} but does not answer as a torch store does{}; it may be another "
+          "program",
+          where, reason.empty() ? "" : fmt::format(" ({})", reason));
+    case Listener::kRefuses:
+      return fmt::format("nobody listens at {}", where);
+    case Listener::kUnknown:
+      return "this process may open no more files or connections (ulimit -n)";
+    case Listener::kSilent:
+      break;
+  }
+  return fmt::format("{} cannot be reached", where);
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
+                                           milliseconds timeout) {
+  using Opened = c10::intrusive_ptr<c10d::Store>;
+  const std::string host = where.master_address;
+  const int port = where.master_port;
+  if (serves) {
+    if (const std::string problem = why_not_free(port); !problem.empty()) {
+      throw CommunicationError(
+          fmt::format("port {} of this machine is not free: {}", port, problem));
+    }
+  }
+  std::string reason;
+  try {
+    // torch waits for the first answer of whoever takes the connection, forever.
+    const std::optional<Opened> store =
+        within<Opened>(timeout + kSlack, [host, port, serves, timeout]() -> Opened {
+          c10d::TCPStoreOptions options;
+          options.port = static_cast<uint16_t>(port);
+          options.isServer = serves;
+          options.waitWorkers = false;
+          options.timeout = timeout;
+          auto opened = c10::make_intrusive<c10d::TCPStore>(host, options);
+          opened->setTimeout(timeout);
+          return opened;
+        });
+    if (store) return *store;
+  } catch (const std::exception& error) {
+    reason = brief_reason(error);
+  }
+  throw CommunicationError(what_is_wrong(host, port, reason));
+}
+
+c10::intrusive_ptr<c10d::Store> connect_to_store(const Rendezvous& where, const std::string& prefix,
+                                                 milliseconds timeout) {
+  // torch would try again and again.
+  if (who_listens(where.master_address, where.master_port, timeout) == Listener::kRefuses) {
+    throw StoreIsGone(fmt::format("nobody listens at {} any more",
+                                  endpoint_text(where.master_address, where.master_port)));
+  }
+  return c10::make_intrusive<c10d::PrefixStore>(prefix,
+                                                open_store(where, /*serves=*/false, timeout));
+}
+
+std::string text_at(c10d::Store& store, const std::string& key) {
+  if (!store.check({key})) return "";
+  const std::vector<uint8_t> bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+void put_text(c10d::Store& store, const std::string& key, const std::string& text) {
+  store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+}  // namespace longspan

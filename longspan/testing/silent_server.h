@@ -1,0 +1,36 @@
+// Something else that has the port.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace longspan::testing {
+
+/// Listens on loopback while it lives: the system takes connections, nobody says a word.
+class SilentServer {
+ public:
+  SilentServer() : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    if (bind(descriptor_, any, length) == 0 && listen(descriptor_, 64) == 0 &&
+        getsockname(descriptor_, any, &length) == 0) {
+      port_ = ntohs(address.sin_port);
+    }
+  }
+  ~SilentServer() { close(descriptor_); }
+  SilentServer(const SilentServer&) = delete;
+  SilentServer& operator=(const SilentServer&) = delete;
+
+  /// 0 where the system gave none.
+  int port() const { return port_; }
+
+ private:
+  int descriptor_;
+  int port_ = 0;
+};
+
+}  // namespace longspan::testing

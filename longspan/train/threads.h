@@ -1,0 +1,16 @@
+// How many threads a worker computes with.
+#pragma once
+
+#include <string>
+
+#include "longspan/plan/device_choice.h"
+
+namespace longspan {
+
+/// Cores are shared by the workers of a machine; OMP_NUM_THREADS says otherwise where it is set.
+void choose_threads();
+
+/// "CUDA", "CPU with 4 threads each (no GPU was found)".
+std::string device_text(const DeviceChoice& device);
+
+}  // namespace longspan

@@ -1,0 +1,252 @@
+"""How processes meet, and what becomes of a run when what they met through is gone: ports that are taken or none,
+servers that say nothing, launchers that are killed, limits of the system."""
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from conftest import PROGRAM, Running, free_port, settings_of
+from faults import TORCHRUN, Launched, children_of, is_alive, wait_for, write_config
+from safetensors.torch import load_file
+from test_slow_disk import slow_disk  # noqa: F401
+
+LIMIT = 90  # seconds in which whatever ends in some has ended, on a machine that has much else to do
+
+
+@pytest.fixture
+def settings(models, data, tmp_path):
+    def make(name="run", **changes):
+        return settings_of(models["llama"], data, tmp_path / name, max_steps=2) | changes
+    return make
+
+
+@contextlib.contextmanager
+def silent_server():
+    """Takes connections on loopback and never says a word; its port."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(64)
+        yield server.getsockname()[1]
+
+
+def ends_with_a_sentence(settings, variables, *words):
+    """`longspan train` as somebody types it, with these variables, is refused before anything is trained."""
+    run = Running(settings, **{name: str(value) for name, value in variables.items()}).wait(timeout=LIMIT)
+    assert run.status == 1, (run.status, run.text)
+    assert run.text.startswith("error: ") and run.text.count("error: ") == 1 and "Traceback" not in run.text, run.text
+    assert run.text.count("\n") == 1, run.text
+    for word in words:
+        assert word in run.text, run.text
+    return run
+
+
+# What is found out before anything is started.
+
+
+@pytest.mark.parametrize("variables, word", [
+    (dict(MASTER_PORT=70000), "MASTER_PORT=70000 is no port"),
+    (dict(MASTER_PORT=65536 + 29500), "is no port"),  # the last 16 bits are one
+    (dict(RANK=1, WORLD_SIZE=2, MASTER_PORT=70000), "MASTER_PORT=70000 is no port"),
+    (dict(MASTER_ADDR="no-such-host.invalid"), "MASTER_ADDR=no-such-host.invalid has no address"),
+    (dict(MASTER_ADDR="192.0.2.1"), "MASTER_ADDR=192.0.2.1 is another machine"),
+])
+def test_impossible_addresses(variables, word, settings):
+    keys = dict() if "RANK" in variables else dict(nproc_per_node=2)
+    ends_with_a_sentence(settings(**keys), variables, word)
+
+
+def test_a_busy_port(settings):
+    with silent_server() as port:
+        ends_with_a_sentence(settings(nproc_per_node=2), dict(MASTER_PORT=port), f"MASTER_PORT={port}", "another program")
+        run = Running(settings(ddp_timeout=4), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="2", RANK="0",
+                      LOCAL_RANK="0").wait(timeout=LIMIT)
+        assert run.status == 1 and f"port {port} of this machine is not free" in run.text, run.text
+
+
+@pytest.mark.parametrize("variables", [dict(RANK=1, WORLD_SIZE=2, LOCAL_RANK=0), dict(NNODES=2, NODE_RANK=1)])
+def test_a_server_that_says_nothing(variables, settings):
+    keys = dict(nproc_per_node=1) if "NNODES" in variables else dict()
+    with silent_server() as port:
+        ends_with_a_sentence(settings(ddp_timeout=2, **keys), dict(variables, MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
+                             f"127.0.0.1:{port} but does not answer as a torch store")
+
+
+def test_what_torchrun_cannot_do(settings):
+    """One sentence of it, and the whole for who asks."""
+    wrong = dict(PET_RDZV_BACKEND="nonsense")  # torchrun's own variable
+    ends_with_a_sentence(settings(nproc_per_node=2), wrong, "through torchrun", "nonsense")
+    run = Running(settings(nproc_per_node=2), LONGSPAN_DEBUG="1", **wrong).wait(timeout=LIMIT)
+    assert run.status == 1 and "Traceback" in run.text and "error: " in run.text, run.text
+
+
+def test_ipv6(settings):
+    """An address with and without brackets."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    runs = [Running(settings("launched", nproc_per_node=2), MASTER_ADDR="[::1]", MASTER_PORT=str(free_port())).wait(timeout=LIMIT)]
+    config = write_config(settings("direct"))
+    port = str(free_port())
+    place = dict(MASTER_ADDR="::1", MASTER_PORT=port, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    commands = [["env", f"RANK={rank}", f"LOCAL_RANK={rank}", PROGRAM, "train", config] for rank in (0, 1)]
+    runs.append(Launched(commands, settings("direct")["output_dir"], place).wait(timeout=LIMIT))
+    for run in runs:
+        assert set(run.statuses) == {0}, run.text
+    assert runs[0].logged("loss") == runs[1].logged("loss")
+
+
+# The launcher is gone.
+
+
+@contextlib.contextmanager
+def heir_of_orphans():
+    """Processes whose parents are gone become children of this one, which may ask how they ended."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    subreaper = 36
+    assert libc.prctl(subreaper, 1, 0, 0, 0) == 0
+    try:
+        yield
+    finally:
+        libc.prctl(subreaper, 0, 0, 0, 0)
+
+
+def statuses_of(pids, seconds, text):
+    """As in heir_of_orphans: how these processes ended, in time."""
+    statuses, end = {}, time.monotonic() + seconds
+    try:
+        while len(statuses) < len(pids):
+            for pid in set(pids) - set(statuses):
+                with contextlib.suppress(ChildProcessError):  # a moment before it is ours
+                    done, status = os.waitpid(pid, os.WNOHANG)
+                    if done == pid:
+                        statuses[pid] = os.waitstatus_to_exitcode(status)
+            assert time.monotonic() < end, text()
+            time.sleep(0.02)
+    finally:
+        for pid in set(pids) - set(statuses):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    return [statuses[pid] for pid in pids]
+
+
+@pytest.mark.parametrize("keys", [dict(), dict(zero_stage=3)])
+def test_a_launcher_killed_in_the_save(keys, slow_disk, settings, monkeypatch):  # noqa: F811
+    """The store goes with it. The workers meet without: a checkpoint has some ten meetings, of which each once took
+    half a minute."""
+    timeout = 40
+    with heir_of_orphans(), monkeypatch.context() as environment:
+        for name, value in dict(LD_PRELOAD=slow_disk, SLOW_RANK=0, SLOW_SECONDS=1).items():
+            environment.setenv(name, str(value))
+        running = Running(settings(nproc_per_node=2, ddp_timeout=timeout, max_steps=100000, save_strategy="steps", save_steps=3,
+                                   save_total_limit=1, gradient_accumulation_steps=1, **keys))
+        end = time.monotonic() + LIMIT
+        while not list(running.output_dir.glob(".checkpoint-3.partial/.model*")):
+            assert time.monotonic() < end and running.ranks[0].poll() is None, running.text()
+            time.sleep(0.02)
+        workers = children_of(running.ranks[0].pid)
+        assert len(workers) == 2, running.text()
+        running.ranks[0].kill()
+        running.ranks[0].wait()
+        assert statuses_of(workers, timeout, running.text) == [0, 0], running.text()
+    text = running.text()
+    assert text.count("Stopped after step 4 of 100000") == 1 and "error" not in text, text
+    (checkpoint,) = running.output_dir.glob("checkpoint-*")
+    assert checkpoint.name == "checkpoint-4"
+    # It is whole: the run goes on from it.
+    again = Running(settings(max_steps=5, gradient_accumulation_steps=2, **keys)).wait()
+    assert again.status == 0 and "checkpoint-4, step 4 of 5" in again.text, again.text
+
+
+def test_a_launcher_that_is_nobodys_parent(settings):
+    """A shell stands between: the system tells the workers nothing. They find out, save and end as if told to stop."""
+    keys = settings(max_steps=100000, gradient_accumulation_steps=1, ddp_timeout=40, disable_tqdm=True)
+    command = [TORCHRUN, "--no-python", "--standalone", "--nproc-per-node=2", "sh", "-c", '"$@"; exit $?', "sh", PROGRAM,
+               "train", write_config(keys)]
+    running = Launched([command], keys["output_dir"])
+    wait_for(running, "'loss'")
+    workers = running.workers()
+    assert len(workers) == 2
+    running.ranks[0].kill()
+    end = time.monotonic() + LIMIT
+    while any(map(is_alive, workers)):
+        assert time.monotonic() < end, running.text()
+        time.sleep(0.05)
+    running.ranks[0].wait()
+    text = running.text()
+    assert text.count("Stopped after step") == 1 and "(the launcher has ended)" in text and "error" not in text, text
+    assert list(running.output_dir.glob("checkpoint-*"))
+
+
+# One is killed before the others have found it.
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_before_the_rendezvous(victim, settings):
+    timeout = 4
+    running = Running(settings(ddp_timeout=timeout), 2)
+    time.sleep(0.3)
+    running.ranks[victim].kill()
+    other = running.ranks[1 - victim]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        other.wait(LIMIT)
+    running.wait()
+    text = running.logs[1 - victim].read_text()
+    assert other.returncode == 1 and text.count("error:") == 1, (other.returncode, text)
+
+
+# Limits of the system.
+
+
+def limited(what, soft, hard=None):
+    return lambda: resource.setrlimit(what, (soft, soft if hard is None else hard))
+
+
+def test_few_descriptors(settings):
+    """A limit that may be raised is; one that may not is named with what is needed."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    run = Running(settings("soft"), 2, preexec=limited(resource.RLIMIT_NOFILE, 16, hard)).wait(timeout=LIMIT)
+    assert set(run.statuses) == {0}, run.text
+    run = Running(settings("hard", ddp_timeout=10), 2, preexec=limited(resource.RLIMIT_NOFILE, 24)).wait(timeout=LIMIT)
+    assert set(run.statuses) == {1}, run.text
+    for text in run.texts:
+        assert "open files and connections, and 24 are allowed (ulimit -n)" in text and "has ended" not in text, run.text
+    ends = Running(settings("launched", nproc_per_node=2), preexec=limited(resource.RLIMIT_NOFILE, 24)).wait(timeout=LIMIT)
+    assert ends.status == 1 and "and 24 are allowed (ulimit -n)" in ends.text and "Traceback" not in ends.text, ends.text
+
+
+@pytest.mark.parametrize("keys", [dict(), dict(nproc_per_node=2)])
+def test_a_limit_on_the_size_of_files(keys, settings):
+    run = Running(settings(**keys), preexec=limited(resource.RLIMIT_FSIZE, 200_000)).wait(timeout=LIMIT)
+    assert run.status == 1 and run.text.count("error:") == 1, (run.status, run.text)
+    assert "model.safetensors" in run.text and "ulimit -f" in run.text, run.text
+
+
+# Nobody reads what is said.
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_pipe(ignored, settings):
+    """As behind `| head -1`, also where a parent ignores SIGPIPE."""
+    def start(command):
+        reader, writer = os.pipe()
+        os.close(reader)
+        process = subprocess.Popen([str(word) for word in command], stdout=writer, stderr=subprocess.PIPE, text=True,
+                                   restore_signals=not ignored, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        os.close(writer)
+        _, errors = process.communicate(timeout=LIMIT)
+        return process.returncode, errors
+
+    assert start([PROGRAM, "schema"]) == (-signal.SIGPIPE, "")
+    # A run goes on: what is trained counts.
+    keys = settings()
+    status, errors = start([PROGRAM, "train", write_config(keys)])
+    assert status == 0 and "error" not in errors, errors
+    assert load_file(os.path.join(keys["output_dir"], "model.safetensors"))
