@@ -83,7 +83,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(models, data, tmp_path_factory):
+def doors(models, data, tmp_path_factory):
     return Place(tmp_path_factory.mktemp("doors"), models["qwen2"], data)
 
 
@@ -94,33 +94,33 @@ FILES = ["config.json", "deepspeed.json", "data/dataset_info.json", "data/chats.
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_only_regular_files_are_read(place, name):
-    path = place.folder / name
+def test_only_regular_files_are_read(doors, name):
+    path = doors.folder / name
     kinds = {"it is a pipe": os.mkfifo, "links lead in a circle": lambda path: path.symlink_to(path.name)}
     # A data set may be a folder of files.
     if name != "data/chats.json":
         kinds["it is a folder"] = os.mkdir
     for words, make in kinds.items():
         with replaced(path, make):
-            said = error_of(*place.readers[name])
+            said = error_of(*doors.readers[name])
         assert words in said and str(path) in said
 
 
 # Data sets and prompts that begin with [ are one list; others are read line by line.
 @pytest.mark.parametrize("name", [name for name in FILES if not name.endswith((".safetensors", ".txt"))])
-def test_json_has_bounds(place, name):
-    path = place.folder / name
+def test_json_has_bounds(doors, name):
+    path = doors.folder / name
     for text in (DEEP, HUGE):
         with replaced(path, lambda path: path.write_text(text)):
-            said = error_of(*place.readers[name])
+            said = error_of(*doors.readers[name])
         assert str(path) in said
 
 
-def test_an_index_of_shards(place):
-    (place.folder / "sharded").mkdir()
-    shutil.copy(place.model / "config.json", place.folder / "sharded")
-    index = place.folder / "sharded" / "model.safetensors.index.json"
-    command = ["train", place.folder / "config.json", f"model_name_or_path={index.parent}"]
+def test_an_index_of_shards(doors):
+    (doors.folder / "sharded").mkdir()
+    shutil.copy(doors.model / "config.json", doors.folder / "sharded")
+    index = doors.folder / "sharded" / "model.safetensors.index.json"
+    command = ["train", doors.folder / "config.json", f"model_name_or_path={index.parent}"]
     for make, words in (
         (os.mkfifo, "it is a pipe"),
         (lambda path: path.write_text(DEEP), "within each other"),
@@ -133,8 +133,8 @@ def test_an_index_of_shards(place):
         assert words in said and str(index) in said
 
 
-def test_yaml_in_plain_words(place):
-    config = place.folder / "config.yaml"
+def test_yaml_in_plain_words(doors):
+    config = doors.folder / "config.yaml"
     for text, words in (("a: 1\n---\nb: 2\n", "keep one"), ("seed: *gone\n", "put the text in quotes"),
                         ("a: &a [*a]\n", "config.yaml"), ("[" * 200_000, "config.yaml"),
                         ("k" * 1_000_000 + ": 1\n", "unknown key kkkk")):
@@ -145,21 +145,21 @@ def test_yaml_in_plain_words(place):
             assert advice not in said, said
 
 
-def test_values_of_other_kinds(place):
+def test_values_of_other_kinds(doors):
     """What a reader of JSON throws when a value is not of the kind that is asked for."""
-    log, rows = place.folder / "run" / "trainer_log.jsonl", place.data / "chats.json"
+    log, rows = doors.folder / "run" / "trainer_log.jsonl", doors.data / "chats.json"
     with replaced(log, lambda path: path.write_text('{"current_steps": null, "loss": 2.5}\n')):
-        assert "trainer_log.jsonl, line 1: current_steps is missing" in error_of(*place.readers["run/trainer_log.jsonl"])
-    prompts = place.folder / "prompts.jsonl"
+        assert "trainer_log.jsonl, line 1: current_steps is missing" in error_of(*doors.readers["run/trainer_log.jsonl"])
+    prompts = doors.folder / "prompts.jsonl"
     deep = '{"a":' * 8000 + "1" + "}" * 8000
     call = {"from": "function_call", "value": '{"name": "f", "arguments": ' + deep + "}"}
     chat = [{"from": "human", "value": "a"}, call, {"from": "observation", "value": "b"}]
     with replaced(prompts, lambda path: path.write_text(json.dumps({"messages": chat}))):
-        assert "at most 512" in error_of(*place.readers["prompts.jsonl"])
+        assert "at most 512" in error_of(*doors.readers["prompts.jsonl"])
     with replaced(prompts, lambda path: path.write_text('{"messages": [3]}')):
-        assert "prompts.jsonl, line 1: a message is number" in error_of(*place.readers["prompts.jsonl"])
+        assert "prompts.jsonl, line 1: a message is number" in error_of(*doors.readers["prompts.jsonl"])
     entry = {"chats": {"file_name": "chats.json", "formatting": "sharegpt"}}
     chats = json.dumps([{"messages": [{"role": "user", "content": "a"}, 3]}])
-    with replaced(place.data / "dataset_info.json", lambda path: path.write_text(json.dumps(entry))):
+    with replaced(doors.data / "dataset_info.json", lambda path: path.write_text(json.dumps(entry))):
         with replaced(rows, lambda path: path.write_text(chats)):
-            assert "there is no column conversations" in error_of("train", place.folder / "config.json")
+            assert "there is no column conversations" in error_of("train", doors.folder / "config.json")
