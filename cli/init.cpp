@@ -8,7 +8,6 @@
 #include "longspan/checkpoint/folder_lock.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/user_error.h"
-#include "longspan/input/numbers.h"
 #include "longspan/memory/machine_memory.h"
 #include "longspan/models/model_config.h"
 #include "longspan/models/parameter_count.h"
@@ -33,10 +32,9 @@ at::ScalarType dtype_of(const std::string& name) {
 void require_room_for(const ModelConfig& config, int64_t num_parameters, at::ScalarType dtype) {
   // A layer has a dozen tensors, each with a name, however small they are.
   constexpr int64_t kBytesOfLayer = 4096;
+  // Neither can overflow: parameters are at most kMostCounted, layers kMostIndexed.
   const int64_t num_bytes =
-      counted_sum({counted_product({num_parameters, dtype == at::kFloat ? 4 : 2}, "init"),
-                   counted_product({config.num_layers, kBytesOfLayer}, "init")},
-                  "init");
+      num_parameters * (dtype == at::kFloat ? 4 : 2) + config.num_layers * kBytesOfLayer;
   const MachineMemory machine = machine_memory();
   if (num_bytes <= machine.bytes) return;
   throw UserError(fmt::format(
