@@ -166,7 +166,7 @@ def test_a_fallback_that_is_full_too(settings, full_disk, tmp_path):
     wait_for(running, "in one of both folders")
     flag.unlink()
     run = running.wait()
-    assert run.status == 0 and weights(run.output_dir) and not list((tmp_path / "other").iterdir()), run.text
+    assert run.status == 0 and weights(run.output_dir) and not (tmp_path / "other").exists(), run.text
 
 
 def test_other_failures_take_the_fallback_too(settings, tmp_path):
@@ -177,8 +177,7 @@ def test_other_failures_take_the_fallback_too(settings, tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
     run = Running(settings(fallback_output_dir=str(tmp_path / "other")), 1, preexec=small_files_only).wait()
-    [other] = (tmp_path / "other").iterdir()
-    assert run.status == 1 and f"warning: the model could not be saved in {other}: " in run.text, run.text
+    assert run.status == 1 and f"warning: the model could not be saved in {tmp_path / 'other' / 'run-'}" in run.text, run.text
     assert run.text.count("error: ") == 1 and "File too large" in run.text
 
 
@@ -248,7 +247,7 @@ def test_what_does_not_fit_is_said_before_the_first_step(settings, full_disk, tm
     refused = Running(settings(output_dir=str(tmp_path / "refused"), **keys), 2).wait()
     assert set(refused.statuses) == {1} and refused.text.count("error: ") == 1, refused.text
     assert "The trained model takes" in refused.text and "'loss'" not in refused.text
-    assert not list((tmp_path / "refused").iterdir())
+    assert not (tmp_path / "refused").exists()
     full_disk(FREE_BYTES=size * 10)
     warned = Running(settings(output_dir=str(tmp_path / "warned"), **keys)).wait()
     assert warned.status == 0 and "warning: that is not enough" in warned.text, warned.text
