@@ -75,7 +75,8 @@ FileList read_file_list(const std::string& folder) {
     if (json.at("format") != kFormat) return {};
     for (const auto& [name, entry] : json.at("files").items()) {
       if (!is_name_below(name) || name.find('/') != std::string::npos) return {};
-      ListedFile file{.size = whole_number(entry.at("size"), "size", 0, kMostCounted), .xxh64 = std::nullopt};
+      ListedFile file{.size = whole_number(entry.at("size"), "size", 0, kMostCounted),
+                      .xxh64 = std::nullopt};
       if (entry.contains("xxh64")) {
         const auto digits = entry.at("xxh64").get<std::string>();
         uint64_t number = 0;

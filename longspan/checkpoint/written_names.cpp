@@ -10,8 +10,8 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/left_temporary.h"
 #include "longspan/checkpoint/seal.h"
-#include "longspan/config/json_text.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 namespace {

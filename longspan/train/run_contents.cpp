@@ -9,10 +9,10 @@
 #include <set>
 #include <stdexcept>
 
-#include "longspan/config/json_text.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset_info.h"
+#include "longspan/input/json_text.h"
 #include "longspan/train/stage.h"
 
 namespace longspan {
