@@ -113,9 +113,9 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     trained.options.activation_store = activations.get();
     model = std::make_unique<Decoder>(shape.model, trained.parameters, *attention, trained.options);
   });
-  const RunStart start =
+  RunStart start =
       find_run_start(config, mesh, shape.model, trained, data, launch, notices, console);
-  const std::optional<ResumePoint>& resumed = start.resumed;
+  std::optional<ResumePoint>& resumed = start.resumed;
   all_or_none(mesh.world, [&] {
     if (!is_main) return;
     prepare_output_dir(config.output_dir);
@@ -196,7 +196,10 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                                       .num_train_epochs = epochs_of(config.num_train_epochs)});
   log.warn([&](const std::string& text) { console.say("warning: " + text); });
   Trainer trainer(job, saver, checkpoints, log, console);
-  if (resumed) trainer.resume(*resumed), resumed->in_use.reset();
+  if (resumed) {
+    trainer.resume(*resumed);
+    resumed->in_use.reset();
+  }
   std::string disk_text;
   std::optional<TensorBoardLog> tensorboard;
   all_or_none(mesh.world, [&] {
