@@ -4,12 +4,16 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_object.h"
+#include "longspan/input/json_text.h"
 #include "longspan/text/plot.h"
 
 namespace longspan {
@@ -24,24 +28,21 @@ struct Run {
 /// The steps' losses of a run's trainer_log.jsonl; evaluations and the closing line have none.
 Run read_run(const std::string& folder) {
   const auto path = std::filesystem::path(folder) / "trainer_log.jsonl";
-  std::ifstream file(path);
+  std::optional<InputFile> file = InputFile::open_if_there(path.string(), "training log");
   if (!file) {
     throw UserError(
         fmt::format("compare: cannot read {}. --runs wants output folders of `longspan train`.",
                     path.string()));
   }
+  LineReader lines(std::move(*file));
   Run run{std::filesystem::path(folder).lexically_normal().filename().string(), {}, {}};
-  int64_t line_number = 0;
-  for (std::string line; std::getline(file, line);) {
-    ++line_number;
-    const auto entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!entry.is_object()) {
-      throw UserError(
-          fmt::format("compare: {}, line {}: not a JSON object", path.string(), line_number));
-    }
-    if (!entry.contains("loss") || !entry["loss"].is_number()) continue;
-    run.steps.push_back(entry.value("current_steps", 0.0));
-    run.losses.push_back(entry["loss"].get<double>());
+  for (std::string line; lines.next(line);) {
+    const nlohmann::json json = parse_json(line, path.string(), lines.number());
+    const JsonObject entry(json, fmt::format("{}, line {}", path.string(), lines.number()));
+    // null stands for a loss that is not finite.
+    if (!entry.has("loss")) continue;
+    run.steps.push_back(entry.get<double>("current_steps"));
+    run.losses.push_back(entry.get<double>("loss"));
   }
   if (run.losses.empty()) {
     throw UserError(fmt::format(

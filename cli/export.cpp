@@ -14,6 +14,7 @@
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/turns.h"
+#include "longspan/input/json_text.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
@@ -28,7 +29,7 @@ namespace fs = std::filesystem;
 
 /// The dtype that the model's own config.json names; fp32 where it names none.
 at::ScalarType dtype_of(const ModelConfig& config) {
-  const auto json = nlohmann::json::parse(config.json, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = parse_json(config.json, "config.json");
   for (const char* key : {"dtype", "torch_dtype"}) {
     if (!json.is_object() || !json.contains(key) || !json.at(key).is_string()) continue;
     const std::string name = json.at(key);

@@ -5,11 +5,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include "cli/commands.h"
 #include "cli/torch_runtime.h"
 #include "longspan/config/user_error.h"
 #include "longspan/cpu/capability.h"
+#include "longspan/input/input_file.h"
+#include "longspan/memory/out_of_memory.h"
+#include "longspan/train/agreement.h"
 
 namespace longspan {
 
@@ -23,6 +29,20 @@ const std::vector<Command>& commands() {
 }
 
 namespace {
+
+/// What a library says of a file, a folder or the memory; empty: something else.
+std::string outside_cause(const std::exception& error) {
+  if (dynamic_cast<const nlohmann::json::exception*>(&error) != nullptr) {
+    return fmt::format("a value in a file is of another kind than wanted ({}){}", error.what(),
+                       last_input_file().empty()
+                           ? ""
+                           : fmt::format("; the last file that was read is {}", last_input_file()));
+  }
+  if (dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr) {
+    return error.what();
+  }
+  return is_out_of_memory(error) ? describe_failure(error) : "";
+}
 
 int run(Arguments arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h") arguments = {"help"};
@@ -54,7 +74,10 @@ int main(int argc, char** argv) {
     return 1;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "internal error: {}\n", error.what());
-    return 2;
+    // A file's or the machine's fault that nobody foresaw is no defect of the program.
+    const std::string outside = longspan::outside_cause(error);
+    fmt::print(stderr, "{}: {}\n", outside.empty() ? "internal error" : "error",
+               outside.empty() ? error.what() : outside);
+    return outside.empty() ? 2 : 1;
   }
 }

@@ -4,9 +4,11 @@
 #include <link.h>
 
 #include <filesystem>
-#include <fstream>
+#include <optional>
+#include <utility>
 
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
 
 namespace longspan {
 
@@ -34,9 +36,12 @@ std::string torch_directory() {
 }
 
 std::string torch_version() {
-  std::ifstream file(fs::path(torch_directory()) / "version.py");
+  const fs::path path = fs::path(torch_directory()) / "version.py";
+  std::optional<InputFile> file = InputFile::open_if_there(path, "version of torch");
+  if (!file) return "";
+  LineReader lines(std::move(*file));
   // __version__ = '2.15.0+cpu'
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; lines.next(line);) {
     if (!line.starts_with("__version__")) continue;
     const size_t begin = line.find_first_of("'\"");
     if (begin == std::string::npos) continue;

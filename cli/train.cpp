@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/launcher.h"
@@ -19,6 +20,7 @@
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
+#include "longspan/train/early_stops.h"
 #include "longspan/train/interrupt.h"
 #include "longspan/train/output_room.h"
 #include "longspan/train/plan_request.h"
@@ -66,8 +68,11 @@ void end_with_launcher() {
 int work(const TrainArguments& arguments) {
   const Rendezvous where = rendezvous_from_environment();
   Config config;
-  rank_0_first(where.rank,
-               [&] { config = load_config(arguments.config_path, arguments.overrides); });
+  {
+    const EarlyStops stops(/*speaks=*/where.rank == 0);
+    rank_0_first(where.rank,
+                 [&] { config = load_config(arguments.config_path, arguments.overrides); });
+  }
   end_with_launcher();
   int status = 1;
   try {
@@ -87,14 +92,17 @@ int work(const TrainArguments& arguments) {
 }
 
 int run(const Arguments& words) {
-  hold_stop_signals();  // until somebody knows what to make of them: an InterruptWatch or torchrun
+  // Until somebody knows what to make of them: EarlyStops, an InterruptWatch or torchrun.
+  hold_stop_signals();
   const TrainArguments arguments = read_arguments(words);
   if (is_launched()) return work(arguments);
+  std::optional<EarlyStops> stops(std::in_place, /*speaks=*/true);
   const Config config = load_config(arguments.config_path, arguments.overrides);
   const DeviceChoice device = choose_device(config, look_for_gpus);
   const LaunchPlan plan = make_launch_plan(config, device);
   require_gpus(device, plan.processes_per_node);
   check_early(config, plan.world_size(), plan.processes_per_node);
+  stops.reset();
   if (plan.world_size() > 1) {
     Arguments all{"train"};
     all.insert(all.end(), words.begin(), words.end());

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -15,6 +14,8 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 #include "longspan/models/model_place.h"
 #include "longspan/models/value_head.h"
 
@@ -30,18 +31,20 @@ constexpr const char* kValueHead = "value_head.safetensors";
 constexpr std::string_view kPrefix = "base_model.model.";
 
 Json read_config(const fs::path& path) {
-  std::ifstream file(path);
-  if (!file) {
+  const auto text = read_text_file_if_there(path.string(), "configuration of an adapter");
+  if (!text) {
     throw UserError(
         fmt::format("{} is missing: {} is not the folder of a LoRA adapter.{}", path.string(),
                     path.parent_path().string(),
-                    fs::exists(path.parent_path() / "config.json")
+                    is_there(path.parent_path() / "config.json")
                         ? " It holds a whole model: name that in model_name_or_path, and remove "
                           "adapter_name_or_path."
                         : ""));
   }
-  const Json config = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) throw UserError(fmt::format("{} is broken JSON.", path.string()));
+  const Json config = parse_ordered_json(*text, path.string());
+  if (!config.is_object()) {
+    throw UserError(fmt::format("{} is not a JSON object.", path.string()));
+  }
   return config;
 }
 
@@ -101,9 +104,9 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
   require_plain_lora(json, config_path);
   Adapter adapter;
   adapter.shape = shape_from(json, config_path);
-  if (!fs::exists(weights_path)) {
+  if (!is_there(weights_path)) {
     throw UserError(fmt::format("{} is missing.{}", weights_path,
-                                fs::exists(fs::path(folder) / "adapter_model.bin")
+                                is_there(fs::path(folder) / "adapter_model.bin")
                                     ? " Save adapter_model.bin as safetensors with PEFT."
                                     : ""));
   }
@@ -190,7 +193,7 @@ void save_adapter(const std::string& folder, const LoraShape& shape,
 
 std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelConfig& config) {
   const std::string path = (fs::path(folder) / kValueHead).string();
-  if (!fs::exists(path)) return {};
+  if (!is_there(path)) return {};
   std::map<std::string, at::Tensor> tensors;
   for (auto& [name, tensor] : read_safetensors(path)) tensors[name] = tensor;
   const std::vector<ParameterShape> wanted{{kValueHeadWeight, {1, config.hidden_size}},

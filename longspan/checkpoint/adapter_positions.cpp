@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 #include "longspan/models/parse_model_config.h"
 
 namespace longspan {
@@ -23,7 +24,7 @@ constexpr const char* kKeys[] = {"max_position_embeddings", "original_max_positi
                                  "rope_parameters", "rope_scaling", "rope_theta"};
 
 Json positions_of(const ModelConfig& config) {
-  const Json json = Json::parse(config.json);
+  const Json json = parse_ordered_json(config.json, "config.json");
   Json positions = Json::object();
   for (const char* key : kKeys) {
     if (json.contains(key)) positions[key] = json.at(key);
@@ -55,11 +56,13 @@ void save_positions(const std::string& folder, const ModelConfig& trained,
 ModelConfig with_positions_of(const std::vector<std::string>& adapters, const ModelConfig& base) {
   for (auto folder = adapters.rbegin(); folder != adapters.rend(); ++folder) {
     const fs::path path = fs::path(*folder) / kFile;
-    std::ifstream file(path);
-    if (!file) continue;
-    const Json positions = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-    if (!positions.is_object()) throw UserError(fmt::format("{} is broken JSON.", path.string()));
-    Json json = Json::parse(base.json);
+    const auto text = read_text_file_if_there(path.string(), "positions of the adapter");
+    if (!text) continue;
+    const Json positions = parse_ordered_json(*text, path.string());
+    if (!positions.is_object()) {
+      throw UserError(fmt::format("{} is not a JSON object.", path.string()));
+    }
+    Json json = parse_ordered_json(base.json, "config.json");
     for (const char* key : kKeys) json.erase(key);
     for (const auto& [key, value] : positions.items()) {
       if (std::ranges::find(kKeys, std::string_view(key)) == std::end(kKeys)) {

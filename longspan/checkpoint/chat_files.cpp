@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 namespace {
@@ -22,9 +23,9 @@ using Json = nlohmann::ordered_json;
 class JsonFile {
  public:
   explicit JsonFile(fs::path path) : path_(std::move(path)) {
-    std::ifstream file(path_);
-    exists_ = file.is_open();
-    if (exists_) before_ = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+    const auto text = read_text_file_if_there(path_.string(), "tokenizer file", kMaxTableBytes);
+    exists_ = text.has_value();
+    if (exists_) before_ = parse_ordered_json(*text, path_.string());
     if (!before_.is_object()) {
       throw UserError(fmt::format("{} is broken: wanted is a JSON object.", path_.string()));
     }

@@ -1,16 +1,13 @@
 #include "longspan/checkpoint/checksum.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <vector>
 
-#include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
 
 namespace longspan {
 namespace {
@@ -77,27 +74,18 @@ uint64_t Xxh64::value() const {
 }
 
 FileChecksum checksum_of_file(const std::string& path, ReadFrom from) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  int error = descriptor < 0 ? errno : 0;
+  InputFile file(path, "file");
   // Whether it works changes nothing here: then the file is read as ever.
-  if (error == 0 && from == ReadFrom::kDisk) {
-    static_cast<void>(::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED));
+  if (from == ReadFrom::kDisk) {
+    static_cast<void>(::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED));
   }
   FileChecksum checksum;
   Xxh64 hash;
   std::vector<char> part(size_t{1} << 20);
-  while (error == 0) {
-    const ssize_t num_read = ::read(descriptor, part.data(), part.size());
-    if (num_read == 0) break;
-    if (num_read < 0) {
-      if (errno != EINTR) error = errno;
-      continue;
-    }
-    hash.add(part.data(), static_cast<size_t>(num_read));
-    checksum.size += num_read;
+  while (const size_t num_read = file.read(part.data(), part.size())) {
+    hash.add(part.data(), num_read);
+    checksum.size += static_cast<int64_t>(num_read);
   }
-  if (descriptor >= 0) ::close(descriptor);
-  if (error != 0) throw UserError(fmt::format("Cannot read {}: {}.", path, std::strerror(error)));
   checksum.xxh64 = hash.value();
   return checksum;
 }

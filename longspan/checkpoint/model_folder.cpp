@@ -6,15 +6,16 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_object.h"
+#include "longspan/input/json_text.h"
 #include "longspan/models/model_place.h"
 #include "longspan/text/counted.h"
 
@@ -29,19 +30,20 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 /// File of each tensor, from the index or the single file's header.
 std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
   std::map<std::string, std::string> files;
-  if (!fs::is_directory(folder)) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
     throw UserError(fmt::format("{} is a file. Give the folder of the model: {}.", folder.string(),
                                 folder.has_parent_path() ? folder.parent_path().string() : "."));
   }
   require_plain_weights(folder.string());
-  if (fs::exists(folder / kSingle)) {
+  if (is_there(folder / kSingle)) {
     for (const auto& entry : read_safetensors_header((folder / kSingle).string())) {
       files[entry.name] = (folder / kSingle).string();
     }
     return files;
   }
   const std::string index_path = (folder / kIndex).string();
-  if (!fs::exists(index_path)) {
+  if (!is_there(index_path)) {
     const std::string pickled = pickled_weights(folder.string());
     throw UserError(fmt::format(
         "{} has neither {} nor {}. {}", folder.string(), kSingle, kIndex,
@@ -49,24 +51,20 @@ std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
             ? fmt::format("It has {}, pickled weights; convert them: load the folder in "
                           "transformers and save_pretrained() it.",
                           pickled)
-        : fs::exists(folder / "adapter_config.json")
+        : is_there(folder / "adapter_config.json")
             ? "It holds an adapter, not a model: name the model in model_name_or_path and this "
               "folder in adapter_name_or_path, or merge both by `longspan export`."
             : "Check the path, or make a random checkpoint with `longspan init`."));
   }
-  std::ifstream file(index_path);
-  try {
-    const auto index = nlohmann::json::parse(file);
-    for (const auto& [name, shard] : index.at("weight_map").items()) {
-      const fs::path shard_name(shard.get<std::string>());
-      if (shard_name.has_parent_path()) {
-        throw UserError(fmt::format("{}: shard {} of {} is outside of the folder.", index_path,
-                                    shard_name.string(), name));
-      }
-      files[name] = (folder / shard_name).string();
+  const nlohmann::json index = read_json_file(index_path, "index of the weights", kMaxTableBytes);
+  const JsonObject weight_map = JsonObject(index, index_path).object("weight_map");
+  for (const auto& [name, shard] : weight_map.json().items()) {
+    const fs::path shard_name(weight_map.get<std::string>(name));
+    if (shard_name.has_parent_path()) {
+      throw UserError(fmt::format("{}: shard {} of {} is outside of the folder.", index_path,
+                                  shard_name.string(), name));
     }
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(fmt::format("{} is broken: {}.", index_path, error.what()));
+    files[name] = (folder / shard_name).string();
   }
   return files;
 }
@@ -155,7 +153,7 @@ const char* dtype_name(at::ScalarType dtype) {
 }
 
 std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
-  auto json = nlohmann::ordered_json::parse(config.json);
+  nlohmann::ordered_json json = parse_ordered_json(config.json, "config.json");
   // transformers 5 writes dtype, 4 writes torch_dtype; both read the latter.
   const char* key = json.contains("dtype") ? "dtype" : "torch_dtype";
   if (json.contains("dtype") && json.contains("torch_dtype")) json.erase("torch_dtype");
@@ -182,10 +180,9 @@ void copy_tokenizer_files(const std::string& source_folder, const std::string& f
     std::error_code error;
     if (!fs::is_regular_file(source / name, error)) continue;
     if (fs::equivalent(source / name, target / name, error)) continue;
-    std::ifstream file(source / name, std::ios::binary);
-    std::stringstream text;
-    text << file.rdbuf();
-    write_file_atomically((target / name).string(), text.str());
+    const std::string path = (source / name).string();
+    write_file_atomically((target / name).string(),
+                          InputFile(path, "tokenizer file").read_all(kMaxTableBytes));
   }
 }
 

@@ -4,11 +4,8 @@
 #include "longspan/checkpoint/safetensors.h"
 
 #include <ATen/ATen.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,6 +16,8 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -40,28 +39,14 @@ constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
 class Mapping {
  public:
   explicit Mapping(const std::string& path) {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat status{};
-    if (descriptor < 0 || ::fstat(descriptor, &status) != 0) {
-      const int error = errno;
-      if (descriptor >= 0) ::close(descriptor);
-      throw UserError(
-          fmt::format("Cannot read {}: {}. Check the path.", path, std::strerror(error)));
-    }
-    if (!S_ISREG(status.st_mode)) {
-      ::close(descriptor);
-      throw UserError(fmt::format("Cannot read {}: it is not a file. Check the path.", path));
-    }
-    size_ = status.st_size;
+    const InputFile file(path, "tensors");
+    size_ = file.size();
     if (size_ < 8) {
-      ::close(descriptor);
       corrupt(path, fmt::format("it has {}, a header needs at least 8", counted(size_, "byte")));
     }
-    data_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
-    const int error = errno;
-    ::close(descriptor);
+    data_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.descriptor(), 0);
     if (data_ == MAP_FAILED) {
-      throw UserError(fmt::format("Cannot map {} into memory: {}.", path, std::strerror(error)));
+      throw UserError(fmt::format("Cannot map {} into memory: {}.", path, std::strerror(errno)));
     }
   }
   ~Mapping() { ::munmap(data_, size_); }
@@ -130,9 +115,9 @@ std::vector<SafetensorsEntry> parse_header(const std::string& path, const char* 
   const int64_t data_begin = 8 + static_cast<int64_t>(header_size);
   nlohmann::json header;
   try {
-    header = nlohmann::json::parse(data + 8, data + data_begin);
-  } catch (const nlohmann::json::exception& error) {
-    corrupt(path, fmt::format("its header is broken JSON ({})", error.what()));
+    header = parse_json({data + 8, header_size}, "its header");
+  } catch (const UserError& error) {
+    corrupt(path, error.what());
   }
   if (!header.is_object()) corrupt(path, "its header is not a JSON object");
 

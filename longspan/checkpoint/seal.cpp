@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/json_text.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 namespace {
@@ -60,7 +61,7 @@ std::string table_text(const ChecksumTable& table) {
 ChecksumTable table_from(const std::string& text) {
   ChecksumTable table;
   try {
-    const nlohmann::json json = nlohmann::json::parse(text);
+    const nlohmann::json json = parse_json(text, kSealFile);
     for (const auto& [name, entry] : json.at("files").items()) {
       const auto digits = entry.at("xxh64").get<std::string>();
       FileChecksum checksum{.size = entry.at("size").get<int64_t>(), .xxh64 = 0};
@@ -83,7 +84,8 @@ void write_seal(const std::string& folder, const ChecksumTable& table) {
 std::string broken_file(const std::string& folder, int part, int num_parts, ReadFrom from) {
   ChecksumTable table;
   try {
-    table = table_from(read_text_file(folder + "/" + kSealFile, "table of checksums"));
+    table =
+        table_from(read_text_file(folder + "/" + kSealFile, "table of checksums", kMaxTableBytes));
   } catch (const UserError& error) {
     return fmt::format("{}: {}", kSealFile, error.what());
   }

@@ -6,17 +6,17 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "longspan/config/checks.h"
 #include "longspan/config/config.h"
 #include "longspan/config/deepspeed.h"
-#include "longspan/config/json_text.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/names.h"
+#include "longspan/config/nearest.h"
 #include "longspan/config/other_formats.h"
 #include "longspan/config/overrides.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/json_text.h"
 #include "longspan/text/yaml.h"
 
 namespace longspan {
@@ -24,6 +24,9 @@ namespace longspan {
 namespace {
 
 using nlohmann::json;
+
+/// Of one file. Who gives another format's file by mistake need not read on.
+constexpr size_t kMostProblems = 50;
 
 std::string shown(const json& value) {
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -163,7 +166,7 @@ bool is_neutral(const UnbuiltKey& key, const json& value) {
   if (value.is_null() || (key.neutral.empty() && value == false)) return true;
   if (key.neutral.empty()) return false;
   return std::ranges::any_of(split_values(key.neutral), [&](const std::string& neutral) {
-    return json::parse(neutral) == value;
+    return parse_json(neutral, std::string(key.name)) == value;
   });
 }
 
@@ -206,7 +209,7 @@ std::string take(Reading& reading, const std::string& name, const json& value) {
                        key.remedy.empty() ? "; remove it" : ": ", key.remedy);
   }
   const std::string nearest = nearest_key(name);
-  return fmt::format("unknown key {}; {}", name,
+  return fmt::format("unknown key {}; {}", beginning_of(name),
                      nearest.empty() ? "`longspan help train` names all keys"
                                      : "the nearest known key is " + nearest);
 }
@@ -240,23 +243,15 @@ json read_file(const std::string& path) {
   const std::string text = read_text_file(path, "configuration file");
   json values;
   try {
-    values = parse_json(path.ends_with(".json") ? text : yaml_to_json(text, path), path);
+    // Of two equal keys JSON's readers keep the last without a word; the reader of YAML refuses
+    // them.
+    values = path.ends_with(".json") ? parse_json_of_single_keys(text, path)
+                                     : parse_json(yaml_to_json(text, path), path);
   } catch (const UserError&) {
     if (path.ends_with(".json")) throw;
     const std::string problem = line_with_equals(text);
     if (problem.empty()) throw;
     throw UserError(fmt::format("{}, {}", path, problem));
-  }
-  if (path.ends_with(".json")) {
-    // The parser keeps the last of two equal keys without a word; the reader of YAML refuses them.
-    std::set<std::string> seen;
-    values = json::parse(text, [&](int depth, json::parse_event_t event, const json& key) {
-      if (event == json::parse_event_t::key && depth == 1 &&
-          !seen.insert(key.get<std::string>()).second) {
-        throw UserError(fmt::format("{}: {} is given twice; keep one", path, shown(key)));
-      }
-      return true;
-    });
   }
   if (values.is_null()) values = json::object();
   if (!values.is_object()) {
@@ -285,6 +280,7 @@ Config load(const std::string& path, const std::vector<std::string>& words,
     // line.
     if (std::ranges::find(overrides, name, &Override::key) != overrides.end()) continue;
     note(path, take(reading, name, value));
+    if (problems.size() == kMostProblems) break;
   }
   for (const auto& [today, given] : reading.renamed) {
     if (values.contains(today)) {
@@ -295,7 +291,8 @@ Config load(const std::string& path, const std::vector<std::string>& words,
   for (const Override& item : overrides) {
     // A switch without a value is switched on.
     const json value = item.has_value
-                           ? json::parse(yaml_to_json(item.value, item.key + "=" + item.value))
+                           ? parse_json(yaml_to_json(item.value, item.key + "=" + item.value),
+                                        item.key + "=" + item.value)
                            : json(true);
     note("command line", take(reading, item.key, value));
   }
@@ -305,7 +302,8 @@ Config load(const std::string& path, const std::vector<std::string>& words,
   }
   if (problems.size() == 1) throw UserError(problems[0]);
   if (!problems.empty()) {
-    throw UserError(fmt::format("{} problems with the configuration\n  {}", problems.size(),
+    throw UserError(fmt::format("{}{} problems with the configuration\n  {}",
+                                problems.size() < kMostProblems ? "" : "at least ", problems.size(),
                                 fmt::join(problems, "\n  ")));
   }
   return std::move(reading.config);

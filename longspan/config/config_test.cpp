@@ -304,4 +304,19 @@ TEST_CASE("edit_distance: insert, drop, replace, swap") {
   CHECK(nearest_name("warmup_step", {"seed", "warmup_ratio", "warmup_steps"}) == "warmup_steps");
 }
 
+TEST_CASE("config: what is huge is told in short, and soon") {
+  const std::string name(1'000'000, 'k');
+  const std::string said = complaint({{name, 1}});
+  CHECK_SAYS(said, "unknown key kkkk");
+  CHECK_MESSAGE(said.size() < 400, said.size());
+  CHECK(edit_distance(name, name + "x") == 0);  // no more than their beginnings are compared
+  json many = json::object();
+  for (int i = 0; i < 1000; ++i) many["key" + std::to_string(i)] = i;
+  CHECK_SAYS(complaint(many), "at least 50 problems");
+  CHECK(beginning_of("short") == "short");
+  CHECK(beginning_of("gr\xc3\xbc\xc3\x9f"
+                     "e",
+                     3) == "gr...");  // no half of a character
+}
+
 }  // namespace longspan

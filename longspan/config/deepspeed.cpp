@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "longspan/config/json_text.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 namespace {
@@ -182,8 +182,7 @@ class Reader {
 
 std::vector<std::string> apply_deepspeed(Config& config) {
   if (config.deepspeed.empty()) return {};
-  const json file =
-      parse_json(read_text_file(config.deepspeed, "deepspeed file"), config.deepspeed);
+  const json file = read_json_file(config.deepspeed, "deepspeed file");
   if (!file.is_object()) return {config.deepspeed + ": wanted is a JSON object"};
   return Reader(config, file).read();
 }

@@ -80,6 +80,7 @@ std::string explain_key(std::string_view name) {
 }
 
 std::string nearest_key(std::string_view name) {
+  if (name.size() > kMostComparedLetters) return "";
   std::vector<std::string> working, idle;
   for (const KeySection& section : key_sections()) {
     for (const Key& key : section.keys) working.emplace_back(key.name);

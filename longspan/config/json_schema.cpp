@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "longspan/config/keys.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 
@@ -104,7 +105,7 @@ Json values_of(const Key& key) {
 }
 
 Json value_of_text(const std::string& text) {
-  return Json::accept(text) ? Json::parse(text) : Json(text);
+  return try_parse_ordered_json(text).value_or(Json(text));
 }
 
 }  // namespace
@@ -144,7 +145,7 @@ std::string json_schema() {
       values.push_back(false);
     } else {
       for (const std::string& value : split_values(key.neutral)) {
-        values.push_back(Json::parse(value));
+        values.push_back(parse_ordered_json(value, std::string(key.name)));
       }
     }
     properties[std::string(key.name)] = {

@@ -5,6 +5,8 @@
 namespace longspan {
 
 int edit_distance(std::string_view a, std::string_view b) {
+  a = a.substr(0, kMostComparedLetters);
+  b = b.substr(0, kMostComparedLetters);
   // Optimal string alignment: three rows of the table are alive at a time.
   std::vector<int> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) above[j] = static_cast<int>(j);
@@ -25,6 +27,12 @@ int edit_distance(std::string_view a, std::string_view b) {
 std::string nearest_name(std::string_view given, const std::vector<std::string>& names) {
   return *std::ranges::min_element(
       names, {}, [&](const std::string& name) { return edit_distance(given, name); });
+}
+
+std::string beginning_of(std::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+  return std::string(text.substr(0, most)) + "...";
 }
 
 }  // namespace longspan

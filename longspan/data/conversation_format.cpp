@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/bad_rows.h"
 
@@ -15,10 +16,13 @@ namespace {
 
 using nlohmann::json;
 
+/// Bytes of a message that tell which columns there are.
+constexpr size_t kNames = 400;
+
 std::string names_in(const json& object) {
   std::vector<std::string> names;
   for (const auto& item : object.items()) names.push_back(item.key());
-  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+  return names.empty() ? "none" : beginning_of(fmt::format("{}", fmt::join(names, ", ")), kNames);
 }
 
 /// A value as a message shows it: what it is, and how it begins.
@@ -100,7 +104,8 @@ void RowReader::wrong_columns(const std::string& missing) const {
   throw UserError(fmt::format(
       "dataset {} ({}): no row has a column {}; the rows have: {}. Say in {} what the columns are "
       "called, for example\n  {}",
-      entry_.name, entry_.files.front(), missing, fmt::join(seen_, ", "), entry_.info_file,
+      entry_.name, entry_.files.front(), missing,
+      beginning_of(fmt::format("{}", fmt::join(seen_, ", ")), kNames), entry_.info_file,
       suggested_entry(entry_, columns)));
 }
 

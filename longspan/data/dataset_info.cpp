@@ -8,11 +8,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "longspan/config/json_text.h"
 #include "longspan/config/names.h"
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/row_file.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 
@@ -64,7 +65,7 @@ class EntryReader {
       if (std::ranges::find(unbuilt, key) != unbuilt.end()) {
         fail(fmt::format("{} is known but not supported; fetch the files and give file_name", key));
       }
-      fail(fmt::format("unknown key {}; the nearest known key is {}", key,
+      fail(fmt::format("unknown key {}; the nearest known key is {}", beginning_of(key),
                        nearest_name(key, known)));
     }
     if (values_.value("split", json("train")) != "train") {
@@ -81,8 +82,8 @@ class EntryReader {
           "\"assistant\", \"system_tag\": \"system\"}");
     }
     if (formatting != "alpaca" && formatting != "sharegpt") {
-      fail(
-          fmt::format("formatting: {} was given; wanted is alpaca or sharegpt", formatting.dump()));
+      fail(fmt::format("formatting: {} was given; wanted is alpaca or sharegpt",
+                       beginning_of(formatting.dump())));
     }
     entry_.formatting = formatting == "sharegpt" ? Formatting::kShareGpt : Formatting::kAlpaca;
   }
@@ -175,8 +176,8 @@ class EntryReader {
       if (name == names.end()) {
         std::vector<std::string> known;
         for (const auto& item : names) known.push_back(item.first);
-        fail(fmt::format("{}: unknown key {}; the nearest known key is {}", block, key,
-                         nearest_name(key, known)));
+        fail(fmt::format("{}: unknown key {}; the nearest known key is {}", block,
+                         beginning_of(key), nearest_name(key, known)));
       }
       if (!value.is_string()) fail(fmt::format("{}: {} must be text", block, key));
       *name->second = value.get<std::string>();
@@ -225,11 +226,11 @@ class EntryReader {
     if (fs::is_directory(path, error)) {
       for (const auto& file : fs::directory_iterator(path, error)) {
         if (file.path().filename().string().starts_with(".")) continue;
-        if (file.is_regular_file()) entry_.files.push_back(file.path().string());
+        if (file.is_regular_file(error)) entry_.files.push_back(file.path().string());
       }
       std::ranges::sort(entry_.files);
       if (entry_.files.empty()) fail(fmt::format("there are no files in {}", path.string()));
-    } else if (fs::exists(path, error)) {
+    } else if (is_there(path)) {
       entry_.files.push_back(path.string());
     } else {
       fail(fmt::format("there is no file {}", path.string()));
@@ -243,6 +244,7 @@ class EntryReader {
                        ending.empty() ? "such" : ending.substr(1),
                        is_known ? "known but not supported" : "not known"));
     }
+    for (const std::string& file : entry_.files) require_readable_file(file, "dataset", kAnySize);
   }
 
   DatasetEntry& entry_;
@@ -261,15 +263,14 @@ RowKind row_kind(const std::string& stage) {
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage) {
   const std::string info_file = (fs::path(dataset_dir) / "dataset_info.json").string();
-  std::error_code error;
-  if (!fs::exists(info_file, error)) {
+  if (!is_there(info_file)) {
     throw UserError(fmt::format(
         "there is no {}. It says where datasets lie, for example\n  {{\"{}\": {{\"file_name\": "
         "\"my_rows.json\"}}}}\nSet dataset_dir to the folder that holds it.",
         info_file, split_names(names).empty() ? "my_data" : split_names(names)[0]));
   }
   refuse_utf16(info_file);
-  const json info = parse_json(read_text_file(info_file, "dataset list"), info_file);
+  const json info = read_json_file(info_file, "dataset list");
   if (!info.is_object()) throw UserError(fmt::format("{}: wanted is an object", info_file));
 
   std::vector<DatasetEntry> entries;
@@ -279,7 +280,8 @@ std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
       for (const auto& item : info.items()) known.push_back(item.key());
       throw UserError(fmt::format(
           "{}: there is no dataset {}{}", info_file, name,
-          known.empty() ? "; the file is empty" : "; the nearest is " + nearest_name(name, known)));
+          known.empty() ? "; the file is empty"
+                        : "; the nearest is " + beginning_of(nearest_name(name, known))));
     }
     DatasetEntry& entry = entries.emplace_back();
     entry.name = name;

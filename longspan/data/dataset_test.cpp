@@ -203,4 +203,15 @@ TEST_CASE("sharegpt rows: what is wrong is said") {
   CHECK_SAYS(row("\"text\""), "conversations is not a list of messages");
 }
 
+TEST_CASE("rows: a list of messages may hold anything") {
+  const DatasetFolder folder;
+  folder.info(R"({"file_name": "d.json", "formatting": "sharegpt"})");
+  // The columns are called otherwise, so that an entry is suggested from what is there.
+  for (const char* messages : {R"([{"role": "user", "content": "a"}, 3])", R"([{"role": 1}, null])",
+                               R"([{}, [[]], "text"])"}) {
+    folder.write("d.json", std::string(R"([{"messages": )") + messages + "}]");
+    CHECK_SAYS(folder.complaint(), "there is no column conversations");
+  }
+}
+
 }  // namespace longspan

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/data/bad_rows.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 
@@ -35,7 +36,7 @@ std::string python_json_string(const std::string& text) { return ordered_json(te
 
 std::vector<FunctionCall> parse_function_calls(const std::string& content,
                                                const std::string& place) {
-  ordered_json calls = ordered_json::parse(content, nullptr, /*allow_exceptions=*/false);
+  ordered_json calls = try_parse_ordered_json(content).value_or(nullptr);
   if (calls.is_object()) calls = ordered_json::array({calls});
   bool well_formed = calls.is_array();
   std::vector<FunctionCall> parsed;
@@ -46,10 +47,10 @@ std::vector<FunctionCall> parse_function_calls(const std::string& content,
     parsed.push_back({call.at("name").get<std::string>(), python_json(call.at("arguments"))});
   }
   if (!well_formed || parsed.empty()) {
-    throw RowError(
-        fmt::format("{}: a function call must be JSON: {{\"name\": ..., \"arguments\": "
-                    "{{...}}}}, or a list of such",
-                    place));
+    throw RowError(fmt::format(
+        "{}: a function call must be JSON: {{\"name\": ..., \"arguments\": "
+        "{{...}}}}, or a list of such, with at most {} lists and objects within each other",
+        place, kMaxJsonDepth));
   }
   return parsed;
 }

@@ -8,6 +8,7 @@
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/function_calls.h"
 #include "longspan/data/turns.h"
+#include "longspan/input/json_text.h"
 #include "longspan/text/chat_template.h"
 
 namespace longspan {
@@ -52,7 +53,8 @@ ordered_json as_template_message(const Message& message, const std::string& plac
   for (const FunctionCall& call : parse_function_calls(message.content, place)) {
     calls.push_back(
         {{"type", "function"},
-         {"function", {{"name", call.name}, {"arguments", ordered_json::parse(call.arguments)}}}});
+         {"function",
+          {{"name", call.name}, {"arguments", parse_ordered_json(call.arguments, place)}}}});
   }
   return {{"role", "assistant"}, {"content", ""}, {"tool_calls", calls}};
 }

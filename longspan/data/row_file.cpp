@@ -3,14 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <type_traits>
+#include <utility>
 
-#include "longspan/config/json_text.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 
@@ -20,14 +20,21 @@ using nlohmann::json;
 
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf", kWhiteSpace = " \t\r\n";
 
-/// Json::parse with the messages of parse_json.
 template <typename Json>
 Json parsed(std::string_view text, const std::string& path, int64_t line = 1) {
   if constexpr (std::is_same_v<Json, json>) {
     return parse_json(text, path, line);
   } else {
-    parse_json(text, path, line);
-    return Json::parse(text);
+    return parse_ordered_json(text, path, line);
+  }
+}
+
+template <typename Json>
+std::optional<Json> try_parsed(std::string_view text) {
+  if constexpr (std::is_same_v<Json, json>) {
+    return try_parse_json(text);
+  } else {
+    return try_parse_ordered_json(text);
   }
 }
 
@@ -55,10 +62,24 @@ bool is_blank(std::string_view text) {
   return text.find_first_not_of(kWhiteSpace) == std::string_view::npos;
 }
 
-/// The next line that is not blank, without a byte order mark.
-bool next_line(std::ifstream& file, std::string& line, int64_t& number) {
-  while (std::getline(file, line)) {
-    if (++number == 1 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
+/// The first letter that is not blank; 0 where there is none.
+char first_letter(InputFile& file) {
+  std::string part(4096, '\0');
+  bool at_begin = true;
+  while (const size_t size = file.read(part.data(), part.size())) {
+    std::string_view text(part.data(), size);
+    if (at_begin && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+    at_begin = false;
+    if (const size_t at = text.find_first_not_of(kWhiteSpace); at != std::string_view::npos) {
+      return text[at];
+    }
+  }
+  return '\0';
+}
+
+/// The next line that is not blank.
+bool next_line(LineReader& lines, std::string& line) {
+  while (lines.next(line)) {
     if (!is_blank(line)) return true;
   }
   return false;
@@ -66,7 +87,7 @@ bool next_line(std::ifstream& file, std::string& line, int64_t& number) {
 
 /// Lines end with a line feed, a carriage return or both, as in Python.
 template <typename Json>
-bool for_each_line_of_text(std::ifstream& file, const std::string& path,
+bool for_each_line_of_text(LineReader& lines, const std::string& path,
                            const RowTakerOf<Json>& taker) {
   int64_t number = 0;
   const auto take_line = [&](const std::string& line) {
@@ -80,15 +101,14 @@ bool for_each_line_of_text(std::ifstream& file, const std::string& path,
     return taker.take(row, place);
   };
   std::string piece;
-  while (std::getline(file, piece)) {
-    if (number == 0 && piece.starts_with(kByteOrderMark)) piece.erase(0, kByteOrderMark.size());
-    if (!file.eof() && piece.ends_with('\r')) piece.pop_back();
+  while (lines.next(piece)) {
+    if (!lines.ended_with_file() && piece.ends_with('\r')) piece.pop_back();
     size_t begin = 0;
     for (size_t end; (end = piece.find('\r', begin)) != std::string::npos; begin = end + 1) {
       if (!take_line(piece.substr(begin, end - begin))) return false;
     }
     // Nothing follows a carriage return at the very end of a file.
-    if (begin == piece.size() && begin > 0 && file.eof()) break;
+    if (begin == piece.size() && begin > 0 && lines.ended_with_file()) break;
     if (!take_line(piece.substr(begin))) return false;
   }
   return true;
@@ -137,6 +157,7 @@ template <typename Json>
 bool for_each_object(std::string_view text, const std::string& path, bool unwraps_data,
                      const RowTakerOf<Json>& taker) {
   int64_t line = 1;
+  bool is_first = true;
   for (size_t at = 0, counted = 0;;) {
     at = text.find_first_not_of(kWhiteSpace, at);
     if (at == std::string_view::npos) return true;
@@ -144,10 +165,12 @@ bool for_each_object(std::string_view text, const std::string& path, bool unwrap
     counted = at;
     const size_t end = std::min(end_of_object(text, at), text.size());
     const std::string_view object = text.substr(at, end - at);
-    const bool is_all = is_blank(text.substr(0, at)) && is_blank(text.substr(end));
-    if (is_all && unwraps_data && json::accept(object)) {
-      const Json whole = Json::parse(object);
-      if (const Json* rows = list_in(whole)) return for_each_element(*rows, path, taker);
+    const bool is_all = is_first && is_blank(text.substr(end));
+    is_first = false;
+    if (is_all && unwraps_data) {
+      const std::optional<Json> whole = try_parsed<Json>(object);
+      const Json* const rows = whole ? list_in(*whole) : nullptr;
+      if (rows != nullptr) return for_each_element(*rows, path, taker);
     }
     if (!parse_and_hand_over(object, path, line, taker)) return false;
     at = end;
@@ -155,23 +178,19 @@ bool for_each_object(std::string_view text, const std::string& path, bool unwrap
 }
 
 /// Is there an object a line? Then one of the first two lines is an object; a row may be broken.
-bool has_an_object_a_line(std::ifstream& file) {
+bool has_an_object_a_line(LineReader& lines) {
   std::string first, second;
-  int64_t number = 0;
-  if (!next_line(file, first, number) || !next_line(file, second, number)) return false;
-  return json::accept(first) || json::accept(second);
+  if (!next_line(lines, first) || !next_line(lines, second)) return false;
+  return try_parse_json(first) || try_parse_json(second);
 }
 
 }  // namespace
 
 void refuse_utf16(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  char begin[4] = {'x', 'x', 'x', 'x'};
-  file.read(begin, sizeof(begin));
-  const std::string_view start(begin, sizeof(begin));
+  const std::string start = first_bytes(path, 4);
   const bool little = start.starts_with("\xff\xfe"), big = start.starts_with("\xfe\xff");
   if (!little && !big && start.find('\0') == std::string_view::npos) return;
-  const char* name = little || big ? "UTF-16" : begin[0] == '\0' ? "UTF-16BE" : "UTF-16LE";
+  const char* name = little || big ? "UTF-16" : start[0] == '\0' ? "UTF-16BE" : "UTF-16LE";
   throw UserError(fmt::format(
       "{} is {} text (as PowerShell and some editors write it); wanted is UTF-8. Convert it: iconv "
       "-f {} -t UTF-8 {} > new_file",
@@ -182,34 +201,23 @@ namespace {
 
 template <typename Json>
 bool for_each_row_as(const std::string& path, bool unwraps_data, const RowTakerOf<Json>& taker) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    throw UserError(fmt::format("cannot read the dataset {}: {}", path, std::strerror(errno)));
-  }
+  InputFile file(path, "dataset");
   refuse_utf16(path);
-  if (path.ends_with(".txt")) return for_each_line_of_text(file, path, taker);
-  std::string line;
-  int64_t number = 0;
-  const bool has_rows = next_line(file, line, number);
-  const char first = has_rows ? line[line.find_first_not_of(kWhiteSpace)] : '\0';
-  const auto rewind = [&] {
-    file.clear();
-    file.seekg(0);
-    number = 0;
-  };
+  const char first = first_letter(file);
+  file.rewind();
+  LineReader lines(std::move(file));
+  if (path.ends_with(".txt")) return for_each_line_of_text(lines, path, taker);
   if (first == '[') {
-    file.close();
-    const Json rows = parsed<Json>(read_text_file(path, "dataset"), path);
+    const Json rows = parsed<Json>(read_text_file(path, "dataset", kAnySize), path);
     return for_each_element(rows, path, taker);
   }
-  rewind();
-  if (first == '{' && !has_an_object_a_line(file)) {
-    file.close();
-    return for_each_object(read_text_file(path, "dataset"), path, unwraps_data, taker);
+  if (first == '{' && !has_an_object_a_line(lines)) {
+    return for_each_object(read_text_file(path, "dataset", kAnySize), path, unwraps_data, taker);
   }
-  rewind();
-  while (next_line(file, line, number)) {
-    if (!parse_and_hand_over(line, path, number, taker)) return false;
+  lines.rewind();
+  std::string line;
+  while (next_line(lines, line)) {
+    if (!parse_and_hand_over(line, path, lines.number(), taker)) return false;
   }
   return true;
 }

@@ -94,4 +94,23 @@ TEST_CASE("files of rows: a broken one is that row's own fault") {
   CHECK_SAYS(complaint(a_pretty_row("a") + "\n{\n\"instruction\": "), "line 9: broken JSON");
 }
 
+TEST_CASE("files of rows: JSON that is too deep, and numbers beyond all, are one row's") {
+  const DatasetFolder folder;
+  folder.info(
+      R"({"file_name": "d.json", "columns": {"prompt": "instruction", "response": "output"}})");
+  const auto complaint = [&](const std::string& text) {
+    folder.write("d.json", text);
+    return folder.complaint();
+  };
+  const std::string deep(200'000, '[');
+  const std::string too_deep = "more than 512 lists and objects within each other";
+  CHECK_SAYS(complaint(deep), "d.json, line 1: " + too_deep);
+  CHECK_SAYS(complaint(a_row("a") + "\n" + R"({"x": )" + deep), "d.json, line 2: " + too_deep);
+  CHECK_SAYS(complaint("{\n\"x\":\n" + deep), "d.json, line 3: " + too_deep);
+  CHECK_SAYS(complaint("[" + a_row("a") + ",\n{\"x\": 1e999}]"),
+             "d.json, line 2: the number 1e999");
+  CHECK_SAYS(complaint(a_row("a") + "\n{\"x\": 1e999}"), "d.json, line 2: the number 1e999");
+  CHECK_SAYS(complaint("{\"data\": [{\"x\": -1e999}]}"), "the number -1e999");
+}
+
 }  // namespace longspan

@@ -28,7 +28,7 @@ std::string role_of(const json& messages, const std::string& role_tag,
                     std::initializer_list<const char*> names) {
   for (const char* name : names) {
     for (const json& message : messages) {
-      if (message.value(role_tag, json()) == name) return name;
+      if (message.is_object() && message.value(role_tag, json()) == name) return name;
     }
   }
   return *names.begin();

@@ -4,14 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/names.h"
+#include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 namespace {
@@ -22,15 +24,9 @@ using nlohmann::json;
 constexpr const char* kAdapterConfig = "adapter_config.json";
 constexpr const char* kGenerationConfig = "generation_config.json";
 
-bool is_file(const fs::path& path) {
-  std::error_code error;
-  return fs::is_regular_file(path, error);
-}
-
 json read_object(const fs::path& path) {
-  std::ifstream file(path);
-  const json object = json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) throw UserError(fmt::format("{} is broken JSON.", path.string()));
+  json object = read_json_file(path.string(), "configuration");
+  if (!object.is_object()) throw UserError(fmt::format("{} is not a JSON object.", path.string()));
   return object;
 }
 
@@ -48,7 +44,7 @@ Folders folders_of(const AssistantRequest& request) {
         "{} is a configuration; wanted is the folder of a model, such as the output_dir in it",
         given.string()));
   }
-  if (is_file(given / kAdapterConfig) && !is_file(given / "config.json")) {
+  if (is_there(given / kAdapterConfig) && !is_there(given / "config.json")) {
     if (!folders.adapters.empty()) {
       throw UserError(
           fmt::format("{} is itself the folder of an adapter. Give its base model, and in "
@@ -69,7 +65,7 @@ Folders folders_of(const AssistantRequest& request) {
   }
   folders.tokenizer = folders.model;
   for (const std::string& adapter : folders.adapters) {
-    if (is_file(fs::path(adapter) / "tokenizer.json")) folders.tokenizer = adapter;
+    if (is_there(fs::path(adapter) / "tokenizer.json")) folders.tokenizer = adapter;
   }
   return folders;
 }
@@ -114,7 +110,9 @@ T setting(const std::optional<T>& asked, const json& saved, const char* name, T 
   const bool fits = std::is_same_v<T, bool>      ? value.is_boolean()
                     : std::is_same_v<T, int64_t> ? value.is_number_integer()
                                                  : value.is_number();
-  if (!fits) throw UserError(fmt::format("{}: {} is {}", kGenerationConfig, name, value.dump()));
+  if (!fits)
+    throw UserError(
+        fmt::format("{}: {} is {}", kGenerationConfig, name, beginning_of(value.dump())));
   return value.get<T>();
 }
 
@@ -175,7 +173,7 @@ std::string warning_of(const json& saved) {
   for (const auto& [name, neutral] : settings) {
     const json value = saved.value(name, json());
     const bool idle = value.empty() || value == json(false) || value == json(0) || value == neutral;
-    if (!idle) found.push_back(fmt::format("{} {}", name, value.dump()));
+    if (!idle) found.push_back(fmt::format("{} {}", name, beginning_of(value.dump())));
   }
   if (found.empty()) return "";
   return fmt::format("warning: {} also has {}: that has no effect here", kGenerationConfig,
@@ -237,11 +235,11 @@ Assistant load_assistant(const AssistantRequest& request) {
   assistant.chat = chat_of(request, tokenizer);
   assistant.skip_special_tokens = request.skip_special_tokens;
 
-  const json model = json::parse(assistant.config.json);
+  const json model = parse_json(assistant.config.json, "config.json");
   json saved = json::object();
   for (const std::string& folder : {folders.tokenizer, folders.model}) {
     const fs::path path = fs::path(folder) / kGenerationConfig;
-    if (!is_file(path)) continue;
+    if (!is_there(path)) continue;
     saved = read_object(path);
     break;
   }

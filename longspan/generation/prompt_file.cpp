@@ -6,8 +6,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/row_file.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 namespace {
@@ -101,7 +103,7 @@ Conversation read_row(const json& row, const std::string& place) {
     throw UserError(fmt::format(
         "{}: no prompt in the row; it has: {}. Wanted is one of messages, conversations, "
         "instruction, prompt, text",
-        place, fmt::join(names, ", ")));
+        place, beginning_of(fmt::format("{}", fmt::join(names, ", ")), 400)));
   }
   if (!system.empty() && (messages.empty() || messages[0].role != "system")) {
     messages.insert(messages.begin(), {"system", system});
@@ -136,7 +138,7 @@ std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most) {
 
 std::string answered_row(const PromptRow& row, const std::string& answer,
                          const std::string& finish_reason) {
-  auto object = json::parse(row.row);
+  json object = parse_ordered_json(row.row, row.conversation.source);
   object.erase("predict");
   object.erase("finish_reason");
   object["predict"] = answer;

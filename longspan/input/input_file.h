@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,7 +50,6 @@ class InputFile {
 
  private:
   InputFile(const std::string& path, std::string_view what, int descriptor);
-  void require_regular();
 
   std::string path_, what_;
   int descriptor_ = -1;
@@ -74,8 +72,6 @@ class LineReader {
   void rewind();
 
  private:
-  bool fill();
-
   InputFile file_;
   std::string buffer_;
   size_t begin_ = 0, end_ = 0;
@@ -91,9 +87,24 @@ std::string read_text_file(const std::string& path, std::string_view what,
 std::optional<std::string> read_text_file_if_there(const std::string& path, std::string_view what,
                                                    int64_t most_bytes = kMaxSettingsBytes);
 
+/// Whether something has this name, of whatever kind: also a link that leads nowhere, which is an
+/// error to whoever reads it.
+bool is_there(const std::string& path);
+
+/// The first bytes of a file, to see what it is; fewer where it is shorter, none where it cannot be
+/// read.
+std::string first_bytes(const std::string& path, size_t num_bytes);
+
+/// The path of the file that was opened last, by any thread; empty before the first. For messages
+/// about what nobody foresaw.
+std::string last_input_file();
+
 /// Throws UserError unless the path is a regular file that may be read, of at most `most_bytes`:
 /// for files that another library opens by their path.
 void require_readable_file(const std::string& path, std::string_view what,
                            int64_t most_bytes = kMaxTableBytes);
+/// The same, but nothing need be there.
+void require_readable_file_if_there(const std::string& path, std::string_view what,
+                                    int64_t most_bytes = kMaxTableBytes);
 
 }  // namespace longspan

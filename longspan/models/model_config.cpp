@@ -2,15 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <type_traits>
 
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 #include "longspan/models/family.h"
 #include "longspan/models/model_place.h"
 #include "longspan/models/parse_model_config.h"
@@ -68,17 +66,6 @@ class Keys {
   const Json& object_;
   std::string source_;
 };
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  if (!(text << file.rdbuf())) {
-    throw UserError(fmt::format(
-        "Cannot read {}: {}. A model folder has config.json, tokenizer files and safetensors.",
-        path, errno != 0 ? std::strerror(errno) : "it is empty"));
-  }
-  return text.str();
-}
 
 /// The rope keys of transformers 4 (rope_theta and rope_scaling) and 5 (rope_parameters); where
 /// both stand rope_scaling wins, as in transformers' RotaryEmbeddingConfigMixin.
@@ -153,21 +140,17 @@ const Family& find_family(const Keys& keys) {
 
 ModelConfig load_model_config(const std::string& folder_or_file) {
   require_model_place(folder_or_file);
-  const std::string source = std::filesystem::is_directory(folder_or_file)
+  std::error_code error;
+  const std::string source = std::filesystem::is_directory(folder_or_file, error)
                                  ? (std::filesystem::path(folder_or_file) / "config.json").string()
                                  : folder_or_file;
-  return parse_model_config(read_text(source), source);
+  return parse_model_config(read_text_file(source, "model configuration"), source);
 }
 
 ModelConfig parse_model_config(const std::string& text, const std::string& source) {
   ModelConfig config;
   config.json = text;
-  Json object;
-  try {
-    object = Json::parse(config.json);
-  } catch (const Json::exception& error) {
-    throw UserError(fmt::format("{} is broken JSON: {}.", source, error.what()));
-  }
+  const Json object = parse_json(config.json, source);
   if (!object.is_object()) throw UserError(fmt::format("{} is not a JSON object.", source));
 
   const Keys keys(object, source);

@@ -6,12 +6,13 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 namespace {
@@ -36,14 +37,6 @@ bool is_pickled(const std::string& name) {
          name != "scheduler.pt" && name != "optimizer.pt" && !name.starts_with("rng_state");
 }
 
-std::string beginning_of(const fs::path& path, size_t num_bytes) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(num_bytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(num_bytes));
-  text.resize(static_cast<size_t>(std::max<std::streamsize>(0, file.gcount())));
-  return text;
-}
-
 /// Names of the folder's entries, in order.
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
@@ -61,13 +54,8 @@ std::string first_name(const fs::path& folder, const std::function<bool(const st
   return found == names.end() ? "" : *found;
 }
 
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
 [[noreturn]] void refuse_file(const std::string& path) {
-  const std::string name = fs::path(path).filename(), head = beginning_of(path, 4);
+  const std::string name = fs::path(path).filename(), head = first_bytes(path, 4);
   const std::string parent = fs::path(path).parent_path().string();
   const std::string folder = parent.empty() ? "." : parent;
   std::string what, remedy;
@@ -91,8 +79,8 @@ bool is_there(const fs::path& path) {
 }
 
 [[noreturn]] void refuse_adapter(const std::string& folder) {
-  const auto json = nlohmann::json::parse(std::ifstream(fs::path(folder) / "adapter_config.json"),
-                                          nullptr, /*allow_exceptions=*/false);
+  const auto json = read_json_file((fs::path(folder) / "adapter_config.json").string(),
+                                   "configuration of an adapter");
   std::string base;
   if (json.is_object() && json.value("base_model_name_or_path", nlohmann::json()).is_string()) {
     base = json.at("base_model_name_or_path").get<std::string>();
@@ -149,7 +137,7 @@ void require_real_files(const std::string& folder) {
         has_suffix(name, {".json", ".jinja", ".txt", ".model"}) && name != "README.md";
     if (!is_text && !name.ends_with(".safetensors")) continue;
     const fs::path path = fs::path(folder) / name;
-    std::string head = beginning_of(path, 512);
+    std::string head = first_bytes(path.string(), 512);
     if (head.starts_with("version https://git-lfs.github.com/spec/")) {
       const size_t at = head.find("\nsize ");
       const std::string size =
@@ -173,8 +161,10 @@ void require_real_files(const std::string& folder) {
 }
 
 void require_plain_weights(const std::string& folder) {
-  const auto json = nlohmann::json::parse(std::ifstream(fs::path(folder) / "config.json"), nullptr,
-                                          /*allow_exceptions=*/false);
+  const std::string path = (fs::path(folder) / "config.json").string();
+  const auto text = read_text_file_if_there(path, "model configuration");
+  if (!text) return;
+  const nlohmann::json json = parse_json(*text, path);
   if (!json.is_object()) return;
   const auto found = json.find("quantization_config");
   if (found == json.end() || found->is_null()) return;
@@ -192,6 +182,9 @@ void require_plain_weights(const std::string& folder) {
 void require_model_place(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status) && error != std::errc::no_such_file_or_directory && error) {
+    throw UserError(fmt::format("cannot read the model {}: {}", path, error.message()));
+  }
   if (!fs::exists(status)) {
     throw UserError(fmt::format(
         "Cannot read {}: there is no such folder. Models are not fetched by name from a hub: "
@@ -199,8 +192,9 @@ void require_model_place(const std::string& path) {
         path));
   }
   if (!fs::is_directory(status)) {
+    require_readable_file(path, "model configuration", kAnySize);
     // `longspan init` takes a config.json under any name.
-    const std::string head = beginning_of(path, 64);
+    const std::string head = first_bytes(path, 64);
     const size_t first = head.find_first_not_of(" \t\r\n");
     const bool is_object = first != std::string::npos && head[first] == '{';
     if (!path.ends_with(".json") && !is_object) refuse_file(path);

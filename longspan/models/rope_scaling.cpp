@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "longspan/input/json_text.h"
 #include "longspan/models/parse_model_config.h"
 
 namespace longspan {
@@ -31,7 +32,7 @@ ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_
     scaling["low_freq_factor"] = 1.0;
     scaling["high_freq_factor"] = 4.0;
   }
-  Json json = Json::parse(config.json);
+  Json json = parse_ordered_json(config.json, source);
   json["max_position_embeddings"] = original * factor;
   json.erase("original_max_position_embeddings");
   json.erase("rope_scaling");

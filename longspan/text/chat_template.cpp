@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "longspan/input/json_text.h"
 #include "longspan/text/rust_call.h"
 
 namespace longspan {
@@ -11,7 +12,7 @@ RenderedChat render_chat_template(std::string_view chat_template, std::string_vi
   rust_call(lsr_render_chat_template, rust_view(chat_template), rust_view(variables_json), &text,
             &spans);
   RenderedChat rendered{take_rust_string(text), {}};
-  for (const auto& span : nlohmann::json::parse(take_rust_string(spans))) {
+  for (const auto& span : parse_json(take_rust_string(spans), "chat template")) {
     rendered.generation.push_back({span[0].get<size_t>(), span[1].get<size_t>()});
   }
   return rendered;

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 #include "longspan/text/rust_call.h"
 
 namespace longspan {
@@ -23,11 +25,15 @@ struct Tokenizer::Impl {
 };
 
 Tokenizer Tokenizer::load(const std::string& folder) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                           "chat_template.jinja", "config.json", "adapter_config.json"}) {
+    require_readable_file_if_there(folder + "/" + name, "tokenizer file");
+  }
   auto impl = std::make_shared<Impl>();
   rust_call(lsr_tokenizer_load, rust_view(folder), &impl->handle);
   LsrString info{};
   rust_call(lsr_tokenizer_info, impl->handle, &info);
-  impl->info = nlohmann::json::parse(take_rust_string(info));
+  impl->info = parse_json(take_rust_string(info), "tokenizer");
   Tokenizer tokenizer;
   tokenizer.impl_ = std::move(impl);
   return tokenizer;
@@ -103,7 +109,10 @@ std::optional<std::string> Tokenizer::chat_template() const {
 void train_byte_level_bpe(const std::vector<std::string>& text_files, int64_t vocab_size,
                           const std::string& output_folder) {
   std::vector<LsrView> files;
-  for (const std::string& file : text_files) files.push_back(rust_view(file));
+  for (const std::string& file : text_files) {
+    require_readable_file(file, "text file", kAnySize);
+    files.push_back(rust_view(file));
+  }
   rust_call(lsr_train_byte_level_bpe, files.data(), files.size(),
             static_cast<size_t>(vocab_size > 0 ? vocab_size : 0), rust_view(output_folder));
 }

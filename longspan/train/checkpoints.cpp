@@ -14,8 +14,8 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/seal.h"
 #include "longspan/checkpoint/state_parts.h"
-#include "longspan/config/json_text.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/interrupt.h"
 #include "longspan/train/output_folders.h"
@@ -190,7 +190,7 @@ std::string broken_part(const Group& world, Notices& notices, const std::string&
   // A rank that does not see the folder, or sees another one, is no sign of a broken checkpoint.
   std::string table;
   try {
-    table = read_text_file(folder + "/" + kSealFile, "table of checksums");
+    table = read_text_file(folder + "/" + kSealFile, "table of checksums", kMaxTableBytes);
   } catch (const UserError&) {
   }
   Xxh64 hash;

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -20,6 +19,9 @@
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/loader.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_object.h"
+#include "longspan/input/json_text.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 #include "longspan/train/agreement.h"
@@ -54,15 +56,20 @@ std::string line_of(size_t example, const std::vector<double>& logps) {
 /// The lines that are whole; a run that was killed may have left half a line at the end.
 std::string whole_lines(const fs::path& path, ReferenceTable& table,
                         const std::vector<const Example*>& examples) {
-  std::ifstream file(path);
   std::string kept;
-  for (std::string line; std::getline(file, line);) {
-    const Json entry = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!entry.is_object() || !entry.contains("logps")) continue;
-    const size_t i = entry.value("example", examples.size());
-    if (i >= examples.size()) continue;
-    const auto logps = entry.at("logps").get<std::vector<double>>();
-    if (logps.size() != examples[i]->documents.size()) continue;
+  std::optional<InputFile> file = InputFile::open_if_there(path, "reference log-probabilities");
+  if (!file) return kept;
+  LineReader lines(std::move(*file));
+  for (std::string line; lines.next(line);) {
+    const std::optional<Json> entry = try_parse_json(line);
+    if (!entry) continue;
+    const std::string place = fmt::format("{}, line {}", path.string(), lines.number());
+    const JsonObject known(*entry, place);
+    const auto i = static_cast<size_t>(known.whole("example", 0, INT64_MAX));
+    const auto logps = known.get<std::vector<double>>("logps");
+    if (i >= examples.size() || logps.size() != examples[i]->documents.size()) {
+      known.fail("it is not of these examples; remove the file, and it is made anew");
+    }
     table[examples[i]] = logps;
     kept += line + "\n";
   }
@@ -105,9 +112,10 @@ std::optional<ReferenceTable> precompute_reference(
   const auto take = [&](const std::string& lines) {
     std::istringstream stream(lines);
     for (std::string line; std::getline(stream, line);) {
-      const Json entry = Json::parse(line);
-      table[job.examples[entry.at("example").get<size_t>()]] =
-          entry.at("logps").get<std::vector<double>>();
+      const Json entry = parse_json(line, path);
+      const JsonObject known(entry, path);
+      table[job.examples[static_cast<size_t>(known.get<int64_t>("example"))]] =
+          known.get<std::vector<double>>("logps");
     }
   };
   take(found);

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <set>
 
+#include "longspan/config/user_error.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/train/reference_key.h"
@@ -112,6 +113,43 @@ TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
     CHECK(tables[rank]->at(all[8]) == std::vector<double>{-2.0, -2.5});
     CHECK(sent[rank] < num_bytes / 10);  // what the ranks agree on, not the file
   }
+}
+
+TEST_CASE("reference cache: a line of other numbers is an error with its place") {
+  const testing::TemporaryFolder place;
+  Config config;
+  config.stage = "dpo";
+  config.output_dir = place.path;
+  config.model_name_or_path = folder_with(place, "model", "config.json", "{}");
+  const Example one = pair_of(1);
+  const std::vector<const Example*> all{&one};
+  const std::string path =
+      fmt::format("{}/reference_logps_{}.jsonl", place.path, reference_key(config, all));
+  const auto complaint = [&](const std::string& lines) {
+    std::ofstream(path) << lines;
+    std::string said;
+    testing::run_ranks(1, [&](const Mesh& mesh) {
+      const auto attention = make_local(cpu_block_kernel());
+      const ReferenceJob job{config, mesh, *attention, at::kCPU, all, [] { return false; }};
+      Console silent(/*silent=*/true);
+      try {
+        precompute_reference(job, [] { return std::unique_ptr<Reference>(); }, silent);
+      } catch (const UserError& error) {
+        said = error.what();
+      }
+    });
+    return said;
+  };
+  const std::string good = "{\"example\":0,\"logps\":[-1.0,-2.5]}\n";
+  CHECK(complaint(good).empty());
+  CHECK(complaint(good + "{\"example\":0,\"lo").empty());  // what a killed run leaves
+  CHECK(complaint(good + "{\"example\":0,\"logps\":[null,-2.5]}\n") ==
+        path + ", line 2: logps must be a list of numbers.");
+  CHECK(complaint("{\"example\":null,\"logps\":[-1.0,-2.5]}\n") ==
+        path + ", line 1: example is missing.");
+  CHECK(complaint("{\"example\":-1,\"logps\":[-1.0,-2.5]}\n").starts_with(path + ", line 1: "));
+  CHECK(complaint("{\"example\":0,\"logps\":[-1.0]}\n").starts_with(path + ", line 1: "));
+  CHECK(complaint("[3]\n") == path + ", line 1 is not a JSON object.");
 }
 
 }  // namespace longspan

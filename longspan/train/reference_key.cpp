@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "longspan/checkpoint/checksum.h"
 #include "longspan/config/names.h"
+#include "longspan/input/input_file.h"
 
 namespace longspan {
 namespace {
@@ -46,11 +46,8 @@ void add_folder(Hash& hash, const std::string& folder) {
   std::vector<char> part(size_t{1} << 20);
   for (const fs::path& path : files) {
     hash.add(path.filename().string());
-    std::ifstream file(path, std::ios::binary);
-    while (file) {
-      file.read(part.data(), static_cast<std::streamsize>(part.size()));
-      hash.add(part.data(), static_cast<size_t>(file.gcount()));
-    }
+    InputFile file(path.string(), "file of the reference model");
+    while (const size_t size = file.read(part.data(), part.size())) hash.add(part.data(), size);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/config/names.h"
+#include "longspan/input/json_text.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -14,7 +15,7 @@ namespace {
 /// attention_dropout of config.json: peers drop attention weights in training, which no fused or
 /// distributed attention can repeat.
 double attention_dropout_of(const ModelConfig& config) {
-  const nlohmann::json json = nlohmann::json::parse(config.json, nullptr, false);
+  const nlohmann::json json = try_parse_json(config.json).value_or(nullptr);
   if (!json.is_object() || !json.contains("attention_dropout")) return 0.0;
   const nlohmann::json& value = json.at("attention_dropout");
   return value.is_number() ? value.get<double>() : 0.0;

@@ -8,8 +8,9 @@
 #include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/json_text.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/input/json_text.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -18,6 +19,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kLogFile = "trainer_log.jsonl";
+
+double number_of(const LogEntry::value_type::second_type& value) {
+  return std::visit([](auto number) { return static_cast<double>(number); }, value);
+}
 
 Json to_json(const LogEntry& entry) {
   Json json = Json::object();
@@ -194,7 +199,7 @@ void TrainingLog::write_state(const std::string& folder, const Progress& progres
   state["total_flos"] = 0.0;
   for (const LogEntry& entry : history_) {
     for (const auto& [key, value] : entry) {
-      if (key == "total_flos") state["total_flos"] = std::get<double>(value);
+      if (key == "total_flos") state["total_flos"] = number_of(value);
     }
   }
   state["train_batch_size"] = constants_.train_batch_size;
@@ -210,20 +215,27 @@ void TrainingLog::write_checkpoint(const std::string& folder, const Progress& pr
 
 void TrainingLog::restore(const std::string& checkpoint) {
   const std::string path = checkpoint + "/trainer_state.json";
-  const Json state = Json::parse(read_text_file(path, "training log"), nullptr, false);
+  const Json state = read_ordered_json_file(path, "training log", kMaxTableBytes);
   if (!state.is_object() || !state.contains("log_history") || !state["log_history"].is_array()) {
     throw UserError(fmt::format("{} has no log_history.", path));
   }
   history_.clear();
   for (const Json& json : state["log_history"]) {
+    if (!json.is_object()) {
+      throw UserError(
+          fmt::format("{}: log_history holds a {}; wanted are objects.", path, json.type_name()));
+    }
     LogEntry entry;
     for (const auto& [key, value] : json.items()) {
-      if (value.is_number_integer()) entry.emplace_back(key, value.get<int64_t>());
-      if (value.is_number_float()) entry.emplace_back(key, value.get<double>());
+      // A step is a whole number, and 0.0 was written as one where another program wrote the file.
+      const bool whole = value.is_number_integer() &&
+                         (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
+      if (whole) entry.emplace_back(key, value.get<int64_t>());
+      if (value.is_number() && !whole) entry.emplace_back(key, value.get<double>());
     }
     history_.push_back(std::move(entry));
   }
-  lines_ = read_text_file(checkpoint + "/" + kLogFile, "training log");
+  lines_ = read_text_file(checkpoint + "/" + kLogFile, "training log", kMaxTableBytes);
   write_file_atomically(folder_ + "/" + kLogFile, lines_);
 }
 
@@ -252,10 +264,13 @@ std::pair<std::vector<double>, std::vector<double>> TrainingLog::curve(
     const std::string& key) const {
   std::pair<std::vector<double>, std::vector<double>> points;
   for (const LogEntry& entry : history_) {
+    // The step stands last, but in files of other programs.
+    const auto step = std::ranges::find(entry, "step", &LogEntry::value_type::first);
+    if (step == entry.end()) continue;
     for (const auto& [name, value] : entry) {
       if (name != key) continue;
-      points.first.push_back(static_cast<double>(std::get<int64_t>(entry.back().second)));
-      points.second.push_back(std::get<double>(value));
+      points.first.push_back(number_of(step->second));
+      points.second.push_back(number_of(value));
     }
   }
   return points;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -166,6 +167,29 @@ TEST_CASE("training log: a line that the disk has no room for waits for the next
   log.add_step(progress, {.loss = 3.0, .grad_norm = 1.0, .learning_rate = 1e-5});
   CHECK(num_lines(other / "trainer_log.jsonl") == 3);
   CHECK(num_lines(place / "trainer_log.jsonl") == 2);
+}
+
+TEST_CASE("training log: numbers of another program's log are numbers") {
+  const testing::TemporaryFolder place;
+  place.write("then/trainer_log.jsonl", "");
+  const auto restored = [&](const std::string& history) {
+    place.write("then/trainer_state.json", "{\"log_history\": " + history + "}");
+    auto log = std::make_unique<TrainingLog>(place.path, RunConstants{});
+    log->restore(place / "then");
+    return log;
+  };
+  const auto log = restored(
+      R"([{"loss": 3, "step": 1}, {"step": 2.0, "loss": 2.5, "lr": 1}, {"loss": 1},
+          {"total_flos": 4, "big": 18446744073709551615, "other": null, "step": 3}])");
+  const auto [steps, losses] = log->curve("loss");
+  CHECK(steps == std::vector<double>{1, 2});
+  CHECK(losses == std::vector<double>{3, 2.5});
+  log->write_state(place.path, {.step = 3});
+  CHECK(read_json(place / "trainer_state.json").at("total_flos").get<double>() == 4.0);
+  CHECK_THROWS_AS(restored("[5]"), UserError);
+  CHECK_THROWS_AS(restored("[{\"loss\": 1e999}]"), UserError);
+  CHECK_THROWS_AS(restored("3"), UserError);
+  CHECK_THROWS_AS(restored(std::string(200'000, '[')), UserError);
 }
 
 }  // namespace longspan

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/json_text.h"
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/json_text.h"
 
 namespace longspan {
 namespace {
@@ -156,7 +156,7 @@ void write_training_state(const std::string& folder, const TrainingState& state)
 TrainingState read_training_state(const std::string& folder) {
   const std::string path = folder + "/" + kTrainingStateFile;
   try {
-    const Json json = Json::parse(read_text_file(path, "training state"));
+    const Json json = read_ordered_json_file(path, "training state", kMaxTableBytes);
     if (json.at("format") != kFormat) {
       throw UserError(fmt::format("{}: its format is {}; this version of longspan reads {}.", path,
                                   json.at("format").dump(), kFormat));
@@ -215,7 +215,9 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
 
 std::string text_of(const RankAverages& averages) { return json_of(averages).dump(); }
 
-RankAverages averages_from(const std::string& text) { return averages_from(Json::parse(text)); }
+RankAverages averages_from(const std::string& text) {
+  return averages_from(parse_ordered_json(text, "averages"));
+}
 
 RankAverages averages_for(const TrainingState& state, int rank, int world_size) {
   if (static_cast<int>(state.averages.size()) == world_size) return state.averages[rank];

@@ -1,0 +1,118 @@
+#include "longspan/input/json_object.h"
+
+#include <fmt/format.h>
+
+#include <type_traits>
+#include <utility>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+using nlohmann::json;
+
+template <typename T>
+struct IsList : std::false_type {};
+template <typename T>
+struct IsList<std::vector<T>> : std::true_type {};
+
+/// What a value of this type is called after "must be".
+template <typename T>
+std::string name_of() {
+  if constexpr (std::is_same_v<T, bool>) return "true or false";
+  if constexpr (std::is_same_v<T, int> || std::is_same_v<T, int64_t>) return "a whole number";
+  if constexpr (std::is_same_v<T, double>) return "a number";
+  if constexpr (std::is_same_v<T, std::string>) return "a text";
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list of texts";
+  return "a list of numbers";
+}
+
+/// Puts the value of a JSON value there, if it has that type.
+template <typename T>
+bool take(const json& value, T& to) {
+  if constexpr (IsList<T>::value) {
+    if (!value.is_array()) return false;
+    to.clear();
+    for (const json& item : value) {
+      typename T::value_type inner{};
+      if (!take(item, inner)) return false;
+      to.push_back(std::move(inner));
+    }
+    return true;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (!value.is_boolean()) return false;
+  } else if constexpr (std::is_integral_v<T>) {
+    if (value.is_number_unsigned()) {
+      if (!std::in_range<T>(value.get<uint64_t>())) return false;
+    } else if (!value.is_number_integer() || !std::in_range<T>(value.get<int64_t>())) {
+      return false;
+    }
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (!value.is_number()) return false;
+  } else {
+    if (!value.is_string()) return false;
+  }
+  if constexpr (!IsList<T>::value) to = value.get<T>();
+  return true;
+}
+
+}  // namespace
+
+JsonObject::JsonObject(const nlohmann::json& object, std::string source)
+    : object_(object), source_(std::move(source)) {
+  if (!object_.is_object()) throw UserError(fmt::format("{} is not a JSON object.", source_));
+}
+
+void JsonObject::fail(const std::string& problem) const {
+  throw UserError(fmt::format("{}: {}.", source_, problem));
+}
+
+bool JsonObject::has(std::string_view key) const {
+  const auto value = object_.find(key);
+  return value != object_.end() && !value->is_null();
+}
+
+const nlohmann::json& JsonObject::value(std::string_view key) const {
+  const auto value = object_.find(key);
+  if (value == object_.end() || value->is_null()) fail(fmt::format("{} is missing", key));
+  return *value;
+}
+
+template <typename T>
+T JsonObject::get(std::string_view key) const {
+  T taken{};
+  if (!take(value(key), taken)) fail(fmt::format("{} must be {}", key, name_of<T>()));
+  return taken;
+}
+
+template bool JsonObject::get(std::string_view key) const;
+template int JsonObject::get(std::string_view key) const;
+template int64_t JsonObject::get(std::string_view key) const;
+template double JsonObject::get(std::string_view key) const;
+template std::string JsonObject::get(std::string_view key) const;
+template std::vector<int64_t> JsonObject::get(std::string_view key) const;
+template std::vector<double> JsonObject::get(std::string_view key) const;
+template std::vector<std::string> JsonObject::get(std::string_view key) const;
+
+int64_t JsonObject::whole(std::string_view key, int64_t least, int64_t most) const {
+  const auto number = get<int64_t>(key);
+  if (number < least || number > most) {
+    fail(fmt::format("{} is {}, it must be from {} to {}", key, number, least, most));
+  }
+  return number;
+}
+
+JsonObject JsonObject::object(std::string_view key) const {
+  const nlohmann::json& inner = value(key);
+  if (!inner.is_object()) fail(fmt::format("{} must be an object", key));
+  return {inner, fmt::format("{} ({})", source_, key)};
+}
+
+const nlohmann::json& JsonObject::list(std::string_view key) const {
+  const nlohmann::json& inner = value(key);
+  if (!inner.is_array()) fail(fmt::format("{} must be a list", key));
+  return inner;
+}
+
+}  // namespace longspan
