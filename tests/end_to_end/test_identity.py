@@ -61,9 +61,9 @@ def test_rows_come_from_the_same_files(settings, base):  # noqa: F811
     change_byte(data, letter)
     refused(given, f"{data} (training data)", "rows and their order")
     change_byte(data, letter)
-    for name in ("tokenizer.json", "chat_template.jinja"):
+    for name, more in [("tokenizer.json", b" "), ("chat_template.jinja", b"{# and more #}")]:
         before = (base / name).read_bytes()
-        (base / name).write_bytes(before + b" ")
+        (base / name).write_bytes(before + more)
         refused(given, f"{base / name} (tokenizer) is not what it was when the run began")
         (base / name).write_bytes(before)
     # All that is trained is in the checkpoint: the base is named, and so are keys.
