@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "longspan/config/user_error.h"
 
@@ -94,6 +96,49 @@ TEST_CASE("yaml: broken text says file, line and column") {
   }
   CHECK(error_of("a: 1\na: 2\n").ends_with("duplicate mapping key: a"));
   CHECK(error_of("a: 1\nb: \xff\n").rfind("run.yaml, line 2", 0) == 0);
+}
+
+TEST_CASE("yaml: errors speak of YAML, not of the program that reads it") {
+  const auto times = [](const std::string& text, size_t count) {
+    std::string all;
+    for (size_t i = 0; i < count; ++i) all += text;
+    return all;
+  };
+  const std::string too_deep = "nested deeper than 512 levels";
+  std::string bombs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 9; ++i) {
+    const std::string before = "*a" + std::to_string(i - 1);
+    bombs += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + times(before + ", ", 8) +
+             before + "]\n";
+  }
+  std::string block;
+  for (size_t i = 0; i < 600; ++i) block += std::string(i, ' ') + "a:\n";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {times("[", 200'000), too_deep},
+      {times("[", 600) + times("]", 600), too_deep},
+      {times("{a: ", 200'000), too_deep},
+      {times("- ", 200'000), too_deep},
+      {block, too_deep},
+      {bombs, "unfold"},
+      {"a: *b\n", "(*name)"},
+      {"a: 1\n---\nb: 2\n", "a second document begins"},
+      {"<<: 3\na: 1\n", "a merge (<<) wants a mapping"},
+      {"? [a, b]\n: 1\n", "a key is wanted that is plain text"},
+      {"a: 1\na: 2\n", "duplicate mapping key: a"},
+  };
+  for (const auto& [yaml, part] : cases) {
+    CAPTURE(yaml.substr(0, 60));
+    const std::string message = error_of(yaml);
+    CAPTURE(message);
+    CHECK(message.rfind("run.yaml", 0) == 0);
+    CHECK(message.find(part) != std::string::npos);
+    for (const char* advice :
+         {"udget", "Policy", "Options", "from_str", "Option<", "deserialize"}) {
+      CHECK(message.find(advice) == std::string::npos);
+    }
+  }
+  // 300 levels are fine.
+  CHECK(parse(times("[", 300) + times("]", 300)).is_array());
 }
 
 }  // namespace longspan

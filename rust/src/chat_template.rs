@@ -1,16 +1,18 @@
 //! Chat templates as transformers renders them: its Jinja environment rebuilt on minijinja.
 
 use std::cell::RefCell;
-use std::fmt::Write;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use minijinja::syntax::SyntaxConfig;
+use minijinja::machinery::{eval, make_string_output, Instructions};
 use minijinja::value::{Value, ValueKind};
-use minijinja::{Environment, Error};
+use minijinja::{AutoEscape, Environment, Error};
 use serde_json::{Map, Value as Json};
 
-use crate::generation_blocks::{rewrite, take_marks, Marks};
-use crate::{python, python_methods, Result, UserError};
+use crate::budget::{self, Bounds, Spent};
+use crate::generation_blocks::{take_marks, Marks};
+use crate::template_guards::{add_filter, emit, install, method, strftime_now};
+use crate::{json, python, python_methods, template_code, template_scan, template_values};
+use crate::{Result, UserError};
 
 pub struct Rendered {
     pub text: String,
@@ -31,13 +33,6 @@ fn raise_exception(message: String) -> std::result::Result<Value, Error> {
     Err(python::error(message.clone()).with_source(Raised(message)))
 }
 
-fn strftime_now(format: &str) -> std::result::Result<String, Error> {
-    let mut text = String::new();
-    write!(text, "{}", chrono::Local::now().format(format))
-        .map_err(|_| python::error(format!("strftime_now: no such format: {format}")))?;
-    Ok(text)
-}
-
 /// Jinja: anything with a length and items, which includes strings and mappings.
 fn is_sequence(value: &Value) -> bool {
     use ValueKind::*;
@@ -56,65 +51,64 @@ const NAME: &str = "chat_template";
 struct Compiled {
     source: String,
     environment: Environment<'static>,
+    /// Borrows from `rewritten`, which is dropped after it and is never changed.
+    code: Instructions<'static>,
     has_generation: bool,
+    _rewritten: String,
 }
 
-fn compile(source: &str) -> std::result::Result<Compiled, Error> {
+fn environment() -> Environment<'static> {
     let mut env = Environment::new();
-    // As transformers: trim_blocks, lstrip_blocks; Jinja's default drops one last line end.
-    env.set_syntax(
-        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().expect("valid"),
+    env.set_formatter(emit);
+    env.set_unknown_method_callback(method);
+    install(&mut env);
+    add_filter(&mut env, "tojson", Value::from_function(python::tojson));
+    add_filter(&mut env, "trim", Value::from_function(python_methods::trim));
+    add_filter(
+        &mut env,
+        "string",
+        Value::from_function(|value: &Value| match value.as_object() {
+            Some(_) => budget::joined(&[value]),
+            None => Ok(python::to_str(value)),
+        }),
     );
-    env.set_formatter(|out, state, value| match python::as_float(value) {
-        Some(float) => out.write_str(&python::float_repr(float)).map_err(Error::from),
-        None => minijinja::escape_formatter(out, state, value),
-    });
-    env.set_unknown_method_callback(python_methods::call);
-    env.add_filter("tojson", python::tojson);
-    env.add_filter("trim", python_methods::trim);
-    env.add_filter("string", |value: &Value| python::to_str(value));
     let length = |value: &Value| match value.len() {
         Some(length) => Ok(length),
         None if value.is_undefined() => Ok(0),
         None => Err(python::error(format!("object of type {} has no length", value.kind()))),
     };
-    env.add_filter("length", length);
-    env.add_filter("count", length);
+    add_filter(&mut env, "length", Value::from_function(length));
+    add_filter(&mut env, "count", Value::from_function(length));
     env.add_test("sequence", is_sequence);
     env.add_test("iterable", is_iterable);
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
-    let rewritten = rewrite(source, BEGIN_MARK, END_MARK);
-    let has_generation = rewritten.is_some();
-    env.add_template_owned(NAME, rewritten.unwrap_or_else(|| source.to_string()))?;
-    Ok(Compiled { source: source.to_string(), environment: env, has_generation })
+    env
 }
 
-/// The template compiled; each thread keeps its last one.
-fn compiled(source: &str) -> std::result::Result<Arc<Compiled>, Error> {
-    thread_local!(static LAST: RefCell<Option<Arc<Compiled>>> = const { RefCell::new(None) });
-    LAST.with_borrow_mut(|last| match last {
-        Some(kept) if kept.source == source => Ok(kept.clone()),
-        _ => {
-            let fresh = Arc::new(compile(source)?);
-            *last = Some(fresh.clone());
-            Ok(fresh)
-        }
+fn compile(source: &str) -> Result<Compiled> {
+    let rewritten = template_scan::scan(source, BEGIN_MARK, END_MARK)?;
+    let has_generation = rewritten.is_some();
+    let rewritten = rewritten.unwrap_or_else(|| source.to_string());
+    // SAFETY: the text's place on the heap outlives the code that borrows it, in one struct.
+    let text: &'static str = unsafe { &*(rewritten.as_str() as *const str) };
+    let code = template_code::compile(NAME, text).map_err(explain)?;
+    Ok(Compiled {
+        source: source.to_string(),
+        environment: environment(),
+        code,
+        has_generation,
+        _rewritten: rewritten,
     })
 }
 
-fn to_value(json: &Json) -> Value {
-    match json {
-        Json::Null => Value::from(()),
-        Json::Bool(b) => Value::from(*b),
-        Json::String(s) => Value::from(s.as_str()),
-        Json::Array(items) => items.iter().map(to_value).collect(),
-        Json::Object(map) => Value::from_pairs(map.iter().map(|(k, v)| (k.as_str(), to_value(v)))),
-        Json::Number(n) => match (n.as_i64(), n.as_u64()) {
-            (Some(int), _) => Value::from(int),
-            (_, Some(int)) => Value::from(int),
-            _ => Value::from(n.as_f64().unwrap_or(f64::NAN)),
-        },
+thread_local!(static LAST: RefCell<Option<Compiled>> = const { RefCell::new(None) });
+
+/// The template compiled; each thread keeps its last one, which is taken here and put back.
+fn compiled(source: &str) -> Result<Compiled> {
+    match LAST.take() {
+        Some(kept) if kept.source == source => Ok(kept),
+        _ => compile(source),
     }
 }
 
@@ -133,14 +127,17 @@ fn alias_reasoning(message: &mut Json) {
 }
 
 fn explain(error: Error) -> UserError {
+    let line = error.line().map_or(String::new(), |line| format!(", line {line}"));
     let mut source = std::error::Error::source(&error);
     while let Some(inner) = source {
         if let Some(raised) = inner.downcast_ref::<Raised>() {
             return UserError(format!("The chat template refuses this chat: {raised}"));
         }
+        if let Some(bound) = inner.downcast_ref::<Spent>() {
+            return UserError(format!("Chat template{line}: it {bound}, which is its bound."));
+        }
         source = inner.source();
     }
-    let line = error.line().map_or(String::new(), |line| format!(", line {line}"));
     let what = match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),
@@ -149,8 +146,8 @@ fn explain(error: Error) -> UserError {
 }
 
 pub fn render(source: &str, variables_json: &str) -> Result<Rendered> {
-    let mut variables: Map<String, Json> = serde_json::from_str(variables_json)
-        .map_err(|e| UserError(format!("Chat template variables are no JSON object: {e}")))?;
+    let mut variables: Map<String, Json> = json::parse(variables_json)
+        .map_err(|e| UserError(format!("Chat template variables are no JSON object: {}", e.what)))?;
     if let Some(Json::Array(messages)) = variables.get_mut("messages") {
         messages.iter_mut().for_each(alias_reasoning);
     }
@@ -160,7 +157,7 @@ pub fn render(source: &str, variables_json: &str) -> Result<Rendered> {
     {
         variables.entry(name).or_insert(value);
     }
-    let template = compiled(source).map_err(explain)?;
+    let template = compiled(source)?;
     let marks = if template.has_generation {
         let marks = Marks::absent_from(&[source, variables_json]);
         variables.insert(BEGIN_MARK.into(), marks.begin.clone().into());
@@ -169,11 +166,12 @@ pub fn render(source: &str, variables_json: &str) -> Result<Rendered> {
     } else {
         None
     };
-    let text = template
-        .environment
-        .get_template(NAME)
-        .and_then(|t| t.render(to_value(&Json::Object(variables))))
-        .map_err(explain)?;
+    let root = template_values::from_json(&Json::Object(variables));
+    let mut text = String::new();
+    budget::start(Bounds::of(variables_json.len() as u64));
+    let result = run(&template, root, &mut text);
+    LAST.set(Some(template));
+    result.map_err(explain)?;
     Ok(match marks {
         Some(marks) => {
             let (text, generation) = take_marks(&text, &marks);
@@ -181,4 +179,15 @@ pub fn render(source: &str, variables_json: &str) -> Result<Rendered> {
         }
         None => Rendered { text, generation: Vec::new() },
     })
+}
+
+fn run(
+    template: &Compiled,
+    root: Value,
+    text: &mut String,
+) -> std::result::Result<(), Error> {
+    let mut out = make_string_output(text);
+    let no_blocks = BTreeMap::new();
+    let (env, code) = (&template.environment, &template.code);
+    eval(env, code, root, &no_blocks, &mut out, AutoEscape::None).map(drop)
 }

@@ -1,15 +1,23 @@
 //! Text services for the C++ program behind a small C interface (see include/longspan_rs.h).
 
 mod bars;
+mod budget;
 mod chat_template;
 mod events;
 mod generation_blocks;
+mod held_memory;
+mod json;
 mod line_editor;
 mod plot;
 mod progress;
 mod python;
 mod python_methods;
+mod template_code;
+mod template_guards;
+mod template_scan;
+mod template_values;
 mod tokenizer;
+mod tokenizer_checks;
 mod train;
 mod yaml;
 
@@ -86,8 +94,27 @@ fn panic_text(panic: Box<dyn std::any::Any + Send>) -> String {
     text.unwrap_or_else(|| "panic".into())
 }
 
+/// A panic is told where it is caught, not on the terminal.
+fn keep_panics_silent() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+}
+
+/// Runs what works on a file that may be anyone's: a panic over it is that file's mistake.
+fn of_a_stranger<T>(
+    file: &dyn std::fmt::Display,
+    body: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic_text(panic);
+        let what: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
+        Err(UserError(format!("{file} is broken: what reads it gives up ({what}).")))
+    })
+}
+
 /// Runs `body`; a failure or a panic becomes a status and a message.
 unsafe fn guard(error: *mut Owned<u8>, body: impl FnOnce() -> Result<()>) -> i32 {
+    keep_panics_silent();
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => OK,
         Ok(Err(UserError(message))) => {
@@ -194,6 +221,7 @@ pub unsafe extern "C" fn lsr_tokenizer_decode(
 
 #[no_mangle]
 pub unsafe extern "C" fn lsr_tokenizer_id_of(tokenizer: *const HfTokenizer, token: View) -> i64 {
+    keep_panics_silent();
     catch_unwind(AssertUnwindSafe(|| (*tokenizer).id_of(&token.text()))).unwrap_or(-1)
 }
 
@@ -220,7 +248,9 @@ pub unsafe extern "C" fn lsr_render_chat_template(
     error: *mut Owned<u8>,
 ) -> i32 {
     guard(error, || {
-        let rendered = chat_template::render(&chat_template.text(), &variables_json.text())?;
+        let rendered = of_a_stranger(&"The chat template", || {
+            chat_template::render(&chat_template.text(), &variables_json.text())
+        })?;
         spans.write(owned(serde_json::to_string(&rendered.generation).unwrap()));
         text.write(owned(rendered.text));
         Ok(())
@@ -235,7 +265,9 @@ pub unsafe extern "C" fn lsr_yaml_to_json(
     error: *mut Owned<u8>,
 ) -> i32 {
     guard(error, || {
-        json.write(owned(yaml::to_json(yaml.bytes(), &file_name.text())?));
+        let file_name = file_name.text();
+        let read = of_a_stranger(&file_name, || yaml::to_json(yaml.bytes(), &file_name))?;
+        json.write(owned(read));
         Ok(())
     })
 }

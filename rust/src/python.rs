@@ -5,6 +5,8 @@ use std::fmt::Write;
 use minijinja::value::{from_args, Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Error, ErrorKind};
 
+use crate::budget;
+
 pub fn error(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
 }
@@ -101,13 +103,21 @@ impl Dumper {
         Ok(())
     }
 
-    fn new_line(&mut self, depth: usize) {
+    /// Spends on what was written since there were `before` bytes, and on room for as much again.
+    fn spend(&self, before: usize) -> Result<(), Error> {
+        budget::work(self.out.len() - before)?;
+        budget::room(self.out.len())
+    }
+
+    fn new_line(&mut self, depth: usize) -> Result<(), Error> {
         if let Some(indent) = &self.indent {
+            budget::room(depth * indent.len())?;
             self.out.push('\n');
             for _ in 0..depth {
                 self.out.push_str(indent);
             }
         }
+        Ok(())
     }
 
     fn items<T>(
@@ -120,14 +130,16 @@ impl Dumper {
         self.out.push(brackets[0]);
         let empty = items.is_empty();
         for (i, item) in items.into_iter().enumerate() {
+            let before = self.out.len();
             if i > 0 {
                 self.out.push_str(&self.item_separator);
             }
-            self.new_line(depth + 1);
+            self.new_line(depth + 1)?;
             write(self, item)?;
+            self.spend(before)?;
         }
         if !empty {
-            self.new_line(depth);
+            self.new_line(depth)?;
         }
         self.out.push(brackets[1]);
         Ok(())

@@ -1,15 +1,18 @@
 //! Tokenizer of a Hugging Face folder, put together as transformers' AutoTokenizer does it.
 
 use std::borrow::Cow;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{json, Map, Value as Json};
 use tokenizers::{AddedToken, Tokenizer};
 
 use crate::train::QWEN2_PATTERN;
-use crate::{Result, UserError};
+use crate::{json, of_a_stranger, tokenizer_checks, Result, UserError};
 
 pub struct HfTokenizer {
+    /// Its tokenizer.json.
+    path: PathBuf,
     tokenizer: Tokenizer,
     config: Map<String, Json>,
     chat_template: Option<String>,
@@ -29,23 +32,40 @@ const NAMED_TOKENS: [&str; 7] = [
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
 ];
 
+/// The largest file that is read whole; the largest vocabularies take 35 MB.
+const MAX_FILE: u64 = 96 << 20;
+
 fn read(path: &Path) -> Result<Option<String>> {
-    match std::fs::read(path) {
-        Ok(bytes) => match String::from_utf8(bytes) {
-            Ok(text) => Ok(Some(text)),
-            Err(_) => Err(UserError(format!("{} is not UTF-8 text.", path.display()))),
-        },
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(UserError(format!("Cannot read {}: {e}", path.display()))),
+    let failed = |e| UserError(format!("Cannot read {}: {e}", path.display()));
+    let about = match std::fs::metadata(path) {
+        Ok(about) => about,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    if !about.is_file() {
+        return Err(UserError(format!("{} is no regular file.", path.display())));
+    }
+    if about.len() > MAX_FILE {
+        return Err(UserError(format!(
+            "{} is {} bytes long; {MAX_FILE} are the most.",
+            path.display(),
+            about.len()
+        )));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes))
+        .map_err(failed)?;
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Some(text)),
+        Err(_) => Err(UserError(format!("{} is not UTF-8 text.", path.display()))),
     }
 }
 
 fn read_object(path: PathBuf) -> Result<Option<Map<String, Json>>> {
     let Some(text) = read(&path)? else { return Ok(None) };
-    let parsed: Json = serde_json::from_str(&text).map_err(|e| {
-        let (line, column) = (e.line(), e.column());
-        UserError(format!("{}, line {line}, column {column}: broken JSON: {e}", path.display()))
-    })?;
+    let parsed: Json = json::parse(&text)
+        .map_err(|e| UserError(format!("{}{}: {}", path.display(), e.place, e.what)))?;
     match parsed {
         Json::Object(map) => Ok(Some(map)),
         _ => Err(UserError(format!("{} should hold a JSON object.", path.display()))),
@@ -284,13 +304,19 @@ impl HfTokenizer {
             set_named_tokens_special(&mut file, &config);
         }
 
-        let mut tokenizer: Tokenizer = serde_json::from_value(Json::Object(file))
-            .map_err(|e| UserError(format!("{} is not a tokenizer: {e}", path.display())))?;
-        add_missing_tokens(&mut tokenizer, &config);
-        let split = config.get("split_special_tokens").and_then(Json::as_bool).unwrap_or(false);
-        tokenizer.set_encode_special_tokens(split);
+        let broken = |e| UserError(format!("{} is not a tokenizer: {e}", path.display()));
+        tokenizer_checks::check(&file).map_err(broken)?;
+        let tokenizer = of_a_stranger(&path.display(), || {
+            let mut tokenizer: Tokenizer =
+                serde_json::from_value(Json::Object(file)).map_err(|e| broken(e.to_string()))?;
+            add_missing_tokens(&mut tokenizer, &config);
+            let split = config.get("split_special_tokens").and_then(Json::as_bool).unwrap_or(false);
+            tokenizer.set_encode_special_tokens(split);
+            tokenizer_checks::try_out(&tokenizer);
+            Ok(tokenizer)
+        })?;
         let chat_template = chat_template(folder, &config)?;
-        Ok(HfTokenizer { tokenizer, config, chat_template })
+        Ok(HfTokenizer { path, tokenizer, config, chat_template })
     }
 
     pub fn info(&self) -> Json {
@@ -316,28 +342,36 @@ impl HfTokenizer {
         add_special_tokens: bool,
     ) -> Result<Vec<Vec<u32>>> {
         let failed = |e| UserError(format!("The tokenizer cannot encode a text: {e}"));
-        if let [text] = &texts[..] {
-            let encoding = self.tokenizer.encode_fast(text.as_ref(), add_special_tokens);
-            return Ok(vec![encoding.map_err(failed)?.get_ids().to_vec()]);
-        }
-        let encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens);
-        Ok(encodings.map_err(failed)?.iter().map(|e| e.get_ids().to_vec()).collect())
+        of_a_stranger(&self.path.display(), || {
+            if let [text] = &texts[..] {
+                let encoding = self.tokenizer.encode_fast(text.as_ref(), add_special_tokens);
+                return Ok(vec![encoding.map_err(failed)?.get_ids().to_vec()]);
+            }
+            let encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens);
+            Ok(encodings.map_err(failed)?.iter().map(|e| e.get_ids().to_vec()).collect())
+        })
     }
 
     /// id, begin, end of each token; the places are byte offsets into the text.
     pub fn encode_with_offsets(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
-        let encoding = self
-            .tokenizer
-            .encode(text, add_special_tokens)
-            .map_err(|e| UserError(format!("The tokenizer cannot encode a text: {e}")))?;
+        if u32::try_from(text.len()).is_err() {
+            return Err(UserError(format!("A text of {} bytes is too long.", text.len())));
+        }
+        let encoding = of_a_stranger(&self.path.display(), || {
+            self.tokenizer
+                .encode(text, add_special_tokens)
+                .map_err(|e| UserError(format!("The tokenizer cannot encode a text: {e}")))
+        })?;
         let places = encoding.get_ids().iter().zip(encoding.get_offsets());
         Ok(places.flat_map(|(id, (begin, end))| [*id, *begin as u32, *end as u32]).collect())
     }
 
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String> {
-        self.tokenizer
-            .decode(ids, skip_special_tokens)
-            .map_err(|e| UserError(format!("The tokenizer cannot decode: {e}")))
+        of_a_stranger(&self.path.display(), || {
+            self.tokenizer
+                .decode(ids, skip_special_tokens)
+                .map_err(|e| UserError(format!("The tokenizer cannot decode: {e}")))
+        })
     }
 
     pub fn id_of(&self, token: &str) -> i64 {
