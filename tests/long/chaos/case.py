@@ -180,8 +180,8 @@ class Player:
         outcome.seconds = time.monotonic() - scene.struck_at
         if outcome.hang:
             (self.folder / f"start{self.num_starts}.hangs").write_text(stacks(live.processes()))
-        self.clear_away(live, scene)
         outcome.end = "hangs" if outcome.hang else live.end()
+        self.clear_away(live, scene)
         if scene.wrong:
             outcome.wrong = scene.wrong
         elif not outcome.hang and outcome.end not in fault.ends | {DONE}:

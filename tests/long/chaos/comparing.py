@@ -78,5 +78,5 @@ def differences(undisturbed, disturbed):
                 else:
                     found += differing_bytes(f"{folder.name}/{path.name}", path.read_bytes(), (other / path.name).read_bytes())
     left_over = [path.name for path in disturbed.iterdir()
-                 if path.name.startswith(".") and path.name.endswith((".partial", ".replaced", ".deleted", ".tmp"))]
+                 if path.name.startswith(".") and path.name.endswith((".partial", ".replaced", ".deleted", ".tmp", "-lock"))]
     return found + [f"{name} is left over" for name in sorted(left_over)]

@@ -18,6 +18,7 @@ class Case:
     number: int
     kind: runs.Kind
     planned: tuple
+    only_fault: str = ""
 
     def rng(self):
         """For what is drawn while it runs."""
@@ -27,8 +28,9 @@ class Case:
     def num_machines(self):
         return max([self.kind.num_machines] + [faults.BY_NAME[planned.fault].num_machines for planned in self.planned])
 
-    def replay(self, only_fault=""):
-        return (f"make chaos CHAOS='--seed {self.seed} --case {self.number}" + (f" --fault \"{only_fault}\"" if only_fault else "") + "'")
+    def replay(self):
+        only = f' --fault "{self.only_fault}"' if self.only_fault else ""
+        return f"make chaos CHAOS='--seed {self.seed} --case {self.number}{only}'"
 
 
 def draw_case(seed, number, only_fault=""):
@@ -43,4 +45,4 @@ def draw_case(seed, number, only_fault=""):
     if not only_fault:
         suitable = [fault for fault in faults.FAULTS if fault.suits(kind)]
         chosen += [rng.choice(suitable) for _ in range(rng.choice([0, 0, 1, 2]))]
-    return Case(seed, number, kind, tuple(Planned(fault.name, rng.choice(fault.moments)) for fault in chosen))
+    return Case(seed, number, kind, tuple(Planned(fault.name, rng.choice(fault.moments)) for fault in chosen), only_fault)

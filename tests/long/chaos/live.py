@@ -43,6 +43,7 @@ class Live:
         config = logs.with_suffix(".yaml")
         config.write_text(json.dumps(settings))  # JSON is YAML
         self.logs, self.holders, self.seen, self.tops = [], [], {}, {}
+        self.childless = set()  # workers, whose many threads need not be asked for children
         self.killed_by_us = set()
         self.began = time.monotonic()
         for number, (index, words, environment) in enumerate(runs.commands_of(kind, config, port)):
@@ -65,7 +66,10 @@ class Live:
             return []
 
     def is_saving(self):
-        return any(name.startswith(".") and name.endswith(".partial") for name in self.entries())
+        return any(re.match(r"\..*(checkpoint|model).*\.partial$", name) for name in self.entries())
+
+    def is_leaving(self):
+        return self.says("Saved the model") or any(re.match(r"\.(longspan-)?model.*\.partial$", name) for name in self.entries())
 
     # Processes.
 
@@ -85,6 +89,10 @@ class Live:
                 if executable_of(pid).name == "nsenter":
                     continue
                 self.seen[pid] = state[1]
+            if pid in self.childless:
+                continue
+            if pid not in self.tops.values() and executable_of(pid) == PROGRAM.resolve():
+                self.childless.add(pid)
             queue += [child for child in children_of(pid) if child not in queue]
         return sorted(pid for pid, started in self.seen.items() if (state := state_of(pid)) and state[1] == started)
 
@@ -116,6 +124,9 @@ class Live:
         """All are gone, but for these."""
         alive = [pid for pid in self.processes() if pid not in but]
         stay = {number for number, pid in self.tops.items() if pid in but}
+        for number, holder in enumerate(self.holders):
+            if not alive and number not in stay and holder.poll() is None:
+                kill(holder.pid, signal.SIGCONT)  # it has stopped with its process, and so has not seen the end
         return not alive and all(holder.poll() is not None for number, holder in enumerate(self.holders) if number not in stay)
 
     def wait(self, end, but=()):
@@ -146,8 +157,10 @@ class Live:
             return DONE
         if re.search(r"^Stopped (after step|before the first step)", text, re.M) and not (own and any(statuses)):
             return STOPPED
-        if "Interrupted" in text and not (own and set(statuses) - {130}):
+        if statuses and set(statuses) <= {130, -signal.SIGINT} or ("Interrupted" in text and not own):
             return INTERRUPTED
+        if not text.strip() and set(statuses) <= {-signal.SIGTERM, -signal.SIGUSR1}:
+            return KILLED  # before its first instruction
         if "error: " in text:
             return FAILED
         if not statuses or any(status in (-signal.SIGKILL, 128 + signal.SIGKILL) for status in statuses) or self.killed_by_us:

@@ -44,7 +44,7 @@ def wait_for(live, condition, patience):
 
 def wait_for_moment(moment, live, timeline, rng, patience):
     """Sleeps until the moment is there. False where the run has ended before."""
-    share, which = rng.random(), rng.randint(1, 4)  # as many draws whatever the moment
+    share, which = rng.random(), rng.randint(1, 3)  # as many draws whatever the moment
     if moment == AT_ONCE:
         return True
     if moment == BEFORE:
@@ -70,7 +70,7 @@ def wait_for_moment(moment, live, timeline, rng, patience):
             return False
         delay = share * 0.1
     elif moment == LEAVING:
-        if not wait_for(live, lambda: ".model.partial" in live.entries() or live.says(MODEL_SAVED), patience):
+        if not wait_for(live, live.is_leaving, patience):
             return False
         delay = share * 0.4
     else:

@@ -4,12 +4,13 @@ import statistics
 
 
 def line_of(outcome):
+    wrong = f"\n    WRONG: {outcome.wrong}" if outcome.wrong else ""
     if not outcome.struck:
-        return f"  {outcome.fault}, {outcome.moment}: too late, {outcome.end}"
+        return f"  {outcome.fault}, {outcome.moment}: too late, {outcome.end}" + wrong
     verdict = "HANGS" if outcome.hang else outcome.end
     text = f"  {outcome.fault}, {outcome.moment}: {verdict} after {outcome.seconds:.1f} s (bound {outcome.bound:.0f})"
     text += f" [{outcome.notes}]" if outcome.notes else ""
-    return text + (f"\n    WRONG: {outcome.wrong}" if outcome.wrong else "")
+    return text + wrong
 
 
 def lines_of(case, result):
@@ -29,7 +30,8 @@ def totals(results):
     """Of all cases: faults that struck, cases that differ, hangs, ends that are not promised, troubles of the harness."""
     struck = [outcome for result in results for outcome in result.outcomes if outcome.struck]
     return dict(cases=len(results), faults=len(struck), differences=sum(bool(result.differences) for result in results),
-                hangs=sum(outcome.hang for outcome in struck), wrong=sum(bool(outcome.wrong) for outcome in struck),
+                hangs=sum(outcome.hang for outcome in struck),
+                wrong=sum(bool(outcome.wrong) for result in results for outcome in result.outcomes),
                 troubles=sum(bool(result.trouble) for result in results))
 
 

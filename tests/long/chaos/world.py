@@ -160,6 +160,9 @@ class World:
                 self.machines[index] = Machine(self.keeper.pid)
         if self.num_machines == 2 and not self._has_cable():
             first, second = self.machines
+            for machine in self.machines:  # what is left of one to a machine that is lost
+                with contextlib.suppress(HarnessTrouble):
+                    machine.ip("link", "del", "cable")
             first.ip("link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", second.pid)
             for machine, address in zip(self.machines, ADDRESSES):
                 machine.ip("addr", "add", f"{address}/24", "dev", "cable")
