@@ -25,7 +25,7 @@ def test_cases_are_a_function_of_the_seed():
         for planned in case.planned:
             fault = faults.BY_NAME[planned.fault]
             assert fault.suits(case.kind) and planned.moment in fault.moments
-        assert f"--seed 7 --case {case.number}" in case.replay()
+        assert f"--seed 7 --case {case.number} --ddp-timeout 9" in case.replay(9)
 
 
 def test_each_kind_of_fault_comes_in_turn():

@@ -39,6 +39,7 @@ class Result:
     differences: list = dataclasses.field(default_factory=list)
     trouble: str = ""  # the harness's own
     kept: str = ""
+    replay: str = ""
 
     def is_bad(self):
         return bool(self.differences or self.trouble or any(o.hang or o.wrong for o in self.outcomes))
@@ -102,7 +103,7 @@ class Player:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.rng, self.num_starts, self.world = case.rng(), 0, None
-        self.result = Result(case.number, [])
+        self.result = Result(case.number, [], replay=case.replay(ddp_timeout))
         self.changes, self.out_of_time = {}, False
 
     def settings(self, **changes):
@@ -237,7 +238,7 @@ class Player:
                     shutil.copytree(self.world.on_host(disk), folder / disk.name, dirs_exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "case.json").write_text(json.dumps(dataclasses.asdict(self.result) | dict(
-            replay=self.case.replay(), planned=[dataclasses.asdict(planned) for planned in self.case.planned],
+            planned=[dataclasses.asdict(planned) for planned in self.case.planned],
             kind=dataclasses.asdict(self.case.kind)), indent=1))
         self.result.kept = str(folder)
 

@@ -28,9 +28,9 @@ class Case:
     def num_machines(self):
         return max([self.kind.num_machines] + [faults.BY_NAME[planned.fault].num_machines for planned in self.planned])
 
-    def replay(self):
+    def replay(self, ddp_timeout):
         only = f' --fault "{self.only_fault}"' if self.only_fault else ""
-        return f"make chaos CHAOS='--seed {self.seed} --case {self.number}{only}'"
+        return f"make chaos CHAOS='--seed {self.seed} --case {self.number} --ddp-timeout {ddp_timeout}{only}'"
 
 
 def draw_case(seed, number, only_fault=""):

@@ -229,11 +229,19 @@ def hanging_disk(scene):
 # Two runs, one folder.
 
 
+def pause(live, seconds):
+    workers = live.workers()
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in workers:
+            live.signal(pid, number)
+        time.sleep(seconds if number == signal.SIGSTOP else 0)
+
+
 def second_run(at_once=False, other_machine=False):
     """Refused by a message that names the owner; the first one is undisturbed. The second would train something else."""
     def strike(scene):
-        # The same command twice; or one that would spoil what the first one makes.
-        changes = {} if at_once else dict(learning_rate=3e-3, overwrite_output_dir=True)
+        # The same command twice; or one that would spoil what the first one makes, but not what it has made.
+        changes = {} if at_once else dict(learning_rate=3e-3)
         second = scene.start_second(changes, 1 if other_machine else 0)
         passed_at = None
         end = time.monotonic() + 60 + 2 * scene.ddp_timeout
@@ -243,10 +251,12 @@ def second_run(at_once=False, other_machine=False):
                 passed_at = time.monotonic()
             if first_over is None and scene.live.is_over():
                 first_over = time.monotonic()
-            if passed_at is not None and first_over is not None and not at_once:
-                break
-            time.sleep(0.02)
-        hangs = not second.is_over()
+            if passed_at is not None and first_over is None and not at_once:
+                break  # nobody has refused it
+            if first_over is None and not at_once:
+                pause(scene.live, 0.3)  # slows the first one down: the second takes some seconds to ask
+            time.sleep(0.05)
+        hangs = not second.is_over() and passed_at is None
         text = second.text()
         refused = second.is_over() and second.end() == FAILED and passed_at is None
         second.kill_all()
@@ -350,8 +360,8 @@ FAULTS = [
     Fault("the disk breaks", break_disk, FAILS, any_kind, tuple(moments.ALL), "runs on", reboots=True),
     Fault("the disk is slow", slow_disk, GOES_ON, any_kind, tuple(moments.ALL), "runs on"),
     Fault("the disk hangs", hanging_disk, FAILS, any_kind, tuple(moments.ALL), "runs on"),
-    Fault("a second run", second_run(), GOES_ON, starts(ALONE, RANKS, LAUNCHER), WORKING, "runs on"),
-    Fault("a second run, elsewhere", second_run(other_machine=True), GOES_ON, starts(ALONE, RANKS, LAUNCHER), WORKING, "runs on",
+    Fault("a second run", second_run(), GOES_ON, starts(ALONE, RANKS, LAUNCHER), WORKING[:-1], "runs on"),
+    Fault("a second run, elsewhere", second_run(other_machine=True), GOES_ON, starts(ALONE, RANKS, LAUNCHER), WORKING[:-1], "runs on",
           num_machines=2),
     Fault("two runs at once", second_run(at_once=True), FAILS, starts(ALONE, LAUNCHER), (moments.AT_ONCE,), "runs on"),
     Fault("a rank runs out of memory", out_of_memory, FAILS, several, WORKING),

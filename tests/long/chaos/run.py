@@ -49,6 +49,7 @@ def main():
     if problem := what_is_missing():
         print(problem, file=sys.stderr)
         return 1
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = os.environ["TQDM_DISABLE"] = "1"
     keep = pathlib.Path(arguments.keep)
     keep.mkdir(parents=True, exist_ok=True)
     print(f"seed {arguments.seed}, ddp_timeout {arguments.ddp_timeout}, {os.cpu_count()} cores, {arguments.jobs} at a time", flush=True)

@@ -22,7 +22,7 @@ def lines_of(case, result):
     else:
         lines.append("  the same bits")
     if result.kept:
-        lines.append(f"  kept in {result.kept}; again: {case.replay()}")
+        lines.append(f"  kept in {result.kept}; again: {result.replay}")
     return "\n".join(lines)
 
 

@@ -93,7 +93,7 @@ class Machine:
         return None
 
     def inside(self, *words, network_only=False):
-        places = ["-n"] if network_only else ["-m", "-n", "-p"]
+        places = ["-n"] if network_only else ["-m", "-n", "-p", f"--wd={os.getcwd()}"]
         return ["nsenter", "-t", str(self.pid), *places, "--", *[str(word) for word in words]]
 
     def ip(self, *words):
