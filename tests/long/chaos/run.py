@@ -12,6 +12,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -56,6 +57,11 @@ def main():
     begin, results = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="longspan-chaos-", dir=memory_disk()) as folder:
         places = pathlib.Path(folder)
+
+        def end_at_once(*_):
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(128 + signal.SIGTERM)  # and with it goes whatever it has started
+        signal.signal(signal.SIGTERM, end_at_once)
         runs.make_inputs(places / "inputs")
         undisturbed = Undisturbed(places, arguments.ddp_timeout)
         numbers = iter([arguments.case]) if arguments.case is not None else itertools.count(arguments.first)

@@ -100,10 +100,11 @@ class Machine:
         return command(*self.inside("ip", *words, network_only=True))
 
     def start(self, words, log, environment):
-        """Its exit status is the process's own; the process is this one's only child."""
+        """Its exit status is the process's own; the process is this one's only child. In a session of its own: whoever signals a whole
+        group does not reach the harness."""
         with open(log, "w") as file:
             return subprocess.Popen(self.inside(*words), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                                    env=dict(os.environ) | environment, preexec_fn=dies_with_its_parent)
+                                    env=dict(os.environ) | environment, start_new_session=True, preexec_fn=dies_with_its_parent)
 
     def lose(self):
         """As when its power fails: whatever runs on it is gone."""
