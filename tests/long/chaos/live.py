@@ -29,6 +29,14 @@ def state_of(pid):
     return None if fields[0] in "ZX" else (fields[0], fields[19])
 
 
+def is_inside(pid):
+    """Of a world, not of the host: nothing else is ever signalled."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
+
+
 def kill(pid, number):
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
@@ -108,9 +116,10 @@ class Live:
 
     def signal(self, pid, number):
         """Who holds a process for us stops with it, and must be told to go on."""
-        if number == signal.SIGKILL:
-            self.killed_by_us.add(pid)
-        kill(pid, number)
+        if is_inside(pid):
+            if number == signal.SIGKILL:
+                self.killed_by_us.add(pid)
+            kill(pid, number)
         if number in (signal.SIGCONT, signal.SIGKILL):
             for holder in self.holders:
                 if holder.poll() is None:
