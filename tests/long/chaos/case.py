@@ -176,6 +176,7 @@ class Player:
                         machine, runs.PORT + 1)
         scene = faults.Scene(live, self.world, self.rng, self.case.kind, self.ddp_timeout, start_second)
         fault.strike(scene)
+        outcome.struck = not scene.missed
         outcome.bound = fault.seconds(self.case.kind, self.ddp_timeout, timeline.end)
         outcome.hang = not live.wait(scene.struck_at + outcome.bound, scene.spared)
         outcome.seconds = time.monotonic() - scene.struck_at

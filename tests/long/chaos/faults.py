@@ -33,6 +33,7 @@ class Scene:
     spared: set = dataclasses.field(default_factory=set)  # processes that are not waited for: the fault keeps them
     notes: list = dataclasses.field(default_factory=list)
     wrong: str = ""  # what the fault itself saw and must not be
+    missed: bool = False  # nothing was there any more
 
     def now(self):
         self.struck_at = time.monotonic()
@@ -57,6 +58,7 @@ def kill(what, choose):
     def strike(scene):
         pids = choose(scene)
         scene.notes.append(f"SIGKILL to {what} {pids}")
+        scene.missed = not pids
         scene.now()
         scene.live.kill_all(pids)
     return strike
@@ -91,6 +93,7 @@ def stop(choose, least, most, for_good=False):
     def strike(scene):
         seconds = scene.rng.uniform(least, most) * scene.ddp_timeout
         pids = choose(scene)
+        scene.missed = not pids
         scene.now()
         for pid in pids:
             scene.live.signal(pid, signal.SIGSTOP)
@@ -113,6 +116,7 @@ def tell(numbers):
         everyone = scene.live.processes()
         pids = {"one worker": scene.live.workers()[:1], "the launcher": scene.live.launchers()[:1]}.get(whom) or everyone
         scene.notes.append(f"{number.name} to {whom} {pids}")
+        scene.missed = not pids
         scene.now()
         for pid in pids:
             scene.live.signal(pid, number)
