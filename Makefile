@@ -6,6 +6,7 @@
 # make test-kernels  the numerically sensitive tests under every kernel that the processor has
 # make test-real-model  training a real model beside transformers, PEFT, TRL and fp64
 # make soak MINUTES=60  memory and descriptors of a long run on 4 processes
+# make chaos MINUTES=60  runs that are killed, stopped, cut off and starved at random, compared with undisturbed ones
 PYTHON ?= python3
 VENV ?= .venv
 BUILD ?= build
@@ -16,7 +17,7 @@ export CCACHE_NOHASHDIR := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build unit-tests kernel-tests python-tests test test-kernels test-real-model demo lint format bench bench-attention bench-preference soak sanitize clean
+.PHONY: all setup setup-tests build unit-tests kernel-tests python-tests test test-kernels test-real-model demo lint format bench bench-attention bench-preference soak chaos sanitize clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -87,9 +88,15 @@ bench-attention: build
 bench-preference: build setup-tests
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/preference_speed.py
 
-MINUTES ?= 10
+soak: MINUTES ?= 10
 soak: build setup-tests
 	@LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 $(BIN)/python tests/long/soak.py --minutes $(MINUTES)
+
+# More of its options, as in CHAOS='--seed 7 --case 12'.
+CHAOS ?=
+chaos: MINUTES ?= 60
+chaos: build setup-tests
+	@LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 $(BIN)/python tests/long/chaos/run.py --minutes $(MINUTES) $(CHAOS)
 
 $(BUILD)-sanitize/build.ninja: $(VENV)/.ready
 	@$(CONFIGURE) -B $(BUILD)-sanitize -DCMAKE_BUILD_TYPE=None -DLONGSPAN_SANITIZE=ON \
