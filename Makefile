@@ -5,6 +5,8 @@
 # make bench-preference  preference training beside the peers, prompts shared and not
 # make test-kernels  the numerically sensitive tests under every kernel that the processor has
 # make test-real-model  training a real model beside transformers, PEFT, TRL and fp64
+# make fuzz MINUTES=60  bytes at random for every reader of files and texts, under ASan and UBSan
+# make fuzz-tests  the inputs that were found so, and 30 s of each reader
 # make soak MINUTES=60  memory and descriptors of a long run on 4 processes
 # make chaos MINUTES=60  runs that are killed, stopped, cut off and starved at random, compared with undisturbed ones
 PYTHON ?= python3
@@ -17,7 +19,7 @@ export CCACHE_NOHASHDIR := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build unit-tests kernel-tests python-tests test test-kernels test-real-model demo lint format bench bench-attention bench-preference soak chaos sanitize clean
+.PHONY: all setup setup-tests build unit-tests kernel-tests python-tests test test-kernels test-real-model demo lint format bench bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -106,5 +108,22 @@ sanitize: build $(BUILD)-sanitize/build.ninja
 	$(SAY) "Building with ASan and UBSan (about 8 minutes)" $(BIN)/cmake --build $(BUILD)-sanitize --target unit_tests
 	$(SAY) "Unit tests under ASan and UBSan" env UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(BUILD)-sanitize/unit_tests
 
+$(BUILD)-fuzz/build.ninja: $(VENV)/.ready
+	@clang=$$(tools/setup_clang) && $(CONFIGURE) -B $(BUILD)-fuzz -DCMAKE_BUILD_TYPE=None -DLONGSPAN_FUZZ=ON \
+	  -DCMAKE_C_COMPILER=$$clang/clang -DCMAKE_CXX_COMPILER=$$clang/clang++ -DLONGSPAN_TESTS=OFF -DLONGSPAN_CUDA=OFF \
+	  -DLONGSPAN_CORE_ARCHIVE=$(abspath $(BUILD))/liblongspan_core.a > /dev/null
+
+fuzz-build: build $(BUILD)-fuzz/build.ninja
+	$(SAY) "Building the fuzz targets (about 8 minutes the first time)" $(BIN)/cmake --build $(BUILD)-fuzz --target fuzz_text fuzz_tensors
+
+FUZZ = $(BIN)/python tests/fuzz/run.py --build $(BUILD)-fuzz
+
+# Two readers at a time, so that MINUTES are the time of the wall; each gets the same share.
+fuzz: fuzz-build
+	$(SAY) "Fuzzing for $(MINUTES) minutes" $(FUZZ) --minutes $(MINUTES)
+
+fuzz-tests: fuzz-build
+	$(SAY) "Inputs that were found by fuzzing, and 30 s of each reader (about 10 minutes)" $(FUZZ) --seconds-each 30
+
 clean:
-	rm -rf $(BUILD) $(BUILD)-sanitize
+	rm -rf $(BUILD) $(BUILD)-sanitize $(BUILD)-fuzz

@@ -1,0 +1,158 @@
+// What a folder of a run, a model or a checkpoint says besides tensors; what ranks tell each other.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "cli/commands.h"
+#include "longspan/checkpoint/adapter_positions.h"
+#include "longspan/checkpoint/chat_files.h"
+#include "longspan/checkpoint/seal.h"
+#include "longspan/comm/beat.h"
+#include "longspan/config/user_error.h"
+#include "longspan/models/model_place.h"
+#include "longspan/models/parse_model_config.h"
+#include "longspan/models/rope_scaling.h"
+#include "longspan/train/training_log.h"
+#include "longspan/train/training_state.h"
+#include "tests/fuzz/fuzz.h"
+#if __has_include("longspan/checkpoint/file_list.h")
+#include "longspan/checkpoint/file_list.h"
+#include "longspan/checkpoint/lock_owner.h"
+#define LONGSPAN_LISTS_FILES
+#endif
+
+namespace longspan {
+namespace {
+
+using fuzz::choose;
+using fuzz::Folder;
+
+FUZZ_READER(model_config) {
+  const Folder folder;
+  folder.write("config.json", input);
+  const ModelConfig config = load_model_config(folder.path());
+  fuzz::require(config.num_layers > 0 && config.head_dim > 0, "a model has some size");
+  for (const char* type : {"linear", "yarn", "llama3"}) stretched(config, type, 100'000, "config");
+}
+
+/// One file under each name by which places are told apart.
+FUZZ_READER(model_place) {
+  constexpr const char* kNames[] = {
+      "config.json",       "model.safetensors",   "model.safetensors.index.json",
+      "pytorch_model.bin", "adapter_config.json", "model.gguf",
+      "params.json",       "tokenizer.json",      "refs/main",
+      "model.tar.gz"};
+  const char* name = kNames[choose(input, std::size(kNames))];
+  const Folder folder;
+  const std::string file = folder.write(name, input);
+  const auto look = [](const std::string& path) {
+    try {
+      require_model_place(path);
+      require_real_files(path);
+      require_plain_weights(path);
+    } catch (const UserError&) {
+    }
+    pickled_weights(path);
+  };
+  look(folder.path());
+  look(file);
+}
+
+FUZZ_READER(adapter_positions) {
+  const Folder folder;
+  folder.write("longspan_adapter.json", input);
+  const ModelConfig base = parse_model_config(fuzz::kSmallModel, "config.json");
+  const ModelConfig config = with_positions_of({folder.path()}, base);
+  same_positions(config, base);
+}
+
+/// The files that saving changes: what of them was there before is the model's.
+FUZZ_READER(chat_files) {
+  constexpr const char* kNames[] = {"tokenizer_config.json", "special_tokens_map.json",
+                                    "generation_config.json", "config.json"};
+  const char* name = kNames[choose(input, 4)];
+  const Folder folder;
+  folder.write("tokenizer_config.json", "{}");
+  folder.write("config.json", fuzz::kSmallModel);
+  folder.write(name, input);
+  write_chat(folder.path(), {"{{ messages }}",
+                             SavedChat::Token{"<|im_end|>", 2},
+                             SavedChat::Token{"<|endoftext|>", 0},
+                             {0}});
+}
+
+FUZZ_READER(checksums) {
+  const Folder folder;
+  folder.write("a.txt", "a");
+  folder.write(kSealFile, input);
+  broken_file(folder.path(), /*part=*/0, /*num_parts=*/2);
+  const ChecksumTable table = table_from(std::string(input));
+  fuzz::require(table_from(table_text(table)) == table, "a table is read as it was written");
+}
+
+#ifdef LONGSPAN_LISTS_FILES
+FUZZ_READER(file_lists) {
+  const Folder folder;
+  folder.write(kFileList, input);
+  remove_listed(folder.path(), read_file_list(folder.path()), {});
+}
+
+FUZZ_READER(lock_owners) {
+  const std::optional<LockOwner> owner = lock_owner_from(std::string(input));
+  if (!owner) return;
+  fuzz::require(lock_owner_from(text_of(*owner)).has_value(), "an owner is read as it was written");
+}
+#endif
+
+FUZZ_READER(training_state) {
+  const Folder folder;
+  folder.write(kTrainingStateFile, input);
+  const TrainingState state = read_training_state(folder.path());
+  averages_for(state, 0, 2);
+  write_training_state(folder.path(), state);
+  read_training_state(folder.path());
+  require_same_run("checkpoint", state.identity, RunIdentity(), 1);
+}
+
+/// trainer_state.json and trainer_log.jsonl.
+FUZZ_READER(trainer_state) {
+  const std::vector<std::string> parts = fuzz::pieces(input, 2);
+  const Folder folder;
+  folder.write("checkpoint/trainer_state.json", parts[0]);
+  folder.write("checkpoint/trainer_log.jsonl", parts[1]);
+  TrainingLog log(folder.path(), RunConstants());
+  log.restore(folder.path() + "/checkpoint");
+  log.curve("loss");
+  log.curve("eval_loss");
+  for (const LogEntry& entry : log.history()) console_line(entry);
+  log.write_checkpoint(folder.path(), Progress());
+}
+
+/// Logs of two runs beside each other, and their picture.
+FUZZ_READER(trainer_logs) {
+  const bool draws = choose(input, 2) == 1;
+  const std::vector<std::string> parts = fuzz::pieces(input, 2);
+  const Folder folder;
+  folder.write("a/trainer_log.jsonl", parts[0]);
+  folder.write("b/trainer_log.jsonl", parts[1].empty() ? parts[0] : parts[1]);
+  Arguments words{"--runs", folder.path() + "/a", folder.path() + "/b"};
+  if (draws) words.push_back("--output=" + folder.path() + "/curves.png");
+  compare_command().run(words);
+}
+
+/// Signs of life of three ranks, as the store holds them.
+FUZZ_READER(beats) {
+  std::vector<std::optional<Beat>> earlier, later;
+  for (const std::string& part : fuzz::pieces(input, 3)) {
+    later.push_back(beat_from(part));
+    earlier.push_back(later.back());
+    if (!later.back()) continue;
+    const std::optional<Beat> again = beat_from(text_of(*later.back()));
+    fuzz::require(again.has_value(), "a beat is read as it was written");
+    blame(1, earlier.back(), later.back(), own_machine());
+  }
+  diagnosis_of(earlier, later, 0, own_machine());
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,158 @@
+// Configurations: files, words of the command line, DeepSpeed's file, variables of launchers.
+#include <cstdlib>
+
+#include "cli/generation_arguments.h"
+#include "cli/launcher.h"
+#include "cli/options.h"
+#include "longspan/comm/mesh.h"
+#include "longspan/config/config.h"
+#include "longspan/config/keys.h"
+#include "longspan/config/overrides.h"
+#include "longspan/cpu/capability.h"
+#include "longspan/data/dataset.h"
+#include "longspan/data/example_encoder.h"
+#include "longspan/text/yaml.h"
+#include "longspan/train/step_plan.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace longspan {
+namespace {
+
+using fuzz::choose;
+using fuzz::Folder;
+
+constexpr std::string_view kWhole =
+    "model_name_or_path: model\nstage: sft\ndo_train: true\ndataset: d\noutput_dir: out\n";
+
+/// What a run counts with a configuration that was taken.
+void count_steps(const Config& config) {
+  const StepPlan plan = StepPlan::make(1000, config.gradient_accumulation_steps,
+                                       config.num_train_epochs, config.max_steps);
+  fuzz::require(plan.total_steps > 0, "a configuration that is taken trains for some steps");
+  for (const double given : {config.logging_steps, config.save_steps, config.warmup_steps,
+                             config.eval_steps.value_or(1)}) {
+    fuzz::require(steps_of(given, plan.total_steps) >= 0, "a count of steps is not negative");
+  }
+  plan.place(plan.total_steps - 1);
+}
+
+FUZZ_READER(config) {
+  const int way = choose(input, 4);
+  const Folder folder;
+  const std::string path = folder.write(way % 2 == 0 ? "run.yaml" : "run.json", input);
+  if (way < 2) {
+    count_steps(load_config(path, {}));
+  } else {
+    load_export_config(path, {});
+  }
+}
+
+/// A configuration, and what its numbers make of a data set of some rows.
+FUZZ_READER(run_rows) {
+  const Folder folder;
+  folder.write("dataset_info.json", R"({"d": {"file_name": "rows.jsonl"}})");
+  std::string rows;
+  for (int i = 0; i < 9; ++i) rows += "{\"instruction\": \"yes?\", \"output\": \"no, no\"}\n";
+  folder.write("rows.jsonl", rows);
+  const Config config = load_config(folder.write("run.yaml", input),
+                                    {"dataset=d", "dataset_dir=" + folder.path(), "stage=sft"});
+  count_steps(config);
+  const Tokenizer& tokenizer = fuzz::small_tokenizer();
+  const RunRows run = read_run_rows(config);
+  fuzz::require(!run.train.empty(), "some row is left to train on");
+  fuzz::require(config.val_size == 0 || !run.eval.empty() || !config.eval_dataset.empty(),
+                "val_size sets rows aside");
+  encode_examples(config, tokenizer, run.train, tokenizer.vocab_size());
+}
+
+FUZZ_READER(overrides) {
+  const Folder folder;
+  const std::string path = folder.write("run.yaml", kWhole);
+  count_steps(load_config(path, fuzz::lines(input)));
+}
+
+FUZZ_READER(deepspeed) {
+  const Folder folder;
+  const std::string file = folder.write("deepspeed.json", input);
+  const std::string path = folder.write("run.yaml", kWhole);
+  load_config(path, {"deepspeed=" + file});
+}
+
+FUZZ_READER(yaml) { yaml_to_json(input, "file.yaml"); }
+
+FUZZ_READER(key_names) { explain_key(input); }
+
+FUZZ_READER(options) {
+  const Options options("init", fuzz::lines(input), {"output", "seed", "dtype"}, {"runs", "sizes"},
+                        {"quiet"});
+  options.text("output");
+  options.list("runs");
+  options.flag("quiet");
+  options.whole_number("seed", 0);
+  options.whole_numbers("sizes", 1);
+}
+
+FUZZ_READER(generation_arguments) {
+  const bool writes_file = choose(input, 2) == 1;
+  const GenerationArguments read =
+      read_generation_arguments("generate", fuzz::lines(input), writes_file);
+  fuzz::require(read.batch_size > 0, "a batch has some prompts");
+}
+
+/// Lines NAME=VALUE; names that no launcher sets are left out.
+FUZZ_READER(launcher_variables) {
+  constexpr const char* kNames[] = {"RANK",
+                                    "WORLD_SIZE",
+                                    "LOCAL_RANK",
+                                    "MASTER_ADDR",
+                                    "MASTER_PORT",
+                                    "LOCAL_WORLD_SIZE",
+                                    "SLURM_PROCID",
+                                    "SLURM_STEP_ID",
+                                    "TORCHELASTIC_USE_AGENT_STORE",
+                                    "SLURM_NTASKS",
+                                    "SLURM_STEP_NUM_TASKS",
+                                    "OMPI_COMM_WORLD_SIZE",
+                                    "SLURM_LOCALID",
+                                    "SLURM_STEP_NODELIST",
+                                    "OMPI_COMM_WORLD_RANK",
+                                    "SLURM_NNODES",
+                                    "SLURM_STEP_NUM_NODES",
+                                    "OMPI_COMM_WORLD_LOCAL_RANK",
+                                    "SLURM_JOB_ID",
+                                    "PMI_SIZE",
+                                    "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                    "PMI_RANK",
+                                    "MPI_LOCALRANKID",
+                                    "SLURM_LAUNCH_NODE_IPADDR",
+                                    "NPROC_PER_NODE",
+                                    "MPI_LOCALNRANKS",
+                                    "NNODES",
+                                    "NODE_RANK",
+                                    "MAX_RESTARTS",
+                                    "SLURM_RESTART_COUNT"};
+  for (const char* name : kNames) ::unsetenv(name);
+  for (const std::string& line : fuzz::lines(input)) {
+    const size_t equals = line.find('=');
+    if (equals == std::string::npos) continue;
+    for (const char* name : kNames) {
+      if (line.substr(0, equals) == name) ::setenv(name, line.c_str() + equals + 1, 1);
+    }
+  }
+  const bool launched = is_launched();
+  if (launched) {
+    const Rendezvous where = rendezvous_from_environment();
+    fuzz::require(where.rank >= 0 && where.rank < where.world_size, "a rank is one of the world's");
+  } else {
+    const LaunchPlan plan = make_launch_plan(Config(), DeviceChoice());
+    fuzz::require(plan.world_size() > 0, "some processes are started");
+  }
+}
+
+FUZZ_READER(cpu_variable) {
+  const std::string value(input);
+  chosen_cpu_capability(value.c_str(), widest_cpu_capability());
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,59 @@
+"""Words for libFuzzer, by reader: those of its seeds, and what its language is made of."""
+
+import re
+
+JSON = ["{", "}", "[", "]", ",", ":", "null", "true", "false", "0", "-1", "0.5", "1e999", "-1e999", "5e-324", "1e18",
+        "2147483648", "4294967296", "9223372036854775807", "9223372036854775808", "18446744073709551615", '""', '"\\u0000"',
+        '"\\ud800"', "[[[[[[[[[[[[[[[[", '{"a":{"a":{"a":{"a":', "\ufeff"]
+YAML = ["\n", ": ", "- ", "  ", "&a ", "*a", "<<: *a", "!!str ", "|\n", ">\n", "'", '"', "{", "}", "[", "]", "#", "---\n", "...\n",
+        "? ", "%YAML 1.2\n", ".inf", ".nan", "0x1F", "0o17", "1e18", "1e-4", "-1", "null", "~", "yes", "no", "9223372036854775807"]
+JINJA = ["{{ ", " }}", "{% ", " %}", "{# ", " #}", "{%- ", " -%}", "{% if ", "{% else %}", "{% elif ", "{% endif %}", "{% for ",
+         " in ", "{% endfor %}", "{% set ", "{% endset %}", "{% macro ", "{% endmacro %}", "{% call ", "{% endcall %}",
+         "{% filter ", "{% endfilter %}", "{% generation %}", "{% endgeneration %}", "{% raw %}", "{% endraw %}", "{% break %}",
+         "{% continue %}", "{% include ", "{% import ", "{% extends ", "{% block ", "namespace(", "range(", "loop.index0",
+         "loop.previtem", "loop(", " recursive", "messages", "message", "['content']", "['role']", ".split(", ".strip(", ".join(",
+         ".replace(", ".startswith(", ".format(", ".items()", "|tojson", "|tojson(indent=", "|trim", "|length", "|list", "|join",
+         "|indent(", "|format(", "|map(attribute=", "|selectattr(", "|groupby(", "|batch(", "|sort", "|unique", "|string", "|int",
+         "|default(", "|reverse", "|first", "|last", "|slice(", "raise_exception(", "strftime_now(", " is defined", " is none",
+         " not ", " and ", " or ", " if ", " else ", "~", "**", "//", "%", "[::-1]", "[1:]", "*1000000", "(", ")", "loop_controls",
+         "cycler(", "joiner(", "dict(", "lipsum(", "debug()"]
+NUMBERS = ["0", "-1", "1", "4294967295", "2147483648", "9223372036854775808", "1e18", "0.5", "99999999999999999999"]
+TOKENIZER = ["Sequence", "Precompiled", "precompiled_charsmap", "FixedLength", "length", "Replace", "pattern", "String", "Regex",
+             "content", "behavior", "Isolated", "invert", "Split", "ByteLevel", "add_prefix_space", "trim_offsets", "use_regex",
+             "Metaspace", "replacement", "prepend_scheme", "NFC", "NFKC", "Lowercase", "Strip", "StripAccents", "Prepend", "BPE",
+             "Unigram", "WordPiece", "WordLevel", "vocab", "merges", "unk_token", "unk_id", "dropout", "byte_fallback", "fuse_unk",
+             "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix", "max_input_chars_per_word", "post_processor",
+             "TemplateProcessing", "single", "pair", "special_tokens", "SpecialToken", "type_id", "ByteFallback", "Fuse", "CTC",
+             "truncation", "max_length", "strategy", "LongestFirst", "stride", "direction", "padding", "Fixed", "pad_to_multiple_of",
+             "added_tokens", "single_word", "lstrip", "rstrip", "normalized", "special", "BertNormalizer", "BertPreTokenizer",
+             "Digits", "individual_digits", "Punctuation", "UnicodeScripts", "Whitespace", "CharDelimiterSplit", "(?=a)", "(a+)+$"]
+
+OF_READERS = {
+    "config": YAML + JSON, "run_rows": YAML, "overrides": YAML + ["=", "--"], "deepspeed": JSON, "yaml": YAML,
+    "options": ["--", "=", ",", "\n"] + NUMBERS, "generation_arguments": ["--", "=", "\n", "true", "false"] + NUMBERS,
+    "launcher_variables": ["=", "\n", "[", "]", "-", ",", "True"] + NUMBERS, "beats": ["\n%%\n", "\n"] + NUMBERS,
+    "chat_template": JINJA, "chat_variables": JINJA + JSON + ["\n%%\n"], "tokenizer": JSON + TOKENIZER + ["\n%%\n"],
+    "tokenizer_config": JSON + JINJA + ["\n%%\n"], "assistant": JSON + JINJA,
+    "model_template": JSON + ["\n0", "\n1", "\n2", "\n3", "\n4", "<think>", "</think>", "<|im_end|>"],
+    "named_templates": JSON + ["\n0", "\n1", "\n2", "\n3", "\n4", "<think>", "</think>", "<|im_end|>"],
+    "terminal_text": ["\x1b[", "\x1b]0;", "\x07", "\u009b", "\r", "\x00"],
+    "safetensors": JSON + ["F32", "F16", "BF16", "F64", "I32", "I64", "BOOL", "F8_E4M3", "__metadata__"],
+    "key_names": [], "cpu_variable": [], "decoded_ids": [], "encoded_text": [], "event_files": [],
+}
+
+
+def escaped(word):
+    """As libFuzzer reads it: printable characters, the rest by their codes."""
+    return "".join(chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\' else f"\\x{byte:02x}" for byte in word)
+
+
+def for_reader(name, seeds):
+    """A dictionary file. Readers that are not named above read JSON."""
+    words = {word.encode() for word in OF_READERS.get(name, JSON)}
+    for seed in seeds:
+        if seed.stat().st_size > 20_000:
+            continue
+        content = seed.read_bytes()
+        words |= set(re.findall(rb'"[^"\\\n]{1,40}"', content)) | set(re.findall(rb"[A-Za-z_][\w.]{2,40}", content))
+    lines = [f'"{escaped(word)}"' for word in sorted(words) if word]
+    return ("\n".join(lines) + "\n").encode()

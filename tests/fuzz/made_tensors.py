@@ -1,0 +1,106 @@
+"""Files of tensors and of models that lie about sizes."""
+
+import json
+
+from made_texts import FEW, NUMBERS
+
+
+def safetensors(header, num_zeros=0):
+    """Way 1 of the targets' safetensors_file: they put the length before it."""
+    return f"1{num_zeros}\n{header}"
+
+
+def tensor_files():
+    def entry(**changes):
+        num_zeros = changes.pop("num_zeros", 8)
+        return safetensors(json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | changes}), num_zeros)
+
+    title = '{"\\u001b]0;x\\u0007": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
+    return {name: safetensors(text) for name, text in (FEW | NUMBERS).items()} | {
+        "header-of-lists": b"0" + (4_000_000).to_bytes(8, "little") + b"[" * 4_000_000,
+        "length-lies": b"0" + (2**63).to_bytes(8, "little") + b"{}",
+        "length-0": b"0" + bytes(8),
+        "short": b"0\x01",
+        "shape-wraps": entry(shape=[2**32, 2**32]),
+        "shape-0": entry(shape=[0, 2**62], data_offsets=[0, 0], num_zeros=0),
+        "shape-negative": entry(shape=[-2]),
+        "shape-of-fractions": entry(shape=[2.0]),
+        "shape-of-many": entry(shape=[1] * 100_000 + [2]),
+        "offsets-turned": entry(data_offsets=[8, 0]),
+        "offsets-beyond": entry(data_offsets=[0, 2**63]),
+        "i32": entry(dtype="I32"),
+        "i64": entry(dtype="I64", shape=[1]),
+        "bool": entry(dtype="BOOL", shape=[8]),
+        "name-with-escapes": safetensors(title, 8),
+    }
+
+
+def state_files():
+    def part(tensors):
+        header, at = {}, 0
+        for name, (dtype, shape, size) in tensors.items():
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+        return safetensors(json.dumps(header), at)
+
+    eight = ("F32", [8], 32)
+    return tensor_files() | {
+        "wide-run": part({"exp_avg w 0 9223372036854775807": eight}),
+        "negative-run": part({"exp_avg w -9223372036854775808 8": eight}),
+        "short-run": part({"exp_avg w 0 8": ("F32", [2], 8), "steps w 0 8": ("I64", [1], 8)}),
+        "no-steps": part({"exp_avg w 0 8": eight, "steps w 0 8": ("I64", [0], 0)}),
+        "two-dims": part({"exp_avg w 0 8": ("F32", [2, 4], 32), "steps w 0 8": ("I64", [1], 8)}),
+    }
+
+
+def adapter_weights(dtype):
+    size = {"I32": 4, "I64": 8}[dtype] * 16
+    header = {}
+    for i, (name, shape) in enumerate([("lora_A", [2, 8]), ("lora_B", [8, 2])]):
+        header[f"base_model.model.model.layers.0.self_attn.q_proj.{name}.weight"] = {
+            "dtype": dtype, "shape": shape, "data_offsets": [i * size, (i + 1) * size]}
+    return safetensors(json.dumps(header), 2 * size)
+
+
+def adapter_configs():
+    changes = {
+        "rank": {"r": 10_000_000},
+        "largest-rank": {"r": 2**62},
+        "fraction": {"r": 4.7},
+        "near": {"r": 2.7},
+        "text": {"r": "2"},
+        "truth": {"r": True},
+        "double": {"r": 1e300},
+        "list-as-dropout": {"lora_dropout": []},
+        "list-as-type": {"peft_type": ["LORA"]},
+        "alpha": {"lora_alpha": 1e308},
+    }
+    plain = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    return {name: json.dumps(plain | change) for name, change in changes.items()}
+
+
+def model_config(**changes):
+    values = {"model_type": "llama", "vocab_size": 300, "hidden_size": 8, "intermediate_size": 8,
+              "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+              "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
+    return json.dumps(values | changes)
+
+
+def model_configs():
+    stretch = {"rope_type": "yarn", "factor": 1e308, "original_max_position_embeddings": 1}
+    return {
+        "layers": model_config(num_hidden_layers=10_000_000),
+        "all-layers": model_config(num_hidden_layers=2**62),
+        "layers-as-truth": model_config(num_hidden_layers=True),
+        "words": model_config(vocab_size=2**40),
+        "all-words": model_config(vocab_size=2**63 - 1),
+        "more-words": model_config(vocab_size=2**64),
+        "channels": model_config(hidden_size=2**62),
+        "head": model_config(head_dim=2**62),
+        "channels-and-head": model_config(hidden_size=2**31, head_dim=2**31),
+        "negative-positions": model_config(max_position_embeddings=-1),
+        "no-positions": model_config(max_position_embeddings=0),
+        "stretch": model_config(rope_scaling=stretch),
+        "negative-eps": model_config(rms_norm_eps=-1),
+        "pad": model_config(pad_token_id=2**63),
+    }

@@ -1,0 +1,200 @@
+// Files of tensors: weights, adapters, states of optimizers; and a model that is loaded whole to
+// answer. These need libtorch.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/model_folder.h"
+#include "longspan/checkpoint/safetensors.h"
+#include "longspan/checkpoint/state_parts.h"
+#include "longspan/config/user_error.h"
+#include "longspan/generation/assistant.h"
+#include "longspan/models/parse_model_config.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/train/reference_cache.h"
+#include "longspan/train/reference_key.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+using fuzz::choose;
+using fuzz::Folder;
+
+/// A safetensors file. Way 0: the bytes as they are; 1: the bytes are a header, before which its
+/// length is put and behind it as many zeros as its first line says.
+std::string safetensors_file(std::string_view input) {
+  if (choose(input, 2) == 0) return std::string(input);
+  const size_t end = std::min(input.find('\n'), input.size());
+  const size_t num_zeros =
+      std::min(std::strtoul(std::string(input.substr(0, end)).c_str(), nullptr, 10), 100'000ul);
+  const std::string_view header = input.substr(std::min(end + 1, input.size()));
+  std::string file;
+  for (int byte = 0; byte < 8; ++byte) {
+    file += static_cast<char>(static_cast<uint64_t>(header.size()) >> (8 * byte));
+  }
+  return file.append(header).append(num_zeros, '\0');
+}
+
+const ModelConfig& small_model() {
+  static const ModelConfig config = parse_model_config(fuzz::kSmallModel, "config.json");
+  return config;
+}
+
+/// A model's folder with everything in it.
+const std::string& small_model_folder() {
+  static const std::string folder = [] {
+    std::string made = fuzz::lasting_folder() + "/model";
+    save_model_folder(made, small_model(), random_parameters(small_model(), 1, at::kFloat),
+                      at::kFloat, fuzz::small_tokenizer_folder());
+    return made;
+  }();
+  return folder;
+}
+
+/// Reads every number, so that a mapping that is too short is noticed.
+void add_up(const at::Tensor& tensor) {
+  fuzz::require(tensor.numel() < 1'000'000, "a small file has few numbers");
+  if (tensor.numel() > 0) tensor.to(at::kDouble).sum();
+}
+
+FUZZ_READER(safetensors) {
+  const Folder folder;
+  const std::string path = folder.write("model.safetensors", safetensors_file(input));
+  for (const NamedTensor& tensor : read_safetensors(path)) add_up(tensor.tensor);
+}
+
+FUZZ_READER(weights) {
+  const Folder folder;
+  folder.write("model.safetensors", safetensors_file(input));
+  check_model_folder(folder.path(), small_model());
+  load_parameters(folder.path(), small_model(), at::kFloat);
+}
+
+/// model.safetensors.index.json beside the file that it should name.
+FUZZ_READER(weights_index) {
+  const Folder folder;
+  fs::copy_file(small_model_folder() + "/model.safetensors",
+                folder.path() + "/model-00001-of-00001.safetensors");
+  folder.write("model.safetensors.index.json", input);
+  check_model_folder(folder.path(), small_model());
+  load_parameters(folder.path(), small_model(), at::kFloat);
+}
+
+/// config.json of another model beside the weights: sizes that the weights do not have.
+FUZZ_READER(config_beside_weights) {
+  const Folder folder;
+  fs::copy_file(small_model_folder() + "/model.safetensors", folder.path() + "/model.safetensors");
+  folder.write("config.json", input);
+  const ModelConfig config = load_model_config(folder.path());
+  check_model_folder(folder.path(), config);
+  load_parameters(folder.path(), config, at::kFloat);
+}
+
+constexpr const char* kAdapterConfig =
+    R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]})";
+
+FUZZ_READER(adapter_config) {
+  static const std::vector<NamedTensor> matrices = [] {
+    std::vector<NamedTensor> all;
+    LoraShape shape;
+    shape.r = 2;
+    shape.modules = {"q_proj"};
+    for (NamedTensor& matrix : new_lora_parameters(small_model(), shape, 1)) {
+      all.push_back({"base_model.model." + matrix.name, matrix.tensor.detach()});
+    }
+    return all;
+  }();
+  const Folder folder;
+  write_safetensors(folder.path() + "/adapter_model.safetensors", matrices);
+  folder.write("adapter_config.json", input);
+  const Adapter adapter = load_adapter(folder.path(), small_model());
+  fuzz::require(adapter.shape.r == 2, "the rank is that of the matrices");
+}
+
+FUZZ_READER(adapter_weights) {
+  const Folder folder;
+  folder.write("adapter_config.json", kAdapterConfig);
+  folder.write("adapter_model.safetensors", safetensors_file(input));
+  const Adapter adapter = load_adapter(folder.path(), small_model());
+  for (const NamedTensor& matrix : adapter.parameters) add_up(matrix.tensor);
+}
+
+FUZZ_READER(value_head) {
+  const Folder folder;
+  folder.write("value_head.safetensors", safetensors_file(input));
+  load_value_head(folder.path(), small_model());
+}
+
+/// A part of an optimizer's state, from which a run of eight numbers is asked.
+FUZZ_READER(state_parts) {
+  const Folder folder;
+  folder.write(state_part_name(1, 1), safetensors_file(input));
+  const StateReader reader(folder.path());
+  for (const char* what : {"exp_avg", "master"}) {
+    StatePiece piece{"w", 0, 8, 0, {}};
+    piece.tensors[what] = at::zeros({8}, at::kFloat);
+    try {
+      reader.read(piece);
+    } catch (const UserError&) {
+    }
+  }
+}
+
+void load(const std::string& folder) {
+  AssistantRequest request;
+  request.model_name_or_path = folder;
+  const Assistant assistant = load_assistant(request);
+  assistant.prompt({.messages = {{"user", "yes"}}, .source = "", .rejected = {}});
+  fuzz::require(assistant.options.max_new_tokens > 0, "an answer has some tokens");
+}
+
+/// One of the small files of a model that is to answer.
+FUZZ_READER(assistant) {
+  constexpr const char* kNames[] = {"generation_config.json", "tokenizer_config.json",
+                                    "special_tokens_map.json", "chat_template.jinja",
+                                    "config.json"};
+  const char* name = kNames[choose(input, 5)];
+  const Folder folder;
+  fs::copy(small_model_folder(), folder.path());
+  folder.write(name, input);
+  load(folder.path());
+}
+
+/// For a run in which nothing is left to compute.
+class NoAttention : public SequenceParallel {
+ public:
+  TokenOrder token_order(const Packing&, int64_t) const override { throw UserError("not here"); }
+  at::Tensor attend(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                    const Packing&) override {
+    throw UserError("not here");
+  }
+};
+
+/// Log-probabilities that an earlier run has kept; what is missing is not computed.
+FUZZ_READER(reference_cache) {
+  const Folder folder;
+  std::vector<Example> examples(2);
+  for (Example& example : examples) {
+    example.documents = {{{1, 2, 3}, {-100, 2, 3}}, {{1, 4}, {-100, 4}}};
+  }
+  Config config;
+  config.stage = "dpo";
+  config.output_dir = folder.path();
+  config.model_name_or_path = small_model_folder();
+  const std::vector<const Example*> all{&examples[0], &examples[1]};
+  static const std::string key = reference_key(config, all);
+  folder.write(fmt::format("reference_logps_{}.jsonl", key), input);
+  const Mesh mesh{};
+  NoAttention attention;
+  Console silent(/*silent=*/true);
+  precompute_reference(
+      {config, mesh, attention, at::kCPU, all, [] { return false; }},
+      []() -> std::unique_ptr<Reference> { throw UserError("not here"); }, silent);
+}
+
+}  // namespace
+}  // namespace longspan

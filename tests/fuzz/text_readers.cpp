@@ -1,0 +1,167 @@
+// Tokenizers, chat templates and what they make of conversations, terminals, TensorBoard's files.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "longspan/data/turns.h"
+#include "longspan/text/chat_template.h"
+#include "longspan/text/decode_stream.h"
+#include "longspan/text/event_file.h"
+#include "longspan/text/terminal_text.h"
+#include "tests/fuzz/fuzz.h"
+#if __has_include("longspan/input/json_text.h")
+#include "longspan/input/json_text.h"
+#else
+#include "longspan/config/json_text.h"
+#endif
+
+namespace longspan {
+namespace {
+
+using fuzz::choose;
+using fuzz::Folder;
+
+constexpr const char* kChat =
+    R"({"messages": [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"},
+ {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f",
+  "arguments": {"x": [1, 2.5, null, "é"]}}}]}, {"role": "tool", "content": "{}"},
+ {"role": "assistant", "content": "<think>hm</think>yes", "reasoning_content": "hm"}],
+ "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>", "tools": null})";
+
+Conversation conversation_from(std::string_view input) {
+  constexpr const char* kRoles[] = {"user", "assistant", "system", "observation", "function"};
+  Conversation conversation;
+  conversation.source = "rows.json, row 1";
+  for (const std::string& piece : fuzz::lines(input)) {
+    std::string_view text = piece;
+    const char* role = kRoles[choose(text, 5)];
+    conversation.messages.push_back({role, std::string(text)});
+  }
+  return conversation;
+}
+
+void use(const Tokenizer& tokenizer, const std::string& text) {
+  const std::vector<int32_t> ids = tokenizer.encode(text, /*add_special_tokens=*/true);
+  tokenizer.decode(ids);
+  const EncodedText encoded = tokenizer.encode_with_offsets(text);
+  for (size_t i = 0; i < encoded.ids.size(); ++i) {
+    fuzz::require(encoded.begin[i] <= encoded.end[i] && encoded.end[i] <= 3 * text.size(),
+                  "a token lies in its text");
+  }
+  DecodeStream stream(tokenizer);
+  for (const int32_t id : ids) stream.step(id);
+  stream.finish();
+}
+
+FUZZ_READER(json) {
+  const bool ok = nlohmann::json::accept(input);
+  parse_json(input, "file.json");
+  fuzz::require(ok, "what is taken is JSON");
+}
+
+/// tokenizer.json, and then a text for it.
+FUZZ_READER(tokenizer) {
+  const std::vector<std::string> parts = fuzz::pieces(input, 2);
+  const Folder folder;
+  folder.write("tokenizer.json", parts[0]);
+  folder.write("tokenizer_config.json", "{}");
+  use(Tokenizer::load(folder.path()), parts[1].empty() ? "yes and no, äß 漢字 12" : parts[1]);
+}
+
+/// The small files beside tokenizer.json: how tokens are called, chat templates.
+FUZZ_READER(tokenizer_config) {
+  static const std::string file = [] {
+    std::ifstream stream(fuzz::small_tokenizer_folder() + "/tokenizer.json");
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  }();
+  const int way = choose(input, 4);
+  const std::vector<std::string> parts = fuzz::pieces(input, 2);
+  const Folder folder;
+  folder.write("tokenizer.json", file);
+  folder.write("tokenizer_config.json", parts[0]);
+  constexpr const char* kNames[] = {"special_tokens_map.json", "chat_template.jinja",
+                                    "chat_template.json", "config.json"};
+  if (!parts[1].empty()) folder.write(kNames[way], parts[1]);
+  const Tokenizer tokenizer = Tokenizer::load(folder.path());
+  tokenizer.adds_bos_token();
+  use(tokenizer, "yes <|im_end|>");
+  make_model_template(tokenizer, std::nullopt, /*enable_thinking=*/true)->turn_end();
+}
+
+FUZZ_READER(encoded_text) {
+  const Tokenizer& tokenizer = fuzz::small_tokenizer();
+  const std::string text(input);
+  use(tokenizer, text);
+  fuzz::require(tokenizer.encode_batch({text, text}).size() == 2, "each text is encoded");
+  tokenizer.id_of(text);
+}
+
+/// Numbers of four bytes as token ids.
+FUZZ_READER(decoded_ids) {
+  std::vector<int32_t> ids;
+  for (; input.size() >= 4; input.remove_prefix(4)) {
+    uint32_t id = 0;
+    for (int byte = 3; byte >= 0; --byte) id = id << 8 | static_cast<unsigned char>(input[byte]);
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  fuzz::small_tokenizer().decode(ids);
+  fuzz::small_tokenizer().decode(ids, /*skip_special_tokens=*/true);
+}
+
+FUZZ_READER(chat_template) {
+  const RenderedChat chat = render_chat_template(input, kChat);
+  for (const GenerationSpan& span : chat.generation) {
+    fuzz::require(span.begin <= span.end && span.end <= chat.text.size(),
+                  "a span lies in its text");
+  }
+}
+
+/// A template and its variables.
+FUZZ_READER(chat_variables) {
+  const std::vector<std::string> parts = fuzz::pieces(input, 2);
+  render_chat_template(parts[0], parts[1]);
+}
+
+FUZZ_READER(model_template) {
+  static const std::unique_ptr<TurnEncoder> chatml =
+      make_model_template(fuzz::small_tokenizer(), "be kind", /*enable_thinking=*/true);
+  const Conversation conversation = conversation_from(input);
+  chatml->question(conversation);
+  chatml->turns(conversation);
+}
+
+FUZZ_READER(named_templates) {
+  const std::vector<std::string> names = named_templates();
+  const std::string& name = names[choose(input, static_cast<int>(names.size()))];
+  const bool thinks = choose(input, 2) == 1;
+  const auto encoder =
+      make_named_template(name, fuzz::small_tokenizer(), std::nullopt, {thinks, !thinks});
+  const Conversation conversation = conversation_from(input);
+  encoder->turns(conversation);
+  encoder->question(conversation);
+}
+
+FUZZ_READER(terminal_text) {
+  // UTF-8 in whole characters, as JSON holds it.
+  const std::string json = nlohmann::json(std::string(input))
+                               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string shown =
+      without_controls(nlohmann::json::parse(json).get_ref<const std::string&>());
+  fuzz::require(shown.find('\x1b') == std::string::npos, "no escape reaches a terminal");
+  without_controls(input);
+}
+
+/// A file that an earlier run has left.
+FUZZ_READER(event_files) {
+  const int64_t last_step = choose(input, 4) - 1;
+  const Folder folder;
+  folder.write("events.out.tfevents.1.host.1.train", input);
+  EventFile file(folder.path(), "train", last_step);
+  file.add({{"loss", 1.0}}, 5);
+}
+
+}  // namespace
+}  // namespace longspan
