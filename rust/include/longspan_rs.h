@@ -59,7 +59,8 @@ int64_t lsr_tokenizer_id_of(const LsrTokenizer* tokenizer, LsrView token);
 LsrStatus lsr_train_byte_level_bpe(const LsrView* files, size_t num_files, size_t vocab_size,
                                    LsrView output_folder, LsrString* error);
 
-/* Renders a chat template, within bounds that grow with the variables (src/budget.rs). `spans` gets a JSON list of [begin, end) byte offsets of the
+/* Renders a chat template, within bounds that grow with the variables (src/budget.rs). `spans` gets
+ * a JSON list of [begin, end) byte offsets of the
  * {% generation %} blocks. */
 LsrStatus lsr_render_chat_template(LsrView chat_template, LsrView variables_json, LsrString* text,
                                    LsrString* spans, LsrString* error);
