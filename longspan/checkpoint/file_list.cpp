@@ -71,7 +71,8 @@ FileList read_file_list(const std::string& folder) {
   FileList list;
   if (!is_plain_file(path)) return list;
   try {
-    const Json json = parse_ordered_json(read_text_file(path, "list of files"), path);
+    const Json json =
+        parse_ordered_json(read_text_file(path, "list of files", kMaxTableBytes), path);
     if (json.at("format") != kFormat) return {};
     for (const auto& [name, entry] : json.at("files").items()) {
       if (!is_name_below(name) || name.find('/') != std::string::npos) return {};

@@ -60,13 +60,16 @@ std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
   }
   const nlohmann::json index = read_json_file(index_path, "index of the weights", kMaxTableBytes);
   const JsonObject weight_map = JsonObject(index, index_path).object("weight_map");
+  std::map<std::string, std::string> paths;  // of each shard
   for (const auto& [name, shard] : weight_map.json().items()) {
     const fs::path shard_name(weight_map.get<std::string>(name));
     if (shard_name.has_parent_path()) {
       throw UserError(fmt::format("{}: shard {} of {} is outside of the folder.", index_path,
                                   shard_name.string(), name));
     }
-    files[name] = model_file(folder.string(), shard_name.string());
+    std::string& path = paths[shard_name];
+    if (path.empty()) path = model_file(folder.string(), shard_name);
+    files[name] = path;
   }
   return files;
 }

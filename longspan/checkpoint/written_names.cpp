@@ -37,7 +37,8 @@ std::set<std::string> sealed_names(const std::string& folder) {
   std::error_code error;
   if (!fs::is_regular_file(fs::symlink_status(folder + "/" + kSealFile, error))) return names;
   try {
-    const std::string text = read_text_file(folder + "/" + kSealFile, "table of checksums");
+    const std::string text =
+        read_text_file(folder + "/" + kSealFile, "table of checksums", kMaxTableBytes);
     for (const auto& [name, checksum] : seal_from(text).table) names.insert(name);
   } catch (const UserError&) {
   }

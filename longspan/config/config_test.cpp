@@ -313,10 +313,6 @@ TEST_CASE("config: what is huge is told in short, and soon") {
   json many = json::object();
   for (int i = 0; i < 1000; ++i) many["key" + std::to_string(i)] = i;
   CHECK_SAYS(complaint(many), "at least 50 problems");
-  CHECK(beginning_of("short") == "short");
-  CHECK(beginning_of("gr\xc3\xbc\xc3\x9f"
-                     "e",
-                     3) == "gr...");  // no half of a character
 }
 
 }  // namespace longspan

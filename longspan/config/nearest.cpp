@@ -29,10 +29,4 @@ std::string nearest_name(std::string_view given, const std::vector<std::string>&
       names, {}, [&](const std::string& name) { return edit_distance(given, name); });
 }
 
-std::string beginning_of(std::string_view text, size_t most) {
-  if (text.size() <= most) return std::string(text);
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
-  return std::string(text.substr(0, most)) + "...";
-}
-
 }  // namespace longspan

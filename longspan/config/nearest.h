@@ -17,8 +17,4 @@ int edit_distance(std::string_view a, std::string_view b);
 /// The name with the fewest edits; the first of several. `names` is not empty.
 std::string nearest_name(std::string_view given, const std::vector<std::string>& names);
 
-/// A text for a message: its first `most` bytes and "..." where it is longer, whole characters of
-/// UTF-8.
-std::string beginning_of(std::string_view text, size_t most = 60);
-
 }  // namespace longspan

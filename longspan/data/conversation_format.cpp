@@ -9,6 +9,7 @@
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/bad_rows.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 
@@ -22,7 +23,7 @@ constexpr size_t kNames = 400;
 std::string names_in(const json& object) {
   std::vector<std::string> names;
   for (const auto& item : object.items()) names.push_back(item.key());
-  return names.empty() ? "none" : beginning_of(fmt::format("{}", fmt::join(names, ", ")), kNames);
+  return names.empty() ? "none" : shortened(fmt::format("{}", fmt::join(names, ", ")), kNames);
 }
 
 /// A value as a message shows it: what it is, and how it begins.
@@ -105,7 +106,7 @@ void RowReader::wrong_columns(const std::string& missing) const {
       "dataset {} ({}): no row has a column {}; the rows have: {}. Say in {} what the columns are "
       "called, for example\n  {}",
       entry_.name, entry_.files.front(), missing,
-      beginning_of(fmt::format("{}", fmt::join(seen_, ", ")), kNames), entry_.info_file,
+      shortened(fmt::format("{}", fmt::join(seen_, ", ")), kNames), entry_.info_file,
       suggested_entry(entry_, columns)));
 }
 

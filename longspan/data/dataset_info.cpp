@@ -15,6 +15,7 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 
@@ -66,7 +67,7 @@ class EntryReader {
       if (std::ranges::find(unbuilt, key) != unbuilt.end()) {
         fail(fmt::format("{} is known but not supported; fetch the files and give file_name", key));
       }
-      fail(fmt::format("unknown key {}; the nearest known key is {}", beginning_of(key),
+      fail(fmt::format("unknown key {}; the nearest known key is {}", shortened(key, 60),
                        nearest_name(key, known)));
     }
     if (values_.value("split", json("train")) != "train") {
@@ -84,7 +85,7 @@ class EntryReader {
     }
     if (formatting != "alpaca" && formatting != "sharegpt") {
       fail(fmt::format("formatting: {} was given; wanted is alpaca or sharegpt",
-                       beginning_of(formatting.dump())));
+                       shortened(formatting.dump(), 60)));
     }
     entry_.formatting = formatting == "sharegpt" ? Formatting::kShareGpt : Formatting::kAlpaca;
   }
@@ -178,7 +179,7 @@ class EntryReader {
         std::vector<std::string> known;
         for (const auto& item : names) known.push_back(item.first);
         fail(fmt::format("{}: unknown key {}; the nearest known key is {}", block,
-                         beginning_of(key), nearest_name(key, known)));
+                         shortened(key, 60), nearest_name(key, known)));
       }
       if (!value.is_string()) fail(fmt::format("{}: {} must be text", block, key));
       *name->second = value.get<std::string>();
@@ -282,7 +283,7 @@ std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
       throw UserError(fmt::format(
           "{}: there is no dataset {}{}", info_file, name,
           known.empty() ? "; the file is empty"
-                        : "; the nearest is " + beginning_of(nearest_name(name, known))));
+                        : "; the nearest is " + shortened(nearest_name(name, known), 60)));
     }
     DatasetEntry& entry = entries.emplace_back();
     entry.name = name;

@@ -205,7 +205,7 @@ bool for_each_row_as(const std::string& path, bool unwraps_data, const RowTakerO
   refuse_utf16(path);
   const char first = first_letter(file);
   file.rewind();
-  LineReader lines(std::move(file));
+  LineReader lines(std::move(file), kAnySize);
   if (path.ends_with(".txt")) return for_each_line_of_text(lines, path, taker);
   if (first == '[') {
     const Json rows = parsed<Json>(read_text_file(path, "dataset", kAnySize), path);

@@ -16,6 +16,7 @@
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
 #include "longspan/models/model_files.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 namespace {
@@ -115,7 +116,7 @@ T setting(const std::optional<T>& asked, const json& saved, const char* name, T 
                                                  : value.is_number();
   if (!fits)
     throw UserError(
-        fmt::format("{}: {} is {}", kGenerationConfig, name, beginning_of(value.dump())));
+        fmt::format("{}: {} is {}", kGenerationConfig, name, shortened(value.dump(), 60)));
   return value.get<T>();
 }
 
@@ -176,7 +177,7 @@ std::string warning_of(const json& saved) {
   for (const auto& [name, neutral] : settings) {
     const json value = saved.value(name, json());
     const bool idle = value.empty() || value == json(false) || value == json(0) || value == neutral;
-    if (!idle) found.push_back(fmt::format("{} {}", name, beginning_of(value.dump())));
+    if (!idle) found.push_back(fmt::format("{} {}", name, shortened(value.dump(), 60)));
   }
   if (found.empty()) return "";
   return fmt::format("warning: {} also has {}: that has no effect here", kGenerationConfig,

@@ -10,6 +10,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/data/row_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 namespace {
@@ -103,7 +104,7 @@ Conversation read_row(const json& row, const std::string& place) {
     throw UserError(fmt::format(
         "{}: no prompt in the row; it has: {}. Wanted is one of messages, conversations, "
         "instruction, prompt, text",
-        place, beginning_of(fmt::format("{}", fmt::join(names, ", ")), 400)));
+        place, shortened(fmt::format("{}", fmt::join(names, ", ")), 400)));
   }
   if (!system.empty() && (messages.empty() || messages[0].role != "system")) {
     messages.insert(messages.begin(), {"system", system});

@@ -164,7 +164,8 @@ std::string InputFile::read_all(int64_t most_bytes) {
   if (size_ > most_bytes) refuse_size(what_, path_, most_bytes);
   try {
     std::string text;
-    text.reserve(static_cast<size_t>(std::min(size_, int64_t{1} << 32)));
+    // The last part is asked for behind the end.
+    text.reserve(static_cast<size_t>(std::min(size_, int64_t{1} << 32)) + kPart);
     for (;;) {
       const size_t size = text.size();
       text.resize(size + kPart);
@@ -179,7 +180,8 @@ std::string InputFile::read_all(int64_t most_bytes) {
   }
 }
 
-LineReader::LineReader(InputFile file) : file_(std::move(file)), buffer_(kPart, '\0') {}
+LineReader::LineReader(InputFile file, int64_t most_bytes)
+    : file_(std::move(file)), buffer_(kPart, '\0'), most_bytes_(most_bytes) {}
 
 void LineReader::rewind() {
   file_.rewind();
@@ -201,9 +203,9 @@ bool LineReader::next(std::string& line) {
     const char* const begin = buffer_.data() + begin_;
     const auto* const feed = static_cast<const char*>(std::memchr(begin, '\n', end_ - begin_));
     const size_t length = feed == nullptr ? end_ - begin_ : static_cast<size_t>(feed - begin);
-    if (static_cast<int64_t>(line.size() + length) > kMaxLineBytes) {
+    if (static_cast<int64_t>(line.size() + length) > most_bytes_) {
       throw UserError(fmt::format("{}, line {}: it has more than {}, the most that a line may have",
-                                  file_.path(), number_ + 1, size_text(kMaxLineBytes)));
+                                  file_.path(), number_ + 1, size_text(most_bytes_)));
     }
     line.append(begin, length);
     begin_ += length + (feed == nullptr ? 0 : 1);

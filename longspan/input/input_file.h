@@ -15,10 +15,10 @@ inline constexpr int64_t kMaxSettingsBytes = int64_t{16} << 20;
 /// The same of tables that programs write, which grow with a model or a run: indexes of shards,
 /// logs, tables of checksums, tokenizers.
 inline constexpr int64_t kMaxTableBytes = int64_t{1} << 30;
-/// Most bytes of one line of a data set or log. Their files may have any size.
+/// Most bytes of one line of a log. Its file may have any size.
 inline constexpr int64_t kMaxLineBytes = int64_t{1} << 30;
-/// For files that are meant to be large, and of which memory is the limit: data sets that are one
-/// list.
+/// For files that are meant to be large, and of which memory is the limit: data sets, which may be
+/// one list, and their lines.
 inline constexpr int64_t kAnySize = INT64_MAX;
 
 /// A regular file that is open for reading. `what` says what it is for ("configuration file").
@@ -56,11 +56,10 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-/// Lines of a file, one at a time, each of at most kMaxLineBytes. Throws UserError where one is
-/// longer.
+/// Lines of a file, one at a time. Throws UserError where one has more than `most_bytes`.
 class LineReader {
  public:
-  explicit LineReader(InputFile file);
+  explicit LineReader(InputFile file, int64_t most_bytes = kMaxLineBytes);
 
   /// The next line, without its line feed; false at the end. A byte order mark before the first is
   /// left out.
@@ -74,6 +73,7 @@ class LineReader {
  private:
   InputFile file_;
   std::string buffer_;
+  int64_t most_bytes_;
   size_t begin_ = 0, end_ = 0;
   int64_t number_ = 0;
   bool ended_with_file_ = false;

@@ -44,9 +44,11 @@ std::string model_file(const std::string& folder, const std::string& name) {
   if (error && !is_link) return path.string();  // there is none
   if (error) {
     throw UserError(fmt::format(
-        "{} is a link to {}, which cannot be followed ({}). Put the file itself in its place, or "
+        "{} is a link to {}, which cannot be followed: {}. Put the file itself in its place, or "
         "remove the link.",
-        path.string(), fs::read_symlink(path, ignored).string(), error.message()));
+        path.string(), fs::read_symlink(path, ignored).string(),
+        error == std::errc::too_many_symbolic_link_levels ? "links lead in a circle"
+                                                          : error.message()));
   }
   throw UserError(fmt::format(
       "{} is a link to {}, outside of its folder. It is not read: what is there may be none of the "

@@ -132,7 +132,7 @@ TEST_CASE("tokenizer bounds: depth, size and kind of the file") {
 
   testing::TemporaryFolder folder;
   std::filesystem::create_directory(folder / "tokenizer.json");
-  CHECK_THROWS_WITH_AS(Tokenizer::load(folder.path), doctest::Contains("no regular file"),
+  CHECK_THROWS_WITH_AS(Tokenizer::load(folder.path), doctest::Contains("it is a folder"),
                        UserError);
   testing::TemporaryFolder large;
   large.write("tokenizer.json", "{}");

@@ -159,7 +159,7 @@ def test_compare(tmp_path):
     assert "Picture: " in ran(*runs, status=0)
     for step in ("5e-324", "null", "18446744073709551615"):
         write("b", small[0], '{"loss": 1.0, "current_steps": %s}' % step)
-        assert "line 2: current_steps: " in ran(*runs)
+        assert "line 2: current_steps " in ran(*runs)
 
 
 def test_options(tmp_path):

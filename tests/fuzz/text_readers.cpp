@@ -7,16 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/data/turns.h"
+#include "longspan/input/json_text.h"
 #include "longspan/text/chat_template.h"
 #include "longspan/text/decode_stream.h"
 #include "longspan/text/event_file.h"
-#include "longspan/text/terminal_text.h"
+#include "longspan/text/shown.h"
 #include "tests/fuzz/fuzz.h"
-#if __has_include("longspan/input/json_text.h")
-#include "longspan/input/json_text.h"
-#else
-#include "longspan/config/json_text.h"
-#endif
 
 namespace longspan {
 namespace {
@@ -145,13 +141,9 @@ FUZZ_READER(named_templates) {
 }
 
 FUZZ_READER(terminal_text) {
-  // UTF-8 in whole characters, as JSON holds it.
-  const std::string json = nlohmann::json(std::string(input))
-                               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  const std::string shown =
-      without_controls(nlohmann::json::parse(json).get_ref<const std::string&>());
-  fuzz::require(shown.find('\x1b') == std::string::npos, "no escape reaches a terminal");
-  without_controls(input);
+  const std::string clean = shown(input);
+  fuzz::require(clean.find('\x1b') == std::string::npos, "no escape reaches a terminal");
+  fuzz::require(shown(clean) == clean, "cleaning twice changes nothing");
 }
 
 /// A file that an earlier run has left.
