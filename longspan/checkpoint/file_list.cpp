@@ -51,7 +51,8 @@ void write_file_list(const std::string& folder) {
   std::map<std::string, fs::path> paths;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (name != kFileList && is_plain_file(entry.path())) paths[name] = entry.path();
+    if (name == kFileList || is_held_name(name)) continue;
+    if (is_plain_file(entry.path())) paths[name] = entry.path();
   }
   Json files = Json::object();
   for (const auto& [name, path] : paths) {

@@ -102,12 +102,62 @@ bool is_touched(const std::string& path, milliseconds watch) {
 bool may_live(const LockOwner& owner, const std::string& folder, const LockTimes& times,
               bool disk_knows_locks) {
   const std::string path = folder + "/" + kLockFile;
-  const bool is_here = owner.process.machine == own_process().machine;
-  if (is_here) return !disk_knows_locks && !is_gone(owner.process);
+  if (is_here(owner.process)) return !disk_knows_locks && !is_gone(owner.process);
   const std::optional<milliseconds> now = now_in(folder), touched = touched_at(path);
   if (now && touched && *now - *touched > times.silence) return false;
   return !disk_knows_locks || is_touched(path, times.watch);
 }
+
+/// Touches the file every few seconds, on a thread of its own, through a descriptor of its own:
+/// touching it may hang with its disk, and must keep nobody else.
+class FolderBeat {
+ public:
+  /// Throws std::system_error when the process can start no thread.
+  void start(const Descriptor& file, milliseconds interval) {
+    shared_->file = Descriptor(::fcntl(file, F_DUPFD_CLOEXEC, 0));
+    thread_ = std::thread([shared = shared_, interval] {
+      std::unique_lock lock(shared->mutex);
+      while (!shared->changed.wait_for(lock, interval, [&] { return shared->told_to_end; })) {
+        lock.unlock();
+        static_cast<void>(::futimens(shared->file, nullptr));
+        lock.lock();
+      }
+      shared->file = Descriptor();
+      shared->ended = true;
+      shared->changed.notify_all();
+    });
+  }
+
+  /// Its descriptor is closed then; unless it hangs, when the thread is left behind.
+  void end() noexcept {
+    if (!thread_.joinable()) {
+      shared_->file = Descriptor();
+      return;
+    }
+    std::unique_lock lock(shared_->mutex);
+    shared_->told_to_end = true;
+    shared_->changed.notify_all();
+    const bool ended =
+        shared_->changed.wait_for(lock, kForTheBeat, [this] { return shared_->ended; });
+    lock.unlock();
+    if (ended) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
+  }
+
+ private:
+  static constexpr milliseconds kForTheBeat{1'000};
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool told_to_end = false, ended = false;
+    Descriptor file;
+  };
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  std::thread thread_;
+};
 
 }  // namespace
 
@@ -121,39 +171,29 @@ class FolderLock::Impl {
         knows_locks_(disk_knows_locks) {
     try {
       take();
+      beat_.start(file_, times_.beat);
     } catch (...) {
-      remove_made();
+      release();
       throw;
     }
-    // Its own descriptor: touching a file may hang with its disk, and must keep nobody else.
-    beat_ = std::thread([this, file = Descriptor(::fcntl(file_, F_DUPFD_CLOEXEC, 0))] {
-      for (std::unique_lock lock(mutex_);
-           !ended_.wait_for(lock, times_.beat, [this] { return released_; });) {
-        lock.unlock();
-        static_cast<void>(::futimens(file, nullptr));
-        lock.lock();
-      }
-    });
   }
 
-  ~Impl() {
-    release();
-    beat_.join();
-  }
+  ~Impl() { release(); }
 
   const std::string& folder() const { return folder_; }
 
   void release() noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (std::exchange(released_, true)) return;
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(released_, true)) return;
+    // First: a disk of the network keeps a file that is open, and with it the folder.
+    beat_.end();
+    if (file_ >= 0) {
       // Before the lock goes: whoever gets it on this file then sees that the name is gone.
       if (is_at(file_, path_)) ::unlink(path_.c_str());
       static_cast<void>(::flock(file_, LOCK_UN));
       file_ = Descriptor();
-      remove_made();
     }
-    ended_.notify_all();
+    remove_made();
   }
 
  private:
@@ -291,9 +331,8 @@ class FolderLock::Impl {
   std::vector<fs::path> made_;
   Descriptor file_;
   std::mutex mutex_;
-  std::condition_variable ended_;
   bool released_ = false;
-  std::thread beat_;
+  FolderBeat beat_;
 };
 
 FolderLock::FolderLock(const std::string& key, const std::string& folder, const LockTimes& times,

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "longspan/checkpoint/file_claim.h"
@@ -128,7 +130,35 @@ TEST_CASE("folder lock: it is not handed on to programs that this one starts") {
   CHECK(num_handed_on == 0);
   lock.release();
   CHECK(place.num_files() == 0);
+  // On a disk of the network one that is still open would keep the file.
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    const std::string held = fs::read_symlink(entry.path(), error);
+    CHECK_MESSAGE(!held.starts_with(place / kLockFile), held);
+  }
   CHECK(refusal(place.path) == "");
+}
+
+TEST_CASE("folder lock: where no thread can be started, nothing is left behind") {
+  const testing::TemporaryFolder place;
+  pthread_attr_t usual, huge;
+  REQUIRE(::pthread_getattr_default_np(&usual) == 0);
+  REQUIRE(::pthread_getattr_default_np(&huge) == 0);
+  // No machine has room for such a stack.
+  REQUIRE(::pthread_attr_setstacksize(&huge, size_t{1} << 60) == 0);
+  REQUIRE(::pthread_setattr_default_np(&huge) == 0);
+  bool thrown = false;
+  try {
+    const FolderLock lock("output_dir", place / "a/b", kTimes);
+  } catch (const std::system_error&) {
+    thrown = true;
+  }
+  REQUIRE(::pthread_setattr_default_np(&usual) == 0);
+  ::pthread_attr_destroy(&huge);
+  ::pthread_attr_destroy(&usual);
+  CHECK(thrown);
+  CHECK(fs::is_empty(place.path));
+  CHECK(refusal(place / "a/b") == "");
 }
 
 TEST_CASE("folder lock: folders that are made for it go with it, unless something is in them") {
@@ -203,6 +233,11 @@ TEST_CASE("folder lock: whatever the file says, it is no reason to fail") {
   CHECK(owner->process == ProcessIdentity{"a?[1mb", "c d", 5, 6});
   const LockOwner own = new_lock_owner();
   CHECK(lock_owner_from(text_of(own))->process == own.process);
+  // Of a machine that could not be found out: believed, as any other's.
+  LockOwner unknown = own;
+  unknown.process.machine = "";
+  place.write(kLockFile, text_of(unknown));
+  CHECK(refusal(place.path, false).find("host " + own.process.host) != std::string::npos);
 }
 
 TEST_CASE("file claim: what is read is not removed") {

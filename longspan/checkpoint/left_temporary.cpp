@@ -8,9 +8,12 @@
 #include <atomic>
 #include <charconv>
 #include <filesystem>
+#include <set>
 #include <vector>
 
 #include "longspan/checkpoint/checksum.h"
+#include "longspan/checkpoint/file_list.h"
+#include "longspan/checkpoint/written_names.h"
 
 namespace longspan {
 namespace {
@@ -47,6 +50,23 @@ std::optional<int64_t> number_from(const std::string& text) {
   return number;
 }
 
+/// Has a run written into the folder, which it shares with the user?
+bool is_of_runs(const std::string& folder) {
+  std::error_code error;
+  const auto has_file = [&](const char* name) {
+    return fs::is_regular_file(fs::symlink_status(fs::path(folder) / name, error));
+  };
+  return has_file(kFileList) || has_file("trainer_log.jsonl");
+}
+
+/// Files of a run's model and its reports.
+bool is_of_a_run(const std::string& name) {
+  static const std::set<std::string> reports = {"train_results.json", "eval_results.json",
+                                                "all_results.json", "memory.json",
+                                                "sequence_parallel.json"};
+  return reports.contains(name) || is_written_name(name);
+}
+
 }  // namespace
 
 std::string temporary_name(std::string_view name) {
@@ -74,16 +94,38 @@ std::optional<TemporaryName> temporary_from(const std::string& file_name) {
   return TemporaryName{std::string(rest), machine, *process, *started, *count};
 }
 
+std::optional<OldTemporaryName> old_temporary_from(const std::string& file_name) {
+  constexpr std::string_view kOldEnd = ".tmp";
+  std::string_view rest = file_name;
+  if (!rest.starts_with('.') || !rest.ends_with(kOldEnd)) return std::nullopt;
+  rest.remove_suffix(kOldEnd.size());
+  const std::string numbers = last_part(rest);
+  const size_t dash = numbers.find('-');
+  if (dash == std::string::npos || rest.size() < 2) return std::nullopt;
+  const auto process = number_from(numbers.substr(0, dash)),
+             count = number_from(numbers.substr(dash + 1));
+  if (!process || *process == 0 || !count) return std::nullopt;
+  return OldTemporaryName{std::string(rest.substr(1)), *process};
+}
+
 void remove_left_temporaries(const std::string& folder, bool folder_is_ours) {
   std::error_code error;
   std::vector<fs::path> left;
   const ProcessIdentity own = own_process();
+  const bool has_old = folder_is_ours && is_of_runs(folder);
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::optional<TemporaryName> name = temporary_from(entry.path().filename());
-    if (!name) continue;
-    const bool is_here = name->machine == hash_of(own.machine);
-    const bool gone =
-        is_here ? is_gone({own.host, own.machine, name->process, name->started}) : folder_is_ours;
+    const std::string file_name = entry.path().filename();
+    bool gone = false;
+    if (const auto name = temporary_from(file_name)) {
+      // Where the own machine is unknown, each may be of a process that lives here.
+      const bool is_here = own.machine.empty() || name->machine == hash_of(own.machine);
+      gone =
+          is_here ? is_gone({own.host, own.machine, name->process, name->started}) : folder_is_ours;
+    } else if (const auto old = old_temporary_from(file_name); old && has_old) {
+      // This process gives no such names.
+      gone = is_of_a_run(old->name) &&
+             (old->process == own.process || is_gone({own.host, own.machine, old->process, 0}));
+    }
     struct stat status{};
     if (!gone || ::lstat(entry.path().c_str(), &status) != 0) continue;
     if (S_ISREG(status.st_mode)) left.push_back(entry.path());

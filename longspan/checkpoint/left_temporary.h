@@ -24,9 +24,19 @@ struct TemporaryName {
 /// nullopt for every name that temporary_name does not make.
 std::optional<TemporaryName> temporary_from(const std::string& file_name);
 
+/// What a name says that an older version gave to such a file: ".NAME.PROCESS-COUNT.tmp".
+struct OldTemporaryName {
+  std::string name;
+  int64_t process = 0;
+};
+/// nullopt for every other name.
+std::optional<OldTemporaryName> old_temporary_from(const std::string& file_name);
+
 /// Removes the files directly in `folder` that have such a name and whose process has ended. Of
 /// processes of other machines nothing is known: theirs go where `folder_is_ours`, which says that
-/// no other process writes there. Folders, links and all other names stay. Errors are ignored.
+/// no other process writes there. The older version's go there too, where a list of a run's model
+/// or its log says that runs write into the folder, if NAME is a file of a run and no process has
+/// the number. Folders, links and all other names stay. Errors are ignored.
 void remove_left_temporaries(const std::string& folder, bool folder_is_ours);
 
 }  // namespace longspan

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,6 +96,62 @@ TEST_CASE("left temporary: those of dead processes go, and nothing else") {
     if (name != elsewhere) CHECK_MESSAGE(fs::exists(place / name), name);
   }
   remove_left_temporaries(place / "nowhere", true);
+}
+
+TEST_CASE("left temporary: a process of which the machine is unknown is not known to be gone") {
+  const auto dead = temporary_from(name_of_a_dead_process());
+  REQUIRE(dead);
+  ProcessIdentity process = own_process();
+  process.process = dead->process;
+  CHECK(is_gone(process));
+  process.machine = "";
+  CHECK_FALSE(is_gone(process));
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  process.machine = own_process().machine;
+  const bool gone = is_gone(process);
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(process.machine.empty());
+  CHECK_FALSE(gone);
+}
+
+TEST_CASE("left temporary: an older version's names") {
+  const auto old = old_temporary_from(".chat.v1.json.4711-12.tmp");
+  REQUIRE(old);
+  CHECK(old->name == "chat.v1.json");
+  CHECK(old->process == 4711);
+  for (const std::string other :
+       {".tmp", ".1-2.tmp", "..1-2.tmp", "x.1-2.tmp", ".x.1-2.tmp~", ".x.1-2", ".x.1.tmp",
+        ".x.0-2.tmp", ".x.1-.tmp", ".x.-2.tmp", ".x.1-2-3.tmp", ".x.01-2.tmp", ".x.a-2.tmp"}) {
+    CHECK_MESSAGE(!old_temporary_from(other), other);
+  }
+  const testing::TemporaryFolder place;
+  const auto dead = temporary_from(name_of_a_dead_process());
+  REQUIRE(dead);
+  const auto name_of = [&](const std::string& name, int64_t process) {
+    return fmt::format(".{}.{}-0.tmp", name, process);
+  };
+  const std::string left = name_of("trainer_log.jsonl", dead->process),
+                    report = name_of("all_results.json", dead->process),
+                    live = name_of("trainer_log.jsonl", ::getppid()),
+                    thesis = name_of("thesis", dead->process),
+                    linked = name_of("config.json", dead->process);
+  for (const std::string& name : {left, report, live, thesis}) place.write(name, "x");
+  fs::create_symlink(place / thesis, place / linked);
+  remove_left_temporaries(place.path, /*folder_is_ours=*/true);
+  CHECK(fs::exists(place / left));  // no run has written here
+  place.write("trainer_log.jsonl", "{}");
+  remove_left_temporaries(place.path, /*folder_is_ours=*/false);
+  CHECK(fs::exists(place / left));
+  remove_left_temporaries(place.path, /*folder_is_ours=*/true);
+  CHECK_FALSE(fs::exists(place / left));
+  CHECK_FALSE(fs::exists(place / report));
+  for (const std::string& name : {live, thesis, linked}) {
+    CHECK_MESSAGE(fs::exists(fs::symlink_status(place / name)), name);
+  }
 }
 
 TEST_CASE("atomic file: the name under which it is written is a temporary one") {

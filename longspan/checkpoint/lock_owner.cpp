@@ -36,9 +36,7 @@ std::optional<LockOwner> lock_owner_from(const std::string& text) {
   LockOwner owner{{values["host"], values["machine"], 0, 0}, values["since"]};
   std::istringstream numbers(values["process"] + " " + values["started"]);
   numbers >> owner.process.process >> owner.process.started;
-  if (numbers.fail() || owner.process.host.empty() || owner.process.machine.empty()) {
-    return std::nullopt;
-  }
+  if (numbers.fail() || owner.process.host.empty()) return std::nullopt;
   return owner;
 }
 

@@ -40,13 +40,18 @@ Stat stat_of(int64_t process) {
 }  // namespace
 
 ProcessIdentity own_process() {
-  static const std::string host = own_host(), machine = own_machine();
+  static const std::string host = own_host();
   const int64_t process = ::getpid();
-  return {host, machine, process, stat_of(process).started};
+  // Asked for each time: it may be unknown for want of a descriptor, for a moment.
+  return {host, own_machine(), process, stat_of(process).started};
+}
+
+bool is_here(const ProcessIdentity& process) {
+  return !process.machine.empty() && process.machine == own_machine();
 }
 
 bool is_gone(const ProcessIdentity& process) {
-  if (process.machine != own_process().machine) return false;
+  if (!is_here(process)) return false;
   if (process.process <= 0 || process.process > std::numeric_limits<pid_t>::max()) return false;
   if (::kill(static_cast<pid_t>(process.process), 0) != 0 && errno == ESRCH) return true;
   const Stat stat = stat_of(process.process);

@@ -100,7 +100,8 @@ ChecksumTable checksums_of(const std::string& folder, const ChecksumTable& known
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
     const std::string name = fs::relative(entry.path(), folder).string();
-    if (name == kSealFile || known.contains(name)) continue;
+    if (name == kSealFile || known.contains(name) || is_held_name(entry.path().filename()))
+      continue;
     table[name] = checksum_of_file(entry.path().string());
   }
   return table;

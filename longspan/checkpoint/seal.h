@@ -14,7 +14,8 @@ inline constexpr const char* kSealFile = "checksums.json";
 /// Checksums of the files of a folder, by their paths in it.
 using ChecksumTable = std::map<std::string, FileChecksum>;
 
-/// Of all files below `folder` but the table itself, without those that `known` has.
+/// Of all files below `folder` but the table itself, without those that `known` has and those that
+/// are removed and still held open (is_held_name).
 ChecksumTable checksums_of(const std::string& folder, const ChecksumTable& known);
 
 /// Writes the table; the last file of a folder.

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/left_temporary.h"
@@ -29,6 +30,19 @@ bool is_numbered(std::string_view name, std::string_view prefix) {
     return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
   };
   return is_number(name.substr(0, of)) && is_number(name.substr(of + kOf.size()));
+}
+
+/// Are files that somebody still holds open all that is left in it?
+bool holds_held_files_alone(const std::string& folder) {
+  std::error_code error;
+  int num_held = 0;
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (fs::is_directory(entry->symlink_status(error))) continue;
+    if (!is_held_name(entry->path().filename())) return false;
+    ++num_held;
+  }
+  return !error && num_held > 0;
 }
 
 /// Files that the folder's table of checksums names; none where it has no table.
@@ -61,7 +75,9 @@ const std::vector<std::string>& tokenizer_file_names() {
   return names;
 }
 
-bool is_written_name(const std::string& name) {
+namespace {
+
+bool is_final_name(const std::string& name) {
   static const std::set<std::string> names = {
       "config.json",           "model.safetensors",         "model.safetensors.index.json",
       "adapter_config.json",   "adapter_model.safetensors", "value_head.safetensors",
@@ -69,8 +85,23 @@ bool is_written_name(const std::string& name) {
       "trainer_log.jsonl",     "training_state.json",       kSealFile};
   return names.contains(name) || is_numbered(name, "model-") ||
          is_numbered(name, "training_state/part-") ||
-         std::ranges::find(tokenizer_file_names(), name) != tokenizer_file_names().end() ||
-         temporary_from(fs::path(name).filename()).has_value();
+         std::ranges::find(tokenizer_file_names(), name) != tokenizer_file_names().end();
+}
+
+}  // namespace
+
+bool is_written_name(const std::string& name) {
+  const fs::path path(name);
+  const auto old = old_temporary_from(path.filename());
+  return is_final_name(name) || temporary_from(path.filename()).has_value() ||
+         (old && is_final_name((path.parent_path() / old->name).string()));
+}
+
+bool is_held_name(const std::string& file_name) {
+  constexpr std::string_view kBegin = ".nfs";
+  constexpr size_t kFewestDigits = 8;
+  return file_name.starts_with(kBegin) && file_name.size() >= kBegin.size() + kFewestDigits &&
+         file_name.find_first_not_of("0123456789abcdef", kBegin.size()) == std::string::npos;
 }
 
 bool is_name_below(const std::string& name) {
@@ -99,9 +130,11 @@ std::string foreign_entry(const std::string& folder) {
     const std::string name = entry->path().lexically_relative(folder).string();
     const fs::file_status found = entry->symlink_status(error);
     if (error) break;
-    const bool own = fs::is_directory(found) ? name == "training_state"
-                                             : fs::is_regular_file(found) &&
-                                                   (is_written_name(name) || sealed.contains(name));
+    const bool own =
+        fs::is_directory(found)
+            ? name == "training_state"
+            : fs::is_regular_file(found) && (is_written_name(name) || sealed.contains(name) ||
+                                             is_held_name(entry->path().filename()));
     if (!own) return name;
   }
   return error ? "itself" : "";
@@ -126,8 +159,19 @@ void require_own_folder(const std::string& folder) {
 void remove_own_folder(const std::string& folder) {
   require_own_folder(folder);
   std::error_code error;
-  fs::remove_all(folder, error);
-  if (error) {
+  // One that cannot go keeps no other.
+  std::vector<fs::path> paths{folder};
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    paths.push_back(entry->path());
+  }
+  error.clear();
+  for (auto path = paths.rbegin(); path != paths.rend(); ++path) {
+    std::error_code failure;
+    fs::remove(*path, failure);
+    if (failure && !error) error = failure;
+  }
+  if (error && !holds_held_files_alone(folder)) {
     throw_disk_error(error.value(), fmt::format("{}: cannot be removed ({}). {}", folder,
                                                 error.message(), remedy_for(error.value())));
   }

@@ -25,10 +25,15 @@ TEST_CASE("written names: a folder is the program's own only with all that is in
     place.write("part/" + name, "x");
   }
   place.write("part/" + temporary_name("model.safetensors"), "x");
+  // Of an older version that was killed, and a file that is removed and still held open.
+  place.write("part/.model.safetensors.4711-0.tmp", "x");
+  place.write("part/training_state/.part-00001-of-00004.safetensors.4711-1.tmp", "x");
+  place.write("part/training_state/.nfs0123456789abcdef00000001", "x");
   CHECK(foreign_entry(folder) == "");
   CHECK(foreign_entry(place / "part/config.json") == "itself");
   for (const std::string name : {"thesis", "training_state/thesis", "model-1-of-x.safetensors",
-                                 "training_state/deeper/config.json", ".hidden"}) {
+                                 "training_state/deeper/config.json", ".hidden",
+                                 ".thesis.4711-0.tmp", ".nfs-notes", ".nfsbad"}) {
     place.write("part/" + name, "years");
     CHECK_THROWS_WITH_AS(remove_own_folder(folder), doctest::Contains("is in the way"), UserError);
     CHECK(fs::exists(folder + "/" + name));
@@ -46,6 +51,16 @@ TEST_CASE("written names: a folder is the program's own only with all that is in
   fs::remove(folder + "/config.json");
   remove_own_folder(folder);
   CHECK_FALSE(fs::exists(folder));
+  // Links and folders of such names are not a run's.
+  for (const char* name : {".model.safetensors.4711-0.tmp", ".nfs0123456789abcdef00000001"}) {
+    place.write(std::string("part/") + name + "/thesis", "years");
+    CHECK_THROWS_AS(remove_own_folder(folder), UserError);
+    fs::remove_all(folder);
+    fs::create_directories(folder);
+    fs::create_symlink(place / "years/thesis", folder + "/" + name);
+    CHECK_THROWS_AS(remove_own_folder(folder), UserError);
+    fs::remove_all(folder);
+  }
   fs::create_directory_symlink(place / "years", folder);
   CHECK_THROWS_AS(remove_own_folder(folder), UserError);
   CHECK(fs::exists(place / "years/thesis"));
@@ -55,7 +70,10 @@ TEST_CASE("written names: what the table of checksums names is the program's, to
   const testing::TemporaryFolder place;
   place.write("of_another_version.json", "x");
   CHECK(foreign_entry(place.path) == "of_another_version.json");
-  write_seal(place.path, checksums_of(place.path, {}));
+  place.write(".nfs0123456789abcdef00000001", "x");
+  const ChecksumTable table = checksums_of(place.path, {});
+  CHECK(table.size() == 1);
+  write_seal(place.path, table);
   CHECK(foreign_entry(place.path) == "");
 }
 

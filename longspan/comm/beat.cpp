@@ -49,7 +49,9 @@ std::string own_machine() {
   std::string boot;
   std::getline(file, boot);
   std::error_code error;
-  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
+  const std::string processes = std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
+  // Half of it may be another machine's, too.
+  return boot.empty() || processes.empty() ? "" : boot + " " + processes;
 }
 
 std::string text_of(const Beat& beat) {
@@ -76,7 +78,9 @@ std::optional<Beat> beat_from(const std::string& text) {
 }
 
 ProcessState state_of_process(const Beat& beat, const std::string& own_machine) {
-  if (beat.machine != own_machine || beat.process <= 0) return ProcessState::kUnknown;
+  if (own_machine.empty() || beat.machine != own_machine || beat.process <= 0) {
+    return ProcessState::kUnknown;
+  }
   const auto is_gone = [&] {
     return kill(static_cast<pid_t>(beat.process), 0) != 0 && errno == ESRCH;
   };

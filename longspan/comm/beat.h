@@ -9,7 +9,7 @@
 namespace longspan {
 
 std::string own_host();
-/// The same for processes that see each other in /proc.
+/// The same for processes that see each other in /proc; empty where that cannot be found out.
 std::string own_machine();
 
 struct Beat {

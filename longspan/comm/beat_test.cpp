@@ -103,10 +103,15 @@ TEST_CASE("diagnosis: one that cannot be looked at, for want of descriptors, liv
   int status = 0;
   waitpid(child, &status, 0);
   const ProcessState gone = state_of_process(beat, "here");
+  const std::string machine = own_machine();
   setrlimit(RLIMIT_NOFILE, &before);
   CHECK(living == ProcessState::kUnknown);
   CHECK(blamed.empty());
   CHECK(gone == ProcessState::kGone);
+  // Two machines of which nothing is known are not one.
+  CHECK(machine.empty());
+  beat.machine = "";
+  CHECK(state_of_process(beat, "") == ProcessState::kUnknown);
 }
 
 }  // namespace longspan

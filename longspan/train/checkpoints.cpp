@@ -119,13 +119,18 @@ std::string read_back(const Group& world, Notices& notices, const std::string& f
 /// A checkpoint; unless a run is about to go on from it, or somebody has put a file of his own into
 /// it. Those stay until the next time.
 void remove_checkpoint(const std::string& folder, const std::string& name) {
-  const FileClaim claim(folder + "/" + kSealFile, FileClaim::Kind::kRemove);
-  if (claim.refused() || !foreign_entry(folder).empty()) return;
   // Half a folder must not be seen under the final name.
   const std::string hidden =
       fmt::format("{}/.{}.deleted", fs::path(folder).parent_path().string(), name);
-  remove_own_folder(hidden);
-  fs::rename(folder, hidden);
+  {
+    const FileClaim claim(folder + "/" + kSealFile, FileClaim::Kind::kRemove);
+    if (claim.refused() || !foreign_entry(folder).empty()) return;
+    remove_own_folder(hidden);
+    std::error_code error;
+    if (fs::exists(fs::symlink_status(hidden, error))) return;  // somebody reads in it
+    fs::rename(folder, hidden);
+  }
+  // The claim is closed: a disk of the network keeps an open file, and with it the folder.
   remove_own_folder(hidden);
 }
 

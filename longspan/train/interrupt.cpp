@@ -9,8 +9,10 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <future>
 #include <mutex>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "longspan/checkpoint/atomic_file.h"
@@ -46,12 +48,12 @@ sigset_t watched_signals() {
   return signals;
 }
 
-}  // namespace
+/// What is tidied up before an end at once. Never destroyed.
+struct Tidying {
+  std::promise<void> folders, actions;
+};
 
-void end_process_at_once(int status) {
-  // A second is plenty for a log line or some renames; a hung file system must not keep us.
-  const bool locked = short_writes.try_lock_for(std::chrono::seconds(1));
-  static_cast<void>(locked);
+void tidy_up(Tidying& tidying) {
   const std::lock_guard lock(temporary_folders_mutex);
   std::error_code ignored;
   // Twice: another thread may be writing into the folder until the process is gone.
@@ -60,7 +62,29 @@ void end_process_at_once(int status) {
       std::filesystem::remove_all(folder, ignored);
     }
   }
+  tidying.folders.set_value();
   for (const EndAtOnce* action : actions_at_end()) action->run();
+  tidying.actions.set_value();
+  // Nobody makes another folder.
+  for (;;) pause();
+}
+
+}  // namespace
+
+void end_process_at_once(int status) {
+  // A second is plenty for a log line or some renames, and for the actions; gigabytes go in three.
+  // A hung file system must not keep us.
+  using std::chrono::seconds;
+  const bool locked = short_writes.try_lock_for(seconds(1));
+  static_cast<void>(locked);
+  auto& tidying = *new Tidying;
+  try {
+    std::thread([&tidying] { tidy_up(tidying); }).detach();
+    tidying.folders.get_future().wait_for(seconds(3));
+    tidying.actions.get_future().wait_for(seconds(1));
+  } catch (const std::system_error&) {
+    // No thread can be started. What is left here a later run removes.
+  }
   _exit(status);
 }
 

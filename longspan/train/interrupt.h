@@ -82,7 +82,8 @@ class InterruptWatch {
 };
 
 /// Ends the process with this status, without running destructors, which may wait for other
-/// processes; short writes are finished and temporary folders removed.
+/// processes; short writes are finished, temporary folders removed and actions run (EndAtOnce).
+/// Each is waited for some seconds at most: a disk that hangs keeps no process.
 [[noreturn]] void end_process_at_once(int status);
 
 /// "SIGTERM".

@@ -148,7 +148,7 @@ def test_a_launcher_killed_in_the_save(keys, slow_disk, settings, monkeypatch): 
         running = Running(settings(nproc_per_node=2, ddp_timeout=timeout, max_steps=100000, save_strategy="steps", save_steps=3,
                                    save_total_limit=1, gradient_accumulation_steps=1, **keys))
         end = time.monotonic() + LIMIT
-        while not list(running.output_dir.glob(".checkpoint-3.partial/.model*")):
+        while not list(running.output_dir.glob(".checkpoint-3.partial/.longspan-model*")):
             assert time.monotonic() < end and running.ranks[0].poll() is None, running.text()
             time.sleep(0.02)
         workers = children_of(running.ranks[0].pid)

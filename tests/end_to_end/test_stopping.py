@@ -91,6 +91,7 @@ LATE = r"""
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -103,7 +104,7 @@ __attribute__((destructor)) static void late(void) {
     usleep(20000);
   }
   const int log = open(file, O_WRONLY | O_CREAT | O_APPEND, 0600);
-  if (write(log, name, strlen(name)) < 0 || write(log, "\n", 1) < 0) abort();
+  if (dprintf(log, "%s\n", name) < 0) abort();
 }
 """
 
