@@ -193,8 +193,8 @@ std::vector<ChangedFile> changed_files(const RunContents& then, const RunContent
       const RunFile* old = counterpart(*file, before);
       if (old != nullptr && same(*old, *file)) continue;
       if (old != nullptr && !old->digest) {
-        changed.push_back({role, file->path, "could not be read then",
-                           "Whether it has changed is not known.", false, false});
+        changed.push_back(
+            {.role = role, .path = file->path, .how = "", .consequence = "", .was_read = false});
       } else if (old != nullptr) {
         add(*file, fmt::format("has {} now, and had {}", text_of(*file), text_of(*old)));
       } else if (role != kEvaluation) {  // which the key eval_dataset says

@@ -36,6 +36,7 @@ struct ChangedFile {
   std::string consequence;  // in a sentence: why it is refused, or what of it counts
   bool decides = false;
   bool makes_rows = false;  // it decides by the rows of training alone
+  bool was_read = true;     // then; whether it has changed is not known otherwise
 };
 
 /// Where files lie does not matter, nor what data files are called. Nothing where one of the lists

@@ -95,6 +95,14 @@ std::vector<std::string> changes_since(const std::string& checkpoint, const RunI
   for (const ChangedFile& file : files) {
     const int64_t count = std::exchange(num_changed[file.role], 0);
     if (count == 0) continue;  // said with the first one
+    const std::string which =
+        fmt::format("{}{} ({})", file.path,
+                    count == 1 ? "" : fmt::format(" and {} more", count - 1), file.role);
+    if (!file.was_read) {
+      lines.push_back(fmt::format(
+          "{} could not be read when the run began: whether it has changed is not known.", which));
+      continue;
+    }
     lines.push_back(
         fmt::format("{}{} ({}) is not what it was when the run began: it {}. {}", file.path,
                     count == 1 ? "" : fmt::format(" and {} more", count - 1), file.role, file.how,
