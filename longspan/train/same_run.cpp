@@ -104,8 +104,7 @@ std::vector<std::string> changes_since(const std::string& checkpoint, const RunI
       continue;
     }
     lines.push_back(
-        fmt::format("{}{} ({}) is not what it was when the run began: it {}. {}", file.path,
-                    count == 1 ? "" : fmt::format(" and {} more", count - 1), file.role, file.how,
+        fmt::format("{} is not what it was when the run began: it {}. {}", which, file.how,
                     file.makes_rows && have_same_rows(then, now) ? "The rows are the same."
                                                                  : file.consequence));
   }

@@ -108,7 +108,7 @@ TEST_CASE("same run: what could not be read is named, not refused") {
   CHECK_NOTHROW(require_same_run("c", then, now, 8));
   const std::vector<std::string> lines = changes_since("c", then, now, 6);
   REQUIRE(lines.size() == 1);
-  CHECK(has(lines[0], "could not be read then. Whether it has changed is not known."));
+  CHECK(has(lines[0], "model.safetensors (model weights) could not be read when the run began: "));
   CHECK_NOTHROW(require_same_run("c", now, then, 8));
   CHECK(changes_since("c", now, then, 6).empty());  // read_contents says it
 }
