@@ -201,6 +201,7 @@ int run_attention(const Arguments& arguments) {
   if (plan.world_size() == 1) return work(options, bench, {});
   Arguments words{"bench", "attention"};
   words.insert(words.end(), arguments.begin(), arguments.end());
+  check_meeting_place(plan);
   launch(plan, words);
 }
 

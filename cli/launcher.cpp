@@ -208,7 +208,6 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
                     "it, or start the processes with mpirun or srun.",
                     plan.world_size(), environment_bin().string()));
   }
-  check_meeting_place(plan);
   require_descriptors("The launcher of this run", descriptors_of_launcher(plan.world_size()));
   std::vector<std::string> words;
   const fs::path python = environment_bin() / "python3";

@@ -38,7 +38,8 @@ void check_meeting_place(const LaunchPlan& plan);
 std::optional<std::string> find_torchrun();
 
 /// Becomes torchrun with `longspan <words>` as its workers. Returns only by throwing UserError (no
-/// torchrun, as check_meeting_place, too few open files allowed).
+/// torchrun, too few open files allowed). check_meeting_place comes first: it can take a minute, in
+/// which signals are the caller's.
 [[noreturn]] void launch(const LaunchPlan& plan, const Arguments& words);
 
 /// From now on SIGTERM and SIGUSR1 wait, in processes that this one starts or becomes too.

@@ -18,6 +18,7 @@
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/notices.h"
 #include "longspan/testing/launcher.h"
+#include "longspan/testing/relay.h"
 #include "longspan/testing/silent_server.h"
 
 namespace longspan {
@@ -145,6 +146,50 @@ TEST_CASE("notices: without the store nobody waits") {
   Notices notices(silent, /*timeout_seconds=*/4);
   for (int meeting = 0; meeting < kMeetings; ++meeting) notices.wait_for_all();
   CHECK(std::chrono::duration<double>(Clock::now() - start).count() < 60.0);
+}
+
+TEST_CASE("notices: who leaves a silent store is not waited for there, and comes back to it") {
+  const Launcher launcher;
+  testing::Relay relay(launcher.worker(0, 2).master_port);
+  Rendezvous far = launcher.worker(1, 2);
+  far.master_port = relay.port();
+  Notices near_one(launcher.worker(0, 2), /*timeout_seconds=*/20),
+      far_one(far, /*timeout_seconds=*/20);
+  /// Whether the far one has waited for the near one, which comes half a second later.
+  const auto meet = [&] {
+    std::atomic<bool> has_come = false;
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      has_come = true;
+      near_one.wait_for_all();
+    });
+    far_one.wait_for_all();
+    const bool waited = has_come;
+    other.join();
+    return waited;
+  };
+  CHECK(meet());
+
+  relay.hold(true);
+  std::atomic<bool> has_left = false;
+  std::thread waiting([&] {
+    near_one.wait_for_all();
+    has_left = true;
+  });
+  far_one.wait_for_all();
+  CHECK_FALSE(has_left);
+  relay.hold(false);
+  const Clock::time_point end = Clock::now() + std::chrono::seconds(60);
+  while (!has_left && Clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  CHECK(has_left);
+  if (!has_left) launcher.set(std::string(kNoticesPrefix) + "/" + kAlarm, "ends this test");
+  waiting.join();
+
+  bool waits_again = false;
+  while (!waits_again && Clock::now() < end) waits_again = meet();
+  CHECK(waits_again);
 }
 
 TEST_CASE("heartbeat: a launcher that has ended is noticed, and the run gets its time to save") {

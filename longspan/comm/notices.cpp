@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "longspan/comm/store_client.h"
 #include "longspan/comm/within.h"
@@ -24,23 +28,69 @@ constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};
 /// Who serves the store gives the others' heartbeats, one a second, time to look at it.
 constexpr std::chrono::milliseconds kLingers{2500};
 
+/// Puts notices into a store that was silent when it speaks again, on a thread that is left behind.
+class LateNotices {
+ public:
+  /// Tries for so many milliseconds.
+  void put(const Rendezvous& where, const std::string& prefix, const std::string& key,
+           std::chrono::milliseconds patience, std::chrono::milliseconds timeout) {
+    const std::lock_guard lock(owed_->mutex);
+    owed_->keys.push_back(key);
+    if (std::exchange(owed_->has_thread, true)) return;
+    std::thread([owed = owed_, where, prefix, patience, end = Clock::now() + timeout] {
+      StoreClient store(where, prefix, patience);
+      for (std::string next; owed->take(next);) {
+        while (!store.put(next, "yes") && !store.is_gone() && Clock::now() < end) {
+          std::this_thread::sleep_for(kLongestPause);
+        }
+      }
+    }).detach();
+  }
+
+ private:
+  struct Owed {
+    /// False at the end, where the thread counts as gone.
+    bool take(std::string& key) {
+      const std::lock_guard lock(mutex);
+      has_thread = !keys.empty();
+      if (!has_thread) return false;
+      key = std::move(keys.back());
+      keys.pop_back();
+      return true;
+    }
+    std::mutex mutex;
+    std::vector<std::string> keys;
+    bool has_thread = false;
+  };
+  const std::shared_ptr<Owed> owed_ = std::make_shared<Owed>();
+};
+
 }  // namespace
 
 struct Notices::Impl {
-  Impl(const Rendezvous& rendezvous, std::chrono::milliseconds patience)
-      : where(rendezvous), store(where, prefix(), patience) {}
+  Impl(const Rendezvous& rendezvous, std::chrono::milliseconds timeout_of_collectives)
+      : where(rendezvous),
+        timeout(timeout_of_collectives),
+        patience(std::clamp(timeout / 4, kLeastPatience, kMostPatience)),
+        store(where, prefix(), patience) {}
+
+  /// Without the store's answer: where it is only silent, nobody shall wait there for this rank.
+  void leave(const std::string& all) {
+    if (!store.is_gone()) late.put(where, prefix(), all, patience, timeout);
+  }
 
   std::string prefix() const { return where.store_prefix + kNoticesPrefix; }
 
   const Rendezvous where;
+  const std::chrono::milliseconds timeout, patience;
   int64_t num_meetings = 0;
   StoreClient store;  // of wait_for_all
+  LateNotices late;
 };
 
 Notices::Notices(const Rendezvous& where, int64_t timeout_seconds) {
   if (where.world_size == 1) return;
-  const std::chrono::milliseconds wanted = patience_of(timeout_seconds) / 4;
-  impl_ = std::make_unique<Impl>(where, std::clamp(wanted, kLeastPatience, kMostPatience));
+  impl_ = std::make_unique<Impl>(where, patience_of(timeout_seconds));
 }
 
 Notices::~Notices() = default;
@@ -51,8 +101,8 @@ void Notices::wait_for_all() {
   const std::string key = key_of(impl_->num_meetings++), all = key + "/all";
   StoreClient& store = impl_->store;
   const std::optional<int64_t> num_here = store.add(key, 1);
-  if (!num_here) return;
-  if (*num_here == impl_->where.world_size) {
+  if (!num_here) return impl_->leave(all);
+  if (*num_here >= impl_->where.world_size) {  // a question may have been heard twice
     store.put(all, "yes");
     // Who is here has left the meeting before.
     const std::string before = key_of(impl_->num_meetings - 2);
@@ -62,7 +112,11 @@ void Notices::wait_for_all() {
   }
   // Waiting inside the store would be told of as an error every time that the alarm is looked at.
   const Clock::time_point start = Clock::now();
-  while (!store.has(all).value_or(true) && !store.has(kAlarm).value_or(true)) {
+  for (;;) {
+    const std::optional<bool> all_here = store.has(all);
+    const std::optional<bool> alarm = all_here ? store.has(kAlarm) : std::nullopt;
+    if (!all_here || !alarm) return impl_->leave(all);
+    if (*all_here || *alarm) return;
     const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
     std::this_thread::sleep_for(std::clamp(passed / 16, kShortestPause, kLongestPause));
   }

@@ -26,9 +26,10 @@ class Notices {
 
   /// Returns when all ranks have called it, however long one of them takes for what comes before:
   /// a disk may be slow for longer than a collective waits. Returns early when the heartbeat has
-  /// raised the alarm: the next collective then says what is wrong. And when the store is gone, at
-  /// once from then on: ranks that live meet in the next collective, whose connections need no
-  /// store, but wait there for each other no longer than a collective does.
+  /// raised the alarm: the next collective then says what is wrong. And when the store is gone, or
+  /// silent for long (StoreClient): ranks that live meet in the next collective, whose connections
+  /// need no store, but wait there for each other no longer than a collective does. Who leaves a
+  /// silent store has it tell those who wait there, as soon as it speaks again, to do the same.
   void wait_for_all();
 
   /// This rank ends before the first step because it was told to. The others learn it by their

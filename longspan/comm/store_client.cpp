@@ -1,5 +1,6 @@
 #include "longspan/comm/store_client.h"
 
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -9,6 +10,13 @@
 #include "longspan/comm/within.h"
 
 namespace longspan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kPatienceAfterSilence{2000};
+
+}  // namespace
 
 struct StoreClient::Impl {
   using Store = c10::intrusive_ptr<c10d::Store>;
@@ -16,41 +24,43 @@ struct StoreClient::Impl {
   /// `question` owns what it uses: when the store is silent it is left behind with a thread.
   template <typename T>
   std::optional<T> ask(std::function<T(c10d::Store&)> question) {
-    if (gone) return std::nullopt;
-    try {
-      if (!store) store = connect_to_store(where, prefix, patience);
-      std::optional<T> answer = within<T>(
-          patience, [store = store, question = std::move(question)] { return question(*store); });
-      if (!answer) give_up();
-      return answer;
-    } catch (const std::exception&) {
-      look_again();
-      return std::nullopt;
+    if (gone || Clock::now() < quiet_until) return std::nullopt;
+    for (;;) {
+      const bool was_connected = store.defined();
+      try {
+        using Answer = std::pair<Store, T>;
+        const std::optional<Answer> answer = within<Answer>(
+            was_silent ? std::min(patience, kPatienceAfterSilence) : patience,
+            [store = store, where = where, prefix = prefix, patience = patience, question] {
+              const Store asked = store ? store : connect_to_store(where, prefix, patience);
+              return Answer(asked, question(*asked));
+            });
+        if (!answer) break;
+        store = answer->first;
+        was_silent = false;
+        return answer->second;
+      } catch (const StoreIsGone&) {
+        gone = true;
+        store.reset();
+        return std::nullopt;
+      } catch (const std::exception&) {  // the connection broke, or could not be made
+        store.reset();
+        if (!was_connected) break;
+      }
     }
-  }
-
-  /// After a connection could not be made, or broke.
-  void look_again() {
-    const bool was_connected = store.defined();
+    // What was asked may still be answered on the connection that is left behind.
     store.reset();
-    try {
-      if (was_connected) store = connect_to_store(where, prefix, patience);
-      gone = !was_connected;
-    } catch (const std::exception&) {
-      give_up();
-    }
-  }
-
-  void give_up() {
-    gone = true;
-    store.reset();
+    was_silent = true;
+    quiet_until = Clock::now() + patience;
+    return std::nullopt;
   }
 
   const Rendezvous where;
   const std::string prefix;
   const std::chrono::milliseconds patience;
   Store store;
-  bool gone = false;
+  bool gone = false, was_silent = false;
+  Clock::time_point quiet_until;
 };
 
 StoreClient::StoreClient(const Rendezvous& where, std::string prefix,
@@ -59,7 +69,9 @@ StoreClient::StoreClient(const Rendezvous& where, std::string prefix,
                      .prefix = std::move(prefix),
                      .patience = patience,
                      .store = {},
-                     .gone = false}) {}
+                     .gone = false,
+                     .was_silent = false,
+                     .quiet_until = {}}) {}
 
 StoreClient::~StoreClient() = default;
 

@@ -12,9 +12,11 @@
 namespace longspan {
 
 /// A connection to the store that a run already has, made when it is first used. Once nobody
-/// listens there any more, or what listens has not answered for `patience`, the store is gone for
-/// good: from then on every question is answered at once, by nullopt or false. A connection that
-/// breaks while the store lives is made anew for the next question. For one thread.
+/// listens there any more the store is gone for good: from then on every question is answered at
+/// once, by nullopt or false. When what listens has not answered for `patience`, questions are
+/// answered so for as long again, and the next one is asked with a patience of 2 seconds. A
+/// connection that breaks while the store lives is made anew, and the question asked again: it may
+/// then have been heard twice. For one thread.
 class StoreClient {
  public:
   StoreClient(const Rendezvous& where, std::string prefix, std::chrono::milliseconds patience);
@@ -22,6 +24,7 @@ class StoreClient {
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
 
+  /// For good.
   bool is_gone() const;
   /// The number under this name after adding to it; 0 where there was none.
   std::optional<int64_t> add(const std::string& key, int64_t amount);

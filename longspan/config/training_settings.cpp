@@ -20,13 +20,14 @@ struct KeysOf {
 const std::vector<KeysOf>& table() {
   static const std::vector<KeysOf> all = {
       {OnResume::kRefused,
-       {"stage", "finetuning_type", "seed", "disable_shuffling", "lora_rank", "lora_alpha",
-        "lora_target", "use_rslora"}},
+       {"stage", "finetuning_type", "seed", "disable_shuffling", "lora_rank", "lora_target"}},
       // Rows of data that come out otherwise are refused by their fingerprint, parameters by
       // theirs: a key that changes neither may change.
       {OnResume::kNamed,
        {"pure_bf16",
+        "lora_alpha",
         "lora_dropout",
+        "use_rslora",
         "freeze_trainable_layers",
         "freeze_trainable_modules",
         "freeze_extra_modules",

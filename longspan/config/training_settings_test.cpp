@@ -27,7 +27,8 @@ TEST_CASE("training settings: every key says what it is to a run that goes on") 
     }
   }
   CHECK_THROWS(on_resume("no_such_key"));
-  CHECK(on_resume("lora_alpha") == OnResume::kRefused);
+  CHECK(on_resume("lora_rank") == OnResume::kRefused);
+  CHECK(on_resume("lora_alpha") == OnResume::kNamed);
   CHECK(on_resume("learning_rate") == OnResume::kNamed);
   CHECK(on_resume("output_dir") == OnResume::kFree);
 }
@@ -66,7 +67,7 @@ TEST_CASE("training settings: what changed, then and now") {
   REQUIRE(alpha != changed.end());
   CHECK(alpha->then == "16");
   CHECK(alpha->now == "32");
-  CHECK(alpha->on_resume == OnResume::kRefused);
+  CHECK(alpha->on_resume == OnResume::kNamed);
   const auto rate = std::ranges::find(changed, "learning_rate", &ChangedSetting::key);
   REQUIRE(rate != changed.end());
   CHECK(rate->then == "5e-05");

@@ -15,15 +15,18 @@ namespace {
 
 constexpr double kWorthTelling = 5.0;  // seconds
 
+constexpr const char* kNotRead = "-";  // in place of a digest
+
 struct Block {
   std::string path;
   int64_t number = 0;
+  int64_t size = 0, mtime_ns = 0;  // of the file, as rank 0 sees it
 };
 
-/// A file that is to be read, as text: the number of its blocks, its path, which may hold any other
-/// byte, and a zero.
+/// A file that is to be read, as text: size and time, its path, which may hold any other byte, and
+/// a zero.
 std::string line_of(const RunFile& file) {
-  return fmt::format("{} {}", num_digest_blocks(file.stamp.size), file.path) + '\0';
+  return fmt::format("{} {} {}", file.stamp.size, file.stamp.mtime_ns, file.path) + '\0';
 }
 
 /// All blocks of such files.
@@ -31,16 +34,32 @@ std::vector<Block> blocks_of(const std::string& lines) {
   std::vector<Block> blocks;
   std::istringstream stream(lines);
   for (std::string line; std::getline(stream, line, '\0');) {
-    const size_t blank = line.find(' ');
-    const int64_t num_blocks = std::stoll(line.substr(0, blank));
-    for (int64_t i = 0; i < num_blocks; ++i) blocks.push_back({line.substr(blank + 1), i});
+    std::istringstream words(line);
+    Block block;
+    words >> block.size >> block.mtime_ns;
+    words.ignore();
+    block.path = line.substr(static_cast<size_t>(words.tellg()));
+    for (; block.number < num_digest_blocks(block.size); ++block.number) blocks.push_back(block);
   }
   return blocks;
 }
 
+/// kNotRead where there is no such file: another machine may have none at rank 0's path, or another
+/// one.
+std::string digest_text_of(const Block& block) {
+  try {
+    const FileStamp stamp = stamp_of_file(block.path);
+    if (stamp.size != block.size || stamp.mtime_ns != block.mtime_ns) return kNotRead;
+    return fmt::format("{}", digest_of_block(block.path, block.number));
+  } catch (const UserError&) {
+    return kNotRead;
+  }
+}
+
 const RunFile* find_known(const RunContents& known, const RunFile& file) {
-  const auto found = std::ranges::find_if(
-      known, [&](const RunFile& one) { return one.path == file.path && one.stamp == file.stamp; });
+  const auto found = std::ranges::find_if(known, [&](const RunFile& one) {
+    return one.digest && one.path == file.path && one.stamp == file.stamp;
+  });
   return found == known.end() ? nullptr : &*found;
 }
 
@@ -57,7 +76,12 @@ RunContents read_contents(const Config& config, const Group& world, Notices& not
     files = files_of_run(config);
     std::set<std::string> listed;
     for (RunFile& file : files) {
-      file.stamp = stamp_of_file(file.path);
+      file.digest = std::nullopt;
+      try {
+        file.stamp = stamp_of_file(file.path);
+      } catch (const UserError&) {
+        continue;
+      }
       if (const RunFile* same = find_known(known, file)) {
         file.digest = same->digest;
       } else if (listed.insert(file.path).second) {
@@ -72,25 +96,45 @@ RunContents read_contents(const Config& config, const Group& world, Notices& not
   all_or_none_patiently(world, notices, [&] {
     const int64_t count = std::ssize(blocks), rank = world.rank(), size = world.size();
     for (int64_t i = count * rank / size; i < count * (rank + 1) / size; ++i) {
-      mine += fmt::format("{}\n", digest_of_block(blocks[i].path, blocks[i].number));
+      mine += digest_text_of(blocks[i]) + "\n";
     }
   });
   std::string all;
   for (const std::string& text : world.gather_text(mine)) all += text;
+  std::vector<std::string> texts;  // a block each
+  std::istringstream words(all);
+  for (std::string word; words >> word;) texts.push_back(std::move(word));
+  all_or_none_patiently(world, notices, [&] {
+    if (world.rank() != 0) return;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (texts[i] == kNotRead) texts[i] = digest_text_of(blocks[i]);
+    }
+  });
   if (world.rank() != 0) return {};
 
-  std::istringstream numbers(all);
   std::map<std::string, uint64_t> digests;
   int64_t num_bytes = 0;
+  auto next = texts.begin();
   for (const RunFile* file : unread) {
-    std::vector<uint64_t> of_blocks(num_digest_blocks(file->stamp.size));
-    for (uint64_t& digest : of_blocks) numbers >> digest;
-    digests[file->path] = digest_from_blocks(of_blocks);
-    num_bytes += file->stamp.size;
+    const auto end = next + num_digest_blocks(file->stamp.size);
+    if (std::find(next, end, kNotRead) == end) {
+      std::vector<uint64_t> of_blocks;
+      for (auto text = next; text != end; ++text) of_blocks.push_back(std::stoull(*text));
+      digests[file->path] = digest_from_blocks(of_blocks);
+      num_bytes += file->stamp.size;
+    }
+    next = end;
   }
+  std::set<std::string> not_read;
   for (RunFile& file : files) {
     if (const auto read = digests.find(file.path); read != digests.end()) {
       file.digest = read->second;
+    } else if (!file.digest && not_read.insert(file.path).second) {
+      console.say(
+          fmt::format("{} ({}) cannot be read by rank 0: whether it changes will not be known when "
+                      "the run goes "
+                      "on.",
+                      file.path, file.role));
     }
   }
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;

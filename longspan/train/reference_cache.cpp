@@ -58,18 +58,29 @@ std::string digest_of(const std::string& key, size_t example, const std::vector<
   return fmt::format("{:016x}", hash.value());
 }
 
-/// The logps of one line and the number of their example; nullopt for a line that was not written
-/// so.
-std::optional<std::pair<size_t, std::vector<double>>> entry_from(const std::string& key,
-                                                                 const std::string& line) {
+struct Entry {
+  size_t example = 0;
+  std::vector<double> logps;
+  bool has_checksum = false;  // an older version wrote none
+};
+
+/// nullopt for a line that was not written so.
+std::optional<Entry> entry_from(const std::string& key, const std::string& line) {
   const std::optional<Json> json = try_parse_json(line);
   if (!json) return std::nullopt;
   try {
-    const JsonObject entry(*json, "");
-    const auto example = static_cast<size_t>(entry.whole("example", 0, INT64_MAX));
-    auto logps = entry.get<std::vector<double>>("logps");
-    if (entry.get<std::string>("xxh64") != digest_of(key, example, logps)) return std::nullopt;
-    return std::pair(example, std::move(logps));
+    const JsonObject object(*json, "");
+    Entry entry{.example = static_cast<size_t>(object.whole("example", 0, INT64_MAX)),
+                .logps = object.get<std::vector<double>>("logps"),
+                .has_checksum = json->contains("xxh64")};
+    if (entry.has_checksum &&
+        object.get<std::string>("xxh64") != digest_of(key, entry.example, entry.logps)) {
+      return std::nullopt;
+    }
+    if (!std::ranges::all_of(entry.logps, [](double logp) { return std::isfinite(logp); })) {
+      return std::nullopt;
+    }
+    return entry;
   } catch (const UserError&) {
     return std::nullopt;
   }
@@ -77,11 +88,11 @@ std::optional<std::pair<size_t, std::vector<double>>> entry_from(const std::stri
 
 struct KeptLines {
   std::string text;
-  int64_t num_broken = 0;
+  int64_t num_broken = 0, num_without_checksum = 0;
 };
 
-/// Those that are as they were written. Of half a line at the end, as a run that was killed leaves
-/// it, nothing is said.
+/// Those that are as they were written, as far as that can be seen. Of half a line at the end, as a
+/// run that was killed leaves it, nothing is said.
 KeptLines whole_lines(const std::string& path, const std::string& key,
                       const std::vector<const Example*>& examples) {
   KeptLines kept;
@@ -90,9 +101,10 @@ KeptLines whole_lines(const std::string& path, const std::string& key,
   LineReader lines(std::move(*file));
   for (std::string line; lines.next(line);) {
     const auto entry = entry_from(key, line);
-    if (entry && entry->first < examples.size() &&
-        entry->second.size() == examples[entry->first]->documents.size()) {
+    if (entry && entry->example < examples.size() &&
+        entry->logps.size() == examples[entry->example]->documents.size()) {
       kept.text += line + "\n";
+      if (!entry->has_checksum) ++kept.num_without_checksum;
     } else if (!lines.ended_with_file()) {
       ++kept.num_broken;
     }
@@ -142,6 +154,12 @@ std::optional<ReferenceTable> precompute_reference(
                       counted(kept.num_broken, "line"), path, kept.num_broken == 1 ? "is" : "are",
                       kept.num_broken == 1 ? "it" : "they"));
     }
+    if (kept.num_without_checksum > 0) {
+      console.say(fmt::format(
+          "{} of {} {} written by an older version: no checksums cover what is taken from there.",
+          counted(kept.num_without_checksum, "line"), path,
+          kept.num_without_checksum == 1 ? "was" : "were"));
+    }
     write_file_atomically(path, found);
   });
   key = world.gather_text(key)[0];
@@ -151,7 +169,7 @@ std::optional<ReferenceTable> precompute_reference(
     std::istringstream stream(lines);
     for (std::string line; std::getline(stream, line);) {
       if (auto entry = entry_from(key, line)) {
-        table[job.examples[entry->first]] = std::move(entry->second);
+        table[job.examples[entry->example]] = std::move(entry->logps);
       }
     }
   };

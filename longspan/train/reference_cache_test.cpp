@@ -129,10 +129,13 @@ TEST_CASE("reference cache: lines that are not as written are computed again") {
   const std::string path = fmt::format("{}/reference_logps_{}.jsonl", place.path, key);
   std::string changed = reference_line(key, 1, {-1.5, -2.5});
   changed.replace(changed.find("-1.5"), 4, "-7.5");
+  const std::string old = "{\"example\":3,\"logps\":[-1.0,-2.0]}\n";
   {
     std::ofstream file(path);
-    file << reference_line(key, 0, {-0.5, -2.5}) << changed
-         << "{\"example\":2,\"logps\":[-1.0,-2.0]}\n"       // without a checksum
+    file << reference_line(key, 0, {-0.5, -2.5}) << changed << old  // an older version's
+         << "{\"example\":2,\"logps\":[-1.0]}\n"       // no checksum, one of two documents
+         << "{\"example\":2,\"logps\":[-1.0,true]}\n"  // no checksum, no number
+         << "{\"example\":2,\"logps\":[-1.0,-2.0],\"xxh64\":null}\n"
          << reference_line("another key", 3, {-1.0, -2.0})  // of another model or other rows
          << "{\"example\":4,\"logps\":[null,1e999]}\n"
          << reference_line(key, 5, {-1.0})                      // one of two documents
@@ -149,7 +152,7 @@ TEST_CASE("reference cache: lines that are not as written are computed again") {
   });
   std::ifstream file(path);
   std::string text(std::istreambuf_iterator<char>(file), {});
-  CHECK(text == reference_line(key, 0, {-0.5, -2.5}));
+  CHECK(text == reference_line(key, 0, {-0.5, -2.5}) + old);
 }
 
 }  // namespace longspan

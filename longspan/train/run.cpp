@@ -88,7 +88,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   heartbeat.meet(mesh.world.gather_text(heartbeat.card())[0]);
   const Launch launch = find_launch(config, where, mesh.world);
   std::optional<OutputClaim> claim;
-  all_or_none(mesh.world, [&] {
+  // Another machine's lock may take longer to see through than a collective waits.
+  all_or_none_patiently(mesh.world, notices, [&] {
     if (is_main) claim.emplace(config, launch.is_restart);
   });
   RunData data;

@@ -34,13 +34,13 @@ struct Consequence {
   std::string_view role, where_it_decides, where_it_does_not;
 };
 constexpr Consequence kConsequences[] = {
-    {kConfig, "It says how the weights are computed with.", ""},
+    {kConfig, "", "What it says now counts from here on."},
     {kWeights, "What is not trained comes from there, and what is trained fits no other weights.",
      "The checkpoint's weights are trained on."},
     {kTokenizer, "The rows are made by it.", ""},
     {kMerged, "What is trained fits no other weights than those with it merged in.", ""},
     {kAdapter, "", "The checkpoint's adapter is trained on."},
-    {kReference, "The loss compares with it.", ""},
+    {kReference, "The loss compares with it.", "What it says now counts from here on."},
     {kTraining, "The rows and their order come from it.", ""},
     {kEvaluation, "", "Evaluations before and after cannot be compared."}};
 
@@ -57,7 +57,8 @@ class Listing {
   void add(const char* role, bool decides, const fs::path& path) {
     files_.push_back({.role = role,
                       .name = path.filename().string(),
-                      .path = fs::absolute(path).lexically_normal().string(),
+                      // With every `..`, which after a link leads elsewhere than a text says.
+                      .path = fs::absolute(path).string(),
                       .decides = decides,
                       .stamp = {},
                       .digest = 0});
@@ -110,8 +111,9 @@ std::vector<const RunFile*> of_role(const RunContents& contents, const std::stri
   return files;
 }
 
+/// Both were read.
 bool same(const RunFile& one, const RunFile& other) {
-  return one.stamp.size == other.stamp.size && one.digest == other.digest;
+  return one.digest && one.stamp.size == other.stamp.size && one.digest == other.digest;
 }
 
 /// A file of the same name, one with the same contents before others; null where there is none.
@@ -124,8 +126,10 @@ const RunFile* counterpart(const RunFile& file, const std::vector<const RunFile*
 }
 
 std::string text_of(const RunFile& file) {
-  return fmt::format("{} bytes, XXH64 {:016x}", file.stamp.size, file.digest);
+  return fmt::format("{} bytes, XXH64 {:016x}", file.stamp.size, file.digest.value_or(0));
 }
+
+bool makes_rows(const std::string& role) { return role == kTokenizer || role == kTraining; }
 
 uint64_t number_from_hex(const std::string& digits) {
   uint64_t number = 0;
@@ -143,7 +147,7 @@ RunContents files_of_run(const Config& config) {
   Listing files;
   const fs::path model = config.model_name_or_path;
   const bool reference_of_its_own = !config.ref_model.empty();
-  files.add(kConfig, true, model / "config.json");
+  files.add(kConfig, false, model / "config.json");
   files.add_weights(
       kWeights,
       config.finetuning_type != "full" || (wants_reference(config) && !reference_of_its_own),
@@ -159,7 +163,7 @@ RunContents files_of_run(const Config& config) {
   }
   for (const std::string& folder : adapters) files.add_adapter(kMerged, true, folder);
   if (wants_reference(config) && reference_of_its_own) {
-    files.add(kReference, true, fs::path(config.ref_model) / "config.json");
+    files.add(kReference, false, fs::path(config.ref_model) / "config.json");
     files.add_weights(kReference, true, config.ref_model);
     for (const std::string& folder : split_names(config.ref_model_adapters)) {
       files.add_adapter(kReference, true, folder);
@@ -181,12 +185,17 @@ std::vector<ChangedFile> changed_files(const RunContents& then, const RunContent
       continue;
     }
     const auto add = [&](const RunFile& file, std::string how) {
-      changed.push_back({role, file.path, std::move(how), consequence_of(file), file.decides});
+      changed.push_back(
+          {role, file.path, std::move(how), consequence_of(file), file.decides, makes_rows(role)});
     };
     for (const RunFile* file : after) {
+      if (!file->digest) continue;
       const RunFile* old = counterpart(*file, before);
       if (old != nullptr && same(*old, *file)) continue;
-      if (old != nullptr) {
+      if (old != nullptr && !old->digest) {
+        changed.push_back(
+            {.role = role, .path = file->path, .how = "", .consequence = "", .was_read = false});
+      } else if (old != nullptr) {
         add(*file, fmt::format("has {} now, and had {}", text_of(*file), text_of(*old)));
       } else if (role != kEvaluation) {  // which the key eval_dataset says
         add(*file, "is new");
@@ -202,15 +211,16 @@ std::vector<ChangedFile> changed_files(const RunContents& then, const RunContent
 Json json_of_contents(const RunContents& contents) {
   Json files = Json::array();
   for (const RunFile& file : contents) {
-    files.push_back({{"role", file.role},
-                     {"name", file.name},
-                     {"path", file.path},
-                     {"decides", file.decides},
-                     {"size", file.stamp.size},
-                     {"mtime_ns", file.stamp.mtime_ns},
-                     {"ctime_ns", file.stamp.ctime_ns},
-                     {"inode", file.stamp.inode},
-                     {"xxh64", fmt::format("{:016x}", file.digest)}});
+    Json entry = {{"role", file.role},
+                  {"name", file.name},
+                  {"path", file.path},
+                  {"decides", file.decides},
+                  {"size", file.stamp.size},
+                  {"mtime_ns", file.stamp.mtime_ns},
+                  {"ctime_ns", file.stamp.ctime_ns},
+                  {"inode", file.stamp.inode}};
+    if (file.digest) entry["xxh64"] = fmt::format("{:016x}", *file.digest);
+    files.push_back(std::move(entry));
   }
   return files;
 }
@@ -226,7 +236,9 @@ RunContents contents_from(const Json& json) {
                                   .mtime_ns = file.at("mtime_ns"),
                                   .ctime_ns = file.at("ctime_ns"),
                                   .inode = file.at("inode")},
-                        .digest = number_from_hex(file.at("xxh64"))});
+                        .digest = file.contains("xxh64")
+                                      ? std::optional(number_from_hex(file.at("xxh64")))
+                                      : std::nullopt});
   }
   return contents;
 }

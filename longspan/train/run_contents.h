@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,17 +15,18 @@ namespace longspan {
 struct RunFile {
   std::string role;      // what it is to the run: "model weights", "training data", ...
   std::string name;      // in its folder
-  std::string path;      // where it lies, absolute
+  std::string path;      // where it lies for rank 0, absolute
   bool decides = false;  // other contents would make another run of it
   FileStamp stamp;
-  uint64_t digest = 0;  // as digest_from_blocks
+  std::optional<uint64_t> digest = 0;  // as digest_from_blocks; nullopt: it could not be read
 };
 using RunContents = std::vector<RunFile>;
 
 /// The files by name, without stamps and digests: weights and config.json of the model, the
 /// tokenizer's files with the chat template, adapters, the reference model, data sets of training
 /// and evaluation. Of a fully trained model the weights do not decide, as a checkpoint brings its
-/// own, unless the reference is made of them. Throws UserError.
+/// own, unless the reference is made of them; nor does a config.json, in which much is said that
+/// decides nothing. Throws UserError.
 RunContents files_of_run(const Config& config);
 
 /// A file that is not what it was.
@@ -33,10 +35,13 @@ struct ChangedFile {
       how;                  // how: "has 7 bytes (XXH64 ...) and had 8 (...)", "is new", "is gone"
   std::string consequence;  // in a sentence: why it is refused, or what of it counts
   bool decides = false;
+  bool makes_rows = false;  // it decides by the rows of training alone
+  bool was_read = true;     // then; whether it has changed is not known otherwise
 };
 
 /// Where files lie does not matter, nor what data files are called. Nothing where one of the lists
-/// is empty.
+/// is empty. A file that could not be read then does not decide; one that cannot be read now is
+/// left out, as read_contents names it.
 std::vector<ChangedFile> changed_files(const RunContents& then, const RunContents& now);
 
 /// As a checkpoint keeps them, and back. The latter throws nlohmann's exceptions, or

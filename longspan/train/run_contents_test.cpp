@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "longspan/config/user_error.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"
-#include "longspan/train/agreement.h"
 #include "longspan/train/read_contents.h"
 
 namespace longspan {
@@ -72,7 +70,7 @@ RunContents read_by_three(const Config& config, const RunContents& known = {}) {
 TEST_CASE("run contents: which files there are, and which of them decide") {
   Place place;
   CHECK(listed(files_of_run(place.config)) ==
-        "model configuration: config.json!\nmodel weights: model.safetensors\n"
+        "model configuration: config.json\nmodel weights: model.safetensors\n"
         "tokenizer: tokenizer.json!\ntokenizer: chat_template.jinja!\n"
         "training data: rows.json!\nevaluation data: held_out.json\n");
   const auto decides = [&](const std::string& role) {
@@ -108,7 +106,7 @@ TEST_CASE("run contents: a reference model decides, and so does a base that is o
   place.config.ref_model = place.folder / "reference";
   CHECK_FALSE(weights_decide());
   CHECK(has(listed(files_of_run(place.config)),
-            "reference model: config.json!\nreference model: model.safetensors!\n"));
+            "reference model: config.json\nreference model: model.safetensors!\n"));
 }
 
 TEST_CASE("run contents: the files that an index names") {
@@ -160,23 +158,30 @@ TEST_CASE("run contents: ranks share the files out, and know again what has not 
   CHECK(again[0].digest == 1);
 }
 
-TEST_CASE("run contents: a file that cannot be read is named, on all ranks") {
+TEST_CASE("run contents: a path leads where the system says") {
+  Place place;
+  place.folder.write("elsewhere/deep/file", "");
+  place.folder.write("elsewhere/data/rows.json", "[1]");
+  place.folder.write("elsewhere/data/dataset_info.json", R"({"rows": {"file_name": "rows.json"}})");
+  std::filesystem::create_directory_symlink(place.folder / "elsewhere/deep", place.folder / "link");
+  place.config.dataset_dir = place.folder / "link/../data";
+  place.config.eval_dataset.clear();
+  const RunContents read = read_by_three(place.config);
+  const auto rows = std::ranges::find(read, "training data", &RunFile::role);
+  REQUIRE(rows != read.end());
+  CHECK(rows->digest == digest_of_block(place.folder / "elsewhere/data/rows.json", 0));
+}
+
+TEST_CASE("run contents: what cannot be read has no digest, and does not end the run") {
   const Place place;
   std::filesystem::remove(place.folder / "base/config.json");
-  std::vector<std::string> outcome(2);
-  testing::run_ranks(2, [&](const Mesh& mesh) {
-    Notices notices(Rendezvous{});
-    Console console(/*silent=*/true);
-    try {
-      read_contents(place.config, mesh.world, notices, {}, console);
-    } catch (const UserError& error) {
-      outcome[mesh.world.rank()] = error.what();
-    } catch (const FailedElsewhere&) {
-      outcome[mesh.world.rank()] = "elsewhere";
-    }
-  });
-  CHECK(has(outcome[0], "base/config.json"));
-  CHECK(outcome[1] == "elsewhere");
+  const RunContents read = read_by_three(place.config);
+  REQUIRE(read.size() == 6);
+  CHECK(read[0].name == "config.json");
+  CHECK_FALSE(read[0].digest);
+  for (size_t i = 1; i < read.size(); ++i) {
+    CHECK(read[i].digest == digest_of_block(read[i].path, 0));
+  }
 }
 
 }  // namespace longspan

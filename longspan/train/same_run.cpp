@@ -14,6 +14,10 @@ namespace {
 constexpr const char* kBeginAnew =
     "To begin anew, set overwrite_output_dir: true or choose another output_dir.";
 
+bool have_same_rows(const RunIdentity& then, const RunIdentity& now) {
+  return then.rows == now.rows && then.num_rows == now.num_rows;
+}
+
 /// "template was qwen, and is chatml", ... with what may change; empty where nothing has.
 std::string other_changes(const RunIdentity& then, const RunIdentity& now) {
   std::vector<std::string> texts;
@@ -39,12 +43,14 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
   for (const ChangedSetting& one : changed_settings(then.settings, now.settings)) {
     if (one.on_resume == OnResume::kRefused) require(one.key, one.then, one.now, "Set it back.");
   }
+  const bool same_rows = have_same_rows(then, now);
   for (const ChangedFile& file : changed_files(then.contents, now.contents)) {
-    if (!file.decides) continue;
+    if (!file.decides || (file.makes_rows && same_rows)) continue;
     throw UserError(
         fmt::format("{} cannot go on: {} ({}) is not what it was when the run began: it {}. {} Put "
-                    "back what was there. {}",
-                    checkpoint, file.path, file.role, file.how, file.consequence, kBeginAnew));
+                    "back what was there.{} {}",
+                    checkpoint, file.path, file.role, file.how, file.consequence,
+                    file.makes_rows ? other_changes(then, now) : "", kBeginAnew));
   }
   require(
       "the fingerprint of the trained parameters", then.trained, now.trained,
@@ -89,9 +95,18 @@ std::vector<std::string> changes_since(const std::string& checkpoint, const RunI
   for (const ChangedFile& file : files) {
     const int64_t count = std::exchange(num_changed[file.role], 0);
     if (count == 0) continue;  // said with the first one
-    lines.push_back(fmt::format("{}{} ({}) is not what it was when the run began: it {}. {}",
-                                file.path, count == 1 ? "" : fmt::format(" and {} more", count - 1),
-                                file.role, file.how, file.consequence));
+    const std::string which =
+        fmt::format("{}{} ({})", file.path,
+                    count == 1 ? "" : fmt::format(" and {} more", count - 1), file.role);
+    if (!file.was_read) {
+      lines.push_back(fmt::format(
+          "{} could not be read when the run began: whether it has changed is not known.", which));
+      continue;
+    }
+    lines.push_back(
+        fmt::format("{} is not what it was when the run began: it {}. {}", which, file.how,
+                    file.makes_rows && have_same_rows(then, now) ? "The rows are the same."
+                                                                 : file.consequence));
   }
   return lines;
 }

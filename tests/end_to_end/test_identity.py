@@ -43,13 +43,15 @@ def test_an_adapter_goes_on_beside_its_own_weights_only(settings, base, tmp_path
     refused(settings("run", **keys), "checkpoint-2 cannot go on", f"{weights} (model weights)",
             "now, and had", "fits no other weights")
     change_byte(weights, -3)  # as it was, but written anew
-    refused(settings("run", **keys, lora_alpha=32), "lora_alpha was 16, and is 32 now")
+    refused(settings("run", **keys, lora_rank=4), "lora_rank was 8, and is 4 now")
     moved = base.rename(tmp_path / "moved")
-    on = succeeds(settings("run", **keys | dict(model_name_or_path=str(moved), max_steps=3, weight_decay=0.1)))
+    on = succeeds(settings("run", **keys | dict(model_name_or_path=str(moved), max_steps=3, weight_decay=0.1,
+                                               lora_alpha=32)))
+    assert "lora_alpha was 16 and is 32 from step 3 on" in on.text
     assert "weight_decay was 0 and is 0.1 from step 3 on" in on.text
     assert "max_steps was 2 and is 3 from step 3 on" in on.text
     assert "is not what it was" not in on.text and "not compared" not in on.text
-    assert on.text.count("from step 3 on\n") == 2, on.text
+    assert on.text.count("from step 3 on\n") == 3, on.text
 
 
 def test_rows_come_from_the_same_files(settings, base):  # noqa: F811
@@ -61,17 +63,22 @@ def test_rows_come_from_the_same_files(settings, base):  # noqa: F811
     change_byte(data, letter)
     refused(given, f"{data} (training data)", "rows and their order")
     change_byte(data, letter)
-    for name, more in [("tokenizer.json", b" "), ("chat_template.jinja", b"{# and more #}")]:
-        before = (base / name).read_bytes()
-        (base / name).write_bytes(before + more)
-        refused(given, f"{base / name} (tokenizer) is not what it was when the run began")
-        (base / name).write_bytes(before)
-    # All that is trained is in the checkpoint: the base is named, and so are keys.
+    # Other bytes that make the same rows are named. All that is trained is in the checkpoint: the base is named, and so
+    # are keys.
+    for name, more in [("tokenizer.json", b" "), ("chat_template.jinja", b"{# and more #}"), ("config.json", b" ")]:
+        with (base / name).open("ab") as file:
+            file.write(more)
+    with data.open("ab") as file:
+        file.write(b" ")
     change_byte(base / "model.safetensors", -3)
     on = succeeds(given | dict(learning_rate=5e-4, max_steps=3))
     for word in ("learning_rate was 0.001 and is 0.0005 from step 3 on",
-                 "model.safetensors (model weights) is not what it was", "The checkpoint's weights are trained on."):
+                 "model.safetensors (model weights) is not what it was", "The checkpoint's weights are trained on.",
+                 "config.json (model configuration) is not what it was", "What it says now counts from here on.",
+                 f"{base / 'tokenizer.json'} and 1 more (tokenizer) is not what it was",
+                 f"{data} (training data) is not what it was"):
         assert word in on.text, on.text
+    assert on.text.count(" The rows are the same.\n") == 2, on.text
 
 
 # What moves cursors, sets titles, turns the direction of writing: none of it may arrive as it is.

@@ -77,6 +77,21 @@ def test_a_server_that_says_nothing(variables, settings):
                              f"127.0.0.1:{port} but does not answer as a torch store")
 
 
+def test_a_stop_while_addresses_are_looked_at(settings):
+    """Nothing was trained: it ends at once, not when the look does."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(64)
+        server.settimeout(LIMIT)
+        run = Running(settings(nproc_per_node=1), NNODES="2", NODE_RANK="1", MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=str(server.getsockname()[1]))
+        connection, _ = server.accept()  # it waits for a word now
+        with connection:
+            run.ranks[0].send_signal(signal.SIGTERM)
+            ended = run.wait(timeout=LIMIT)
+    assert ended.status == 0 and "Stopped before the first step (SIGTERM)" in ended.text, ended.text
+
+
 def test_what_torchrun_cannot_do(settings):
     """One sentence of it, and the whole for who asks."""
     wrong = dict(PET_RDZV_BACKEND="nonsense")  # torchrun's own variable
