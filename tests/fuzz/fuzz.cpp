@@ -139,11 +139,11 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
     if (wanted != nullptr) std::fprintf(stderr, "there is no reader %s\n", wanted);
     std::exit(wanted != nullptr);
   }
+  lasting_folder();  // its name lives longer than what is told of the end after it
   std::atexit([] {
     std::error_code error;
     std::filesystem::remove_all(lasting_folder(), error);
   });
-  lasting_folder();  // is made before the handler runs
   return 0;
 }
 

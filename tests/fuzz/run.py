@@ -96,7 +96,7 @@ class Fuzzer:
             status = process.returncode
         except subprocess.TimeoutExpired:
             process.kill()
-            output, status = process.communicate()[1], None
+            output, status = process.communicate()[1] + f"\nERROR: no end after {seconds:.0f} s\n".encode(), None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         return status, output.decode(errors="replace"), time.monotonic() - begin
@@ -108,6 +108,7 @@ class Fuzzer:
             shutil.copy(file, kept)
         reason = reason_in(output)
         self.findings.append((reason, kept))
+        print(f"{self.name}: {file.name}: {reason}", flush=True)
         command = f"LONGSPAN_FUZZ_READER={self.name} {self.program} {kept}"
         (kept.parent / (kept.name + ".txt")).write_text(f"{reason}\n\n{command}\n\n{output[-20000:]}")
 
