@@ -1,7 +1,6 @@
 """Told to stop: what was trained is saved, nothing more is begun, status 0; and the same command goes on."""
 
 import contextlib
-import errno
 import os
 import pathlib
 import shutil
@@ -187,38 +186,85 @@ def test_no_evaluation_before_the_save(num_ranks, moment, settings):
     assert {path.name for path in whole.output_dir.iterdir()} <= {path.name for path in again.output_dir.iterdir()}
 
 
-@contextlib.contextmanager
-def while_loading(settings, start):
-    """What start(settings) starts, when all ranks have met and wait for rows that do not come."""
-    pipe = pathlib.Path(settings["dataset_dir"]) / "chats.json"
-    pipe.unlink()
-    os.mkfifo(pipe)
-    running, writer, end = start(settings), None, time.monotonic() + 60
-    while writer is None:
-        assert time.monotonic() < end, running.text()
-        time.sleep(0.05)
-        try:
-            writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            assert error.errno == errno.ENXIO  # nobody reads yet
-    yield running
-    os.close(writer)
+# Who opens the rows says so in a file, and waits until that is gone.
+HELD = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef int (*Open)(const char *, int, ...);
+
+static int held(const char *name, const char *path, int flags, int mode) {
+  const Open opens = (Open)dlsym(RTLD_NEXT, name);
+  const char *file = getenv("HELD_FILE"), *last = strrchr(path, '/');
+  if (file && last && !strcmp(last, "/chats.json")) {
+    const int log = opens(file, O_WRONLY | O_APPEND);
+    if (log >= 0 && write(log, "x", 1) == 1) close(log);
+    while (access(file, F_OK) == 0) usleep(20000);
+  }
+  return opens(path, flags, mode);
+}
+
+#define HOLD(name)                          \
+  int name(const char *path, int flags, ...) { \
+    va_list rest;                            \
+    va_start(rest, flags);                   \
+    const int mode = va_arg(rest, int);      \
+    va_end(rest);                            \
+    return held(#name, path, flags, mode);   \
+  }
+HOLD(open)
+HOLD(open64)
+"""
+
+
+@pytest.fixture(scope="module")
+def held_rows(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("held")
+    (folder / "held.c").write_text(HELD)
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("g++")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "held.so", folder / "held.c", "-ldl"], check=True)
+    return folder / "held.so"
+
+
+@pytest.fixture
+def while_loading(held_rows, tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def while_loading(settings, start):
+        """What start(settings) starts, when all ranks have met and wait for rows that do not come."""
+        file = tmp_path / "waiting"
+        file.touch()
+        with monkeypatch.context() as environment:
+            environment.setenv("LD_PRELOAD", str(held_rows))
+            environment.setenv("HELD_FILE", str(file))
+            running, end = start(settings), time.monotonic() + 60
+        while not file.read_text():
+            assert time.monotonic() < end, running.text()
+            time.sleep(0.05)
+        yield running
+        file.unlink()
+
+    return while_loading
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("num_ranks, told", [(1, [0]), (3, [0]), (3, [2]), (3, [2, 1, 0])])
-def test_told_before_the_first_step(num_ranks, told, number, settings):
+def test_told_before_the_first_step(num_ranks, told, number, settings, while_loading):
     """There is nothing to save, and nothing has failed."""
     with while_loading(settings("run"), lambda keys: Running(keys, num_ranks)) as running:
         for rank in told:
             running.ranks[rank].send_signal(number)
-        stopped = running.wait(timeout=10)
+        stopped = running.wait(timeout=60)
     assert set(stopped.statuses) == {0}, stopped.text
     assert "Stopped before the first step" in stopped.texts[0] and number.name in stopped.texts[0], stopped.text
     assert stopped.text.count("Stopped") == 1 and "error" not in stopped.text, stopped.text
 
 
-def test_a_restarting_launcher_does_not_restart_them(settings):
+def test_a_restarting_launcher_does_not_restart_them(settings, while_loading):
     """One worker of torchrun's is told to stop while all load: that is no failure."""
     def start(keys):
         return launched_by_torchrun(keys, 2, "--max-restarts=2")
