@@ -58,6 +58,7 @@ class Relay {
         for (const auto& [from, to] : other_end_) ready.push_back({from, POLLIN, 0});
       }
       poll(ready.data(), ready.size(), /*timeout=*/10);
+      if (held_) continue;  // since it began to wait
       for (const pollfd& one : ready) {
         if (one.revents == 0) continue;
         if (one.fd == listener_) {
