@@ -13,7 +13,6 @@
 #include "longspan/models/parse_model_config.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/train/training_log.h"
-#include "longspan/train/training_state.h"
 #include "tests/fuzz/fuzz.h"
 #if __has_include("longspan/checkpoint/file_list.h")
 #include "longspan/checkpoint/file_list.h"
@@ -103,16 +102,6 @@ FUZZ_READER(lock_owners) {
   fuzz::require(lock_owner_from(text_of(*owner)).has_value(), "an owner is read as it was written");
 }
 #endif
-
-FUZZ_READER(training_state) {
-  const Folder folder;
-  folder.write(kTrainingStateFile, input);
-  const TrainingState state = read_training_state(folder.path());
-  averages_for(state, 0, 2);
-  write_training_state(folder.path(), state);
-  read_training_state(folder.path());
-  require_same_run("checkpoint", state.identity, RunIdentity(), 1);
-}
 
 /// trainer_state.json and trainer_log.jsonl.
 FUZZ_READER(trainer_state) {
