@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 /// Between two times that the ranks ask each other whether to stop: short beside the notice that
 /// clusters give, long beside what asking costs.
-constexpr double kSecondsBetweenQuestions = 3.0;
+constexpr double kSecondsBetweenQuestions = 0.5;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();

@@ -1,15 +1,14 @@
 """Workers that are started again, by torchrun or by the cluster, lose no work."""
 
 import os
-import pathlib
 import shutil
 import signal
 
 import pytest
 from conftest import PROGRAM, Running, free_port
 from faults import TORCHRUN, Launched, launched_by_torchrun, wait_for, write_config
+from held_rows import held_rows, while_loading  # noqa: F401
 from test_resume import log_lines, same_bytes, settings, succeeds, weights
-from test_stopping import while_loading
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -79,22 +78,19 @@ def test_a_requeued_job_goes_on(how, settings, monkeypatch):
                 assert "Going on from" not in anew.text, anew.text
 
 
-def test_a_machine_that_counts_other_restarts(settings):
+def test_a_machine_that_counts_other_restarts(settings, while_loading):
     """With torchrun's c10d rendezvous a machine whose workers are fine starts them again, for the sake of one whose
     workers are not, without counting that. All the same they find each other."""
     keys = settings("run", max_steps=4, save_strategy="no", ddp_timeout=20)
     whole = succeeds(keys | dict(output_dir=keys["output_dir"] + "-whole"), 2)
-    rows = pathlib.Path(keys["dataset_dir"]) / "chats.json"
-    content = rows.read_bytes()
     command = [TORCHRUN, "--no-python", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=7",
                f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1", "--max-restarts=3", PROGRAM, "train",
                write_config(keys)]
     # Both are alive and well, and wait for their rows, when one is killed.
     with while_loading(keys, lambda _: Launched([command, command], keys["output_dir"])) as running:
-        rows.unlink()
-        rows.write_bytes(content)
         workers = running.workers()
         os.kill(workers[1], signal.SIGKILL)
+        running.go_on()
         finished = running.wait(timeout=60)
     assert set(finished.statuses) == {0} and "error: " not in finished.text, finished.text
     assert whole.logged("loss") == finished.logged("loss")

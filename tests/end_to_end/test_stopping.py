@@ -1,6 +1,5 @@
 """Told to stop: what was trained is saved, nothing more is begun, status 0; and the same command goes on."""
 
-import contextlib
 import os
 import pathlib
 import shutil
@@ -10,6 +9,7 @@ import time
 
 import pytest
 from conftest import Running, add_dataset
+from held_rows import held_rows, while_loading  # noqa: F401
 from faults import children_of, launched_by_torchrun, wait_for
 from safetensors.torch import load_file
 from test_resume import LORA, same_bytes, settings, succeeds, weights
@@ -184,71 +184,6 @@ def test_no_evaluation_before_the_save(num_ranks, moment, settings):
     assert "Going on from" in again.text
     same_bytes(whole, again)
     assert {path.name for path in whole.output_dir.iterdir()} <= {path.name for path in again.output_dir.iterdir()}
-
-
-# Who opens the rows says so in a file, and waits until that is gone.
-HELD = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-typedef int (*Open)(const char *, int, ...);
-
-static int held(const char *name, const char *path, int flags, int mode) {
-  const Open opens = (Open)dlsym(RTLD_NEXT, name);
-  const char *file = getenv("HELD_FILE"), *last = strrchr(path, '/');
-  if (file && last && !strcmp(last, "/chats.json")) {
-    const int log = opens(file, O_WRONLY | O_APPEND);
-    if (log >= 0 && write(log, "x", 1) == 1) close(log);
-    while (access(file, F_OK) == 0) usleep(20000);
-  }
-  return opens(path, flags, mode);
-}
-
-#define HOLD(name)                          \
-  int name(const char *path, int flags, ...) { \
-    va_list rest;                            \
-    va_start(rest, flags);                   \
-    const int mode = va_arg(rest, int);      \
-    va_end(rest);                            \
-    return held(#name, path, flags, mode);   \
-  }
-HOLD(open)
-HOLD(open64)
-"""
-
-
-@pytest.fixture(scope="module")
-def held_rows(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("held")
-    (folder / "held.c").write_text(HELD)
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("g++")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "held.so", folder / "held.c", "-ldl"], check=True)
-    return folder / "held.so"
-
-
-@pytest.fixture
-def while_loading(held_rows, tmp_path, monkeypatch):
-    @contextlib.contextmanager
-    def while_loading(settings, start):
-        """What start(settings) starts, when all ranks have met and wait for rows that do not come."""
-        file = tmp_path / "waiting"
-        file.touch()
-        with monkeypatch.context() as environment:
-            environment.setenv("LD_PRELOAD", str(held_rows))
-            environment.setenv("HELD_FILE", str(file))
-            running, end = start(settings), time.monotonic() + 60
-        while not file.read_text():
-            assert time.monotonic() < end, running.text()
-            time.sleep(0.05)
-        yield running
-        file.unlink()
-
-    return while_loading
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -58,7 +58,8 @@ def same_names(names):
 # ---------------------------------------------------------------- TRL's DPOTrainer
 
 DPO = {
-    "sigmoid": (2, dict(pref_loss="sigmoid", pref_beta=0.3), dict(loss_type=["sigmoid"], beta=0.3)),
+    # A margin, and relatively a small loss, is apart by beta times what log-probabilities in the hundreds are.
+    "sigmoid": (2, dict(pref_loss="sigmoid", pref_beta=0.05), dict(loss_type=["sigmoid"], beta=0.05)),
     "hinge": (2, dict(pref_loss="hinge"), dict(loss_type=["hinge"])),
     "ipo": (2, dict(pref_loss="ipo"), dict(loss_type=["ipo"])),
     "shared_prompt": (2, dict(pref_share_prompt=True), dict(loss_type=["sigmoid"])),
