@@ -246,7 +246,10 @@ struct Heartbeat::Impl {
       seen_verdict = known;
     });
     if (!stop_notice.empty()) {
-      if (serves_store()) std::this_thread::sleep_for(2.5 * interval);  // the others look at it too
+      const auto tell = [&] { put_text(*store, heard_of_stop(where.rank), "yes"); };
+      if (!heard_of_the_stop && (heard_of_the_stop = on_store(tell))) {
+        wait_until_all_heard_of_stop(where);
+      }
       on_stop_notice(stop_notice);
     }
     if (refused_since && where.launcher_hosts_store) return end_without_launcher();
@@ -302,6 +305,7 @@ struct Heartbeat::Impl {
   // The thread's own.
   c10::intrusive_ptr<c10d::Store> store;
   std::string seen_verdict;
+  bool heard_of_the_stop = false;  // and has said so
   Beats last_beats;
   std::vector<Clock::time_point> last_moved;
   std::optional<Clock::time_point> noticed;

@@ -244,4 +244,20 @@ TEST_CASE("notices: a stop is announced to all") {
   alone.announce_stop("nobody is there");
 }
 
+TEST_CASE("notices: the store does not end with its rank before all have heard of the stop") {
+  const Launcher launcher;
+  const auto worker = [&](int rank) {
+    Rendezvous where = launcher.worker(rank, 2);
+    where.launcher_hosts_store = false;  // as if rank 0 served it
+    return where;
+  };
+  std::thread rank_0([&] { Notices(worker(0)).announce_stop("rank 0 got SIGTERM"); });
+  // One that has been busy, or has stood still, for three seconds.
+  std::this_thread::sleep_for(std::chrono::seconds(3));
+  const Heartbeat late(
+      worker(1), /*timeout_seconds=*/20, [](const std::string&) {}, [](const std::string&) {});
+  rank_0.join();
+  CHECK(late.stop_notice() == "rank 0 got SIGTERM");
+}
+
 }  // namespace longspan

@@ -25,8 +25,10 @@ constexpr std::chrono::milliseconds kLeastPatience{5000}, kMostPatience{60000};
 constexpr std::chrono::milliseconds kShortPatience{2000};
 /// Between two looks whether all are here: a part of the time that has passed, within these.
 constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};
-/// Who serves the store gives the others' heartbeats, one a second, time to look at it.
-constexpr std::chrono::milliseconds kLingers{2500};
+/// Who serves the store waits so long for the others' heartbeats, which look once a second, or later
+/// on a busy machine. A run that was told to stop is gone within ten seconds.
+constexpr std::chrono::milliseconds kLingers{6000};
+constexpr std::chrono::milliseconds kBetweenLooks{50};
 
 /// Puts notices into a store that was silent when it speaks again, on a thread that is left behind.
 class LateNotices {
@@ -65,7 +67,23 @@ class LateNotices {
   const std::shared_ptr<Owed> owed_ = std::make_shared<Owed>();
 };
 
+std::string prefix_of(const Rendezvous& where) { return where.store_prefix + kNoticesPrefix; }
+
 }  // namespace
+
+std::string heard_of_stop(int rank) { return fmt::format("{}/heard{}", kStopNotice, rank); }
+
+void wait_until_all_heard_of_stop(const Rendezvous& where) {
+  if (where.rank != 0 || where.launcher_hosts_store) return;
+  StoreClient store(where, prefix_of(where), kShortPatience);
+  const Clock::time_point end = Clock::now() + kLingers;
+  for (int rank = 1; rank < where.world_size; ++rank) {
+    while (!store.has(heard_of_stop(rank)).value_or(true)) {
+      if (Clock::now() > end) return;
+      std::this_thread::sleep_for(kBetweenLooks);
+    }
+  }
+}
 
 struct Notices::Impl {
   Impl(const Rendezvous& rendezvous, std::chrono::milliseconds timeout_of_collectives)
@@ -79,7 +97,7 @@ struct Notices::Impl {
     if (!store.is_gone()) late.put(where, prefix(), all, patience, timeout);
   }
 
-  std::string prefix() const { return where.store_prefix + kNoticesPrefix; }
+  std::string prefix() const { return prefix_of(where); }
 
   const Rendezvous where;
   const std::chrono::milliseconds timeout, patience;
@@ -126,8 +144,8 @@ void Notices::announce_stop(const std::string& why) const {
   if (!impl_) return;
   const Rendezvous& where = impl_->where;
   StoreClient store(where, impl_->prefix(), kShortPatience);
-  if (!store.put(kStopNotice, why)) return;
-  if (where.rank == 0 && !where.launcher_hosts_store) std::this_thread::sleep_for(kLingers);
+  if (!store.put(heard_of_stop(where.rank), "yes") || !store.put(kStopNotice, why)) return;
+  wait_until_all_heard_of_stop(where);
 }
 
 }  // namespace longspan

@@ -14,6 +14,13 @@ inline constexpr const char* kNoticesPrefix = "/longspan/life";
 inline constexpr const char* kStopNotice = "stop";
 inline constexpr const char* kAlarm = "alarm";
 
+/// Under this name a rank says that it knows of the notice to stop.
+std::string heard_of_stop(int rank);
+
+/// For the rank that serves the store, which goes with its process: returns when all ranks know of
+/// the notice to stop, or after 6 seconds. Returns at once on every other rank.
+void wait_until_all_heard_of_stop(const Rendezvous& where);
+
 /// One for each rank. Nothing happens where there is one rank.
 class Notices {
  public:
@@ -33,7 +40,7 @@ class Notices {
   void wait_for_all();
 
   /// This rank ends before the first step because it was told to. The others learn it by their
-  /// heartbeats. From any thread.
+  /// heartbeats, for which the rank that serves the store waits. From any thread.
   void announce_stop(const std::string& why) const;
 
  private:

@@ -319,8 +319,10 @@ int run(const Config& config, const Rendezvous& launched, InterruptWatch& interr
       cuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
            : at::Device(at::kCPU);
   if (device.is_cpu()) use_tensor_pool();
-  auto mesh = std::make_unique<Mesh>(make_mesh(where, shape.plan, cuda, timeout));
   Notices notices(where, timeout);
+  // Before this rank meets the others, some of which may be past the meeting before it is.
+  const ToldOfEarlyStops told(interrupts, notices, where.rank);
+  auto mesh = std::make_unique<Mesh>(make_mesh(where, shape.plan, cuda, timeout));
   Heartbeat heartbeat(
       where, timeout,
       [](const std::string& message) {
@@ -329,7 +331,6 @@ int run(const Config& config, const Rendezvous& launched, InterruptWatch& interr
       },
       [&interrupts](const std::string& why) { interrupts.told_elsewhere(why); },
       [&interrupts] { return interrupts.launcher_gone(); });
-  const ToldOfEarlyStops told(interrupts, notices, where.rank);
   // Closing connections waits for what is under way on them, and so for ranks that are gone.
   const auto leave_open = [&] { static_cast<void>(mesh.release()); };
   try {
