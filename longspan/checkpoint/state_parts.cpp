@@ -74,14 +74,14 @@ StateReader::StateReader(const std::string& folder) : folder_(folder) {
       std::istringstream words(tensor.name);
       std::string what, parameter;
       Run run{0, 0, {file, &tensor}};
-      if (!(words >> what >> parameter >> run.begin >> run.end)) {
+      if (!(words >> what >> parameter >> run.begin >> run.end) || run.begin < 0 ||
+          run.end < run.begin) {
         throw UserError(
             fmt::format("{}: {} is not the name of a training state.", file->path(), tensor.name));
       }
       const bool counts = what == kSteps;
       const int64_t wanted = counts ? 1 : run.end - run.begin;
-      if (run.begin < 0 || run.end < run.begin || run.values.numel() != wanted ||
-          (counts && tensor.dtype != at::kLong)) {
+      if (run.values.numel() != wanted || (counts && tensor.dtype != at::kLong)) {
         throw UserError(fmt::format("{}: {} should hold {} numbers{}, and holds {} ({}).",
                                     file->path(), tensor.name, wanted, counts ? " (I64)" : "",
                                     run.values.numel(), safetensors_name(tensor.dtype)));

@@ -86,7 +86,9 @@ Rendezvous rendezvous_from_environment() {
     where.local_rank = number_of("SLURM_LOCALID").value_or(0);
     const int nodes =
         number_of("SLURM_STEP_NUM_NODES").value_or(number_of("SLURM_NNODES").value_or(1));
-    where.local_world_size = nodes > 0 ? (where.world_size + nodes - 1) / nodes : where.world_size;
+    // Also on the fullest node. Both are checked below, and may be anything here.
+    where.local_world_size =
+        nodes > 0 && where.world_size > 0 ? (where.world_size - 1) / nodes + 1 : where.world_size;
     if (!has_address && nodes > 1) {
       // Rank 0 runs on the first node of the step, which need not be the one srun was typed on.
       const auto list = text_of("SLURM_STEP_NODELIST");

@@ -10,6 +10,7 @@
 namespace longspan {
 
 /// Whole characters only, and all of it together is what Tokenizer::decode() says of all tokens.
+/// Bytes that are no character come out as U+FFFD, some tokens late.
 class DecodeStream {
  public:
   explicit DecodeStream(Tokenizer tokenizer, bool skip_special_tokens = false);
@@ -19,6 +20,9 @@ class DecodeStream {
   std::string finish();
 
  private:
+  /// The window's text but for its last `num_held` tokens is `text`: what is new of it.
+  std::string put_out(const std::string& text, size_t num_held);
+
   Tokenizer tokenizer_;
   bool skip_special_tokens_;
   // A window of tokens: how a token is written may depend on the one before it (a space between

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
@@ -39,6 +41,27 @@ TEST_CASE("decode stream: whole characters, and all of them together the decoded
   auto ids = tokenizer.encode("ab 日");
   ids.pop_back();
   CHECK(stream_of(ids, false) == tokenizer.decode(ids));
+}
+
+TEST_CASE("decode stream: bytes that are no character come out as time goes by") {
+  testing::TemporaryFolder folder;
+  const Tokenizer tokenizer = trained(folder);
+  // Ids of bytes: of the first of a character's four, so that no two go together, and of a whole
+  // one.
+  const std::vector<int32_t> smile = tokenizer.encode("🙂");
+  REQUIRE(smile.size() == 4);
+  std::vector<int32_t> ids(20'000, smile[0]);
+  ids.insert(ids.end(), smile.begin(), smile.end());
+  DecodeStream stream(tokenizer);
+  std::string text;
+  size_t most_held = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    text += stream.step(ids[i]);
+    most_held = std::max(most_held, i + 1 - std::min(i + 1, text.size() / 3));
+  }
+  CHECK(most_held <= 16);
+  CHECK(text + stream.finish() == tokenizer.decode(ids));
+  CHECK(text.ends_with("🙂"));
 }
 
 }  // namespace longspan
