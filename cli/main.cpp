@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
   // no more (| head) ends this program without a word, also where a parent has ignored that.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_DFL);
+  longspan::end_threads_without_memory();
   try {
     return longspan::run({argv + 1, argv + argc});
   } catch (const longspan::UserError& error) {

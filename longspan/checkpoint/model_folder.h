@@ -27,13 +27,15 @@ std::vector<ParameterSource> parameter_sources(const std::string& folder, const 
 /// look.
 void check_model_folder(const std::string& folder, const ModelConfig& config);
 
+/// Of a file of weights, as transformers writes them.
+inline constexpr int64_t kMaxShardBytes = int64_t{5} << 30;
+
 /// Writes config.json (torch_dtype updated), safetensors shards of at most max_shard_bytes with an
 /// index, and copies tokenizer files and generation_config.json from source_folder. A folder that
 /// transformers' from_pretrained loads.
 void save_model_folder(const std::string& folder, const ModelConfig& config,
                        const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
-                       const std::string& source_folder,
-                       int64_t max_shard_bytes = int64_t{5} << 30);
+                       const std::string& source_folder, int64_t max_shard_bytes = kMaxShardBytes);
 
 /// All of that but the weights themselves, for which `files` says where each is: files of the
 /// folder that are there or will be. Without an index where there is one file, model.safetensors.

@@ -73,6 +73,7 @@ std::optional<Beat> beat_from(const std::string& text) {
   next(beat.reason);
   std::istringstream numbers(count + " " + process + " " + step + " " + last);
   if (!(numbers >> beat.count >> beat.process >> beat.step >> ending)) return std::nullopt;
+  if (ending < 0 || ending > static_cast<int>(Beat::Ending::kFailed)) return std::nullopt;
   beat.ending = static_cast<Beat::Ending>(ending);
   return beat;
 }
@@ -144,19 +145,20 @@ std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
     return fmt::format("{}{}", fmt::join(blamed, " "),
                        more > 0 ? fmt::format(" And {} more.", more) : "");
   }
-  int64_t first = INT64_MAX, last = 0;
-  int slowest = 0;
+  int64_t last = INT64_MIN;
+  std::optional<int> slowest;
   for (int rank = 0; rank < static_cast<int>(later.size()); ++rank) {
+    if (!later[rank]) continue;  // this rank, whose own beats the store has lost
     last = std::max(last, later[rank]->step);
-    if (later[rank]->step >= first) continue;
-    first = later[rank]->step;
-    slowest = rank;
+    if (!slowest || later[rank]->step < later[*slowest]->step) slowest = rank;
   }
-  if (first < last) {
+  if (!slowest) return "All ranks live.";
+  const Beat& behind = *later[*slowest];
+  if (behind.step < last) {
     return fmt::format("All ranks live; {} is behind: it is in {}, where others are at step {}.",
-                       name_of(slowest, *later[slowest]), later[slowest]->doing, last);
+                       name_of(*slowest, behind), behind.doing, last);
   }
-  return fmt::format("All ranks live, and are in {}.", later[slowest]->doing);
+  return fmt::format("All ranks live, and are in {}.", behind.doing);
 }
 
 }  // namespace longspan

@@ -35,6 +35,7 @@ TEST_CASE("beats: text and back") {
   for (const char* text : {"", "3", "3\nhost\nmachine\nx\n0\nstep\n0\n", "a\nb\nc\n1\n2\nd\n0"}) {
     CHECK_FALSE(beat_from(text));
   }
+  CHECK_FALSE(beat_from("7\nhost\nmachine\n12\n5\nstep 5\n57\n"));  // no way to end
 }
 
 TEST_CASE("diagnosis: the silent one is blamed, not those who left because of it") {
@@ -56,6 +57,10 @@ TEST_CASE("diagnosis: a rank that failed is quoted, one that is behind is named 
         "at step 7.");
   later[2] = beat_of(8, 7);
   CHECK(diagnosis_of(earlier, later, 0, "here") == "All ranks live, and are in step 7.");
+  // The store has lost what this rank has posted.
+  later[0] = std::nullopt;
+  CHECK(diagnosis_of(earlier, later, 0, "here") == "All ranks live, and are in step 7.");
+  CHECK(diagnosis_of({std::nullopt}, {std::nullopt}, 0, "here") == "All ranks live.");
   later[1]->ending = Beat::Ending::kFailed;
   later[1]->reason = "out of memory";
   CHECK(diagnosis_of(earlier, later, 0, "here").find("has ended, in step 7: out of memory") !=

@@ -1,11 +1,54 @@
 #include "longspan/memory/out_of_memory.h"
 
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <exception>
 #include <new>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 namespace longspan {
+namespace {
+
+std::terminate_handler others = nullptr;
+
+/// Takes no memory.
+[[noreturn]] void end_without_memory() {
+  constexpr std::string_view kText =
+      "error: out of memory: the system gives this process no more, not even for its own threads. "
+      "Start fewer processes on this machine, or raise the limits of memory and threads (ulimit "
+      "-v, "
+      "ulimit -u, the container's).\n";
+  // If stderr cannot be written there is nobody to tell.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
+  _exit(1);
+}
+
+[[noreturn]] void terminated() {
+  if (const std::exception_ptr error = std::current_exception()) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::bad_alloc&) {
+      end_without_memory();
+    } catch (const std::system_error& system) {
+      // A thread, or its stack.
+      if (system.code() == std::errc::not_enough_memory ||
+          system.code() == std::errc::resource_unavailable_try_again) {
+        end_without_memory();
+      }
+    } catch (...) {
+    }
+  }
+  others();
+  std::abort();
+}
+
+}  // namespace
+
+void end_threads_without_memory() { others = std::set_terminate(terminated); }
 
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||

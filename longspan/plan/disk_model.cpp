@@ -51,6 +51,16 @@ std::string name_bytes(int64_t bytes) {
   return fmt::format("{:.1f} KiB", b / 1024.0);
 }
 
+void check_file_size(const DiskFacts& facts, std::optional<int64_t> limit, int64_t shard_bytes) {
+  const int64_t weights = facts.saved_elements * facts.saved_bytes;
+  const int64_t file = weights <= shard_bytes ? weights : shard_bytes / 2;
+  if (!limit || *limit >= file) return;
+  throw UserError(fmt::format(
+      "The model takes {}, and this process may write no file larger than {} (ulimit -f): it could "
+      "not be saved. Raise the limit (ulimit -f unlimited) and start again.",
+      name_bytes(weights), name_bytes(*limit)));
+}
+
 std::string disk_account(const DiskFacts& facts, const Room& output_dir,
                          const std::optional<Room>& fallback) {
   if (!output_dir.free) return "";

@@ -52,6 +52,11 @@ struct Room {
 std::string disk_account(const DiskFacts& facts, const Room& output_dir,
                          const std::optional<Room>& fallback);
 
+/// Throws UserError where the saved model cannot be written because a process may write no file
+/// larger than `limit` bytes (ulimit -f; nullopt: there is no limit). Shards of at most
+/// `shard_bytes` are filled to more than half, but for single tensors.
+void check_file_size(const DiskFacts& facts, std::optional<int64_t> limit, int64_t shard_bytes);
+
 /// "1.5 GiB".
 std::string name_bytes(int64_t bytes);
 

@@ -77,6 +77,17 @@ TEST_CASE("disk: saves that are still to come") {
   CHECK(num_saves("epoch", 5, 20, 20, 4) == 0);
 }
 
+TEST_CASE("disk: a limit of file sizes is known before anything is trained") {
+  constexpr int64_t kShard = 1000;
+  const DiskFacts small{.saved_elements = 100, .saved_bytes = 4}, large{.saved_elements = 10'000};
+  check_file_size(small, std::nullopt, kShard);
+  check_file_size(small, 400, kShard);
+  CHECK_THROWS_WITH(check_file_size(small, 399, kShard), doctest::Contains("ulimit -f unlimited"));
+  check_file_size(large, 500,
+                  kShard);  // files of more than half a shard are seen only when written
+  CHECK_THROWS_AS(check_file_size(large, 499, kShard), UserError);
+}
+
 TEST_CASE("disk: an error only where not even the model fits, a warning where it is tight") {
   const DiskFacts facts = facts_of(5);
   CHECK_THROWS_WITH_AS(disk_account(facts, {"out", 3999}, {}),

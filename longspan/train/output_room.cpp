@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/user_error.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
@@ -158,6 +160,11 @@ DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& param
 std::string check_room(const Config& config, const DiskFacts& facts) {
   std::optional<Room> fallback;
   if (!config.fallback_output_dir.empty()) fallback = room_in(fallback_folder(config));
+  struct rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    check_file_size(facts, static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT64_MAX)),
+                    kMaxShardBytes);
+  }
   return disk_account(facts, room_in(config.output_dir), fallback);
 }
 
@@ -177,6 +184,8 @@ std::string warning_of_fallback(const Config& config) {
 
 std::string PatientSaver::save(const Saved& what, const std::vector<std::string>& folders,
                                const std::function<void(const std::string&)>& attempt) {
+  // Who was told to stop before saves now, with as much patience; another signal ends it at once.
+  const bool told_before = interrupts_.stop_signal() != 0;
   // Those that may have room some time, the best first.
   std::vector<std::string> left;
   std::istringstream lines(world_.gather_text(fmt::format("{}", fmt::join(folders, "\n")))[0]);
@@ -222,22 +231,22 @@ std::string PatientSaver::save(const Saved& what, const std::vector<std::string>
       console_.say(fmt::format(
           "warning: {} could not be saved: {}\nNothing is lost: it is kept in memory, and the run "
           "waits for room. It takes about {}. Free: {}. It is saved as soon as there is room{}. "
-          "Ctrl-C gives it up; {}.",
+          "Ctrl-C or SIGTERM gives it up; {}.",
           what.name, reason, name_bytes(what.num_bytes), fmt::join(rooms, ", "),
           left.size() > 1 ? ", in one of both folders" : "", what.kept));
     }
-    if (!wait_for_room(what, left, pause)) return "";
+    if (!wait_for_room(what, left, pause, told_before)) return "";
   }
 }
 
 bool PatientSaver::wait_for_room(const Saved& what, const std::vector<std::string>& folders,
-                                 double pause) {
+                                 double pause, bool told_before) {
   bool goes_on = true;
   if (world_.rank() == 0) {
     const Clock::time_point start = Clock::now();
     Clock::time_point said = start;
     for (;;) {
-      if (interrupts_.requested()) {
+      if (interrupts_.requested() || (!told_before && interrupts_.stop_signal() != 0)) {
         goes_on = false;
         break;
       }

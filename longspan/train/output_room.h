@@ -37,7 +37,8 @@ Room room_in(const std::string& folder);
 DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& parameters, bool adapter,
                      int64_t saved_bytes);
 
-/// disk_account with what is free; empty where that is unknown. Throws UserError.
+/// disk_account with what is free, and check_file_size; empty where the room is unknown. Throws
+/// UserError.
 std::string check_room(const Config& config, const DiskFacts& facts);
 
 /// Is fallback_output_dir on the same disk as output_dir? A warning then, else empty.
@@ -60,14 +61,16 @@ class PatientSaver {
   /// `folders`; where it fails, for the next. Where the disks are full it says so, waits until
   /// there is room and tries again, without end; a collective's timeout does not run meanwhile. A
   /// folder that fails for another reason is not tried again. Returns the folder that has it; empty
-  /// when SIGINT has ended the waiting. When no folder is left, throws what attempt has thrown for
-  /// the first. Rank 0's `folders` are everyone's. Collective.
+  /// when a signal (SIGINT, SIGTERM, SIGUSR1) that came since has ended the waiting. When no folder
+  /// is left, throws what attempt has thrown for the first. Rank 0's `folders` are everyone's.
+  /// Collective.
   std::string save(const Saved& what, const std::vector<std::string>& folders,
                    const std::function<void(const std::string&)>& attempt);
 
  private:
   /// False: interrupted.
-  bool wait_for_room(const Saved& what, const std::vector<std::string>& folders, double pause);
+  bool wait_for_room(const Saved& what, const std::vector<std::string>& folders, double pause,
+                     bool told_before);
 
   const Group& world_;
   Notices& notices_;

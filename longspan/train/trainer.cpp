@@ -346,7 +346,7 @@ TrainingEnd Trainer::finish() {
     all_or_none_patiently(world, job_.notices, [&] {
       if (!is_main()) return;
       const UninterruptedScope uninterrupted;
-      if (folder != log_.folder() || log_.lags_behind()) log_.move_to(folder);
+      log_.move_to(folder);  // also where it is there: what is said to be saved is on the disk
       log_.write_state(folder, progress);
       log_.write_train_results(progress, result);
       if (!table.empty()) write_report(folder, sent);

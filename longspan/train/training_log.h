@@ -81,7 +81,8 @@ class TrainingLog {
   void write_state(const std::string& folder, const Progress& progress) const;
   /// trainer_state.json, and trainer_log.jsonl as far as it is written, into a checkpoint.
   void write_checkpoint(const std::string& folder, const Progress& progress) const;
-  /// From now on everything goes into that folder, trainer_log.jsonl from its beginning.
+  /// From now on everything goes into that folder, trainer_log.jsonl from its beginning. What was
+  /// logged until now has reached the disk.
   void move_to(const std::string& folder);
   /// Goes on from what write_checkpoint has written: trainer_log.jsonl and the history are then as
   /// they were.

@@ -1,8 +1,11 @@
 """What is trained is not lost when a disk is full, and what will not fit is said before the first step."""
 
 import errno
+import pathlib
 import re
+import resource
 import signal
+import struct
 import time
 
 import pytest
@@ -170,15 +173,28 @@ def test_a_fallback_that_is_full_too(settings, full_disk, tmp_path):
 
 
 def test_other_failures_take_the_fallback_too(settings, tmp_path):
-    """A limit of file sizes is no full disk, and does not pass: it is told, or another folder taken."""
-    import resource
+    """A limit of file sizes is no full disk, and does not pass: it is told, or another folder taken. This one is too
+    small by the header of the file."""
+    keys = settings()
+    weights_of = next(iter(pathlib.Path(keys["model_name_or_path"]).glob("*.safetensors")))
+    (header,) = struct.unpack("<Q", weights_of.read_bytes()[:8])
+    limit = weights_of.stat().st_size - 8 - header
 
     def small_files_only():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     run = Running(settings(fallback_output_dir=str(tmp_path / "other")), 1, preexec=small_files_only).wait()
     assert run.status == 1 and f"warning: the model could not be saved in {tmp_path / 'other' / 'run-'}" in run.text, run.text
     assert run.text.count("error: ") == 1 and "File too large" in run.text
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_files_that_may_not_be_large_enough_are_told_of_before_the_first_step(num_ranks, settings):
+    def small_files_only():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    run = Running(settings(), num_ranks, preexec=small_files_only).wait()
+    assert set(run.statuses) == {1} and "no file larger than 97.7 KiB (ulimit -f)" in run.text, run.text
+    assert "'loss'" not in run.text and run.text.count("error: ") == 1, run.text
 
 
 @pytest.mark.parametrize("num_ranks, keys", LAYOUTS[:2])
@@ -214,14 +230,17 @@ def test_a_stop_on_a_full_disk_saves_elsewhere(settings, full_disk, tmp_path):
     assert again.status == 0 and f"{other}/checkpoint-{step}, step {step} of {step + 1}" in again.text, again.text
 
 
-@pytest.mark.parametrize("keys, kept", [(dict(), "no checkpoint has been saved"),
-                                        (dict(save_strategy="steps", save_steps=2), "checkpoint-2")])
-def test_waiting_can_be_given_up(keys, kept, settings, full_disk):
+@pytest.mark.parametrize("number, keys, kept", [
+    (signal.SIGINT, dict(), "no checkpoint has been saved"),
+    (signal.SIGTERM, dict(), "no checkpoint has been saved"),
+    (signal.SIGUSR1, dict(save_strategy="steps", save_steps=2), "checkpoint-2"),
+])
+def test_waiting_can_be_given_up(number, keys, kept, settings, full_disk):
     full_disk(".model.partial")
     running = Running(settings(**keys), 2)
     wait_for(running, "waits for room")
     for rank in running.ranks:
-        rank.send_signal(signal.SIGINT)
+        rank.send_signal(number)
     run = running.wait(timeout=20)
     assert set(run.statuses) == {130} and kept in run.text and "was given up" in run.text, run.text
 

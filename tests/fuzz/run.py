@@ -222,6 +222,7 @@ def main():
     parser.add_argument("--build", type=Path, required=True, help="folder with fuzz_text and fuzz_tensors")
     parser.add_argument("--minutes", type=float, help="of the wall, for all readers together")
     parser.add_argument("--seconds-each", type=float, default=0, help="for each reader; 0: known inputs only")
+    parser.add_argument("--at-most", type=float, default=float("inf"), help="seconds of the wall, for all readers together")
     parser.add_argument("--only", default="", help="names of readers with commas between")
     parser.add_argument("--at-a-time", type=int, default=2)
     arguments = parser.parse_args()
@@ -242,12 +243,13 @@ def main():
     if arguments.minutes:
         seconds = arguments.minutes * 60 * arguments.at_a_time / len(fuzzers)
 
-    def work(fuzzer):
-        fuzzer.replay()
-        if seconds > 0:
-            fuzzer.fuzz(seconds)
-
-    in_turns(fuzzers, work, arguments.at_a_time)
+    begin = time.monotonic()
+    in_turns(fuzzers, Fuzzer.replay, arguments.at_a_time)
+    left = arguments.at_most - (time.monotonic() - begin)
+    seconds = min(seconds, left * arguments.at_a_time / len(fuzzers))
+    if seconds >= 1:
+        print(f"\n{seconds:.0f} s of each", flush=True)
+        in_turns(fuzzers, lambda fuzzer: fuzzer.fuzz(seconds), arguments.at_a_time)
     print()
     table([fuzzer.row() for fuzzer in fuzzers])
     total = sum(fuzzer.executions for fuzzer in fuzzers)

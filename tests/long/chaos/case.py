@@ -104,7 +104,7 @@ class Player:
         self.folder.mkdir(parents=True)
         self.rng, self.num_starts, self.world = case.rng(), 0, None
         self.result = Result(case.number, [], replay=case.replay(ddp_timeout))
-        self.changes, self.out_of_time = {}, False
+        self.changes, self.out_of_time, self.disk_lost = {}, False, False
 
     def settings(self, **changes):
         return runs.config_of(self.case.kind, self.places / "inputs", self.world.disk / "run", self.ddp_timeout) | self.changes | changes
@@ -123,7 +123,7 @@ class Player:
             self.world = World(self.folder / "world", self.places, self.case.num_machines)
             finished = self.disturb(timeline) or self.go_on(timeline)
             if finished is not None:
-                self.result.differences += comparing.differences(out, finished.saved_in())
+                self.result.differences += comparing.differences(out, finished.saved_in(), self.disk_lost)
         except Exception as error:  # whatever it is: it is told, and the next case comes
             self.result.trouble = f"{type(error).__name__}: {error}"
         finally:
@@ -186,7 +186,7 @@ class Player:
         self.clear_away(live, scene)
         if scene.wrong:
             outcome.wrong = scene.wrong
-        elif not outcome.hang and outcome.end not in fault.ends | {DONE}:
+        elif not outcome.hang and outcome.end not in fault.ends | scene.ends | {DONE}:
             outcome.wrong = f"it is {outcome.end!r}, which is not promised: {last_words(live)}"
         outcome.notes = "; ".join(scene.notes)
         self.mend(fault)
@@ -211,6 +211,7 @@ class Player:
         self.world.thaw()
         if fault.reboots:
             self.world.reboot()
+        self.disk_lost |= fault.reboots or fault.name == "power cut"
         self.world.start_machines()
         self.world.make_room()
         if self.world.num_machines == 2:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from chaos import moments
 from chaos.live import FAILED, INTERRUPTED, KILLED, STOPPED, Live
-from chaos.runs import ALONE, LAUNCHER, MACHINES, RANKS, TORCHRUN_MACHINES
+from chaos.runs import ALONE, LAUNCHER, MACHINES, RANKS, STEPS, TORCHRUN_MACHINES
 
 # README, "When a run stops": the others end within ddp_timeout seconds, and some 20 for the diagnosis. torchrun gives workers 30
 # seconds to end before it kills them, which a stopped one needs.
@@ -34,6 +34,7 @@ class Scene:
     notes: list = dataclasses.field(default_factory=list)
     wrong: str = ""  # what the fault itself saw and must not be
     missed: bool = False  # nothing was there any more
+    ends: frozenset = frozenset()  # that are promised too, as it was struck
 
     def now(self):
         self.struck_at = time.monotonic()
@@ -59,6 +60,9 @@ def kill(what, choose):
         pids = choose(scene)
         scene.notes.append(f"SIGKILL to {what} {pids}")
         scene.missed = not pids
+        if scene.kind.start == TORCHRUN_MACHINES and not scene.live.workers():
+            # torchrun waits minutes for another machine's before it starts anything.
+            scene.spared |= set(scene.live.launchers()) - set(pids)
         scene.now()
         scene.live.kill_all(pids)
     return strike
@@ -117,6 +121,9 @@ def tell(numbers):
         pids = {"one worker": scene.live.workers()[:1], "the launcher": scene.live.launchers()[:1]}.get(whom) or everyone
         scene.notes.append(f"{number.name} to {whom} {pids}")
         scene.missed = not pids
+        if whom == "one worker" and not scene.live.says(moments.FIRST_WORD):
+            # The others do not know it yet, and wait for it as long as for one that never comes.
+            scene.ends = FAILS
         scene.now()
         for pid in pids:
             scene.live.signal(pid, number)
@@ -263,6 +270,9 @@ def second_run(at_once=False, other_machine=False):
         hangs = not second.is_over() and passed_at is None
         text = second.text()
         refused = second.is_over() and second.end() == FAILED and passed_at is None
+        # The first one lets the folder go a moment before its process is gone.
+        if passed_at is not None and first_over is None and f"step {STEPS} of {STEPS}: nothing is left to train" in text:
+            first_over = passed_at
         second.kill_all()
         second.wait(time.monotonic() + 20)
         if refused and not ("output_dir" in text and re.search(r"process \d+", text)):

@@ -162,7 +162,7 @@ class Live:
         bad = [status for status in statuses if status in NEVER_STATUS or -status + 128 in NEVER_STATUS]
         if bad:
             return f"it ends with status {bad[0]}"
-        if re.search(r"Saved the model and logs in ", text) and not any(statuses):
+        if re.search(r"Saved the model and logs in ", text) and not (own and any(statuses)):
             return DONE
         if re.search(r"^Stopped (after step|before the first step)", text, re.M) and not (own and any(statuses)):
             return STOPPED
