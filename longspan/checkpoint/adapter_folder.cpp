@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -18,6 +17,7 @@
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
+#include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
 #include "longspan/models/model_files.h"
@@ -28,7 +28,7 @@ namespace longspan {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 constexpr const char* kConfig = "adapter_config.json";
 constexpr const char* kWeights = "adapter_model.safetensors";
@@ -46,43 +46,28 @@ Json read_config(const fs::path& path) {
                           "adapter_name_or_path."
                         : ""));
   }
-  const Json config = parse_ordered_json(*text, path.string());
-  if (!config.is_object()) {
-    throw UserError(fmt::format("{} is not a JSON object.", path.string()));
-  }
-  return config;
-}
-
-/// null and nothing are false.
-bool truth(const Json& config, const char* key, const std::string& path) {
-  const Json value = config.value(key, Json());
-  if (value.is_null()) return false;
-  if (!value.is_boolean()) {
-    throw UserError(fmt::format("{}: {} must be true or false; it is {}.", path, key,
-                                value.is_number() ? value.dump() : value.type_name()));
-  }
-  return value.get<bool>();
+  return parse_json(*text, path.string());
 }
 
 /// Keys that change what an adapter computes, and the values under which it is plain LoRA.
-void require_plain_lora(const Json& config, const std::string& path) {
+void require_plain_lora(const JsonObject& config) {
   const auto refuse = [&](const std::string& key, const Json& value) {
-    throw UserError(fmt::format(
-        "{}: {} is {}; only plain LoRA is supported. Merge the adapter into its model with PEFT "
-        "(merge_and_unload) and train from that.",
-        path, key, value.dump()));
+    config.fail(fmt::format(
+        "{} is {}; only plain LoRA is supported. Merge the adapter into its model with PEFT "
+        "(merge_and_unload) and train from that",
+        key, value.dump()));
   };
-  const Json type = config.value("peft_type", Json("LORA"));
+  const Json& keys = config.json();
+  const Json type = keys.value("peft_type", Json("LORA"));
   if (type != "LORA") refuse("peft_type", type);
   for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"}) {
-    if (truth(config, key, path)) refuse(key, config.at(key));
+    if (config.get<bool>(key, false)) refuse(key, keys.at(key));
   }
-  const Json bias = config.value("bias", Json("none"));
+  const Json bias = keys.value("bias", Json("none"));
   if (!bias.is_null() && bias != "none") refuse("bias", bias);
   for (const char* key : {"modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication",
                           "target_parameters", "trainable_token_indices"}) {
-    const Json value = config.value(key, Json());
-    if (!value.is_null() && !value.empty()) refuse(key, value);
+    if (config.has(key) && !keys.at(key).empty()) refuse(key, keys.at(key));
   }
 }
 
@@ -94,36 +79,30 @@ std::map<std::string, std::vector<int64_t>> wanted_shapes(const ModelConfig& con
   return wanted;
 }
 
-double finite_number(const Json& config, const char* key, const std::string& path) {
-  const Json value = config.value(key, Json());
-  if (value.is_number() && std::isfinite(value.get<double>())) return value.get<double>();
-  throw UserError(fmt::format("{}: {} must be a number; it is {}.", path, key,
-                              value.is_number() ? "not finite" : value.type_name()));
-}
-
 /// Which modules have an adapter the weights say; this only looks whether it is what PEFT writes.
-void require_names(const Json& config, const char* key, const std::string& path) {
-  const Json value = config.value(key, Json());
+void require_names(const JsonObject& config, const char* key) {
+  if (!config.has(key)) return;
+  const Json& value = config.value(key);
   const bool is_list = value.is_array() && std::ranges::all_of(value, [](const Json& name) {
                          return name.is_string();
                        });
-  if (is_list || value.is_string() || value.is_null()) return;
-  throw UserError(fmt::format("{}: {} must be a name, a pattern or a list of names.", path, key));
+  if (is_list || value.is_string()) return;
+  config.fail(fmt::format("{} must be a name, a pattern or a list of names", key));
 }
 
-LoraShape shape_from(const Json& config, const std::string& path) {
+LoraShape shape_from(const JsonObject& config) {
   LoraShape shape;
-  shape.r = whole_number(config.value("r", Json()), path + ": r", 1, kMostIndexed);
-  shape.alpha = finite_number(config, "lora_alpha", path);
-  if (!config.value("lora_dropout", Json()).is_null()) {
-    shape.dropout = finite_number(config, "lora_dropout", path);
-  }
+  // 4.0 is a rank as well.
+  shape.r =
+      whole_number(config.json().value("r", Json()), config.source() + ": r", 1, kMostIndexed);
+  if (!config.has("lora_alpha")) config.fail("lora_alpha must be a number; it is missing");
+  shape.alpha = config.get<double>("lora_alpha");
+  shape.dropout = config.get<double>("lora_dropout", shape.dropout);
   if (!(shape.dropout >= 0 && shape.dropout < 1)) {
-    throw UserError(
-        fmt::format("{}: lora_dropout is {}; it must be from 0 to below 1.", path, shape.dropout));
+    config.fail(fmt::format("lora_dropout is {}; it must be from 0 to below 1", shape.dropout));
   }
-  shape.rank_stabilized = truth(config, "use_rslora", path);
-  require_names(config, "target_modules", path);
+  shape.rank_stabilized = config.get<bool>("use_rslora", false);
+  require_names(config, "target_modules");
   return shape;
 }
 
@@ -154,9 +133,10 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
   const std::string weights_path = model_file(folder, kWeights);
   require_real_files(folder);
   const Json json = read_config(config_path);
-  require_plain_lora(json, config_path);
+  const JsonObject keys(json, config_path);
+  require_plain_lora(keys);
   Adapter adapter;
-  adapter.shape = shape_from(json, config_path);
+  adapter.shape = shape_from(keys);
   if (!is_there(weights_path)) {
     throw UserError(fmt::format("{} is missing.{}", weights_path,
                                 is_there(fs::path(folder) / "adapter_model.bin")
@@ -218,6 +198,7 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
 void save_adapter(const std::string& folder, const LoraShape& shape,
                   const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
                   const std::string& base_model) {
+  using Written = nlohmann::ordered_json;
   fs::create_directories(folder);
   std::vector<NamedTensor> matrices;
   for (const auto& [name, tensor] : parameters) {
@@ -225,27 +206,27 @@ void save_adapter(const std::string& folder, const LoraShape& shape,
   }
   const auto number = [](double x) {
     const std::optional<int64_t> whole = as_whole(x);
-    return whole ? Json(*whole) : Json(x);
+    return whole ? Written(*whole) : Written(x);
   };
-  const Json config = {{"base_model_name_or_path", base_model},
-                       {"bias", "none"},
-                       {"fan_in_fan_out", false},
-                       {"inference_mode", true},
-                       {"init_lora_weights", true},
-                       {"layers_pattern", nullptr},
-                       {"layers_to_transform", nullptr},
-                       {"lora_alpha", number(shape.alpha)},
-                       {"lora_dropout", shape.dropout},
-                       {"modules_to_save", nullptr},
-                       {"peft_type", "LORA"},
-                       {"r", shape.r},
-                       {"rank_pattern", Json::object()},
-                       {"alpha_pattern", Json::object()},
-                       {"revision", nullptr},
-                       {"target_modules", shape.modules},
-                       {"task_type", "CAUSAL_LM"},
-                       {"use_dora", false},
-                       {"use_rslora", shape.rank_stabilized}};
+  const Written config = {{"base_model_name_or_path", base_model},
+                          {"bias", "none"},
+                          {"fan_in_fan_out", false},
+                          {"inference_mode", true},
+                          {"init_lora_weights", true},
+                          {"layers_pattern", nullptr},
+                          {"layers_to_transform", nullptr},
+                          {"lora_alpha", number(shape.alpha)},
+                          {"lora_dropout", shape.dropout},
+                          {"modules_to_save", nullptr},
+                          {"peft_type", "LORA"},
+                          {"r", shape.r},
+                          {"rank_pattern", Written::object()},
+                          {"alpha_pattern", Written::object()},
+                          {"revision", nullptr},
+                          {"target_modules", shape.modules},
+                          {"task_type", "CAUSAL_LM"},
+                          {"use_dora", false},
+                          {"use_rslora", shape.rank_stabilized}};
   write_file_atomically((fs::path(folder) / kConfig).string(), config.dump(2) + "\n");
   write_safetensors((fs::path(folder) / kWeights).string(), matrices, dtype);
   copy_tokenizer_files(base_model, folder);

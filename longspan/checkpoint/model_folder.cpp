@@ -10,16 +10,16 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/safetensors.h"
+#include "longspan/checkpoint/weight_files.h"
 #include "longspan/checkpoint/written_names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
-#include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
 #include "longspan/models/model_files.h"
-#include "longspan/models/model_place.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -31,46 +31,12 @@ constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
 /// File of each tensor, from the index or the single file's header.
-std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
+std::map<std::string, std::string> files_of_tensors(const std::string& folder) {
+  WeightFiles weights = weight_files(folder);
+  if (weights.single.empty()) return std::move(weights.shards);
   std::map<std::string, std::string> files;
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) {
-    throw UserError(fmt::format("{} is a file. Give the folder of the model: {}.", folder.string(),
-                                folder.has_parent_path() ? folder.parent_path().string() : "."));
-  }
-  require_plain_weights(folder.string());
-  if (is_there(folder / kSingle)) {
-    const SafetensorsFile file(model_file(folder.string(), kSingle));
-    for (const SafetensorsEntry& entry : file.entries()) files[entry.name] = file.path();
-    return files;
-  }
-  const std::string index_path = model_file(folder.string(), kIndex);
-  if (!is_there(index_path)) {
-    const std::string pickled = pickled_weights(folder.string());
-    throw UserError(fmt::format(
-        "{} has neither {} nor {}. {}", folder.string(), kSingle, kIndex,
-        !pickled.empty()
-            ? fmt::format("It has {}, pickled weights; convert them: load the folder in "
-                          "transformers and save_pretrained() it.",
-                          pickled)
-        : is_there(folder / "adapter_config.json")
-            ? "It holds an adapter, not a model: name the model in model_name_or_path and this "
-              "folder in adapter_name_or_path, or merge both by `longspan export`."
-            : "Check the path, or make a random checkpoint with `longspan init`."));
-  }
-  const nlohmann::json index = read_json_file(index_path, "index of the weights", kMaxTableBytes);
-  const JsonObject weight_map = JsonObject(index, index_path).object("weight_map");
-  std::map<std::string, std::string> paths;  // of each shard
-  for (const auto& [name, shard] : weight_map.json().items()) {
-    const fs::path shard_name(weight_map.get<std::string>(name));
-    if (shard_name.has_parent_path()) {
-      throw UserError(fmt::format("{}: shard {} of {} is outside of the folder.", index_path,
-                                  shard_name.string(), name));
-    }
-    std::string& path = paths[shard_name];
-    if (path.empty()) path = model_file(folder.string(), shard_name);
-    files[name] = path;
-  }
+  const SafetensorsFile file(weights.single);
+  for (const SafetensorsEntry& entry : file.entries()) files[entry.name] = file.path();
   return files;
 }
 

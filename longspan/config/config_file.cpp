@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 
 #include "longspan/config/checks.h"
 #include "longspan/config/config.h"
@@ -26,7 +28,8 @@ namespace {
 
 using nlohmann::json;
 
-/// Of one file. Who gives another format's file by mistake need not read on.
+/// Of one file and its overrides: for each the key is looked for that was meant. Who gives another
+/// format's file by mistake need not read on.
 constexpr size_t kMostProblems = 50;
 constexpr size_t kShownBytes = 60;  // of a key or a value that may be of any length
 
@@ -270,18 +273,21 @@ Config load(const std::string& path, const std::vector<std::string>& words,
   const auto note = [&](const std::string& where, const std::string& problem) {
     if (!problem.empty()) problems.push_back(fmt::format("{}: {}", where, problem));
   };
+  const auto is_enough = [&] { return problems.size() >= kMostProblems; };
   const json values = read_file(path);
   const std::vector<Override> overrides = read_overrides(words);
   for (const auto& [name, value] : values.items()) names.push_back(name);
   if (const std::string format = other_format(names); !format.empty()) {
     throw UserError(fmt::format("{}: {}", path, format));
   }
+  std::set<std::string_view> replaced;
+  for (const Override& item : overrides) replaced.insert(item.key);
   for (const auto& [name, value] : values.items()) {
     // What an override replaces is not looked at: a refused key can be mended from the command
     // line.
-    if (std::ranges::find(overrides, name, &Override::key) != overrides.end()) continue;
+    if (replaced.contains(name)) continue;
     note(path, take(reading, name, value));
-    if (problems.size() == kMostProblems) break;
+    if (is_enough()) break;
   }
   for (const auto& [today, given] : reading.renamed) {
     if (values.contains(today)) {
@@ -290,6 +296,7 @@ Config load(const std::string& path, const std::vector<std::string>& words,
     }
   }
   for (const Override& item : overrides) {
+    if (is_enough()) break;
     // A switch without a value is switched on.
     const json value = item.has_value
                            ? parse_json(yaml_to_json(item.value, item.key + "=" + item.value),
@@ -304,7 +311,7 @@ Config load(const std::string& path, const std::vector<std::string>& words,
   if (problems.size() == 1) throw UserError(problems[0]);
   if (!problems.empty()) {
     throw UserError(fmt::format("{}{} problems with the configuration\n  {}",
-                                problems.size() < kMostProblems ? "" : "at least ", problems.size(),
+                                is_enough() ? "at least " : "", problems.size(),
                                 fmt::join(problems, "\n  ")));
   }
   return std::move(reading.config);

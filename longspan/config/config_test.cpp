@@ -311,8 +311,24 @@ TEST_CASE("config: what is huge is told in short, and soon") {
   CHECK_MESSAGE(said.size() < 400, said.size());
   CHECK(edit_distance(name, name + "x") == 0);  // no more than their beginnings are compared
   json many = json::object();
-  for (int i = 0; i < 1000; ++i) many["key" + std::to_string(i)] = i;
-  CHECK_SAYS(complaint(many), "at least 50 problems");
+  std::vector<std::string> words;
+  for (int i = 0; i < 20'000; ++i) {
+    many["key" + std::to_string(i)] = i;
+    words.push_back("word" + std::to_string(i) + "=1");
+  }
+  // Each of them costs a search for the key that was meant.
+  const auto searches = [](const std::string& text) {
+    int count = 0;
+    for (size_t at = 0; (at = text.find("unknown key", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  for (const auto& [keys, overrides] :
+       {std::pair(many, std::vector<std::string>()), std::pair(json::object(), words),
+        std::pair(json{{"key1", 1}, {"key2", 2}}, words), std::pair(many, words)}) {
+    const std::string of_many = complaint(keys, overrides);
+    CHECK_SAYS(of_many, "at least 50 problems");
+    CHECK(searches(of_many) == 50);
+  }
 }
 
 }  // namespace longspan

@@ -57,6 +57,11 @@ bool take(const json& value, T& to) {
   return true;
 }
 
+/// The value where it is short; else what it is.
+std::string shown(const json& value) {
+  return value.is_number() || value.is_boolean() ? value.dump() : value.type_name();
+}
+
 }  // namespace
 
 JsonObject::JsonObject(const nlohmann::json& object, std::string source)
@@ -81,9 +86,16 @@ const nlohmann::json& JsonObject::value(std::string_view key) const {
 
 template <typename T>
 T JsonObject::get(std::string_view key) const {
+  const nlohmann::json& given = value(key);
   T taken{};
-  if (!take(value(key), taken)) fail(fmt::format("{} must be {}", key, name_of<T>()));
-  return taken;
+  if (take(given, taken)) return taken;
+  if (std::is_integral_v<T> && !std::is_same_v<T, bool> && given.is_number_integer()) {
+    fail(fmt::format("{} is {}, which is too {}", key, given.dump(),
+                     given.is_number_unsigned() || given.get<int64_t>() > 0 ? "large" : "small"));
+  }
+  // Of a list it may be an item that is wrong.
+  const std::string what = given.is_array() ? "" : fmt::format("; it is {}", shown(given));
+  fail(fmt::format("{} must be {}{}", key, name_of<T>(), what));
 }
 
 template bool JsonObject::get(std::string_view key) const;

@@ -4,10 +4,10 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <type_traits>
 
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
+#include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
 #include "longspan/models/family.h"
@@ -19,80 +19,33 @@
 namespace longspan {
 namespace {
 
-using Json = nlohmann::json;
-
 /// Positions are counted in doubles and multiplied by factors.
 constexpr int64_t kMostPositions = int64_t{1} << 40;
 
 constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3, &kLlama};
 
-/// The keys of one JSON object, with errors that name the file. null counts as absent, as in
-/// transformers.
-class Keys {
- public:
-  Keys(const Json& object, std::string source) : object_(object), source_(std::move(source)) {}
+int64_t in_range(const JsonObject& keys, const char* name, int64_t value, int64_t most) {
+  if (value <= 0) keys.fail(fmt::format("{} is {}, it must be positive", name, value));
+  if (value > most) keys.fail(fmt::format("{} is {}, it must be at most {}", name, value, most));
+  return value;
+}
 
-  bool has(const char* name) const {
-    const auto value = object_.find(name);
-    return value != object_.end() && !value->is_null();
-  }
-
-  template <typename T>
-  T get(const char* name, T fallback) const {
-    return has(name) ? get<T>(name) : fallback;
-  }
-
-  template <typename T>
-  T get(const char* name) const {
-    if (!has(name)) fail(fmt::format("{} is missing", name));
-    const Json& value = object_.at(name);
-    if constexpr (std::is_same_v<T, bool>) {
-      if (!value.is_boolean()) fail(fmt::format("{} must be true or false", name));
-    } else if constexpr (std::is_same_v<T, int64_t>) {
-      if (!value.is_number_integer()) fail(fmt::format("{} must be a whole number", name));
-      if (!as_whole(value)) fail(fmt::format("{} is {}, which is too large", name, value.dump()));
-    } else if constexpr (std::is_same_v<T, double>) {
-      if (!value.is_number()) fail(fmt::format("{} must be a number", name));
-    } else {
-      if (!value.is_string()) fail(fmt::format("{} must be a text", name));
-    }
-    return value.get<T>();
-  }
-
-  int64_t positive(const char* name, int64_t most = kMostIndexed) const {
-    return in_range(name, get<int64_t>(name), most);
-  }
-  int64_t positive(const char* name, int64_t most, int64_t fallback) const {
-    return in_range(name, get<int64_t>(name, fallback), most);
-  }
-
-  [[noreturn]] void fail(const std::string& what) const {
-    throw UserError(fmt::format("{}: {}.", source_, what));
-  }
-
- private:
-  int64_t in_range(const char* name, int64_t value, int64_t most) const {
-    if (value <= 0) fail(fmt::format("{} is {}, it must be positive", name, value));
-    if (value > most) fail(fmt::format("{} is {}, it must be at most {}", name, value, most));
-    return value;
-  }
-
-  const Json& object_;
-  std::string source_;
-};
+int64_t positive(const JsonObject& keys, const char* name, int64_t most = kMostIndexed) {
+  return in_range(keys, name, keys.get<int64_t>(name), most);
+}
+int64_t positive(const JsonObject& keys, const char* name, int64_t most, int64_t fallback) {
+  return in_range(keys, name, keys.get<int64_t>(name, fallback), most);
+}
 
 /// The rope keys of transformers 4 (rope_theta and rope_scaling) and 5 (rope_parameters); where
 /// both stand rope_scaling wins, as in transformers' RotaryEmbeddingConfigMixin.
-void read_rope(const Json& object, const Keys& keys, const std::string& source,
-               ModelConfig& config) {
+void read_rope(const JsonObject& keys, ModelConfig& config) {
   config.rope_theta = keys.get<double>("rope_theta", 10000.0);
-  const char* name = keys.has("rope_scaling") && !object.at("rope_scaling").empty()
+  const char* name = keys.has("rope_scaling") && !keys.value("rope_scaling").empty()
                          ? "rope_scaling"
                          : "rope_parameters";
   if (keys.has(name)) {
-    const Json& nested = object.at(name);
-    if (!nested.is_object()) keys.fail(fmt::format("{} must be an object", name));
-    const Keys rope(nested, fmt::format("{} ({})", source, name));
+    const JsonObject rope = keys.object(name);
     RopeScaling& out = config.rope;
     out.type = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
     config.rope_theta = rope.get<double>("rope_theta", config.rope_theta);
@@ -109,8 +62,8 @@ void read_rope(const Json& object, const Keys& keys, const std::string& source,
       const char* original = "original_max_position_embeddings";
       out.original_max_position_embeddings =
           keys.has(original)
-              ? keys.positive(original, kMostPositions)
-              : rope.positive(original, kMostPositions, config.max_position_embeddings);
+              ? positive(keys, original, kMostPositions)
+              : positive(rope, original, kMostPositions, config.max_position_embeddings);
     }
     if (out.type == "llama3") {
       out.low_freq_factor = rope.get<double>("low_freq_factor");
@@ -126,12 +79,9 @@ void read_rope(const Json& object, const Keys& keys, const std::string& source,
       // 0 means the default here, as in transformers.
       if (const double fast = rope.get<double>("beta_fast", 0.0); fast != 0) out.beta_fast = fast;
       if (const double slow = rope.get<double>("beta_slow", 0.0); slow != 0) out.beta_slow = slow;
-      const auto optional = [&](const char* key) {
-        return rope.has(key) ? std::optional<double>(rope.get<double>(key)) : std::nullopt;
-      };
-      out.attention_factor = optional("attention_factor");
-      out.mscale = optional("mscale");
-      out.mscale_all_dim = optional("mscale_all_dim");
+      out.attention_factor = rope.optional<double>("attention_factor");
+      out.mscale = rope.optional<double>("mscale");
+      out.mscale_all_dim = rope.optional<double>("mscale_all_dim");
       out.truncate = rope.get<bool>("truncate", true);
     }
     if (!(out.factor > 0)) rope.fail("factor must be positive");
@@ -139,7 +89,7 @@ void read_rope(const Json& object, const Keys& keys, const std::string& source,
   if (!(config.rope_theta > 1)) keys.fail("rope_theta must be larger than 1");
 }
 
-const Family& find_family(const Keys& keys) {
+const Family& find_family(const JsonObject& keys) {
   const auto model_type = keys.get<std::string>("model_type");
   for (const Family* family : kFamilies) {
     if (model_type == family->model_type) return *family;
@@ -164,10 +114,8 @@ ModelConfig load_model_config(const std::string& folder_or_file) {
 ModelConfig parse_model_config(const std::string& text, const std::string& source) {
   ModelConfig config;
   config.json = text;
-  const Json object = parse_json(config.json, source);
-  if (!object.is_object()) throw UserError(fmt::format("{} is not a JSON object.", source));
-
-  const Keys keys(object, source);
+  const nlohmann::json object = parse_json(config.json, source);
+  const JsonObject keys(object, source);
   const Family& family = find_family(keys);
   config.model_type = family.model_type;
   config.architecture = family.architecture;
@@ -177,13 +125,13 @@ ModelConfig parse_model_config(const std::string& text, const std::string& sourc
     keys.fail(fmt::format("architecture {} is not supported; {} is", named->front().dump(),
                           config.architecture));
   }
-  config.vocab_size = keys.positive("vocab_size");
-  config.hidden_size = keys.positive("hidden_size");
-  config.intermediate_size = keys.positive("intermediate_size");
-  config.num_layers = keys.positive("num_hidden_layers");
-  config.num_heads = keys.positive("num_attention_heads");
+  config.vocab_size = positive(keys, "vocab_size");
+  config.hidden_size = positive(keys, "hidden_size");
+  config.intermediate_size = positive(keys, "intermediate_size");
+  config.num_layers = positive(keys, "num_hidden_layers");
+  config.num_heads = positive(keys, "num_attention_heads");
   config.num_kv_heads =
-      keys.has("num_key_value_heads") ? keys.positive("num_key_value_heads") : config.num_heads;
+      keys.has("num_key_value_heads") ? positive(keys, "num_key_value_heads") : config.num_heads;
   if (config.num_heads % config.num_kv_heads != 0) {
     keys.fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
                           config.num_heads, config.num_kv_heads));
@@ -193,7 +141,7 @@ ModelConfig parse_model_config(const std::string& text, const std::string& sourc
                           config.hidden_size, config.num_heads));
   }
   config.head_dim =
-      keys.has("head_dim") ? keys.positive("head_dim") : config.hidden_size / config.num_heads;
+      keys.has("head_dim") ? positive(keys, "head_dim") : config.hidden_size / config.num_heads;
   if (config.head_dim % 2 != 0) {
     keys.fail(fmt::format("head_dim {} is odd, rotary embeddings need pairs", config.head_dim));
   }
@@ -201,8 +149,8 @@ ModelConfig parse_model_config(const std::string& text, const std::string& sourc
     keys.fail(fmt::format("hidden_act {} is not supported; silu is", activation));
   }
   keys.get<double>("attention_dropout", 0.0);  // trained with 0, which the run says
-  config.max_position_embeddings = keys.positive("max_position_embeddings", kMostPositions,
-                                                 family.default_max_position_embeddings);
+  config.max_position_embeddings = positive(keys, "max_position_embeddings", kMostPositions,
+                                            family.default_max_position_embeddings);
   config.rms_norm_eps = keys.get<double>("rms_norm_eps", family.default_rms_norm_eps);
   config.initializer_range = keys.get<double>("initializer_range", 0.02);
   config.tie_word_embeddings =
@@ -217,8 +165,8 @@ ModelConfig parse_model_config(const std::string& text, const std::string& sourc
     }
     config.padding_token = token < 0 ? token + config.vocab_size : token;
   }
-  read_rope(object, keys, source, config);
-  family.read_own_keys(object, source, config);
+  read_rope(keys, config);
+  family.read_own_keys(keys, config);
   try {
     parameter_count(config);
   } catch (const UserError& error) {

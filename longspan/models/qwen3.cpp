@@ -1,27 +1,18 @@
 // Qwen3 (arXiv 2505.09388), dense: an RMSNorm over each query and key head, no biases by default.
-#include <fmt/format.h>
-
-#include <nlohmann/json.hpp>
-
-#include "longspan/config/user_error.h"
 #include "longspan/models/family.h"
 
 namespace longspan {
 namespace {
 
-void read_own_keys(const nlohmann::json& keys, const std::string& source, ModelConfig& config) {
-  const auto set = [&](const char* name) {
-    const auto value = keys.find(name);
-    return value != keys.end() && value->is_boolean() && value->get<bool>();
-  };
-  if (!keys.contains("head_dim")) config.head_dim = 128;  // transformers' default for this family
+void read_own_keys(const JsonObject& keys, ModelConfig& config) {
+  // transformers' default for this family; null is another.
+  if (!keys.json().contains("head_dim")) config.head_dim = 128;
   config.qk_norm = true;
-  config.qkv_bias = config.output_bias = set("attention_bias");
-  if (set("use_sliding_window")) {
-    throw UserError(fmt::format(
-        "{}: use_sliding_window: true is not supported, attention is always full. Set it to false "
-        "to train with full attention.",
-        source));
+  config.qkv_bias = config.output_bias = keys.get<bool>("attention_bias", false);
+  if (keys.get<bool>("use_sliding_window", false)) {
+    keys.fail(
+        "use_sliding_window: true is not supported, attention is always full. Set it to false to "
+        "train with full attention");
   }
 }
 

@@ -63,6 +63,56 @@ TEST_CASE("chat template: tags inside strings, comments and raw blocks are text"
   CHECK(rendered.generation.empty());
 }
 
+TEST_CASE("chat template: the next round of a loop begins with what is open outside of it") {
+  const auto rounds = [](const std::string& body) {
+    // Many more than there may be blocks within each other.
+    return render("{% set x = 'x' %}{% for i in range(3000) %}" + body +
+                  "{% endfor %}{{ x }}{{ '<' }}");
+  };
+  for (const std::string tag : {"{% continue %}", "{% if i >= 0 %}{% continue %}{% endif %}"}) {
+    CAPTURE(tag);
+    CHECK(rounds("{% with x = i %}" + tag + "{% endwith %}a") == "x<");
+    CHECK(rounds("{% filter upper %}a" + tag + "{% endfilter %}a") == "x<");
+    CHECK(rounds("{% set y %}a" + tag + "{% endset %}a") == "x<");
+    CHECK(rounds("{% autoescape true %}" + tag + "{% endautoescape %}a") == "x<");
+    CHECK(rounds("{% set y %}{% with x = i %}{% filter upper %}a" + tag +
+                 "{% endfilter %}{% endwith %}{% endset %}a") == "x<");
+    CHECK(rounds("{% with x = i %}{% for j in [] %}{% else %}" + tag +
+                 "{% endfor %}{% endwith %}a") == "x<");
+  }
+  CHECK(render("{% set x = 'x' %}{% for i in [1, 2, 3] %}{% with x = i %}{% filter upper %}"
+               "{% if i == 2 %}{% break %}{% endif %}a{{ x }}{% endfilter %}{% endwith %};"
+               "{% endfor %}{{ x }}") == "A1;x");
+}
+
+TEST_CASE("chat template: a loop that is left from inside of a function's tag is refused by name") {
+  const auto refusal = [](const std::string& tag, const std::string& block) {
+    return "Chat template, line 3: {% " + tag + " %} stands in no loop inside of {% " + block +
+           " %}, which it cannot leave. Put the whole loop inside, or write {% if %} instead.";
+  };
+  const std::string loop = "{% for i in [1, 2] %}\n";
+  for (const std::string tag : {"continue", "break"}) {
+    const std::string leave = "a\n{% if true %}{% " + tag + " %}{% endif %}";
+    CHECK(error_of(loop + "{% generation %}" + leave + "{% endgeneration %}{% endfor %}") ==
+          refusal(tag, "generation"));
+    CHECK(error_of(loop + "{% generation %}{% with %}" + leave +
+                   "{% endwith %}{% endgeneration %}{% endfor %}") == refusal(tag, "generation"));
+    CHECK(error_of(loop + "{% call f() %}" + leave + "{% endcall %}{% endfor %}") ==
+          refusal(tag, "call"));
+    CHECK(error_of(loop + "{% macro f() %}" + leave + "{% endmacro %}{% endfor %}") ==
+          refusal(tag, "macro"));
+    CHECK(error_of("\n{% for i in [] %}{% else %}" + leave + "{% endfor %}") ==
+          "Chat template, line 3: {% " + tag +
+              " %} stands in no loop. Put it into a {% for %}, or remove it.");
+  }
+  const RenderedChat inside = render_chat_template(
+      "{% for i in [1] %}{% generation %}{% for j in [1, 2, 3] %}{% if j == 2 %}{% continue %}"
+      "{% endif %}{{ j }}{% endfor %}{% endgeneration %};{% endfor %}",
+      "{}");
+  CHECK(inside.text == "13;");
+  REQUIRE(inside.generation.size() == 1);
+}
+
 TEST_CASE("chat template: errors say the template's own words, or the line") {
   CHECK(error_of("{{ raise_exception('Roles must alternate') }}") ==
         "The chat template refuses this chat: Roles must alternate");

@@ -1,6 +1,7 @@
 #include "longspan/text/plot.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -11,6 +12,7 @@
 #include <string>
 
 #include "longspan/config/user_error.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace fs = std::filesystem;
 
@@ -97,6 +99,16 @@ TEST_CASE("plot: nothing to draw, one point, equal and huge values are no troubl
 
 TEST_CASE("plot: a file that cannot be written is the user's to mend") {
   CHECK_THROWS_AS(write_plot("/no/such/folder/a.png", {{"t", "x", "y", {}}}), UserError);
+  const testing::TemporaryFolder folder;
+  const std::string pipe = folder / "pipe.png";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  std::string message;
+  try {
+    write_plot(pipe, {});
+  } catch (const UserError& error) {
+    message = error.what();
+  }
+  CHECK(message == "Cannot write " + pipe + ": it is a pipe; wanted is a regular file");
 }
 
 }  // namespace longspan

@@ -1,6 +1,7 @@
 #include "longspan/text/tokenizer.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -111,6 +112,49 @@ TEST_CASE("tokenizer: named templates, token objects, a template file") {
 
   std::ofstream(tokenizer / "chat_template.jinja") << "J";
   CHECK(Tokenizer::load(tokenizer.string()).chat_template() == "J");
+}
+
+TEST_CASE("tokenizer: a byte order mark is no part of a file, here as elsewhere") {
+  testing::TemporaryFolder folder;
+  const std::string mark = "\xef\xbb\xbf";
+  train_byte_level_bpe({folder.write("plain.txt", sample_text())}, 400, folder / "plain");
+  train_byte_level_bpe({folder.write("marked.txt", mark + sample_text())}, 400, folder / "marked");
+  CHECK(read(folder / "plain/tokenizer.json") == read(folder / "marked/tokenizer.json"));
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    folder.write(std::string("marked/") + name,
+                 mark + read(folder / ("plain/" + std::string(name))));
+  }
+  folder.write("marked/chat_template.jinja", mark + "T");
+  // A model of this kind has its own way with text: a config.json that is read.
+  const std::string model = R"({"model_type": "qwen2"})";
+  folder.write("marked/config.json", mark + model);
+  folder.write("plain/config.json", model);
+  const Tokenizer plain = Tokenizer::load(folder / "plain");
+  const Tokenizer marked = Tokenizer::load(folder / "marked");
+  CHECK(marked.chat_template() == "T");
+  CHECK(marked.encode(sample_text()) == plain.encode(sample_text()));
+  CHECK(marked.pad_token() == plain.pad_token());
+}
+
+TEST_CASE("tokenizer: an adapter's model says in config.json which kind it is") {
+  testing::TemporaryFolder folder;
+  const std::string adapter = trained(folder);
+  folder.write("tokenizer/tokenizer_config.json", "{}");
+  folder.write("tokenizer/adapter_config.json",
+               "\xef\xbb\xbf{\"base_model_name_or_path\": \"" + folder.path + "/base\"}");
+  CHECK_FALSE(Tokenizer::load(adapter).pad_token().has_value());
+  const std::string config =
+      folder.write("base/config.json", "\xef\xbb\xbf{\"model_type\": \"qwen2\"}");
+  CHECK(Tokenizer::load(adapter).pad_token() == "<|endoftext|>");
+  fs::remove(config);
+  REQUIRE(::mkfifo(config.c_str(), 0600) == 0);
+  std::string message;
+  try {
+    Tokenizer::load(adapter);
+  } catch (const UserError& error) {
+    message = error.what();
+  }
+  CHECK(message == "Cannot read " + config + ": it is a pipe; wanted is a regular file.");
 }
 
 TEST_CASE("tokenizer: errors name the file") {

@@ -9,10 +9,9 @@
 #include <set>
 #include <stdexcept>
 
+#include "longspan/checkpoint/weight_files.h"
 #include "longspan/config/names.h"
-#include "longspan/config/user_error.h"
 #include "longspan/data/dataset_info.h"
-#include "longspan/input/json_text.h"
 #include "longspan/train/stage.h"
 
 namespace longspan {
@@ -67,23 +66,12 @@ class Listing {
     std::error_code error;
     if (fs::exists(path, error)) add(role, decides, path);
   }
-  /// model.safetensors, or the files that the index names.
-  void add_weights(const char* role, bool decides, const fs::path& folder) {
-    std::error_code error;
-    if (fs::exists(folder / "model.safetensors", error)) {
-      return add(role, decides, folder / "model.safetensors");
-    }
-    const std::string index = (folder / "model.safetensors.index.json").string();
-    std::set<std::string> names;
-    try {
-      const auto json = parse_json(read_text_file(index, "index of weights"), index);
-      for (const auto& [tensor, file] : json.at("weight_map").items()) {
-        names.insert(file.get<std::string>());
-      }
-    } catch (const nlohmann::json::exception& broken) {
-      throw UserError(fmt::format("{} is broken: {}.", index, broken.what()));
-    }
-    for (const std::string& name : names) add(role, decides, folder / name);
+  void add_weights(const char* role, bool decides, const std::string& folder) {
+    const WeightFiles weights = weight_files(folder);
+    if (!weights.single.empty()) return add(role, decides, weights.single);
+    std::set<std::string> paths;
+    for (const auto& [tensor, path] : weights.shards) paths.insert(path);
+    for (const std::string& path : paths) add(role, decides, path);
   }
   void add_adapter(const char* role, bool decides, const fs::path& folder) {
     for (const char* name :
@@ -151,7 +139,7 @@ RunContents files_of_run(const Config& config) {
   files.add_weights(
       kWeights,
       config.finetuning_type != "full" || (wants_reference(config) && !reference_of_its_own),
-      model);
+      config.model_name_or_path);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                            "chat_template.jinja"}) {
     files.add_where_there(kTokenizer, true, model / name);

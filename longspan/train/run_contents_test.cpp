@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/train/read_contents.h"
@@ -21,7 +23,7 @@ struct Place {
     for (const char* model : {"base", "reference"}) {
       for (const char* name :
            {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}) {
-        folder.write(std::string(model) + "/" + name, std::string(model) + name);
+        folder.write(std::string(model) + "/" + name, "\"" + std::string(model) + name + "\"");
       }
     }
     folder.write("sharded/config.json", "{}");
@@ -114,6 +116,19 @@ TEST_CASE("run contents: the files that an index names") {
   place.config.model_name_or_path = place.folder / "sharded";
   CHECK(has(listed(files_of_run(place.config)),
             "model weights: one.safetensors\nmodel weights: two.safetensors\n"));
+  const auto write_index = [&](const std::string& note, const std::string& shard) {
+    place.folder.write(
+        "sharded/model.safetensors.index.json",
+        R"({"metadata": {"note": ")" + note + R"("}, "weight_map": {"a": ")" + shard + R"("}})");
+  };
+  // It grows with the model, and may be larger than what people write.
+  write_index(std::string(kMaxSettingsBytes, 'x'), "one.safetensors");
+  CHECK(has(listed(files_of_run(place.config)), "model weights: one.safetensors\n"));
+  // Listed is what is loaded.
+  write_index("", "../base/model.safetensors");
+  CHECK_THROWS_WITH_AS(files_of_run(place.config),
+                       doctest::Contains("shard ../base/model.safetensors of a is outside"),
+                       UserError);
 }
 
 TEST_CASE("run contents: several data files may be renamed, not swapped for others") {

@@ -4,7 +4,7 @@
 //! The messages are those of tensorboard/compat/proto/{event,summary}.proto, as far as scalars need
 //! them.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prost::Message;
 use serde_json::{Map, Value as Json};
 
-use crate::{Result, UserError};
+use crate::{files, Result, UserError};
 
 #[derive(Clone, PartialEq, Message)]
 struct Event {
@@ -121,35 +121,59 @@ fn failed(path: &Path, error: &std::io::Error) -> UserError {
     ))
 }
 
+/// The files of this suffix in the folder, which is made where it is missing.
+fn earlier(folder: &Path, suffix: &str) -> std::io::Result<Vec<PathBuf>> {
+    fs::create_dir_all(folder)?;
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().map_or("".into(), |name| name.to_string_lossy());
+        if name.starts_with(PREFIX) && name.ends_with(&format!(".{suffix}")) {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
+
+/// Takes away what a file says of steps later than `last`, or all of it where that is negative.
+fn cut(path: &Path, last: i64) -> std::io::Result<()> {
+    if last < 0 {
+        return files::remove(path);
+    }
+    let mut file = files::open_to_cut(path)?;
+    let end = end_of_step(&files::rest_of(&mut file, files::ANY_SIZE)?, last);
+    file.set_len(end as u64)
+}
+
+/// Named after the second of now, or the first later one of which there is no file: readers take
+/// files by their names' order.
+fn new_file(folder: &Path, suffix: &str) -> std::io::Result<(PathBuf, File)> {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "localhost" } else { host.trim() };
+    let mut second = now() as u64;
+    loop {
+        let process = std::process::id();
+        let path = folder.join(format!("{PREFIX}{second:010}.{host}.{process}.{suffix}"));
+        match files::create_new(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => second += 1,
+            made => return made.map(|file| (path, file)),
+        }
+    }
+}
+
 impl EventFile {
     /// A new file in the folder. Of files that end with `suffix` what is later than `last_step`
     /// goes; all of them go where that is negative.
     pub fn new(folder: &str, suffix: &str, last_step: i64) -> Result<Self> {
         let folder = Path::new(folder);
+        for path in earlier(folder, suffix).map_err(|error| failed(folder, &error))? {
+            cut(&path, last_step).map_err(|error| failed(&path, &error))?;
+        }
         Self::create(folder, suffix, last_step).map_err(|error| failed(folder, &error))?.flushed()
     }
 
     fn create(folder: &Path, suffix: &str, last_step: i64) -> std::io::Result<Self> {
-        fs::create_dir_all(folder)?;
-        for entry in fs::read_dir(folder)? {
-            let path = entry?.path();
-            let name = path.file_name().map_or("".into(), |name| name.to_string_lossy());
-            if !name.starts_with(PREFIX) || !name.ends_with(&format!(".{suffix}")) {
-                continue;
-            }
-            if last_step < 0 {
-                fs::remove_file(&path)?;
-                continue;
-            }
-            let end = end_of_step(&fs::read(&path)?, last_step);
-            OpenOptions::new().write(true).open(&path)?.set_len(end as u64)?;
-        }
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = if host.trim().is_empty() { "localhost" } else { host.trim() };
-        let seconds = now() as u64;
-        let name = format!("{PREFIX}{seconds:010}.{host}.{}.{suffix}", std::process::id());
-        let path = folder.join(name);
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
+        let (path, file) = new_file(folder, suffix)?;
         let version = Some("brain.Event:2".to_string());
         let head = Event { wall_time: now(), file_version: version, ..Default::default() };
         let mut pending = record(&head);

@@ -4,6 +4,7 @@ mod bars;
 mod budget;
 mod chat_template;
 mod events;
+mod files;
 mod generation_blocks;
 mod held_memory;
 mod json;

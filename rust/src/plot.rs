@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::{register_font, FontStyle};
 use serde::Deserialize;
 
-use crate::{Result, UserError};
+use crate::{files, Result, UserError};
 
 #[derive(Deserialize)]
 struct Picture {
@@ -322,7 +322,7 @@ pub(crate) fn draw_png(png_path: &str, size: (u32, u32), draw: impl FnOnce(&Area
     let pixels = shrink(&buffer, width as usize, height as usize);
 
     let failed = |e: &dyn std::fmt::Display| UserError(format!("Cannot write {png_path}: {e}"));
-    let file = std::fs::File::create(png_path).map_err(|e| failed(&e))?;
+    let file = files::create(std::path::Path::new(png_path)).map_err(|e| failed(&e))?;
     let mut encoder = png::Encoder::new(std::io::BufWriter::new(file), width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);

@@ -21,6 +21,62 @@ pub const LISTED: &str = "!listed";
 pub const SLICED: &str = "!sliced";
 pub const INDEXED: &str = "!indexed";
 
+/// What an instruction begins and another one, later in the text, ends.
+#[derive(Clone, Copy, PartialEq)]
+enum Block {
+    Loop,
+    Scope,
+    Capture,
+    AutoEscape,
+}
+
+/// The blocks that are open before each instruction: `continue` and `break` inside of `with`,
+/// `filter`, `set` and `autoescape` leave them by a jump alone, as minijinja compiles it.
+struct OpenBlocks {
+    /// Each block has the one around it; the first stands for none.
+    blocks: Vec<(Block, usize)>,
+    innermost: Vec<usize>,
+}
+
+impl OpenBlocks {
+    fn of(code: &Instructions) -> OpenBlocks {
+        use Instruction::*;
+        let mut open = OpenBlocks { blocks: vec![(Block::Loop, 0)], innermost: Vec::new() };
+        let mut inner = 0;
+        while let Some(instruction) = code.get(open.innermost.len() as u32) {
+            open.innermost.push(inner);
+            let begun = match instruction {
+                PushLoop(_) => Block::Loop,
+                PushWith => Block::Scope,
+                BeginCapture(_) => Block::Capture,
+                PushAutoEscape => Block::AutoEscape,
+                PopLoopFrame | PopFrame | EndCapture | PopAutoEscape => {
+                    inner = open.blocks[inner].1;
+                    continue;
+                }
+                _ => continue,
+            };
+            open.blocks.push((begun, inner));
+            inner = open.blocks.len() - 1;
+        }
+        open.innermost.push(inner);
+        open
+    }
+
+    /// The blocks around `at`, from the inside, that are not around `target`.
+    fn left_by_jump(&self, at: u32, target: u32) -> Vec<Block> {
+        let end = self.innermost[target as usize];
+        let mut inner = self.innermost[at as usize];
+        let mut left = Vec::new();
+        // A block that is around another was begun before it.
+        while inner > end {
+            left.push(self.blocks[inner].0);
+            inner = self.blocks[inner].1;
+        }
+        left
+    }
+}
+
 struct Program<'s> {
     code: Vec<(Instruction<'s>, u32)>,
     locals: HashMap<&'static str, u8>,
@@ -48,11 +104,25 @@ impl<'s> Program<'s> {
         self.code.push((instruction.clone(), at));
     }
 
-    fn guard(&mut self, old: &Instructions<'s>, at: u32) {
+    fn guard(&mut self, old: &Instructions<'s>, at: u32, blocks: &OpenBlocks) {
         use Instruction::*;
         let instruction = old.get(at).expect("in range");
         let before = at.checked_sub(1).and_then(|before| old.get(before));
         match instruction {
+            Jump(target) => {
+                for block in blocks.left_by_jump(at, *target) {
+                    match block {
+                        Block::Loop => {}
+                        Block::Scope => self.code.push((PopFrame, at)),
+                        Block::AutoEscape => self.code.push((PopAutoEscape, at)),
+                        Block::Capture => {
+                            self.code.push((EndCapture, at));
+                            self.code.push((DiscardTop, at));
+                        }
+                    }
+                }
+                self.copy(instruction, at);
+            }
             // All jumps back come here: what is between them is spent at once.
             Iterate(end) => {
                 self.steps(end.saturating_sub(at), at);
@@ -129,6 +199,7 @@ fn guarded<'s>(old: &Instructions<'s>, name: &'s str, source: &'s str) -> Instru
         }
         length += 1;
     }
+    let blocks = OpenBlocks::of(old);
     let mut program = Program { code: Vec::new(), locals: HashMap::new(), num_locals };
     let mut places = Vec::with_capacity(length as usize + 1);
     for at in 0..length {
@@ -137,7 +208,7 @@ fn guarded<'s>(old: &Instructions<'s>, name: &'s str, source: &'s str) -> Instru
         if let Some(end) = at.checked_sub(1).and_then(|before| macro_end(old, before)) {
             program.steps(end.saturating_sub(at), at);
         }
-        program.guard(old, at);
+        program.guard(old, at, &blocks);
     }
     places.push(program.code.len() as u32);
 

@@ -38,6 +38,33 @@ impl Level {
     }
 }
 
+/// A block that is open.
+struct Block<'s> {
+    keyword: &'s str,
+    /// An `elif` is one more.
+    levels: usize,
+    /// Its `else` has been: of a loop, that is behind the loop.
+    has_else: bool,
+}
+
+/// Why a `continue` or `break` has no loop to go to, if it has none.
+fn no_loop(blocks: &[Block]) -> Option<String> {
+    for block in blocks.iter().rev() {
+        match block.keyword {
+            "for" if !block.has_else => return None,
+            // To transformers each is a function of its own.
+            keyword @ ("generation" | "call" | "macro") => {
+                return Some(format!(
+                    "in no loop inside of {{% {keyword} %}}, which it cannot leave. Put the whole \
+                     loop inside, or write {{% if %}} instead."
+                ));
+            }
+            _ => {}
+        }
+    }
+    Some("in no loop. Put it into a {% for %}, or remove it.".into())
+}
+
 /// One tag, `{{ ... }}` or `{% ... %}`.
 struct Tag<'s> {
     begin: Span,
@@ -172,8 +199,7 @@ pub fn scan(source: &str, begin: &str, end: &str) -> Result<Option<String>> {
     let mut rewritten: Option<String> = None;
     let mut copied = 0;
     let mut tag: Option<Tag> = None;
-    // Levels of each open block: an `elif` is one more level.
-    let mut blocks: Vec<usize> = Vec::new();
+    let mut blocks: Vec<Block> = Vec::new();
     let mut block_depth = 0;
     for token in tokenize(source, false, syntax()) {
         // What the lexer refuses, the parser refuses with a line.
@@ -195,19 +221,29 @@ pub fn scan(source: &str, begin: &str, end: &str) -> Result<Option<String>> {
                     Token::BlockEnd => tag.keyword.map_or("", |(name, _)| name),
                     _ => "",
                 };
+                let mut begin_block = |levels| {
+                    blocks.push(Block { keyword, levels, has_else: false });
+                    block_depth += levels;
+                };
                 match keyword {
                     "for" | "if" | "with" | "macro" | "call" | "filter" | "autoescape" => {
-                        blocks.push(1);
-                        block_depth += 1;
+                        begin_block(1);
                     }
-                    "set" if !tag.assigns => {
-                        blocks.push(1);
-                        block_depth += 1;
-                    }
-                    "elif" => {
+                    "set" if !tag.assigns => begin_block(1),
+                    "elif" | "else" => {
                         if let Some(open) = blocks.last_mut() {
-                            *open += 1;
-                            block_depth += 1;
+                            open.has_else = keyword == "else";
+                            let levels = usize::from(keyword == "elif");
+                            open.levels += levels;
+                            block_depth += levels;
+                        }
+                    }
+                    "continue" | "break" => {
+                        if let Some(why) = no_loop(&blocks) {
+                            return Err(UserError(format!(
+                                "Chat template, line {}: {{% {keyword} %}} stands {why}",
+                                line()
+                            )));
                         }
                     }
                     "generation" | "endgeneration" if tag.num_tokens == 1 => {
@@ -219,9 +255,14 @@ pub fn scan(source: &str, begin: &str, end: &str) -> Result<Option<String>> {
                             out.push_str(&text);
                             copied = to;
                         }
+                        if is_begin {
+                            begin_block(2);
+                        } else {
+                            block_depth -= blocks.pop().map_or(0, |block| block.levels);
+                        }
                     }
                     name if name.starts_with("end") => {
-                        block_depth -= blocks.pop().unwrap_or(0);
+                        block_depth -= blocks.pop().map_or(0, |block| block.levels);
                     }
                     _ => {}
                 }

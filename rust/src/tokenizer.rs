@@ -1,14 +1,13 @@
 //! Tokenizer of a Hugging Face folder, put together as transformers' AutoTokenizer does it.
 
 use std::borrow::Cow;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{json, Map, Value as Json};
 use tokenizers::{AddedToken, Tokenizer};
 
 use crate::train::QWEN2_PATTERN;
-use crate::{json, of_a_stranger, tokenizer_checks, Result, UserError};
+use crate::{files, json, of_a_stranger, tokenizer_checks, Result, UserError};
 
 pub struct HfTokenizer {
     /// Its tokenizer.json.
@@ -35,35 +34,8 @@ const NAMED_TOKENS: [&str; 7] = [
 /// The largest file that is read whole; the largest vocabularies take 35 MB.
 const MAX_FILE: u64 = 96 << 20;
 
-fn read(path: &Path) -> Result<Option<String>> {
-    let failed = |e| UserError(format!("Cannot read {}: {e}", path.display()));
-    let about = match std::fs::metadata(path) {
-        Ok(about) => about,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(failed(e)),
-    };
-    if !about.is_file() {
-        return Err(UserError(format!("{} is no regular file.", path.display())));
-    }
-    if about.len() > MAX_FILE {
-        return Err(UserError(format!(
-            "{} is {} bytes long; {MAX_FILE} are the most.",
-            path.display(),
-            about.len()
-        )));
-    }
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes))
-        .map_err(failed)?;
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(Some(text)),
-        Err(_) => Err(UserError(format!("{} is not UTF-8 text.", path.display()))),
-    }
-}
-
 fn read_object(path: PathBuf) -> Result<Option<Map<String, Json>>> {
-    let Some(text) = read(&path)? else { return Ok(None) };
+    let Some(text) = files::read_text_if_there(&path, MAX_FILE)? else { return Ok(None) };
     let parsed: Json = json::parse(&text)
         .map_err(|e| UserError(format!("{}{}: {}", path.display(), e.place, e.what)))?;
     match parsed {
@@ -245,7 +217,7 @@ fn add_missing_tokens(tokenizer: &mut Tokenizer, config: &Map<String, Json>) {
 
 /// chat_template.jinja, else the config's own: a string, or named ones of which "default" is taken.
 fn chat_template(folder: &Path, config: &Map<String, Json>) -> Result<Option<String>> {
-    if let Some(text) = read(&folder.join("chat_template.jinja"))? {
+    if let Some(text) = files::read_text_if_there(&folder.join("chat_template.jinja"), MAX_FILE)? {
         return Ok(Some(text));
     }
     let text = |json: &Json| json.as_str().map(str::to_string);

@@ -1,6 +1,7 @@
 //! Training a byte-level BPE tokenizer (Sennrich et al. 2016 on bytes, as GPT-2 and Qwen2 have it).
 
 use std::borrow::Cow;
+use std::io::Write;
 use std::path::Path;
 
 use serde_json::json;
@@ -14,7 +15,7 @@ use tokenizers::{
     TokenizerBuilder,
 };
 
-use crate::{Result, UserError};
+use crate::{files, Result, UserError};
 
 /// How Qwen2's tokenizer cuts text into words.
 pub const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -51,9 +52,7 @@ pub fn byte_level_bpe(files: &[Cow<str>], vocab_size: usize, output_folder: &str
     }
     let mut texts = Vec::new();
     for file in files {
-        let bytes = std::fs::read(file.as_ref())
-            .map_err(|e| UserError(format!("Cannot read {file}: {e}")))?;
-        texts.push(String::from_utf8_lossy(&bytes).into_owned());
+        texts.push(files::read_broken_text(Path::new(file.as_ref()))?);
     }
 
     let split = Split::new(
@@ -111,7 +110,8 @@ pub fn byte_level_bpe(files: &[Cow<str>], vocab_size: usize, output_folder: &str
 /// Whole or absent: under a temporary name first.
 fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    std::fs::write(&temporary, text)
+    files::create(&temporary)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
         .and_then(|()| std::fs::rename(&temporary, path))
         .inspect_err(|_| drop(std::fs::remove_file(&temporary)))
 }
