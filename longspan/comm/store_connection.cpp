@@ -123,6 +123,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
   } catch (const std::exception& error) {
     reason = brief_reason(error);
   }
+  if (door) door.unlock();
   throw CommunicationError(what_is_wrong(host, port, reason));
 }
 
