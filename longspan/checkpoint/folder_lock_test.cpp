@@ -27,10 +27,15 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+/// A sign of life ends the watch; one that does not come is waited for in vain (kShortWatch).
 const LockTimes kTimes{.beat = milliseconds(20),
-                       .watch = seconds(2),
+                       .watch = seconds(60),
                        .silence = seconds(60),
                        .patience = milliseconds(200)};
+const LockTimes kShortWatch{.beat = milliseconds(20),
+                            .watch = milliseconds(50),
+                            .silence = seconds(60),
+                            .patience = milliseconds(200)};
 
 /// A process that does `what`, says so, and stays until it is killed.
 class Child {
@@ -65,9 +70,10 @@ class Child {
   pid_t process = -1;
 };
 
-std::string refusal(const std::string& folder, bool knows_locks = true) {
+std::string refusal(const std::string& folder, bool knows_locks = true,
+                    const LockTimes& times = kTimes) {
   try {
-    const FolderLock lock("output_dir", folder, kTimes, knows_locks);
+    const FolderLock lock("output_dir", folder, times, knows_locks);
     return "";
   } catch (const FolderBusyError& error) {
     return error.what();
@@ -211,7 +217,7 @@ TEST_CASE(
     });
     CHECK(refusal(place.path).find("host node7, process 4711") != std::string::npos);
   }
-  CHECK(refusal(place.path) == "");
+  CHECK(refusal(place.path, true, kShortWatch) == "");
   // It knows none: the record holds until it is old.
   write_foreign_record(place.path, seconds(30));
   CHECK(refusal(place.path, false).find("host node7, process 4711") != std::string::npos);

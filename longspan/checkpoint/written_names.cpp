@@ -32,19 +32,6 @@ bool is_numbered(std::string_view name, std::string_view prefix) {
   return is_number(name.substr(0, of)) && is_number(name.substr(of + kOf.size()));
 }
 
-/// Are files that somebody still holds open all that is left in it?
-bool holds_held_files_alone(const std::string& folder) {
-  std::error_code error;
-  int num_held = 0;
-  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (fs::is_directory(entry->symlink_status(error))) continue;
-    if (!is_held_name(entry->path().filename())) return false;
-    ++num_held;
-  }
-  return !error && num_held > 0;
-}
-
 /// Files that the folder's table of checksums names; none where it has no table.
 std::set<std::string> sealed_names(const std::string& folder) {
   std::set<std::string> names;
@@ -118,6 +105,16 @@ bool is_name_below(const std::string& name) {
   return true;
 }
 
+bool holds_files(const std::string& folder) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (fs::is_directory(entry->symlink_status(error))) continue;
+    if (!is_held_name(entry->path().filename())) return true;
+  }
+  return static_cast<bool>(error);
+}
+
 std::string foreign_entry(const std::string& folder) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(folder, error);
@@ -166,12 +163,14 @@ void remove_own_folder(const std::string& folder) {
     paths.push_back(entry->path());
   }
   error.clear();
+  const bool has_held = std::ranges::any_of(
+      paths, [](const fs::path& path) { return is_held_name(path.filename()); });
   for (auto path = paths.rbegin(); path != paths.rend(); ++path) {
     std::error_code failure;
     fs::remove(*path, failure);
     if (failure && !error) error = failure;
   }
-  if (error && !holds_held_files_alone(folder)) {
+  if (error && (!has_held || holds_files(folder))) {
     throw_disk_error(error.value(), fmt::format("{}: cannot be removed ({}). {}", folder,
                                                 error.message(), remedy_for(error.value())));
   }

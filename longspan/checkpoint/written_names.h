@@ -18,6 +18,10 @@ bool is_written_name(const std::string& name);
 /// while somebody holds it open. It goes when that one closes it.
 bool is_held_name(const std::string& file_name);
 
+/// Is any file in the folder, or below it, but those that are removed and still held open? True
+/// where it cannot be read.
+bool holds_files(const std::string& folder);
+
 /// A name that says no more than a place below a folder: relative, without "..", "." or empty
 /// parts.
 bool is_name_below(const std::string& name);

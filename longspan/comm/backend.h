@@ -3,13 +3,18 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/group.h"
 #include "longspan/comm/mesh.h"
+#include "longspan/comm/own_connections.h"
+#include "longspan/comm/within.h"
 
 namespace c10d {
 class Backend;
@@ -34,19 +39,39 @@ class StoreIsGone : public CommunicationError {
 };
 
 /// The first connection to a run's store, which another rank may still have to open, or the store
-/// itself. Throws CommunicationError, some seconds after `timeout` at the latest: what is wrong
-/// with the address or with what listens there.
+/// itself. Throws CommunicationError, 6 seconds after `timeout` at the latest: what is wrong with
+/// the address or with what listens there. What was waited for in vain is left soon: it keeps
+/// neither a thread nor a descriptor. `made` gets what was connected to.
 c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
-                                           std::chrono::milliseconds timeout);
+                                           std::chrono::milliseconds timeout,
+                                           Connections* made = nullptr);
 
 /// A connection of its own to the store that a run already has. Throws StoreIsGone at once where
 /// nobody listens any more, else as open_store.
 c10::intrusive_ptr<c10d::Store> connect_to_store(const Rendezvous& where, const std::string& prefix,
-                                                 std::chrono::milliseconds timeout);
+                                                 std::chrono::milliseconds timeout,
+                                                 Connections* made = nullptr);
 
 /// What the store has under this name, without waiting for it; empty: nothing.
 std::string text_at(c10d::Store& store, const std::string& key);
 void put_text(c10d::Store& store, const std::string& key, const std::string& text);
+
+/// So long a rank waits for others that it has not met yet: ddp_timeout, but at most 300 seconds.
+std::chrono::seconds patience_to_meet(int64_t timeout_seconds);
+
+/// Beyond that, for all that ranks do to meet, once they are there.
+inline constexpr std::chrono::seconds kTimeToMeet{10};
+
+/// What `call` returns or throws. Throws CommunicationError when it has done neither at `end`, and
+/// leaves it behind, so that `call` must own whatever it uses.
+template <typename T>
+T while_meeting(std::chrono::steady_clock::time_point end, std::function<T()> call) {
+  const auto left = std::max(end - std::chrono::steady_clock::now(), decltype(end)::duration(0));
+  auto result =
+      within<T>(std::chrono::duration_cast<std::chrono::milliseconds>(left), std::move(call));
+  if (!result) throw CommunicationError("not all of them answered in time; one may have ended");
+  return *std::move(result);
+}
 
 /// All groups of one rank of a plan, over a store that all ranks share.
 Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,

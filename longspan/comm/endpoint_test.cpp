@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -76,9 +77,13 @@ TEST_CASE("endpoints: who listens, and whether this machine can") {
   CHECK(who_listens("127.0.0.1", server.port(), kPatience) == Listener::kTakes);
   CHECK(why_no_address("127.0.0.1", kPatience).empty());
   CHECK(why_no_address("::1", kPatience).empty());
-  CHECK_FALSE(why_no_address("no-such-host.invalid", kPatience).empty());
+  // Too long a name for anybody to be asked about it.
+  CHECK_FALSE(why_no_address(std::string(64, 'x') + ".invalid", kPatience).empty());
   CHECK(is_this_machine("127.0.0.1", kPatience));
-  CHECK_FALSE(is_this_machine("192.0.2.1", kPatience));  // an address for books
+  // An address for books. The system may be told to let every program have any.
+  int may_have_any = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_nonlocal_bind") >> may_have_any;
+  CHECK(is_this_machine("192.0.2.1", kPatience) == (may_have_any != 0));
 }
 
 TEST_CASE("stores: what listens but does not answer is told, in time") {

@@ -24,7 +24,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kPrefix = "/longspan/start";
-constexpr std::chrono::seconds kMostPatience{300};
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
 std::string fresh_name() {
@@ -65,22 +64,23 @@ std::string gather_workers(c10d::Store& store, int world_size, Clock::time_point
 
 Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds) {
   if (!where.launcher_hosts_store || where.world_size == 1) return where;
-  const auto patience = std::min(patience_of(timeout_seconds), kMostPatience);
+  const std::chrono::seconds patience = patience_to_meet(timeout_seconds);
+  const Clock::time_point end = Clock::now() + patience;
   try {
-    // The launchers have met in it before they start workers; all the same, torch tries again.
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(
-        kPrefix, open_store(where, /*serves=*/false, patience));
-    std::string name;
-    if (where.rank == 0) {
-      name = gather_workers(*store, where.world_size, Clock::now() + patience);
-    } else {
-      const std::string self = fresh_name();
-      put_text(*store, fmt::format("here/{}", where.rank), self);
-      store->wait({"answer/" + self});
-      name = text_at(*store, "answer/" + self);
-      put_text(*store, heard_key(name, where.rank), "yes");
-    }
-    where.store_prefix = "/start/" + name;
+    where.store_prefix =
+        "/start/" + while_meeting<std::string>(end + kTimeToMeet, [where, patience, end] {
+          // The launchers have met in it before they start workers; all the same, torch tries
+          // again.
+          const auto store = c10::make_intrusive<c10d::PrefixStore>(
+              kPrefix, open_store(where, /*serves=*/false, patience));
+          if (where.rank == 0) return gather_workers(*store, where.world_size, end);
+          const std::string self = fresh_name();
+          put_text(*store, fmt::format("here/{}", where.rank), self);
+          store->wait({"answer/" + self});
+          const std::string name = text_at(*store, "answer/" + self);
+          put_text(*store, heard_key(name, where.rank), "yes");
+          return name;
+        });
     return where;
   } catch (const std::exception& error) {
     throw CommunicationError(fmt::format(

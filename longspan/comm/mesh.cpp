@@ -1,7 +1,6 @@
 #include "longspan/comm/mesh.h"
 
 #include <arpa/inet.h>
-#include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -25,7 +24,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kConnectSeconds = 300;
 /// NCCL ends a process from inside when a collective has timed out, without a word about who is
 /// gone. The heartbeat, which can say it, comes first.
 constexpr int64_t kNcclGraceSeconds = 30;
@@ -202,11 +200,9 @@ Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
 std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<ParallelPlan>& plans,
                               bool cuda, int64_t timeout_seconds) {
   if (plans.empty() || plans[0].world_size == 1) return std::vector<Mesh>(plans.size());
-  // c10d prints a stack trace for every lost connection; our exception says what it means.
-  setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
-  c10::initLogging();
   try {
-    const std::chrono::seconds patience(std::min(timeout_seconds, kConnectSeconds));
+    const std::chrono::seconds patience = patience_to_meet(timeout_seconds);
+    const auto end = std::chrono::steady_clock::now() + patience + kTimeToMeet;
     c10::intrusive_ptr<c10d::Store> store =
         open_store(where, where.rank == 0 && !where.launcher_hosts_store, patience);
     store = c10::make_intrusive<c10d::PrefixStore>(where.store_prefix + "/longspan", store);
@@ -215,9 +211,16 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
     for (const ParallelPlan& plan : plans) {
       auto keys =
           c10::make_intrusive<c10d::PrefixStore>(fmt::format("mesh{}", meshes.size()), store);
-      require_one_plan(*keys, where, plan);
-      meshes.push_back(
-          make_mesh_over(keys, where.rank, plan, cuda, timeout_seconds, own_address(where)));
+      while_meeting<bool>(end, [keys, where, plan] {
+        require_one_plan(*keys, where, plan);
+        return true;
+      });
+      const auto connect = [keys, where, plan, cuda, timeout_seconds] {
+        return make_mesh_over(keys, where.rank, plan, cuda, timeout_seconds, own_address(where));
+      };
+      // Gloo waits five times its timeout for a rank that has given its address and does not come.
+      // NCCL connects later, and means the GPU of the thread.
+      meshes.push_back(cuda ? connect() : while_meeting<Mesh>(end, connect));
     }
     return meshes;
   } catch (const UserError&) {

@@ -31,7 +31,7 @@ Rendezvous rendezvous_from_environment();
 /// With a name in store_prefix that all workers of this start have in common, and those of no
 /// earlier start. Unchanged where no launcher serves the store, which then is as new as the
 /// workers. torchrun's own count of restarts is no such name: each machine counts its own. Waits
-/// for all workers. Throws CommunicationError.
+/// for all workers. Throws CommunicationError, timeout_seconds (300 at most) and 10 s later.
 Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds);
 
 /// All groups of a run. Neighbouring ranks form a sequence-parallel group; ranks at the same place
@@ -56,7 +56,7 @@ Traffic sequence_traffic(const Mesh& mesh);
 /// Connects the ranks (Gloo on CPU, NCCL on CUDA) and makes the groups. Gloo listens on the
 /// interfaces that GLOO_SOCKET_IFNAME names, else on the one that leads to the master address.
 /// timeout_seconds bounds every collective (key ddp_timeout). Throws CommunicationError when the
-/// ranks do not find each other, UserError when their plans differ.
+/// ranks do not find each other within that (300 s at most) and 10 s, UserError when plans differ.
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
                int64_t timeout_seconds);
 

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "longspan/comm/backend.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/config/user_error.h"
@@ -209,6 +210,24 @@ TEST_CASE("mesh: a peer that never comes is an error that names the address") {
   where.master_port = free_port();
   CHECK_THROWS_WITH_AS(make_mesh(where, plan, false, 1), doctest::Contains("127.0.0.1"),
                        CommunicationError);
+}
+
+TEST_CASE("mesh: ranks wait for others that they have not met only for a time") {
+  using std::chrono::milliseconds;
+  using std::chrono::seconds;
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  CHECK(patience_to_meet(10) == seconds(10));
+  CHECK(patience_to_meet(1800) == seconds(300));
+  CHECK(while_meeting<int>(now() + seconds(60), [] { return 7; }) == 7);
+  CHECK_THROWS_AS(while_meeting<int>(now() + seconds(60), []() -> int { throw UserError("plan"); }),
+                  UserError);
+  const auto hang = [] {
+    for (;;) pause();
+    return 7;
+  };
+  CHECK_THROWS_WITH_AS(while_meeting<int>(now() + milliseconds(50), hang),
+                       doctest::Contains("not all of them answered in time"), CommunicationError);
+  CHECK_THROWS_AS(while_meeting<int>(now() - seconds(1), hang), CommunicationError);
 }
 
 // Of each group of each rank, who is in it, in order.

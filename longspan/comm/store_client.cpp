@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
 #include "longspan/comm/backend.h"
+#include "longspan/comm/own_connections.h"
 #include "longspan/comm/within.h"
 
 namespace longspan {
@@ -16,40 +19,77 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPatienceAfterSilence{2000};
 
+/// A connection to the store, shared with the thread of a question: the thread may hang in it.
+class Line {
+ public:
+  Line(const Rendezvous& where, std::string prefix, std::chrono::milliseconds patience)
+      : where_(where), prefix_(std::move(prefix)), patience_(patience) {}
+
+  bool is_connected() const {
+    const std::lock_guard lock(mutex_);
+    return store_.defined();
+  }
+
+  /// Connects when it is called first. For one thread at a time. Throws as connect_to_store.
+  c10d::Store& store() {
+    if (!is_connected()) {
+      Connections made;
+      auto store = connect_to_store(where_, prefix_, patience_, &made);
+      const std::lock_guard lock(mutex_);
+      if (hung_up_) throw CommunicationError("nobody waits for the answer any more");
+      store_ = std::move(store);
+      connections_ = std::move(made);
+    }
+    return *store_;
+  }
+
+  /// From any thread: the question that is under way ends, now or when it has connected.
+  void hang_up() {
+    const std::lock_guard lock(mutex_);
+    hung_up_ = true;
+    shut_down(connections_);
+  }
+
+ private:
+  const Rendezvous where_;
+  const std::string prefix_;
+  const std::chrono::milliseconds patience_;
+  mutable std::mutex mutex_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  Connections connections_;
+  bool hung_up_ = false;
+};
+
 }  // namespace
 
 struct StoreClient::Impl {
-  using Store = c10::intrusive_ptr<c10d::Store>;
-
   /// `question` owns what it uses: when the store is silent it is left behind with a thread.
   template <typename T>
   std::optional<T> ask(std::function<T(c10d::Store&)> question) {
-    if (gone || Clock::now() < quiet_until) return std::nullopt;
+    if (gone || Clock::now() < quiet_until || !left.expired()) return std::nullopt;
     for (;;) {
-      const bool was_connected = store.defined();
+      if (!line) line = std::make_shared<Line>(where, prefix, patience);
+      const bool was_connected = line->is_connected();
       try {
-        using Answer = std::pair<Store, T>;
-        const std::optional<Answer> answer = within<Answer>(
-            was_silent ? std::min(patience, kPatienceAfterSilence) : patience,
-            [store = store, where = where, prefix = prefix, patience = patience, question] {
-              const Store asked = store ? store : connect_to_store(where, prefix, patience);
-              return Answer(asked, question(*asked));
-            });
+        const std::optional<T> answer =
+            within<T>(was_silent ? std::min(patience, kPatienceAfterSilence) : patience,
+                      [line = line, question] { return question(line->store()); });
         if (!answer) break;
-        store = answer->first;
         was_silent = false;
-        return answer->second;
+        return answer;
       } catch (const StoreIsGone&) {
         gone = true;
-        store.reset();
+        line.reset();
         return std::nullopt;
       } catch (const std::exception&) {  // the connection broke, or could not be made
-        store.reset();
+        line.reset();
         if (!was_connected) break;
       }
     }
-    // What was asked may still be answered on the connection that is left behind.
-    store.reset();
+    if (line) {
+      line->hang_up();
+      left = std::exchange(line, nullptr);
+    }
     was_silent = true;
     quiet_until = Clock::now() + patience;
     return std::nullopt;
@@ -58,7 +98,8 @@ struct StoreClient::Impl {
   const Rendezvous where;
   const std::string prefix;
   const std::chrono::milliseconds patience;
-  Store store;
+  std::shared_ptr<Line> line;
+  std::weak_ptr<Line> left;  // gone when the thread that it was left to has ended
   bool gone = false, was_silent = false;
   Clock::time_point quiet_until;
 };
@@ -68,7 +109,8 @@ StoreClient::StoreClient(const Rendezvous& where, std::string prefix,
     : impl_(new Impl{.where = where,
                      .prefix = std::move(prefix),
                      .patience = patience,
-                     .store = {},
+                     .line = {},
+                     .left = {},
                      .gone = false,
                      .was_silent = false,
                      .quiet_until = {}}) {}

@@ -14,7 +14,9 @@ namespace longspan {
 /// A connection to the store that a run already has, made when it is first used. Once nobody
 /// listens there any more the store is gone for good: from then on every question is answered at
 /// once, by nullopt or false. When what listens has not answered for `patience`, questions are
-/// answered so for as long again, and the next one is asked with a patience of 2 seconds. A
+/// answered so for as long again, and the next one is asked with a patience of 2 seconds. The
+/// connection in which nobody answered is ended then, and with it the thread that waits there;
+/// until it has ended, questions are answered so too: a client never has more than one under way. A
 /// connection that breaks while the store lives is made anew, and the question asked again: it may
 /// then have been heard twice. For one thread.
 class StoreClient {

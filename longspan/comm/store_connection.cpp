@@ -1,8 +1,12 @@
 // Connections to the run's key-value store that end in time, whatever listens there.
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -22,6 +26,27 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSlack{2000};
 /// Of finding out what is wrong.
 constexpr milliseconds kLook{2000};
+
+/// c10d prints a stack trace for every lost connection; our exception says what it means. Programs
+/// that this one starts get the environment that it was given.
+void quiet_c10d() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    constexpr const char* kName = "TORCH_CPP_LOG_LEVEL";
+    if (std::getenv(kName) != nullptr) return;
+    setenv(kName, "FATAL", /*overwrite=*/0);
+    c10::initLogging();
+    unsetenv(kName);
+  });
+}
+
+/// Of those that connect to a port one alone, so that a connection that is new is its own.
+std::timed_mutex& door_to(int port) {
+  static std::mutex mutex;
+  static std::map<int, std::timed_mutex>& doors = *new std::map<int, std::timed_mutex>();
+  const std::lock_guard lock(mutex);
+  return doors[port];
+}
 
 std::string what_is_wrong(const std::string& host, int port, const std::string& reason) {
   if (const std::string problem = why_no_address(host, kLook); !problem.empty()) {
@@ -46,9 +71,14 @@ std::string what_is_wrong(const std::string& host, int port, const std::string& 
 
 }  // namespace
 
+std::chrono::seconds patience_to_meet(int64_t timeout_seconds) {
+  return std::min(patience_of(timeout_seconds), std::chrono::seconds(300));
+}
+
 c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
-                                           milliseconds timeout) {
+                                           milliseconds timeout, Connections* made) {
   using Opened = c10::intrusive_ptr<c10d::Store>;
+  quiet_c10d();
   const std::string host = where.master_address;
   const int port = where.master_port;
   if (serves) {
@@ -57,6 +87,20 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
           fmt::format("port {} of this machine is not free: {}", port, problem));
     }
   }
+  // Threads that wait for a server must not keep it out.
+  std::unique_lock<std::timed_mutex> door;
+  if (!serves) {
+    door = std::unique_lock(door_to(port), timeout);
+    if (!door) {
+      throw CommunicationError(fmt::format("{} does not answer", endpoint_text(host, port)));
+    }
+  }
+  const Connections earlier = connections_to(port);
+  const auto fresh = [&] {
+    Connections found = connections_to(port);
+    for (const std::string& one : earlier) found.erase(one);
+    return found;
+  };
   std::string reason;
   try {
     // torch waits for the first answer of whoever takes the connection, forever.
@@ -71,22 +115,27 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
           opened->setTimeout(timeout);
           return opened;
         });
-    if (store) return *store;
+    if (store) {
+      if (made != nullptr) *made = fresh();
+      return *store;
+    }
+    shut_down(fresh());
   } catch (const std::exception& error) {
     reason = brief_reason(error);
   }
+  if (door) door.unlock();
   throw CommunicationError(what_is_wrong(host, port, reason));
 }
 
 c10::intrusive_ptr<c10d::Store> connect_to_store(const Rendezvous& where, const std::string& prefix,
-                                                 milliseconds timeout) {
+                                                 milliseconds timeout, Connections* made) {
   // torch would try again and again.
   if (who_listens(where.master_address, where.master_port, timeout) == Listener::kRefuses) {
     throw StoreIsGone(fmt::format("nobody listens at {} any more",
                                   endpoint_text(where.master_address, where.master_port)));
   }
   return c10::make_intrusive<c10d::PrefixStore>(prefix,
-                                                open_store(where, /*serves=*/false, timeout));
+                                                open_store(where, /*serves=*/false, timeout, made));
 }
 
 std::string text_at(c10d::Store& store, const std::string& key) {

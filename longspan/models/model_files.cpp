@@ -30,6 +30,18 @@ bool is_blob(const fs::path& path, const fs::path& folder) {
   return path.parent_path() == repository / "blobs";
 }
 
+/// Of a file in the cache of the hub: the folder there that has the file under this name; empty
+/// where it is in no cache.
+std::string snapshot_with(const fs::path& blob, const std::string& name) {
+  if (blob.parent_path().filename() != "blobs") return "";
+  std::error_code error;
+  const fs::path snapshots = blob.parent_path().parent_path() / "snapshots";
+  for (const fs::directory_entry& revision : fs::directory_iterator(snapshots, error)) {
+    if (fs::canonical(revision.path() / name, error) == blob && !error) return revision.path();
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string model_file(const std::string& folder, const std::string& name) {
@@ -50,11 +62,15 @@ std::string model_file(const std::string& folder, const std::string& name) {
         error == std::errc::too_many_symbolic_link_levels ? "links lead in a circle"
                                                           : error.message()));
   }
+  const std::string snapshot = snapshot_with(target, name);
   throw UserError(fmt::format(
       "{} is a link to {}, outside of its folder. It is not read: what is there may be none of the "
-      "model's, and would be copied into what is saved. Put a copy of the file in the place of the "
-      "link, or remove the link.",
-      path.string(), target.string()));
+      "model's, and would be copied into what is saved. {}Where you know what the links of the "
+      "folder lead to, give a copy that has the files themselves: cp -rL {} COPY. Otherwise remove "
+      "the link.",
+      path.string(), target.string(),
+      snapshot.empty() ? "" : fmt::format("Give the folder of the cache instead: {}. ", snapshot),
+      folder));
 }
 
 void require_own_files(const std::string& folder) {

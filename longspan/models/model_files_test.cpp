@@ -28,7 +28,8 @@ TEST_CASE("model files: links that leave the folder are refused, by name, target
     const std::string secret = fs::canonical(place / "id_rsa").string();
     CHECK_THROWS_WITH_AS(model_file(model, "generation_config.json"),
                          doctest::Contains((link + " is a link to " + secret).c_str()), UserError);
-    CHECK_THROWS_WITH_AS(require_own_files(model), doctest::Contains("Put a copy"), UserError);
+    CHECK_THROWS_WITH_AS(require_own_files(model),
+                         doctest::Contains(("cp -rL " + model + " COPY").c_str()), UserError);
     fs::remove(link);
   }
   // A neighbour whose name begins alike; nowhere; a circle; a folder on the way.
@@ -72,6 +73,20 @@ TEST_CASE("model files: Hugging Face's cache is a folder of links to the blobs b
   CHECK_NOTHROW(require_own_files(snapshot + "/sub"));
   fs::create_directory_symlink(snapshot, place / "linked");
   CHECK_NOTHROW(require_own_files(place / "linked"));
+
+  // Files that an old download has put elsewhere as links: the error says which folder to give.
+  fs::create_directories(place / "local/deeper");
+  fs::create_symlink(repository + "/blobs/0123", place / "local/config.json");
+  const std::string cache = fs::canonical(snapshot).string();
+  CHECK_THROWS_WITH_AS(
+      model_file(place / "local", "config.json"),
+      doctest::Contains(("Give the folder of the cache instead: " + cache).c_str()), UserError);
+  CHECK_THROWS_WITH_AS(require_own_files(place / "local"),
+                       doctest::Contains(("cp -rL " + place.path + "/local COPY").c_str()),
+                       UserError);
+  CHECK_NOTHROW(require_own_files(cache));
+  fs::copy(place / "local", place / "copy", fs::copy_options::recursive);  // as cp -rL
+  CHECK_NOTHROW(require_own_files(place / "copy"));
 
   // Not the blobs of another repository, not what a blob points to, not blobs that are elsewhere.
   place.write("models--c--d/blobs/4567", "{}");

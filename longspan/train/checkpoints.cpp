@@ -42,16 +42,24 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step;
 }
 
-/// ".partial", ".replaced", ".deleted": of a checkpoint under a hidden name; empty for other names.
+/// ".partial", ".replaced", ".deleted": of a checkpoint under a hidden name, also of a second one
+/// (".checkpoint-4.replaced-2"); empty for other names.
 std::string hidden_kind(const std::string& name) {
   if (!name.starts_with(".")) return "";
-  for (const char* kind : {".partial", ".replaced", ".deleted"}) {
-    if (!name.ends_with(kind)) continue;
-    const std::string shown = name.substr(1, name.rfind('.') - 1);
-    const std::optional<int64_t> step = step_of(shown);
-    if (step && *step >= 0 && shown == fmt::format("{}{}", kPrefix, *step)) return kind;
+  const size_t dot = name.rfind('.');
+  std::string kind = name.substr(dot);
+  if (const size_t dash = kind.find('-'); dash != std::string::npos) {
+    if (dash + 1 == kind.size() ||
+        kind.find_first_not_of("0123456789", dash + 1) != std::string::npos) {
+      return "";
+    }
+    kind.resize(dash);
   }
-  return "";
+  if (dot == 0 || (kind != ".partial" && kind != ".replaced" && kind != ".deleted")) return "";
+  const std::string shown = name.substr(1, dot - 1);
+  const std::optional<int64_t> step = step_of(shown);
+  const bool is_ours = step && *step >= 0 && shown == fmt::format("{}{}", kPrefix, *step);
+  return is_ours ? kind : "";
 }
 
 double seconds_since_1970(const fs::path& path) {
@@ -185,6 +193,16 @@ std::vector<FoundCheckpoint> find_checkpoints(const Config& config) {
   return found;
 }
 
+std::string name_for_replaced(const std::string& output_dir, const std::string& name) {
+  for (int number = 1;; ++number) {
+    std::string path = fmt::format("{}/.{}.replaced", output_dir, name);
+    if (number > 1) path += fmt::format("-{}", number);
+    remove_own_folder(path);
+    std::error_code error;
+    if (!fs::exists(fs::symlink_status(path, error))) return path;
+  }
+}
+
 void put_back_replaced(const std::string& output_dir) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
@@ -192,8 +210,9 @@ void put_back_replaced(const std::string& output_dir) {
     if (hidden_kind(name) != ".replaced" || !fs::is_directory(entry.symlink_status(error)))
       continue;
     const fs::path final_path = entry.path().parent_path() / name.substr(1, name.rfind('.') - 1);
-    // Killed between two renames: this one is whole, the new one was not in place yet.
-    if (!fs::exists(fs::symlink_status(final_path, error))) {
+    // Killed between two renames: this one is whole, the new one was not in place yet. What a disk
+    // of the network keeps of one that was removed is none.
+    if (!fs::exists(fs::symlink_status(final_path, error)) && holds_files(entry.path())) {
       fs::rename(entry.path(), final_path, error);
     }
   }
@@ -337,7 +356,7 @@ std::string Checkpoints::save(const std::string& output_dir, int64_t step,
       table.merge(checksums_of(path, table));
       if (content.state) sync_folder(path + "/" + kStateFolder);
       write_seal(path, table);
-      const std::string replaced = fmt::format("{}/.{}.replaced", output_dir, name);
+      const std::string replaced = name_for_replaced(output_dir, name);
       sync_folder(path);
       put_in_place(path, target, replaced);
       remove_replaced(replaced, target);

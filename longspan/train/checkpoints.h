@@ -32,6 +32,12 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir);
 /// Those of both folders that are the run's own (output_folders).
 std::vector<FoundCheckpoint> find_checkpoints(const Config& config);
 
+/// A path under which checkpoint `name` can wait in output_dir for its removal while a new one
+/// takes its place: hidden, and free. An earlier one there is removed; where a disk of the network
+/// keeps its folder, because somebody still holds a file in it open, the path is another one.
+/// Throws UserError as remove_own_folder.
+std::string name_for_replaced(const std::string& output_dir, const std::string& name);
+
 /// A checkpoint that a killed run was about to replace, and had not replaced yet, gets its name
 /// again. Before anybody looks for checkpoints.
 void put_back_replaced(const std::string& output_dir);

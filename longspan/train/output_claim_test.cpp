@@ -51,6 +51,8 @@ TEST_CASE("output claim: a checkpoint that was being replaced has its name again
   config.output_dir = place / "run";
   config.overwrite_output_dir = true;
   place.write("run/.checkpoint-4.replaced/config.json", "{}");
+  // What a disk of the network keeps of one that was removed while somebody read in it.
+  place.write("run/.checkpoint-6.replaced/training_state/.nfs0123456789abcdef00000001", "{}");
   place.write("thesis/chapter", "1");
   fs::create_directory_symlink(place / "thesis", place / "run/.checkpoint-5.replaced");
   {
@@ -61,6 +63,7 @@ TEST_CASE("output claim: a checkpoint that was being replaced has its name again
   const OutputClaim claim(config, false);
   CHECK(fs::exists(place / "run/checkpoint-4/config.json"));
   CHECK(fs::is_symlink(place / "run/.checkpoint-5.replaced"));
+  CHECK_FALSE(fs::exists(place / "run/checkpoint-6"));
 }
 
 }  // namespace longspan

@@ -2,11 +2,15 @@
 
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "doctest/doctest.h"
+#include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/file_list.h"
 #include "longspan/config/user_error.h"
 #include "longspan/testing/temporary_folder.h"
+#include "longspan/testing/without_rights.h"
+#include "longspan/train/checkpoints.h"
 #include "longspan/train/interrupt.h"
 
 namespace longspan {
@@ -99,6 +103,45 @@ TEST_CASE("output_dir: what a killed run has left goes, what is the user's stays
   fs::create_directory_symlink(place / ".tmp", place / ".model.partial");
   CHECK_THROWS_AS(prepare_output_dir(place.path), UserError);
   CHECK(fs::exists(place / ".tmp/thesis"));
+}
+
+TEST_CASE("output_dir: a folder that a disk of the network keeps is in nobody's way") {
+  const testing::TemporaryFolder place;
+  const auto kept = [&](const std::string& name) {
+    const std::string path = place.write(name + "/.nfs0123456789abcdef00000001", "x");
+    fs::permissions(place / name, fs::perms(0555));
+    return path;
+  };
+  fs::permissions(place.path, fs::perms(0777));
+  const std::string held = kept(".checkpoint-4.replaced"), old = kept(".checkpoint-5.deleted");
+  {
+    const testing::WithoutRights nobody;  // as on such a disk: they cannot be removed
+    place.write(".checkpoint-4.replaced-2/config.json", "x");
+    std::error_code error;
+    REQUIRE_FALSE(fs::remove(held, error));
+    prepare_output_dir(place.path);
+    CHECK(fs::exists(held));
+    CHECK(fs::exists(old));
+    CHECK_FALSE(fs::exists(place / ".checkpoint-4.replaced-2"));
+    // The next one that is replaced has another name; what is put in place finds room.
+    const std::string name = name_for_replaced(place.path, "checkpoint-4");
+    CHECK(name == place / ".checkpoint-4.replaced-2");
+    fs::create_directories(place / "checkpoint-4/old");
+    fs::create_directories(place / ".checkpoint-4.partial/new");
+    put_in_place(place / ".checkpoint-4.partial", place / "checkpoint-4", name);
+    CHECK(fs::exists(place / "checkpoint-4/new"));
+    CHECK(fs::exists(name + "/old"));
+    fs::remove_all(place / "checkpoint-4");
+    fs::remove_all(name);
+    CHECK(name_for_replaced(place.path, "checkpoint-9") == place / ".checkpoint-9.replaced");
+  }
+  for (const char* name : {".checkpoint-4.replaced", ".checkpoint-5.deleted"}) {
+    fs::permissions(place / name, fs::perms(0755));
+  }
+  // When they are let go of, they go.
+  CHECK(name_for_replaced(place.path, "checkpoint-4") == place / ".checkpoint-4.replaced");
+  prepare_output_dir(place.path);
+  CHECK(place.num_files() == 0);
 }
 
 TEST_CASE("output_dir: a model whose files were being moved gets its place as a whole") {

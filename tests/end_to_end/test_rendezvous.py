@@ -13,6 +13,7 @@ import time
 import pytest
 from conftest import PROGRAM, Running, free_port, settings_of
 from faults import TORCHRUN, Launched, children_of, is_alive, wait_for, write_config
+from held_meetings import before_meeting, held_meetings  # noqa: F401
 from safetensors.torch import load_file
 from test_slow_disk import slow_disk  # noqa: F401
 
@@ -35,46 +36,56 @@ def silent_server():
         yield server.getsockname()[1]
 
 
-def ends_with_a_sentence(settings, variables, *words):
-    """`longspan train` as somebody types it, with these variables, is refused before anything is trained."""
-    run = Running(settings, **{name: str(value) for name, value in variables.items()}).wait(timeout=LIMIT)
+def started(settings, variables):
+    """`longspan train` as somebody types it, with these variables."""
+    return Running(settings, **{name: str(value) for name, value in variables.items()})
+
+
+def ends_with_a_sentence(running, *words):
+    """It is refused before anything is trained."""
+    run = running.wait(timeout=LIMIT)
     assert run.status == 1, (run.status, run.text)
     assert run.text.startswith("error: ") and run.text.count("error: ") == 1 and "Traceback" not in run.text, run.text
     assert run.text.count("\n") == 1, run.text
     for word in words:
         assert word in run.text, run.text
-    return run
 
 
 # What is found out before anything is started.
+
+
+NO_NAME = "x" * 64 + ".invalid"  # too long for any server of names to be asked about it
 
 
 @pytest.mark.parametrize("variables, word", [
     (dict(MASTER_PORT=70000), "MASTER_PORT=70000 is no port"),
     (dict(MASTER_PORT=65536 + 29500), "is no port"),  # the last 16 bits are one
     (dict(RANK=1, WORLD_SIZE=2, MASTER_PORT=70000), "MASTER_PORT=70000 is no port"),
-    (dict(MASTER_ADDR="no-such-host.invalid"), "MASTER_ADDR=no-such-host.invalid has no address"),
+    (dict(MASTER_ADDR=NO_NAME), f"MASTER_ADDR={NO_NAME} has no address"),
     (dict(MASTER_ADDR="192.0.2.1"), "MASTER_ADDR=192.0.2.1 is another machine"),
-])
-def test_impossible_addresses(variables, word, settings):
+], ids=["70000", "95036", "70000 of a rank", "no name", "another machine"])
+def test_impossible_addresses(variables, word, settings, held_meetings):  # noqa: F811
     keys = dict() if "RANK" in variables else dict(nproc_per_node=2)
-    ends_with_a_sentence(settings(**keys), variables, word)
+    ends_with_a_sentence(started(settings(**keys), variables | dict(LD_PRELOAD=held_meetings)), word)
 
 
 def test_a_busy_port(settings):
     with silent_server() as port:
-        ends_with_a_sentence(settings(nproc_per_node=2), dict(MASTER_PORT=port), f"MASTER_PORT={port}", "another program")
-        run = Running(settings(ddp_timeout=4), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="2", RANK="0",
-                      LOCAL_RANK="0").wait(timeout=LIMIT)
+        ends_with_a_sentence(started(settings(nproc_per_node=2), dict(MASTER_PORT=port)), f"MASTER_PORT={port}",
+                             "another program")
+        run = started(settings(ddp_timeout=4), dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=2, RANK=0,
+                                                    LOCAL_RANK=0)).wait(timeout=LIMIT)
         assert run.status == 1 and f"port {port} of this machine is not free" in run.text, run.text
 
 
-@pytest.mark.parametrize("variables", [dict(RANK=1, WORLD_SIZE=2, LOCAL_RANK=0), dict(NNODES=2, NODE_RANK=1)])
-def test_a_server_that_says_nothing(variables, settings):
-    keys = dict(nproc_per_node=1) if "NNODES" in variables else dict()
+def test_a_server_that_says_nothing(settings):
+    """To a worker, and to the launcher of a second node."""
     with silent_server() as port:
-        ends_with_a_sentence(settings(ddp_timeout=2, **keys), dict(variables, MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
-                             f"127.0.0.1:{port} but does not answer as a torch store")
+        place = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        runs = [started(settings("worker", ddp_timeout=1), place | dict(RANK=1, WORLD_SIZE=2, LOCAL_RANK=0)),
+                started(settings("node", ddp_timeout=1, nproc_per_node=1), place | dict(NNODES=2, NODE_RANK=1))]
+        for run in runs:
+            ends_with_a_sentence(run, f"127.0.0.1:{port} but does not answer as a torch store")
 
 
 def test_a_stop_while_addresses_are_looked_at(settings):
@@ -95,8 +106,10 @@ def test_a_stop_while_addresses_are_looked_at(settings):
 def test_what_torchrun_cannot_do(settings):
     """One sentence of it, and the whole for who asks."""
     wrong = dict(PET_RDZV_BACKEND="nonsense")  # torchrun's own variable
-    ends_with_a_sentence(settings(nproc_per_node=2), wrong, "through torchrun", "nonsense")
-    run = Running(settings(nproc_per_node=2), LONGSPAN_DEBUG="1", **wrong).wait(timeout=LIMIT)
+    brief = started(settings("brief", nproc_per_node=2), wrong)
+    whole = started(settings("whole", nproc_per_node=2), wrong | dict(LONGSPAN_DEBUG=1))
+    ends_with_a_sentence(brief, "through torchrun", "nonsense")
+    run = whole.wait(timeout=LIMIT)
     assert run.status == 1 and "Traceback" in run.text and "error: " in run.text, run.text
 
 
@@ -107,12 +120,12 @@ def test_ipv6(settings):
             probe.bind(("::1", 0))
     except OSError as error:
         pytest.skip(f"no IPv6 here: {error}")
-    runs = [Running(settings("launched", nproc_per_node=2), MASTER_ADDR="[::1]", MASTER_PORT=str(free_port())).wait(timeout=LIMIT)]
+    runs = [started(settings("launched", nproc_per_node=2), dict(MASTER_ADDR="[::1]", MASTER_PORT=free_port()))]
     config = write_config(settings("direct"))
-    port = str(free_port())
-    place = dict(MASTER_ADDR="::1", MASTER_PORT=port, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    place = dict(MASTER_ADDR="::1", MASTER_PORT=str(free_port()), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     commands = [["env", f"RANK={rank}", f"LOCAL_RANK={rank}", PROGRAM, "train", config] for rank in (0, 1)]
-    runs.append(Launched(commands, settings("direct")["output_dir"], place).wait(timeout=LIMIT))
+    runs.append(Launched(commands, settings("direct")["output_dir"], place))
+    runs = [run.wait(timeout=LIMIT) for run in runs]
     for run in runs:
         assert set(run.statuses) == {0}, run.text
     assert runs[0].logged("loss") == runs[1].logged("loss")
@@ -153,15 +166,15 @@ def statuses_of(pids, seconds, text):
 
 
 @pytest.mark.parametrize("keys", [dict(), dict(zero_stage=3)])
-def test_a_launcher_killed_in_the_save(keys, slow_disk, settings, monkeypatch):  # noqa: F811
+def test_a_launcher_killed_in_the_save(keys, slow_disk, settings, tmp_path):  # noqa: F811
     """The store goes with it. The workers meet without: a checkpoint has some ten meetings, of which each once took
     half a minute."""
-    timeout = 40
-    with heir_of_orphans(), monkeypatch.context() as environment:
-        for name, value in dict(LD_PRELOAD=slow_disk, SLOW_RANK=0, SLOW_SECONDS=1).items():
-            environment.setenv(name, str(value))
-        running = Running(settings(nproc_per_node=2, ddp_timeout=timeout, max_steps=100000, save_strategy="steps", save_steps=3,
-                                   save_total_limit=1, gradient_accumulation_steps=1, **keys))
+    timeout, held = 40, tmp_path / "held"
+    held.touch()
+    with heir_of_orphans():
+        running = started(settings(nproc_per_node=2, ddp_timeout=timeout, max_steps=100000, save_strategy="steps", save_steps=3,
+                                   save_total_limit=1, gradient_accumulation_steps=1, **keys),
+                          dict(LD_PRELOAD=slow_disk, SLOW_RANK=0, SLOW_WHILE_THERE=held))
         end = time.monotonic() + LIMIT
         while not list(running.output_dir.glob(".checkpoint-3.partial/.longspan-model*")):
             assert time.monotonic() < end and running.ranks[0].poll() is None, running.text()
@@ -170,6 +183,7 @@ def test_a_launcher_killed_in_the_save(keys, slow_disk, settings, monkeypatch): 
         assert len(workers) == 2, running.text()
         running.ranks[0].kill()
         running.ranks[0].wait()
+        held.unlink()
         assert statuses_of(workers, timeout, running.text) == [0, 0], running.text()
     text = running.text()
     assert text.count("Stopped after step 4 of 100000") == 1 and "error" not in text, text
@@ -204,14 +218,12 @@ def test_a_launcher_that_is_nobodys_parent(settings):
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_killed_before_the_rendezvous(victim, settings):
-    timeout = 4
-    running = Running(settings(ddp_timeout=timeout), 2)
-    time.sleep(0.3)
-    running.ranks[victim].kill()
-    other = running.ranks[1 - victim]
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        other.wait(LIMIT)
+def test_killed_before_the_rendezvous(victim, settings, before_meeting):  # noqa: F811
+    with before_meeting(victim, lambda variables: Running(settings(ddp_timeout=1), 2, **variables)) as running:
+        running.ranks[victim].kill()
+        other = running.ranks[1 - victim]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            other.wait(LIMIT)
     running.wait()
     text = running.logs[1 - victim].read_text()
     assert other.returncode == 1 and text.count("error:") == 1, (other.returncode, text)
@@ -227,13 +239,15 @@ def limited(what, soft, hard=None):
 def test_few_descriptors(settings):
     """A limit that may be raised is; one that may not is named with what is needed."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    run = Running(settings("soft"), 2, preexec=limited(resource.RLIMIT_NOFILE, 16, hard)).wait(timeout=LIMIT)
+    few = limited(resource.RLIMIT_NOFILE, 24)
+    runs = [Running(settings("soft"), 2, preexec=limited(resource.RLIMIT_NOFILE, 16, hard)),
+            Running(settings("hard", ddp_timeout=10), 2, preexec=few),
+            Running(settings("launched", nproc_per_node=2), preexec=few)]
+    run, refused, ends = [run.wait(timeout=LIMIT) for run in runs]
     assert set(run.statuses) == {0}, run.text
-    run = Running(settings("hard", ddp_timeout=10), 2, preexec=limited(resource.RLIMIT_NOFILE, 24)).wait(timeout=LIMIT)
-    assert set(run.statuses) == {1}, run.text
-    for text in run.texts:
-        assert "open files and connections, and 24 are allowed (ulimit -n)" in text and "has ended" not in text, run.text
-    ends = Running(settings("launched", nproc_per_node=2), preexec=limited(resource.RLIMIT_NOFILE, 24)).wait(timeout=LIMIT)
+    assert set(refused.statuses) == {1}, refused.text
+    for text in refused.texts:
+        assert "open files and connections, and 24 are allowed (ulimit -n)" in text and "has ended" not in text, refused.text
     assert ends.status == 1 and "and 24 are allowed (ulimit -n)" in ends.text and "Traceback" not in ends.text, ends.text
 
 

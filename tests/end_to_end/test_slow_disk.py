@@ -16,14 +16,18 @@ SLOW = r"""
 #include <string.h>
 #include <unistd.h>
 
-/* Of one rank's weights and state. */
+/* Of one rank's weights and state: for so many seconds, or until a file is gone. */
 int fsync(int descriptor) {
   char link[64], path[4096];
   snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
   const ssize_t length = readlink(link, path, sizeof(path) - 1);
   path[length < 0 ? 0 : length] = 0;
   const char *rank = getenv("RANK"), *slow = getenv("SLOW_RANK"), *name = strrchr(path, '/');
-  if (rank && slow && !strcmp(rank, slow) && name && strstr(name, ".safetensors.")) sleep(atoi(getenv("SLOW_SECONDS")));
+  if (rank && slow && !strcmp(rank, slow) && name && strstr(name, ".safetensors.")) {
+    const char *file = getenv("SLOW_WHILE_THERE");
+    if (!file) sleep(atoi(getenv("SLOW_SECONDS")));
+    while (file && access(file, F_OK) == 0) usleep(20000);
+  }
   return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(descriptor);
 }
 """

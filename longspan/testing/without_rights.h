@@ -1,0 +1,26 @@
+// What a user may not do, also where the tests run as root.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+namespace longspan::testing {
+
+/// While it lives, root is nobody in particular; another user stays who he is.
+class WithoutRights {
+ public:
+  WithoutRights() : was_root_(geteuid() == 0) {
+    if (was_root_) REQUIRE(seteuid(kNobody) == 0);
+  }
+  ~WithoutRights() {
+    if (was_root_) CHECK(seteuid(0) == 0);
+  }
+  WithoutRights(const WithoutRights&) = delete;
+  WithoutRights& operator=(const WithoutRights&) = delete;
+
+ private:
+  static constexpr uid_t kNobody = 65534;
+  const bool was_root_;
+};
+
+}  // namespace longspan::testing
