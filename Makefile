@@ -5,6 +5,7 @@
 # make bench-preference  preference training beside the peers, prompts shared and not
 # make test-kernels  the numerically sensitive tests under every kernel that the processor has
 # make test-real-model  training a real model beside transformers, PEFT, TRL and fp64
+# make same-bits OLD=folder  many small runs by another build's program and by this one's, compared to the bit
 # make fuzz MINUTES=60  bytes at random for every reader of files and texts, under ASan and UBSan
 # make fuzz-tests  the inputs that were found so, and 30 s of each reader
 # make soak MINUTES=60  memory and descriptors of a long run on 4 processes
@@ -19,7 +20,7 @@ export CCACHE_NOHASHDIR := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build unit-tests kernel-tests python-tests test test-kernels test-real-model demo lint format bench bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
+.PHONY: all setup setup-tests build unit-tests kernel-tests python-tests test test-kernels test-real-model same-bits demo lint format bench bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -71,6 +72,9 @@ test-real-model: build $(VENV)/.ready-real-model
 	  $(BIN)/python tests/long/real_model.py --model $(abspath $(BUILD))/SmolLM2-135M-Instruct --table $(BUILD)/parity.md
 	$(SAY) "Answers of the real model beside transformers (about a minute)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  $(BIN)/python tests/long/real_generation.py $(abspath $(BUILD))/SmolLM2-135M-Instruct
+
+same-bits: build $(VENV)/.ready-real-model
+	@HF_HUB_OFFLINE=1 $(BIN)/python tests/long/same_bits.py $(OLD) $(BUILD)
 
 demo: build
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python examples/demo.py
