@@ -122,6 +122,10 @@ class ModelTemplate : public TurnEncoder {
     variables["add_generation_prompt"] = add_generation_prompt;
     try {
       return render_chat_template(chat_template_, variables.dump());
+    } catch (const ordered_json::type_error&) {
+      throw RowError(fmt::format(
+          "{}: a message is no text in UTF-8. Write the file in UTF-8, or remove what is broken.",
+          place));
     } catch (const UserError& error) {
       throw RowError(
           fmt::format("{}: the model's chat_template refuses the row: {}", place, error.what()));

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "longspan/config/user_error.h"
+#include "longspan/data/bad_rows.h"
 #include "longspan/data/function_calls.h"
 #include "longspan/data/template_format.h"
 #include "longspan/data/turns.h"
@@ -111,6 +112,12 @@ class NamedTemplate : public TurnEncoder {
     if (message != end && message->role == "system") {
       if (!message->content.empty()) system = message->content;
       ++message;
+    }
+    if ((end - message) % 2 != 0) {
+      throw RowError(
+          fmt::format("{}: template {} takes questions and answers in turn, and the last message, "
+                      "the {}'s, has no answer.",
+                      conversation.source, format_.name, conversation.messages.back().role));
     }
     std::vector<Turn> turns;
     for (; message != end; message += 2) {
