@@ -247,9 +247,7 @@ struct Heartbeat::Impl {
     });
     if (!stop_notice.empty()) {
       const auto tell = [&] { put_text(*store, heard_of_stop(where.rank), "yes"); };
-      if (!heard_of_the_stop && (heard_of_the_stop = on_store(tell))) {
-        wait_until_all_heard_of_stop(where);
-      }
+      if (!said_heard && (said_heard = on_store(tell))) wait_until_all_heard_of_stop(where);
       on_stop_notice(stop_notice);
     }
     if (refused_since && where.launcher_hosts_store) return end_without_launcher();
@@ -305,7 +303,7 @@ struct Heartbeat::Impl {
   // The thread's own.
   c10::intrusive_ptr<c10d::Store> store;
   std::string seen_verdict;
-  bool heard_of_the_stop = false;  // and has said so
+  bool said_heard = false;  // of the stop
   Beats last_beats;
   std::vector<Clock::time_point> last_moved;
   std::optional<Clock::time_point> noticed;

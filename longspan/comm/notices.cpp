@@ -25,8 +25,8 @@ constexpr std::chrono::milliseconds kLeastPatience{5000}, kMostPatience{60000};
 constexpr std::chrono::milliseconds kShortPatience{2000};
 /// Between two looks whether all are here: a part of the time that has passed, within these.
 constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};
-/// Who serves the store waits so long for the others' heartbeats, which look once a second, or later
-/// on a busy machine. A run that was told to stop is gone within ten seconds.
+/// Who serves the store waits so long for the others' heartbeats, which look once a second, or
+/// later on a busy machine. A run that was told to stop is gone within ten seconds.
 constexpr std::chrono::milliseconds kLingers{6000};
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 

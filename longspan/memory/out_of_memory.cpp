@@ -10,6 +10,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "longspan/text/print.h"
+
 namespace longspan {
 namespace {
 
@@ -22,8 +24,7 @@ std::terminate_handler others = nullptr;
       "Start fewer processes on this machine, or raise the limits of memory and threads (ulimit "
       "-v, "
       "ulimit -u, the container's).\n";
-  // If stderr cannot be written there is nobody to tell.
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
+  print_last_words(kText);
   _exit(1);
 }
 

@@ -1,5 +1,7 @@
 #include "longspan/text/print.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -26,6 +28,11 @@ void say(std::FILE* stream, std::string_view text) {
 }  // namespace
 
 void print_text(std::string_view text) { say(stdout, shown(text)); }
+
+void print_last_words(std::string_view own_text) {
+  // If it cannot be written there is nobody to tell.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, own_text.data(), own_text.size());
+}
 
 void print_error_text(std::string_view text) { say(stderr, shown(text)); }
 

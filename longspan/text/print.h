@@ -31,6 +31,9 @@ void print_err(fmt::format_string<Args...> format, Args&&... args) {
   print_error_text(fmt::format(format, std::forward<Args>(args)...));
 }
 
+/// The program's own words on stderr, as they are, where no memory is left to clean them.
+void print_last_words(std::string_view own_text);
+
 /// A message on stdout in the terminal's faint colour, through shown().
 void print_faint(std::string_view text);
 

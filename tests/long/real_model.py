@@ -3,8 +3,9 @@
 SmolLM2-135M-Instruct (9 query and 3 kv heads, a tied head of 49152 tokens) trains a few steps on rows of real text, by
 SFT, LoRA, DPO and in bf16, on 1, 2 and 3 processes that share each row. The measure is transformers in double on the
 same rows: forward, backward, clipping and AdamW all in fp64. Prints a table in Markdown, also to --table, and fails
-where an fp32 run of Longspan is further from fp64 than LOSS_LIMIT and NORM_LIMIT, or a run whose own roundings are
-larger (bf16, DPO after its first step) further than twice the peer's."""
+where an fp32 run of Longspan is further from fp64 than LOSS_LIMIT and NORM_LIMIT. Two kinds of runs have larger roundings
+of their own: bf16, which is held to twice the peer's distance, and DPO after its first step, which is held to twice the
+distance of a run in which nothing but the weights, after each step, is rounded to fp32."""
 
 import argparse
 import functools
@@ -106,8 +107,9 @@ def answer_logprob(model, prompt, answer):
     return logprobs[len(prompt) - 1:].gather(1, ids[0, len(prompt):, None]).sum()
 
 
-def in_fp64(model, losses_of_step, learning_rate, max_grad_norm=1.0):
-    """Trains `model`; losses_of_step(i) yields the parts of step i's loss. Returns loss and grad_norm of each."""
+def in_fp64(model, losses_of_step, learning_rate, fp32_weights=False, max_grad_norm=1.0):
+    """Trains `model`; losses_of_step(i) yields the parts of step i's loss. Returns loss and grad_norm of each.
+    fp32_weights: after each step every weight is rounded to what fp32 can hold, the only rounding there is."""
     trained = [p for p in model.parameters() if p.requires_grad]
     assert all(p.dtype == torch.float64 for p in model.parameters())
     optimizer = torch.optim.AdamW(trained, lr=learning_rate, weight_decay=0.0)
@@ -123,6 +125,8 @@ def in_fp64(model, losses_of_step, learning_rate, max_grad_norm=1.0):
                 p.grad.mul_(min(1.0, max_grad_norm / (norm + 1e-6)))
         optimizer.step()
         optimizer.zero_grad()
+        for p in trained if fp32_weights else []:
+            p.data.copy_(p.data.float())
         history.append(dict(loss=loss, grad_norm=norm))
     return history
 
@@ -143,7 +147,7 @@ def sft_in_fp64(model, rows, learning_rate):
     return in_fp64(model, losses, learning_rate)
 
 
-def dpo_in_fp64(model, pairs, learning_rate, beta):
+def dpo_in_fp64(model, pairs, learning_rate, beta, fp32_weights=False):
     def logprobs(row):
         return [answer_logprob(model, row["prompt_ids"], row[name]) for name in ("chosen_ids", "rejected_ids")]
 
@@ -156,7 +160,7 @@ def dpo_in_fp64(model, pairs, learning_rate, beta):
             margin = beta * ((chosen - same_chosen) - (rejected - same_rejected))
             yield -torch.nn.functional.logsigmoid(margin) / ROWS_A_STEP
 
-    return in_fp64(model, losses, learning_rate)
+    return in_fp64(model, losses, learning_rate, fp32_weights)
 
 
 # ---------------------------------------------------------------- the kinds
@@ -170,8 +174,9 @@ class Kind:
 
     name, peer, keys, learning_rate = "SFT", "transformers", {}, 1e-5
 
-    def limits(self, theirs):
-        """Of the loss at the first step and at all, and of grad_norm; `theirs` is how far the peer is."""
+    def limits(self, theirs, rounded):
+        """Of the loss at the first step and at all, and of grad_norm; `theirs` is how far the peer is, `rounded` how far
+        a run with nothing but its weights in fp32."""
         return [LOSS_LIMIT, LOSS_LIMIT, NORM_LIMIT, NORM_LIMIT]
 
     def settings(self, name="ours", **more):
@@ -191,6 +196,9 @@ class Kind:
         history, _ = transformers_run(self.model, self.rows(), self.place, prepare=self.prepare, dtype=torch.float32,
                                       learning_rate=self.learning_rate, **SHARED)
         return history
+
+    def with_fp32_weights(self):
+        """None where it is not needed."""
 
     def exact(self):
         return sft_in_fp64(self.prepare(load_in_fp64(self.model)).double(), self.rows(), self.learning_rate)
@@ -220,12 +228,12 @@ class Dpo(Kind):
     name, peer, learning_rate, beta = "DPO", "TRL", 1e-6, 0.1
     keys = dict(stage="dpo", dataset="pairs", pref_beta=beta)
 
-    def limits(self, theirs):
+    def limits(self, theirs, rounded):
         # After a step the loss is log 2 plus beta times what four log-probabilities, each in the hundreds, have moved
         # by. An update of 1e-6 moves a weight of 0.1 by some 130 of its fp32 roundings, and is rounded to one of them;
-        # what it moves the loss by has that much fewer digits, whoever computes it.
-        first = super().limits(theirs)
-        return [first[0], max(first[1], 2 * theirs[1]), first[2], max(first[3], 2 * theirs[3])]
+        # what it moves the loss by has that much fewer digits, whoever computes it. `rounded` is that and no more.
+        first = super().limits(theirs, rounded)
+        return [first[0], max(first[1], 2 * rounded[1]), first[2], max(first[3], 2 * rounded[3])]
 
     def columns(self):
         return pair_columns(encoded_rows(self.settings(), self.place))
@@ -236,14 +244,17 @@ class Dpo(Kind):
         return trl_run(DPOTrainer, DPOConfig, load(self.model), self.columns(), self.place, loss_type=["sigmoid"],
                        dtype=torch.float32, beta=self.beta, learning_rate=self.learning_rate, **SHARED)
 
-    def exact(self):
-        return dpo_in_fp64(load_in_fp64(self.model), self.columns(), self.learning_rate, self.beta)
+    def exact(self, fp32_weights=False):
+        return dpo_in_fp64(load_in_fp64(self.model), self.columns(), self.learning_rate, self.beta, fp32_weights)
+
+    def with_fp32_weights(self):
+        return self.exact(fp32_weights=True)
 
 
 class Bf16(Kind):
     name, keys = "SFT in bf16", dict(bf16=True)
 
-    def limits(self, theirs):
+    def limits(self, theirs, rounded):
         # Other roundings of 8 bits: no run is to be much further from fp64 than the peer, nor to be held to a peer
         # that came close by chance, where one rounding is 2^-9.
         return [2 * far + 2.0**-9 for far in theirs]
@@ -285,8 +296,12 @@ def measure(kind, processes):
     say(f"{kind.name}: {kind.peer}")
     theirs = distances(kind.theirs(), exact)
     gc.collect()
-    lines, wrong = [(kind.peer, theirs)], []
-    limits = kind.limits(theirs)
+    lines, wrong, rounded = [(kind.peer, theirs)], [], None
+    history = kind.with_fp32_weights()
+    if history:
+        rounded = distances(history, exact)
+        lines.append(("fp64, weights rounded to fp32", rounded))
+    limits = kind.limits(theirs, rounded)
     for name in processes:
         say(f"{kind.name}: Longspan on {name}")
         keys = PROCESSES[name]

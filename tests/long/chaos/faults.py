@@ -271,7 +271,7 @@ def second_run(at_once=False, other_machine=False):
         text = second.text()
         refused = second.is_over() and second.end() == FAILED and passed_at is None
         # The first one lets the folder go a moment before its process is gone.
-        if passed_at is not None and first_over is None and f"step {STEPS} of {STEPS}: nothing is left to train" in text:
+        if passed_at is not None and f"step {STEPS} of {STEPS}: nothing is left to train" in text:
             first_over = passed_at
         second.kill_all()
         second.wait(time.monotonic() + 20)
