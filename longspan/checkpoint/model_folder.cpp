@@ -35,8 +35,10 @@ std::map<std::string, std::string> files_of_tensors(const fs::path& folder) {
   std::map<std::string, std::string> files;
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
-    throw UserError(fmt::format("{} is a file. Give the folder of the model: {}.", folder.string(),
-                                folder.has_parent_path() ? folder.parent_path().string() : "."));
+    // In full: a lone dot for the folder would be read as the end of the sentence.
+    const fs::path place = fs::absolute(folder).lexically_normal().parent_path();
+    throw UserError(fmt::format("{} is a file. Give the folder that holds it, {}, instead.",
+                                folder.string(), place.string()));
   }
   require_plain_weights(folder.string());
   if (is_there(folder / kSingle)) {
