@@ -20,7 +20,7 @@ export CCACHE_NOHASHDIR := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build unit-tests kernel-tests python-tests test test-kernels test-real-model same-bits demo lint format bench bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
+.PHONY: all setup setup-tests build unit-tests kernel-tests python-tests test test-kernels test-real-model same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -84,6 +84,9 @@ lint: $(VENV)/.ready
 
 format: $(VENV)/.ready
 	@git ls-files '*.h' '*.cpp' | grep -v third_party | xargs $(BIN)/clang-format -i
+
+bench-programs: build
+	$(SAY) "Building the benchmarks' programs (less than a minute)" $(BIN)/cmake --build $(BUILD) --target bench_attention bench_vector_math plot_curves
 
 bench: build setup-tests
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/sft_speed.py

@@ -236,9 +236,7 @@ whole conversation. /clear begins anew, /system TEXT begins anew with a system m
 Ctrl-D leaves, Ctrl-C stops an answer and clears a line. Without a terminal all of stdin is one
 question, and nothing but the answer is printed. On CPU.
 
-)") + kGenerationKeysHelp +
-      R"(  seed                  of what is drawn [another one each time]
-)";
+)") + generation_keys_help(/*writes_file=*/false);
   return text;
 }
 

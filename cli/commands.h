@@ -33,7 +33,7 @@ Command help_command();
 /// All of them, in the order in which a new user meets them.
 const std::vector<Command>& commands();
 
-/// Says that there is no command `name`, and which is nearest.
+/// Says that there is no command `name`, and which is near, if one is.
 std::string unknown_command(const std::string& name);
 
 }  // namespace longspan

@@ -156,12 +156,7 @@ Each row is written as a line of JSON with the answer in "predict" and "stop" (t
 or "length" in "finish_reason", in the order of the file. MODEL is a Hugging Face folder or the folder
 of a LoRA adapter. On CPU.
 
-)") + kGenerationKeysHelp +
-      R"(  seed                  of what is drawn [42]
-  output                the file to write; must not exist [stdout]
-  batch_size            prompts that are answered at a time [8]
-  max_samples           at most so many prompts [all]
-)";
+)") + generation_keys_help(/*writes_file=*/true);
   return text;
 }
 

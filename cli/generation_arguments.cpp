@@ -19,6 +19,7 @@ namespace {
 struct ArgumentKey {
   std::string name;
   std::string wanted;
+  std::string help;
   std::function<bool(const std::string&)> take;  // false: not what is wanted
 };
 
@@ -35,16 +36,16 @@ bool to_number(const std::string& text, Number least, Number most, Number& value
          value <= most;
 }
 
-ArgumentKey words(const char* name, const char* wanted, std::string& value) {
-  return {name, wanted, [&value](const std::string& text) {
+ArgumentKey words(const char* name, const char* wanted, std::string& value, const char* help) {
+  return {name, wanted, help, [&value](const std::string& text) {
             value = text;
             return !text.empty();
           }};
 }
 
 template <typename Target>
-ArgumentKey truth(const char* name, Target& value) {
-  return {name, "true or false", [&value](const std::string& text) {
+ArgumentKey truth(const char* name, Target& value, const char* help) {
+  return {name, "true or false", help, [&value](const std::string& text) {
             bool given = false;
             if (!to_truth(text, given)) return false;
             value = given;
@@ -52,16 +53,17 @@ ArgumentKey truth(const char* name, Target& value) {
           }};
 }
 
-ArgumentKey whole(const char* name, int64_t least, std::optional<int64_t>& value) {
-  return {name, fmt::format("a whole number, at least {}", least),
+ArgumentKey whole(const char* name, int64_t least, std::optional<int64_t>& value,
+                  const char* help) {
+  return {name, fmt::format("a whole number, at least {}", least), help,
           [&value, least](const std::string& text) {
             return to_number<int64_t>(text, least, INT64_MAX, value.emplace());
           }};
 }
 
 ArgumentKey number(const char* name, const char* wanted, double least, double most,
-                   std::optional<double>& value) {
-  return {name, wanted, [&value, least, most](const std::string& text) {
+                   std::optional<double>& value, const char* help) {
+  return {name, wanted, help, [&value, least, most](const std::string& text) {
             return to_number<double>(text, least, most, value.emplace());
           }};
 }
@@ -72,39 +74,52 @@ std::vector<ArgumentKey> keys_for(GenerationArguments& arguments, bool writes_fi
   constexpr double kSmall = 1e-6, kMost = 1e6;
   AssistantRequest& request = arguments.request;
   std::vector<ArgumentKey> keys = {
-      words("model_name_or_path", "a folder", request.model_name_or_path),
-      words("adapter_name_or_path", "folders with commas between", request.adapter_name_or_path),
+      words("model_name_or_path", "a folder", request.model_name_or_path,
+            "a model's folder, or a LoRA adapter's, which knows its base model"),
+      words("adapter_name_or_path", "folders with commas between", request.adapter_name_or_path,
+            "LoRA adapters to merge into it"),
       {"template", fmt::format("one of: {}", fmt::join(named_templates(), ", ")),
+       "how a conversation becomes text, by a name of `longspan train`'s [the model's own chat "
+       "template; without one, texts are continued]",
        [&](const std::string& text) {
          request.template_name = text;
          const std::vector<std::string> names = named_templates();
          return std::ranges::find(names, text) != names.end();
        }},
-      {"infer_dtype", "one of: auto, fp32, bf16",
+      {"infer_dtype", "one of: auto, fp32, bf16", "auto: as config.json says [auto]",
        [&](const std::string& text) {
          // LLaMA-Factory's names beside the short ones.
          request.infer_dtype = text == "float32" ? "fp32" : text == "bfloat16" ? "bf16" : text;
          const std::string& name = request.infer_dtype;
          return name == "auto" || name == "fp32" || name == "bf16";
        }},
-      {"default_system", "text",
+      {"default_system", "text", "the system message",
        [&](const std::string& text) {
          request.default_system = text;
          return true;
        }},
-      truth("enable_thinking", request.enable_thinking),
-      truth("skip_special_tokens", request.skip_special_tokens),
-      truth("do_sample", request.do_sample),
-      number("temperature", "a number, at least 0", 0, kMost, request.temperature),
-      number("top_p", "a number above 0, at most 1", kSmall, 1, request.top_p),
-      whole("top_k", 0, request.top_k),
-      number("repetition_penalty", "a number above 0", kSmall, kMost, request.repetition_penalty),
-      whole("max_new_tokens", 1, request.max_new_tokens),
-      whole("seed", 0, seed)};
+      truth("enable_thinking", request.enable_thinking,
+            "false: models that can think answer at once [true]"),
+      truth("skip_special_tokens", request.skip_special_tokens,
+            "leave tokens like <|im_end|> out of the text [true]"),
+      truth("do_sample", request.do_sample,
+            "true: draw each token; false: take the likeliest [generation_config.json's, or true "
+            "where temperature, top_p or top_k are given]"),
+      number("temperature", "a number, at least 0", 0, kMost, request.temperature,
+             "above 1: likely tokens less often; 0: greedy"),
+      number("top_p", "a number above 0, at most 1", kSmall, 1, request.top_p,
+             "among the likeliest tokens with that much probability together [1]"),
+      whole("top_k", 0, request.top_k, "among so many of the likeliest tokens; 0: all [50]"),
+      number("repetition_penalty", "a number above 0", kSmall, kMost, request.repetition_penalty,
+             "above 1: tokens that came before become less likely [1]"),
+      whole("max_new_tokens", 1, request.max_new_tokens, "of an answer [1024]"),
+      whole("seed", 0, seed,
+            writes_file ? "of what is drawn [42]" : "of what is drawn [another one each time]")};
   if (writes_file) {
-    keys.push_back(words("output", "a file", arguments.output));
-    keys.push_back(whole("batch_size", 1, batch_size));
-    keys.push_back(whole("max_samples", 1, arguments.max_samples));
+    keys.push_back(
+        words("output", "a file", arguments.output, "the file to write; must not exist [stdout]"));
+    keys.push_back(whole("batch_size", 1, batch_size, "prompts that are answered at a time [8]"));
+    keys.push_back(whole("max_samples", 1, arguments.max_samples, "at most so many prompts [all]"));
   }
   return keys;
 }
@@ -135,8 +150,11 @@ GenerationArguments read_generation_arguments(const std::string& command,
     if (key == keys.end()) {
       std::vector<std::string> names;
       for (const ArgumentKey& known : keys) names.push_back(known.name);
-      throw UserError(fmt::format("{}: there is no key {}; the nearest is {}", command, name,
-                                  nearest_name(name, names)));
+      const std::string nearest = nearest_name(name, names);
+      throw UserError(fmt::format("{}: there is no key {}; {}", command, name,
+                                  nearest.empty()
+                                      ? fmt::format("`longspan help {}` names all", command)
+                                      : fmt::format("the nearest is {}", nearest)));
     }
     std::string value = "true";
     if (equals != std::string::npos) {
@@ -159,8 +177,10 @@ std::vector<GenerationKey> generation_keys(bool writes_file) {
   GenerationArguments unused;
   std::optional<int64_t> seed, batch_size;
   std::vector<GenerationKey> keys;
+  const std::vector<ArgumentKey> of_both = keys_for(unused, false, seed, batch_size);
   for (const ArgumentKey& key : keys_for(unused, writes_file, seed, batch_size)) {
-    GenerationKey one{key.name, key.wanted, {}};
+    GenerationKey one{key.name, key.wanted, key.help, {}};
+    one.of_generate = std::ranges::find(of_both, key.name, &ArgumentKey::name) == of_both.end();
     constexpr std::string_view kOneOf = "one of: ";
     if (key.wanted == "true or false") one.values = {"true", "false"};
     if (key.wanted.starts_with(kOneOf)) one.values = split_names(key.wanted.substr(kOneOf.size()));
@@ -169,22 +189,27 @@ std::vector<GenerationKey> generation_keys(bool writes_file) {
   return keys;
 }
 
-const char* const kGenerationKeysHelp =
-    R"(Keys, as key=value or --key value; what is left out comes from the model's generation_config.json:
-  model_name_or_path    a model's folder, or a LoRA adapter's, which knows its base model
-  adapter_name_or_path  LoRA adapters to merge into it, with commas between
-  template              how a conversation becomes text, by a name of `longspan train`'s [the model's
-                        own chat template; without one, texts are continued]
-  default_system        the system message
-  enable_thinking       false: models that can think answer at once [true]
-  do_sample             true: draw each token; false: take the likeliest [generation_config.json's,
-                        or true where temperature, top_p or top_k are given]
-  temperature           0: greedy
-  top_p, top_k          among the likeliest tokens: that much probability, so many of them [1, 50]
-  repetition_penalty    above 1: tokens that came before become less likely [1]
-  max_new_tokens        of an answer [1024]
-  skip_special_tokens   leave tokens like <|im_end|> out of the text [true]
-  infer_dtype           auto: as config.json says; fp32, bf16 [auto]
-)";
+std::string generation_keys_help(bool writes_file) {
+  constexpr size_t kWidth = 100, kColumn = 24;
+  std::string text =
+      "Keys, as key=value or --key value; what is left out comes from the model's "
+      "generation_config.json:\n";
+  for (const GenerationKey& key : generation_keys(writes_file)) {
+    std::string line = fmt::format("  {:<{}}", key.name, kColumn - 2);
+    for (size_t begin = 0; begin < key.help.size();) {
+      const size_t end = std::min(key.help.find(' ', begin), key.help.size());
+      if (line.size() + (end - begin) > kWidth) {
+        text += line + "\n";
+        line = std::string(kColumn, ' ');
+      } else if (begin > 0) {
+        line += " ";
+      }
+      line += key.help.substr(begin, end - begin);
+      begin = end + 1;
+    }
+    text += line + "\n";
+  }
+  return text;
+}
 
 }  // namespace longspan

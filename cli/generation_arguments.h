@@ -28,12 +28,13 @@ GenerationArguments read_generation_arguments(const std::string& command,
 
 /// One key that these commands take, and its values where they can be listed.
 struct GenerationKey {
-  std::string name, wanted;
+  std::string name, wanted, help;
   std::vector<std::string> values;
+  bool of_generate = false;  // `longspan chat` does not have it
 };
 std::vector<GenerationKey> generation_keys(bool writes_file);
 
-/// What help says of the keys that both have.
-extern const char* const kGenerationKeysHelp;
+/// What help says of all keys, a line or more for each.
+std::string generation_keys_help(bool writes_file);
 
 }  // namespace longspan

@@ -5,10 +5,12 @@
 #include <algorithm>
 
 #include "cli/commands.h"
+#include "cli/generation_arguments.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
 #include "longspan/text/print.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 
@@ -19,9 +21,12 @@ void print_keys() {
   for (const KeyDescription& key : describe_keys()) {
     if (key.section != section) print_out("\n{}\n", key.section);
     section = key.section;
-    print_out("  {}: {}{}\n      {}\n", key.name, key.wants,
-              key.default_value.empty() ? "" : fmt::format(" [{}]", key.default_value), key.help);
+    print_out("  {}: {}{}{}\n      {}\n", key.name, key.wants,
+              key.default_value.empty() ? "" : fmt::format(" [{}]", key.default_value),
+              key.stages.empty() ? "" : fmt::format(" (stages: {})", key.stages), key.help);
   }
+  print_out("\nThe opposite of another key\n");
+  for (const OppositeKey& key : opposite_keys()) print_out("  {}: {}\n", key.name, key.help);
   print_out("\nTaken, with nothing to change here\n");
   for (const IdleKey& key : idle_keys()) print_out("  {}: {}\n", key.name, key.reason);
   print_out(
@@ -43,16 +48,54 @@ void print_overview() {
       "\n`longspan help <command>` the rest.\n");
 }
 
+/// Is it a key that training knows as one of chat and generate only?
+bool refers_to_generation(const std::string& name) {
+  const auto& keys = unbuilt_keys();
+  const auto key = std::ranges::find(keys, name, &UnbuiltKey::name);
+  return key != keys.end() && key->of_generation;
+}
+
+std::vector<GenerationKey> all_generation_keys() { return generation_keys(/*writes_file=*/true); }
+
+/// What `longspan help NAME` says of a key of chat and generate; empty when they have none such.
+std::string explain_generation_key(const std::string& name) {
+  for (const GenerationKey& key : all_generation_keys()) {
+    if (key.name != name) continue;
+    return fmt::format("{} ({})\n  {}\n  Takes: {}\n", name,
+                       key.of_generate ? "a key of `longspan generate`"
+                                       : "a key of `longspan chat` and `longspan generate`",
+                       key.help, key.wanted);
+  }
+  return "";
+}
+
 std::string nearest_command(const std::string& name) {
   std::vector<std::string> names;
   for (const Command& known : commands()) names.push_back(known.name);
   return nearest_name(name, names);
 }
 
+std::string nearest_of_all_keys(const std::string& name) {
+  std::vector<std::string> names;
+  for (const GenerationKey& key : all_generation_keys()) names.push_back(key.name);
+  const std::string key = nearest_key(name);
+  const std::string other = nearest_name(name, names);
+  const bool takes_other =
+      key.empty() || (!other.empty() && edit_distance(name, other) < edit_distance(name, key));
+  return takes_other ? other : key;
+}
+
 /// What a word that is neither a command nor a key may have been meant for.
 std::string no_such(const std::string& name) {
-  const std::string key = nearest_key(name);
-  if (key.empty() || edit_distance(name, key) >= edit_distance(name, nearest_command(name))) {
+  const std::string key = nearest_of_all_keys(name), command = nearest_command(name);
+  if (key.empty() && command.empty()) {
+    return fmt::format(
+        "there is no command and no key {}; `longspan help` names the commands, `longspan help "
+        "train` and `longspan help generate` the keys",
+        shortened(name, 60));
+  }
+  if (key.empty() ||
+      (!command.empty() && edit_distance(name, key) >= edit_distance(name, command))) {
     return unknown_command(name);
   }
   return fmt::format("there is no command and no key {}; the nearest key is {}", name, key);
@@ -66,11 +109,12 @@ int run(const Arguments& arguments) {
   const auto command = std::ranges::find(commands(), arguments[0], &Command::name);
   if (command == commands().end()) {
     const std::string& name = arguments[0];
-    if (const std::string text = explain_key(name); !text.empty()) {
-      print_text(text);
-      return 0;
-    }
-    throw UserError(no_such(name));
+    const std::string of_training = explain_key(name), of_others = explain_generation_key(name);
+    if (of_training.empty() && of_others.empty()) throw UserError(no_such(name));
+    // What training only refuses is explained by those who take it.
+    if (of_others.empty() || !refers_to_generation(name)) print_text(of_training);
+    print_text(of_others);
+    return 0;
   }
   print_text(command->help);
   if (command->name == "train") print_keys();
@@ -80,7 +124,10 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 std::string unknown_command(const std::string& name) {
-  return fmt::format("there is no command {}; the nearest is {}", name, nearest_command(name));
+  const std::string nearest = nearest_command(name);
+  return fmt::format(
+      "there is no command {}; {}", shortened(name, 60),
+      nearest.empty() ? "`longspan help` names all" : fmt::format("the nearest is {}", nearest));
 }
 
 Command help_command() {

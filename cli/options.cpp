@@ -34,8 +34,10 @@ Options::Options(const std::string& command, const Arguments& arguments,
     const size_t equals = argument.find('=');
     const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
     if (!is_in(known, name)) {
-      throw UserError(fmt::format("{}: there is no option --{}; the nearest is --{}", command, name,
-                                  nearest_name(name, known)));
+      const std::string nearest = nearest_name(name, known);
+      throw UserError(fmt::format("{}: there is no option --{}; {}", command, name,
+                                  nearest.empty() ? fmt::format("see `longspan help {}`", command)
+                                                  : fmt::format("the nearest is --{}", nearest)));
     }
     values = &values_[name];
     if (equals != std::string::npos) values->push_back(argument.substr(equals + 1));

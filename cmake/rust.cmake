@@ -15,10 +15,18 @@ if(LONGSPAN_FUZZ)
     "-Cllvm-args=-sanitizer-coverage-trace-compares")
   set(RUST_ENVIRONMENT ${CMAKE_COMMAND} -E env "RUSTFLAGS=${RUST_FLAGS}")
 endif()
+# CI's warnings are errors here too: of this crate alone, so that no other is compiled again.
+set(RUST_BUILD build)
+set(RUST_WARNINGS "")
+if(CMAKE_COMPILE_WARNING_AS_ERROR)
+  set(RUST_BUILD rustc)
+  set(RUST_WARNINGS -- -D warnings)
+endif()
 file(GLOB_RECURSE RUST_SOURCES CONFIGURE_DEPENDS rust/src/*)
 add_custom_command(
   OUTPUT ${RUST_ARCHIVE}
-  COMMAND ${RUST_ENVIRONMENT} ${CARGO} build --release --locked --quiet ${RUST_TARGET} --manifest-path ${CMAKE_CURRENT_SOURCE_DIR}/rust/Cargo.toml --target-dir ${RUST_TARGET_DIR}
+  COMMAND ${RUST_ENVIRONMENT} ${CARGO} ${RUST_BUILD} --release --locked --quiet ${RUST_TARGET}
+    --manifest-path ${CMAKE_CURRENT_SOURCE_DIR}/rust/Cargo.toml --target-dir ${RUST_TARGET_DIR} ${RUST_WARNINGS}
   DEPENDS ${RUST_SOURCES} rust/Cargo.toml rust/Cargo.lock
   COMMENT "Building the Rust archive (about 80 s the first time)" USES_TERMINAL VERBATIM)
 add_custom_target(longspan_rs_archive DEPENDS ${RUST_ARCHIVE})

@@ -2,7 +2,7 @@
 
 Which kernels run is a matter of the processor: ATen, MKL and oneDNN choose theirs, Longspan its own loops, and whether MKL
 or oneDNN makes its fp32 products. Variables make each of them choose as another processor would. What this one cannot
-run is skipped by name. `--short` is what `make test` runs: unit tests and two trainings under three of them."""
+run is skipped by name. `--short` is what `make test` runs: unit tests and three trainings under three of them."""
 
 import argparse
 import os
@@ -42,6 +42,7 @@ PYTHON_TESTS = [
     "tests/end_to_end/test_stages.py::test_ranks",
     "tests/end_to_end/test_parallel_training.py::test_same_losses",
     "tests/end_to_end/test_sharding.py::test_every_layout[everything]",
+    "tests/end_to_end/test_sharding.py::test_bf16",
     "tests/end_to_end/test_memory.py::test_tiled_mlp_is_the_untiled_one",
     "tests/parity/test_models.py::test_logits_loss_and_gradients",
     "tests/parity/test_trainer.py::test_losses_norms_and_weights",
@@ -51,7 +52,8 @@ PYTHON_TESTS = [
 ]
 SHORT_KERNELS = ["own loops AVX2", "products by MKL", "all narrow"]
 SHORT_PYTHON_TESTS = ["tests/end_to_end/test_stages.py::test_ranks[3-zigzag-ring-rm]",
-                      "tests/parity/test_trainer.py::test_losses_norms_and_weights[llama-2-optimizer1]"]
+                      "tests/parity/test_trainer.py::test_losses_norms_and_weights[llama-2-optimizer1]",
+                      "tests/parity/test_preferences.py::test_dpo[sigmoid]"]
 
 
 def processor_has():
@@ -97,7 +99,7 @@ def main():
         what = "unit tests"
         if not arguments.unit:
             tests = SHORT_PYTHON_TESTS if arguments.short else PYTHON_TESTS
-            good &= run([sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-n",
+            good &= run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-n",
                          1 if arguments.short else 2, *tests], environment)
             what += ", training"
         print(f"   {name} ({said or 'no variables'}): {what} {'passed' if good else 'FAILED'}, "

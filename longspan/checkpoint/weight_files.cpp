@@ -57,8 +57,10 @@ WeightFiles weight_files(const std::string& name) {
   const fs::path folder(name);
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
-    throw UserError(fmt::format("{} is a file. Give the folder of the model: {}.", name,
-                                folder.has_parent_path() ? folder.parent_path().string() : "."));
+    // In full: a lone dot for the folder would be read as the end of the sentence.
+    const fs::path place = fs::absolute(folder).lexically_normal().parent_path();
+    throw UserError(fmt::format("{} is a file. Give the folder that holds it, {}, instead.", name,
+                                place.string()));
   }
   require_plain_weights(name);
   WeightFiles files;

@@ -124,7 +124,7 @@ std::vector<std::string> check_config(const Config& config) {
          "model_name_or_path is missing: give a Hugging Face model folder");
   demand(!config.dataset.empty(), "dataset is missing: give names from dataset_info.json");
   demand(!config.output_dir.empty(), "output_dir is missing: give a folder for the results");
-  demand(config.do_train, "do_train must be true: `longspan train` trains");
+  demand(config.do_train, "do_train must be true; `longspan train` trains");
   demand(config.export_dir.empty() && config.export_size == Config().export_size,
          "export_dir and export_size are for `longspan export`; remove them");
 
@@ -132,7 +132,8 @@ std::vector<std::string> check_config(const Config& config) {
          "warmup_ratio and warmup_steps are both given: keep one");
   demand(config.lr_scheduler_type != "constant" ||
              (config.warmup_ratio == 0 && config.warmup_steps == 0),
-         "lr_scheduler_type: constant has no warmup: take constant_with_warmup");
+         "lr_scheduler_type: constant has no warmup_steps and no warmup_ratio; take "
+         "constant_with_warmup");
   constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a row, so that its work can be counted
   for (const int64_t rows :
        {config.per_device_train_batch_size, config.per_device_eval_batch_size}) {
@@ -146,7 +147,7 @@ std::vector<std::string> check_config(const Config& config) {
     break;
   }
   demand(config.max_steps == -1 || config.max_steps > 0,
-         "max_steps: give a positive number, or -1 to go by num_train_epochs");
+         "max_steps: 0 trains nothing; give a positive number, or -1 to go by num_train_epochs");
   demand(config.adam_beta1 < 1 && config.adam_beta2 < 1,
          "adam_beta1 and adam_beta2 must be below 1");
 
@@ -169,12 +170,13 @@ std::vector<std::string> check_config(const Config& config) {
          "val_size: give a share below 1 (0.1) or a whole number of rows (100)");
   demand(!splits || config.eval_dataset.empty(),
          "eval_dataset and val_size are both given: keep one");
-  demand(!evaluates || splits || !config.eval_dataset.empty(),
-         "nothing to evaluate on: give eval_dataset, or val_size to set rows of dataset aside");
   demand(
-      evaluates || (!splits && config.eval_dataset.empty()),
-      "rows for evaluation are given but nothing evaluates: add eval_strategy: steps (or epoch), "
-      "or do_eval: true for once at the end");
+      !evaluates || splits || !config.eval_dataset.empty(),
+      "do_eval or eval_strategy is given, and there is nothing to evaluate on; give eval_dataset, "
+      "or val_size to set rows of dataset aside");
+  demand(evaluates || (!splits && config.eval_dataset.empty()),
+         "rows for evaluation are given (val_size or eval_dataset) but nothing evaluates; add "
+         "eval_strategy: steps (or epoch), or do_eval: true for once at the end");
   demand(!config.eval_steps || config.eval_strategy == "steps",
          "eval_steps is given without eval_strategy: steps");
   return problems;

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "longspan/config/checks.h"
 #include "longspan/config/config.h"
@@ -17,6 +19,7 @@
 #include "longspan/config/nearest.h"
 #include "longspan/config/other_formats.h"
 #include "longspan/config/overrides.h"
+#include "longspan/config/problem_place.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/json_text.h"
 #include "longspan/text/shown.h"
@@ -151,9 +154,10 @@ std::string assign(Config& config, const Key& key, json value) {
     const auto& text = value.get_ref<const std::string&>();
     for (const std::string& word : key.list ? split_names(text) : std::vector{text}) {
       if (std::ranges::find(key.unbuilt_choices, word) != key.unbuilt_choices.end()) {
+        const std::string remedy =
+            key.unbuilt_remedy_of ? key.unbuilt_remedy_of(word) : std::string(key.unbuilt_remedy);
         return fmt::format("{}: {} is known but not supported{}{}; {}", key.name, word,
-                           key.unbuilt_remedy.empty() ? "" : ": ", key.unbuilt_remedy,
-                           what_is_wanted(key));
+                           remedy.empty() ? "" : ": ", remedy, what_is_wanted(key));
       }
       if (std::ranges::find(key.choices, word) == key.choices.end()) {
         return fmt::format("{}: there is no {}; {}", key.name, shown(word), what_is_wanted(key));
@@ -179,18 +183,41 @@ struct Reading {
   Config config;
   std::vector<std::string> idle;                                  // keys without effect
   std::vector<std::pair<std::string_view, std::string>> renamed;  // today's name, the one given
+  std::vector<std::pair<const OppositeKey*, bool>> opposites;     // the value of the key `of`
+  std::set<std::string, std::less<>> given;                       // working keys with a value
 };
+
+const Key& key_named(std::string_view name) {
+  for (const KeySection& section : key_sections()) {
+    for (const Key& key : section.keys) {
+      if (key.name == name) return key;
+    }
+  }
+  throw std::logic_error(fmt::format("the table has no key {}", name));
+}
 
 /// Takes one `key: value`, or says what is wrong with it.
 std::string take(Reading& reading, const std::string& name, const json& value) {
   for (const KeySection& section : key_sections()) {
     for (const Key& key : section.keys) {
-      if (key.name == name) return assign(reading.config, key, value);
+      if (key.name != name) continue;
+      if (!value.is_null()) reading.given.insert(name);
+      return assign(reading.config, key, value);
     }
   }
   for (const IdleKey& key : idle_keys()) {
     if (key.name != name) continue;
     if (!value.is_null()) reading.idle.push_back(name);
+    return {};
+  }
+  for (const OppositeKey& key : opposite_keys()) {
+    if (key.name != name) continue;
+    if (value.is_null()) return {};
+    Config taken;
+    const Key& other = key_named(key.of);
+    const std::string problem = assign(taken, other, value);
+    if (!problem.empty()) return fmt::format("{}, the opposite of {}", name, problem);
+    reading.opposites.emplace_back(&key, !(taken.*std::get<bool Config::*>(other.field)));
     return {};
   }
   for (const RenamedKey& key : renamed_keys()) {
@@ -216,6 +243,25 @@ std::string take(Reading& reading, const std::string& name, const json& value) {
   return fmt::format("unknown key {}; {}", shortened(name, kShownBytes),
                      nearest.empty() ? "`longspan help train` names all keys"
                                      : "the nearest known key is " + nearest);
+}
+
+/// Values that the opposite key gave. Says what two keys contradict each other in.
+std::vector<std::string> settle_opposites(Reading& reading) {
+  std::vector<std::string> problems;
+  for (const auto& [key, value] : reading.opposites) {
+    bool& now = reading.config.*std::get<bool Config::*>(key_named(key->of).field);
+    if (reading.given.contains(key->of) && now != value) {
+      problems.push_back(fmt::format("{}: {} and {}: {} contradict each other; keep one", key->name,
+                                     !value, key->of, now));
+    } else if (now != value) {
+      reading.config.notes.push_back(
+          fmt::format("{}: {} was taken as {}: {}.", key->name, !value, key->of, value));
+    }
+    now = value;
+    reading.given.emplace(key->of);
+  }
+  reading.opposites.clear();
+  return problems;
 }
 
 /// Keys that say in other words what another key says, and what the user is told of what was taken.
@@ -282,6 +328,10 @@ Config load(const std::string& path, const std::vector<std::string>& words,
   }
   std::set<std::string_view> replaced;
   for (const Override& item : overrides) replaced.insert(item.key);
+  for (const OppositeKey& key : opposite_keys()) {
+    if (replaced.contains(key.name)) replaced.insert(key.of);
+    if (replaced.contains(key.of)) replaced.insert(key.name);
+  }
   for (const auto& [name, value] : values.items()) {
     // What an override replaces is not looked at: a refused key can be mended from the command
     // line.
@@ -295,6 +345,8 @@ Config load(const std::string& path, const std::vector<std::string>& words,
            fmt::format("{} and {}, its old name, are both given; keep {}", today, given, today));
     }
   }
+  for (const std::string& problem : settle_opposites(reading)) note(path, problem);
+  GivenKeys given{std::exchange(reading.given, {}), {}};
   for (const Override& item : overrides) {
     if (is_enough()) break;
     // A switch without a value is switched on.
@@ -304,9 +356,14 @@ Config load(const std::string& path, const std::vector<std::string>& words,
                            : json(true);
     note("command line", take(reading, item.key, value));
   }
+  for (const std::string& problem : settle_opposites(reading)) note("command line", problem);
+  given.in_words = std::move(reading.given);
+  for (const std::string& key : given.in_words) given.in_file.erase(key);
   if (problems.empty()) {
     settle(reading);
-    for (const std::string& problem : check(reading.config)) note(path, problem);
+    for (const std::string& problem : check(reading.config)) {
+      note(place_of(problem, path, given), problem);
+    }
   }
   if (problems.size() == 1) throw UserError(problems[0]);
   if (!problems.empty()) {

@@ -166,6 +166,10 @@ TEST_CASE("config: known keys that are not built are refused by name, their idle
   CHECK_SAYS(complaint({{"use_dora", true}}), "use_dora: true is known but not supported");
   CHECK_SAYS(complaint({{"report_to", "wandb"}}), "report_to: wandb is known but not supported: ");
   CHECK_SAYS(complaint({{"report_to", "wandb"}}), "trainer_state.json in output_dir holds every");
+  CHECK_SAYS(complaint({{"report_to", "wandb"}}), "(wandb.log(entry, step=entry[\"step\"]))");
+  CHECK_SAYS(complaint({{"report_to", "swanlab"}}), "(swanlab.log(entry, step=entry[\"step\"]))");
+  CHECK_SAYS(complaint({{"report_to", "mlflow"}}), "(mlflow.log_metrics(entry, step=entry[");
+  CHECK_SAYS(complaint({{"report_to", "flyte"}}), "service's own Python package; report_to: ");
   CHECK_SAYS(complaint({{"report_to", {"tensorboard", "wandb"}}}), "report_to: wandb is known");
   CHECK_SAYS(complaint({{"report_to", {"tensorboard", "none"}}}), "keep one");
   CHECK_SAYS(complaint({{"report_to", "tensorbord"}}), "report_to: there is no \"tensorbord\"");
@@ -222,6 +226,28 @@ TEST_CASE("config: what keys demand of each other") {
   CHECK_SAYS(complaint({{"val_size", 0.1}, {"eval_dataset", "e"}, {"do_eval", true}}), "keep one");
   CHECK_SAYS(complaint({{"eval_steps", 5}}), "without eval_strategy: steps");
   CHECK(complaint({{"val_size", 0.1}, {"eval_strategy", "steps"}, {"eval_steps", 5}}) == "");
+}
+
+TEST_CASE("config: a problem of several keys names where their values came from") {
+  const File file(least().dump(), ".json");
+  const auto begins = [&](json extra, const std::vector<std::string>& words,
+                          const std::string& place) {
+    const std::string said = complaint(extra, words);
+    CHECK_MESSAGE(said.starts_with(place + ": "), said);
+  };
+  const std::string words = "command line", both = file.path + " and " + words;
+  begins({{"max_steps", 0}}, {}, file.path);
+  begins({}, {"max_steps=0"}, words);
+  begins({{"num_train_epochs", 2}}, {"max_steps=0"}, words);  // which the remedy names
+  begins({{"max_steps", 0}}, {"seed=1"}, file.path);
+  begins({{"warmup_ratio", 0.1}, {"warmup_steps", 2}}, {}, file.path);
+  begins({{"warmup_ratio", 0.1}}, {"warmup_steps=2"}, both);
+  begins({}, {"warmup_ratio=0.1", "--warmup-steps", "2"}, words);
+  begins({{"warmup_ratio", 0.1}, {"warmup_steps", 3}}, {"warmup_steps=2"}, both);
+  begins({}, {"do_train=false"}, words);
+  begins({}, {"evaluation_strategy=steps"}, words);
+  begins({{"dataset", nullptr}}, {}, file.path);
+  begins({{"dataset", nullptr}}, {"seed=1"}, both);  // neither has it
 }
 
 TEST_CASE("config: files that cannot be read") {
@@ -282,6 +308,10 @@ TEST_CASE("config: the tables are sound") {
   }
   for (const IdleKey& key : idle_keys()) add(key.name);
   for (const RenamedKey& key : renamed_keys()) add(key.name);
+  for (const OppositeKey& key : opposite_keys()) {
+    add(key.name);
+    CHECK(names.contains(key.of));
+  }
   for (const UnbuiltKey& key : unbuilt_keys()) add(key.name);
   // Every default is itself accepted, so that writing it down changes nothing.
   json defaults = least();
@@ -302,6 +332,18 @@ TEST_CASE("edit_distance: insert, drop, replace, swap") {
   CHECK(edit_distance("sede", "seed") == 1);
   CHECK(edit_distance("", "seed") == 4);
   CHECK(nearest_name("warmup_step", {"seed", "warmup_ratio", "warmup_steps"}) == "warmup_steps");
+  // At most a third of the longer word.
+  CHECK(nearest_name("seex", {"seed"}) == "seed");
+  CHECK(nearest_name("xeex", {"seed"}) == "");
+  CHECK(nearest_name("wandb", {"train", "init", "bench"}) == "");
+  CHECK(nearest_name("d", {"dd"}) == "dd");
+  CHECK(nearest_name("d", {"ddd"}) == "");
+  CHECK(nearest_name("d", {}) == "");
+  CHECK(suggestion("chats", {"books", "chat"}) == "the nearest is chat");
+  CHECK(suggestion("chats", {"books", "chat"}, "file") == "the nearest file is chat");
+  CHECK(suggestion("mine", {"books", "chat"}) == "there are: books, chat");
+  CHECK(suggestion("mine", std::vector<std::string>(11, "a")) ==
+        "there are: a, a, a, a, a, a, a, a, a, a, ...");
 }
 
 TEST_CASE("config: what is huge is told in short, and soon") {

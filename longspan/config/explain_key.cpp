@@ -44,6 +44,25 @@ std::string explain(const UnbuiltKey& key) {
                             fmt::join(split_values(neutral), ", "));
 }
 
+std::vector<std::string> words_of(std::string_view name) {
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('_', begin), name.size());
+    words.emplace_back(name.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+/// Does `given` have two or more words, all of which `name` has too, in this order?
+bool leaves_words_out(std::string_view given, std::string_view name) {
+  const std::vector<std::string> some = words_of(given);
+  size_t found = 0;
+  for (const std::string& word : words_of(name))
+    found += found < some.size() && word == some[found];
+  return some.size() >= 2 && found == some.size();
+}
+
 }  // namespace
 
 std::vector<std::string> split_values(std::string_view values) {
@@ -70,6 +89,12 @@ std::string explain_key(std::string_view name) {
     return fmt::format("{} (taken, whatever its value, and without effect)\n  {}\n", key.name,
                        key.reason);
   }
+  for (const OppositeKey& key : opposite_keys()) {
+    if (key.name == name) {
+      return fmt::format("{} (transformers'; the opposite of {})\n  {}\n", key.name, key.of,
+                         key.help);
+    }
+  }
   for (const RenamedKey& key : renamed_keys()) {
     if (key.name == name) return fmt::format("{} is called {} now.\n", key.name, key.today);
   }
@@ -81,20 +106,23 @@ std::string explain_key(std::string_view name) {
 
 std::string nearest_key(std::string_view name) {
   if (name.size() > kMostComparedLetters) return "";
-  std::vector<std::string> working, idle;
+  std::vector<std::string> working, others;
   for (const KeySection& section : key_sections()) {
     for (const Key& key : section.keys) working.emplace_back(key.name);
   }
-  for (const IdleKey& key : idle_keys()) idle.emplace_back(key.name);
+  for (const IdleKey& key : idle_keys()) others.emplace_back(key.name);
+  for (const OppositeKey& key : opposite_keys()) others.emplace_back(key.name);
   // A key that does something is what was meant, unless one without effect is nearer.
-  std::string nearest = nearest_name(name, working);
-  if (const std::string other = nearest_name(name, idle);
-      edit_distance(name, other) < edit_distance(name, nearest)) {
-    nearest = other;
+  const std::string nearest = nearest_name(name, working), other = nearest_name(name, others);
+  if (!other.empty() &&
+      (nearest.empty() || edit_distance(name, other) < edit_distance(name, nearest))) {
+    return other;
   }
-  // A word that shares less than half of its letters was not meant.
-  const bool near = 2 * edit_distance(name, nearest) <= std::max(name.size(), nearest.size());
-  return near ? nearest : "";
+  if (!nearest.empty()) return nearest;
+  // num_epochs, batch_size: the words of a key's name, but not all of them.
+  const auto longer = std::ranges::find_if(
+      working, [&](const std::string& key) { return leaves_words_out(name, key); });
+  return longer == working.end() ? "" : *longer;
 }
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Keys that are taken whatever their value, and old names of keys.
+// Keys that are taken whatever their value, opposites and old names of keys.
 #include "longspan/config/keys.h"
 
 namespace longspan {
@@ -17,7 +17,6 @@ const std::vector<IdleKey>& idle_keys() {
       {"trust_remote_code", "code from a model folder is never run"},
       {"use_fast_tokenizer", "the fast tokenizer is the only one"},
       {"low_cpu_mem_usage", "weights are always read one tensor at a time"},
-      {"gradient_checkpointing", "disable_gradient_checkpointing decides; it is on without that"},
       {"gradient_checkpointing_kwargs", "gradient checkpointing here has no variants"},
       {"use_reentrant_gc", "gradient checkpointing here has no variants"},
       {"use_unsloth_gc", "offload_activations is what moves activations to host memory"},
@@ -65,6 +64,15 @@ const std::vector<IdleKey>& idle_keys() {
       {"hf_hub_token", "nothing is fetched from a hub"},
       {"ms_hub_token", "nothing is fetched from a hub"},
       {"om_hub_token", "nothing is fetched from a hub"},
+  };
+  return keys;
+}
+
+const std::vector<OppositeKey>& opposite_keys() {
+  static const std::vector<OppositeKey> keys = {
+      {"gradient_checkpointing", "disable_gradient_checkpointing",
+       "false is disable_gradient_checkpointing: true. Checkpointing is on without either of them, "
+       "as in LLaMA-Factory; in transformers it is off."},
   };
   return keys;
 }

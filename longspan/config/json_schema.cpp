@@ -135,6 +135,12 @@ std::string json_schema() {
     properties[std::string(key.name)] = {
         {"description", fmt::format("Taken without effect: {}.", key.reason)}};
   }
+  for (const OppositeKey& key : opposite_keys()) {
+    Json schema = properties[std::string(key.of)];
+    schema["description"] = key.help;
+    schema.erase("default");
+    properties[std::string(key.name)] = std::move(schema);
+  }
   for (const RenamedKey& key : renamed_keys()) {
     Json schema = properties[std::string(key.today)];
     schema["description"] = fmt::format("It is called {} now.", key.today);

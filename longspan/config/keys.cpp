@@ -1,5 +1,7 @@
 #include "longspan/config/keys.h"
 
+#include "longspan/config/logging_services.h"
+
 namespace longspan {
 
 namespace {
@@ -127,7 +129,7 @@ std::vector<KeySection> make_sections() {
   Key pref_beta = number("pref_beta", &C::pref_beta, 0, "Strength of the preference.");
   pref_beta.above_least = true;
   sections.push_back(
-      {"Preferences (stages dpo, kto)",
+      {"Preferences",
        {pref_beta,
         choice("pref_loss", &C::pref_loss, {"sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo"},
                "Loss of a pair of answers."),
@@ -188,10 +190,7 @@ std::vector<KeySection> make_sections() {
              "tensorboard: also write event files that TensorBoard reads. all: the same.",
              {"wandb", "swanlab", "mlflow", "trackio", "comet_ml", "neptune", "clearml",
               "codecarbon", "azure_ml", "dagshub", "dvclive", "flyte"});
-  report_to.unbuilt_remedy =
-      "trainer_state.json in output_dir holds every logged number (log_history), to be given to "
-      "that service's own Python package (wandb.log(entry, step=entry[\"step\"])); report_to: "
-      "tensorboard writes event files";
+  report_to.unbuilt_remedy_of = remedy_of_service;
   report_to.list = true;
   Key resume =
       plain("resume_from_checkpoint", &C::resume_from_checkpoint,

@@ -34,6 +34,7 @@ struct Key {
   // Words that LLaMA-Factory knows and that are not built here.
   std::vector<std::string_view> unbuilt_choices = {};
   std::string_view unbuilt_remedy = {};  // what to do instead, when there is more to say
+  std::string (*unbuilt_remedy_of)(std::string_view word) = nullptr;  // where words differ in it
   // A list of words may be written instead of one word with commas.
   bool list = false;
   // A truth value may be written instead of a word; it is then the word true or false.
@@ -73,6 +74,12 @@ struct RenamedKey {
 };
 const std::vector<RenamedKey>& renamed_keys();
 
+/// A truth value that says the opposite of what the key `of` says: false here is true there.
+struct OppositeKey {
+  std::string_view name, of, help;
+};
+const std::vector<OppositeKey>& opposite_keys();
+
 /// What is to be known of a key beside its help: where it is not for every stage, which, and how
 /// LLaMA-Factory differs.
 struct KeyNote {
@@ -87,7 +94,8 @@ const std::vector<KeyNote>& key_notes();
 /// What `longspan help NAME` says of a key of any of the tables; empty when no table has it.
 std::string explain_key(std::string_view name);
 
-/// The key that works and is nearest to what was written; empty when none is near.
+/// The key that works and is nearest to what was written, or the first that has all of its words
+/// (num_epochs: num_train_epochs); empty when there is none such.
 std::string nearest_key(std::string_view name);
 
 /// A JSON schema (draft 7) of configuration files, for editors.
@@ -96,6 +104,7 @@ std::string json_schema();
 /// One line of `longspan help train`.
 struct KeyDescription {
   std::string section, name, wants, default_value, help;
+  std::string stages;  // "dpo, kto"; empty: all
 };
 std::vector<KeyDescription> describe_keys();
 

@@ -124,6 +124,46 @@ TEST_CASE("keys: those without effect are taken, and one line says so") {
   CHECK_SAYS(complaint(kLeast + std::string("use_cpu: true\ndevice: cuda\n")), "keep one");
 }
 
+TEST_CASE("keys: gradient_checkpointing is the opposite of disable_gradient_checkpointing") {
+  const Config off = load("gradient_checkpointing: false\n");
+  CHECK(off.disable_gradient_checkpointing);
+  REQUIRE(off.notes.size() == 1);
+  CHECK_SAYS(off.notes[0],
+             "gradient_checkpointing: false was taken as disable_gradient_checkpointing: true");
+  CHECK(load("gradient_checkpointing: \"False\"\n").disable_gradient_checkpointing);
+  CHECK(load("", {"--gradient_checkpointing=0"}).disable_gradient_checkpointing);
+  for (const char* value : {"true", "1", "null"}) {
+    const Config on = load(fmt::format("gradient_checkpointing: {}\n", value));
+    CHECK(!on.disable_gradient_checkpointing);
+    CHECK(on.notes.empty());
+  }
+  CHECK_SAYS(complaint(kLeast + std::string("gradient_checkpointing: some\n")),
+             "gradient_checkpointing, the opposite of disable_gradient_checkpointing: \"some\"");
+  // Both of them.
+  const std::string both =
+      kLeast + std::string("gradient_checkpointing: {}\n") + "disable_gradient_checkpointing: {}\n";
+  const auto said = [&](bool on, bool disabled) {
+    return complaint(fmt::format(fmt::runtime(both), on, disabled));
+  };
+  CHECK(said(true, false).empty());
+  CHECK(said(false, true).empty());
+  CHECK_SAYS(said(true, true),
+             "gradient_checkpointing: true and disable_gradient_checkpointing: true contradict");
+  CHECK_SAYS(said(false, false), "contradict each other; keep one");
+  // The command line replaces what the file says, by either name.
+  CHECK(!load("gradient_checkpointing: false\n", {"disable_gradient_checkpointing=false"})
+             .disable_gradient_checkpointing);
+  CHECK(!load("disable_gradient_checkpointing: true\n", {"gradient_checkpointing=true"})
+             .disable_gradient_checkpointing);
+  CHECK_SAYS(complaint(kLeast, {"gradient_checkpointing=0", "disable_gradient_checkpointing=0"}),
+             "command line: gradient_checkpointing: false and");
+  CHECK_SAYS(complaint(kLeast + std::string("offload_activations: true\n"),
+                       {"gradient_checkpointing=false"}),
+             " and command line: offload_activations moves");
+  CHECK_SAYS(explain_key("gradient_checkpointing"), "the opposite of disable_gradient_checkpoint");
+  CHECK(nearest_key("gradient_checkpointin") == "gradient_checkpointing");
+}
+
 TEST_CASE("keys: an old name goes to the key of today, with a word about it") {
   const Config config = load("evaluation_strategy: epoch\nval_size: 0.1\nno_cuda: true\n");
   CHECK(config.eval_strategy == "epoch");
@@ -182,6 +222,8 @@ TEST_CASE("keys: what is suggested is never a key that is itself refused") {
   CHECK(nearest_key("num_epochs") == "num_train_epochs");
   CHECK(nearest_key("use_liger_kernal") == "use_liger_kernel");
   CHECK(nearest_key("quantization_bits") == "");
+  CHECK(nearest_key("batch_size") == "per_device_train_batch_size");  // not val_size
+  CHECK(nearest_key("output") == "");
   CHECK_SAYS(complaint(kLeast + std::string("quantization_bits: 4\n")),
              "unknown key quantization_bits; `longspan help train` names all keys");
 }
@@ -203,6 +245,22 @@ TEST_CASE("keys: each is explained") {
   }
 }
 
+TEST_CASE("keys: the list of all keys says which stages use a key") {
+  const auto stages_of = [](const std::string& name) {
+    for (const KeyDescription& key : describe_keys()) {
+      if (key.name == name) {
+        CHECK(!has(key.section, "dpo"));
+        return key.stages;
+      }
+    }
+    return std::string("no such key");
+  };
+  CHECK(stages_of("value_head_dropout") == "rm");
+  CHECK(stages_of("pref_beta") == "dpo, kto");
+  CHECK(stages_of("pref_share_prompt") == "dpo, rm");
+  CHECK(stages_of("cutoff_len") == "");
+}
+
 TEST_CASE("keys: the schema has every key of the tables") {
   const json schema = json::parse(json_schema());
   const json& keys = schema.at("properties");
@@ -212,6 +270,10 @@ TEST_CASE("keys: the schema has every key of the tables") {
   }
   for (const IdleKey& key : idle_keys()) CHECK_MESSAGE(keys.contains(key.name), key.name);
   for (const UnbuiltKey& key : unbuilt_keys()) CHECK_MESSAGE(keys.contains(key.name), key.name);
+  for (const OppositeKey& key : opposite_keys()) {
+    CHECK(keys.at(key.name).at("anyOf") == keys.at(key.of).at("anyOf"));
+    CHECK(!keys.at(key.name).contains("default"));
+  }
   CHECK(keys.at("stage").at("anyOf").at(0).at("enum").size() == 5);
   CHECK(keys.at("cutoff_len").at("default") == 2048);
 }

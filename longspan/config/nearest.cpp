@@ -1,6 +1,11 @@
 #include "longspan/config/nearest.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+
+#include "longspan/text/shown.h"
 
 namespace longspan {
 
@@ -24,9 +29,32 @@ int edit_distance(std::string_view a, std::string_view b) {
   return above[b.size()];
 }
 
+bool is_near(std::string_view a, std::string_view b) {
+  const int distance = edit_distance(a, b);
+  const size_t longer = std::min(std::max(a.size(), b.size()), kMostComparedLetters);
+  return distance <= std::max<int>(1, static_cast<int>(longer / 3));
+}
+
 std::string nearest_name(std::string_view given, const std::vector<std::string>& names) {
-  return *std::ranges::min_element(
+  const auto nearest = std::ranges::min_element(
       names, {}, [&](const std::string& name) { return edit_distance(given, name); });
+  return nearest != names.end() && is_near(given, *nearest) ? *nearest : "";
+}
+
+std::string suggestion(std::string_view given, const std::vector<std::string>& names,
+                       std::string_view kind) {
+  constexpr size_t kMostNamed = 10, kMostBytes = 60;
+  const std::string nearest = nearest_name(given, names);
+  if (!nearest.empty()) {
+    return fmt::format("the nearest {}{}is {}", kind, kind.empty() ? "" : " ",
+                       shortened(nearest, kMostBytes));
+  }
+  std::vector<std::string> some;
+  for (size_t i = 0; i < std::min(names.size(), kMostNamed); ++i) {
+    some.push_back(shortened(names[i], kMostBytes));
+  }
+  return fmt::format("there are: {}{}", fmt::join(some, ", "),
+                     names.size() > kMostNamed ? ", ..." : "");
 }
 
 }  // namespace longspan

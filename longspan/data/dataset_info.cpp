@@ -67,8 +67,8 @@ class EntryReader {
       if (std::ranges::find(unbuilt, key) != unbuilt.end()) {
         fail(fmt::format("{} is known but not supported; fetch the files and give file_name", key));
       }
-      fail(fmt::format("unknown key {}; the nearest known key is {}", shortened(key, 60),
-                       nearest_name(key, known)));
+      fail(fmt::format("unknown key {}; {}", shortened(key, 60),
+                       suggestion(key, known, "known key")));
     }
     if (values_.value("split", json("train")) != "train") {
       fail("split: only train is supported; files have no other splits");
@@ -178,8 +178,8 @@ class EntryReader {
       if (name == names.end()) {
         std::vector<std::string> known;
         for (const auto& item : names) known.push_back(item.first);
-        fail(fmt::format("{}: unknown key {}; the nearest known key is {}", block,
-                         shortened(key, 60), nearest_name(key, known)));
+        fail(fmt::format("{}: unknown key {}; {}", block, shortened(key, 60),
+                         suggestion(key, known, "known key")));
       }
       if (!value.is_string()) fail(fmt::format("{}: {} must be text", block, key));
       *name->second = value.get<std::string>();
@@ -280,10 +280,9 @@ std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
     if (!info.contains(name)) {
       std::vector<std::string> known;
       for (const auto& item : info.items()) known.push_back(item.key());
-      throw UserError(fmt::format(
-          "{}: there is no dataset {}{}", info_file, name,
-          known.empty() ? "; the file is empty"
-                        : "; the nearest is " + shortened(nearest_name(name, known), 60)));
+      throw UserError(
+          fmt::format("{}: there is no dataset {}{}", info_file, name,
+                      known.empty() ? "; the file is empty" : "; " + suggestion(name, known)));
     }
     DatasetEntry& entry = entries.emplace_back();
     entry.name = name;

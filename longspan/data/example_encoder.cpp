@@ -49,8 +49,9 @@ void CutReport::add_row(int64_t tokens, int64_t kept, int64_t longest_document) 
 std::string CutReport::text(int64_t cutoff_len) const {
   if (num_cut == 0) return "";
   const std::string counted = fmt::format(
-      "{} of {} row{} were cut, {} of {} tokens lost (cutoff_len is {}, the longest has {})",
-      num_cut, num_rows, num_rows == 1 ? "" : "s", num_lost, num_tokens, cutoff_len, longest);
+      "{} of {} row{} {} cut, {} of {} tokens lost (cutoff_len is {}, the longest has {})", num_cut,
+      num_rows, num_rows == 1 ? "" : "s", num_cut == 1 ? "was" : "were", num_lost, num_tokens,
+      cutoff_len, longest);
   if (!is_nearly_all()) return counted;
   return fmt::format("warning: cutoff_len cuts nearly every row: {}. Raise cutoff_len.", counted);
 }

@@ -268,7 +268,7 @@ TEST_CASE("rows that were cut are counted, with the tokens that they lost") {
     CHECK(cut.num_cut == 1);
     CHECK(cut.num_lost == 7);
     CHECK(cut.longest == limit + 7);
-    CHECK_SAYS(cut.text(limit), "1 of 4 rows were cut, 7 of ");
+    CHECK_SAYS(cut.text(limit), "1 of 4 rows was cut, 7 of ");
     CHECK_FALSE(has(cut.text(limit), "warning"));
     if (kind != "kto") {  // whose second documents are no rows of the data
       int64_t all = 0;

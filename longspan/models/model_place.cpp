@@ -57,15 +57,15 @@ std::string first_name(const fs::path& folder, const std::function<bool(const st
 
 [[noreturn]] void refuse_file(const std::string& path) {
   const std::string name = fs::path(path).filename(), head = first_bytes(path, 4);
-  const std::string parent = fs::path(path).parent_path().string();
-  const std::string folder = parent.empty() ? "." : parent;
+  // In full: a lone dot for the folder would be read as the end of the sentence.
+  const fs::path folder = fs::absolute(path).lexically_normal().parent_path();
   std::string what, remedy;
   if (head == "GGUF" || name.ends_with(".gguf")) {
     what = "is a GGUF file, the format of llama.cpp, mostly quantized";
     remedy = kFromGguf;
   } else if (name.ends_with(".safetensors")) {
     what = "is one file of a model's weights";
-    remedy = fmt::format("Give the folder that it belongs to: {}.", folder);
+    remedy = fmt::format("Give the folder that holds it, {}, instead.", folder.string());
   } else if (is_pickled(name)) {
     what = "is a file of pickled weights";
     remedy = kFromPickle;
@@ -104,7 +104,7 @@ std::string first_name(const fs::path& folder, const std::function<bool(const st
     for (const std::string& name : names_in(below)) {
       if (!is_there(below / name / "config.json")) continue;
       say(below == folder ? ", but a folder in it has" : ": it is a cache of the hub",
-          fmt::format("Give {}.", (below / name).string()));
+          fmt::format("Give {} instead.", (below / name).string()));
     }
   }
   const auto named = [&](const std::function<bool(const std::string&)>& is) {

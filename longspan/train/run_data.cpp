@@ -5,6 +5,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
+#include "longspan/data/joined_messages.h"
 #include "longspan/data/turns.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/text/tokenizer.h"
@@ -41,6 +42,7 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
   };
   for (const std::string& note : rows.notes) warn(note);
   warn(hint_at_template(config, model, tokenizer));
+  if (data.chat) warn(hint_at_joined_messages(config, *data.chat, tokenizer, rows.train));
   for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
     warn(encoded->left_out);
     const std::string cut = encoded->cut.text(config.cutoff_len);

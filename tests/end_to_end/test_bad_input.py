@@ -69,6 +69,7 @@ def with_rows(good, folder, text, entry="{}", name="rows.json"):
 
 def test_data(good, tmp_path):
     assert "the nearest is chats" in error_of(good | {"dataset": "chat"}, tmp_path)
+    assert "there is no dataset alpaca; there are: " in error_of(good | {"dataset": "alpaca"}, tmp_path)
     assert "there is no " in error_of(good | {"dataset_dir": str(tmp_path / "gone")}, tmp_path)
     broken = with_rows(good, tmp_path, '[{"instruction": "a", "output": "b"},\n{"instruction"]')
     assert "rows.json, line 2: broken JSON" in error_of(broken, tmp_path)
@@ -134,6 +135,11 @@ def test_commands(tmp_path):
         assert line in words("env").stdout
     assert "--vocab-size is missing" in words("tokenizer", "--files", "a", "--output", "b").stderr
     assert "the nearest is --output" in words("init", "--ouput", "x").stderr
+    # What is near to nothing gets no suggestion.
+    assert "there is no command wandb; `longspan help` names all\n" in words("wandb").stderr
+    assert "there is no command and no key wandb; `longspan help` names" in words("help", "wandb").stderr
+    assert "there is no option --colour; see `longspan help init`" in words("init", "--colour", "x").stderr
+    assert "there is no key colour; `longspan help chat` names all" in words("chat", "model", "colour=1").stderr
 
 
 def test_from_nothing_to_a_trained_model(tmp_path):

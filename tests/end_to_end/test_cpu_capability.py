@@ -5,7 +5,7 @@ import pathlib
 import re
 import subprocess
 
-from conftest import BUILD, PROGRAM
+from conftest import PROGRAM
 
 VARIABLE = "LONGSPAN_CPU_CAPABILITY"
 NAMES = ("portable", "avx2", "avx512")
@@ -50,17 +50,42 @@ def test_a_value_that_cannot_be_is_said_before_anything_else(tmp_path):
     assert said("avx1024", "help").returncode == 0
 
 
+def machine_code_of_loops():
+    """Of each set its functions, as objdump writes them: read out of the linked program, whose table of symbols has the
+    functions of a source file behind the file's name."""
+    table = subprocess.run(["readelf", "-sW", PROGRAM], text=True, capture_output=True, check=True).stdout
+    places, source = {name: {} for name in NAMES}, ""
+    for line in table.splitlines():
+        words = line.split()
+        if len(words) < 8 or words[4] != "LOCAL":
+            continue
+        if words[3] == "FILE":
+            source = words[7]
+        set_of_loops = re.fullmatch(r"vector_kernels_(\w+)\.cpp", source)
+        if words[3] == "FUNC" and set_of_loops:
+            places[set_of_loops[1]][words[7]] = int(words[1], 16), int(words[2], 0)
+    machine_code = {}
+    for name, functions in places.items():
+        assert functions, f"{PROGRAM} has no symbols of the {name} loops: is it stripped?"
+        begin = min(begin for begin, _ in functions.values())
+        end = max(begin + size for begin, size in functions.values())
+        text = subprocess.run(["objdump", "-d", f"--start-address={begin}", f"--stop-address={end}", PROGRAM], text=True,
+                              capture_output=True, check=True).stdout
+        machine_code[name] = {function: body for function, body in re.findall(r"<([^<>]+)>:\n(.*?)(?=\n\n|\Z)", text, re.S)
+                              if function in functions}
+        assert machine_code[name].keys() == functions.keys()
+    return machine_code
+
+
 def test_the_loops_are_made_of_wide_instructions():
     """Each set uses its own registers, and none wider: a processor without them would stop there."""
-    machine_code = {}
-    for name in NAMES:
-        compiled = BUILD / f"CMakeFiles/longspan_core.dir/longspan/cpu/vector_kernels_{name}.cpp.o"
-        machine_code[name] = subprocess.run(["objdump", "-d", compiled], text=True, capture_output=True).stdout
     if os.uname().machine != "x86_64":
-        return
-    found = {name: {register for register in ("xmm", "ymm", "zmm") if f"%{register}" in code} for name, code in machine_code.items()}
+        return  # one set of loops
+    machine_code = machine_code_of_loops()
+    found = {name: {register for register in ("xmm", "ymm", "zmm") for body in functions.values() if f"%{register}" in body}
+             for name, functions in machine_code.items()}
     assert found == {"portable": {"xmm"}, "avx2": {"xmm", "ymm"}, "avx512": {"xmm", "ymm", "zmm"}}
     for name, register in (("avx2", "ymm"), ("avx512", "zmm")):
         for loop in ("sum_exp", "scaled_exp", "max", "swiglu", "swiglu_backward", "norm_gradient", "precise_sum_of_squares"):
-            body = re.search(rf"<\w+?\d{loop}_loop\w*>:\n(.*?)\n\n", machine_code[name] + "\n\n", re.S)[1]
+            (body,) = [body for function, body in machine_code[name].items() if re.search(rf"\d{loop}_loop", function)]
             assert f"%{register}" in body, (name, loop)

@@ -48,8 +48,13 @@ def test_files(error_of, tmp_path, model):
         text = error_of(path)
         assert f"{path} {what}" in text and "Wanted is a Hugging Face model folder" in text and remedy in text, text
     text = error_of(model / "model.safetensors")
-    assert "is one file of a model's weights" in text and f"belongs to: {model}." in text, text
-    assert f"is a file. Give the folder of the model: {model}." in error_of(model / "config.json")
+    assert "is one file of a model's weights" in text and f"Give the folder that holds it, {model}, instead." in text, text
+    assert f"is a file. Give the folder that holds it, {model}, instead." in error_of(model / "config.json")
+    # Of a file in the folder where the program runs: its name in full, not a dot before the full stop.
+    model.joinpath("run.json").write_text(json.dumps(settings_of("config.json", "data", "out")))
+    for name in ("config.json", "model.safetensors", "./config.json"):
+        text = complaint(["train", "run.json", f"model_name_or_path={name}"], model)
+        assert f"Give the folder that holds it, {model}, instead." in text, text
 
 
 def test_folders_without_a_model(error_of, tmp_path, model):
@@ -66,9 +71,9 @@ def test_folders_without_a_model(error_of, tmp_path, model):
     assert "but weights.pt, pickled weights" in error_of(folder("pickled", "weights.pt"))
     assert "Fetch the other files, too" in error_of(folder("half", "model.safetensors"))
     cache = folder("models--org--name", "refs/main", "snapshots/1a2b/config.json")
-    assert "it is a cache of the hub. Wanted" in error_of(cache) and f"Give {cache}/snapshots/1a2b." in error_of(cache)
+    assert "it is a cache of the hub. Wanted" in error_of(cache) and f"Give {cache}/snapshots/1a2b instead." in error_of(cache)
     run = folder("run", "checkpoint-5/config.json")
-    assert f"Give {run}/checkpoint-5." in error_of(run)
+    assert f"Give {run}/checkpoint-5 instead." in error_of(run)
 
 
 def test_adapters_as_models_and_models_as_adapters(error_of, tmp_path, model):

@@ -36,7 +36,7 @@ RIGHT = [
     {"save_steps": 0.25}, {"save_steps": "0.25"}, {"eval_steps": None}, {"warmup_steps": 0}, {"logging_steps": 5},
     {"logging_steps": "10"}, {"dataset": ["a", "b"]}, {"report_to": ["none"]}, {"report_to": ""}, {"report_to": []},
     {"report_to": "tensorboard,all"}, {"save_strategy": False}, {"offload_activations": True},
-    {"use_liger_kernel": True}, {"use_dora": False}, {"fsdp": ""}, {"do_train": 1}, {"do_train": "true"},
+    {"use_liger_kernel": True}, {"gradient_checkpointing": False}, {"gradient_checkpointing": "true"}, {"use_dora": False}, {"fsdp": ""}, {"do_train": 1}, {"do_train": "true"},
     {"overwrite_output_dir": 0}, {"overwrite_output_dir": "False"}, {"learning_rate": "1e-4"},
     {"learning_rate": "1e-4 "}, {"bf16": "true"}, {"cutoff_len": "2048"}, {"cutoff_len": 1e3}, {"max_steps": -1},
     {"max_steps": "-1"}, {"max_steps": 7}, {"lora_dropout": 0.5, "finetuning_type": "lora"}, {"warmup_ratio": 1},
@@ -49,7 +49,7 @@ WRONG = [
     {"learning_rate": "-1"}, {"learning_rate": True}, {"cutoff_len": "0"}, {"cutoff_len": "x"}, {"max_steps": 0},
     {"max_steps": "0"}, {"max_steps": -2}, {"lora_dropout": 1, "finetuning_type": "lora"}, {"seed": "+-7"},
     {"value_head_dropout": 1, "stage": "rm"}, {"adam_beta1": 1}, {"report_to": "tensorboard,never"},
-    {"report_to": "wandb"}, {"report_to": 1}, {"overwrite_output_dir": 2}, {"num_train_epochs": 1e18},
+    {"report_to": "wandb"}, {"report_to": 1}, {"gradient_checkpointing": "some"}, {"overwrite_output_dir": 2}, {"num_train_epochs": 1e18},
     {"save_steps": 1e19}, {"per_device_train_batch_size": 10**9}, {"max_steps": 1e18},
 ]
 
@@ -120,6 +120,21 @@ def test_help_of_a_key():
     for key in GENERATION:
         text = said("help", key)
         assert "a key of `longspan chat` and `longspan generate`" in text and "not supported" not in text
+        assert "Takes: " in text
+    # Keys of generate alone, and of both training and chats.
+    assert "the file to write" in said("help", "output") and "answered at a time" in said("help", "batch_size")
+    assert "`longspan chat`" not in said("help", "max_samples").split("a key of `longspan generate`")[1]
+    for part in ("Stages: all", "a key of `longspan chat` and `longspan generate`"):
+        assert part in said("help", "template")
+    ran = subprocess.run([PROGRAM, "help", "temprature"], capture_output=True, text=True)
+    assert ran.returncode == 1 and "the nearest key is temperature" in ran.stderr
+    for command in ("chat", "generate"):
+        text = said("help", command)
+        assert max(map(len, text.splitlines())) <= 104
+        for key in GENERATION + ["template", "seed"] + ["output", "batch_size"] * (command == "generate"):
+            assert re.search(rf"^  {key} +\S", text, re.MULTILINE), key
+        assert ("batch_size" in text) == (command == "generate")
+    assert "value_head_dropout: a number, at least 0, below 1 [0] (stages: rm)" in said("help", "train")
     assert "LLaMA-Factory: " in said("help", "packing") and "Stages: pt, sft" in said("help", "packing")
     ran = subprocess.run([PROGRAM, "help", "cutof_len"], capture_output=True, text=True)
     assert ran.returncode == 1 and "the nearest key is cutoff_len" in ran.stderr

@@ -42,12 +42,58 @@ def test_what_fails_beside_others_runs_again_alone(tmp_path):
         "    assert seen.exists() or seen.touch()\n")
     status, said = python_tests(tmp_path)
     assert status == 0 and "== 1 failed beside others; once more, alone" in said, said
+    # Named at the very end, so that a number that is right at times only is seen.
+    assert said.splitlines()[-2].startswith("== passed alone, after they had failed beside others"), said
+    assert said.splitlines()[-1] == "   test_some.py::test_disturbed"
     status, said = python_tests(tmp_path)
     assert status == 0 and "once more" not in said, said
     (tmp_path / "test_bad.py").write_text("def test_bad(): assert False\n")
     status, said = python_tests(tmp_path)
-    assert status == 1 and said.count("test_bad.py::test_bad") == 2, said
+    assert status == 1 and said.count("test_bad.py::test_bad") == 2 and "passed alone" not in said, said
+    # One that fails again hides none that does not.
+    (tmp_path / "seen").unlink()
+    status, said = python_tests(tmp_path)
+    assert status == 1 and "== 2 failed beside others" in said, said
+    assert said.splitlines()[-1] == "   test_some.py::test_disturbed"
     # So many are no accident.
     (tmp_path / "test_bad.py").write_text("".join(f"def test_{i}(): assert False\n" for i in range(6)))
     status, said = python_tests(tmp_path)
     assert status == 1 and "once more" not in said, said
+
+
+def test_numbers_that_differ_are_not_given_a_second_chance(tmp_path):
+    (tmp_path / "tests" / "parity").mkdir(parents=True)
+    disturbed = ("import pathlib\n"
+                 "def test_{0}():\n"
+                 "    seen = pathlib.Path('{0}')\n"
+                 "    assert seen.exists() or seen.touch()\n")
+    (tmp_path / "tests" / "parity" / "test_numbers.py").write_text(disturbed.format("numbers"))
+    status, said = python_tests(tmp_path)
+    assert status == 1 and "once more" not in said, said
+    (tmp_path / "numbers").unlink()
+    (tmp_path / "test_some.py").write_text(disturbed.format("some"))
+    status, said = python_tests(tmp_path)
+    assert status == 1 and "== 1 failed beside others; once more, alone" in said, said
+    assert said.splitlines()[-4:] == [
+        "== failed, and not run again, as their numbers do not depend on the tests beside:",
+        "   tests/parity/test_numbers.py::test_numbers",
+        "== passed alone, after they had failed beside others (look at them if this happens again):",
+        "   test_some.py::test_some"]
+
+
+def test_a_failure_under_a_kernel_hides_no_later_one(tmp_path, monkeypatch, capfd):
+    """tests/kernels.py runs all tests of a kernel, and says which kernel failed."""
+    import kernels
+
+    (tmp_path / "test_two.py").write_text("def test_one(): assert False\ndef test_two(): assert False\n")
+    (tmp_path / "unit_tests").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "unit_tests").chmod(0o755)
+    for name, value in (("BUILD", tmp_path), ("ROOT", tmp_path), ("PYTHON_TESTS", ["test_two.py"])):
+        monkeypatch.setattr(kernels, name, value)
+    monkeypatch.setattr(kernels, "assert_tests_exist", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["kernels.py", "--only", "as chosen"])
+    assert kernels.main() == 1
+    said = capfd.readouterr().out
+    assert "test_two.py::test_one" in said and "test_two.py::test_two" in said, said
+    assert said.splitlines()[-1] == "   kernels under which tests failed: as chosen"
+

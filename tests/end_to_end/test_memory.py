@@ -1,13 +1,15 @@
 """What saves memory changes no number, and what is measured is what the account says."""
 
 import json
+import math
 import os
 import pathlib
 import re
 import sys
 
 import pytest
-from conftest import ROOT, Running, same_run, settings_of, write_dataset, write_model
+from conftest import ROOT, TOLERANCE, Running, same_run, settings_of, write_dataset, write_model
+from tolerance import ROUNDING
 
 WAYS = {
     "memory": {"offload_activations": True},
@@ -278,9 +280,11 @@ ALONE = ON | dict(offload_optimizer=True)
 
 
 def same_step(left, right):
-    """As far as fp32 sums over 65536 tokens in another order are the same: 2^-24 a rounding, 2^8 of them at random."""
-    same_run(left, right, tolerance=1e-5, keys=["loss"])
-    same_run(left, right, tolerance=1e-4, keys=["grad_norm"])
+    """As far as one pass in other shapes is the same. A loss is summed in fp64, so that it is apart by what a pass rounds
+    (TOLERANCE). A gradient is also a sum over the row's 65536 = 2^16 tokens, in fp32 and in another order: at random the
+    roundings of 2^16 terms make sqrt(2^16) = 2^8 of the sum's own, which are 2^8 * 2^-24 = 1.5e-5 beside the pass's."""
+    same_run(left, right, tolerance=TOLERANCE, keys=["loss"])
+    same_run(left, right, tolerance=TOLERANCE + math.sqrt(64 * K) * ROUNDING, keys=["grad_norm"])
 
 
 def test_a_row_of_64k_takes_a_fifth(long_row_peak):

@@ -39,13 +39,15 @@ def conversations():
     return [[{"role": role, "content": content} for role, content in chat] for chat in chats]
 
 
+TAGS = dict(role_tag="role", content_tag="content", user_tag="user", assistant_tag="assistant", system_tag="system",
+            observation_tag="tool", function_tag="function_call")
+SHAREGPT = dict(formatting="sharegpt", columns=dict(messages="messages"), tags=TAGS)  # of chats_as_rows
+
+
 def encode(folder, place, rows, entry=None, **keys):
     """What Longspan makes of rows: a list of {"input_ids", "labels"}."""
-    tags = dict(role_tag="role", content_tag="content", user_tag="user", assistant_tag="assistant")
-    tags |= dict(system_tag="system", observation_tag="tool", function_tag="function_call")
-    sharegpt = dict(formatting="sharegpt", columns=dict(messages="messages"), tags=tags)
     (place / "rows.json").write_text(json.dumps(rows))
-    info = {"rows": {"file_name": "rows.json"} | (sharegpt if entry is None else entry)}
+    info = {"rows": {"file_name": "rows.json"} | (SHAREGPT if entry is None else entry)}
     (place / "dataset_info.json").write_text(json.dumps(info))
     config = dict(model_name_or_path=str(folder), dataset="rows", dataset_dir=str(place))
     config |= dict(output_dir="unused", do_train=True, cutoff_len=1 << 20) | keys

@@ -5,6 +5,7 @@ A base model has no chat template, and an end token that ends texts, not turns.
 
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 import transformers
 from conftest import PROGRAM, Running, add_dataset, settings_of, write_model, write_tokenizer
-from test_data import IGNORE, chats_as_rows, encode
+from test_data import IGNORE, SHAREGPT, chats_as_rows, encode
 from test_text import fetch
 
 # Begin with nothing that tokenizers join with what is before it.
@@ -159,6 +160,29 @@ def test_prompts_are_those_of_training(name, template, ends, lead, keys, real_mo
     assert {tokenizer.convert_tokens_to_ids(end) for end in ends} <= set(stops)
     assert json.loads((saved / "config.json").read_text())["eos_token_id"] == tokenizer.eos_token_id
     assert tokenizer.pad_token is not None
+
+
+@pytest.mark.parametrize("template", ["default", "empty"])
+def test_tokens_that_join_messages_are_warned_of(template, real_models, tmp_path):
+    """Without what keeps them apart above. The text is that of training, and of as many chats as the tokens differ in a
+    warning speaks when training starts."""
+    base, rows = real_models("qwen2_5"), chats()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(export(base, tmp_path / "saved", template=template))
+    joined = []
+    for chat, ids in zip(rows, prompts_of_training(base, tmp_path, rows, template=template)):
+        rendered = tokenizer.apply_chat_template(chat[:-1], add_generation_prompt=True, tokenize=True, return_dict=True)
+        assert tokenizer.decode(rendered["input_ids"]) == tokenizer.decode(ids)
+        joined.append(rendered["input_ids"] != ids)
+    assert any(joined) and not joined[0]  # one question alone is joined to nothing
+    data = tmp_path / "data"
+    for name, some in (("all", rows), ("first", rows[:1])):
+        add_dataset(data, name, chats_as_rows(some), **SHAREGPT)
+        settings = settings_of(str(base), str(data), tmp_path / name, template=template, dataset=name, max_steps=1,
+                               save_strategy="no")
+        run = Running(settings).wait()
+        assert run.status == 0, run.text
+        said = re.findall(r"warning: .*: in (\d+) of the first (\d+) chats? a token joins the end of a message", run.text)
+        assert said == ([(str(sum(joined)), str(len(rows)))] if name == "all" else []), run.text
 
 
 def test_an_own_template_that_says_the_same_stays(real_models, tmp_path):

@@ -1,0 +1,69 @@
+#include "longspan/data/joined_messages.h"
+
+#include <fmt/format.h>
+
+#include "longspan/config/user_error.h"
+#include "longspan/data/turns.h"
+#include "longspan/text/counted.h"
+
+namespace longspan {
+
+namespace {
+
+constexpr int64_t kMostChats = 100;
+constexpr size_t kEnd = 500;  // bytes of a message's beginning and of its end
+
+bool is_inside_of_letter(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+
+/// Both ends of a long text, cut between letters of UTF-8.
+std::string ends_of(const std::string& text) {
+  if (text.size() <= 2 * kEnd) return text;
+  size_t left = kEnd, right = text.size() - kEnd;
+  while (left > 0 && is_inside_of_letter(text[left])) --left;
+  while (right < text.size() && is_inside_of_letter(text[right])) ++right;
+  return text.substr(0, left) + text.substr(right);
+}
+
+/// All before the last answer.
+Conversation question_of(const Conversation& row) {
+  Conversation asked = row;
+  asked.messages.pop_back();
+  for (Message& message : asked.messages) message.content = ends_of(message.content);
+  return asked;
+}
+
+}  // namespace
+
+std::string hint_at_joined_messages(const Config& config, const SavedChat& chat,
+                                    const Tokenizer& tokenizer,
+                                    const std::vector<Conversation>& rows) {
+  if (config.stage == "pt" || !chat.chat_template) return "";
+  const auto own = tokenizer.chat_template();
+  if (own && chat.chat_template->ends_with(*own)) return "";
+  const auto encoder = make_named_template(config.chat_template, tokenizer, config.default_system,
+                                           thinking_of(config));
+  const auto eos = chat.eos ? std::optional(chat.eos->text) : std::nullopt;
+  int64_t num_chats = 0, num_joined = 0;
+  for (const Conversation& row : rows) {
+    if (num_chats == kMostChats) break;
+    if (row.messages.size() < 2) continue;
+    const Conversation asked = question_of(row);
+    try {
+      const std::string text = rendered_prompt(*chat.chat_template, tokenizer, eos, asked);
+      num_joined += tokenizer.encode(text) != encoder->question(asked);
+      ++num_chats;
+    } catch (const UserError&) {
+      // What one of the two refuses (roles out of order, written calls) has no other tokens.
+    }
+  }
+  if (num_joined == 0) return "";
+  return fmt::format(
+      "template: {} leaves it to the tokenizer where a message ends: in {} of the first {} a token "
+      "joins the end of a message with the beginning of the next when the saved chat template is "
+      "rendered as one text, as transformers and others do. Training makes tokens of each message "
+      "for itself, as LLaMA-Factory does, and so does `longspan chat` with template={}. Templates "
+      "whose messages end with tokens of their own, as chatml's do, hardly differ.",
+      config.chat_template, num_joined, counted(num_chats, "chat"), config.chat_template);
+}
+
+}  // namespace longspan

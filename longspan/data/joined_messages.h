@@ -1,0 +1,22 @@
+// Messages whose tokens join when a chat is rendered as one text. No torch.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "longspan/data/dataset.h"
+#include "longspan/text/saved_chat.h"
+#include "longspan/text/tokenizer.h"
+
+namespace longspan {
+
+/// Training by a named template makes tokens of each message for itself; others make them of the
+/// whole text that the saved chat template renders, where a token may join the end of one message
+/// with the beginning of the next. A sentence that counts the chats among the first 100 rows whose
+/// prompts get other tokens so; "" where there are none, where the model's own chat template is
+/// saved, and for stage pt. Of long messages only both ends are looked at.
+std::string hint_at_joined_messages(const Config& config, const SavedChat& chat,
+                                    const Tokenizer& tokenizer,
+                                    const std::vector<Conversation>& rows);
+
+}  // namespace longspan
