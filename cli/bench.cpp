@@ -105,7 +105,7 @@ AttentionBenchOptions read_options(const Options& options) {
   bench.document_lengths = read_documents(options);
   require_room_for_queries(bench);
   for (const std::string& name : options.list("methods")) {
-    bench.modes.push_back(sequence_parallel_mode_from(name));
+    bench.methods.push_back(method_named(name));
   }
   bench.undistributed = !options.flag("no-undistributed");
   const std::vector<int64_t> waves = options.whole_numbers("waves", 1, kMostIndexed);
@@ -233,9 +233,9 @@ backward, tokens/s, load of the ranks, memory, bytes sent beside the formula, an
   --dtype fp32|bf16     [fp32]
   --methods NAME ...    values of sequence_parallel_mode [all that can split the heads]
   --no-undistributed    leaves out the row to compare with
-  --waves N ...         head waves; a row each for the modes that have them [1; async-ulysses 2]
+  --waves N ...         head waves; a row each for the modes that have them [{waves}]
   --ulysses-degree U, --ring-degree R, --window W
-                        of usp and loongtrain [chosen]
+                        of {degrees} [chosen]
   --layer               times the attention half of a decoder layer: norm, projections, rotary
                         embedding, attention, output projection
   --model-dim D         of --layer [heads x head-dim]
@@ -251,10 +251,20 @@ Undistributed attention runs on rank 0 alone with the threads of all ranks of it
 it has cores), while the others wait. On CPU.
 )";
 
+std::string help() {
+  std::string waves = "1";
+  for (const Method* method : methods_that(has_head_waves)) {
+    const int own = method->head_waves->own;
+    if (own > 1) waves += fmt::format("; {} {}", method->name, own);
+  }
+  return fmt::format(kHelp, fmt::arg("waves", waves),
+                     fmt::arg("degrees", names_of(methods_that(has_degrees), " and ")));
+}
+
 }  // namespace
 
 Command bench_command() {
-  return {"bench", "measure the sequence-parallel methods: longspan bench attention", kHelp, run};
+  return {"bench", "measure the sequence-parallel methods: longspan bench attention", help(), run};
 }
 
 }  // namespace longspan

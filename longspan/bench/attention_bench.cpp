@@ -48,7 +48,7 @@ class Contender {
             Group world, int num_threads)
       : world_(std::move(world)),
         mesh_(mesh),
-        idle_(plan.mode == SequenceParallelMode::kLocal && world_.rank() != 0),
+        idle_(plan.sequence_size == 1 && world_.rank() != 0),
         num_threads_(num_threads),
         attention_(make_attention(plan, mesh, kernel_)) {
     measured_.name = row_name(plan);
@@ -121,7 +121,7 @@ class Contender {
                  static_cast<double>(sent_backward_)});
     for (const std::vector<double>& row : rows) {
       // Undistributed attention has one rank.
-      if (measured_.plan.mode == SequenceParallelMode::kLocal && !measured_.kernel.empty()) break;
+      if (measured_.undistributed() && !measured_.kernel.empty()) break;
       measured_.kernel.push_back({row[0], row[1]});
       measured_.peak_bytes.push_back(static_cast<int64_t>(row[2]));
       measured_.buffer_bytes.push_back(static_cast<int64_t>(row[3]));
@@ -146,7 +146,7 @@ class Contender {
 
   static AttentionVolume formula(const AttentionBenchOptions& options, const ParallelPlan& plan,
                                  const Packing& padded) {
-    if (plan.mode == SequenceParallelMode::kLocal) return {};
+    if (plan.sequence_size == 1) return {};
     const ProblemShape& shape = options.shape;
     AttentionShape heads{shape.num_heads, shape.num_kv_heads, shape.head_dim};
     heads.element_bytes = static_cast<int64_t>(c10::elementSize(shape.dtype));
@@ -233,7 +233,7 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
   result.checked_lengths = check.document_lengths();
   for (auto& contender : contenders) {
     report(fmt::format("checking {}", contender->measured().name));
-    const bool alone = contender->measured().plan.mode == SequenceParallelMode::kLocal;
+    const bool alone = contender->measured().undistributed();
     check.compare(contender->attention(), alone, contender->measured());
     contender->count();
   }

@@ -18,8 +18,8 @@ namespace longspan {
 struct AttentionBenchOptions {
   ProblemShape shape;
   std::vector<int64_t> document_lengths{8192};
-  std::vector<SequenceParallelMode> modes;  // empty: all that can split the heads
-  std::vector<int> head_waves;  // a row for each, where a mode has waves; empty: the mode's own
+  std::vector<const Method*> methods;  // empty: all that can split the heads
+  std::vector<int> head_waves;         // a row for each, where a method has waves; empty: its own
   std::optional<int> ulysses_size, ring_size, window_size;
   bool undistributed = true;
   int repeats = 5, warmup = 1;
@@ -29,7 +29,7 @@ struct AttentionBenchOptions {
 /// One row of the table. Seconds by repeat, on rank 0's clock between barriers; the rest by rank.
 struct MethodMeasurement {
   std::string name;
-  ParallelPlan plan;    // kLocal: undistributed, on rank 0 alone with the threads of all its node
+  ParallelPlan plan;    // undistributed: on rank 0 alone with the threads of all its node
   int num_threads = 1;  // of a rank
   int64_t num_padded_tokens = 0;
   std::vector<double> forward_seconds, backward_seconds;
@@ -43,6 +43,7 @@ struct MethodMeasurement {
   double output_error = 0;
   std::vector<double> gradient_errors;  // gradient_names()
 
+  bool undistributed() const { return plan.sequence_size == 1; }
   double forward_median() const;
   double backward_median() const;
   double pass_median() const;  // of forward plus backward
@@ -62,8 +63,8 @@ struct AttentionBenchResult {
   std::vector<MethodMeasurement> methods;
 };
 
-/// The plans of the rows, without the undistributed one. Throws UserError when a mode that was
-/// asked for cannot split the heads, or not in so many waves. With no mode named a number of waves
+/// The plans of the rows, without the undistributed one. Throws UserError when a method that was
+/// asked for cannot split the heads, or not in so many waves. With none named a number of waves
 /// that one refuses is left out, with a line in `skipped`.
 std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num_ranks,
                                    std::vector<std::string>* skipped = nullptr);

@@ -1,4 +1,4 @@
-// Which rows the table has, and how a mode's options become a plan.
+// Which rows the table has, and how a method's options become a plan.
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
@@ -9,17 +9,17 @@
 namespace longspan {
 namespace {
 
-ParallelPlan plan_of(const AttentionBenchOptions& options, int num_ranks, SequenceParallelMode mode,
+ParallelPlan plan_of(const AttentionBenchOptions& options, int num_ranks, const Method& method,
                      std::optional<int> head_waves) {
   const ProblemShape& shape = options.shape;
   PlanRequest request;
   request.world_size = request.sequence_size = num_ranks;
-  request.mode = mode;
-  if (has_degrees(mode)) {
+  request.method = &method;
+  if (method.has_degrees) {
     request.ulysses_degree = options.ulysses_size;
     request.ring_degree = options.ring_size;
   }
-  if (mode == SequenceParallelMode::kLoongTrain) request.window_size = options.window_size;
+  if (method.has_windows) request.window_size = options.window_size;
   request.head_waves = head_waves;
   request.num_heads = shape.num_heads;
   request.num_kv_heads = shape.num_kv_heads;
@@ -37,25 +37,26 @@ std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num
   std::vector<ParallelPlan> plans;
   if (num_ranks == 1) return plans;
   const ProblemShape& shape = options.shape;
-  const bool named = !options.modes.empty();
-  const std::vector<SequenceParallelMode> modes =
-      named ? options.modes
-            : modes_that_split(num_ranks, shape.num_heads, shape.num_kv_heads, shape.head_dim);
-  for (const SequenceParallelMode mode : modes) {
-    // A mode without waves has one row, whatever numbers of waves are asked for.
-    if (!has_head_waves(mode) || options.head_waves.empty()) {
-      plans.push_back(plan_of(options, num_ranks, mode, std::nullopt));
+  const bool named = !options.methods.empty();
+  const std::vector<const Method*> methods =
+      named ? options.methods
+            : methods_that_split(num_ranks, shape.num_heads, shape.num_kv_heads, shape.head_dim);
+  for (const Method* method : methods) {
+    // A method without waves has one row, whatever numbers of waves are asked for.
+    if (!has_head_waves(*method) || options.head_waves.empty()) {
+      plans.push_back(plan_of(options, num_ranks, *method, std::nullopt));
       continue;
     }
-    if (!named) plan_of(options, num_ranks, mode, 1);  // what follows is refused for its waves only
+    if (!named)
+      plan_of(options, num_ranks, *method, 1);  // what follows is refused for its waves only
     for (const int count : options.head_waves) {
       try {
-        plans.push_back(plan_of(options, num_ranks, mode, count));
+        plans.push_back(plan_of(options, num_ranks, *method, count));
       } catch (const UserError& error) {
-        // What was named must be possible; of all modes those are taken that are.
+        // What was named must be possible; of all methods those are taken that are.
         if (named) throw;
         if (skipped != nullptr) {
-          skipped->push_back(fmt::format("{} in {} is left out: {}", name_of(mode),
+          skipped->push_back(fmt::format("{} in {} is left out: {}", method->name,
                                          counted(count, "wave"), error.what()));
         }
       }
@@ -65,7 +66,7 @@ std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num
 }
 
 std::string row_name(const ParallelPlan& plan) {
-  return plan.mode == SequenceParallelMode::kLocal ? "undistributed" : describe_method(plan);
+  return plan.sequence_size == 1 ? "undistributed" : describe_method(plan);
 }
 
 }  // namespace longspan

@@ -26,7 +26,7 @@ std::string dtype_name(const ProblemShape& shape) {
 
 const MethodMeasurement* undistributed(const AttentionBenchResult& result) {
   const auto& methods = result.methods;
-  const bool there = !methods.empty() && methods.front().plan.mode == SequenceParallelMode::kLocal;
+  const bool there = !methods.empty() && methods.front().undistributed();
   return there ? &methods.front() : nullptr;
 }
 
@@ -126,10 +126,9 @@ std::string bench_json(const AttentionBenchResult& result) {
     for (size_t i = 0; i < method.gradient_errors.size(); ++i) {
       errors[names[i]] = method.gradient_errors[i];
     }
-    const bool local = method.plan.mode == SequenceParallelMode::kLocal;
     nlohmann::ordered_json entry = {
         {"name", method.name},
-        {"mode", local ? "undistributed" : name_of(method.plan.mode)},
+        {"mode", method.undistributed() ? "undistributed" : method.plan.method->name},
         {"ulysses_degree", method.plan.ulysses_size},
         {"ring_degree", method.plan.ring_size},
         {"window", method.plan.window_size},

@@ -114,10 +114,9 @@ void require_one_plan(c10d::Store& store, const Rendezvous& where, const Paralle
   }
   throw UserError(fmt::format(
       "The ranks would share rows in different ways: rank 0: {}; rank {}: {}. Start as many "
-      "processes on each machine, or set sequence_parallel_mode (and, for usp and loongtrain, its "
-      "degrees).",
+      "processes on each machine, or set sequence_parallel_mode (and, for {}, its degrees).",
       std::string(plans[0].begin(), plans[0].end()), other - plans.begin(),
-      std::string(other->begin(), other->end())));
+      std::string(other->begin(), other->end()), names_of(methods_that(has_degrees), " and ")));
 }
 
 }  // namespace

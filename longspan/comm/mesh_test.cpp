@@ -310,7 +310,7 @@ TEST_CASE("mesh: ranks that planned differently all say so at once") {
       ParallelPlan plan;
       plan.world_size = plan.sequence_size = kRanks;
       (rank == 1 ? plan.ring_size : plan.ulysses_size) = kRanks;
-      plan.mode = rank == 1 ? SequenceParallelMode::kZigzagRing : SequenceParallelMode::kUlysses;
+      plan.method = rank == 1 ? method_named("zigzag-ring") : method_named("ulysses");
       Rendezvous where;
       where.rank = rank;
       where.world_size = where.local_world_size = kRanks;

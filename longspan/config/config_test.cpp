@@ -99,9 +99,9 @@ TEST_CASE("config: values of every kind arrive") {
 
 TEST_CASE("config: every mode may be written, and auto") {
   json values = least();
-  for (const SequenceParallelMode mode : all_modes()) {
-    values["sequence_parallel_mode"] = name_of(mode);
-    CHECK(load(values).sequence_parallel_mode == name_of(mode));
+  for (const Method* method : all_methods()) {
+    values["sequence_parallel_mode"] = std::string(method->name);
+    CHECK(load(values).sequence_parallel_mode == method->name);
   }
   values["sequence_parallel_mode"] = "auto";
   CHECK(load(values).sequence_parallel_mode == "auto");

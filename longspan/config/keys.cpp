@@ -1,6 +1,9 @@
 #include "longspan/config/keys.h"
 
+#include <fmt/format.h>
+
 #include "longspan/config/logging_services.h"
+#include "longspan/plan/method.h"
 
 namespace longspan {
 
@@ -44,6 +47,28 @@ Key steps(std::string_view name, Field field, std::string_view help, bool none_a
 // Text or a truth value.
 Key plain(std::string_view name, Field field, std::string_view help) {
   return {.name = name, .field = field, .help = help};
+}
+
+// The values of sequence_parallel_mode.
+std::vector<std::string_view> auto_or_methods() {
+  std::vector<std::string_view> names{"auto"};
+  for (const Method* method : all_methods()) names.push_back(method->name);
+  return names;
+}
+
+// Some methods save memory in waves, and have one by themselves; others overlap work with them.
+std::string help_of_waves() {
+  const auto in_one = [](const Method& method) {
+    return has_head_waves(method) && method.head_waves->own == 1;
+  };
+  std::string help = "Exchange and attend a few heads at a time, in so many parts. " +
+                     names_of(methods_that(in_one)) + ": less memory from 4 on";
+  for (const Method* method : all_methods()) {
+    if (!has_head_waves(*method) || in_one(*method)) continue;
+    help += fmt::format("; {}: parts that overlap, left out: {}", method->name,
+                        method->head_waves->own);
+  }
+  return help + ".";
 }
 
 std::vector<KeySection> make_sections() {
@@ -312,28 +337,30 @@ std::vector<KeySection> make_sections() {
                "Compute each MLP in so many parts of the row, forward and backward.",
                kMostTokens)}});
 
+  const auto names_that = [](const auto& has) { return names_of(methods_that(has)); };
+  static const std::string with_degrees = names_that(has_degrees);
+  static const std::string ulysses_degree_help =
+      with_degrees + ": processes that exchange heads; left out: chosen.";
+  static const std::string ring_degree_help =
+      with_degrees + ": processes of a ring; left out: chosen.";
+  static const std::string window_help =
+      names_that(has_windows) + ": processes of an inner ring; left out: those of a machine.";
+  static const std::string waves_help = help_of_waves();
   sections.push_back(
       {"Processes",
        {number("nproc_per_node", &C::nproc_per_node, 1,
                "Workers on this machine; left out: one for each GPU, or one.", kMostProcesses),
         number("sequence_parallel_size", &C::sequence_parallel_size, 1,
                "Processes that share each row; must divide the number of processes."),
-        choice("sequence_parallel_mode", &C::sequence_parallel_mode,
-               {"auto", "ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulysses",
-                "balanced-ulysses", "ring", "striped-ring", "zigzag-ring", "usp", "llama3",
-                "loongtrain"},
+        choice("sequence_parallel_mode", &C::sequence_parallel_mode, auto_or_methods(),
                "How they share it. auto, or left out: by heads, processes and row, with the reason "
                "said."),
         number("sequence_parallel_ulysses_degree", &C::sequence_parallel_ulysses_degree, 1,
-               "usp, loongtrain: processes that exchange heads; left out: chosen."),
+               ulysses_degree_help),
         number("sequence_parallel_ring_degree", &C::sequence_parallel_ring_degree, 1,
-               "usp, loongtrain: processes of a ring; left out: chosen."),
-        number("sequence_parallel_window_size", &C::sequence_parallel_window_size, 1,
-               "loongtrain: processes of an inner ring; left out: those of a machine."),
-        number("sequence_parallel_head_waves", &C::sequence_parallel_head_waves, 1,
-               "Exchange and attend a few heads at a time, in so many parts. ulysses, "
-               "dummy-head-ulysses, balanced-ulysses, usp, loongtrain: less memory from 4 on; "
-               "async-ulysses: parts that overlap, left out: 2.")}});
+               ring_degree_help),
+        number("sequence_parallel_window_size", &C::sequence_parallel_window_size, 1, window_help),
+        number("sequence_parallel_head_waves", &C::sequence_parallel_head_waves, 1, waves_help)}});
   Key export_size = number("export_size", &C::export_size, 0, "GB of a weight file at most.", 1e9);
   export_size.above_least = true;
   sections.push_back(

@@ -162,17 +162,17 @@ TEST_CASE("activation offload: log probabilities and gradients are the same, bit
 TEST_CASE("activation offload: the same bits where several processes share the row") {
   const testing::TemporaryFolder folder;
   struct Case {
-    SequenceParallelMode mode;
+    const Method* method;
     int waves;
   };
-  using Mode = SequenceParallelMode;
   for (const Case& c :
-       {Case{Mode::kUlysses, 1}, Case{Mode::kUlysses, 2}, Case{Mode::kAsyncUlysses, 2},
-        Case{Mode::kZigzagRing, 1}, Case{Mode::kBalancedUlysses, 1}, Case{Mode::kLlama3, 1}}) {
+       {Case{method_named("ulysses"), 1}, Case{method_named("ulysses"), 2},
+        Case{method_named("async-ulysses"), 2}, Case{method_named("zigzag-ring"), 1},
+        Case{method_named("balanced-ulysses"), 1}, Case{method_named("llama3"), 1}}) {
     const ModelConfig config = small_config();
     PlanRequest request;
     request.world_size = request.sequence_size = 2;
-    request.mode = c.mode;
+    request.method = c.method;
     if (c.waves > 1) request.head_waves = c.waves;
     request.num_heads = config.num_heads;
     request.num_kv_heads = config.num_kv_heads;

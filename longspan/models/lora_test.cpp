@@ -141,7 +141,8 @@ TEST_CASE("lora: an adapter is B A added to its weight, in the result and in all
 
 TEST_CASE("lora: projections in parts have the same adapters") {
   ParallelPlan plan;
-  plan.world_size = plan.sequence_size = plan.ulysses_size = 2;
+  plan.world_size = plan.sequence_size = plan.ulysses_size = plan.head_waves = 2;
+  plan.method = method_named("async-ulysses");
   const Adapted adapted("all");
   const Batch batch = random_batch(adapted.config);
   const auto local = make_local(cpu_block_kernel());
@@ -156,7 +157,7 @@ TEST_CASE("lora: projections in parts have the same adapters") {
     }
   }
   testing::run_ranks(plan, [&](const Mesh& mesh) {
-    const auto attention = make_async_ulysses(mesh.sequence, cpu_block_kernel(), 2);
+    const auto attention = make_attention(plan, mesh, cpu_block_kernel());
     Decoder model(adapted.config, of_ranks[mesh.world.rank()], *attention, adapted.options(true));
     const Batch share = shard(batch, attention->token_order(batch.packing));
     torch::autograd::backward({model.negative_log_likelihood_sum(share)}, {});

@@ -28,7 +28,7 @@ TEST_CASE("projections in parts: between forward and backward nothing is kept of
   config.head_dim = 32;
   PlanRequest request;
   request.world_size = request.sequence_size = 2;
-  request.mode = SequenceParallelMode::kAsyncUlysses;
+  request.method = method_named("async-ulysses");
   request.num_heads = config.num_heads;
   request.num_kv_heads = config.num_kv_heads;
   request.head_dim = config.head_dim;

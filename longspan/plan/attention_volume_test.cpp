@@ -12,7 +12,6 @@
 namespace longspan {
 namespace {
 
-using Mode = SequenceParallelMode;
 using testing::AttentionCase;
 using testing::DistributedTask;
 using testing::random_case;
@@ -67,22 +66,22 @@ class CountedBytes {
   std::vector<DistributedTask> tasks_;
 };
 
-PlanRequest request_of(int P, Mode mode, int64_t num_heads, int64_t num_kv_heads) {
+PlanRequest request_of(int P, const Method* method, int64_t num_heads, int64_t num_kv_heads) {
   PlanRequest request;
   request.world_size = request.sequence_size = P;
-  request.mode = mode;
+  request.method = method;
   request.num_heads = num_heads;
   request.num_kv_heads = num_kv_heads;
   request.head_dim = kHeadDim;
   return request;
 }
 
-TEST_CASE("volume: counted bytes are the formula's, every mode") {
+TEST_CASE("volume: counted bytes are the formula's, every method") {
   CountedBytes counted;
-  for (const Mode mode : all_modes()) {
+  for (const Method* method : all_methods()) {
     for (const int P : {2, 3, 4, 8}) {
       for (const auto& [N, M] : {std::pair{8, 8}, {8, 2}, {14, 2}, {12, 3}, {6, 1}}) {
-        if (can_split(mode, P, N, M, kHeadDim)) counted.add(request_of(P, mode, N, M));
+        if (can_split(*method, P, N, M, kHeadDim)) counted.add(request_of(P, method, N, M));
       }
     }
   }
@@ -102,20 +101,20 @@ TEST_CASE("volume: compositions, windows and waves, kept and replayed, fp32 and 
         if (waves > 1) request.head_waves = waves;
         counted.add(request, checkpointing, output_is_known);
       };
-      check(request_of(4, Mode::kUsp, 8, 2), 2, 0, 1);
-      check(request_of(4, Mode::kUsp, 12, 3), 2, 0, 3);
-      check(request_of(6, Mode::kUsp, 6, 1), 2, 0, 1);
-      check(request_of(4, Mode::kLoongTrain, 8, 2), 1, 2, 1);
-      check(request_of(8, Mode::kLoongTrain, 8, 4), 2, 2, 2);
-      check(request_of(4, Mode::kUlysses, 8, 2), 0, 0, 2);
-      check(request_of(3, Mode::kDummyHeadUlysses, 8, 2), 0, 0, 3);
-      check(request_of(3, Mode::kBalancedUlysses, 7, 7), 0, 0, 1);
-      check(request_of(3, Mode::kBalancedUlysses, 8, 2), 0, 0, 4);
-      check(request_of(4, Mode::kXtunerUlysses, 6, 2), 0, 0, 1);
-      check(request_of(2, Mode::kAsyncUlysses, 6, 2), 0, 0, 1);
-      check(request_of(2, Mode::kAsyncUlysses, 6, 2), 0, 0, 3);
-      check(request_of(3, Mode::kLlama3, 6, 2), 0, 0, 1);
-      check(request_of(3, Mode::kStripedRing, 6, 2), 0, 0, 1);
+      check(request_of(4, method_named("usp"), 8, 2), 2, 0, 1);
+      check(request_of(4, method_named("usp"), 12, 3), 2, 0, 3);
+      check(request_of(6, method_named("usp"), 6, 1), 2, 0, 1);
+      check(request_of(4, method_named("loongtrain"), 8, 2), 1, 2, 1);
+      check(request_of(8, method_named("loongtrain"), 8, 4), 2, 2, 2);
+      check(request_of(4, method_named("ulysses"), 8, 2), 0, 0, 2);
+      check(request_of(3, method_named("dummy-head-ulysses"), 8, 2), 0, 0, 3);
+      check(request_of(3, method_named("balanced-ulysses"), 7, 7), 0, 0, 1);
+      check(request_of(3, method_named("balanced-ulysses"), 8, 2), 0, 0, 4);
+      check(request_of(4, method_named("xtuner-ulysses"), 6, 2), 0, 0, 1);
+      check(request_of(2, method_named("async-ulysses"), 6, 2), 0, 0, 1);
+      check(request_of(2, method_named("async-ulysses"), 6, 2), 0, 0, 3);
+      check(request_of(3, method_named("llama3"), 6, 2), 0, 0, 1);
+      check(request_of(3, method_named("striped-ring"), 6, 2), 0, 0, 1);
     }
   }
   counted.check();
@@ -125,19 +124,20 @@ TEST_CASE("volume: balanced heads send no more than dummy heads, and no ring les
   for (const auto& [N, M] : {std::pair{28, 4}, {14, 2}, {12, 2}}) {
     const AttentionShape shape{N, M, 128};
     const Packing row = Packing::from_lengths({4096, 1024, 3072});
-    const auto total = [&](Mode mode) {
+    const auto total = [&](const Method* method) {
       const AttentionVolume volume =
-          attention_volume(make_parallel_plan(8, 8, mode, N, M), shape, row);
+          attention_volume(make_parallel_plan(8, 8, method, N, M), shape, row);
       return volume.forward + volume.backward;
     };
-    CHECK(total(Mode::kBalancedUlysses) <= total(Mode::kDummyHeadUlysses));
-    CHECK(total(Mode::kRing) == 3 * 7 * 8192 * 2 * M * 128 * 4);
+    CHECK(total(method_named("balanced-ulysses")) <= total(method_named("dummy-head-ulysses")));
+    CHECK(total(method_named("ring")) == 3 * 7 * 8192 * 2 * M * 128 * 4);
   }
   // Table 1's case: as many kv heads as query heads, 8 / P a rank if it sent to itself too.
   const int64_t T = 8192, d = 32 * 128;
   for (const int64_t P : {2, 4, 8, 16}) {
-    const AttentionVolume volume = attention_volume(
-        make_parallel_plan(P, P, Mode::kUlysses, 32, 32), {32, 32, 128}, Packing::single(T));
+    const AttentionVolume volume =
+        attention_volume(make_parallel_plan(P, P, method_named("ulysses"), 32, 32), {32, 32, 128},
+                         Packing::single(T));
     CHECK((volume.forward + volume.backward) * P == 8 * T * d * (P - 1) * 4);
   }
 }

@@ -6,8 +6,6 @@
 namespace longspan {
 namespace {
 
-using Mode = SequenceParallelMode;
-
 struct Run {
   int64_t num_heads, num_kv_heads;
   int P;
@@ -32,9 +30,10 @@ PlanRequest request_of(const Run& run) {
 
 ParallelPlan choice(const Run& run) { return make_parallel_plan(request_of(run)); }
 
-double seconds(const Run& run, Mode mode, std::optional<int> ulysses = {}, int waves = 1) {
+double seconds(const Run& run, const Method* method, std::optional<int> ulysses = {},
+               int waves = 1) {
   PlanRequest request = request_of(run);
-  request.mode = mode;
+  request.method = method;
   request.ulysses_degree = ulysses;
   request.head_waves = waves;
   const int near = run.ranks_per_machine > 0 ? run.ranks_per_machine : run.P;
@@ -45,15 +44,15 @@ double seconds(const Run& run, Mode mode, std::optional<int> ulysses = {}, int w
 
 TEST_CASE("auto: one machine and heads that divide: ulysses") {
   for (const bool cuda : {false, true}) {
-    CHECK(choice({8, 2, 2, {8192}, cuda}).mode == Mode::kUlysses);
-    CHECK(choice({8, 8, 2, {8192}, cuda}).mode == Mode::kUlysses);
-    CHECK(choice({32, 8, 8, {131072}, cuda}).mode == Mode::kUlysses);
+    CHECK(choice({8, 2, 2, {8192}, cuda}).method == method_named("ulysses"));
+    CHECK(choice({8, 8, 2, {8192}, cuda}).method == method_named("ulysses"));
+    CHECK(choice({32, 8, 8, {131072}, cuda}).method == method_named("ulysses"));
   }
 }
 
 TEST_CASE("auto: heads that do not divide are balanced, and the line says so") {
   const ParallelPlan plan = choice({28, 4, 8, {131072}, true});
-  CHECK(plan.mode == Mode::kBalancedUlysses);
+  CHECK(plan.method == method_named("balanced-ulysses"));
   CHECK(plan.reason.starts_with(
       "sequence parallelism: balanced-ulysses (auto): 28 heads do not divide by 8; for rows of 1 x "
       "131072 tokens, "));
@@ -73,16 +72,16 @@ TEST_CASE("auto: the line says the rows that it assumes, and no seconds") {
   CHECK(choice({8, 2, 2, {4096, 1024}}).reason.find("for rows of 5,120 tokens in 2 documents, ") !=
         std::string::npos);
   PlanRequest request = request_of({8, 2, 4, {4096}});
-  request.mode = Mode::kUsp;
+  request.method = method_named("usp");
   CHECK(make_parallel_plan(request).reason.ends_with(
       " (degrees chosen for rows of 1 x 4096 tokens)"));
-  request.mode = Mode::kZigzagRing;
+  request.method = method_named("zigzag-ring");
   CHECK(make_parallel_plan(request).reason == "sequence parallelism: zigzag-ring");
 }
 
 TEST_CASE("auto: two machines of 8: Ulysses inside, the ring across") {
   const ParallelPlan plan = choice({32, 8, 16, {131072}, true, 8});
-  CHECK(plan.mode == Mode::kUsp);
+  CHECK(plan.method == method_named("usp"));
   CHECK(plan.ulysses_size == 8);
   CHECK(plan.ring_size == 2);
   CHECK(plan.reason.find("usp, ulysses 8 x ring 2 (auto)") != std::string::npos);
@@ -98,69 +97,69 @@ TEST_CASE("auto: many short documents are not cut in chunks") {
   for (const bool cuda : {false, true}) {
     const Run run{28, 4, 8, std::vector<int64_t>(512, 64), cuda};
     CHECK(choice(run).ring_size == 1);
-    CHECK(seconds(run, Mode::kZigzagRing) > 5 * seconds(run, Mode::kBalancedUlysses));
+    CHECK(seconds(run, method_named("zigzag-ring")) >
+          5 * seconds(run, method_named("balanced-ulysses")));
   }
 }
 
 TEST_CASE("cost: known ratios") {
   const Run run{32, 32, 8, {131072}, true};
   // All wait for the rank that sees most, and dummy heads and repeated attention are work.
-  CHECK(seconds(run, Mode::kRing) ==
-        doctest::Approx(2 * seconds(run, Mode::kZigzagRing)).epsilon(0.1));
+  CHECK(seconds(run, method_named("ring")) ==
+        doctest::Approx(2 * seconds(run, method_named("zigzag-ring"))).epsilon(0.1));
   const Run odd{28, 4, 8, {131072}, true};
-  CHECK(seconds(odd, Mode::kDummyHeadUlysses) ==
-        doctest::Approx(32.0 / 28.0 * seconds(odd, Mode::kBalancedUlysses)).epsilon(0.01));
-  CHECK(seconds(odd, Mode::kXtunerUlysses) ==
-        doctest::Approx(2.0 * seconds(odd, Mode::kBalancedUlysses)).epsilon(0.02));
+  CHECK(
+      seconds(odd, method_named("dummy-head-ulysses")) ==
+      doctest::Approx(32.0 / 28.0 * seconds(odd, method_named("balanced-ulysses"))).epsilon(0.01));
+  CHECK(seconds(odd, method_named("xtuner-ulysses")) ==
+        doctest::Approx(2.0 * seconds(odd, method_named("balanced-ulysses"))).epsilon(0.02));
   // Without a slow link the degrees of usp matter little; with one the exchange belongs inside.
   const Run two{32, 8, 16, {131072}, true, 8};
-  CHECK(seconds(two, Mode::kUsp, 8) < seconds(two, Mode::kUsp, 16));
-  CHECK(seconds(two, Mode::kUsp, 8) < seconds(two, Mode::kUsp, 1));
+  CHECK(seconds(two, method_named("usp"), 8) < seconds(two, method_named("usp"), 16));
+  CHECK(seconds(two, method_named("usp"), 8) < seconds(two, method_named("usp"), 1));
 }
 
 TEST_CASE("cost: monotone") {
-  for (const Mode mode : {Mode::kUlysses, Mode::kBalancedUlysses, Mode::kZigzagRing, Mode::kUsp,
-                          Mode::kLlama3, Mode::kRing, Mode::kStripedRing, Mode::kLoongTrain,
-                          Mode::kDummyHeadUlysses, Mode::kXtunerUlysses, Mode::kAsyncUlysses}) {
-    CAPTURE(name_of(mode));
+  for (const Method* method : all_methods()) {
+    CAPTURE(std::string(method->name));
     for (const bool cuda : {false, true}) {
       // Longer rows take longer, more ranks less time, slower links more.
       double before = 0;
       for (const int64_t length : {8192, 16384, 65536, 262144}) {
-        const double now = seconds({32, 8, 8, {length}, cuda}, mode);
+        const double now = seconds({32, 8, 8, {length}, cuda}, method);
         CHECK(now > before);
         before = now;
       }
       before = 1e9;
       for (const int P : {2, 4, 8, 16}) {
-        const double now = seconds({32, 8, P, {131072}, cuda}, mode);
+        const double now = seconds({32, 8, P, {131072}, cuda}, method);
         CHECK(now < before);
         before = now;
       }
       for (const int near : {1, 2, 4}) {
-        CHECK(seconds({32, 8, 8, {131072}, cuda, near}, mode) >=
-              seconds({32, 8, 8, {131072}, cuda, 8}, mode));
+        CHECK(seconds({32, 8, 8, {131072}, cuda, near}, method) >=
+              seconds({32, 8, 8, {131072}, cuda, 8}, method));
       }
     }
   }
   // A ring is as fast as its slowest hop.
-  CHECK(seconds({32, 32, 8, {16384}, true, 4}, Mode::kZigzagRing) >
-        2 * seconds({32, 32, 8, {16384}, true, 8}, Mode::kZigzagRing));
+  CHECK(seconds({32, 32, 8, {16384}, true, 4}, method_named("zigzag-ring")) >
+        2 * seconds({32, 32, 8, {16384}, true, 8}, method_named("zigzag-ring")));
   // Waves hide what they can.
   const Run run{32, 32, 8, {32768}, true};
-  CHECK(seconds(run, Mode::kUlysses, {}, 4) < seconds(run, Mode::kUlysses));
-  CHECK(seconds(run, Mode::kAsyncUlysses) < seconds(run, Mode::kUlysses));
+  CHECK(seconds(run, method_named("ulysses"), {}, 4) < seconds(run, method_named("ulysses")));
+  CHECK(seconds(run, method_named("async-ulysses")) < seconds(run, method_named("ulysses")));
 }
 
 TEST_CASE("cost: ranks of a machine share its port on CPU") {
   // An exchange between two machines of 4 ranks: each sends half of its bytes through the port.
   const auto exchange = [](int near) {
-    return seconds({8, 8, 8, {512}, false, near, 64}, Mode::kUlysses);
+    return seconds({8, 8, 8, {512}, false, near, 64}, method_named("ulysses"));
   };
   CHECK(exchange(4) > 1.5 * exchange(8));
   // A ring that crosses once a machine has the port to itself, and moves as much by its cores.
-  const double inside = seconds({8, 8, 8, {4096}, false, 8, 64}, Mode::kZigzagRing);
-  const double across = seconds({8, 8, 8, {4096}, false, 4, 64}, Mode::kZigzagRing);
+  const double inside = seconds({8, 8, 8, {4096}, false, 8, 64}, method_named("zigzag-ring"));
+  const double across = seconds({8, 8, 8, {4096}, false, 4, 64}, method_named("zigzag-ring"));
   CHECK(across >= inside);
   CHECK(across < 1.1 * inside);
 }
@@ -168,9 +167,9 @@ TEST_CASE("cost: ranks of a machine share its port on CPU") {
 TEST_CASE("cost: padding is that of the method") {
   ParallelPlan plan;
   plan.world_size = plan.sequence_size = plan.ring_size = 4;
-  plan.mode = Mode::kZigzagRing;
+  plan.method = method_named("zigzag-ring");
   CHECK(padded_row(plan, Packing::from_lengths({5, 9})) == Packing::from_lengths({8, 16}));
-  plan.mode = Mode::kStripedRing;
+  plan.method = method_named("striped-ring");
   CHECK(padded_row(plan, Packing::from_lengths({5, 9})) == Packing::from_lengths({5, 9, 2}));
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "longspan/config/user_error.h"
 #include "longspan/plan/cost_model.h"
@@ -12,8 +11,6 @@
 
 namespace longspan {
 namespace {
-
-using Mode = SequenceParallelMode;
 
 class Chooser {
  public:
@@ -24,10 +21,11 @@ class Chooser {
                std::max<int64_t>(4, request.element_bytes)},
         cluster_(cluster_model(request.cuda, request.ranks_per_machine, request.element_bytes)) {}
 
-  ParallelPlan asked_for(Mode mode) const {
-    check_keys_fit(request_, mode);
-    check_heads(request_, mode);
-    const std::vector<Candidate> candidates = candidates_of(mode);
+  ParallelPlan asked_for(const Method& method) const {
+    check_keys_fit(request_, method);
+    check_heads(request_, method);
+    const std::vector<Candidate> candidates =
+        candidates_of(method, method.ulysses_degrees(request_, method));
     Candidate best = cheapest(candidates);
     best.plan.reason =
         fmt::format("sequence parallelism: {}{}", describe_method(best.plan),
@@ -40,22 +38,22 @@ class Chooser {
     const bool degrees = request_.ulysses_degree || request_.ring_degree;
     if (request_.window_size) {
       throw UserError(fmt::format(
-          "sequence_parallel_window_size: {} belongs to sequence_parallel_mode: loongtrain, and no "
-          "mode is given. Set sequence_parallel_mode: loongtrain, or remove the window.",
-          *request_.window_size));
+          "sequence_parallel_window_size: {0} belongs to sequence_parallel_mode: {1}, and no "
+          "mode is given. Set sequence_parallel_mode: {1}, or remove the window.",
+          *request_.window_size, names_of(methods_that(has_windows), " or ")));
     }
-    std::vector<Candidate> of_modes = cheapest_of_modes();
-    if (of_modes.empty()) {
+    std::vector<Candidate> of_methods = cheapest_of_methods();
+    if (of_methods.empty()) {
       throw UserError(fmt::format(
           "sequence_parallel_head_waves: {} is more than {} allow on {}. Give at most {}.",
           *request_.head_waves, counted(request_.num_heads, "attention head"), counted(P, "rank"),
           request_.num_heads));
     }
-    const double least = cheapest(of_modes).seconds;
+    const double least = cheapest(of_methods).seconds;
     const auto first = std::ranges::find_if(
-        of_modes, [&](const Candidate& c) { return c.seconds <= kEqual * least; });
+        of_methods, [&](const Candidate& c) { return c.seconds <= kEqual * least; });
     Candidate best = *first;
-    of_modes.erase(first);
+    of_methods.erase(first);
 
     std::string why;
     const auto add = [&](const std::string& clause) { why += (why.empty() ? "" : "; ") + clause; };
@@ -66,8 +64,8 @@ class Chooser {
                       request_.num_heads == 1 ? "does" : "do", P));
     }
     // A ratio: the seconds are those of assumed machines (cost_model.h), not of the user's.
-    if (!of_modes.empty()) {
-      const Candidate& next = cheapest(of_modes);
+    if (!of_methods.empty()) {
+      const Candidate& next = cheapest(of_methods);
       const std::string name = describe_method(next.plan);
       const double times = next.seconds / best.seconds;
       if (times < 1) {
@@ -89,12 +87,6 @@ class Chooser {
     double seconds = 0;
   };
 
-  int own_waves(Mode mode) const {
-    if (mode != Mode::kAsyncUlysses) return 1;
-    return static_cast<int>(
-        std::min<int64_t>(kAsyncHeadWaves, request_.num_heads / request_.sequence_size));
-  }
-
   /// What was assumed of the data: "rows of 1 x 32768 tokens".
   std::string rows() const {
     const Packing& row = request_.row;
@@ -107,7 +99,7 @@ class Chooser {
     return fmt::format("rows of {} x {} tokens", row.num_documents(), row.length(0));
   }
 
-  /// The model knows no better: of modes that cost less than this apart the simplest is taken.
+  /// The model knows no better: of methods that cost less than this apart the simplest is taken.
   static constexpr double kEqual = 1.03;
 
   static const Candidate& cheapest(const std::vector<Candidate>& candidates) {
@@ -115,48 +107,45 @@ class Chooser {
   }
 
   /// The candidates of auto, simple ones first.
-  std::vector<Candidate> cheapest_of_modes() const {
-    const int P = request_.sequence_size;
+  std::vector<Candidate> cheapest_of_methods() const {
     const bool degrees = request_.ulysses_degree || request_.ring_degree;
     const bool waves = request_.head_waves.value_or(1) > 1;
-    const bool divide = request_.num_heads % P == 0;
-    std::vector<Candidate> of_modes;
-    for (const Mode mode :
-         {Mode::kUlysses, Mode::kBalancedUlysses, Mode::kZigzagRing, Mode::kUsp, Mode::kLlama3}) {
-      if (degrees && mode != Mode::kUsp) continue;
-      if (waves && !has_head_waves(mode)) continue;
-      if (mode == Mode::kUlysses && !divide) continue;
-      // Heads that divide are balanced as they are, unless there are more waves than whole heads.
-      if (mode == Mode::kBalancedUlysses && divide && !waves) continue;
-      const auto candidates = candidates_of(mode, /*proper=*/!degrees);
-      if (!candidates.empty()) of_modes.push_back(cheapest(candidates));
+    const int64_t N = request_.num_heads, M = request_.num_kv_heads, H = request_.head_dim;
+    std::vector<Candidate> of_methods;
+    for (const Method* method : all_methods()) {
+      if (degrees && !method->has_degrees) continue;
+      if (waves && !has_head_waves(*method)) continue;
+      if (!can_split(*method, request_.sequence_size, N, M, H)) continue;
+      const std::vector<int> tried = method->auto_degrees(request_, *method);
+      const auto candidates = candidates_of(*method, tried, /*among_others=*/!degrees);
+      if (!candidates.empty()) of_methods.push_back(cheapest(candidates));
     }
-    return of_modes;
+    return of_methods;
   }
 
-  /// The plans of a mode, one for each pair of degrees where these are not given. Without any the
-  /// reason is thrown, unless `proper` (for auto: both degrees above 1) leaves none.
-  std::vector<Candidate> candidates_of(Mode mode, bool proper = false) const {
-    const int P = request_.sequence_size;
-    std::vector<int> degrees{is_ring(mode) ? 1 : P};
-    if (has_degrees(mode)) degrees = ulysses_degrees(request_, mode);
-    const bool choice = degrees.size() > 1 || proper;
+  /// Waves that are asked for, or the method's own, as many as the heads allow.
+  int waves_of(const ParallelPlan& plan) const {
+    if (request_.head_waves) return *request_.head_waves;
+    if (!plan.method->head_waves) return 1;
+    const auto& [own, cuts_heads, most] = *plan.method->head_waves;
+    return static_cast<int>(std::min<int64_t>(own, most(request_.num_heads, plan)));
+  }
+
+  /// The plans of a method, one for each Ulysses degree. Where all are refused the reason is
+  /// thrown, unless other methods are tried too.
+  std::vector<Candidate> candidates_of(const Method& method, const std::vector<int>& degrees,
+                                       bool among_others = false) const {
+    const bool choice = degrees.size() > 1 || among_others;
     std::vector<Candidate> candidates;
     std::optional<UserError> refused;
     for (const int degree : std::vector<int>(degrees.rbegin(), degrees.rend())) {
-      if (proper && mode == Mode::kUsp && (degree == 1 || degree == P)) continue;
       ParallelPlan plan = base_;
-      plan.mode = mode;
+      plan.method = &method;
       plan.ulysses_size = degree;
-      plan.ring_size = P / degree;
-      plan.head_waves = request_.head_waves.value_or(own_waves(mode));
-      if (mode == Mode::kXtunerUlysses) {
-        plan.num_head_slices = static_cast<int>(P / std::gcd(request_.num_heads, int64_t{P}));
-      }
+      plan.ring_size = request_.sequence_size / degree;
+      plan.head_waves = waves_of(plan);
       try {
-        if (mode == Mode::kLoongTrain) {
-          plan.window_size = window_of(request_, plan.ring_size, plan.ulysses_size);
-        }
+        method.complete(request_, plan);
         check_waves(request_, plan);
       } catch (const UserError& error) {
         if (!choice) throw;
@@ -167,7 +156,7 @@ class Chooser {
           attention_seconds(plan, shape_, request_.row, request_.checkpointing, cluster_);
       candidates.push_back({std::move(plan), seconds});
     }
-    if (candidates.empty() && !proper) throw *refused;
+    if (candidates.empty() && refused && !among_others) throw *refused;
     return candidates;
   }
 
@@ -193,16 +182,15 @@ ParallelPlan make_parallel_plan(const PlanRequest& given) {
     return plan;
   }
   Chooser chooser(request, plan);
-  return request.mode ? chooser.asked_for(*request.mode) : chooser.chosen();
+  return request.method != nullptr ? chooser.asked_for(*request.method) : chooser.chosen();
 }
 
-ParallelPlan make_parallel_plan(int world_size, int sequence_size,
-                                std::optional<SequenceParallelMode> mode, int64_t num_heads,
-                                int64_t num_kv_heads) {
+ParallelPlan make_parallel_plan(int world_size, int sequence_size, const Method* method,
+                                int64_t num_heads, int64_t num_kv_heads) {
   PlanRequest request;
   request.world_size = world_size;
   request.sequence_size = sequence_size;
-  request.mode = mode;
+  request.method = method;
   request.num_heads = num_heads;
   request.num_kv_heads = num_kv_heads;
   return make_parallel_plan(request);

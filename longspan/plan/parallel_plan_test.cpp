@@ -9,14 +9,12 @@
 namespace longspan {
 namespace {
 
-using Mode = SequenceParallelMode;
-
-PlanRequest request_of(int world_size, int sequence_size, std::optional<Mode> mode,
-                       int64_t num_heads, int64_t num_kv_heads) {
+PlanRequest request_of(int world_size, int sequence_size, const Method* method, int64_t num_heads,
+                       int64_t num_kv_heads) {
   PlanRequest request;
   request.world_size = world_size;
   request.sequence_size = sequence_size;
-  request.mode = mode;
+  request.method = method;
   request.num_heads = num_heads;
   request.num_kv_heads = num_kv_heads;
   return request;
@@ -41,7 +39,7 @@ void check_error(const PlanRequest& request, std::initializer_list<const char*> 
 }
 
 TEST_CASE("plan: groups of ZeRO that lie on two machines though one has room") {
-  PlanRequest request = request_of(12, 2, Mode::kRing, 4, 2);
+  PlanRequest request = request_of(12, 2, method_named("ring"), 4, 2);
   const auto warning = [&](std::optional<int64_t> shard_size, int ranks_per_machine) {
     request.shard_size = shard_size;
     request.ranks_per_machine = ranks_per_machine;
@@ -60,7 +58,7 @@ TEST_CASE("plan: groups of ZeRO that lie on two machines though one has room") {
 }
 
 TEST_CASE("plan: what ZeRO divides") {
-  PlanRequest request = request_of(8, 2, Mode::kRing, 4, 2);
+  PlanRequest request = request_of(8, 2, method_named("ring"), 4, 2);
   CHECK(make_parallel_plan(request).shard_size == 1);
   request.zero_stage = 1;
   CHECK(make_parallel_plan(request).shard_size == 8);
@@ -72,20 +70,22 @@ TEST_CASE("plan: what ZeRO divides") {
 }
 
 TEST_CASE("plan: sizes of a mesh") {
-  const ParallelPlan plan = make_parallel_plan(8, 2, Mode::kUlysses, 14, 2);
+  const ParallelPlan plan = make_parallel_plan(8, 2, method_named("ulysses"), 14, 2);
   CHECK(plan.data_size == 4);
   CHECK(plan.ulysses_size == 2);
   CHECK(plan.ring_size == 1);
-  for (const Mode mode : {Mode::kRing, Mode::kStripedRing, Mode::kZigzagRing, Mode::kLlama3}) {
-    CHECK(make_parallel_plan(8, 4, mode, 14, 2).ring_size == 4);
+  for (const Method* method : {method_named("ring"), method_named("striped-ring"),
+                               method_named("zigzag-ring"), method_named("llama3")}) {
+    CHECK(make_parallel_plan(8, 4, method, 14, 2).ring_size == 4);
   }
-  for (const Mode mode : {Mode::kDummyHeadUlysses, Mode::kXtunerUlysses, Mode::kBalancedUlysses}) {
-    CHECK(make_parallel_plan(8, 4, mode, 14, 2).ulysses_size == 4);
+  for (const Method* method : {method_named("dummy-head-ulysses"), method_named("xtuner-ulysses"),
+                               method_named("balanced-ulysses")}) {
+    CHECK(make_parallel_plan(8, 4, method, 14, 2).ulysses_size == 4);
   }
-  CHECK(make_parallel_plan(8, 8, Mode::kXtunerUlysses, 14, 2).num_head_slices == 4);
-  CHECK(make_parallel_plan(8, 8, Mode::kXtunerUlysses, 16, 2).num_head_slices == 1);
-  CHECK(make_parallel_plan(4, 1, Mode::kUlysses, 7, 1).mode == Mode::kLocal);
-  CHECK(make_parallel_plan(4, 1, Mode::kUsp, 7, 1).ulysses_size == 1);
+  CHECK(make_parallel_plan(8, 8, method_named("xtuner-ulysses"), 14, 2).num_head_slices == 4);
+  CHECK(make_parallel_plan(8, 8, method_named("xtuner-ulysses"), 16, 2).num_head_slices == 1);
+  CHECK(make_parallel_plan(4, 1, method_named("ulysses"), 7, 1).method == &kLocal);
+  CHECK(make_parallel_plan(4, 1, method_named("usp"), 7, 1).ulysses_size == 1);
 }
 
 TEST_CASE("plan: every plan of every mode is whole") {
@@ -93,37 +93,37 @@ TEST_CASE("plan: every plan of every mode is whole") {
     for (const auto& [N, M] :
          {std::pair{8, 8}, {8, 2}, {8, 1}, {14, 2}, {28, 4}, {12, 2}, {40, 8}, {6, 6}, {7, 7}}) {
       CAPTURE(fmt::format("P={} heads {}/{}", P, N, M));
-      for (const Mode mode : all_modes()) {
-        CAPTURE(name_of(mode));
-        if (!can_split(mode, P, N, M)) {
-          check_error(request_of(P, P, mode, N, M), {"balanced-ulysses", "zigzag-ring"});
+      for (const Method* method : all_methods()) {
+        CAPTURE(std::string(method->name));
+        if (!can_split(*method, P, N, M)) {
+          check_error(request_of(P, P, method, N, M), {"balanced-ulysses", "zigzag-ring"});
           continue;
         }
-        const ParallelPlan plan = make_parallel_plan(P, P, mode, N, M);
-        CHECK(plan.mode == mode);
+        const ParallelPlan plan = make_parallel_plan(P, P, method, N, M);
+        CHECK(plan.method == method);
         CHECK(plan.ulysses_size * plan.ring_size == P);
         CHECK(plan.ring_size % plan.window_size == 0);
         if (plan.ring_size > 1) CHECK(N % plan.ulysses_size == 0);
-        CHECK(plan.reason.starts_with("sequence parallelism: " + name_of(mode)));
+        CHECK(plan.reason.starts_with(fmt::format("sequence parallelism: {}", method->name)));
         CHECK(plan.reason.find('\n') == std::string::npos);
       }
-      const ParallelPlan chosen = make_parallel_plan(P, P, std::nullopt, N, M);
-      CHECK(can_split(chosen.mode, P, N, M));
+      const ParallelPlan chosen = make_parallel_plan(P, P, nullptr, N, M);
+      CHECK(can_split(*chosen.method, P, N, M));
       CHECK(chosen.reason.find("(auto)") != std::string::npos);
     }
   }
 }
 
 TEST_CASE("plan: degrees") {
-  PlanRequest request = request_of(8, 8, Mode::kUsp, 28, 4);
+  PlanRequest request = request_of(8, 8, method_named("usp"), 28, 4);
   request.ulysses_degree = 2;
   CHECK(make_parallel_plan(request).ring_size == 4);
   request.ulysses_degree.reset();
   request.ring_degree = 2;
   CHECK(make_parallel_plan(request).ulysses_size == 4);
-  request.mode.reset();  // degrees without a mode are those of usp
-  CHECK(make_parallel_plan(request).mode == Mode::kUsp);
-  request.mode = Mode::kUsp;
+  request.method = nullptr;  // degrees without a mode are those of usp
+  CHECK(make_parallel_plan(request).method == method_named("usp"));
+  request.method = method_named("usp");
   request.ring_degree = 8;
   CHECK(make_parallel_plan(request).ulysses_size == 1);
 
@@ -136,15 +136,15 @@ TEST_CASE("plan: degrees") {
               {"ulysses_degree: 3 does not divide sequence_parallel_size, 8", "1, 2, 4, 8"});
   request.ulysses_degree = 8;
   check_error(request, {"28 attention heads", "to one of 1, 2, 4", "balanced-ulysses"});
-  request.mode = Mode::kZigzagRing;
+  request.method = method_named("zigzag-ring");
   check_error(request, {"sequence_parallel_ulysses_degree: 8", "zigzag-ring", "usp, loongtrain"});
 }
 
 TEST_CASE("plan: one rank to a row refuses what asks for several, but not a mode") {
-  for (const std::optional<Mode> mode : {std::optional<Mode>(), std::optional(Mode::kLoongTrain)}) {
-    PlanRequest request = request_of(8, 1, mode, 28, 4);
+  for (const Method* method : {static_cast<const Method*>(nullptr), method_named("loongtrain")}) {
+    PlanRequest request = request_of(8, 1, method, 28, 4);
     request.ulysses_degree = request.ring_degree = request.window_size = request.head_waves = 1;
-    CHECK(make_parallel_plan(request).mode == Mode::kLocal);
+    CHECK(make_parallel_plan(request).method == &kLocal);
     request.ulysses_degree = 4;
     check_error(request, {"ask for 4 ranks", "Set sequence_parallel_size: 4"});
     request.ring_degree = 1 << 30;  // the product needs 64 bits
@@ -156,13 +156,13 @@ TEST_CASE("plan: one rank to a row refuses what asks for several, but not a mode
     request.head_waves = 4;
     check_error(request, {"sequence_parallel_head_waves: 4", "Set sequence_parallel_size"});
   }
-  PlanRequest request = request_of(8, 8, Mode::kUsp, 28, 4);
+  PlanRequest request = request_of(8, 8, method_named("usp"), 28, 4);
   request.ulysses_degree = request.ring_degree = 1 << 17;
   check_error(request, {"is 17179869184, and sequence_parallel_size is 8"});
 }
 
 TEST_CASE("plan: windows") {
-  PlanRequest request = request_of(8, 8, Mode::kLoongTrain, 8, 2);
+  PlanRequest request = request_of(8, 8, method_named("loongtrain"), 8, 2);
   request.ulysses_degree = 1;
   CHECK(make_parallel_plan(request).window_size == 8);  // one machine: one ring
   request.ranks_per_machine = 4;
@@ -177,14 +177,14 @@ TEST_CASE("plan: windows") {
   request.ulysses_degree.reset();
   request.window_size = 8;
   CHECK(make_parallel_plan(request).ring_size == 8);
-  request.mode = Mode::kUsp;
+  request.method = method_named("usp");
   check_error(request, {"window_size: 8", "usp has no use for it", "loongtrain"});
-  request.mode.reset();
+  request.method = nullptr;
   check_error(request, {"sequence_parallel_mode: loongtrain"});
 }
 
 TEST_CASE("plan: head waves") {
-  PlanRequest request = request_of(4, 4, Mode::kUlysses, 8, 2);
+  PlanRequest request = request_of(4, 4, method_named("ulysses"), 8, 2);
   request.head_waves = 2;
   CHECK(make_parallel_plan(request).head_waves == 2);
   request.head_waves = 3;
@@ -192,22 +192,22 @@ TEST_CASE("plan: head waves") {
               {"head_waves: 3", "8 heads over 4 ranks", "from 1 to 2", "balanced-ulysses"});
   request.head_waves = 9;  // more than balanced-ulysses has either
   CHECK(error_of(request).find("balanced-ulysses") == std::string::npos);
-  request.mode = Mode::kBalancedUlysses;
+  request.method = method_named("balanced-ulysses");
   request.head_waves = 8;
   CHECK(make_parallel_plan(request).head_waves == 8);
   request.head_waves = 9;
   check_error(request, {"head_waves: 9", "from 1 to 8"});
-  request = request_of(4, 4, Mode::kDummyHeadUlysses, 14, 2);
+  request = request_of(4, 4, method_named("dummy-head-ulysses"), 14, 2);
   request.head_waves = 4;  // 16 padded heads
   CHECK(make_parallel_plan(request).head_waves == 4);
   request.head_waves = 5;
   check_error(request, {"from 1 to 4"});
-  request.mode = Mode::kUsp;
+  request.method = method_named("usp");
   request.ulysses_degree = 2;
   CHECK(make_parallel_plan(request).head_waves == 5);
   request.ulysses_degree = 1;
   check_error(request, {"needs a Ulysses degree above 1", "balanced-ulysses"});
-  request = request_of(8, 8, Mode::kUsp, 8, 2);
+  request = request_of(8, 8, method_named("usp"), 8, 2);
   request.ulysses_degree = 2;
   request.head_waves = 5;
   check_error(request, {"4 query heads that a rank has", "8 heads over a Ulysses degree of 2",
@@ -215,20 +215,22 @@ TEST_CASE("plan: head waves") {
   request.ulysses_degree.reset();  // the largest number that any degree allows is said
   check_error(request, {"over a Ulysses degree of 2", "from 1 to 4"});
   // Two waves are async-ulysses's own; one that is asked for is one.
-  request = request_of(4, 4, Mode::kAsyncUlysses, 8, 2);
+  request = request_of(4, 4, method_named("async-ulysses"), 8, 2);
   CHECK(make_parallel_plan(request).head_waves == 2);
   CHECK(describe_method(make_parallel_plan(request)) == "async-ulysses");
   request.head_waves = 1;
   CHECK(make_parallel_plan(request).head_waves == 1);
   CHECK(describe_method(make_parallel_plan(request)) == "async-ulysses, heads in 1 wave");
-  CHECK(make_parallel_plan(4, 4, Mode::kAsyncUlysses, 4, 2).head_waves == 1);  // one head a rank
-  for (const Mode mode : {Mode::kXtunerUlysses, Mode::kLlama3, Mode::kRing, Mode::kZigzagRing}) {
-    request = request_of(2, 2, mode, 14, 2);
+  CHECK(make_parallel_plan(4, 4, method_named("async-ulysses"), 4, 2).head_waves ==
+        1);  // one head a rank
+  for (const Method* method : {method_named("xtuner-ulysses"), method_named("llama3"),
+                               method_named("ring"), method_named("zigzag-ring")}) {
+    request = request_of(2, 2, method, 14, 2);
     request.head_waves = 2;
     check_error(request,
                 {"head_waves: 2", "ulysses, dummy-head-ulysses, async-ulysses, balanced-ulysses"});
   }
-  request = request_of(4, 4, std::nullopt, 14, 2);
+  request = request_of(4, 4, nullptr, 14, 2);
   request.head_waves = 7;
   const ParallelPlan chosen = make_parallel_plan(request);
   CHECK(chosen.head_waves == 7);
@@ -238,19 +240,19 @@ TEST_CASE("plan: head waves") {
 }
 
 TEST_CASE("plan: errors say what was given, the limit and the remedy") {
-  check_error(request_of(6, 4, std::nullopt, 8, 8),
+  check_error(request_of(6, 4, nullptr, 8, 8),
               {"4 does not divide the number of processes, 6. Choose one of 1, 2, 3, 6"});
-  check_error(request_of(4, 4, Mode::kUlysses, 14, 2),
+  check_error(request_of(4, 4, method_named("ulysses"), 14, 2),
               {"ulysses cannot split 14 attention heads (2 key-value heads) over 4 ranks",
                "Modes that can split them: dummy-head-ulysses, xtuner-ulysses, balanced-ulysses, "
                "ring, striped-ring, zigzag-ring, usp, llama3, loongtrain."});
-  check_error(request_of(3, 3, Mode::kXtunerUlysses, 8, 2),
+  check_error(request_of(3, 3, method_named("xtuner-ulysses"), 8, 2),
               {"3 slices", "head_dim, 64", "balanced-ulysses"});
-  check_error(request_of(1, 8, std::nullopt, 8, 8), {"Set nproc_per_node: 8"});
-  check_error(request_of(4, 0, std::nullopt, 8, 8), {"at least 1"});
-  CHECK_THROWS_WITH_AS(sequence_parallel_mode_from("rings"),
-                       doctest::Contains("ring, striped-ring, zigzag-ring"), UserError);
-  for (const Mode mode : all_modes()) CHECK(sequence_parallel_mode_from(name_of(mode)) == mode);
+  check_error(request_of(1, 8, nullptr, 8, 8), {"Set nproc_per_node: 8"});
+  check_error(request_of(4, 0, nullptr, 8, 8), {"at least 1"});
+  CHECK_THROWS_WITH_AS(method_named("rings"), doctest::Contains("ring, striped-ring, zigzag-ring"),
+                       UserError);
+  for (const Method* method : all_methods()) CHECK(method_named(method->name) == method);
 }
 
 }  // namespace

@@ -6,22 +6,10 @@
 #include <numeric>
 
 #include "longspan/config/user_error.h"
+#include "longspan/plan/method_parts.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
-
-using Mode = SequenceParallelMode;
-
-std::string names_of(const std::vector<Mode>& modes) {
-  std::string names;
-  for (const Mode mode : modes) names += (names.empty() ? "" : ", ") + name_of(mode);
-  return names;
-}
-
-bool is_ring(Mode mode) {
-  return mode == Mode::kRing || mode == Mode::kStripedRing || mode == Mode::kZigzagRing ||
-         mode == Mode::kLlama3;
-}
 
 namespace {
 
@@ -102,54 +90,39 @@ void check_keys_of_one_rank(const PlanRequest& request) {
   }
 }
 
-/// The keys that were given without a mode that they belong to.
-void check_keys_fit(const PlanRequest& request, Mode mode) {
-  const auto refuse = [&](const char* key, int value, const char* modes) {
+/// The keys that were given without a method that they belong to.
+void check_keys_fit(const PlanRequest& request, const Method& method) {
+  const auto refuse = [&](const char* key, int value, bool (*has)(const Method&)) {
+    if (has(method)) return;
     throw UserError(
         fmt::format("{}: {} is given, and sequence_parallel_mode: {} has no use for it. Remove it, "
                     "or take one of: {}.",
-                    key, value, name_of(mode), modes));
+                    key, value, method.name, names_of(methods_that(has))));
   };
-  if (!has_degrees(mode)) {
-    if (request.ulysses_degree) {
-      refuse("sequence_parallel_ulysses_degree", *request.ulysses_degree, "usp, loongtrain");
-    }
-    if (request.ring_degree) {
-      refuse("sequence_parallel_ring_degree", *request.ring_degree, "usp, loongtrain");
-    }
+  if (request.ulysses_degree) {
+    refuse("sequence_parallel_ulysses_degree", *request.ulysses_degree, has_degrees);
   }
-  if (mode != Mode::kLoongTrain && request.window_size) {
-    refuse("sequence_parallel_window_size", *request.window_size, "loongtrain");
+  if (request.ring_degree) {
+    refuse("sequence_parallel_ring_degree", *request.ring_degree, has_degrees);
   }
-  if (!has_head_waves(mode) && request.head_waves.value_or(1) > 1) {
-    refuse("sequence_parallel_head_waves", *request.head_waves,
-           "ulysses, dummy-head-ulysses, async-ulysses, balanced-ulysses, usp, loongtrain");
+  if (request.window_size) {
+    refuse("sequence_parallel_window_size", *request.window_size, has_windows);
+  }
+  if (request.head_waves.value_or(1) > 1) {
+    refuse("sequence_parallel_head_waves", *request.head_waves, has_head_waves);
   }
 }
 
-void check_heads(const PlanRequest& request, Mode mode) {
+void check_heads(const PlanRequest& request, const Method& method) {
   const int P = request.sequence_size;
-  if (can_split(mode, P, request.num_heads, request.num_kv_heads, request.head_dim)) return;
-  const std::string able =
-      names_of(modes_that_split(P, request.num_heads, request.num_kv_heads, request.head_dim));
-  if (mode == Mode::kXtunerUlysses) {
-    throw UserError(fmt::format(
-        "sequence_parallel_mode: xtuner-ulysses cannot split {} over {}: each would be cut in {}, "
-        "and that does not divide head_dim, {}. Modes that can "
-        "split them: {}.",
-        counted(request.num_heads, "attention head"), counted(P, "rank"),
-        counted(P / std::gcd(request.num_heads, int64_t{P}), "slice"), request.head_dim, able));
-  }
-  throw UserError(fmt::format(
-      "sequence_parallel_mode: {} cannot split {} ({}) over {}: "
-      "sequence_parallel_size must divide the number of attention heads. Modes that can "
-      "split them: {}.",
-      name_of(mode), counted(request.num_heads, "attention head"),
-      counted(request.num_kv_heads, "key-value head"), counted(P, "rank"), able));
+  const int64_t N = request.num_heads, M = request.num_kv_heads, H = request.head_dim;
+  const std::string refusal = method.refusal(P, {N, M, H});
+  if (refusal.empty()) return;
+  throw UserError(fmt::format("sequence_parallel_mode: {} {}. Modes that can split them: {}.",
+                              method.name, refusal, names_of(methods_that_split(P, N, M, H))));
 }
 
-/// The Ulysses degrees that a mode of two degrees may have.
-std::vector<int> ulysses_degrees(const PlanRequest& request, Mode mode) {
+void check_degrees(const PlanRequest& request, const Method& method) {
   const int P = request.sequence_size;
   const std::optional<int> u = request.ulysses_degree, r = request.ring_degree;
   const int64_t N = request.num_heads;
@@ -175,19 +148,17 @@ std::vector<int> ulysses_degrees(const PlanRequest& request, Mode mode) {
       if (P % degree == 0 && N % degree == 0)
         able += fmt::format("{}{}", able.empty() ? "" : ", ", degree);
     }
+    const auto needs_no_degree = [&](const Method& other) {
+      return serves_any_heads(other) && !other.has_degrees &&
+             !other.auto_degrees(request, other).empty();
+    };
     throw UserError(fmt::format(
         "sequence_parallel_mode: {} with a Ulysses degree of {} cannot split {}: "
         "the degree must divide them. Set sequence_parallel_ulysses_degree to one of {}, leave the "
-        "degrees out, or take a mode that needs no such thing: balanced-ulysses, zigzag-ring, "
-        "llama3.",
-        name_of(mode), *given, counted(N, "attention head"), able));
+        "degrees out, or take a mode that needs no such thing: {}.",
+        method.name, *given, counted(N, "attention head"), able,
+        names_of(methods_that(needs_no_degree))));
   }
-  if (given) return {*given};
-  std::vector<int> degrees;
-  for (int degree = 1; degree <= P; ++degree) {
-    if (P % degree == 0 && N % degree == 0) degrees.push_back(degree);
-  }
-  return degrees;
 }
 
 /// The windows of a ring: what was asked for, or the ring ranks of a machine.
@@ -205,33 +176,37 @@ int window_of(const PlanRequest& request, int ring_size, int ulysses_size) {
   return std::gcd(ring_size, here);
 }
 
-/// Head waves are at most the query heads of a rank; with `balanced` parts of heads attend too, but
-/// as many waves as heads are enough.
+/// Head waves are at most the query heads of a rank; where heads are cut, parts of heads attend
+/// too, but as many waves as heads are enough.
 void check_waves(const PlanRequest& request, const ParallelPlan& plan) {
   if (plan.head_waves == 1) return;
+  const Method& method = *plan.method;
   const int64_t N = request.num_heads, P = plan.sequence_size;
-  if (has_degrees(plan.mode) && plan.ulysses_size == 1) {
+  if (method.has_degrees && plan.ulysses_size == 1) {
+    std::vector<const Method*> able = methods_that([](const Method& other) {
+      return has_head_waves(other) && serves_any_heads(other) && !other.has_degrees;
+    });
+    std::ranges::stable_partition(able, [](const Method* other) { return cuts_heads(*other); });
     throw UserError(fmt::format(
         "sequence_parallel_head_waves: {} needs a Ulysses degree above 1, and {} has none here: no "
         "degree above 1 divides both sequence_parallel_size ({}) and {}, or "
-        "the degrees say so. Remove sequence_parallel_head_waves, or take one of: "
-        "balanced-ulysses, dummy-head-ulysses.",
-        plan.head_waves, name_of(plan.mode), P, counted(N, "attention head")));
+        "the degrees say so. Remove sequence_parallel_head_waves, or take one of: {}.",
+        plan.head_waves, method.name, P, counted(N, "attention head"), names_of(able)));
   }
-  int64_t most = N / plan.ulysses_size;
-  if (plan.mode == Mode::kDummyHeadUlysses) most = (N + P - 1) / P;
-  if (plan.mode == Mode::kBalancedUlysses) most = N;
+  const int64_t most = method.head_waves ? method.head_waves->most(N, plan) : 1;
   if (plan.head_waves < 1 || plan.head_waves > most) {
-    const bool balanced = plan.mode == Mode::kBalancedUlysses;
+    const bool cut = cuts_heads(method);
     throw UserError(fmt::format(
         "sequence_parallel_head_waves: {} is more than the {} that {} has at a time: "
         "{} over {}. Give a number from 1 to {}{}.",
-        plan.head_waves, counted(most, "query head"), balanced ? "the layer" : "a rank",
+        plan.head_waves, counted(most, "query head"), cut ? "the layer" : "a rank",
         counted(N, "head"),
-        has_degrees(plan.mode) ? fmt::format("a Ulysses degree of {}", plan.ulysses_size)
-                               : counted(P, "rank"),
+        method.has_degrees ? fmt::format("a Ulysses degree of {}", plan.ulysses_size)
+                           : counted(P, "rank"),
         most,
-        !balanced && plan.head_waves <= N ? ", or take balanced-ulysses, which splits heads" : ""));
+        !cut && plan.head_waves <= N ? fmt::format(", or take {}, which splits heads",
+                                                   names_of(methods_that(cuts_heads), " or "))
+                                     : ""));
   }
 }
 

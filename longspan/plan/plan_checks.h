@@ -8,10 +8,6 @@
 
 namespace longspan {
 
-/// "ulysses, ring".
-std::string names_of(const std::vector<SequenceParallelMode>& modes);
-bool is_ring(SequenceParallelMode mode);
-
 /// All of these throw UserError: what was given, the limit, the remedy.
 void check_world(int world_size, int sequence_size);
 
@@ -21,14 +17,14 @@ int shard_size_of(const PlanRequest& request);
 std::string warning_of_shards(const PlanRequest& request);
 /// Keys that want more than one process to a row.
 void check_keys_of_one_rank(const PlanRequest& request);
-/// Keys that the mode does not have.
-void check_keys_fit(const PlanRequest& request, SequenceParallelMode mode);
-void check_heads(const PlanRequest& request, SequenceParallelMode mode);
+/// Keys that the method does not have.
+void check_keys_fit(const PlanRequest& request, const Method& method);
+void check_heads(const PlanRequest& request, const Method& method);
 void check_waves(const PlanRequest& request, const ParallelPlan& plan);
 
-/// Ulysses degrees that serve the request, ascending; the one that it names, where it names one.
-std::vector<int> ulysses_degrees(const PlanRequest& request, SequenceParallelMode mode);
-/// Processes of an inner ring of loongtrain.
+/// The degrees that the request names, for a method that has them.
+void check_degrees(const PlanRequest& request, const Method& method);
+/// Processes of an inner ring: what the request names, or the ring ranks of a machine.
 int window_of(const PlanRequest& request, int ring_size, int ulysses_size);
 
 }  // namespace longspan

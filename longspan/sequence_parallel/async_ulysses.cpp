@@ -14,6 +14,8 @@
 #include <algorithm>
 
 #include "longspan/attention/attention.h"
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/share_of.h"
@@ -160,11 +162,50 @@ class AsyncUlysses : public SequenceParallel {
   int64_t head_waves_;
 };
 
+/// Of q, k, v and o, of a model as wide as its heads together.
+double projection_seconds(const PassCost& cost) {
+  const double t = static_cast<double>(cost.padded.num_tokens() / cost.plan.sequence_size);
+  const double H = static_cast<double>(cost.shape.head_dim);
+  const double N = static_cast<double>(cost.shape.num_heads),
+               M = static_cast<double>(cost.shape.num_kv_heads);
+  return (cost.backward ? 4.0 : 2.0) * t * N * H * H * (2 * N + 2 * M) / cost.cluster.forward_flops;
+}
+
+double exchanged_under_projections(const PassCost& cost, double bytes, double context_seconds) {
+  return context_seconds +
+         PassCost::exposed(cost.to_all(bytes, cost.plan.ulysses_size), projection_seconds(cost));
+}
+
+/// What waves have exchanged is kept.
+AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
+                            const Packing& padded, bool checkpointing, bool output_is_known) {
+  return volume_of_degrees_in(/*in_waves=*/false, plan, shape, padded, checkpointing,
+                              output_is_known);
+}
+
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
+                                       const BlockKernel& kernel) {
+  return std::make_unique<AsyncUlysses>(mesh.sequence, kernel, plan.head_waves);
+}
+
 }  // namespace
 
-std::unique_ptr<SequenceParallel> make_async_ulysses(Group group, const BlockKernel& kernel,
-                                                     int head_waves) {
-  return std::make_unique<AsyncUlysses>(std::move(group), kernel, head_waves);
-}
+extern const Method kAsyncUlysses{
+    .name = "async-ulysses",
+    .has_degrees = false,
+    .has_windows = false,
+    // With one wave no exchange runs under attention.
+    .head_waves = HeadWaves{.own = 2, .cuts_heads = false, .most = whole_heads_of_rank},
+    .refusal = fits_whole_heads,
+    .ulysses_degrees = all_exchange_heads,
+    .auto_degrees = not_by_auto,
+    .complete = nothing_more,
+    .padded_row = padded_at_tail,
+    .busiest_rank = work_on_whole_rows,
+    .context_seconds = keys_at_hand,
+    .exchange_seconds = exchanged_under_projections,
+    .volume = volume,
+    .make = make,
+};
 
 }  // namespace longspan

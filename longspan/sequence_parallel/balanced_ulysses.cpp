@@ -10,6 +10,8 @@
 //
 // Sent by all ranks, each way: the tokens of every piece (plan/head_split.h) that its rank does not
 // hold already, for queries and outputs, and of every kv item twice.
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/share_of.h"
@@ -39,11 +41,54 @@ class BalancedUlysses : public SequenceParallel {
   int head_waves_;
 };
 
+int64_t heads_of_layer(int64_t num_heads, const ParallelPlan& /*plan*/) { return num_heads; }
+
+/// Heads that divide are balanced as they are, unless there are more waves than whole heads.
+std::vector<int> auto_degrees(const PlanRequest& request, const Method& /*self*/) {
+  const bool divide = request.num_heads % request.sequence_size == 0;
+  if (divide && request.head_waves.value_or(1) <= 1) return {};
+  return {request.sequence_size};
+}
+
+RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int64_t tile) {
+  RankWork work = work_on_whole_rows(plan, shape, padded, tile);
+  if (shape.num_heads % plan.sequence_size != 0) work.extra_calls = 2;  // parts at both ends
+  return work;
+}
+
+AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
+                            const Packing& padded, bool checkpointing, bool output_is_known) {
+  const HeadSplit split = split_by_cost(plan.sequence_size, shape.num_heads, shape.num_kv_heads,
+                                        padded, plan.head_waves);
+  return {exchange_volume(rows_of_split(split, padded.num_tokens()),
+                          shape.head_dim * shape.element_bytes, plan.head_waves > 1, checkpointing,
+                          output_is_known),
+          {}};
+}
+
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
+                                       const BlockKernel& kernel) {
+  return std::make_unique<BalancedUlysses>(mesh.sequence, kernel, plan.head_waves);
+}
+
 }  // namespace
 
-std::unique_ptr<SequenceParallel> make_balanced_ulysses(Group group, const BlockKernel& kernel,
-                                                        int head_waves) {
-  return std::make_unique<BalancedUlysses>(std::move(group), kernel, head_waves);
-}
+extern const Method kBalancedUlysses{
+    .name = "balanced-ulysses",
+    .has_degrees = false,
+    .has_windows = false,
+    .head_waves = HeadWaves{.own = 1, .cuts_heads = true, .most = heads_of_layer},
+    .refusal = fits_any_heads,
+    .ulysses_degrees = all_exchange_heads,
+    .auto_degrees = auto_degrees,
+    .complete = nothing_more,
+    .padded_row = padded_at_tail,
+    .busiest_rank = busiest_rank,
+    .context_seconds = keys_at_hand,
+    .exchange_seconds = exchanged_in_waves,
+    .volume = volume,
+    .make = make,
+};
 
 }  // namespace longspan

@@ -28,12 +28,11 @@ struct Heads {
 constexpr Heads kHeads[] = {{8, 8}, {8, 2}, {8, 1}, {14, 2}, {28, 4}, {12, 2}, {40, 8}, {6, 6}};
 // Slices of heads divide it for 2, 3, 4, 6 and 8 ranks, and are refused for 5 and 7.
 constexpr int64_t kHeadDim = 24;
-using Mode = SequenceParallelMode;
 
-ParallelPlan plan_of(Mode mode, int P, Heads heads, int head_waves = 1) {
+ParallelPlan plan_of(const Method* method, int P, Heads heads, int head_waves = 1) {
   PlanRequest request;
   request.world_size = request.sequence_size = P;
-  request.mode = mode;
+  request.method = method;
   request.num_heads = heads.num;
   request.num_kv_heads = heads.num_kv;
   request.head_dim = kHeadDim;
@@ -41,8 +40,8 @@ ParallelPlan plan_of(Mode mode, int P, Heads heads, int head_waves = 1) {
   return make_parallel_plan(request);
 }
 
-bool serves(Mode mode, int P, Heads heads) {
-  return P == 1 || can_split(mode, P, heads.num, heads.num_kv, kHeadDim);
+bool serves(const Method* method, int P, Heads heads) {
+  return P == 1 || can_split(*method, P, heads.num, heads.num_kv, kHeadDim);
 }
 
 // fp64 keeps 16 digits; a sum of some hundred terms and an exp lose two of them. The rest up to
@@ -112,17 +111,17 @@ class Conformance {
   std::vector<const Problem*> problems_;
 };
 
-TEST_CASE("conformance: every mode, degree, grouping and packing, fp64, output and gradients") {
+TEST_CASE("conformance: every method, degree, grouping and packing, fp64, output and gradients") {
   Conformance conformance;
-  for (const Mode mode : all_modes()) {
+  for (const Method* method : all_methods()) {
     for (int P = 1; P <= 8; ++P) {
       for (const Problem& problem : all_problems()) {
-        CAPTURE(fmt::format("{} P={} {}", name_of(mode), P, problem.name));
-        if (serves(mode, P, problem.heads)) {
-          conformance.add(plan_of(mode, P, problem.heads), problem);
+        CAPTURE(fmt::format("{} P={} {}", method->name, P, problem.name));
+        if (serves(method, P, problem.heads)) {
+          conformance.add(plan_of(method, P, problem.heads), problem);
         } else {
           // The refusal names modes that serve; balanced-ulysses always does.
-          CHECK_THROWS_WITH_AS(plan_of(mode, P, problem.heads),
+          CHECK_THROWS_WITH_AS(plan_of(method, P, problem.heads),
                                doctest::Contains("balanced-ulysses"), UserError);
         }
       }
@@ -142,31 +141,34 @@ TEST_CASE("conformance: every composition of degrees and windows, and head waves
                                               {1, 6, 3},
                                               {1, 6, 2},
                                               {1, 8, 4}}) {
-    PlanRequest request;
-    request.world_size = request.sequence_size = ring * ulysses;
-    request.mode = window > 1 ? Mode::kLoongTrain : Mode::kUsp;
-    request.ulysses_degree = ulysses;
-    request.ring_degree = ring;
-    if (window > 1) request.window_size = window;
-    for (const Problem& problem : all_problems()) {
-      if (problem.heads.num != 8) continue;
-      request.num_heads = problem.heads.num;
-      request.num_kv_heads = problem.heads.num_kv;
-      for (const int waves : {1, 2}) {
-        if (waves > 1 && ulysses != 2) continue;
-        request.head_waves = waves;
-        conformance.add(make_parallel_plan(request), problem, /*checkpointing=*/waves > 1);
+    for (const Method* method : methods_that(has_degrees)) {
+      if (window > 1 && !method->has_windows) continue;
+      PlanRequest request;
+      request.world_size = request.sequence_size = ring * ulysses;
+      request.method = method;
+      request.ulysses_degree = ulysses;
+      request.ring_degree = ring;
+      if (method->has_windows) request.window_size = window;
+      for (const Problem& problem : all_problems()) {
+        if (problem.heads.num != 8) continue;
+        request.num_heads = problem.heads.num;
+        request.num_kv_heads = problem.heads.num_kv;
+        for (const int waves : {1, 2}) {
+          if (waves > 1 && ulysses != 2) continue;
+          request.head_waves = waves;
+          conformance.add(make_parallel_plan(request), problem, /*checkpointing=*/waves > 1);
+        }
       }
     }
   }
-  for (const Mode mode :
-       {Mode::kUlysses, Mode::kDummyHeadUlysses, Mode::kBalancedUlysses, Mode::kAsyncUlysses}) {
+  for (const Method* method : methods_that(has_head_waves)) {
+    if (method->has_degrees) continue;
     for (const auto& [P, waves] : {std::pair{2, 2}, {2, 4}, {4, 2}, {3, 2}}) {
       for (const Problem& problem : all_problems()) {
-        if (problem.heads.num > 14 || !serves(mode, P, problem.heads)) continue;
-        if (mode != Mode::kBalancedUlysses && waves > (problem.heads.num + P - 1) / P) continue;
+        if (problem.heads.num > 14 || !serves(method, P, problem.heads)) continue;
+        if (!cuts_heads(*method) && waves > (problem.heads.num + P - 1) / P) continue;
         for (const bool checkpointing : {false, true}) {
-          conformance.add(plan_of(mode, P, problem.heads, waves), problem, checkpointing);
+          conformance.add(plan_of(method, P, problem.heads, waves), problem, checkpointing);
         }
       }
     }
@@ -174,7 +176,7 @@ TEST_CASE("conformance: every composition of degrees and windows, and head waves
   conformance.check();
 }
 
-TEST_CASE("conformance: forked documents, every mode, with composed degrees and head waves") {
+TEST_CASE("conformance: forked documents, every method, with composed degrees and head waves") {
   // Branches of one token, documents with forks and without, some of them on one rank only.
   const Packing rows[] = {Packing::from_documents({{61, Fork{20, 44}}}),
                           Packing::from_documents({{13, Fork{5, 9}},
@@ -195,20 +197,20 @@ TEST_CASE("conformance: forked documents, every mode, with composed degrees and 
   }
   Conformance conformance;
   for (const Problem& problem : problems) {
-    for (const Mode mode : all_modes()) {
+    for (const Method* method : all_methods()) {
       for (const int P : {1, 2, 3, 4, 8}) {
-        if (serves(mode, P, problem.heads)) {
-          conformance.add(plan_of(mode, P, problem.heads), problem, /*checkpointing=*/P == 2);
+        if (serves(method, P, problem.heads)) {
+          conformance.add(plan_of(method, P, problem.heads), problem, /*checkpointing=*/P == 2);
         }
       }
     }
-    conformance.add(plan_of(Mode::kBalancedUlysses, 3, problem.heads, 2), problem);
+    conformance.add(plan_of(method_named("balanced-ulysses"), 3, problem.heads, 2), problem);
     if (problem.heads.num != 8) continue;
     for (const auto& [ulysses, ring, window, waves] :
          {std::tuple{2, 2, 1, 2}, {2, 4, 2, 1}, {1, 4, 2, 1}}) {
       PlanRequest request;
       request.world_size = request.sequence_size = ring * ulysses;
-      request.mode = window > 1 ? Mode::kLoongTrain : Mode::kUsp;
+      request.method = window > 1 ? method_named("loongtrain") : method_named("usp");
       request.num_heads = problem.heads.num;
       request.num_kv_heads = problem.heads.num_kv;
       request.ulysses_degree = ulysses;
@@ -224,11 +226,11 @@ TEST_CASE("conformance: forked documents, every mode, with composed degrees and 
 TEST_CASE("conformance: kept and replayed attention gives the same bits") {
   const AttentionCase problem = random_case({37, 1, 64, 90, 16}, 8, 2, kHeadDim, 10);
   std::vector<DistributedTask> tasks;
-  for (const Mode mode : all_modes()) {
+  for (const Method* method : all_methods()) {
     for (const int waves : {1, 2}) {
-      if (waves > 1 && mode != Mode::kUlysses) continue;
+      if (waves > 1 && method != method_named("ulysses")) continue;
       for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-        const ParallelPlan plan = plan_of(mode, 4, {8, 2}, waves);
+        const ParallelPlan plan = plan_of(method, 4, {8, 2}, waves);
         tasks.push_back({&problem, plan, dtype});
         tasks.push_back({&problem, plan, dtype, true});
         tasks.push_back({&problem, plan, dtype, true, /*output_is_known=*/true});
@@ -257,12 +259,12 @@ TEST_CASE("conformance: bf16 at P = 8 errs at most 1.5 times as much as undistri
   const AttentionSolution exact = solve_plainly(problem);
   const auto alone = solve_distributed(problem, ParallelPlan{}, at::kBFloat16);
   std::vector<DistributedTask> tasks;
-  for (const Mode mode : all_modes()) {
-    tasks.push_back({&problem, plan_of(mode, 8, heads), at::kBFloat16});
+  for (const Method* method : all_methods()) {
+    tasks.push_back({&problem, plan_of(method, 8, heads), at::kBFloat16});
   }
   const auto solutions = solve_all(tasks);
   for (size_t i = 0; i < tasks.size(); ++i) {
-    CAPTURE(name_of(tasks[i].plan.mode));
+    CAPTURE(std::string(tasks[i].plan.method->name));
     const DistributedSolution& spread = solutions[i];
     auto check = [&](const at::Tensor& x, const at::Tensor& alone, const at::Tensor& exact) {
       const double error = relative_error(x, exact);

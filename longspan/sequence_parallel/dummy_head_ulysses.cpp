@@ -6,6 +6,8 @@
 // head is added or repeated. Sent as by Ulysses with N' query heads.
 #include <ATen/ATen.h>
 
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
 #include "longspan/sequence_parallel/padding.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
@@ -43,11 +45,50 @@ class DummyHeadUlysses : public SequenceParallel {
   int head_waves_;
 };
 
+int64_t padded_heads_of_rank(int64_t num_heads, const ParallelPlan& plan) {
+  return round_up(num_heads, plan.sequence_size) / plan.sequence_size;
+}
+
+RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int64_t tile) {
+  RankWork work = work_on_whole_rows(plan, shape, padded, tile);
+  work.heads = static_cast<double>(padded_heads_of_rank(shape.num_heads, plan));
+  return work;
+}
+
+AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
+                            const Packing& padded, bool checkpointing, bool output_is_known) {
+  const int64_t N = shape.num_heads, M = shape.num_kv_heads, P = plan.sequence_size;
+  const int64_t padded_heads = round_up(N, P);
+  const HeadRows rows = rows_of_whole_heads(P, padded.num_tokens(), padded_heads,
+                                            kv_heads_in_all(P, N, M, padded_heads));
+  return {exchange_volume(rows, shape.head_dim * shape.element_bytes, plan.head_waves > 1,
+                          checkpointing, output_is_known),
+          {}};
+}
+
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
+                                       const BlockKernel& kernel) {
+  return std::make_unique<DummyHeadUlysses>(mesh.sequence, kernel, plan.head_waves);
+}
+
 }  // namespace
 
-std::unique_ptr<SequenceParallel> make_dummy_head_ulysses(Group group, const BlockKernel& kernel,
-                                                          int head_waves) {
-  return std::make_unique<DummyHeadUlysses>(std::move(group), kernel, head_waves);
-}
+extern const Method kDummyHeadUlysses{
+    .name = "dummy-head-ulysses",
+    .has_degrees = false,
+    .has_windows = false,
+    .head_waves = HeadWaves{.own = 1, .cuts_heads = false, .most = padded_heads_of_rank},
+    .refusal = fits_any_heads,
+    .ulysses_degrees = all_exchange_heads,
+    .auto_degrees = not_by_auto,
+    .complete = nothing_more,
+    .padded_row = padded_at_tail,
+    .busiest_rank = busiest_rank,
+    .context_seconds = keys_at_hand,
+    .exchange_seconds = exchanged_in_waves,
+    .volume = volume,
+    .make = make,
+};
 
 }  // namespace longspan

@@ -43,7 +43,7 @@ class WatchingKernel : public BlockKernel {
 Buffers backward_buffers(int head_waves) {
   ParallelPlan plan;
   plan.world_size = plan.sequence_size = plan.ulysses_size = kRanks;
-  plan.mode = SequenceParallelMode::kUlysses;
+  plan.method = method_named("ulysses");
   plan.head_waves = head_waves;
   Buffers buffers;
   testing::run_ranks(plan, [&](const Mesh& mesh) {

@@ -17,6 +17,8 @@
 
 #include "longspan/attention/holes.h"
 #include "longspan/attention/leaf_attention.h"
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/zigzag_order.h"
 
@@ -188,10 +190,57 @@ class Llama3 : public SequenceParallel {
   const BlockKernel& kernel_;
 };
 
+RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int64_t tile) {
+  const int64_t R = plan.ring_size;
+  double pairs = 0;
+  for (int64_t d = 0; d < padded.num_documents(); ++d) {
+    const int64_t c = (padded.length(d) + 2 * R - 1) / (2 * R);
+    pairs += rectangle(c, (2 * R - 1) * c, tile) + 2 * triangle(c, tile);
+  }
+  return {even_heads(plan, shape.num_heads), {pairs}};
+}
+
+double gathering_seconds(const PassCost& cost, double bytes, const std::vector<double>& work) {
+  const ClusterModel& cluster = cost.cluster;
+  const AttentionShape& shape = cost.shape;
+  const auto waves = static_cast<double>(
+      waves_of(shape.num_heads, shape.num_kv_heads, cost.plan.ring_size).size());
+  const PassCost::Sending gather = cost.to_all(bytes / waves, cost.plan.ring_size);
+  const double calls = (waves - 1) * cluster.call_seconds;
+  // The first keys, and the last gradients, whose copies are counted.
+  const double ends =
+      gather.seconds + (cost.backward ? 0.5 * (gather.seconds - gather.copying) : 0.0);
+  // What is gathered is put in the order of the row, and gradients back: a read and a write.
+  const double row_bytes = static_cast<double>(cost.padded.num_tokens() * 2 * shape.num_kv_heads *
+                                               shape.head_dim * shape.element_bytes);
+  const double reordering = (cost.backward ? 4 : 2) * row_bytes / cluster.memory_bytes;
+  return work[0] + reordering + calls + ends +
+         (waves - 1) * PassCost::exposed(gather, work[0] / waves);
+}
+
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
+                                       const BlockKernel& kernel) {
+  return std::make_unique<Llama3>(mesh.ring, kernel);
+}
+
 }  // namespace
 
-std::unique_ptr<SequenceParallel> make_llama3(Group group, const BlockKernel& kernel) {
-  return std::make_unique<Llama3>(std::move(group), kernel);
-}
+extern const Method kLlama3{
+    .name = "llama3",
+    .has_degrees = false,
+    .has_windows = false,
+    .head_waves = std::nullopt,
+    .refusal = fits_any_heads,
+    .ulysses_degrees = none_exchange_heads,
+    .auto_degrees = none_exchange_heads,
+    .complete = nothing_more,
+    .padded_row = padded_for_zigzag,
+    .busiest_rank = busiest_rank,
+    .context_seconds = gathering_seconds,
+    .exchange_seconds = nothing_exchanged,
+    .volume = volume_of_degrees,
+    .make = make,
+};
 
 }  // namespace longspan

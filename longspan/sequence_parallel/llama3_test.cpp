@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-constexpr auto kMode = SequenceParallelMode::kLlama3;
+const Method* const kMethod = method_named("llama3");
 
 testing::TrafficFormula formula_of(int R) {
   return [R](int64_t T, int64_t, int64_t M, int64_t H, int64_t bytes, int64_t grad_bytes) {
@@ -16,17 +16,18 @@ testing::TrafficFormula formula_of(int R) {
 }
 
 TEST_CASE("llama3: undistributed attention in fp64, for many numbers of ranks") {
-  for (const int R : {2, 3, 4, 7}) testing::check_solves(testing::plan_of(kMode, R), formula_of(R));
+  for (const int R : {2, 3, 4, 7})
+    testing::check_solves(testing::plan_of(kMethod, R), formula_of(R));
 }
 
 TEST_CASE("llama3: replayed with the same bits") {
-  testing::check_replays(testing::plan_of(kMode, 3), formula_of(3));
+  testing::check_replays(testing::plan_of(kMethod, 3), formula_of(3));
 }
 
 TEST_CASE("llama3: each document is padded to a multiple of 2R") {
   for (const int R : {2, 3}) {
     testing::check_token_orders(
-        testing::plan_of(kMode, R), [R](const Packing& row, int64_t multiple) {
+        testing::plan_of(kMethod, R), [R](const Packing& row, int64_t multiple) {
           int64_t length = 0;
           for (int64_t document = 0; document < row.num_documents(); ++document) {
             length += round_up(row.length(document), 2 * R);

@@ -1,5 +1,9 @@
 // T: tokens of the row, N: query heads, M: kv heads, H: head dim.
+#include <c10/util/Exception.h>
+
 #include "longspan/attention/leaf_attention.h"
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/share_of.h"
 
@@ -23,10 +27,38 @@ class Local : public SequenceParallel {
   const BlockKernel& kernel_;
 };
 
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& /*mesh*/,
+                                       const BlockKernel& kernel) {
+  TORCH_CHECK(plan.sequence_size == 1, "local attention sees one rank's tokens, and ",
+              plan.sequence_size, " ranks share a row");
+  return make_local(kernel);
+}
+
+std::string refusal(int num_ranks, const AttentionShape& /*heads*/) {
+  return num_ranks == 1 ? "" : "is for one rank to a row";
+}
+
 }  // namespace
 
 std::unique_ptr<SequenceParallel> make_local(const BlockKernel& kernel) {
   return std::make_unique<Local>(kernel);
 }
+
+extern const Method kLocal{
+    .name = "local",
+    .has_degrees = false,
+    .has_windows = false,
+    .head_waves = std::nullopt,
+    .refusal = refusal,
+    .ulysses_degrees = none_exchange_heads,
+    .auto_degrees = not_by_auto,
+    .complete = nothing_more,
+    .padded_row = padded_at_tail,
+    .busiest_rank = work_on_whole_rows,
+    .context_seconds = keys_at_hand,
+    .exchange_seconds = nothing_exchanged,
+    .volume = volume_of_degrees,
+    .make = make,
+};
 
 }  // namespace longspan

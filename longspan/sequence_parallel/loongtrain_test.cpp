@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-constexpr auto kMode = SequenceParallelMode::kLoongTrain;
+const Method* const kMethod = method_named("loongtrain");
 
 // One ring's bytes, whatever the windows, and what Ulysses around it sends: a rank of U keeps 1 / U
 // of the heads of q, k, v and of out, forward and backward.
@@ -20,25 +20,25 @@ testing::TrafficFormula formula_of(int R, int U = 1) {
 TEST_CASE("double ring: undistributed attention in fp64, for windows of several rings") {
   for (const auto& [R, window] : {std::pair{2, 1}, {3, 3}, {4, 2}, {6, 2}, {6, 3}, {8, 4}}) {
     CAPTURE(window);
-    testing::check_solves(testing::plan_of(kMode, R, 1, window), formula_of(R));
+    testing::check_solves(testing::plan_of(kMethod, R, 1, window), formula_of(R));
   }
 }
 
 TEST_CASE("usp and loongtrain: Ulysses over a ring and over a double ring") {
   for (const auto& [R, window] : {std::pair{2, 1}, {3, 1}, {4, 2}}) {
     CAPTURE(window);
-    const auto mode = window == 1 ? SequenceParallelMode::kUsp : kMode;
-    testing::check_solves(testing::plan_of(mode, R, 2, window), formula_of(R, 2));
+    const auto method = window == 1 ? method_named("usp") : kMethod;
+    testing::check_solves(testing::plan_of(method, R, 2, window), formula_of(R, 2));
   }
 }
 
 TEST_CASE("double ring: replayed with the same bits") {
-  testing::check_replays(testing::plan_of(kMode, 4, 1, 2), formula_of(4));
+  testing::check_replays(testing::plan_of(kMethod, 4, 1, 2), formula_of(4));
 }
 
 TEST_CASE("double ring: each document is padded to a multiple of 2R") {
   testing::check_token_orders(
-      testing::plan_of(kMode, 4, 1, 2), [](const Packing& row, int64_t multiple) {
+      testing::plan_of(kMethod, 4, 1, 2), [](const Packing& row, int64_t multiple) {
         int64_t length = 0;
         for (int64_t document = 0; document < row.num_documents(); ++document) {
           length += round_up(row.length(document), 8);

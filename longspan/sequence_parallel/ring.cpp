@@ -2,6 +2,8 @@
 // but of two ranks the later one has more to do. Bytes: ring_attention.h.
 #include <algorithm>
 
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/ring_attention.h"
 #include "longspan/sequence_parallel/share_of.h"
 
@@ -36,11 +38,53 @@ int64_t tokens_before(const Packing& padded, int64_t token, int rank, int num_ra
   return std::clamp<int64_t>(token - rank * share, 0, share);
 }
 
-}  // namespace
+/// All wait for the rank that sees most in a step: with one document that is nearly twice the
+/// average.
+RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int64_t tile) {
+  const int64_t R = plan.ring_size, t = padded.num_tokens() / R;
+  std::vector<double> steps(R, 0.0);
+  for (int64_t step = 0; step < R; ++step) {
+    for (int64_t rank = step; rank < R; ++rank) {
+      const int64_t q_begin = rank * t, k_begin = (rank - step) * t;
+      double pairs = 0;
+      for (int64_t d = 0; d < padded.num_documents(); ++d) {
+        const int64_t queries =
+            std::min(padded.end(d), q_begin + t) - std::max(padded.begin(d), q_begin);
+        const int64_t keys =
+            std::min(padded.end(d), k_begin + t) - std::max(padded.begin(d), k_begin);
+        if (queries <= 0 || keys <= 0) continue;
+        pairs += step == 0 ? triangle(queries, tile) : rectangle(queries, keys, tile);
+      }
+      steps[step] = std::max(steps[step], pairs);
+    }
+  }
+  return {even_heads(plan, shape.num_heads), std::move(steps)};
+}
 
-std::unique_ptr<SequenceParallel> make_ring(Group group, const BlockKernel& kernel) {
-  return make_ring_attention(Rings({std::move(group)}),
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
+                                       const BlockKernel& kernel) {
+  return make_ring_attention(Rings({mesh.ring}),
                              {"ring", consecutive_order, blocks_of, tokens_before}, kernel);
 }
+
+}  // namespace
+
+extern const Method kRing{
+    .name = "ring",
+    .has_degrees = false,
+    .has_windows = false,
+    .head_waves = std::nullopt,
+    .refusal = fits_any_heads,
+    .ulysses_degrees = none_exchange_heads,
+    .auto_degrees = not_by_auto,
+    .complete = nothing_more,
+    .padded_row = padded_at_tail,
+    .busiest_rank = busiest_rank,
+    .context_seconds = keys_round_rings,
+    .exchange_seconds = nothing_exchanged,
+    .volume = volume_of_degrees,
+    .make = make,
+};
 
 }  // namespace longspan

@@ -32,4 +32,8 @@ struct RingLayout {
 std::unique_ptr<SequenceParallel> make_ring_attention(Rings rings, RingLayout layout,
                                                       const BlockKernel& kernel);
 
+/// The same in zigzag order, for messages under this name.
+std::unique_ptr<SequenceParallel> make_zigzag_ring(Rings rings, const char* name,
+                                                   const BlockKernel& kernel);
+
 }  // namespace longspan

@@ -27,7 +27,7 @@ bool skipped(int rank, int owner) { return rank == 0 || (rank + owner) % 3 == 1;
 std::vector<Seen> travel(int num_windows, int window_size) {
   const int R = num_windows * window_size;
   std::vector<Seen> seen(R);
-  const ParallelPlan plan = testing::plan_of(SequenceParallelMode::kLoongTrain, R, 1, window_size);
+  const ParallelPlan plan = testing::plan_of(method_named("loongtrain"), R, 1, window_size);
   testing::run_ranks(plan, [&](const Mesh& mesh) {
     const Rings rings({mesh.windows, mesh.window});
     Seen& mine = seen[mesh.sequence.rank()];

@@ -1,6 +1,8 @@
 // Striped attention (arXiv 2311.09431): token i of the row is on rank i mod R, so that every step
 // of the ring is a triangle, and ranks have the same work up to a diagonal. Only the row is padded.
 // Bytes: ring_attention.h.
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/padding.h"
 #include "longspan/sequence_parallel/ring_attention.h"
 
@@ -35,11 +37,39 @@ std::vector<Block> blocks_of(const Packing& padded, int rank, int owner, int num
   return blocks;
 }
 
-}  // namespace
+RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int64_t tile) {
+  const int64_t R = plan.ring_size;
+  std::vector<double> steps(R, 0.0);
+  for (int64_t d = 0; d < padded.num_documents(); ++d) {
+    for (double& step : steps) step += triangle((padded.length(d) + R - 1) / R, tile);
+  }
+  return {even_heads(plan, shape.num_heads), std::move(steps)};
+}
 
-std::unique_ptr<SequenceParallel> make_striped_ring(Group group, const BlockKernel& kernel) {
-  return make_ring_attention(Rings({std::move(group)}),
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
+                                       const BlockKernel& kernel) {
+  return make_ring_attention(Rings({mesh.ring}),
                              {"striped ring", token_order, blocks_of, tokens_before}, kernel);
 }
+
+}  // namespace
+
+extern const Method kStripedRing{
+    .name = "striped-ring",
+    .has_degrees = false,
+    .has_windows = false,
+    .head_waves = std::nullopt,
+    .refusal = fits_any_heads,
+    .ulysses_degrees = none_exchange_heads,
+    .auto_degrees = not_by_auto,
+    .complete = nothing_more,
+    .padded_row = padded_at_tail,
+    .busiest_rank = busiest_rank,
+    .context_seconds = keys_round_rings,
+    .exchange_seconds = nothing_exchanged,
+    .volume = volume_of_degrees,
+    .make = make,
+};
 
 }  // namespace longspan

@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-constexpr auto kMode = SequenceParallelMode::kStripedRing;
+const Method* const kMethod = method_named("striped-ring");
 
 testing::TrafficFormula formula_of(int R) {
   return [R](int64_t T, int64_t, int64_t M, int64_t H, int64_t bytes, int64_t grad_bytes) {
@@ -15,16 +15,17 @@ testing::TrafficFormula formula_of(int R) {
 }
 
 TEST_CASE("striped ring: undistributed attention in fp64, for many numbers of ranks") {
-  for (const int R : {2, 3, 6, 7}) testing::check_solves(testing::plan_of(kMode, R), formula_of(R));
+  for (const int R : {2, 3, 6, 7})
+    testing::check_solves(testing::plan_of(kMethod, R), formula_of(R));
 }
 
 TEST_CASE("striped ring: replayed with the same bits") {
-  testing::check_replays(testing::plan_of(kMode, 3), formula_of(3));
+  testing::check_replays(testing::plan_of(kMethod, 3), formula_of(3));
 }
 
 TEST_CASE("striped ring: only the row is padded") {
   for (const int R : {2, 3}) {
-    testing::check_token_orders(testing::plan_of(kMode, R),
+    testing::check_token_orders(testing::plan_of(kMethod, R),
                                 [R](const Packing& row, int64_t multiple) {
                                   return round_up(row.num_tokens(), R * multiple);
                                 });

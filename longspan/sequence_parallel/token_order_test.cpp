@@ -16,6 +16,7 @@ std::vector<TokenOrder> orders_of(int ring, int ulysses, const Packing& packing)
   plan.world_size = plan.sequence_size = ring * ulysses;
   plan.ring_size = ring;
   plan.ulysses_size = ulysses;
+  plan.method = method_named("usp");
   std::vector<TokenOrder> orders(plan.world_size);
   testing::run_ranks(plan, [&](const Mesh& mesh) {
     orders[mesh.world.rank()] =

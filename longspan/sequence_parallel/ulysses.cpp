@@ -5,6 +5,8 @@
 // every other rank that has one of its query heads.
 #include <ATen/core/Tensor.h>
 
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/share_of.h"
@@ -40,11 +42,34 @@ class Ulysses : public SequenceParallel {
   int head_waves_;
 };
 
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
+                                       const BlockKernel& kernel) {
+  return ulysses_around(make_local(kernel), plan, mesh);
+}
+
 }  // namespace
 
-std::unique_ptr<SequenceParallel> make_ulysses(Group group, std::unique_ptr<SequenceParallel> inner,
-                                               int head_waves) {
-  return std::make_unique<Ulysses>(std::move(group), std::move(inner), head_waves);
+std::unique_ptr<SequenceParallel> ulysses_around(std::unique_ptr<SequenceParallel> inner,
+                                                 const ParallelPlan& plan, const Mesh& mesh) {
+  if (plan.ulysses_size == 1) return inner;
+  return std::make_unique<Ulysses>(mesh.ulysses, std::move(inner), plan.head_waves);
 }
+
+extern const Method kUlysses{
+    .name = "ulysses",
+    .has_degrees = false,
+    .has_windows = false,
+    .head_waves = HeadWaves{.own = 1, .cuts_heads = false, .most = whole_heads_of_rank},
+    .refusal = fits_whole_heads,
+    .ulysses_degrees = all_exchange_heads,
+    .auto_degrees = all_exchange_heads,
+    .complete = nothing_more,
+    .padded_row = padded_at_tail,
+    .busiest_rank = work_on_whole_rows,
+    .context_seconds = keys_at_hand,
+    .exchange_seconds = exchanged_in_waves,
+    .volume = volume_of_degrees,
+    .make = make,
+};
 
 }  // namespace longspan

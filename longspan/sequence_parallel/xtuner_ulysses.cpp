@@ -7,11 +7,17 @@
 // Sent by a rank, each way: (P-1)/P of its tokens' query and output heads, the slices of kv heads,
 // and (s-1) times what it received of q, k and v (gathered; in the backward reduce-scattered).
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <numeric>
 
 #include "longspan/comm/differentiable.h"
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/share_of.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -80,11 +86,70 @@ class XtunerUlysses : public SequenceParallel {
   const BlockKernel& kernel_;
 };
 
+int64_t slices_of_head(int64_t num_heads, int num_ranks) {
+  return num_ranks / std::gcd(num_heads, int64_t{num_ranks});
+}
+
+std::string refusal(int num_ranks, const AttentionShape& heads) {
+  const int64_t slices = slices_of_head(heads.num_heads, num_ranks);
+  if (heads.head_dim % slices == 0) return "";
+  return fmt::format(
+      "cannot split {} over {}: each would be cut in {}, and that does not divide head_dim, {}",
+      counted(heads.num_heads, "attention head"), counted(num_ranks, "rank"),
+      counted(slices, "slice"), heads.head_dim);
+}
+
+void set_slices(const PlanRequest& request, ParallelPlan& plan) {
+  plan.num_head_slices = static_cast<int>(slices_of_head(request.num_heads, plan.sequence_size));
+}
+
+RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int64_t tile) {
+  RankWork work = work_on_whole_rows(plan, shape, padded, tile);
+  work.heads *= plan.num_head_slices;
+  return work;
+}
+
+/// Slices of heads travel as heads do; then s ranks gather the heads that they hold the slices of.
+AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
+                            const Packing& padded, bool checkpointing, bool output_is_known) {
+  const int64_t num_tokens = padded.num_tokens();
+  const int64_t s = plan.num_head_slices, num_holders = plan.sequence_size / s;
+  const int64_t kv_heads =
+      kv_heads_in_all(num_holders, shape.num_heads, shape.num_kv_heads, shape.num_heads);
+  const int64_t row_bytes = shape.head_dim * shape.element_bytes;
+  AttentionVolume heads = exchange_volume(
+      rows_of_whole_heads(plan.sequence_size, num_tokens, shape.num_heads, kv_heads), row_bytes,
+      false, checkpointing, output_is_known);
+  const int64_t gathered = (s - 1) * num_tokens * (shape.num_heads + 2 * kv_heads) * row_bytes;
+  heads.forward += gathered;
+  heads.backward += gathered;  // reduce-scattered
+  if (checkpointing) heads.backward += gathered;
+  return {heads, {}};
+}
+
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
+                                       const BlockKernel& kernel) {
+  return std::make_unique<XtunerUlysses>(mesh.sequence, mesh.slices, kernel);
+}
+
 }  // namespace
 
-std::unique_ptr<SequenceParallel> make_xtuner_ulysses(Group group, Group slices,
-                                                      const BlockKernel& kernel) {
-  return std::make_unique<XtunerUlysses>(std::move(group), std::move(slices), kernel);
-}
+extern const Method kXtunerUlysses{
+    .name = "xtuner-ulysses",
+    .has_degrees = false,
+    .has_windows = false,
+    .head_waves = std::nullopt,
+    .refusal = refusal,
+    .ulysses_degrees = all_exchange_heads,
+    .auto_degrees = not_by_auto,
+    .complete = set_slices,
+    .padded_row = padded_at_tail,
+    .busiest_rank = busiest_rank,
+    .context_seconds = keys_at_hand,
+    .exchange_seconds = exchanged_in_waves,
+    .volume = volume,
+    .make = make,
+};
 
 }  // namespace longspan

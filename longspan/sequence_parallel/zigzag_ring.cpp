@@ -1,14 +1,42 @@
 // Ring attention (arXiv 2310.01889) in zigzag order: every rank has the same work in every step.
 // Bytes: ring_attention.h.
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/ring_attention.h"
 #include "longspan/sequence_parallel/zigzag_order.h"
 
 namespace longspan {
 
-std::unique_ptr<SequenceParallel> make_zigzag_ring(Group group, const BlockKernel& kernel) {
-  return make_ring_attention(Rings({std::move(group)}),
-                             {"zigzag ring", zigzag_order, zigzag_blocks, zigzag_tokens_before},
-                             kernel);
+namespace {
+
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
+                                       const BlockKernel& kernel) {
+  return make_zigzag_ring(Rings({mesh.ring}), "zigzag ring", kernel);
 }
+
+}  // namespace
+
+std::unique_ptr<SequenceParallel> make_zigzag_ring(Rings rings, const char* name,
+                                                   const BlockKernel& kernel) {
+  return make_ring_attention(std::move(rings),
+                             {name, zigzag_order, zigzag_blocks, zigzag_tokens_before}, kernel);
+}
+
+extern const Method kZigzagRing{
+    .name = "zigzag-ring",
+    .has_degrees = false,
+    .has_windows = false,
+    .head_waves = std::nullopt,
+    .refusal = fits_any_heads,
+    .ulysses_degrees = none_exchange_heads,
+    .auto_degrees = none_exchange_heads,
+    .complete = nothing_more,
+    .padded_row = padded_for_zigzag,
+    .busiest_rank = work_in_zigzag,
+    .context_seconds = keys_round_rings,
+    .exchange_seconds = nothing_exchanged,
+    .volume = volume_of_degrees,
+    .make = make,
+};
 
 }  // namespace longspan

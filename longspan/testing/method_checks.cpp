@@ -67,13 +67,13 @@ void check_traffic(const DistributedSolution& solution, const TrafficFormula& fo
 
 }  // namespace
 
-ParallelPlan plan_of(SequenceParallelMode mode, int ring, int ulysses, int window) {
+ParallelPlan plan_of(const Method* method, int ring, int ulysses, int window) {
   ParallelPlan plan;
   plan.world_size = plan.sequence_size = ring * ulysses;
   plan.ring_size = ring;
   plan.ulysses_size = ulysses;
   plan.window_size = window;
-  plan.mode = mode;
+  plan.method = method;
   return plan;
 }
 

@@ -11,7 +11,7 @@
 namespace longspan::testing {
 
 /// One sequence group of ring * ulysses ranks.
-ParallelPlan plan_of(SequenceParallelMode mode, int ring, int ulysses = 1, int window = 1);
+ParallelPlan plan_of(const Method* method, int ring, int ulysses = 1, int window = 1);
 
 /// Bytes that a method should send over one forward and one backward, all ranks together, for a
 /// padded row of T tokens and these widths of a number and of a gradient on its way.

@@ -62,13 +62,6 @@ int64_t largest_unit(const std::vector<NamedTensor>& parameters,
   return largest;
 }
 
-bool exchanges_heads(SequenceParallelMode mode) {
-  using Mode = SequenceParallelMode;
-  return mode == Mode::kUlysses || mode == Mode::kDummyHeadUlysses ||
-         mode == Mode::kXtunerUlysses || mode == Mode::kAsyncUlysses ||
-         mode == Mode::kBalancedUlysses;
-}
-
 }  // namespace
 
 MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const ParallelPlan& plan,
@@ -125,9 +118,8 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
   facts.keeps_places = std::ranges::any_of(
       examples, [](const Example& example) { return !example.position_restarts.empty(); });
   facts.sequence_size = plan.sequence_size;
-  facts.exchanges_heads =
-      plan.ulysses_size > 1 || (plan.sequence_size > 1 && exchanges_heads(plan.mode));
-  facts.passes_keys = plan.sequence_size > 1 && (plan.ring_size > 1 || !facts.exchanges_heads);
+  facts.exchanges_heads = plan.ulysses_size > 1;
+  facts.passes_keys = plan.ring_size > 1;
   facts.head_waves = plan.head_waves;
   facts.compute_bytes = bf16 ? 2 : 4;
   const std::string head =

@@ -11,7 +11,7 @@ PlanRequest plan_request(const Config& config, const ModelConfig& model, int wor
   request.ranks_per_machine = ranks_per_machine;
   request.sequence_size = config.sequence_parallel_size;
   if (config.sequence_parallel_mode && *config.sequence_parallel_mode != "auto") {
-    request.mode = sequence_parallel_mode_from(*config.sequence_parallel_mode);
+    request.method = method_named(*config.sequence_parallel_mode);
   }
   request.ulysses_degree = config.sequence_parallel_ulysses_degree;
   request.ring_degree = config.sequence_parallel_ring_degree;

@@ -1,9 +1,12 @@
 """However the ranks share the work, the numbers of a run are those of one process."""
 
 import json
+import subprocess
 
 import pytest
-from conftest import TOLERANCE, Running, add_dataset, relative_difference, same_run, settings_of, write_model
+from conftest import (
+    PROGRAM, ROOT, TOLERANCE, Running, add_dataset, relative_difference, same_run, settings_of, write_model,
+)
 
 NUM_STEPS = 20
 MODES = ["ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulysses", "balanced-ulysses", "ring",
@@ -27,6 +30,13 @@ def check_traffic(run):
         assert f"{sent['formula']:,}" in run.texts[0]
     assert report["choice"] in run.texts[0]
     return report
+
+
+def test_every_mode_is_in_the_list_and_in_the_readme():
+    said = subprocess.run([PROGRAM, "schema"], capture_output=True, text=True, timeout=30, check=True).stdout
+    assert json.loads(said)["properties"]["sequence_parallel_mode"]["anyOf"][0]["enum"] == ["auto", *MODES]
+    table = (ROOT / "README.md").read_text().split("### Ways to share a row")[1].split("###")[0]
+    assert [mode for mode in MODES if f"`{mode}`" not in table] == []
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -9,11 +9,10 @@ import shutil
 import pytest
 from conftest import Running, add_dataset, relative_difference, same_run, settings_of, words_of_real_text, write_model
 from safetensors.torch import load_file, save_file
+from test_parallel_training import MODES
 from tolerance import TOLERANCE, of_log_ratio
 
 NUM_STEPS = 20
-ALL_MODES = ["ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulysses", "balanced-ulysses", "ring",
-             "striped-ring", "zigzag-ring", "usp", "llama3", "loongtrain"]
 STAGES = {
     "pt": dict(stage="pt", dataset="texts", cutoff_len=64),
     "rm": dict(stage="rm", dataset="pairs"),
@@ -134,7 +133,7 @@ def test_data_parallel_groups(stage, stage_run, stage_models, stage_data, tmp_pa
     same_run(alone, groups)
 
 
-@pytest.mark.parametrize("mode", ALL_MODES)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("num_ranks", [2, 3])
 @pytest.mark.parametrize("bf16", [False, True])
 def test_first_dpo_loss_is_log_2(mode, num_ranks, bf16, stage_run):

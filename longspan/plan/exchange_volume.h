@@ -1,0 +1,44 @@
+// What exchanges of heads and travelling keys send: the terms that volumes of methods are sums of.
+// No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "longspan/data/packing.h"
+#include "longspan/plan/attention_volume.h"
+#include "longspan/plan/head_split.h"
+#include "longspan/plan/parallel_plan.h"
+
+namespace longspan {
+
+/// Head rows (one token of one head, head_dim numbers) that reach a rank from another one.
+struct HeadRows {
+  int64_t query = 0;  // outputs take the same way back
+  int64_t kv = 0;     // keys; as many values
+};
+
+/// kv heads that the query heads of each of `num_parts` equal runs use, summed over the runs. Query
+/// heads beyond the last one use the last kv head.
+int64_t kv_heads_in_all(int64_t num_parts, int64_t num_heads, int64_t num_kv_heads,
+                        int64_t padded_heads);
+
+/// Of ranks that get all tokens of so many heads together: each has its share of them already.
+HeadRows rows_of_whole_heads(int64_t num_ranks, int64_t num_tokens, int64_t query_heads,
+                             int64_t kv_heads);
+HeadRows rows_of_split(const HeadSplit& split, int64_t num_tokens);
+
+/// forward: q, k, v and the outputs; backward: their gradients. `in_waves`: the backward exchanges
+/// queries, keys and values once more.
+AttentionVolume exchange_volume(const HeadRows& rows, int64_t row_bytes, bool in_waves,
+                                bool checkpointing, bool output_is_known);
+
+/// Method::volume of Ulysses around a ring, of any degrees.
+AttentionVolumeParts volume_of_degrees(const ParallelPlan& plan, const AttentionShape& shape,
+                                       const Packing& padded, bool checkpointing,
+                                       bool output_is_known);
+/// The same, of exchanges that are `in_waves` or keep what their waves have exchanged.
+AttentionVolumeParts volume_of_degrees_in(bool in_waves, const ParallelPlan& plan,
+                                          const AttentionShape& shape, const Packing& padded,
+                                          bool checkpointing, bool output_is_known);
+
+}  // namespace longspan

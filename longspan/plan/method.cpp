@@ -1,0 +1,56 @@
+#include "longspan/plan/method.h"
+
+#include <fmt/format.h>
+
+#include "longspan/config/user_error.h"
+#include "longspan/plan/attention_volume.h"
+#include "longspan/plan/parallel_plan.h"
+#include "longspan/text/counted.h"
+
+namespace longspan {
+
+const Method* method_named(std::string_view name) {
+  for (const Method* method : all_methods()) {
+    if (method->name == name) return method;
+  }
+  throw UserError(fmt::format(
+      "sequence_parallel_mode: {} is not a mode. The modes are: {}. Write auto, or leave the key "
+      "out, to have one chosen.",
+      name, names_of(all_methods())));
+}
+
+std::string names_of(std::span<const Method* const> methods, std::string_view between) {
+  std::string names;
+  for (const Method* method : methods) {
+    if (!names.empty()) names += between;
+    names += method->name;
+  }
+  return names;
+}
+
+std::string describe_method(const ParallelPlan& plan) {
+  const Method& method = *plan.method;
+  std::string text(method.name);
+  if (method.has_degrees) {
+    text += fmt::format(", ulysses {} x ring {}", plan.ulysses_size, plan.ring_size);
+  }
+  if (method.has_windows) text += fmt::format(" in windows of {}", plan.window_size);
+  if (plan.head_waves != (method.head_waves ? method.head_waves->own : 1)) {
+    text += ", heads in " + counted(plan.head_waves, "wave");
+  }
+  return text;
+}
+
+bool can_split(const Method& method, int sequence_size, int64_t num_heads, int64_t num_kv_heads,
+               int64_t head_dim) {
+  return method.refusal(sequence_size, {num_heads, num_kv_heads, head_dim}).empty();
+}
+
+std::vector<const Method*> methods_that_split(int sequence_size, int64_t num_heads,
+                                              int64_t num_kv_heads, int64_t head_dim) {
+  return methods_that([&](const Method& method) {
+    return can_split(method, sequence_size, num_heads, num_kv_heads, head_dim);
+  });
+}
+
+}  // namespace longspan

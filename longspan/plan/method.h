@@ -1,0 +1,126 @@
+// A method of sequence parallelism as a description: plans, times, accounts, the benchmark, help
+// and error messages read it, and know no method by name. No torch.
+//
+// Each method is one constant in its file in sequence_parallel/. Functions are references: a
+// description that forgets one does not compile. What several methods have in common is in
+// plan/method_parts.h and plan/exchange_volume.h; a method names what it has, and nothing is
+// assumed of a method that does not.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace longspan {
+
+class BlockKernel;
+class Packing;
+class PassCost;
+class SequenceParallel;
+struct AttentionShape;
+struct AttentionVolumeParts;
+struct Mesh;
+struct ParallelPlan;
+struct PlanRequest;
+
+/// Of a method that can exchange and attend a few heads at a time.
+struct HeadWaves {
+  int own;          // where no number is asked for
+  bool cuts_heads;  // a wave may hold a part of a head
+  /// The most waves that these query heads allow, by the plan's sizes.
+  int64_t (&most)(int64_t num_heads, const ParallelPlan& plan);
+};
+
+/// What the rank with the most to do attends with.
+struct RankWork {
+  double heads;  // query heads
+  /// Pairs of a query and a key of one head, in whole tiles, by step. Steps but for the first wait
+  /// for keys; with several, each step's output is merged into what there is.
+  std::vector<double> pairs_of_steps;
+  double extra_calls = 0;  // of the kernel, beyond one a step
+};
+
+struct Method {
+  std::string_view name;                // the value of sequence_parallel_mode
+  bool has_degrees;                     // sequence_parallel_ulysses_degree and _ring_degree
+  bool has_windows;                     // sequence_parallel_window_size
+  std::optional<HeadWaves> head_waves;  // sequence_parallel_head_waves
+
+  /// Why these heads cannot be spread over so many ranks, as "cannot split 3 attention heads over 2
+  /// ranks: ..." without a full stop; empty where they can.
+  std::string (&refusal)(int num_ranks, const AttentionShape& heads);
+  /// The Ulysses degrees that serve a request, ascending. The ring degree is the rest. Throws
+  /// UserError where the request names degrees that cannot be.
+  std::vector<int> (&ulysses_degrees)(const PlanRequest& request, const Method& self);
+  /// Those that `auto` tries, ascending; none: `auto` leaves the method out. Asked only for heads
+  /// that the method can split.
+  std::vector<int> (&auto_degrees)(const PlanRequest& request, const Method& self);
+  /// Sets what the plan holds for this method alone, when its degrees are set. Throws UserError.
+  void (&complete)(const PlanRequest& request, ParallelPlan& plan);
+
+  /// The row with the padding that the method adds, as TokenOrder::packing has it.
+  Packing (&padded_row)(const ParallelPlan& plan, const Packing& row);
+  /// Geometry: how much a rank attends in each step. `tile`: queries and keys of a tile.
+  RankWork (&busiest_rank)(const ParallelPlan& plan, const AttentionShape& shape,
+                           const Packing& padded, int64_t tile);
+  /// Seconds of a pass with keys and values that travel: `bytes` are what a rank sends of them,
+  /// `work` the seconds that it computes in each step.
+  double (&context_seconds)(const PassCost& cost, double bytes, const std::vector<double>& work);
+  /// Seconds of a pass that takes `context_seconds` when heads have been exchanged: with that
+  /// exchange, of which a rank sends `bytes`.
+  double (&exchange_seconds)(const PassCost& cost, double bytes, double context_seconds);
+  /// As attention_volume_parts() in plan/attention_volume.h.
+  AttentionVolumeParts (&volume)(const ParallelPlan& plan, const AttentionShape& shape,
+                                 const Packing& padded, bool checkpointing, bool output_is_known);
+
+  /// For plans of more than one rank to a row. The kernel must outlive what is made.
+  std::unique_ptr<SequenceParallel> (&make)(const ParallelPlan& plan, const Mesh& mesh,
+                                            const BlockKernel& kernel);
+};
+
+/// One rank to a row. Not in the register: sequence_parallel_size says it.
+extern const Method kLocal;
+
+/// The register: all methods but kLocal, simple ones first. Of those that are estimated to take
+/// about the same time `auto` takes the first. (sequence_parallel/methods.cpp)
+std::span<const Method* const> all_methods();
+
+/// Throws UserError, with all names, where there is none.
+const Method* method_named(std::string_view name);
+
+std::string names_of(std::span<const Method* const> methods, std::string_view between = ", ");
+
+/// Those for which `has(method)` is true, in the register's order.
+template <typename Has>
+std::vector<const Method*> methods_that(const Has& has) {
+  std::vector<const Method*> methods;
+  for (const Method* method : all_methods()) {
+    if (has(*method)) methods.push_back(method);
+  }
+  return methods;
+}
+
+inline bool has_degrees(const Method& method) { return method.has_degrees; }
+inline bool has_windows(const Method& method) { return method.has_windows; }
+inline bool has_head_waves(const Method& method) { return method.head_waves.has_value(); }
+inline bool cuts_heads(const Method& method) {
+  return method.head_waves && method.head_waves->cuts_heads;
+}
+
+/// "usp, ulysses 4 x ring 2", with windows where there are any, and waves unless they are those of
+/// the method by itself.
+std::string describe_method(const ParallelPlan& plan);
+
+/// Can it split these heads over `sequence_size` ranks? (XTuner cuts along head_dim too.)
+bool can_split(const Method& method, int sequence_size, int64_t num_heads, int64_t num_kv_heads,
+               int64_t head_dim = 64);
+
+/// The methods that can.
+std::vector<const Method*> methods_that_split(int sequence_size, int64_t num_heads,
+                                              int64_t num_kv_heads, int64_t head_dim = 64);
+
+}  // namespace longspan

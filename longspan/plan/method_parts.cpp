@@ -1,0 +1,145 @@
+// P: ranks of a sequence group, R: ring degree, U: Ulysses degree, N: query heads, c: chunk of a
+// document in zigzag order.
+#include "longspan/plan/method_parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "longspan/plan/plan_checks.h"
+#include "longspan/sequence_parallel/padding.h"
+#include "longspan/text/counted.h"
+
+namespace longspan {
+
+std::string fits_any_heads(int /*num_ranks*/, const AttentionShape& /*heads*/) { return ""; }
+
+std::string fits_whole_heads(int num_ranks, const AttentionShape& heads) {
+  if (heads.num_heads % num_ranks == 0) return "";
+  return fmt::format(
+      "cannot split {} ({}) over {}: sequence_parallel_size must divide the number of attention "
+      "heads",
+      counted(heads.num_heads, "attention head"), counted(heads.num_kv_heads, "key-value head"),
+      counted(num_ranks, "rank"));
+}
+
+bool serves_any_heads(const Method& method) { return &method.refusal == &fits_any_heads; }
+
+std::vector<int> all_exchange_heads(const PlanRequest& request, const Method& /*self*/) {
+  return {request.sequence_size};
+}
+std::vector<int> none_exchange_heads(const PlanRequest& /*request*/, const Method& /*self*/) {
+  return {1};
+}
+std::vector<int> dividing_degrees(const PlanRequest& request, const Method& self) {
+  check_degrees(request, self);
+  const int P = request.sequence_size;
+  if (request.ulysses_degree) return {*request.ulysses_degree};
+  if (request.ring_degree) return {P / *request.ring_degree};
+  std::vector<int> degrees;
+  for (int degree = 1; degree <= P; ++degree) {
+    if (P % degree == 0 && request.num_heads % degree == 0) degrees.push_back(degree);
+  }
+  return degrees;
+}
+std::vector<int> not_by_auto(const PlanRequest& /*request*/, const Method& /*self*/) { return {}; }
+
+void nothing_more(const PlanRequest& /*request*/, ParallelPlan& /*plan*/) {}
+
+int64_t whole_heads_of_rank(int64_t num_heads, const ParallelPlan& plan) {
+  return num_heads / plan.ulysses_size;
+}
+
+Packing padded_at_tail(const ParallelPlan& plan, const Packing& row) {
+  return pad_tail(row, int64_t{plan.ring_size} * plan.ulysses_size);
+}
+
+Packing padded_for_zigzag(const ParallelPlan& plan, const Packing& row) {
+  const int64_t R = plan.ring_size, U = plan.ulysses_size;
+  if (R == 1) return padded_at_tail(plan, row);
+  // Shares of zigzag order are even, and Ulysses cuts each in U.
+  return pad_tail(pad_documents(row, 2 * R), R * std::lcm(int64_t{2}, U));
+}
+
+double even_heads(const ParallelPlan& plan, int64_t num_heads) {
+  return static_cast<double>(num_heads) / plan.ulysses_size;
+}
+
+double rectangle(int64_t queries, int64_t keys, int64_t tile) {
+  return static_cast<double>(round_up(queries, tile)) * static_cast<double>(round_up(keys, tile));
+}
+
+double triangle(int64_t tokens, int64_t tile) {
+  const double n = static_cast<double>(round_up(tokens, tile) / tile);
+  return static_cast<double>(tile * tile) * n * (n + 1) / 2;
+}
+
+RankWork work_on_whole_rows(const ParallelPlan& plan, const AttentionShape& shape,
+                            const Packing& padded, int64_t tile) {
+  double pairs = 0;
+  for (int64_t d = 0; d < padded.num_documents(); ++d) pairs += triangle(padded.length(d), tile);
+  return {even_heads(plan, shape.num_heads), {pairs}};
+}
+
+RankWork work_in_zigzag(const ParallelPlan& plan, const AttentionShape& shape,
+                        const Packing& padded, int64_t tile) {
+  const int64_t R = plan.ring_size;
+  if (R == 1) return work_on_whole_rows(plan, shape, padded, tile);
+  std::vector<double> steps(R, 0.0);
+  for (int64_t d = 0; d < padded.num_documents(); ++d) {
+    const int64_t c = (padded.length(d) + 2 * R - 1) / (2 * R);
+    for (int64_t step = 0; step < R; ++step) {
+      steps[step] += step == 0 ? triangle(2 * c, tile) : rectangle(2 * c, c, tile);
+    }
+  }
+  return {even_heads(plan, shape.num_heads), std::move(steps)};
+}
+
+double keys_at_hand(const PassCost& /*cost*/, double /*bytes*/, const std::vector<double>& work) {
+  return work[0];
+}
+
+double keys_round_rings(const PassCost& cost, double bytes, const std::vector<double>& work) {
+  const int R = cost.plan.ring_size, W = cost.plan.window_size;
+  if (R == 1) return work[0];
+  const double hop_bytes = bytes / (R - 1);
+  const int inner = W > 1 ? cost.crossings(W, 1) : cost.crossings(R, 1);
+  const PassCost::Sending hop = cost.to_next(hop_bytes, inner);
+  double seconds = 0;
+  for (const double step : work) seconds += step;
+  if (W == 1) {
+    for (int step = 0; step + 1 < R; ++step) seconds += PassCost::exposed(hop, work[step]);
+  } else {
+    const PassCost::Sending outer_hop =
+        cost.to_next(hop_bytes, W < R ? cost.crossings(R / W, W) : 0);
+    for (int step = 0; step < R; ++step) {
+      if (step % W + 1 < W) seconds += PassCost::exposed(hop, work[step]);
+    }
+    for (int pass = 0; pass + 1 < R / W; ++pass) {
+      seconds += PassCost::exposed(outer_hop, W * work.back());
+    }
+  }
+  // The gradients of the last step go home when all work is done; their copies are counted.
+  if (cost.backward) {
+    const double share = static_cast<double>(cost.shape.gradient_bytes) /
+                         static_cast<double>(cost.shape.gradient_bytes + cost.shape.element_bytes);
+    const PassCost::Sending last = cost.to_next(hop_bytes * share, inner);
+    seconds += last.seconds - last.copying;
+  }
+  return seconds;
+}
+
+double nothing_exchanged(const PassCost& /*cost*/, double /*bytes*/, double context_seconds) {
+  return context_seconds;
+}
+
+double exchanged_in_waves(const PassCost& cost, double bytes, double context_seconds) {
+  if (cost.plan.ulysses_size == 1) return context_seconds;
+  const PassCost::Sending exchange = cost.to_all(bytes, cost.plan.ulysses_size);
+  const double W = cost.plan.head_waves;
+  return context_seconds + exchange.seconds / W +
+         PassCost::exposed(exchange, context_seconds) * (W - 1) / W;
+}
+
+}  // namespace longspan

@@ -1,0 +1,65 @@
+// Parts of a Method that several methods have. Each is named by the methods that have it. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "longspan/data/packing.h"
+#include "longspan/plan/attention_volume.h"
+#include "longspan/plan/method.h"
+#include "longspan/plan/parallel_plan.h"
+#include "longspan/plan/pass_cost.h"
+
+namespace longspan {
+
+// Method::refusal
+std::string fits_any_heads(int num_ranks, const AttentionShape& heads);
+/// The ranks divide the query heads. kv heads may be fewer, or not divide: each goes to every rank
+/// that needs it.
+std::string fits_whole_heads(int num_ranks, const AttentionShape& heads);
+/// Is that the method's rule?
+bool serves_any_heads(const Method& method);
+
+// Method::ulysses_degrees, Method::auto_degrees
+std::vector<int> all_exchange_heads(const PlanRequest& request, const Method& self);   // P
+std::vector<int> none_exchange_heads(const PlanRequest& request, const Method& self);  // 1
+/// The divisors of the ranks that divide the query heads, or the one that the request names.
+std::vector<int> dividing_degrees(const PlanRequest& request, const Method& self);
+std::vector<int> not_by_auto(const PlanRequest& request, const Method& self);
+
+// Method::complete
+void nothing_more(const PlanRequest& request, ParallelPlan& plan);
+
+// HeadWaves::most
+/// The query heads of a rank.
+int64_t whole_heads_of_rank(int64_t num_heads, const ParallelPlan& plan);
+
+// Method::padded_row
+Packing padded_at_tail(const ParallelPlan& plan, const Packing& row);
+/// Each document in chunks of zigzag order over the ring, and its shares cut by Ulysses.
+Packing padded_for_zigzag(const ParallelPlan& plan, const Packing& row);
+
+// Method::busiest_rank
+/// Equal runs of heads, each over the whole row.
+RankWork work_on_whole_rows(const ParallelPlan& plan, const AttentionShape& shape,
+                            const Packing& padded, int64_t tile);
+/// The same over a ring in zigzag order, where ranks have equal work in every step.
+RankWork work_in_zigzag(const ParallelPlan& plan, const AttentionShape& shape,
+                        const Packing& padded, int64_t tile);
+/// What these are made of: query heads of a rank, pairs of a document of `length` tokens.
+double even_heads(const ParallelPlan& plan, int64_t num_heads);
+double rectangle(int64_t queries, int64_t keys, int64_t tile);
+double triangle(int64_t tokens, int64_t tile);
+
+// Method::context_seconds
+double keys_at_hand(const PassCost& cost, double bytes, const std::vector<double>& work);
+/// Round a ring, or, with windows, round rings of neighbours that hop on a ring of windows.
+double keys_round_rings(const PassCost& cost, double bytes, const std::vector<double>& work);
+
+// Method::exchange_seconds
+double nothing_exchanged(const PassCost& cost, double bytes, double context_seconds);
+/// The first wave arrives, and the last one leaves, under no work.
+double exchanged_in_waves(const PassCost& cost, double bytes, double context_seconds);
+
+}  // namespace longspan

@@ -1,0 +1,16 @@
+// The register of the methods of sequence parallelism. A method's description is in its own file.
+#include "longspan/plan/method.h"
+
+namespace longspan {
+
+extern const Method kUlysses, kDummyHeadUlysses, kXtunerUlysses, kAsyncUlysses, kBalancedUlysses,
+    kRing, kStripedRing, kZigzagRing, kUsp, kLlama3, kLoongTrain;
+
+std::span<const Method* const> all_methods() {
+  static constexpr const Method* kMethods[] = {
+      &kUlysses,     &kDummyHeadUlysses, &kXtunerUlysses, &kAsyncUlysses, &kBalancedUlysses, &kRing,
+      &kStripedRing, &kZigzagRing,       &kUsp,           &kLlama3,       &kLoongTrain};
+  return kMethods;
+}
+
+}  // namespace longspan

@@ -1,0 +1,43 @@
+// USP (arXiv 2405.07719): Ulysses around a ring in zigzag order. A degree of 1 is left out.
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
+#include "longspan/sequence_parallel/ring_attention.h"
+
+namespace longspan {
+namespace {
+
+/// Both above 1, since with one of them it is another method; or those that the request names.
+std::vector<int> auto_degrees(const PlanRequest& request, const Method& self) {
+  std::vector<int> degrees = dividing_degrees(request, self);
+  if (request.ulysses_degree || request.ring_degree) return degrees;
+  std::erase_if(degrees,
+                [&](int degree) { return degree == 1 || degree == request.sequence_size; });
+  return degrees;
+}
+
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
+                                       const BlockKernel& kernel) {
+  if (plan.ring_size == 1) return ulysses_around(make_local(kernel), plan, mesh);
+  return ulysses_around(make_zigzag_ring(Rings({mesh.ring}), "zigzag ring", kernel), plan, mesh);
+}
+
+}  // namespace
+
+extern const Method kUsp{
+    .name = "usp",
+    .has_degrees = true,
+    .has_windows = false,
+    .head_waves = HeadWaves{.own = 1, .cuts_heads = false, .most = whole_heads_of_rank},
+    .refusal = fits_any_heads,
+    .ulysses_degrees = dividing_degrees,
+    .auto_degrees = auto_degrees,
+    .complete = nothing_more,
+    .padded_row = padded_for_zigzag,
+    .busiest_rank = work_in_zigzag,
+    .context_seconds = keys_round_rings,
+    .exchange_seconds = exchanged_in_waves,
+    .volume = volume_of_degrees,
+    .make = make,
+};
+
+}  // namespace longspan
