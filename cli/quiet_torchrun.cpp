@@ -10,6 +10,7 @@ def say(text):
     except OSError:  # nobody reads any more
         pass
 try:
+    from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
     from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
@@ -53,6 +54,14 @@ def start(workers):
     if waiting:
         hand_on(waiting.pop(), None)
 PContext.start = start
+wait_for_launchers = SimpleElasticAgent._exit_barrier
+def exit_barrier(agent):
+    '''Who was told to stop waits for the other machines' launchers no longer than processes wait for each other.'''
+    if handed_on or no_more:
+        patience = float(given('--rdzv-conf').rpartition('=')[2] or agent._exit_barrier_timeout)
+        agent._exit_barrier_timeout = min(agent._exit_barrier_timeout, patience)
+    wait_for_launchers(agent)
+SimpleElasticAgent._exit_barrier = exit_barrier
 def leave(number, frame):
     if over:
         return

@@ -17,6 +17,12 @@ namespace {
 
 std::terminate_handler others = nullptr;
 
+/// What starting a thread throws where there is no memory for its stack.
+bool is_without_memory(const std::system_error& error) {
+  return error.code() == std::errc::not_enough_memory ||
+         error.code() == std::errc::resource_unavailable_try_again;
+}
+
 /// Takes no memory.
 [[noreturn]] void end_without_memory() {
   constexpr std::string_view kText =
@@ -35,11 +41,7 @@ std::terminate_handler others = nullptr;
     } catch (const std::bad_alloc&) {
       end_without_memory();
     } catch (const std::system_error& system) {
-      // A thread, or its stack.
-      if (system.code() == std::errc::not_enough_memory ||
-          system.code() == std::errc::resource_unavailable_try_again) {
-        end_without_memory();
-      }
+      if (is_without_memory(system)) end_without_memory();
     } catch (...) {
     }
   }
@@ -56,6 +58,8 @@ bool is_out_of_memory(const std::exception& error) {
       dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
     return true;
   }
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && is_without_memory(*system)) return true;
   const std::string what = error.what();
   // oneDNN says no more when it gets no memory, and has hardly another reason.
   if (what.starts_with("could not create a ")) return true;

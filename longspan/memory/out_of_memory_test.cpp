@@ -55,6 +55,8 @@ TEST_CASE("out of memory: a thread that finds none ends the process with a messa
     CHECK(WEXITSTATUS(end.status) == 1);
     CHECK(end.text.starts_with("error: out of memory: "));
   }
+  CHECK(is_out_of_memory(std::system_error(EAGAIN, std::generic_category())));
+  CHECK_FALSE(is_out_of_memory(std::system_error(EINVAL, std::generic_category())));
   const End defect = end_of([] { throw 7; });
   CHECK(WIFSIGNALED(defect.status));
   CHECK(WTERMSIG(defect.status) == SIGABRT);

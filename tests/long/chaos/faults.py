@@ -291,6 +291,9 @@ def second_run(at_once=False, other_machine=False):
 
 def out_of_memory(scene):
     pids = scene.pick("worker", scene.live.workers())
+    if not scene.live.says(moments.FIRST_WORD):
+        # Libraries that are still being loaded find none before the program's first instruction.
+        scene.ends = frozenset({"it says 'terminate called'"})
     scene.now()
     for pid in pids:
         try:
