@@ -132,7 +132,7 @@ fuzz: fuzz-build
 # UNTIL: in so many seconds it ends, with less than 30 s for each where that is too little.
 fuzz-tests: UNTIL ?= 86400
 fuzz-tests: fuzz-build
-	$(SAY) "Inputs that were found by fuzzing, and 30 s of each reader (about 14 minutes)" $(FUZZ) --seconds-each 30 --at-most $(UNTIL)
+	$(SAY) "Inputs that were found by fuzzing, and 30 s of each reader (about 14 minutes)" $(FUZZ) --seconds-each 30 --seed 1 --at-most $(UNTIL)
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-sanitize $(BUILD)-fuzz

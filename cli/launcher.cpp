@@ -237,6 +237,7 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
       1, static_cast<int>(std::thread::hardware_concurrency()) / plan.processes_per_node);
   setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), /*overwrite=*/0);
 
+  setenv("LONGSPAN_DDP_TIMEOUT", std::to_string(plan.patience_seconds).c_str(), /*overwrite=*/1);
   // c10d prints a stack trace for every lost connection.
   if (quiet) setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
 

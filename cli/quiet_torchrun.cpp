@@ -56,10 +56,9 @@ def start(workers):
 PContext.start = start
 wait_for_launchers = SimpleElasticAgent._exit_barrier
 def exit_barrier(agent):
-    '''Who was told to stop waits for the other machines' launchers no longer than processes wait for each other.'''
-    if handed_on or no_more:
-        patience = float(given('--rdzv-conf').rpartition('=')[2] or agent._exit_barrier_timeout)
-        agent._exit_barrier_timeout = min(agent._exit_barrier_timeout, patience)
+    '''A launcher whose workers are done waits for the other machines' no longer than processes wait for each other.'''
+    patience = float(os.environ.get('LONGSPAN_DDP_TIMEOUT') or agent._exit_barrier_timeout)
+    agent._exit_barrier_timeout = min(agent._exit_barrier_timeout, patience)
     wait_for_launchers(agent)
 SimpleElasticAgent._exit_barrier = exit_barrier
 def leave(number, frame):

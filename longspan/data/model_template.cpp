@@ -124,11 +124,11 @@ class ModelTemplate : public TurnEncoder {
       return render_chat_template(chat_template_, variables.dump());
     } catch (const ordered_json::type_error&) {
       throw RowError(fmt::format(
-          "{}: a message is no text in UTF-8. Write the file in UTF-8, or remove what is broken.",
-          place));
+          "{}a message is no text in UTF-8. Write the file in UTF-8, or remove what is broken.",
+          place.empty() ? "" : place + ": "));
     } catch (const UserError& error) {
-      throw RowError(
-          fmt::format("{}: the model's chat_template refuses the row: {}", place, error.what()));
+      throw RowError(fmt::format("{}the model's chat_template refuses the row: {}",
+                                 place.empty() ? "" : place + ": ", error.what()));
     }
   }
 

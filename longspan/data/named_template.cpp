@@ -115,9 +115,10 @@ class NamedTemplate : public TurnEncoder {
     }
     if ((end - message) % 2 != 0) {
       throw RowError(
-          fmt::format("{}: template {} takes questions and answers in turn, and the last message, "
+          fmt::format("{}template {} takes questions and answers in turn, and the last message, "
                       "the {}'s, has no answer.",
-                      conversation.source, format_.name, conversation.messages.back().role));
+                      conversation.source.empty() ? "" : conversation.source + ": ", format_.name,
+                      conversation.messages.back().role));
     }
     std::vector<Turn> turns;
     for (; message != end; message += 2) {

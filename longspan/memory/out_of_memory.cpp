@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <string_view>
@@ -59,7 +60,11 @@ bool is_out_of_memory(const std::exception& error) {
     return true;
   }
   const auto* system = dynamic_cast<const std::system_error*>(&error);
-  if (system != nullptr && is_without_memory(*system)) return true;
+  if (system != nullptr &&
+      dynamic_cast<const std::filesystem::filesystem_error*>(&error) == nullptr &&
+      is_without_memory(*system)) {
+    return true;
+  }
   const std::string what = error.what();
   // oneDNN says no more when it gets no memory, and has hardly another reason.
   if (what.starts_with("could not create a ")) return true;

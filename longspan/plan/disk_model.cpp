@@ -52,13 +52,18 @@ std::string name_bytes(int64_t bytes) {
 }
 
 void check_file_size(const DiskFacts& facts, std::optional<int64_t> limit, int64_t shard_bytes) {
-  const int64_t weights = facts.saved_elements * facts.saved_bytes;
-  const int64_t file = weights <= shard_bytes ? weights : shard_bytes / 2;
+  const int64_t weights =
+      facts.saved_elements * facts.saved_bytes / (facts.divided ? facts.num_processes : 1);
+  int64_t file = weights <= shard_bytes ? weights : shard_bytes / 2;
+  if (facts.num_saves > 0) {
+    const DiskNeed need = disk_need(facts);
+    file = std::max(file, (need.checkpoint - need.model) / facts.num_processes);
+  }
   if (!limit || *limit >= file) return;
   throw UserError(fmt::format(
-      "The model takes {}, and this process may write no file larger than {} (ulimit -f): it could "
-      "not be saved. Raise the limit (ulimit -f unlimited) and start again.",
-      name_bytes(weights), name_bytes(*limit)));
+      "What is saved has files of {} and more, and this process may write none larger than {} "
+      "(ulimit -f). Raise the limit (ulimit -f unlimited) and start again.",
+      name_bytes(file), name_bytes(*limit)));
 }
 
 std::string disk_account(const DiskFacts& facts, const Room& output_dir,

@@ -15,6 +15,8 @@ struct DiskFacts {
   int64_t num_trained = 0;     // numbers that have an optimizer's state
   bool only_model = false;     // save_only_model
   bool rounded = false;        // masters are saved beside the weights: those are bf16
+  int64_t num_processes = 1;   // that write an optimizer's states, each a file
+  bool divided = false;        // they write the model so too
   int64_t num_saves = 0;       // checkpoints that are still to come
   int64_t num_found = 0;       // that lie in output_dir already
   int64_t limit = 0;           // save_total_limit; 0: none
@@ -52,8 +54,8 @@ struct Room {
 std::string disk_account(const DiskFacts& facts, const Room& output_dir,
                          const std::optional<Room>& fallback);
 
-/// Throws UserError where the saved model cannot be written because a process may write no file
-/// larger than `limit` bytes (ulimit -f; nullopt: there is no limit). Shards of at most
+/// Throws UserError where the model or a checkpoint cannot be saved because a process may write no
+/// file larger than `limit` bytes (ulimit -f; nullopt: there is no limit). Shards of at most
 /// `shard_bytes` are filled to more than half, but for single tensors.
 void check_file_size(const DiskFacts& facts, std::optional<int64_t> limit, int64_t shard_bytes);
 

@@ -83,6 +83,14 @@ TEST_CASE("disk: a limit of file sizes is known before anything is trained") {
   check_file_size(small, std::nullopt, kShard);
   check_file_size(small, 400, kShard);
   CHECK_THROWS_WITH(check_file_size(small, 399, kShard), doctest::Contains("ulimit -f unlimited"));
+  // Two moments of 4 bytes each, written by two processes.
+  DiskFacts saves = small;
+  saves.num_trained = 100, saves.num_processes = 2, saves.num_saves = 1;
+  check_file_size(saves, 400, kShard);
+  saves.num_trained = 102;
+  CHECK_THROWS_AS(check_file_size(saves, 400, kShard), UserError);
+  saves.num_saves = 0, saves.divided = true;
+  check_file_size(saves, 200, kShard);
   check_file_size(large, 500,
                   kShard);  // files of more than half a shard are seen only when written
   CHECK_THROWS_AS(check_file_size(large, 499, kShard), UserError);

@@ -27,9 +27,10 @@ json whole() {
           {"model", byte_vocabulary()}};
 }
 
-std::string error_of(const std::string& text) {
+std::string error_of(const std::string& text, const std::string& config = "{}") {
   testing::TemporaryFolder folder;
   folder.write("tokenizer.json", text);
+  folder.write("tokenizer_config.json", config);
   try {
     const Tokenizer tokenizer = Tokenizer::load(folder.path);
     tokenizer.decode(tokenizer.encode("the text a b"));
@@ -97,6 +98,9 @@ TEST_CASE("tokenizer bounds: parts that fail later are refused by name") {
 TEST_CASE("tokenizer bounds: models that give no two runs the same ids, or none") {
   json bpe = {{"type", "BPE"}, {"vocab", {{"a", 0}}}, {"merges", json::array()}, {"dropout", 0.1}};
   check_refused(with("model", bpe), "dropout");
+  // Also where a class brings a pipeline of its own.
+  CHECK(error_of(with("model", bpe).dump(), R"({"tokenizer_class": "Qwen2Tokenizer"})")
+            .find("dropout") != std::string::npos);
   bpe["dropout"] = 0.0;
   CHECK(error_of(with("model", bpe).dump()) == "nothing thrown");
   bpe["vocab"]["a"] = 4'000'000'000;

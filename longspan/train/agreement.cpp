@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -34,8 +35,12 @@ std::string describe_failure(const std::exception& error) {
       "out of memory ({}). What takes less: a larger sequence_parallel_size, zero_stage: 3, "
       "offload_optimizer, offload_params, offload_activations, tiled_mlp, gradient checkpointing "
       "(disable_gradient_checkpointing: false), a smaller per_device_train_batch_size or "
-      "cutoff_len.",
-      what);
+      "cutoff_len.{}",
+      what,
+      dynamic_cast<const std::system_error*>(&error) == nullptr
+          ? ""
+          : " Or a thread could not be started: raise the limit of threads (ulimit -u, the "
+            "container's).");
 }
 
 namespace {

@@ -65,6 +65,8 @@ DiskFacts Trainer::disk() const {
   DiskFacts facts =
       disk_facts(context.config, context.model.parameters(), saver_.model().lora.has_value(),
                  static_cast<int64_t>(c10::elementSize(saver_.model().dtype)));
+  facts.num_processes = context.mesh.world.size();
+  facts.divided = is_divided();
   facts.num_saves = num_saves(context.config.save_strategy, save_steps_, totals_.progress.step,
                               steps_.total_steps, steps_.steps_per_epoch);
   return facts;

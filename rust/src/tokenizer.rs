@@ -271,12 +271,13 @@ impl HfTokenizer {
         // Cutting and padding are the trainer's job.
         file.insert("truncation".into(), Json::Null);
         file.insert("padding".into(), Json::Null);
+        let broken = |e| UserError(format!("{} is not a tokenizer: {e}", path.display()));
+        tokenizer_checks::check_dropout(&file).map_err(broken)?;
         set_pipeline(&mut file, class, &config);
         if class != Class::AsInFile {
             set_named_tokens_special(&mut file, &config);
         }
 
-        let broken = |e| UserError(format!("{} is not a tokenizer: {e}", path.display()));
         tokenizer_checks::check(&file).map_err(broken)?;
         let tokenizer = of_a_stranger(&path.display(), || {
             let mut tokenizer: Tokenizer =

@@ -56,13 +56,18 @@ fn check_part(place: &str, part: &Json, sequences: usize) -> Result<(), String> 
     Ok(())
 }
 
-fn check_model(model: &Json) -> Result<(), String> {
-    let dropout = model.get("dropout").filter(|dropout| !dropout.is_null());
-    if dropout.is_some_and(|dropout| dropout.as_f64() != Some(0.0)) {
+/// Of a whole file, before a class's own pipeline takes the place of what it says.
+pub fn check_dropout(file: &Map<String, Json>) -> Result<(), String> {
+    let dropout = file.get("model").and_then(|model| model.get("dropout"));
+    if dropout.filter(|dropout| !dropout.is_null()).is_some_and(|dropout| dropout.as_f64() != Some(0.0)) {
         return Err("model: dropout draws other tokens each time, so that neither processes nor a \
                     resumed run agree with one another; set it to null"
             .into());
     }
+    Ok(())
+}
+
+fn check_model(model: &Json) -> Result<(), String> {
     match model.get("vocab") {
         Some(Json::Object(ids)) => {
             for (token, id) in ids {

@@ -12,7 +12,7 @@ import time
 
 import faults
 import pytest
-from conftest import Running, add_dataset, settings_of
+from conftest import Running, add_dataset, bytes_of_weights, settings_of
 from faults import children_of
 
 LIMIT = 10  # seconds in which every rank must have ended
@@ -293,15 +293,16 @@ def test_a_second_interrupt_ends_at_once_and_leaves_no_folder(settings):
         assert (folder / "trainer_state.json").exists()
 
 
-def small_files_only():
-    """As on a full disk, every write beyond 200 kB of a file fails."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-
-
 @pytest.mark.parametrize("keys", [dict(), dict(save_strategy="steps", save_steps=1)])
 def test_disk_full_while_saving(keys, settings):
-    running = Running(settings(sequence_parallel_size=2, **keys), 2, preexec=small_files_only)
+    """As on a full disk, writes beyond so many bytes of a file fail: the model's weights, but not its header too."""
+    settings = settings(sequence_parallel_size=2, **keys)
+    limit = bytes_of_weights(settings["model_name_or_path"])
+
+    def small_files_only():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    running = Running(settings, 2, preexec=small_files_only)
     finished = running.wait(timeout=30)
     assert set(finished.statuses) == {1}, finished.text
     said_once(finished)

@@ -192,9 +192,11 @@ def test_adapters_are_saved_whole(train):
 
 def test_a_full_disk_on_one_rank(models, data, tmp_path):
     """The rank that cannot write says so; the others do not wait for it."""
+    limit = bytes_of_weights(models["llama"]) // 2
+
     def small_files_only():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     settings = settings_of(models["llama"], data, tmp_path / "run", max_steps=1, zero_stage=3)
     run = Running(settings, 2, preexec=small_files_only).wait()

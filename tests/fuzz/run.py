@@ -1,7 +1,7 @@
 """Runs the fuzz targets: first the inputs that once were findings, then bytes at random for every reader.
 
 python tests/fuzz/run.py --build build-fuzz --minutes 60          (make fuzz MINUTES=60)
-python tests/fuzz/run.py --build build-fuzz --seconds-each 30     (make fuzz-tests)
+python tests/fuzz/run.py --build build-fuzz --seconds-each 30 --seed 1     (make fuzz-tests)
 python tests/fuzz/run.py --build build-fuzz --only yaml,json --seconds-each 5
 
 A finding is whatever a reader does but return or throw UserError: another exception, a signal, what the sanitizers see,
@@ -122,12 +122,15 @@ class Fuzzer:
         if status == 0:
             return
         for file in files:
-            status, output, _ = self.run([file], 2 * TIMEOUT)
-            if status != 0:
-                self.note(file, output)
+            alone, said, _ = self.run([file], 2 * TIMEOUT)
+            if alone != 0:
+                self.note(file, said)
+        if not self.findings:
+            self.findings.append((f"all known inputs together end with {status}: {reason_in(output)}", None))
+            print(output[-4000:], file=sys.stderr)
 
-    def fuzz(self, seconds):
-        """For so long, also past findings."""
+    def fuzz(self, seconds, seed):
+        """For so long, also past findings. With a seed every run does the same, and begins with the seeds alone."""
         dictionary = self.build / "fuzz-dictionaries" / f"{self.name}.dict"
         dictionary.parent.mkdir(exist_ok=True)
         dictionary.write_bytes(dictionaries.for_reader(self.name, self.known_inputs()))
@@ -137,9 +140,10 @@ class Fuzzer:
         found = 0
         while (left := int(end - time.monotonic())) > 0 and found < MOST_FINDINGS:
             before = set(self.findings_folder.iterdir())
-            status, output, took = self.run(
-                [f"-max_total_time={left}", f"-max_len={MAX_BYTES}", f"-dict={dictionary}", self.corpus, *seeds],
-                left + 6 * TIMEOUT)
+            with tempfile.TemporaryDirectory(prefix="longspan-fuzz-corpus-") as fresh:
+                status, output, took = self.run(
+                    [f"-max_total_time={left}", f"-max_len={MAX_BYTES}", f"-dict={dictionary}", f"-seed={seed}",
+                     fresh if seed else self.corpus, *seeds], left + 6 * TIMEOUT)
             self.take_statistics(output, took)
             if status == 0:
                 return
@@ -223,6 +227,7 @@ def main():
     parser.add_argument("--minutes", type=float, help="of the wall, for all readers together")
     parser.add_argument("--seconds-each", type=float, default=0, help="for each reader; 0: known inputs only")
     parser.add_argument("--at-most", type=float, default=float("inf"), help="seconds of the wall, for all readers together")
+    parser.add_argument("--seed", type=int, default=0, help="what is drawn is the same in every run; 0: by chance")
     parser.add_argument("--only", default="", help="names of readers with commas between")
     parser.add_argument("--at-a-time", type=int, default=2)
     arguments = parser.parse_args()
@@ -247,9 +252,9 @@ def main():
     in_turns(fuzzers, Fuzzer.replay, arguments.at_a_time)
     left = arguments.at_most - (time.monotonic() - begin)
     seconds = min(seconds, left * arguments.at_a_time / len(fuzzers))
+    print(f"\nBytes at random: {max(0, seconds):.0f} s of each", flush=True)
     if seconds >= 1:
-        print(f"\n{seconds:.0f} s of each", flush=True)
-        in_turns(fuzzers, lambda fuzzer: fuzzer.fuzz(seconds), arguments.at_a_time)
+        in_turns(fuzzers, lambda fuzzer: fuzzer.fuzz(seconds, arguments.seed), arguments.at_a_time)
     print()
     table([fuzzer.row() for fuzzer in fuzzers])
     total = sum(fuzzer.executions for fuzzer in fuzzers)

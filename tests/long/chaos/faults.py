@@ -271,7 +271,9 @@ def second_run(at_once=False, other_machine=False):
         text = second.text()
         refused = second.is_over() and second.end() == FAILED and passed_at is None
         # The first one lets the folder go a moment before its process is gone.
-        if passed_at is not None and f"step {STEPS} of {STEPS}: nothing is left to train" in text:
+        # Of two that start at once either may be the first.
+        texts = [text] + ([scene.live.text()] if at_once else [])
+        if passed_at is not None and any(f"step {STEPS} of {STEPS}: nothing is left to train" in said for said in texts):
             first_over = passed_at
         second.kill_all()
         second.wait(time.monotonic() + 20)
