@@ -5,7 +5,8 @@ import resource
 import signal
 
 import pytest
-from conftest import ADAM_EPSILON, TOLERANCE, Running, add_dataset, relative_difference, same_run, settings_of, words_of_real_text
+from conftest import (ADAM_EPSILON, TOLERANCE, Running, add_dataset, bytes_of_weights, relative_difference, same_run, settings_of,
+                      words_of_real_text)
 from safetensors.torch import load_file
 
 NUM_STEPS = 20
