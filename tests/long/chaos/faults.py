@@ -256,10 +256,11 @@ def second_run(at_once=False, other_machine=False):
         second = scene.start_second(changes, 1 if other_machine else 0)
         passed_at = None
         end = time.monotonic() + 60 + 2 * scene.ddp_timeout
-        first_over = None
+        first_over, second_was_first = None, False
         while not second.is_over() and time.monotonic() < end:
             if passed_at is None and second.says(moments.FIRST_WORD):
                 passed_at = time.monotonic()
+                second_was_first = not scene.live.says(moments.FIRST_WORD)
             if first_over is None and scene.live.is_over():
                 first_over = time.monotonic()
             if passed_at is not None and first_over is None and not at_once:
@@ -283,6 +284,8 @@ def second_run(at_once=False, other_machine=False):
             scene.wrong = "each of the two is refused"
         elif not refused and at_once and scene.live.end() == FAILED:
             scene.wrong = "" if not hangs else "the second run hangs"  # that one was first
+        elif not refused and second_was_first:
+            scene.notes.append("the second run was first; it was killed, and the first one waited until it was gone")
         elif not refused and (first_over is None or (passed_at is not None and passed_at < first_over)):
             scene.wrong = "a second run trains into the same folder" if not hangs else "the second run hangs"
         elif not refused:
