@@ -258,9 +258,9 @@ def second_run(at_once=False, other_machine=False):
         end = time.monotonic() + 60 + 2 * scene.ddp_timeout
         first_over, second_was_first = None, False
         while not second.is_over() and time.monotonic() < end:
-            if passed_at is None and second.says(moments.FIRST_WORD):
+            if passed_at is None and second.says(moments.FIRST_LOSS):
                 passed_at = time.monotonic()
-                second_was_first = not scene.live.says(moments.FIRST_WORD)
+                second_was_first = not scene.live.says(moments.FIRST_LOSS)
             if first_over is None and scene.live.is_over():
                 first_over = time.monotonic()
             if passed_at is not None and first_over is None and not at_once:
@@ -271,11 +271,8 @@ def second_run(at_once=False, other_machine=False):
         hangs = not second.is_over() and passed_at is None
         text = second.text()
         refused = second.is_over() and second.end() == FAILED and passed_at is None
-        # The first one lets the folder go a moment before its process is gone.
-        # Of two that start at once either may be the first.
-        texts = [text] + ([scene.live.text()] if at_once else [])
-        if passed_at is not None and any(f"step {STEPS} of {STEPS}: nothing is left to train" in said for said in texts):
-            first_over = passed_at
+        # One of the two came when the other had trained all, and had let the folder go.
+        in_turn = any(f"step {STEPS} of {STEPS}: nothing is left to train" in said for said in (text, scene.live.text()))
         second.kill_all()
         second.wait(time.monotonic() + 20)
         if refused and not ("output_dir" in text and re.search(r"process \d+", text)):
@@ -284,6 +281,8 @@ def second_run(at_once=False, other_machine=False):
             scene.wrong = "each of the two is refused"
         elif not refused and at_once and scene.live.end() == FAILED:
             scene.wrong = "" if not hangs else "the second run hangs"  # that one was first
+        elif not refused and in_turn:
+            scene.notes.append("one came when the other was done")
         elif not refused and second_was_first:
             scene.notes.append("the second run was first; it was killed, and the first one waited until it was gone")
         elif not refused and (first_over is None or (passed_at is not None and passed_at < first_over)):
