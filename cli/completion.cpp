@@ -24,10 +24,19 @@ std::vector<std::string> values_of(const Key& key) {
   return values;
 }
 
-std::vector<const Key*> all_keys() {
-  std::vector<const Key*> keys;
+/// A key of a configuration file as shells show it.
+struct ShownKey {
+  std::string_view name, help;
+  std::vector<std::string> values;
+};
+
+std::vector<ShownKey> all_keys() {
+  std::vector<ShownKey> keys;
   for (const KeySection& section : key_sections()) {
-    for (const Key& key : section.keys) keys.push_back(&key);
+    for (const Key& key : section.keys) keys.push_back({key.name, key.help, values_of(key)});
+  }
+  for (const OppositeKey& key : opposite_keys()) {
+    keys.push_back({key.name, key.help, {"true", "false"}});
   }
   return keys;
 }
@@ -40,8 +49,8 @@ std::string names_of_commands() {
 
 std::string names_of_keys() {
   std::string names;
-  for (const Key* key : all_keys())
-    names += fmt::format("{}{}", names.empty() ? "" : " ", key->name);
+  for (const ShownKey& key : all_keys())
+    names += fmt::format("{}{}", names.empty() ? "" : " ", key.name);
   return names;
 }
 
@@ -61,7 +70,7 @@ std::vector<std::pair<std::string, std::vector<std::string>>> listed_values() {
         std::ranges::any_of(listed, [&](const auto& other) { return other.first == name; });
     if (!values.empty() && !known) listed.emplace_back(name, std::move(values));
   };
-  for (const Key* key : all_keys()) add(key->name, values_of(*key));
+  for (const ShownKey& key : all_keys()) add(key.name, key.values);
   for (const GenerationKey& key : generation_keys(/*writes_file=*/true)) add(key.name, key.values);
   return listed;
 }
@@ -141,9 +150,9 @@ std::string zsh() {
     described_commands +=
         fmt::format("    {}\n", shell_quoted(command.name + ":" + command.summary));
   }
-  for (const Key* key : all_keys()) {
+  for (const ShownKey& key : all_keys()) {
     described_keys += fmt::format(
-        "    {}\n", shell_quoted(fmt::format("{}:{}", key->name, first_sentence(key->help))));
+        "    {}\n", shell_quoted(fmt::format("{}:{}", key.name, first_sentence(key.help))));
   }
   for (const auto& [name, values] : listed_values()) {
     cases += fmt::format("          {}) compadd -- {} ;;\n", name, fmt::join(values, " "));
@@ -211,19 +220,19 @@ std::string fish() {
   text +=
       "complete -c longspan -f -n '__fish_seen_subcommand_from completion' -a 'bash zsh "
       "fish'\n";
-  for (const Key* key : all_keys()) {
+  for (const ShownKey& key : all_keys()) {
     std::vector<std::string> words;
-    for (const std::string& value : values_of(*key))
-      words.push_back(fmt::format("{}={}", key->name, value));
-    if (words.empty()) words.push_back(fmt::format("{}=", key->name));
-    const std::string help = escaped(first_sentence(key->help));
+    for (const std::string& value : key.values)
+      words.push_back(fmt::format("{}={}", key.name, value));
+    if (words.empty()) words.push_back(fmt::format("{}=", key.name));
+    const std::string help = escaped(first_sentence(key.help));
     text += fmt::format(
         "complete -c longspan -n '__fish_seen_subcommand_from train export' -a '{}' -d "
         "{}\n",
         fmt::join(words, " "), help);
     text +=
         fmt::format("complete -c longspan -f -n '__fish_seen_subcommand_from help' -a {} -d {}\n",
-                    key->name, help);
+                    key.name, help);
   }
   for (const GenerationKey& key : generation_keys(/*writes_file=*/true)) {
     std::vector<std::string> words;
