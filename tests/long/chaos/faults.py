@@ -52,6 +52,16 @@ class Scene:
         return [self.rng.choice(pids)]
 
 
+def spare_waiting_torchrun(scene, pids):
+    """A torchrun of the user's own waits minutes for another machine's before it starts anything."""
+    if scene.kind.start == TORCHRUN_MACHINES and not scene.live.workers():
+        end = time.monotonic() + 5
+        while len(scene.live.tops) < scene.kind.num_machines and time.monotonic() < end:
+            scene.live.processes()
+            time.sleep(0.02)
+        scene.spared |= set(scene.live.launchers()) - set(pids)
+
+
 # Kills.
 
 
@@ -60,9 +70,7 @@ def kill(what, choose):
         pids = choose(scene)
         scene.notes.append(f"SIGKILL to {what} {pids}")
         scene.missed = not pids
-        if scene.kind.start == TORCHRUN_MACHINES and not scene.live.workers():
-            # torchrun waits minutes for another machine's before it starts anything.
-            scene.spared |= set(scene.live.launchers()) - set(pids)
+        spare_waiting_torchrun(scene, pids)
         scene.now()
         scene.live.kill_all(pids)
     return strike
@@ -121,6 +129,7 @@ def tell(numbers):
         pids = {"one worker": scene.live.workers()[:1], "the launcher": scene.live.launchers()[:1]}.get(whom) or everyone
         scene.notes.append(f"{number.name} to {whom} {pids}")
         scene.missed = not pids
+        spare_waiting_torchrun(scene, pids)
         if whom == "one worker" and not scene.live.says(moments.FIRST_WORD):
             # The others do not know it yet, and wait for it as long as for one that never comes.
             scene.ends = FAILS
