@@ -59,7 +59,7 @@ def spare_waiting_torchrun(scene, pids):
         while len(scene.live.tops) < scene.kind.num_machines and time.monotonic() < end:
             scene.live.processes()
             time.sleep(0.02)
-        scene.spared |= set(scene.live.launchers()) - set(pids)
+        scene.spared |= set(scene.live.tops.values()) - set(pids)
 
 
 # Kills.
