@@ -184,7 +184,8 @@ std::string warning_of_fallback(const Config& config) {
 
 std::string PatientSaver::save(const Saved& what, const std::vector<std::string>& folders,
                                const std::function<void(const std::string&)>& attempt) {
-  // Who was told to stop before saves now, with as much patience; another signal ends it at once.
+  // A run that was told to stop earlier saves because of that: the same signal does not end its
+  // waiting. InterruptWatch ends the process at a further one.
   const bool told_before = interrupts_.stop_signal() != 0;
   // Those that may have room some time, the best first.
   std::vector<std::string> left;
