@@ -45,7 +45,7 @@ build: $(BUILD)/build.ninja
 	$(SAY) "Building (about 12 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD)
 
 unit-tests: build
-	$(SAY) "Unit tests (1 to 2 minutes)" $(BUILD)/unit_tests
+	$(SAY) "Unit tests (1 to 2 minutes)" tools/unit_tests $(BUILD)/unit_tests
 
 python-tests: build setup-tests
 	$(SAY) "Parity and end-to-end tests (10 to 20 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \

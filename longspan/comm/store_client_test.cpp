@@ -89,7 +89,8 @@ TEST_CASE("store client: a question that nobody answers ends with its connection
   relay.hold(false);
   CHECK(comes_true([&] { return client.add("key", 1).has_value(); }));
   CHECK(connections_to(relay.port()).size() == 1);
-  CHECK(num_threads() <= threads);
+  // The thread of a question that was answered may live for an instant longer.
+  CHECK(comes_true([&] { return num_threads() <= threads; }));
 }
 
 }  // namespace longspan

@@ -1,5 +1,6 @@
 """What `make test` does when a part of it fails."""
 
+import os
 import subprocess
 import sys
 
@@ -97,3 +98,42 @@ def test_a_failure_under_a_kernel_hides_no_later_one(tmp_path, monkeypatch, capf
     assert "test_two.py::test_one" in said and "test_two.py::test_two" in said, said
     assert said.splitlines()[-1] == "   kernels under which tests failed: as chosen"
 
+
+
+# What a program of doctest's prints, for two cases of which `FAILS` says how many fail; "disturbed" does so once.
+UNIT_TESTS = """#!/bin/sh
+case "$*" in *test-case=*) echo "again: $*";; esac
+status=0
+fail() { printf 'TEST CASE:  %s\\n\\nx.cpp:9: ERROR: CHECK( false )\\n' "$1"; status=1; }
+[ -e seen ] || { touch seen; fail 'disturbed: one, two'; }
+for i in $FAILS; do fail "bad $i"; done
+[ $status = 0 ] || echo '[doctest] Status: FAILURE!'
+[ -z "$CRASHES" ] || exit 139
+exit $status
+"""
+
+
+def unit_tests(folder, **environment):
+    program = folder / "unit_tests"
+    program.write_text(UNIT_TESTS)
+    program.chmod(0o755)
+    done = subprocess.run([ROOT / "tools" / "unit_tests", program], cwd=folder, capture_output=True, text=True,
+                          env={**os.environ, "FAILS": "", "CRASHES": "", **environment})
+    return done.returncode, done.stdout
+
+
+def test_a_disturbed_unit_test_runs_again_and_is_named(tmp_path):
+    status, said = unit_tests(tmp_path)
+    assert status == 0 and "again: --test-case=disturbed: one? two*" in said, said
+    assert said.splitlines()[-2:] == ["== passed alone, after they had failed (look at them if this happens again):",
+                                      "   disturbed: one, two"], said
+    status, said = unit_tests(tmp_path)
+    assert status == 0 and "again" not in said, said
+    status, said = unit_tests(tmp_path, FAILS="1")
+    assert status == 1 and "again: --test-case=bad 1*" in said and "passed alone" not in said, said
+    # So many are no accident, nor is a crash.
+    status, said = unit_tests(tmp_path, FAILS="1 2 3 4")
+    assert status == 1 and "again" not in said, said
+    (tmp_path / "seen").unlink()
+    status, said = unit_tests(tmp_path, CRASHES="1")
+    assert status == 139 and "again" not in said, said
