@@ -1,0 +1,25 @@
+// What one attention layer computes, as data: what kernels, strategies, plan and account ask.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace longspan {
+
+/// One layer of softmax attention. Every kernel and every strategy gets it whole: one that cannot
+/// do what it asks refuses by name, and ignores nothing.
+struct AttentionSpec {
+  int64_t num_heads = 0;     ///< query heads of the whole layer, before any split over ranks
+  int64_t num_kv_heads = 0;  ///< key and value heads; divides num_heads
+  int64_t key_dim = 0;       ///< numbers in a query's and a key's head
+  int64_t value_dim = 0;     ///< numbers in a value's and an output's head
+  double scale = 0;          ///< what q k^T is multiplied by; mostly 1 / sqrt(key_dim)
+  std::optional<int64_t> window =
+      {};  ///< tokens that a query sees, itself among them; none: all before it
+  std::optional<double> softcap = {};  ///< c in c tanh(scores / c); none: scores as they are
+  bool has_sinks = false;  ///< one more logit a query head in the softmax, with no value
+
+  bool operator==(const AttentionSpec&) const = default;
+};
+
+}  // namespace longspan
