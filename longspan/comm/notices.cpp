@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
+#include "longspan/comm/late_notices.h"
 #include "longspan/comm/store_client.h"
 #include "longspan/comm/within.h"
 
@@ -29,43 +28,6 @@ constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};
 /// later on a busy machine. A run that was told to stop is gone within ten seconds.
 constexpr std::chrono::milliseconds kLingers{6000};
 constexpr std::chrono::milliseconds kBetweenLooks{50};
-
-/// Puts notices into a store that was silent when it speaks again, on a thread that is left behind.
-class LateNotices {
- public:
-  /// Tries for so many milliseconds.
-  void put(const Rendezvous& where, const std::string& prefix, const std::string& key,
-           std::chrono::milliseconds patience, std::chrono::milliseconds timeout) {
-    const std::lock_guard lock(owed_->mutex);
-    owed_->keys.push_back(key);
-    if (std::exchange(owed_->has_thread, true)) return;
-    std::thread([owed = owed_, where, prefix, patience, end = Clock::now() + timeout] {
-      StoreClient store(where, prefix, patience);
-      for (std::string next; owed->take(next);) {
-        while (!store.put(next, "yes") && !store.is_gone() && Clock::now() < end) {
-          std::this_thread::sleep_for(kLongestPause);
-        }
-      }
-    }).detach();
-  }
-
- private:
-  struct Owed {
-    /// False at the end, where the thread counts as gone.
-    bool take(std::string& key) {
-      const std::lock_guard lock(mutex);
-      has_thread = !keys.empty();
-      if (!has_thread) return false;
-      key = std::move(keys.back());
-      keys.pop_back();
-      return true;
-    }
-    std::mutex mutex;
-    std::vector<std::string> keys;
-    bool has_thread = false;
-  };
-  const std::shared_ptr<Owed> owed_ = std::make_shared<Owed>();
-};
 
 std::string prefix_of(const Rendezvous& where) { return where.store_prefix + kNoticesPrefix; }
 
@@ -90,11 +52,12 @@ struct Notices::Impl {
       : where(rendezvous),
         timeout(timeout_of_collectives),
         patience(std::clamp(timeout / 4, kLeastPatience, kMostPatience)),
-        store(where, prefix(), patience) {}
+        store(where, prefix(), patience),
+        late(where, prefix(), patience) {}
 
   /// Without the store's answer: where it is only silent, nobody shall wait there for this rank.
   void leave(const std::string& all) {
-    if (!store.is_gone()) late.put(where, prefix(), all, patience, timeout);
+    if (!store.is_gone()) late.put(all, timeout);
   }
 
   std::string prefix() const { return prefix_of(where); }
