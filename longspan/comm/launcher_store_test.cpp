@@ -113,6 +113,33 @@ TEST_CASE("notices: all wait for the slowest, until the alarm") {
   }
 }
 
+TEST_CASE("notices: a question that the store has heard twice ends no meeting early") {
+  const Launcher launcher;
+  testing::Relay relay(launcher.worker(0, 2).master_port);
+  Rendezvous far = launcher.worker(1, 2);
+  far.master_port = relay.port();
+  Notices near_one(launcher.worker(0, 2)), far_one(far);
+  std::atomic<int> num_come = 0;
+  std::vector<int> seen;
+  std::thread other([&] {
+    for (int meeting = 0; meeting < 3; ++meeting) {
+      if (meeting > 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      ++num_come;
+      near_one.wait_for_all();
+    }
+  });
+  far_one.wait_for_all();
+  for (int meeting = 1; meeting < 3; ++meeting) {
+    // Its own name, or the count of those who are here, is asked for once more by a new connection.
+    relay.lose_an_answer(/*number=*/meeting);
+    far_one.wait_for_all();
+    seen.push_back(num_come);
+  }
+  other.join();
+  CHECK(seen == std::vector<int>{2, 3});
+  CHECK(relay.num_lost() == 2);
+}
+
 TEST_CASE("notices: without the store nobody waits") {
   // Ranks that meet twenty times, of which each would be a matter of half a minute.
   constexpr int kRanks = 2, kMeetings = 20;

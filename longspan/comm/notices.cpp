@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "longspan/comm/late_notices.h"
 #include "longspan/comm/store_client.h"
@@ -78,18 +79,29 @@ Notices::~Notices() = default;
 
 void Notices::wait_for_all() {
   if (!impl_) return;
+  const int num_ranks = impl_->where.world_size;
   const auto key_of = [](int64_t meeting) { return fmt::format("meeting{}", meeting); };
   const std::string key = key_of(impl_->num_meetings++), all = key + "/all";
+  const auto key_of_rank = [&](int rank) { return fmt::format("{}/{}", key, rank); };
+  const std::string own = key_of_rank(impl_->where.rank);
   StoreClient& store = impl_->store;
-  const std::optional<int64_t> num_here = store.add(key, 1);
-  if (!num_here) return impl_->leave(all);
-  if (*num_here >= impl_->where.world_size) {  // a question may have been heard twice
-    store.put(all, "yes");
-    // Who is here has left the meeting before.
-    const std::string before = key_of(impl_->num_meetings - 2);
-    store.remove(before);
-    store.remove(before + "/all");
-    return;
+  // Names rather than a count say who is here: a question may have been heard twice. The count says
+  // who may be the last, so that not every rank asks for all names. Each is an addition, which the
+  // store answers: it has arrived.
+  if (!store.add(own, 1)) return impl_->leave(all);
+  const std::optional<int64_t> num_heard = store.add(key, 1);
+  if (!num_heard) return impl_->leave(all);
+  if (*num_heard >= num_ranks) {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < num_ranks; ++rank) names.push_back(key_of_rank(rank));
+    const std::optional<bool> all_here = store.has_all(names);
+    if (!all_here || (*all_here && !store.add(all, 1))) return impl_->leave(all);
+    if (*all_here && impl_->num_meetings > 1) {
+      // Who is here has left the meeting before.
+      const std::string before = key_of(impl_->num_meetings - 2);
+      store.remove(before);
+      store.remove(before + "/all");
+    }
   }
   // Waiting inside the store would be told of as an error every time that the alarm is looked at.
   const Clock::time_point start = Clock::now();
@@ -97,6 +109,7 @@ void Notices::wait_for_all() {
     const std::optional<bool> all_here = store.has(all);
     const std::optional<bool> alarm = all_here ? store.has(kAlarm) : std::nullopt;
     if (!all_here || !alarm) return impl_->leave(all);
+    if (*all_here) store.remove(own);  // nobody looks for it any more
     if (*all_here || *alarm) return;
     const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
     std::this_thread::sleep_for(std::clamp(passed / 16, kShortestPause, kLongestPause));
