@@ -124,7 +124,8 @@ def test_tables_add_up():
         Result(1, [outcome(1, "a rank is killed", seconds=7), outcome(1, "a rank is killed", seconds=40, hang=True)]),
         Result(2, [outcome(2, "a second run", end="done")], differences=["model.safetensors: 1 bytes differ", "and another"]),
         Result(3, [outcome(3, "power cut", struck=False, end="done")]),
-        Result(4, [outcome(4, "power cut", seconds=3, wrong="a traceback", launcher_seconds=61.2, launcher_bound=90)], trouble="no namespace"),
+        Result(4, [outcome(4, "power cut", seconds=3, wrong="a traceback", launcher_seconds=61.2, launcher_bound=90)],
+               trouble="no namespace"),
     ]
     assert tables.totals(results) == dict(cases=5, faults=6, differences=1, hangs=1, wrong=1, troubles=1)
     rows = tables.rows_of(results)

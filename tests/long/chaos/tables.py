@@ -43,8 +43,8 @@ def rows_of(results):
     for result in results:
         struck = [outcome for outcome in result.outcomes if outcome.struck]
         for outcome in struck:
-            row = rows.setdefault(outcome.fault, dict(faults=0, went_on=0, differences=0, hangs=0, wrong=0, seconds=[], bound=0, launchers=[],
-                                                       launcher_bound=0))
+            row = rows.setdefault(outcome.fault, dict(faults=0, went_on=0, differences=0, hangs=0, wrong=0, seconds=[], bound=0,
+                                                      launchers=[], launcher_bound=0))
             row["faults"] += 1
             row["went_on"] += outcome.end == "done"
             row["hangs"] += outcome.hang
