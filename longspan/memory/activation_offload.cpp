@@ -63,8 +63,8 @@ class Entry : public KeptTensors {
     shared_->entries.erase(place_);
     for (Item& item : items_) {
       if (item.place < 0) continue;
-      // Whoever gets the place next must not be written over by what is still on its way; nor does
-      // anybody wait for it: the file's jobs are done in order.
+      // Release the place only after pending I/O. Jobs of the file run in order, so that it is
+      // enough to enqueue the release.
       shared_->disk->run([shared = shared_.get(), place = item.place, size = item.num_bytes] {
         shared->file->release(place, size);
       });
