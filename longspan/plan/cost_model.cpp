@@ -17,8 +17,8 @@ double flop_seconds(const PassCost& cost, double pairs, double heads) {
   return flop * pairs / (cost.backward ? cost.cluster.backward_flops : cost.cluster.forward_flops);
 }
 
-/// Merging a step's output into what there is: five passes over fp32 numbers forward; in the
-/// backward three over the gradients of queries, keys and values.
+/// Passes that merge a step's output into what there is: five over fp32 numbers in the forward,
+/// three over the gradients of queries, keys and values in the backward.
 double merge_seconds(const PassCost& cost, double query_heads) {
   const double t = static_cast<double>(cost.padded.num_tokens() / cost.plan.ring_size);
   const double H = static_cast<double>(cost.shape.head_dim), query = query_heads;
