@@ -1,6 +1,5 @@
-// What the benchmark times: attention alone, or the attention half of a decoder layer.
-// T: tokens of the row, t: tokens of one rank, N: query heads, M: kv heads, H: head dim,
-// D: model dim.
+// What the benchmark times: attention alone, or the attention sublayer of a decoder layer. T:
+// tokens of the row, t: tokens of one rank, N: query heads, M: kv heads, H: head dim, D: model dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -9,8 +9,8 @@
 namespace longspan {
 
 /// Writes folder/longspan_adapter.json with the keys of config.json that say how positions are
-/// stretched, where those of `trained` are not those of the model in `base_model`; else such a file
-/// goes. (PEFT's adapter_config.json has no place for them.)
+/// stretched, where those of `trained` are not those of the model in `base_model`; else removes
+/// such a file. (PEFT's adapter_config.json has no place for them.)
 void save_positions(const std::string& folder, const ModelConfig& trained,
                     const std::string& base_model);
 
@@ -18,7 +18,7 @@ void save_positions(const std::string& folder, const ModelConfig& trained,
 /// ones are trained on top of the earlier. Throws UserError: a broken file.
 ModelConfig with_positions_of(const std::vector<std::string>& adapters, const ModelConfig& base);
 
-/// Do positions of the two stand for the same?
+/// Are the positions of both configurations the same?
 bool same_positions(const ModelConfig& one, const ModelConfig& other);
 
 }  // namespace longspan

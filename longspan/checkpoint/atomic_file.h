@@ -43,16 +43,16 @@ class AtomicFile {
 /// (path, reason, remedy).
 void write_file_atomically(const std::string& path, std::string_view content);
 
-/// Adds to the end of a file, which is made where it is missing. What a failure leaves of `content`
-/// in it is not told. Throws as throw_disk_error.
+/// Adds to the end of a file, which is made where it is missing. After a failure any part of
+/// `content` may be in the file. Throws as throw_disk_error.
 void append_to_file(const std::string& path, std::string_view content);
 
 /// Makes what was renamed or made in a folder survive a power cut. Throws UserError.
 void sync_folder(const std::string& path);
 
-/// Puts the folder `from` under the name `to`. What was there is kept as `replaced`, by one step of
-/// the file system where it can (renameat2), so that at each moment one of both has the name. An
-/// older `replaced` goes. Throws UserError, as remove_own_folder does for that.
+/// Renames the folder `from` to `to` and keeps what was there as `replaced`. Does so in one step
+/// where the file system can (renameat2), so that at each moment one of both has the name. Removes
+/// an older `replaced`. Throws UserError, as remove_own_folder does for that.
 void put_in_place(const std::string& from, const std::string& to, const std::string& replaced);
 
 /// What the user can do when writing failed with this errno, in one sentence.

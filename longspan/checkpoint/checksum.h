@@ -35,7 +35,7 @@ struct FileChecksum {
 /// Where the bytes come from: memory may still hold what was written, whatever the disk made of it.
 enum class ReadFrom { kAnywhere, kDisk };
 
-/// Reads the file. kDisk: what memory keeps of it is let go before, as far as the system does that
+/// Reads the file. kDisk: first drops the file from the page cache, as far as the system does that
 /// (Linux, for what is synced and on a disk). Throws UserError when it cannot be read.
 FileChecksum checksum_of_file(const std::string& path, ReadFrom from = ReadFrom::kAnywhere);
 

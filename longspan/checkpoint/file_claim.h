@@ -1,4 +1,4 @@
-// What one run reads another one does not remove. No torch.
+// Keeps one run from removing what another one reads. No torch.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace longspan {
 
-/// While one lives, this process reads the file, or means to remove it with what it stands for: a
-/// reader keeps others from that, as far as the disk knows locks (flock). Nothing is claimed where
-/// the file cannot be opened.
+/// While this object lives, this process reads the file, or is about to remove it with what it
+/// stands for. A reader keeps others from removing it, as far as the disk knows locks (flock).
+/// Claims nothing where the file cannot be opened.
 class FileClaim {
  public:
   enum class Kind { kRead, kRemove };
   FileClaim(const std::string& path, Kind kind);
-  /// Another claim does not go with this one.
+  /// Another claim excludes this one.
   bool refused() const { return refused_; }
 
  private:

@@ -8,8 +8,8 @@
 
 namespace longspan {
 
-/// What the system says of a file. As long as all of it is the same, so are the contents: who
-/// writes into a file moves its ctime, which nobody can set back.
+/// What the system says of a file. As long as all of it is the same, so are the contents: writing
+/// into a file moves its ctime, which nobody can set back.
 struct FileStamp {
   int64_t size = 0;                    // bytes
   int64_t mtime_ns = 0, ctime_ns = 0;  // since 1970
@@ -27,8 +27,8 @@ int64_t num_digest_blocks(int64_t size);
 /// XXH64 of one block, counted from 0; the last one may be shorter. Throws UserError.
 uint64_t digest_of_block(const std::string& path, int64_t block);
 
-/// The file's digest from those of its blocks: of one block its own, so that this is the XXH64 of
-/// the file; else the XXH64 of the blocks' digests one after the other.
+/// The file's digest from those of its blocks. With one block it is the block's own, the XXH64 of
+/// the file; else it is the XXH64 of the blocks' digests one after the other.
 uint64_t digest_from_blocks(const std::vector<uint64_t>& blocks);
 
 }  // namespace longspan

@@ -188,7 +188,8 @@ class FolderLock::Impl {
     // First: a disk of the network keeps a file that is open, and with it the folder.
     beat_.end();
     if (file_ >= 0) {
-      // Before the lock goes: whoever gets it on this file then sees that the name is gone.
+      // Remove the name before the lock: the next holder of a lock on this file then sees that the
+      // name is gone.
       if (is_at(file_, path_)) ::unlink(path_.c_str());
       static_cast<void>(::flock(file_, LOCK_UN));
       file_ = Descriptor();
@@ -247,8 +248,8 @@ class FolderLock::Impl {
     return true;
   }
 
-  /// Where the disk knows no locks: whoever makes the file has the folder. A file whose owner is
-  /// gone is renamed first, which one alone can do.
+  /// Where the disk knows no locks: the process that makes the file has the folder. It first
+  /// renames a file whose owner is gone, which only one process can do.
   bool take_by_record() {
     make_folder();
     Descriptor own = open_lock(path_, O_RDWR | O_CREAT | O_EXCL);
@@ -357,7 +358,7 @@ void require_not_locked(const std::string& key, const std::string& folder, const
       return;
     }
     if (errno != EWOULDBLOCK) return;
-    // An end that is under way is none of the owner's business: whoever takes the lock waits.
+    // An owner that is just ending is no reason to refuse: the process that takes the lock waits.
     if (owner && is_gone(owner->process)) return;
     if (Clock::now() - start > times.patience) busy(key, folder, owner);
     std::this_thread::sleep_for(kBetweenTries);

@@ -23,15 +23,15 @@ class FolderBusyError : public UserError {
 };
 
 struct LockTimes {
-  /// Its holder touches the file so often.
+  /// How often the holder touches the file.
   std::chrono::milliseconds beat{2'000};
-  /// For so long a file of a process of another machine is watched, whose lock is free: some disks
-  /// lock for each machine alone. It is taken over when nobody touches it.
+  /// How long a file of another machine's process is watched when its lock is free, since some
+  /// disks lock for each machine alone. It is taken over when nobody touches it.
   std::chrono::milliseconds watch{10'000};
-  /// Where a disk knows no locks: untouched for so long, a file of another machine's process is
+  /// Where a disk knows no locks: after how long untouched a file of another machine's process is
   /// taken over.
   std::chrono::milliseconds silence{120'000};
-  /// For so long a lock is asked for again: another process may be looking at it, or ending.
+  /// How long a lock is asked for again: another process may be checking it, or ending.
   std::chrono::milliseconds patience{1'000};
 };
 

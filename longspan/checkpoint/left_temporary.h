@@ -32,11 +32,11 @@ struct OldTemporaryName {
 /// nullopt for every other name.
 std::optional<OldTemporaryName> old_temporary_from(const std::string& file_name);
 
-/// Removes the files directly in `folder` that have such a name and whose process has ended. Of
-/// processes of other machines nothing is known: theirs go where `folder_is_ours`, which says that
-/// no other process writes there. The older version's go there too, where a list of a run's model
-/// or its log says that runs write into the folder, if NAME is a file of a run and no process has
-/// the number. Folders, links and all other names stay. Errors are ignored.
+/// Removes the files directly in `folder` that have such a name and whose process has ended.
+/// Nothing is known of other machines' processes: removes their files only where `folder_is_ours`,
+/// that is, no other process writes there. There it also removes files of the older version, if a
+/// list of a run's model or its log shows that runs write into the folder, NAME is a file of a run,
+/// and no process has the number. Folders, links and all other names stay. Errors are ignored.
 void remove_left_temporaries(const std::string& folder, bool folder_is_ours);
 
 }  // namespace longspan

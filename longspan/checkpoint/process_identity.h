@@ -20,8 +20,8 @@ ProcessIdentity own_process();
 /// Is it one of those that this process sees in /proc? No where either's machine is unknown.
 bool is_here(const ProcessIdentity& process);
 
-/// Has it ended? Only of a process of this machine, and only where the system says so: what cannot
-/// be found out (no right to look, no descriptor left) is no sign of an end.
+/// Has it ended? True only for a process of this machine, and only where the system says so. What
+/// cannot be found out (no permission, no descriptor left) is no sign of an end.
 bool is_gone(const ProcessIdentity& process);
 
 }  // namespace longspan

@@ -22,7 +22,7 @@ ChecksumTable checksums_of(const std::string& folder, const ChecksumTable& known
 void write_seal(const std::string& folder, const ChecksumTable& table);
 
 /// What is wrong with the folder, in a few words; empty when each file that its table names is as
-/// it was, and the table, and there are no other weights or states. `part` of `num_parts` looks at
+/// it was, and the table, and there are no other weights or states. `part` of `num_parts` checks
 /// its share of the files, about equal in bytes. A table of an older version, which has no checksum
 /// of its own, is good unless the folder's training_state.json says that it had one
 /// (kCoversItself).

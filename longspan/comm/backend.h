@@ -38,32 +38,33 @@ class StoreIsGone : public CommunicationError {
   using CommunicationError::CommunicationError;
 };
 
-/// The first connection to a run's store, which another rank may still have to open, or the store
-/// itself. Throws CommunicationError, 6 seconds after `timeout` at the latest: what is wrong with
-/// the address or with what listens there. What was waited for in vain is left soon: it keeps
-/// neither a thread nor a descriptor. `made` gets what was connected to.
+/// Opens a run's store: serves it where `serves`, else connects to it and waits until the serving
+/// rank has opened it. Throws CommunicationError, 6 seconds after `timeout` at the latest, which
+/// says what is wrong with the address or with what listens there. An attempt without an answer
+/// soon ends, and keeps neither a thread nor a descriptor. `made` receives the connections that
+/// were made.
 c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
                                            std::chrono::milliseconds timeout,
                                            Connections* made = nullptr);
 
-/// A connection of its own to the store that a run already has. Throws StoreIsGone at once where
-/// nobody listens any more, else as open_store.
+/// Opens a further connection to the store of a running run. Throws StoreIsGone at once where
+/// nobody listens any more, otherwise as open_store.
 c10::intrusive_ptr<c10d::Store> connect_to_store(const Rendezvous& where, const std::string& prefix,
                                                  std::chrono::milliseconds timeout,
                                                  Connections* made = nullptr);
 
-/// What the store has under this name, without waiting for it; empty: nothing.
+/// Returns the text that the store has under this name, without waiting for one; empty: none.
 std::string text_at(c10d::Store& store, const std::string& key);
 void put_text(c10d::Store& store, const std::string& key, const std::string& text);
 
-/// So long a rank waits for others that it has not met yet: ddp_timeout, but at most 300 seconds.
+/// How long a rank waits for others that it has not met yet: ddp_timeout, but at most 300 seconds.
 std::chrono::seconds patience_to_meet(int64_t timeout_seconds);
 
-/// Beyond that, for all that ranks do to meet, once they are there.
+/// The time beyond that in which ranks connect once all of them are there.
 inline constexpr std::chrono::seconds kTimeToMeet{10};
 
-/// What `call` returns or throws. Throws CommunicationError when it has done neither at `end`, and
-/// leaves it behind, so that `call` must own whatever it uses.
+/// Returns what `call` returns, or throws what it throws. Throws CommunicationError when `call` has
+/// done neither at `end`; `call` then goes on, so that it must own whatever it uses.
 template <typename T>
 T while_meeting(std::chrono::steady_clock::time_point end, std::function<T()> call) {
   const auto left = std::max(end - std::chrono::steady_clock::now(), decltype(end)::duration(0));

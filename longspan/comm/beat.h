@@ -9,7 +9,8 @@
 namespace longspan {
 
 std::string own_host();
-/// The same for processes that see each other in /proc; empty where that cannot be found out.
+/// A name that processes share when they see each other in /proc; empty where it cannot be found
+/// out.
 std::string own_machine();
 
 struct Beat {
@@ -19,7 +20,8 @@ struct Beat {
   int64_t process = 0;
   int64_t step = 0;
   std::string doing;  // "step 7"
-  /// kAsks: a collective has failed here, and it is about to read why; kLost: it has.
+  /// kAsks: a collective has failed here, and this rank is about to read why; kLost: it has read
+  /// why.
   enum class Ending { kNone, kFinished, kAsks, kLost, kFailed } ending = Ending::kNone;
   std::string reason;  // of a failure
 
@@ -32,17 +34,17 @@ std::optional<Beat> beat_from(const std::string& text);
 
 /// How a process of this machine is.
 enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
-/// By the system and /proc; kUnknown on another machine than `own_machine`, and for one that is
-/// there but cannot be looked at: only one that the system does not know is gone.
+/// Asks the system and /proc. kUnknown for a process of another machine than `own_machine`, and for
+/// one that exists but cannot be inspected; kGone only for one that the system does not know.
 ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
 
-/// What a rank was seen to do between an earlier and a later look, as far as it is to blame for a
+/// Compares two readings of a rank's beat and says what the rank did, if it is to blame for a
 /// collective that failed: "Rank 2 (host node7, process 1234) has ended without a word; its last
-/// sign of life was in step 7." Empty for one that lives or has left because of others.
+/// sign of life was in step 7." Empty for a rank that lives, or that has left because of others.
 std::string blame(int rank, const std::optional<Beat>& earlier, const std::optional<Beat>& later,
                   const std::string& own_machine);
 
-/// The sentences of all that are to blame; where there are none, who is behind.
+/// A sentence for each rank that is to blame; where there is none, says which ranks are behind.
 std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
                          const std::vector<std::optional<Beat>>& later, int own_rank,
                          const std::string& own_machine);

@@ -8,8 +8,8 @@
 
 namespace longspan {
 
-/// Everyone's x (equal shapes) along dim 0; the backward sums everyone's gradients of this rank's
-/// x.
+/// Concatenates all ranks' x (equal shapes) along dim 0. The backward sums all ranks' gradients of
+/// this rank's x.
 at::Tensor all_gather(const at::Tensor& x, const Group& group);
 
 /// Sum over ranks whose backward is the identity: with y = sum_r x_r, every rank's d loss / d x_r

@@ -196,8 +196,8 @@ struct Heartbeat::Impl {
       return store_is_gone();
     }
     std::string found = diagnosis_of(earlier, later, where.rank, own.machine);
-    // Of two ranks with different findings the first one's is everyone's; and those who notice
-    // later may find the store gone, with this rank.
+    // First diagnosis wins. Publish it before exiting: later ranks may find the store (hosted here)
+    // gone.
     on_store([&] {
       if (known = text_at(*store, kVerdict); known.empty()) put_text(*store, kVerdict, found);
     });

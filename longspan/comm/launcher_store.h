@@ -7,10 +7,11 @@
 
 namespace longspan {
 
-/// Empty when nothing is kept under this name, or another launcher serves the run.
+/// Returns what keep_at_launcher() has stored under this name. Empty when there is nothing, or when
+/// another launcher than torchrun serves the run.
 std::string recall_from_launcher(const Rendezvous& where, const std::string& name);
 
-/// Does nothing where there is no such store.
+/// Stores the value for workers that are started again. Does nothing where there is no such store.
 void keep_at_launcher(const Rendezvous& where, const std::string& name, const std::string& value);
 
 }  // namespace longspan

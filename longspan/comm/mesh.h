@@ -28,10 +28,11 @@ struct Rendezvous {
 /// variables.
 Rendezvous rendezvous_from_environment();
 
-/// With a name in store_prefix that all workers of this start have in common, and those of no
-/// earlier start. Unchanged where no launcher serves the store, which then is as new as the
-/// workers. torchrun's own count of restarts is no such name: each machine counts its own. Waits
-/// for all workers. Throws CommunicationError, timeout_seconds (300 at most) and 10 s later.
+/// Returns `where` with a store_prefix that all workers of this start share and that no earlier
+/// start had. torchrun's count of restarts cannot serve as one: each machine counts its own.
+/// Returns `where` unchanged where no launcher serves the store, which is then as new as the
+/// workers. Waits for all workers. Throws CommunicationError when they have not come after
+/// timeout_seconds (300 at most) and 10 s.
 Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds);
 
 /// All groups of a run. Neighbouring ranks form a sequence-parallel group; ranks at the same place
@@ -50,7 +51,8 @@ struct Mesh {
   Group slices;    // XTuner: num_head_slices neighbours, which hold the slices of the same heads
 };
 
-/// What this rank has sent in the groups of its sequence group, of which some may be one.
+/// What this rank has sent in its sequence group and the groups inside it. Groups that are one and
+/// the same count once.
 Traffic sequence_traffic(const Mesh& mesh);
 
 /// Connects the ranks (Gloo on CPU, NCCL on CUDA) and makes the groups. Gloo listens on the

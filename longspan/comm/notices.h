@@ -9,38 +9,40 @@
 
 namespace longspan {
 
-/// Under these names the heartbeat finds, and leaves, what concerns it too.
+/// Names in the store that the heartbeat reads and writes too.
 inline constexpr const char* kNoticesPrefix = "/longspan/life";
 inline constexpr const char* kStopNotice = "stop";
 inline constexpr const char* kAlarm = "alarm";
 
-/// Under this name a rank says that it knows of the notice to stop.
+/// The name under which a rank says that it knows of the notice to stop.
 std::string heard_of_stop(int rank);
 
-/// For the rank that serves the store, which goes with its process: returns when all ranks know of
-/// the notice to stop, or after 6 seconds. Returns at once on every other rank.
+/// The store ends with the process that serves it. On the rank that serves it, waits until all
+/// ranks know of the notice to stop, or for 6 seconds. Returns at once on every other rank.
 void wait_until_all_heard_of_stop(const Rendezvous& where);
 
-/// One for each rank. Nothing happens where there is one rank.
+/// One object for each rank. Does nothing where there is one rank.
 class Notices {
  public:
-  /// timeout_seconds as ddp_timeout: a store that does not answer is waited for only so long that
-  /// the rest of it is left for what the ranks do without.
+  /// timeout_seconds is ddp_timeout. A rank waits only a part of it for a store that does not
+  /// answer, so that the rest is left for what the ranks do without the store.
   explicit Notices(const Rendezvous& where, int64_t timeout_seconds = 1800);
   ~Notices();
   Notices(const Notices&) = delete;
   Notices& operator=(const Notices&) = delete;
 
-  /// Returns when all ranks have called it, however long one of them takes for what comes before:
-  /// a disk may be slow for longer than a collective waits. Returns early when the heartbeat has
-  /// raised the alarm: the next collective then says what is wrong. And when the store is gone, or
-  /// silent for long (StoreClient): ranks that live meet in the next collective, whose connections
-  /// need no store, but wait there for each other no longer than a collective does. Who leaves a
-  /// silent store has it tell those who wait there, as soon as it speaks again, to do the same.
+  /// Returns when all ranks have called it, however long one of them takes for what comes before: a
+  /// disk may be slow for longer than a collective waits. Returns early when the heartbeat has
+  /// raised the alarm: the next collective then says what is wrong. Returns early, too, when the
+  /// store is gone or silent for long (StoreClient). The ranks that live then meet in the next
+  /// collective, whose connections need no store, and wait there for each other no longer than a
+  /// collective does. A rank that leaves a silent store has a notice put there as soon as the store
+  /// answers again, so that ranks that still wait there leave as well.
   void wait_for_all();
 
-  /// This rank ends before the first step because it was told to. The others learn it by their
-  /// heartbeats, for which the rank that serves the store waits. From any thread.
+  /// Announces that this rank ends before the first step because it was told to. The others learn
+  /// it by their heartbeats; the rank that serves the store waits for that. May be called from any
+  /// thread.
   void announce_stop(const std::string& why) const;
 
  private:

@@ -1,4 +1,4 @@
-// A call that may never return, waited for so long and no longer.
+// Waits for a call that may never return, but for a limited time.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,14 @@ namespace longspan {
 /// Some 30 years. A clock that counts nanoseconds in 64 bits cannot add ten times that to its time.
 inline constexpr int64_t kLongestWaitSeconds = 1'000'000'000;
 
-/// As long as that many seconds, or as a clock can wait.
+/// That many seconds, or as many as a clock can wait.
 inline std::chrono::seconds patience_of(int64_t seconds) {
   return std::chrono::seconds(std::clamp<int64_t>(seconds, 0, kLongestWaitSeconds));
 }
 
-/// What `call` returns, or throws; nullopt when it has done neither after `patience`. It runs on a
-/// thread of its own, which is then left behind: `call` must own whatever it uses.
+/// Runs `call` on a thread of its own. Returns what it returns, or throws what it throws; nullopt
+/// when it has done neither after `patience`. The thread is then left behind, so that `call` must
+/// own whatever it uses.
 template <typename T>
 std::optional<T> within(std::chrono::milliseconds patience, std::function<T()> call) {
   auto task = std::make_shared<std::packaged_task<T()>>(std::move(call));

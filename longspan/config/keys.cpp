@@ -93,7 +93,7 @@ std::vector<KeySection> make_sections() {
               "A Hugging Face model folder on this machine."),
         adapters,
         choice("flash_attn", &C::flash_attn, {"auto", "disabled", "sdpa", "fa2", "fa3"},
-               "Taken for LLaMA-Factory's sake: every value means the built-in flash kernel."),
+               "Accepted for compatibility and ignored: the built-in flash kernel is always used."),
         plain("disable_gradient_checkpointing", &C::disable_gradient_checkpointing,
               "Keep all activations: faster, more memory."),
         plain("pure_bf16", &C::pure_bf16, "Weights, gradients and optimizer state in bfloat16."),

@@ -31,7 +31,7 @@ struct Key {
   bool not_zero = false;
   // Words: what may be written; empty means any text.
   std::vector<std::string_view> choices = {};
-  // Words that LLaMA-Factory knows and that are not built here.
+  // Words that LLaMA-Factory knows and that are unsupported here.
   std::vector<std::string_view> unbuilt_choices = {};
   std::string_view unbuilt_remedy = {};  // what to do instead, when there is more to say
   std::string (*unbuilt_remedy_of)(std::string_view word) = nullptr;  // where words differ in it
@@ -56,7 +56,7 @@ struct IdleKey {
 };
 const std::vector<IdleKey>& idle_keys();
 
-/// A key of LLaMA-Factory's that is not built. It is refused by name unless its value asks for
+/// A key of LLaMA-Factory's that is unsupported. It is refused by name unless its value asks for
 /// nothing: null, false where `neutral` is empty, or one of the JSON values in `neutral`.
 struct UnbuiltKey {
   std::string_view name;

@@ -1,4 +1,4 @@
-// Services for logged numbers that report_to knows by name and that are not built in. No torch.
+// Unsupported services for logged numbers, which report_to knows by name. No torch.
 #pragma once
 
 #include <string>

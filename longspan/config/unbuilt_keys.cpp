@@ -1,4 +1,4 @@
-// LLaMA-Factory's and transformers' keys that are not built here, with the values that ask for
+// LLaMA-Factory's and transformers' keys that are unsupported here, with the values that ask for
 // nothing. Read from LLaMA-Factory 0.9.5, transformers 4.57 and 5.23, and 360-LLaMA-Factory.
 #include "longspan/config/keys.h"
 

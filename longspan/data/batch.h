@@ -50,8 +50,8 @@ Batch collate(const std::vector<const Sample*>& samples);
 /// One rank's share of a row. Padding gets token 0, label kIgnoreLabel, position 0, document -1.
 Batch shard(const Batch& row, const TokenOrder& order);
 
-/// A number for each token, [T] int64: unlike any other's of the row, and the same whoever holds
-/// the token (its document and its place in it).
+/// A number for each token, [T] int64: unlike any other's of the row, and the same on whichever
+/// rank holds the token (made of its document and its place in it).
 at::Tensor token_keys(const Batch& batch);
 
 /// Number of labels that are trained in this (share of a) row.

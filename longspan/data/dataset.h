@@ -39,8 +39,8 @@ std::vector<Conversation> read_conversations(const Config& config, const std::st
 std::vector<Conversation> read_conversations(const Config& config,
                                              const std::string& dataset_names);
 
-/// The rows of a run: `dataset`, and for evaluation either `eval_dataset` or the rows that val_size
-/// sets aside (a seeded choice; both parts stay in the order of the files).
+/// The rows of a run: `dataset`, and for evaluation either `eval_dataset` or the validation split
+/// of val_size (a seeded choice; both parts stay in the order of the files).
 struct RunRows {
   std::vector<Conversation> train, eval;
   std::vector<std::string> notes;  // what was left out, in sentences

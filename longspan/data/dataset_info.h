@@ -54,7 +54,7 @@ struct DatasetEntry {
 
 /// The entries that a comma list names, for a stage. A `columns` or `tags` block that is given
 /// resets what it does not list. Throws UserError: no dataset_info.json, broken JSON (line), no
-/// such entry (names the nearest), an entry for another stage, what is known but not built (hub
+/// such entry (names the nearest), an entry for another stage, what is known but unsupported (hub
 /// datasets, images, csv, ...), no file.
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage);

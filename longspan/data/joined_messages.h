@@ -14,7 +14,7 @@ namespace longspan {
 /// whole text that the saved chat template renders, where a token may join the end of one message
 /// with the beginning of the next. A sentence that counts the chats among the first 100 rows whose
 /// prompts get other tokens so; "" where there are none, where the model's own chat template is
-/// saved, and for stage pt. Of long messages only both ends are looked at.
+/// saved, and for stage pt. Checks only both ends of long messages.
 std::string hint_at_joined_messages(const Config& config, const SavedChat& chat,
                                     const Tokenizer& tokenizer,
                                     const std::vector<Conversation>& rows);

@@ -141,7 +141,7 @@ SamplingOptions sampling_of(const AssistantRequest& request, const json& saved) 
   return sampling;
 }
 
-/// Settings of transformers' that change answers there and are not built here.
+/// Settings of transformers' that change answers there and are unsupported here.
 std::string warning_of(const json& saved) {
   // With the value that changes nothing, beside null, false, 0 and nothing in it.
   static const std::vector<std::pair<const char*, json>> settings = {

@@ -88,7 +88,7 @@ std::optional<std::string> read_text_file_if_there(const std::string& path, std:
                                                    int64_t most_bytes = kMaxSettingsBytes);
 
 /// Whether something has this name, of whatever kind: also a link that leads nowhere, which is an
-/// error to whoever reads it.
+/// error when it is read.
 bool is_there(const std::string& path);
 
 /// The first bytes of a file, to see what it is; fewer where it is shorter, none where it cannot be

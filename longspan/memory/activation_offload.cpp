@@ -63,8 +63,8 @@ class Entry : public KeptTensors {
     shared_->entries.erase(place_);
     for (Item& item : items_) {
       if (item.place < 0) continue;
-      // Whoever gets the place next must not be written over by what is still on its way; nor does
-      // anybody wait for it: the file's jobs are done in order.
+      // Release the place only after pending I/O. Jobs of the file run in order, so that it is
+      // enough to enqueue the release.
       shared_->disk->run([shared = shared_.get(), place = item.place, size = item.num_bytes] {
         shared->file->release(place, size);
       });
@@ -91,11 +91,11 @@ class Entry : public KeptTensors {
     }
   }
 
-  /// What was put has left the device. Throws what went wrong on the way.
+  /// Waits until what was put has left the device. Throws what the copy has thrown.
   void wait_until_left() const {
     for (const Item& item : items_) item.to_host.wait_on_host();
   }
-  /// And the host, for the file.
+  /// Waits until it has left the host, too, for the file.
   void wait_until_written() const {
     for (const Item& item : items_) {
       if (item.written.defined()) item.written.wait_on_host();
@@ -155,15 +155,15 @@ ActivationOffload::ActivationOffload(at::Device device, const std::string& folde
 ActivationOffload::~ActivationOffload() = default;
 
 std::shared_ptr<KeptTensors> ActivationOffload::put(std::vector<at::Tensor> tensors, bool briefly) {
-  // The device gives up a block before it is asked for the next one's room, and the host before the
-  // next but one's.
+  // Frees a block on the device before the next one needs room there, and on the host before the
+  // next but one does.
   auto& entries = shared_->entries;
   if (!entries.empty()) entries.back()->wait_until_left();
   if (entries.size() > 1) (*std::prev(entries.end(), 2))->wait_until_written();
   const bool in_file = shared_->file.has_value() && !briefly;
   const auto entry = std::make_shared<Entry>(shared_, std::move(tensors), in_file);
-  // Where copies are not made beside the computation but by the same cores, nothing is gained by
-  // holding both ends of one meanwhile.
+  // Where the cores of the computation make the copies, holding both ends of a copy meanwhile gains
+  // nothing.
   if (briefly && shared_->device.is_cpu()) entry->wait_until_left();
   return entry;
 }

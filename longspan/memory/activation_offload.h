@@ -11,18 +11,18 @@
 
 namespace longspan {
 
-/// Copies run under the computation of the device. Of what was put, the device holds the block that
-/// is leaving, the block that the backward works on and the one that is read ahead; the store may
-/// die before what was put into it. Numbers are kept as they are.
+/// Copies run beside the device's computation. Of what was put, the device holds three blocks at
+/// most: the one that is leaving, the one that the backward works on and the one that is read
+/// ahead. The store may be destroyed before what was put into it. Values stay unchanged.
 class ActivationOffload : public ActivationStore {
  public:
-  /// In host memory, or where a folder is given in a file there that nobody else sees: the host
-  /// then holds two blocks on their way, and what is put briefly. Throws UserError where the folder
-  /// takes no file.
+  /// Stores in host memory or, where a folder is given, in a file there that nobody else sees; the
+  /// host then holds two blocks on their way, and what is put briefly. Throws UserError where no
+  /// file can be made in the folder.
   explicit ActivationOffload(at::Device device, const std::string& folder = "");
-  /// `ahead`: a block returns to the device while the one above it attends, as by the above on
-  /// CUDA. On the CPU copies take what the computation needs, cores and bandwidth, and only a file
-  /// is read ahead, into host memory.
+  /// `ahead`: prefetch the next block's activations during the current block's attention backward
+  /// (default on CUDA). On the CPU, copies take cores and bandwidth from the computation, so that
+  /// by default only a file is read ahead, into host memory.
   ActivationOffload(at::Device device, const std::string& folder, bool ahead);
   ~ActivationOffload() override;
 

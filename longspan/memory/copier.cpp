@@ -15,8 +15,8 @@
 
 namespace longspan {
 
-/// Of a worker: done, or what it threw. Of CUDA: an event, and the host's side of the copy, which
-/// has to live until it has come.
+/// For a worker: done, or what it threw. For CUDA: an event, and the host's side of the copy, which
+/// must live until the copy has arrived.
 struct Copy::State {
   std::mutex mutex;
   std::condition_variable changed;
@@ -127,9 +127,9 @@ struct Copier::Impl {
       target.copy_(source, /*non_blocking=*/true);
       state->event.emplace(mark(*stream));
     }
-    // Neither side's memory must be used anew before the copy was made. Torch's allocator sees to
-    // the device's, once it knows of the other stream; so it is free as soon as the caller lets go
-    // and the copy has ended.
+    // Nothing may reuse either side's memory before the copy has ended. Torch's allocator takes
+    // care of the device's, once it knows of the other stream: it frees the memory when the caller
+    // has released it and the copy has ended.
     (target.is_cpu() ? source : target).record_stream(*stream);
     state->on_host = target.is_cpu() ? std::move(target) : std::move(source);
     while (!under_way.empty() && under_way.front()->event->query()) release_first();

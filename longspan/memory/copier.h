@@ -9,13 +9,14 @@
 
 namespace longspan {
 
-/// A copy, or other work, on its way. A handle: copies of it mean the same one.
+/// A handle of a copy, or of other work, that is on its way. Copies of the handle mean the same
+/// work.
 class Copy {
  public:
   Copy() = default;
   bool defined() const { return state_ != nullptr; }
-  /// What is computed from here on comes after it: on CUDA the current stream waits, on the CPU the
-  /// caller. Rethrows what went wrong. May be called again.
+  /// Makes all later computation wait for it: on CUDA the current stream waits, on the CPU the
+  /// caller. Rethrows what the work has thrown. May be called again.
   void wait() const;
   /// The caller itself waits, on CUDA too.
   void wait_on_host() const;
@@ -28,16 +29,16 @@ class Copy {
   std::shared_ptr<State> state_;
 };
 
-/// A thread that does jobs one after the other. What a job throws is kept for those who wait.
+/// A thread that does jobs one after the other. Those who wait for a job get what it throws.
 class Worker {
  public:
   Worker();
-  /// Does what was given to it, then ends.
+  /// Finishes all jobs, then ends the thread.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// What a job holds is freed before those who wait for it go on.
+  /// Queues a job. What the job holds is freed before those who wait for it go on.
   Copy run(std::function<void()> job);
 
  private:
@@ -55,9 +56,9 @@ class Copier {
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
-  /// target <- source, of one shape and dtype, contiguous, once the device has computed what it was
-  /// given so far. Holds what it needs for as long as it needs it; until it was waited for, the
-  /// caller must not write to the source nor use the target.
+  /// Copies source to target (contiguous, of one shape and dtype) once the device has computed what
+  /// it was given so far. Keeps both tensors alive as long as it needs them. Until the copy has
+  /// been waited for, the caller must not write to the source nor use the target.
   Copy start(at::Tensor target, at::Tensor source);
 
  private:

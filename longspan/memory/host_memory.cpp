@@ -34,7 +34,8 @@ void count(int64_t num_bytes) {
       static_cast<double>(live_bytes.load()) / (1 << 20)));
 }
 
-/// Small ones from the heap, large ones from the system itself, to which they return at once.
+/// Takes small blocks from the heap and large ones from the system itself, to which they return at
+/// once.
 constexpr int64_t kMapped = int64_t{1} << 20;
 constexpr std::align_val_t kAlignment{64};
 

@@ -1,4 +1,4 @@
-// Memory in the host role: where states and activations wait that the device has no room for.
+// Memory in the host role, for states and activations that the device has no room for.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,4 @@
-// How much memory there is at all, so that nothing is begun that no machine of this size can hold.
-// No torch.
+// How much memory this machine has at all, so that no run begins that it cannot hold. No torch.
 #pragma once
 
 #include <cstdint>

@@ -66,7 +66,7 @@ bool is_out_of_memory(const std::exception& error) {
     return true;
   }
   const std::string what = error.what();
-  // oneDNN says no more when it gets no memory, and has hardly another reason.
+  // oneDNN gives no better message when it gets no memory, and hardly fails so for another reason.
   if (what.starts_with("could not create a ")) return true;
   // torch's allocators of host memory, plain and pinned, have no exception of their own.
   if (dynamic_cast<const c10::Error*>(&error) == nullptr) return false;

@@ -10,8 +10,8 @@
 
 namespace longspan {
 
-/// Watches the device's tensors while it lives: on CUDA by the statistics of torch's allocator, on
-/// the CPU by counting allocations (bench/counting_allocator.h), so make it before the tensors.
+/// Measures the device's tensors while it lives: on CUDA by the statistics of torch's allocator, on
+/// the CPU by counting allocations (bench/counting_allocator.h). Construct it before the tensors.
 class PeakMeter {
  public:
   explicit PeakMeter(at::Device device);
@@ -21,7 +21,7 @@ class PeakMeter {
 
   /// Forgets the device's peak so far.
   void restart();
-  /// The device's since the last restart(); the host's and the process's since the start.
+  /// The device's peak since the last restart(); the host's and the process's since the start.
   MeasuredPeak peak() const;
 
  private:

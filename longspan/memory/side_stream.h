@@ -14,9 +14,9 @@ class SideStream {
  public:
   explicit SideStream(at::Device device);
 
-  /// What `work` gives to the device runs beside the current stream, but after all that this was
-  /// given before; so memory that is allocated on the side is not in use there any more.
-  /// The result, when called, makes the host wait until it is done.
+  /// What `work` gives to the device runs beside the current stream, but after all that the current
+  /// stream was given before; so memory that is allocated on the side is no longer in use there.
+  /// The returned function makes the host wait until the work is done.
   std::function<void()> run(const std::function<void()>& work) const;
   /// The current stream goes on after what the side stream was given so far.
   void join() const;

@@ -24,7 +24,8 @@ int64_t rounded_up(int64_t num_bytes) {
   return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Opens a file that has no name. Not every file system knows how; elsewhere the name goes at once.
+/// Opens a file that has no name. Where the file system cannot do that, it removes the name at
+/// once.
 int open_nameless(const std::string& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
   if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) {
@@ -72,7 +73,7 @@ void SpillFile::release(int64_t place, int64_t num_bytes) {
   live_ -= size;
   free_.emplace(size, place);
   if (live_ > 0) return;
-  // Nobody is there: begin anew, so that rows of many lengths do not add up.
+  // No place is in use: begin anew, so that rows of many lengths do not add up.
   free_.clear();
   end_ = 0;
 }

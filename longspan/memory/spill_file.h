@@ -8,9 +8,9 @@
 
 namespace longspan {
 
-/// Has no name from its first moment on: it is gone with the process, however that ends. One object
-/// for each process; reads and writes may come from several threads. All members throw UserError
-/// that names the folder and the remedy.
+/// The file has no name from its first moment on: it disappears with the process, however that
+/// ends. Make one object for each process. Several threads may read and write. All members throw
+/// UserError that names the folder and the remedy.
 class SpillFile {
  public:
   /// Makes the folder where it is missing.
@@ -19,7 +19,7 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  /// A place for so many bytes; give it back by release().
+  /// Reserves so many bytes and returns their place; give it back by release().
   int64_t reserve(int64_t num_bytes);
   void release(int64_t place, int64_t num_bytes);
 

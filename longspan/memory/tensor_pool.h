@@ -9,12 +9,12 @@ struct Allocator;
 
 namespace longspan {
 
-/// From here on, and for good, large tensors on the CPU get blocks of a pool of this process. What
-/// is freed is kept for tensors of about that size, so that pages are not asked of the system and
-/// cleared again and again, but never so much that used and kept blocks together are more than were
-/// in use at once before: the resident set is that of the tensors at their fullest moment. The C
-/// library's heap, which is shared with everything else, holds more (a sixth, in preference
-/// training) because what lives long lies between what does not. Call it before the tensors.
+/// From here on, and for good, large tensors on the CPU get blocks of a pool of this process. The
+/// pool keeps freed blocks for tensors of about that size, so that the system need not hand out and
+/// clear pages again and again. Used and kept blocks together are never more than were used at once
+/// before, so that the resident set is that of the tensors at their fullest moment. The C library's
+/// heap, which is shared with everything else, holds more (a sixth, in preference training),
+/// because long-lived blocks lie between short-lived ones. Call it before making tensors.
 void use_tensor_pool();
 
 /// The pool's allocator, in use or not.

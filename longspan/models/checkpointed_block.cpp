@@ -100,7 +100,7 @@ void Checkpoint::keep(const at::Tensor& h_TD, const at::Tensor& out_TNH, KeptAtt
     kept_ = std::make_shared<KeptHere>(std::move(tensors));
     return;
   }
-  // With it the backward can be through with the MLP before it needs queries, keys and values.
+  // Keeping the attention output lets the backward finish the MLP before it recomputes q, k, v.
   if (out_TNH.defined() && !out_) {
     out_ = tensors.size();
     tensors.push_back(out_TNH);
@@ -125,7 +125,7 @@ at::Tensor Checkpoint::replay(at::Tensor h_TD) {
   std::vector<at::Tensor> inputs;
   {
     Heads heads = project_heads(h_TD, weights_, row_);
-    // Whoever keeps it elsewhere has its room back before the attention begins.
+    // Drop h now: if it is stored off-device, its device memory is free before attention runs.
     h_TD.reset();
     inputs = {std::move(heads.q_TNH), std::move(heads.k_TMH), std::move(heads.v_TMH)};
   }
@@ -194,7 +194,7 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
   return dmiddle_LD;
 }
 
-/// Nobody holds the two for longer than the operations of the graph need them.
+/// Both tensors are moved into the graph, so they are freed as soon as autograd is done with them.
 void Checkpoint::attention_backward(at::Tensor out_TNH, at::Tensor dout_TNH) {
   const c10::AutoGradMode with_graph(true);
   auto give = [dout_TNH = std::move(dout_TNH)](std::vector<at::Tensor>) mutable {
@@ -226,7 +226,7 @@ std::vector<at::Tensor> Checkpoint::backward(std::vector<at::Tensor> gradients) 
   attended.reset();
   if (!trains_attention()) return {};
 
-  // In a store's care, too, is what only waits for the attention.
+  // Offload dmiddle too: it is not needed until attention's backward is done.
   std::shared_ptr<KeptTensors> aside;
   if (stored) aside = row_.store->put({std::exchange(dmiddle_LD, {})}, /*briefly=*/true);
   if (!replayed_out.defined()) {

@@ -94,8 +94,8 @@ struct NextUse {
   int next;  // after that
 };
 
-/// x, whose backward says that the unit above has its gradients (unless it is kAlwaysThere) and
-/// that the one below comes now.
+/// Identity; its backward calls hooks->after(above), unless above is kAlwaysThere, and then
+/// hooks->before(below).
 at::Tensor between_units(const at::Tensor& x, ParameterHooks* hooks, int above, NextUse below) {
   if (hooks == nullptr || !needs_backward({x}, {})) return x;
   return attach_backward({x.detach()}, {x}, {},
@@ -228,7 +228,7 @@ at::Tensor Decoder::Impl::with_head(const at::Tensor& hidden, Use backward, Head
   const int unit = head_unit(config);
   before(unit, /*next=*/-1);
   const at::Tensor result = head(hidden);
-  // What the backward reads again stays.
+  // Do not release a unit whose weights the backward will read.
   if (!result.requires_grad() || backward == Use::kGradients) after(unit);
   const int below = hidden.requires_grad() ? static_cast<int>(config.num_layers) : -1;
   return between_units(result, options.parameter_hooks, kAlwaysThere, {unit, backward, below});

@@ -48,7 +48,7 @@ std::string model_file(const std::string& folder, const std::string& name) {
   const fs::path path = fs::path(folder) / name;
   std::error_code error;
   const fs::path root = fs::canonical(folder, error);
-  if (error) return path.string();  // whoever opens it says so
+  if (error) return path.string();  // opening it will say so
   const fs::path target = fs::canonical(path, error);
   if (!error && (is_below(target, root) || is_blob(target, root))) return path.string();
   std::error_code ignored;

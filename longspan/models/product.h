@@ -1,4 +1,4 @@
-// Matrix products of the model, by the faster of the two libraries that torch brings.
+// Matrix products (gemm) of the model, by the faster of the two libraries that torch brings.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,8 +7,8 @@
 
 namespace longspan {
 
-/// Which library computes fp32 products on a CPU, where it is to be another than the faster one:
-/// mkl or onednn, for tests (products as on another processor) and comparisons.
+/// Names the library that computes fp32 products on a CPU, instead of the faster one: mkl or
+/// onednn, for tests (products as on another processor) and comparisons.
 inline constexpr const char* kProductsVariable = "LONGSPAN_PRODUCTS";
 
 /// a[m, k] b[k, n], any strides, outside autograd.
@@ -19,22 +19,22 @@ inline constexpr const char* kProductsVariable = "LONGSPAN_PRODUCTS";
 /// kProductsVariable has another value than those it may have.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
-/// c[m, n] = a b in memory that is there (any strides). Returns c.
+/// c[m, n] = a b, written into c (any strides). Returns c.
 at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
 
-/// c[m, n] += scale a b in place. Returns c. A c of more precision than a and b gets the product in
-/// parts of its rows, each rounded to their dtype first: beside c there is never anything of its
-/// size.
+/// c[m, n] += scale a b in place. Returns c. Where c has more precision than a and b, the product
+/// is chunked by rows of c, and each chunk is rounded to their dtype first. So nothing else is ever
+/// as large as c.
 at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale = 1.0);
 
 /// The library that computes fp32 products on the CPU, by its name, for reports.
 std::string product_library();
 
-/// Bounds how many compiled products are kept, before the first one. oneDNN, and in each thread the
-/// layer between it and torch, keep one of some hundred kilobytes for each shape; rows of one
-/// length have some 25 shapes, and 1024, the default of both, are half a gigabyte where rows are of
-/// many lengths. What the environment says (ONEDNN_PRIMITIVE_CACHE_CAPACITY, LRU_CACHE_CAPACITY)
-/// holds.
+/// Bounds how many compiled gemms are kept. Call it before the first one. oneDNN, and in each
+/// thread the layer between it and torch, keep one of some hundred kilobytes for each shape; rows
+/// of one length have some 25 shapes, and 1024, the default of both, are half a gigabyte where rows
+/// are of many lengths. The environment (ONEDNN_PRIMITIVE_CACHE_CAPACITY, LRU_CACHE_CAPACITY) takes
+/// precedence.
 void bound_compiled_products();
 
 }  // namespace longspan

@@ -1,7 +1,7 @@
-// Passes over rows of activations between the matrix products, each reading and writing memory
-// once. On the CPU they are written out here; elsewhere they are composed of ATen's operators.
-// Arithmetic is in fp32 (fp64 for fp64 tensors) whatever the storage: fp32, bf16 or fp64. T: rows,
-// D: model dim, I: intermediate dim, N: heads, H: head dim, F = H / 2, V: vocabulary.
+// Fused ops over rows of activations, between the gemms. Each reads and writes memory once. The CPU
+// runs loops of their own; other devices run ATen's operators (composed_rows.h). Arithmetic is in
+// fp32 (fp64 for fp64 tensors) whatever the storage: fp32, bf16 or fp64. T: rows, D: model dim, I:
+// intermediate dim, N: heads, H: head dim, F = H / 2, V: vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>

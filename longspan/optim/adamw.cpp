@@ -104,7 +104,7 @@ void AdamW::update(const std::vector<Trained*>& trained, double learning_rate,
     first.push_back(t->first_moment);
     second.push_back(t->second_moment);
     steps.push_back(t->num_steps);
-    // Values whose states are elsewhere visit them one at a time.
+    // If states live on another device, copy one parameter there, update, copy it back.
     if (t->piece.values.device() == device) continue;
     const at::Tensor visiting = values.back();
     run();

@@ -18,7 +18,7 @@
 
 namespace longspan {
 
-/// How a flat buffer lives.
+/// How a flat buffer is stored, gathered and reduced.
 struct FlatOptions {
   Group shard;     // the ranks that hold one copy together
   Group replicas;  // the ranks that hold the same share
@@ -35,17 +35,18 @@ struct FlatOptions {
 };
 
 /// The values of some parameters, one after the other in a buffer that is padded to P equal shares.
-/// Rank r of the shard group holds share r. The parameters are tensors over the whole buffer: their
-/// memory comes and goes with gather() and release(), they stay the same.
+/// Rank r of the shard group holds share r. Parameters are views of the buffer. gather() and
+/// release() allocate and free its storage; the tensor objects remain valid.
 ///
 /// All ranks of the group call the collective members in the same order.
 class FlatParameters {
  public:
-  /// Makes one parameter after the other and keeps this rank's share, or all where the whole stays.
+  /// Makes the parameters one at a time. Keeps this rank's share, or everything where the whole
+  /// buffer stays.
   FlatParameters(const std::vector<const ParameterSource*>& sources, const FlatOptions& options);
 
   const FlatOptions& options() const { return options_; }
-  /// Of values between uses, on this rank.
+  /// Bytes of values that this rank holds between uses.
   int64_t device_bytes() const;
   int64_t host_bytes() const;
   /// In the order of the sources.
@@ -55,27 +56,27 @@ class FlatParameters {
 
   /// Begins to fetch the whole, unless it is there or on its way. Collective.
   void start_gather(const SideStream& side);
-  /// The whole is there. Collective.
+  /// Finishes the gather: the whole buffer is there. Collective.
   void gather(const SideStream& side);
-  /// Gives the memory of the whole back, where it is gathered for use.
+  /// Frees the storage of the whole buffer, where it is gathered for use.
   void release();
 
-  /// The parameters' gradients are (zeroed) views of one buffer from here on; nothing happens where
-  /// they are already, or where each gradient stays by itself until the end of the step.
+  /// Makes the parameters' gradients zeroed views of one buffer. Does nothing where they are that
+  /// already, or where each gradient stays by itself until the end of the step.
   void open_gradients();
   bool gradients_are_open() const { return flat_gradient_.defined(); }
-  /// Takes the gradients from the parameters and begins to sum them over the shard group. Buffers
-  /// above `chunk_bytes` are summed in chunks, of which two are under way at a time; all but the
-  /// last two arrive here. Collective.
+  /// Takes the gradients from the parameters and begins to sum them over the shard group. Sums
+  /// buffers above `chunk_bytes` in chunks, two of which are under way at a time; waits for all but
+  /// the last two. Collective.
   void start_reduction(int64_t chunk_bytes, const SideStream& side);
-  /// What was begun arrives: it is added to this rank's share, or sets out for the host.
+  /// Finishes the reduction: adds the sum to this rank's share, or starts to copy it to the host.
   /// Collective.
   void finish_reduction(const SideStream& side);
-  /// What set out for the host is added to the share there.
+  /// Adds what was copied to the host to the share there.
   void land();
 
-  /// At the end of a step: sums what is still with the parameters, then over the replicas; the
-  /// pieces have their gradients. Collective.
+  /// At the end of a step: sums the gradients that are still with the parameters, then sums over
+  /// the replicas. The pieces then have their gradients. Collective.
   void finish_gradients(int64_t chunk_bytes, const SideStream& side);
   void drop_gradients();
   /// The share's values have changed: the whole, where it stays, and what is gathered from.

@@ -140,7 +140,7 @@ void ShardedParameters::close(Unit& unit) {
   }
 }
 
-/// What a unit began is looked at when the next one begins its own.
+/// Completes the previous unit's reduction when the next one starts.
 void ShardedParameters::advance_reductions() {
   for (FlatParameters* flat : std::exchange(landing_, {})) flat->land();
   for (FlatParameters* flat : std::exchange(reducing_, {})) {

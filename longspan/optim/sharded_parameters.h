@@ -28,8 +28,8 @@ struct ShardingOptions {
   bool offload_optimizer = false;
   bool offload_params = false;  // stage 3
   at::Device device = at::kCPU;
-  /// In which the blocks' matrices are gathered, which are cast to it at every use: nothing is
-  /// rounded that would not be.
+  /// The dtype in which the blocks' matrices are gathered. They are cast to it at every use anyway,
+  /// so that this rounds nothing more.
   at::ScalarType compute_dtype = at::kFloat;
   /// Gradient buffers above this are summed a part at a time.
   int64_t chunk_bytes = int64_t{64} << 20;
@@ -45,7 +45,7 @@ class ShardedParameters : public ParameterHooks {
 
   /// For a Decoder (with this as its hooks), in the order of the sources.
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
-  /// This rank's pieces of the trained ones, for the optimizer. Their gradients are there between
+  /// This rank's pieces of the trained parameters, for the optimizer. They have gradients between
   /// finish_gradients() and drop_gradients().
   std::vector<ParameterPiece> pieces() const;
 
@@ -60,20 +60,21 @@ class ShardedParameters : public ParameterHooks {
   /// After each backward pass. Collective.
   void end_backward();
 
-  /// At the end of a step: gradients are sums over all ranks, each in the pieces. Collective.
+  /// At the end of a step: sums the gradients over all ranks, into the pieces. Collective.
   void finish_gradients();
   /// sqrt of the sum of squares of all gradients, each counted once. Collective.
   double gradient_norm() const;
-  /// This rank's gradients times the factor.
+  /// Multiplies this rank's gradients by the factor.
   void scale_gradients(double factor);
   /// Collective where finish_gradients() was not called.
   void drop_gradients();
-  /// The pieces have new values: they are used from here on. Collective.
+  /// Puts the new values of the pieces into use. Collective.
   void publish();
 
-  /// Parameters whole, in the order of the sources, one unit at a time: valid until `see` returns.
-  /// Values are those that are used: of matrices that are gathered in compute_dtype, rounded to it.
-  /// Collective, with the same choice (all, if none) on every rank.
+  /// Calls `see` with each wanted parameter as a whole tensor, in the order of the sources, and
+  /// gathers one unit at a time; a tensor is valid until `see` returns. Values are those in use:
+  /// matrices that are gathered in compute_dtype are rounded to it. `is_wanted` (none: all are
+  /// wanted) must choose the same on every rank. Collective.
   void for_each_whole(const std::function<void(const NamedTensor&)>& see,
                       const std::function<bool(const std::string& name)>& is_wanted = {});
   /// Does every rank hold all values (stages 0 to 2)?

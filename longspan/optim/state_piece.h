@@ -30,16 +30,16 @@ struct StatePiece {
   std::map<std::string, at::Tensor> tensors;
 };
 
-/// Such a piece that is yet to be made, so that nobody need hold all of them.
+/// Makes a StatePiece on demand, so that nobody need hold all of them at once.
 struct StateSource {
   std::string parameter;
   int64_t begin = 0, end = 0;
   std::map<std::string, at::ScalarType> dtypes;  // of the piece's tensors
-  /// On any device; may be views of what is trained.
+  /// The piece's tensors may be on any device, and views of what is trained.
   std::function<StatePiece()> make;
 };
 
-/// With "master": the values (any shape), as they are when the piece is made.
+/// Adds a "master": the values (any shape), read when the piece is made.
 StateSource with_master(StateSource source, const at::Tensor& values);
 
 }  // namespace longspan

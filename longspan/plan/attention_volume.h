@@ -30,10 +30,11 @@ struct AttentionVolumeParts {
   AttentionVolume context;  // keys and values that travel, or are gathered, and their gradients
 };
 
-/// `padded` is the row as TokenOrder::packing has it. With checkpointing the backward repeats what
-/// the forward of an exchange of heads sends (with head waves: of the outputs only, since the
-/// backward in waves exchanges queries, keys and values once more in any case; and no outputs where
-/// they were kept, KeptAttention::output_is_known); travelling keys are not needed to replay.
+/// `padded` is the row as TokenOrder::packing has it. With checkpointing the backward sends again
+/// what the forward's exchange of heads has sent; travelling keys are not needed to replay. With
+/// head waves it repeats the outputs only, since a backward in waves exchanges queries, keys and
+/// values once more in any case. It repeats no outputs where they were kept
+/// (KeptAttention::output_is_known).
 AttentionVolume attention_volume(const ParallelPlan& plan, const AttentionShape& shape,
                                  const Packing& padded, bool checkpointing = false,
                                  bool output_is_known = false);

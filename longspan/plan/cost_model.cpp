@@ -17,8 +17,8 @@ double flop_seconds(const PassCost& cost, double pairs, double heads) {
   return flop * pairs / (cost.backward ? cost.cluster.backward_flops : cost.cluster.forward_flops);
 }
 
-/// Merging a step's output into what there is: five passes over fp32 numbers forward; in the
-/// backward three over the gradients of queries, keys and values.
+/// Passes that merge a step's output into what there is: five over fp32 numbers in the forward,
+/// three over the gradients of queries, keys and values in the backward.
 double merge_seconds(const PassCost& cost, double query_heads) {
   const double t = static_cast<double>(cost.padded.num_tokens() / cost.plan.ring_size);
   const double H = static_cast<double>(cost.shape.head_dim), query = query_heads;
@@ -68,7 +68,7 @@ ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_byt
     cluster.tile = 128;
   } else {
     // A rank of one core. Measured: the attention rates, of this program's own kernel on a core of
-    // an EPYC of 2024 with long rows in fp32 (README, speed); its tile.
+    // an EPYC of 2024 with long rows in fp32 (docs/speed.md); its tile.
     // Assumed: elementwise work at 10 GB/s; Gloo over loopback 1 GB/s a rank, moved by the cores
     // that also compute, to other machines as well; a 10 Gbit/s port a machine, nine tenths used;
     // the delays and the cost of a call. More cores of a rank, and bf16, are not modelled.

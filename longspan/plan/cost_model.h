@@ -16,8 +16,8 @@
 
 namespace longspan {
 
-/// What the ranks run on. Rates are those of one rank. Nothing is measured where the program runs:
-/// these are assumed machines, and the estimates mean something beside each other only.
+/// What the ranks run on. Rates are those of one rank. These are assumed machines: nothing is
+/// measured where the program runs, and only comparisons of estimates mean something.
 struct ClusterModel {
   int ranks_per_machine = 1;
   double forward_flops = 0, backward_flops = 0;  // FLOP/s of attention on long rows
@@ -30,8 +30,8 @@ struct ClusterModel {
   bool shares_port = false;       // between_bytes is of a machine, for all its ranks that send
 };
 
-/// Assumed constants: an A100 cluster, or CPUs under Gloo. Sources and guesses are told apart in
-/// the .cpp.
+/// Assumed constants: an A100 cluster, or CPUs under Gloo. The .cpp says which of them are sourced
+/// and which are guesses.
 ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_bytes);
 
 /// Seconds of one layer's attention, forward and backward, of the slowest rank of the slowest

@@ -28,8 +28,9 @@ struct DiskNeed {
   int64_t model = 0;       // the last one
   int64_t checkpoint = 0;  // one
   int64_t num_kept = 0;    // checkpoints at the end
-  /// The most that is added to what lies there now, at any one time. An old checkpoint goes only
-  /// when the new one has been read back, and the last model comes when all checkpoints are there.
+  /// The most that the run adds, at any one time, to what lies there now. It removes an old
+  /// checkpoint only when the new one has been read back, and saves the last model when all
+  /// checkpoints are there.
   int64_t most = 0;
 };
 DiskNeed disk_need(const DiskFacts& facts);
@@ -38,8 +39,7 @@ DiskNeed disk_need(const DiskFacts& facts);
 int64_t num_saves(const std::string& strategy, int64_t save_steps, int64_t from,
                   int64_t total_steps, int64_t steps_per_epoch);
 
-/// A folder, and the bytes that may still be written there. nullopt: nobody knows, which counts as
-/// room.
+/// A folder, and the bytes that may still be written there. nullopt: unknown, which counts as room.
 struct Room {
   std::string folder;
   std::optional<int64_t> free;
@@ -50,7 +50,7 @@ struct Room {
 /// Throws UserError where not even the model fits into output_dir, and neither into the run's
 /// folder in fallback_output_dir (nullopt: there is none). Otherwise one line that says what will
 /// be taken and what is free, and, where that is too little, a warning with the remedy. Empty where
-/// it is not known what is free in output_dir.
+/// the free space of output_dir is unknown.
 std::string disk_account(const DiskFacts& facts, const Room& output_dir,
                          const std::optional<Room>& fallback);
 

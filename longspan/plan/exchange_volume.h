@@ -1,5 +1,5 @@
-// What exchanges of heads and travelling keys send: the terms that volumes of methods are sums of.
-// No torch.
+// Bytes of head exchanges and of travelling keys: methods add their volumes up from these. No
+// torch.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct HeadRows {
 int64_t kv_heads_in_all(int64_t num_parts, int64_t num_heads, int64_t num_kv_heads,
                         int64_t padded_heads);
 
-/// Of ranks that get all tokens of so many heads together: each has its share of them already.
+/// For ranks that together get all tokens of so many heads. Each rank has its own share of the
+/// tokens already.
 HeadRows rows_of_whole_heads(int64_t num_ranks, int64_t num_tokens, int64_t query_heads,
                              int64_t kv_heads);
 HeadRows rows_of_split(const HeadSplit& split, int64_t num_tokens);

@@ -10,8 +10,8 @@
 namespace longspan {
 namespace {
 
-/// What a moment of the step works with beside what is kept: so much for each of this rank's
-/// tokens, and so much whatever the row.
+/// What a moment of the step works with beside saved tensors: bytes for each of this rank's tokens,
+/// and bytes that do not depend on the row.
 struct Moment {
   const char* name;
   double per_token, fixed;
@@ -51,11 +51,11 @@ constexpr int64_t kMinChunkRows = 1024, kMlpChunkBytes = int64_t{8} << 20,
                   kHeadsChunkBytes = int64_t{2} << 20;
 constexpr int64_t kHeadChunkBytes = int64_t{64} << 20, kMinHeadRows = 32, kMostHeadRows = 1024;
 
-/// What a product is made in that is added to more precise numbers (models/product).
+/// The chunk of a gemm that is added to more precise numbers (models/product).
 constexpr int64_t kProductPartBytes = int64_t{16} << 20;
 
-/// What matrices that are used together, of `numbers` in all and `largest` in one, take beside what
-/// is held of them anyway.
+/// Bytes that matrices which are used together take beside what is held of them anyway: `numbers`
+/// in all, `largest` in one.
 double of_matrices(double numbers, double largest, bool cast, bool summed_apart,
                    int64_t compute_bytes) {
   const double compute = static_cast<double>(compute_bytes);
@@ -65,7 +65,7 @@ double of_matrices(double numbers, double largest, bool cast, bool summed_apart,
   return numbers * ((cast ? compute : 0.0) + (summed_apart ? 4.0 : 0.0)) + part;
 }
 
-/// Of the threads of attention/flash, for tiles of 96 queries and 192 keys.
+/// Buffers of the threads of attention/flash, for tiles of 96 queries and 192 keys.
 double attention_scratch(const MemoryFacts& facts) {
   constexpr int64_t kQueries = 96, kKeys = 192;
   const int64_t tiles = facts.num_kv_heads * ((facts.num_tokens + kKeys - 1) / kKeys);
@@ -95,7 +95,7 @@ bool keeps_output_too(const MemoryFacts& facts) {
   return facts.offload_activations && (facts.exchanges_heads || facts.passes_keys);
 }
 
-/// What one block keeps for its backward, a token.
+/// Bytes a token that one block saves for its backward.
 double kept_by_block(const MemoryFacts& facts, const Sizes& s, double rows) {
   double kept = s.D + s.A + s.lse;
   if (facts.checkpointing) return keeps_output_too(facts) ? kept + s.A : kept;
@@ -112,7 +112,7 @@ double kept_by_blocks(const MemoryFacts& facts, const Sizes& s) {
          kept_by_block(facts, s, s.labels);
 }
 
-/// What sharing the row adds to the attention's backward.
+/// Bytes that sharing the row adds to the attention's backward.
 double exchange_bytes(const MemoryFacts& facts, const Sizes& s) {
   if (facts.exchanges_heads) {
     // Output gradients as tokens and as heads, and the heads' gradients on their way back; of all
@@ -206,7 +206,7 @@ Moment fullest(const MemoryFacts& facts, const Sizes& s) {
 int64_t divided(int64_t bytes, int64_t parts) { return (bytes + parts - 1) / parts; }
 
 /// A unit's gradients while they are made, and the one's before it on their way and as they arrive.
-/// Of large ones the way is made in parts, two at a time (optim/flat_parameters).
+/// Large ones are chunked, and two chunks are under way at a time (optim/flat_parameters).
 constexpr int64_t kReductionBytes = int64_t{64} << 20;
 
 int64_t unit_gradients(int64_t unit, int64_t ranks, bool sums_on_host) {
@@ -232,7 +232,7 @@ TokenBytes token_bytes(const MemoryFacts& facts) {
   const Sizes s = sizes_of(facts);
   TokenBytes bytes;
   const double kept = kept_by_blocks(facts, s);
-  // In the store waits, too, the gradient beside an attention's backward.
+  // The store also holds the gradient that waits for an attention's backward.
   if (facts.offload_activations) {
     bytes.on_host = kept + s.D;
   } else {

@@ -1,7 +1,8 @@
-// What a run keeps in memory, by formula, a rank at a time. No torch.
+// What one rank of a run keeps in memory, by formula. No torch.
 //
-// Two roles: the device's, and the host's, where what is offloaded waits. Formulas are of the
-// tensors that live at once at the fullest moment of a step, not of allocators around them.
+// Memory has two roles: device (where we compute) and host (where we offload). The formulas count
+// the tensors that live at once at the fullest moment of a step, not what allocators hold around
+// them.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,7 @@ struct MemoryFacts {
   // How states are held
   int64_t zero_stage = 0, shard_size = 1;  // ranks that hold one divided copy
   bool offload_optimizer = false, offload_params = false;
-  /// What of the parameters stays between uses on one rank, where that is not by the stage alone;
-  /// -1: it is.
+  /// Resident parameter bytes per rank between uses; -1: derive from zero_stage.
   int64_t held_on_device = -1, held_on_host = 0;
   int64_t optimizer_bytes = 8;  // for each trained element: AdamW's two moments in fp32
   int64_t master_bytes = 0;     // for each trained element: a copy of more precision
@@ -43,11 +43,11 @@ struct MemoryFacts {
   int64_t residual_bytes = 4, compute_bytes = 4;
   bool widens_attention = false;  // bf16 on a CPU: the backward is in fp32
   bool checkpointing = true, offload_activations = false, in_file = false;
-  bool reads_ahead = false;  // a block comes back to the device while the one above it attends
+  bool reads_ahead = false;  // fetches a block during the attention of the one above
   int64_t mlp_tiles = 0;
-  /// Matrices are held in more precision than they are used in: a cast copy of those in use.
+  /// Matrices are held in more precision than they are used in; those in use have a cast copy.
   bool casts_blocks = false, casts_head = false;
-  /// Matrices whose gradients are bf16: those in use are summed in fp32 over the chunks of a row.
+  /// Matrices have bf16 gradients; those in use are summed in fp32 over the chunks of a row.
   bool sums_blocks_apart = false, sums_head_apart = false;
   int64_t attention_threads = 0;  // of a CPU's flash attention
 };
@@ -74,12 +74,13 @@ struct TokenBytes {
 };
 TokenBytes token_bytes(const MemoryFacts& facts);
 
-/// A small table, with the measured peaks of the ranks beside the sum where there are any.
+/// Peaks that were measured on one rank, in bytes.
 struct MeasuredPeak {
   int64_t device = 0;    // tensors in the device's role
   int64_t host = 0;      // and in the host's
   int64_t resident = 0;  // of the whole process (VmHWM); 0 where unknown
 };
+/// A small table; `by_rank` adds the measured peaks beside the sum.
 std::string table_of(const MemoryAccount& account);
 std::string table_of(const MemoryAccount& account, const std::vector<MeasuredPeak>& by_rank);
 

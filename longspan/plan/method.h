@@ -27,19 +27,19 @@ struct Mesh;
 struct ParallelPlan;
 struct PlanRequest;
 
-/// Of a method that can exchange and attend a few heads at a time.
+/// Describes a method that can exchange and attend a few heads at a time.
 struct HeadWaves {
-  int own;          // where no number is asked for
+  int own;          // waves where the request names no number
   bool cuts_heads;  // a wave may hold a part of a head
   /// The most waves that these query heads allow, by the plan's sizes.
   int64_t (&most)(int64_t num_heads, const ParallelPlan& plan);
 };
 
-/// What the rank with the most to do attends with.
+/// The work of the busiest rank.
 struct RankWork {
   double heads;  // query heads
-  /// Pairs of a query and a key of one head, in whole tiles, by step. Steps but for the first wait
-  /// for keys; with several, each step's output is merged into what there is.
+  /// Pairs of a query and a key of one head, in whole tiles, by step. Every step but the first
+  /// waits for keys. With several steps, each step's output is merged into what there is.
   std::vector<double> pairs_of_steps;
   double extra_calls = 0;  // of the kernel, beyond one a step
 };
@@ -56,10 +56,11 @@ struct Method {
   /// The Ulysses degrees that serve a request, ascending. The ring degree is the rest. Throws
   /// UserError where the request names degrees that cannot be.
   std::vector<int> (&ulysses_degrees)(const PlanRequest& request, const Method& self);
-  /// Those that `auto` tries, ascending; none: `auto` leaves the method out. Asked only for heads
-  /// that the method can split.
+  /// The degrees that `auto` tries, ascending; none: `auto` leaves the method out. Called only for
+  /// heads that the method can split.
   std::vector<int> (&auto_degrees)(const PlanRequest& request, const Method& self);
-  /// Sets what the plan holds for this method alone, when its degrees are set. Throws UserError.
+  /// Completes a plan whose degrees are set with what it holds for this method alone. Throws
+  /// UserError.
   void (&complete)(const PlanRequest& request, ParallelPlan& plan);
 
   /// The row with the padding that the method adds, as TokenOrder::packing has it.
@@ -82,19 +83,19 @@ struct Method {
                                             const BlockKernel& kernel);
 };
 
-/// One rank to a row. Not in the register: sequence_parallel_size says it.
+/// One rank to a row. It is not in the register, since sequence_parallel_size asks for it.
 extern const Method kLocal;
 
 /// The register: all methods but kLocal, simple ones first. Of those that are estimated to take
 /// about the same time `auto` takes the first. (sequence_parallel/methods.cpp)
 std::span<const Method* const> all_methods();
 
-/// Throws UserError, with all names, where there is none.
+/// The method of this name. Throws UserError, with all names, where there is none.
 const Method* method_named(std::string_view name);
 
 std::string names_of(std::span<const Method* const> methods, std::string_view between = ", ");
 
-/// Those for which `has(method)` is true, in the register's order.
+/// The methods for which `has(method)` is true, in the register's order.
 template <typename Has>
 std::vector<const Method*> methods_that(const Has& has) {
   std::vector<const Method*> methods;

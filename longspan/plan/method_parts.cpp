@@ -120,7 +120,8 @@ double keys_round_rings(const PassCost& cost, double bytes, const std::vector<do
       seconds += PassCost::exposed(outer_hop, W * work.back());
     }
   }
-  // The gradients of the last step go home when all work is done; their copies are counted.
+  // The gradients of the last step return to their ranks when all work is done; their copies are
+  // counted.
   if (cost.backward) {
     const double share = static_cast<double>(cost.shape.gradient_bytes) /
                          static_cast<double>(cost.shape.gradient_bytes + cost.shape.element_bytes);

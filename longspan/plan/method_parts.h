@@ -1,4 +1,4 @@
-// Parts of a Method that several methods have. Each is named by the methods that have it. No torch.
+// Parts of a Method that several methods share. A method names the parts that it uses. No torch.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace longspan {
 
 // Method::refusal
 std::string fits_any_heads(int num_ranks, const AttentionShape& heads);
-/// The ranks divide the query heads. kv heads may be fewer, or not divide: each goes to every rank
-/// that needs it.
+/// The number of ranks must divide the query heads. kv heads may be fewer, or not divide: each goes
+/// to every rank that needs it.
 std::string fits_whole_heads(int num_ranks, const AttentionShape& heads);
-/// Is that the method's rule?
+/// Is the method's rule fits_any_heads?
 bool serves_any_heads(const Method& method);
 
 // Method::ulysses_degrees, Method::auto_degrees
@@ -47,7 +47,8 @@ RankWork work_on_whole_rows(const ParallelPlan& plan, const AttentionShape& shap
 /// The same over a ring in zigzag order, where ranks have equal work in every step.
 RankWork work_in_zigzag(const ParallelPlan& plan, const AttentionShape& shape,
                         const Packing& padded, int64_t tile);
-/// What these are made of: query heads of a rank, pairs of a document of `length` tokens.
+/// What these are computed from: query heads of a rank; pairs, in whole tiles, of a rectangle and
+/// of a causal triangle.
 double even_heads(const ParallelPlan& plan, int64_t num_heads);
 double rectangle(int64_t queries, int64_t keys, int64_t tile);
 double triangle(int64_t tokens, int64_t tile);
@@ -59,7 +60,7 @@ double keys_round_rings(const PassCost& cost, double bytes, const std::vector<do
 
 // Method::exchange_seconds
 double nothing_exchanged(const PassCost& cost, double bytes, double context_seconds);
-/// The first wave arrives, and the last one leaves, under no work.
+/// No work hides the arrival of the first wave and the departure of the last one.
 double exchanged_in_waves(const PassCost& cost, double bytes, double context_seconds);
 
 }  // namespace longspan

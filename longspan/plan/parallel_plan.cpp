@@ -99,7 +99,8 @@ class Chooser {
     return fmt::format("rows of {} x {} tokens", row.num_documents(), row.length(0));
   }
 
-  /// The model knows no better: of methods that cost less than this apart the simplest is taken.
+  /// The cost model is no more exact than this: of methods whose costs differ by less, the simplest
+  /// is taken.
   static constexpr double kEqual = 1.03;
 
   static const Candidate& cheapest(const std::vector<Candidate>& candidates) {

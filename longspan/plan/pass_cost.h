@@ -1,5 +1,5 @@
-// What a forward or a backward pass of attention costs the links and cores of a sequence group:
-// what estimates of methods are put together from. No torch.
+// What a forward or a backward pass of attention costs the links and cores of a sequence group.
+// Methods put their estimates together from it. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace longspan {
 
-/// One sequence group: ranks base, base + 1, ... of machines of so many ranks.
+/// One sequence group: ranks base, base + 1, ...; each machine holds cluster.ranks_per_machine
+/// ranks.
 class PassCost {
  public:
   const ParallelPlan& plan;
@@ -21,23 +22,23 @@ class PassCost {
   int base;
   bool backward;
 
-  /// How long bytes travel, and how much of that the rank's own cores work at it.
+  /// How long bytes travel, and for how much of that time the rank's own cores copy them.
   struct Sending {
     double seconds = 0, copying = 0;
   };
 
-  /// What remains beside `work` that runs at the same time.
+  /// The seconds of sending that `work`, which runs at the same time, does not hide.
   static double exposed(const Sending& sending, double work);
 
   /// Every rank of each run of `size` neighbours sends `bytes`, evenly to the others of its run.
   Sending to_all(double bytes, int size) const;
 
-  /// Every rank sends `bytes` to the next of its ring, of which so many go through a machine's
-  /// port.
+  /// Every rank sends `bytes` to the next rank of its ring; `crossings` of these messages go
+  /// through one machine's port.
   Sending to_next(double bytes, int crossings) const;
 
-  /// Rings of `size` ring ranks, `stride` ring ranks apart: the most ranks of a machine whose next
-  /// is on another one.
+  /// For rings of `size` ring ranks that lie `stride` ring ranks apart: the most ranks of one
+  /// machine whose next rank is on another machine.
   int crossings(int size, int stride) const;
 
  private:

@@ -69,8 +69,8 @@ std::string warning_of_shards(const PlanRequest& request) {
       size, here, divisors_of(std::gcd(request.world_size, request.ranks_per_machine)), size);
 }
 
-/// With one rank to a row. A mode alone asks for nothing: sizes are tried with the mode left as it
-/// is.
+/// With one rank to a row. A mode alone asks for nothing, so that a user can try sizes and leave
+/// the mode as it is.
 void check_keys_of_one_rank(const PlanRequest& request) {
   const int64_t ranks =
       int64_t{request.ulysses_degree.value_or(1)} * request.ring_degree.value_or(1);

@@ -13,7 +13,8 @@ void check_world(int world_size, int sequence_size);
 
 /// ParallelPlan::shard_size.
 int shard_size_of(const PlanRequest& request);
-/// Where zero_shard_size would fit into a machine, but some of its groups lie on two; else empty.
+/// A warning where zero_shard_size would fit into a machine but some of its groups lie on two
+/// machines; else empty.
 std::string warning_of_shards(const PlanRequest& request);
 /// Keys that want more than one process to a row.
 void check_keys_of_one_rank(const PlanRequest& request);

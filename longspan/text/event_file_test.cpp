@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 namespace longspan {
 namespace {
 
-// What TensorBoard reads in the files is looked at in tests/end_to_end/test_tensorboard.py.
+// tests/end_to_end/test_tensorboard.py checks what TensorBoard reads in the files.
 
 std::string complaint(const std::string& folder, int64_t last_step) {
   try {

@@ -34,7 +34,7 @@ Character first_character(std::string_view text) {
   return {code, size};
 }
 
-/// Is it a command to the terminal, or to whoever lays the line out?
+/// Is it a command to the terminal, or to the layout of the line?
 bool is_hidden(uint32_t code) {
   if (code == '\n' || code == '\t') return false;
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x2028 && code <= 0x202e) ||

@@ -19,7 +19,8 @@ class FailedElsewhere : public std::runtime_error {
   bool disk_full;
 };
 
-/// What rank 0 throws then. Every rank knows.
+/// What rank 0 throws when some rank failed, with the message to print. Every rank knows of the
+/// failure.
 class AgreedError : public UserError {
  public:
   explicit AgreedError(const std::string& what, bool full = false)
@@ -30,15 +31,15 @@ class AgreedError : public UserError {
 /// Whether all_or_none threw `error` because disks were full, and for nothing else. The same on all
 /// ranks.
 bool is_disk_full(const std::exception& error);
-/// And is it an answer that all ranks have agreed on? Alone, a UserError is.
+/// Whether all ranks have agreed on this error. With one rank, every UserError counts.
 bool is_agreed(const Group& world, const std::exception& error);
 
-/// What went wrong, for the user: where memory ran out, which keys save some.
+/// Describes the failure for the user. Where memory ran out, names the keys that save some.
 std::string describe_failure(const std::exception& error);
 
 /// Runs `phase` on every rank and then asks all how it went. When any failed, all fail: rank 0
 /// throws AgreedError with the first failing rank's message, the others FailedElsewhere with it.
-/// Alone, a rank's own exception goes through. Collective: every rank must call it.
+/// With one rank, its own exception passes through. Collective: every rank must call it.
 void all_or_none(const Group& world, const std::function<void()>& phase);
 
 /// The same for phases that may take one rank longer than a collective waits for it: reading and
@@ -46,9 +47,9 @@ void all_or_none(const Group& world, const std::function<void()>& phase);
 void all_or_none_patiently(const Group& world, Notices& notices,
                            const std::function<void()>& phase);
 
-/// Runs `phase` where the ranks cannot talk to each other yet. Most mistakes are everyone's: on a
-/// UserError the ranks other than 0 wait a little, so that rank 0 has said it and the launcher has
-/// usually ended them before they say it again, with their rank.
+/// Runs `phase` where the ranks cannot communicate yet. Most mistakes happen on all ranks. So on a
+/// UserError the ranks other than 0 wait a little: rank 0 prints the message, and the launcher
+/// usually ends the others before they print it again, with their rank.
 void rank_0_first(int rank, const std::function<void()>& phase);
 
 }  // namespace longspan

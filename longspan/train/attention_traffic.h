@@ -1,4 +1,4 @@
-// What sequence parallelism sent in a run, measured, beside the formula.
+// Measures what sequence parallelism sends in a run, and sets the formula beside it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,8 +23,8 @@ class AttentionTraffic {
   AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan, const AttentionShape& shape,
                    int64_t num_layers, bool checkpointing, bool output_is_known, at::Device device);
 
-  /// What is sent from here on is a row's: call before its forward, after it, and after its
-  /// backward.
+  /// Counts what a row sends. Call begin_row() before the row's forward, end_forward() after it,
+  /// and end_backward() after its backward.
   void begin_row();
   /// `padded`: the row as TokenOrder::packing has it.
   void end_forward(const Packing& padded);

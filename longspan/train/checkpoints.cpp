@@ -80,7 +80,7 @@ void newest_first(std::vector<FoundCheckpoint>& found) {
   });
 }
 
-/// A moment later than all that stands there: "newest" must hold though clocks go back.
+/// A moment later than every checkpoint there, so that "newest" holds even when a clock goes back.
 double saving_time(const Config& config) {
   double time = now_since_1970();
   for (const FoundCheckpoint& found : find_checkpoints(config)) {
@@ -106,7 +106,7 @@ std::string run_name(const StateSource& state) {
   return fmt::format("{} {} {}", state.parameter, state.begin, state.end);
 }
 
-/// As broken_part, by those that see the folder.
+/// As broken_part, computed by the ranks that see the folder.
 std::string read_back(const Group& world, Notices& notices, const std::string& folder) {
   std::error_code error;
   const bool sees_it = fs::is_directory(folder, error);
@@ -124,8 +124,8 @@ std::string read_back(const Group& world, Notices& notices, const std::string& f
   return "";
 }
 
-/// A checkpoint; unless a run is about to go on from it, or somebody has put a file of his own into
-/// it. Those stay until the next time.
+/// Removes a checkpoint, unless a run is about to go on from it or somebody has put a file of his
+/// own into it. Such a checkpoint stays until the next time.
 void remove_checkpoint(const std::string& folder, const std::string& name) {
   // Half a folder must not be seen under the final name.
   const std::string hidden =
@@ -142,8 +142,8 @@ void remove_checkpoint(const std::string& folder, const std::string& name) {
   remove_own_folder(hidden);
 }
 
-/// What a new checkpoint has replaced goes; with files of somebody else in it, it stays, under a
-/// name that shows.
+/// Removes the checkpoint that a new one has replaced. If it holds files of somebody else, it stays
+/// under a visible name.
 void remove_replaced(const std::string& folder, const std::string& shown) {
   if (foreign_entry(folder).empty()) return remove_own_folder(folder);
   std::error_code error;
@@ -210,8 +210,8 @@ void put_back_replaced(const std::string& output_dir) {
     if (hidden_kind(name) != ".replaced" || !fs::is_directory(entry.symlink_status(error)))
       continue;
     const fs::path final_path = entry.path().parent_path() / name.substr(1, name.rfind('.') - 1);
-    // Killed between two renames: this one is whole, the new one was not in place yet. What a disk
-    // of the network keeps of one that was removed is none.
+    // The run was killed between two renames: this checkpoint is whole, and the new one was not in
+    // place yet. What a network disk keeps of a removed checkpoint does not count as one.
     if (!fs::exists(fs::symlink_status(final_path, error)) && holds_files(entry.path())) {
       fs::rename(entry.path(), final_path, error);
     }

@@ -1,5 +1,6 @@
-// checkpoint-N/ folders: written by all ranks, found again, thrown away. One that stands under its
-// final name is whole, unless the disk or a hand has changed it, which its checksums tell.
+// checkpoint-N/ folders: all ranks write them; later runs find them, and remove old ones. A folder
+// under its final name is whole, unless the disk or somebody has changed it, which its checksums
+// show.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ struct FoundCheckpoint {
 
 /// Folders of this name in output_dir, the newest, by the time of saving, first.
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir);
-/// Those of both folders that are the run's own (output_folders).
+/// The checkpoints of both folders that are the run's own (output_folders).
 std::vector<FoundCheckpoint> find_checkpoints(const Config& config);
 
 /// A path under which checkpoint `name` can wait in output_dir for its removal while a new one
@@ -38,8 +39,8 @@ std::vector<FoundCheckpoint> find_checkpoints(const Config& config);
 /// Throws UserError as remove_own_folder.
 std::string name_for_replaced(const std::string& output_dir, const std::string& name);
 
-/// A checkpoint that a killed run was about to replace, and had not replaced yet, gets its name
-/// again. Before anybody looks for checkpoints.
+/// Gives its name back to a checkpoint that a killed run was about to replace and had not replaced
+/// yet. Call it before anybody looks for checkpoints.
 void put_back_replaced(const std::string& output_dir);
 
 /// Removes what a run that was killed has left half-done in output_dir: files and folders with the
@@ -48,13 +49,15 @@ void put_back_replaced(const std::string& output_dir);
 /// run writes there.
 void remove_leftovers(const std::string& output_dir);
 
-/// The same answer on every rank of `world`: what is wrong with the checkpoint, in a few words, or
-/// nothing. Each rank reads a part. Collective. Throws UserError when a rank does not see it.
+/// Says what is wrong with the checkpoint, in a few words; empty: nothing. Each rank of `world`
+/// reads a part, and all get the same answer. Collective. Throws UserError when a rank does not see
+/// it.
 std::string broken_part(const Group& world, Notices& notices, const std::string& folder);
 
 struct CheckpointContent {
   const std::vector<NamedTensor>& parameters;
-  /// The optimizer's state, as far as this rank holds it. What several ranks hold they share out.
+  /// The part of the optimizer's state that this rank holds. Ranks that hold the same pieces share
+  /// out the writing.
   std::vector<StateSource> states;
   /// Where the parameters come from if no rank holds all of them: every rank writes its part.
   ShardedParameters* sharded = nullptr;

@@ -1,4 +1,4 @@
-// Hints at mistakes that a run can be trained with, but hardly wants to be.
+// Hints at likely mistakes, with which a run could be trained all the same.
 #pragma once
 
 #include <string>

@@ -1,15 +1,16 @@
-// Stops that come while files are looked at, before anything else could handle them. No torch.
+// Signals to stop that come while the program checks files, before anything else handles them. No
+// torch.
 #pragma once
 
 #include <thread>
 
 namespace longspan {
 
-/// While one lives, SIGTERM and SIGUSR1, which the calling thread holds (blocks), end the process
-/// at once with status 0: nothing has been trained yet. Afterwards they are held as before, and
-/// none is lost: each either ended the process or waits for who comes next. One that the process
-/// was started to ignore (nohup) stays ignored. Where the system gives no descriptors, they just
-/// stay held.
+/// While this object lives, SIGTERM and SIGUSR1 end the process at once with status 0, since
+/// nothing has been trained yet. The calling thread must block both. When the object dies they are
+/// blocked as before and none is lost: each has either ended the process or is still pending. A
+/// signal that the process was started to ignore (nohup) stays ignored. Where the system gives no
+/// descriptors, both just stay blocked.
 class EarlyStops {
  public:
   /// `speaks`: says on stderr what happened.

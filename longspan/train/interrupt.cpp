@@ -48,7 +48,7 @@ sigset_t watched_signals() {
   return signals;
 }
 
-/// What is tidied up before an end at once. Never destroyed.
+/// What the process tidies up before it ends at once. Never destroyed.
 struct Tidying {
   std::promise<void> folders, actions;
 };
@@ -83,7 +83,7 @@ void end_process_at_once(int status) {
     tidying.folders.get_future().wait_for(seconds(3));
     tidying.actions.get_future().wait_for(seconds(1));
   } catch (const std::system_error&) {
-    // No thread can be started. What is left here a later run removes.
+    // No thread can be started. A later run removes what is left here.
   }
   _exit(status);
 }

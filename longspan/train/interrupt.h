@@ -10,24 +10,24 @@
 
 namespace longspan {
 
-/// From its making to the last instruction of the process, SIGINT, SIGTERM, SIGUSR1 and SIGHUP
-/// arrive in a thread of its own instead of killing the process wherever it stands. Before the
-/// training loop runs each ends the process at once: SIGTERM and SIGUSR1 with status 0, as there is
-/// nothing to save and a launcher that restarts what has failed is not to, the others with 128 +
-/// number. Later:
+/// From construction to the last instruction of the process, a thread of this object receives
+/// SIGINT, SIGTERM, SIGUSR1 and SIGHUP, so that none kills the process wherever it stands. Before
+/// the training loop runs, each ends the process at once. SIGTERM and SIGUSR1 end it with status 0:
+/// there is nothing to save, and a launcher that restarts failed workers must not restart it. The
+/// others end it with 128 + number. In the training loop:
 /// - The first SIGINT (Ctrl-C) sets a flag for the loop to see; the second, or a loop that has not
 ///   ended in kPatience, ends the process at once with status 130.
 /// - The first SIGTERM or SIGUSR1 (pre-emption) sets another: the loop finishes its step, saves and
-///   ends with status 0, however long that takes. Those that follow within kTogether tell the same
-///   (a cluster signals launcher and workers, the launcher hands on, or dies of it); a later one
-///   ends the process at once.
+///   ends with status 0, however long that takes. Repeats within kTogether count as the same
+///   request: a cluster often signals launcher and workers, and the launcher forwards what it gets.
+///   A later signal ends the process at once.
 /// - SIGHUP ends it at once.
-/// Once the run has ended (run_ended), the process is on its way out with the run's status: none of
-/// them changes that. One that comes 5 s or more after the end (kTogether) ends the process at
-/// once, with that status: something in the way out hangs. An end at once waits for short writes
-/// that are under way and removes temporary folders. A signal that the process was started to
-/// ignore (nohup) stays ignored. Make it before other threads start: they inherit the mask. It is
-/// never destroyed: static destructors still run while it watches.
+/// Once the run has ended (run_ended), no signal changes its status. A signal 5 s or more after
+/// that (kTogether) ends the process at once with that status, since something in its exit hangs.
+/// Ending at once waits for short writes that are under way and removes temporary folders. A signal
+/// that the process was started to ignore (nohup) stays ignored. Construct it before other threads
+/// start, since they inherit the signal mask. It is never destroyed: it still watches while static
+/// destructors run.
 class InterruptWatch {
  public:
   /// `speaks`: says on stderr what happens (rank 0).
@@ -36,7 +36,7 @@ class InterruptWatch {
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
-  /// From now on somebody looks at requested() after every step.
+  /// The training loop begins: from now on it asks requested() after every step.
   void begin_steps() { in_steps_ = true; }
   /// All is said and saved; the process ends with this status.
   void run_ended(int status);
@@ -47,25 +47,25 @@ class InterruptWatch {
     const int signal = stop_signal_;
     return signal == 0 && launcher_is_gone_ ? SIGTERM : signal;
   }
-  /// Once the run has stopped: by which signal, or that it came to another process.
+  /// After the run has stopped: which signal stopped it, or that another process got the signal.
   std::string why_stopped() const;
-  /// `tell` is called, on a thread of its own, with the signal that ends this process before the
-  /// training loop. An empty one ends that.
+  /// Sets what is called, on a thread of its own, with the name of the signal that ends this
+  /// process before the training loop. An empty function unsets it.
   void before_early_stop(std::function<void(const std::string& signal)> tell);
-  /// Another process was told to stop before the training loop: so is this one. Nothing happens
-  /// where the loop has begun; it will miss the other one.
+  /// Another process was told to stop before the training loop: stops this process too. Does
+  /// nothing once the loop has begun; the loop then notices that the other process is missing.
   void told_elsewhere(const std::string& why);
-  /// The launcher has ended: as SIGTERM in the training loop, if none came. Returns whether the
-  /// loop has begun; before it nothing happens.
+  /// The launcher has ended: acts as a SIGTERM in the training loop, if no signal has come. Returns
+  /// whether the loop has begun; does nothing before that.
   bool launcher_gone();
   /// Prints that a stop came before the first step, if nothing was said yet.
   void say_stopped_early(const std::string& why);
   /// Prints how the run ended, if this process speaks and nothing was said yet.
   void say(const std::string& how);
 
-  /// Of the ten seconds in which an interrupted run has to be gone.
+  /// The time that an interrupted loop has to end, out of ten seconds for the whole run.
   static constexpr std::chrono::seconds kPatience{5};
-  /// In which several signals to stop are one.
+  /// Signals to stop within this time count as one.
   static constexpr std::chrono::seconds kTogether{5};
 
  private:
@@ -82,8 +82,9 @@ class InterruptWatch {
 };
 
 /// Ends the process with this status, without running destructors, which may wait for other
-/// processes; short writes are finished, temporary folders removed and actions run (EndAtOnce).
-/// Each is waited for some seconds at most: a disk that hangs keeps no process.
+/// processes. It first finishes short writes, removes temporary folders and runs actions
+/// (EndAtOnce). It waits some seconds at most for each, so that a disk that hangs keeps no process
+/// alive.
 [[noreturn]] void end_process_at_once(int status);
 
 /// "SIGTERM".
@@ -92,8 +93,8 @@ std::string name_of_signal(int signal);
 /// A folder that is removed when the object dies, or when the process is told to end at once.
 class TemporaryFolder {
  public:
-  /// Creates `path`, empty; what an earlier run has left there goes. Throws UserError, as
-  /// remove_own_folder does where something else is there.
+  /// Creates `path` as an empty folder and removes what an earlier run has left there. Throws
+  /// UserError, as remove_own_folder does where something else is there.
   explicit TemporaryFolder(std::string path);
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
@@ -104,7 +105,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// While one lives, `action` runs when the process is told to end at once: short, and it throws
+/// While this object lives, `action` runs when the process ends at once. It must be short and throw
 /// nothing.
 class EndAtOnce {
  public:
@@ -112,7 +113,7 @@ class EndAtOnce {
   ~EndAtOnce();
   EndAtOnce(const EndAtOnce&) = delete;
   EndAtOnce& operator=(const EndAtOnce&) = delete;
-  /// Changes what the action looks at, while it does not run.
+  /// Calls `what`, which may change what the action reads; the action does not run meanwhile.
   void change(const std::function<void()>& what) const;
   void run() const { action_(); }
 
@@ -120,7 +121,8 @@ class EndAtOnce {
   std::function<void()> action_;
 };
 
-/// Holds off an end at once while short writes or renames belong together.
+/// While this object lives, the process does not end at once: for short writes or renames that
+/// belong together.
 class UninterruptedScope {
  public:
   UninterruptedScope();

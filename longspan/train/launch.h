@@ -14,16 +14,17 @@ struct Launch {
   bool is_restart = false;  // an earlier attempt had made output_dir its own
 };
 
-/// A restart is one by torchrun, whose store knows the launch, or a Slurm job that was requeued
-/// after it had saved something: then it takes over the launch of the newest of its checkpoints.
-/// Collective. Throws as all_or_none.
+/// Finds out which launch this start belongs to. It is a restart where torchrun's store knows the
+/// launch, or where a Slurm job was requeued after it had saved something; the requeued job takes
+/// over the launch of its newest checkpoint. Collective. Throws as all_or_none.
 Launch find_launch(const Config& config, const Rendezvous& where, const Group& world);
 
-/// From now on workers that the launcher starts again are restarts. On one rank.
+/// Stores the launch in torchrun's store, so that workers which torchrun starts again know that
+/// they are restarts. To be called on one rank.
 void keep_launch(const Rendezvous& where, const Launch& launch);
 
-/// The Slurm job and what this program was told there to go on from: one job may train several
-/// times. Empty outside of Slurm.
+/// Names the Slurm job and what this program was told there to go on from, since one job may train
+/// several times. Empty outside of Slurm.
 std::string own_job(const Config& config);
 
 /// The launch that a requeued Slurm job goes on with, by the checkpoints of output_dir; empty when

@@ -22,7 +22,7 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
                          const TrainedModel& trained, const std::vector<Example>& examples,
                          const Reference* reference, bool cuda);
 
-/// Empty where the ranks of a machine fit into its memory.
+/// A warning where the ranks of a machine need more memory than it has; else empty.
 std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const MachineMemory& machine);
 
 class MemoryReport {
@@ -30,8 +30,8 @@ class MemoryReport {
   MemoryReport(PeakMeter& meter, const MemoryFacts& facts)
       : meter_(meter), facts_(facts), account_(account_of(facts)) {}
 
-  /// What a rank will need, and a warning where the ranks of this machine need more host memory
-  /// than it has; from here on the peak is measured.
+  /// Says what a rank will need, with a warning where the ranks of this machine need more host
+  /// memory than it has. Starts to measure the peak.
   std::string begin(int ranks_here, bool cuda);
   /// Every rank's peaks since then, beside the account, on rank 0. Collective.
   std::string end(const Group& world);

@@ -21,13 +21,14 @@ class ModelUpdate {
 
   /// After each backward pass.
   void end_backward();
-  /// Each rank holds gradients of its own contribution; from here on, of all. Returns their norm.
+  /// Sums the gradients over all ranks, of which each holds those of its own contribution. Returns
+  /// the norm of the sums.
   double sum_gradients();
   /// Scales gradients by min(1, max_norm / (norm + 1e-6)).
   void clip(double norm, double max_norm);
   /// Updates, and drops the gradients.
   void step(double learning_rate);
-  /// Drops them alone.
+  /// Drops the gradients without an update.
   void drop_gradients();
 
   /// What is trained on this rank, with its gradients between sum_gradients() and step().
@@ -35,7 +36,7 @@ class ModelUpdate {
   /// The same, in the order of optimizer().state().
   const std::vector<ParameterPiece>& pieces() const { return pieces_; }
   Optimizer& optimizer() const { return *optimizer_; }
-  /// After values or state were written from outside.
+  /// To be called after values or state were written from outside.
   void publish();
 
  private:

@@ -43,8 +43,8 @@ OutputClaim::OutputClaim(const Config& config, bool is_restart)
     } catch (const FolderBusyError&) {
       throw;
     } catch (const UserError&) {
-      // A folder that cannot be written to: the checks below have better words for it, and what
-      // they let pass is tried again.
+      // The folder cannot be written. The checks below explain that better; if they pass, the lock
+      // is tried again.
     }
   }
   for (const auto& lock : locks_) {

@@ -14,9 +14,9 @@ namespace longspan {
 /// behind then. On rank 0.
 class OutputClaim {
  public:
-  /// What a run that was killed was about to put in its place is put there first; then what
-  /// check_output_dir (unless `is_restart`) and try_output_dirs say is thrown. Throws
-  /// FolderBusyError where another run writes.
+  /// First finishes what a killed run was about to put in its place. Then throws what
+  /// check_output_dir (unless `is_restart`) and try_output_dirs throw. Throws FolderBusyError where
+  /// another run writes.
   OutputClaim(const Config& config, bool is_restart);
 
  private:
@@ -24,8 +24,8 @@ class OutputClaim {
   EndAtOnce at_end_;
 };
 
-/// Throws as OutputClaim does, and leaves the folders to whoever comes next: for processes that
-/// look ahead of the run.
+/// Throws as OutputClaim does, and claims nothing: for processes that check the folders ahead of
+/// the run.
 void check_output_folders(const Config& config);
 
 }  // namespace longspan

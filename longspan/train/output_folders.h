@@ -11,8 +11,8 @@ namespace longspan {
 /// The folder in output_dir in which the final model is written, before its files are moved.
 constexpr const char* kUnfinishedModel = ".model.partial";
 
-/// The first 8 hex digits of a hash of the absolute path without links: runs that share a folder
-/// tell by it what is whose.
+/// The first 8 hex digits of a hash of the absolute path without links: by it, runs that share a
+/// folder know their own files.
 std::string hash_of_path(const std::string& folder);
 
 /// Where this run writes in fallback_output_dir, which other runs may have too:

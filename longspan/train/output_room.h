@@ -1,4 +1,5 @@
-// The folders that a run writes into: tried before anything is computed, and room in them.
+// Tries the folders that a run writes into before anything is computed, and finds out the room in
+// them.
 #pragma once
 
 #include <cstdint>

@@ -44,8 +44,7 @@ std::vector<Block> blocks_of(const std::string& lines) {
   return blocks;
 }
 
-/// kNotRead where there is no such file: another machine may have none at rank 0's path, or another
-/// one.
+/// Returns kNotRead where the file is missing or another one, as it may be on another machine.
 std::string digest_text_of(const Block& block) {
   try {
     const FileStamp stamp = stamp_of_file(block.path);

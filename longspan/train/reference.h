@@ -21,7 +21,7 @@ class Reference {
   /// As document_logprobs of the row's documents, without gradient. Collective over the row's
   /// sequence group.
   virtual at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) = 0;
-  /// Of parameters that only it holds.
+  /// Bytes of parameters that only the reference holds.
   virtual ShardedParameters::HeldBytes held_bytes() const { return {}; }
 };
 

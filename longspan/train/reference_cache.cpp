@@ -49,7 +49,7 @@ std::string text_of_rank_0(const Group& world, const std::string& text, at::Devi
   return {begin, begin + bytes.numel()};
 }
 
-/// Of the numbers to the last bit, whose they are and what made them.
+/// A checksum of the numbers to the last bit, of the example that they belong to and of the key.
 std::string digest_of(const std::string& key, size_t example, const std::vector<double>& logps) {
   const std::string whose = fmt::format("{} {} {}\n", key, example, logps.size());
   Xxh64 hash;
@@ -64,7 +64,7 @@ struct Entry {
   bool has_checksum = false;  // an older version wrote none
 };
 
-/// nullopt for a line that was not written so.
+/// nullopt for a line that is not as it was written.
 std::optional<Entry> entry_from(const std::string& key, const std::string& line) {
   const std::optional<Json> json = try_parse_json(line);
   if (!json) return std::nullopt;
@@ -91,8 +91,8 @@ struct KeptLines {
   int64_t num_broken = 0, num_without_checksum = 0;
 };
 
-/// Those that are as they were written, as far as that can be seen. Of half a line at the end, as a
-/// run that was killed leaves it, nothing is said.
+/// The lines that are as they were written, as far as can be seen. Half a line at the end, which a
+/// killed run leaves, gets no warning.
 KeptLines whole_lines(const std::string& path, const std::string& key,
                       const std::vector<const Example*>& examples) {
   KeptLines kept;

@@ -29,12 +29,12 @@ struct ReferenceJob {
 std::string reference_line(const std::string& key, size_t example,
                            const std::vector<double>& logps);
 
-/// Log-probabilities of all documents of all examples. They are kept in
-/// output_dir/reference_logps_<key>.jsonl, a line an example, as they are computed; what the file
-/// holds already is not computed again. Lines that are not as they were written are, and a warning
-/// says so. The key is reference_key. Data-parallel groups share the
-/// examples out. The reference is only made where something is missing, and freed before this
-/// returns. nullopt: interrupted. Collective over the world.
+/// Computes the reference's log-probabilities of all documents of all examples. Writes them to
+/// output_dir/reference_logps_<key>.jsonl as it goes, a line an example; the key is reference_key.
+/// Takes what the file holds already, but for lines that are not as they were written: it computes
+/// these again, and a warning says so. Data-parallel groups share the examples out. Makes the
+/// reference only where something is missing, and frees it before it returns. nullopt: interrupted.
+/// Collective over the world.
 std::optional<ReferenceTable> precompute_reference(
     const ReferenceJob& job, const std::function<std::unique_ptr<Reference>()>& make_reference,
     Console& console);

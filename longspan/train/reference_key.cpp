@@ -63,8 +63,8 @@ std::string reference_key(const Config& config, const std::vector<const Example*
   // Scaled positions depend on the length that rows may have, whatever they have.
   hash.add(config.rope_scaling);
   if (!config.rope_scaling.empty()) hash.add(static_cast<uint64_t>(config.cutoff_len));
-  // The reference is ref_model with its adapters; or the base model, into which the adapters before
-  // the last are merged, and without whose own the policy is the reference.
+  // The reference is ref_model with its adapters. Without ref_model it is the base model with all
+  // adapters merged but the last, which under LoRA is the one that is trained.
   const bool named = !config.ref_model.empty();
   add_folder(hash, named ? config.ref_model : config.model_name_or_path);
   std::vector<std::string> adapters =

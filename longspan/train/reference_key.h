@@ -1,4 +1,4 @@
-// By what reference log-probabilities that were computed before are known again.
+// The key by which a run knows reference log-probabilities that were computed before.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@ namespace longspan {
 
 /// A hash of all that decides them: the reference model's files and those of its adapters, stage,
 /// precision (which finetuning_type is part of), rope_scaling, and the examples' tokens and labels.
-/// Not of what only rounds otherwise: the number of processes, checkpointing, chunks, kernels.
+/// It leaves out what only changes roundings: the number of processes, checkpointing, chunks,
+/// kernels.
 std::string reference_key(const Config& config, const std::vector<const Example*>& examples);
 
 }  // namespace longspan

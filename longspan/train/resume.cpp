@@ -24,14 +24,15 @@ bool names_a_folder(const Config& config) {
   return !wanted.empty() && wanted != "true" && wanted != "false";
 }
 
-/// Folders to try, one a line, the best first. Rank 0's view is everyone's.
+/// Folders to try, one a line, the best first. All ranks use rank 0's list.
 std::string candidates_of(const Config& config, const Launch& launch) {
   std::string folders;
   const bool by_itself = config.resume_from_checkpoint.empty() && config.overwrite_output_dir;
   for (const FoundCheckpoint& found : find_checkpoints(config)) {
     if (!found.has_state) continue;
     const bool own = launch.is_restart && found.launch == launch.id;
-    // Of a restart's own, whatever the configuration says to the first start.
+    // A restart tries its own launch's checkpoints, whatever the configuration says to the first
+    // start.
     if (own ||
         (!by_itself && !names_a_folder(config) && config.resume_from_checkpoint != "false")) {
       folders += found.folder + "\n";

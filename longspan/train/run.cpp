@@ -46,7 +46,7 @@ namespace {
 
 constexpr int kInterruptedStatus = 130;
 
-/// What is known before any rank has spoken to another.
+/// What each rank knows before it has communicated with another.
 struct Shape {
   ModelConfig model;
   ParallelPlan plan;
@@ -77,7 +77,7 @@ std::string how_to_go_on(const Config& config) {
                      own_job(config).empty() ? "" : "; so does this job, if Slurm requeues it");
 }
 
-/// Everything after the ranks have found each other.
+/// Everything after the ranks have met.
 int run_with_peers(const Config& config, const Rendezvous& where, const Shape& shape,
                    at::Device device, const Mesh& mesh, Heartbeat& heartbeat, Notices& notices,
                    InterruptWatch& interrupts) {
@@ -257,7 +257,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     for (const std::string& change : start.changes) console.say(change);
   }
   const TrainingEnd end = trainer.train();
-  // What is saved is saved, whatever comes while this process clears up.
+  // Everything is saved; no signal that comes while this process clears up changes that.
   interrupts.run_ended(end == TrainingEnd::kInterrupted ? kInterruptedStatus : 0);
   if (end == TrainingEnd::kDone) {
     console.say(fmt::format("Saved the model and logs in {}", trainer.saved_in()));
@@ -285,7 +285,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   return kInterruptedStatus;
 }
 
-/// While one lives, a stop that comes to this rank before the first step is told to the others.
+/// While this object lives, a signal to stop that reaches this rank before the first step is
+/// announced to the others.
 class ToldOfEarlyStops {
  public:
   ToldOfEarlyStops(InterruptWatch& interrupts, const Notices& notices, int rank)

@@ -1,4 +1,4 @@
-// The files that a run stands on: which they are, and what is in them. No torch.
+// The files that a run depends on: which they are, and what is in them. No torch.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ using RunContents = std::vector<RunFile>;
 
 /// The files by name, without stamps and digests: weights and config.json of the model, the
 /// tokenizer's files with the chat template, adapters, the reference model, data sets of training
-/// and evaluation. Of a fully trained model the weights do not decide, as a checkpoint brings its
-/// own, unless the reference is made of them; nor does a config.json, in which much is said that
+/// and evaluation. `decides` is false for the weights of a fully trained model, since a checkpoint
+/// brings its own, unless the reference is made of them; and for a config.json, most of which
 /// decides nothing. Throws UserError.
 RunContents files_of_run(const Config& config);
 

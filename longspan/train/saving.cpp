@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a run tells of itself in output_dir.
+/// The files in which a run reports on itself in output_dir.
 const std::set<std::string> kReports = {
     "trainer_state.json",     "trainer_log.jsonl",
     "train_results.json",     "eval_results.json",
@@ -49,7 +49,7 @@ std::string final_temporary(const std::string& output_dir) {
   return output_dir + "/" + kUnfinishedModel;
 }
 
-/// A chat template beside the new model would be taken before what that says. Nobody has listed it.
+/// An unlisted chat template beside the new model would take precedence over the model's own.
 void set_aside_other_chat_templates(const std::string& folder, const std::set<std::string>& fresh) {
   for (const char* name : {"chat_template.jinja", "chat_template.json"}) {
     std::error_code error;
@@ -58,8 +58,8 @@ void set_aside_other_chat_templates(const std::string& folder, const std::set<st
   }
 }
 
-/// What is in that folder, into output_dir, where what an earlier run has listed as its model makes
-/// room. The list goes last: until then the folder says what is still to be done.
+/// Moves the files of that folder into output_dir, after removing what an earlier run has listed as
+/// its model there. Moves the list last: until then the folder shows what is still to be done.
 void move_final(const std::string& output_dir) {
   const UninterruptedScope uninterrupted;
   const std::string from = final_temporary(output_dir);

@@ -22,16 +22,16 @@ namespace longspan {
 /// that training starts from, or not a folder; and when resume_from_checkpoint names no checkpoint.
 void check_output_dir(const Config& config);
 
-/// Makes output_dir and proves that it can be written; what a run that was killed left half-done
-/// goes. Throws UserError.
+/// Makes output_dir, removes what a killed run left half-done there, and proves that it can be
+/// written. Throws UserError.
 void prepare_output_dir(const std::string& output_dir);
 
 /// Writes a file into a folder and removes it. Throws UserError.
 void prove_writable(const std::string& folder);
 
-/// A run that was killed while it moved the files of its final model into output_dir has left the
-/// rest in a hidden folder: they are moved, so that the model there is that run's as a whole. The
-/// caller keeps other runs out. Throws UserError.
+/// Finishes the work of a run that was killed while it moved the files of its final model into
+/// output_dir: moves the rest there from the hidden folder, so that the model is wholly that run's.
+/// The caller keeps other runs out. Throws UserError.
 void finish_saved_model(const std::string& output_dir);
 
 /// Removes logs, results and pictures of an earlier run, as the new one may write others, but for
@@ -54,10 +54,10 @@ class ModelSaver {
 
   /// Weights, config and tokenizer into a folder that is there.
   void write_model(const std::string& folder, const std::vector<NamedTensor>& parameters) const;
-  /// The same into `output_dir`, which is made where it is missing; what an earlier run has listed
-  /// as its model (file_list.h) goes.
+  /// The same into `output_dir`, which it makes where it is missing. Removes what an earlier run
+  /// has listed as its model (file_list.h).
   void save_final(const std::string& output_dir, const std::vector<NamedTensor>& parameters) const;
-  /// The same of a model that no rank holds. Collective.
+  /// The same for a model of which no rank holds all. Collective.
   void save_final_together(const std::string& output_dir, ShardedParameters& parameters,
                            const Group& world, Notices& notices) const;
   const SavedModel& model() const { return model_; }
@@ -68,7 +68,7 @@ class ModelSaver {
   SavedModel model_;
 };
 
-/// Runs a file-system action; what the system says becomes the user's message.
+/// Runs a file-system action and turns the system's error into a UserError.
 void on_disk(const std::string& path, const std::function<void()>& action);
 
 }  // namespace longspan

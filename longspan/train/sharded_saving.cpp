@@ -29,7 +29,7 @@ std::vector<int> writers_of(const std::vector<NamedTensor>& parameters, int num_
   for (const NamedTensor& parameter : parameters) total += parameter.tensor.numel();
   std::vector<int> writers;
   for (const NamedTensor& parameter : parameters) {
-    // By its middle, so that a large one does not go to a rank that is full.
+    // Assigns a parameter by its middle, so that a large one does not go to a rank that is full.
     const int64_t middle = before + parameter.tensor.numel() / 2;
     writers.push_back(static_cast<int>(
         std::min<int64_t>(num_ranks - 1, middle * num_ranks / std::max<int64_t>(1, total))));

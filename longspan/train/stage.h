@@ -36,9 +36,10 @@ class Stage {
  public:
   virtual ~Stage() = default;
 
-  /// Which documents of an example are in the row that loss() gets.
+  /// Which documents of an example the row of loss() holds.
   virtual Documents documents() const { return Documents::kAll; }
-  /// What the loss of a step is a mean over, as much of it as is in a row: labels, pairs, answers.
+  /// This row's contribution to the denominator of a step's loss: labels (pt, sft), pairs (dpo, rm)
+  /// or answers (kto).
   virtual double weight(const Row& row) const = 0;
   /// Whether loss() is the whole row's on every member of its sequence group, rather than a part
   /// that is still to be summed over it.

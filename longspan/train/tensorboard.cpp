@@ -19,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The user's own folder may hold files of several runs: the name says which output_dir's they are.
+/// The user's own folder may hold files of several runs. The name says to which output_dir a file
+/// belongs.
 std::string suffix_of(const Config& config) {
   std::error_code error;
   const std::string path = fs::weakly_canonical(config.output_dir, error).string();

@@ -24,9 +24,9 @@ std::string tensorboard_tag(const std::string& key);
 
 class TensorBoardLog {
  public:
-  /// `last_step`: of the checkpoint that the run goes on from, whose later points go; negative: a
-  /// new run, whose folder loses what an earlier run to the same output_dir has left there. Throws
-  /// UserError.
+  /// `last_step`: the step of the checkpoint that the run goes on from; removes later points.
+  /// Negative: a new run; removes what an earlier run with the same output_dir has left in the
+  /// folder. Throws UserError.
   TensorBoardLog(const Config& config, int64_t last_step);
 
   /// All numbers of the entry but the step, at that step. Returns what went wrong, the first time

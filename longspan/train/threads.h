@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// Cores are shared by the workers of a machine; OMP_NUM_THREADS says otherwise where it is set.
+/// Shares the cores out among the workers of a machine, unless OMP_NUM_THREADS is set.
 void choose_threads();
 
 /// "CUDA", "CPU with 4 threads each (no GPU was found)".

@@ -20,7 +20,8 @@
 namespace longspan {
 namespace {
 
-/// Of what tells of a run, about: all but the log, and a line of that in both files that have it.
+/// About the bytes of a run's reports: of all files but the log, and of a log line in both files
+/// that have it.
 constexpr int64_t kReportBytes = 64 << 10, kEntryBytes = 2 << 10;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
@@ -80,8 +81,8 @@ StepResult Trainer::step(int64_t step) {
   Decoder& model = job_.context.model;
   const std::vector<Row> rows = rows_of(steps_.place(step));  // the same on all SP members
 
-  // What the loss is a mean over, of the whole global batch, before anything is computed: the only
-  // denominator.
+  // The loss is a mean over the whole global batch. Its only denominator is known before anything
+  // is computed.
   std::vector<double> counts(4, 0.0);
   for (const Row& row : rows) {
     counts[0] += job_.stage.weight(row);
@@ -126,7 +127,7 @@ StepResult Trainer::step(int64_t step) {
     for (const at::Tensor& contribution : contributions) loss += contribution.item<double>();
   }
 
-  // A signal that one rank has seen is everyone's: all leave at the same step.
+  // A signal that one rank has seen counts for all: they leave at the same step.
   const std::vector<double> sums = sums_over(mesh.world,
                                              {loss, job_.interrupts.requested() ? 1.0 : 0.0,
                                               job_.interrupts.stop_signal() != 0 ? 1.0 : 0.0},

@@ -76,12 +76,11 @@ class Trainer {
   /// Empty where it was not saved.
   const std::string& saved_in() const { return saved_in_; }
 
-  /// Goes on where a checkpoint stands: weights, optimizer, log, counts. Throws UserError.
-  /// Collective.
+  /// Takes weights, optimizer, log and counts from a checkpoint. Throws UserError. Collective.
   void resume(const ResumePoint& from);
-  /// All steps that are left; then the last evaluation, the model, logs and pictures into
-  /// output_dir. Or, when a signal asks for it, a checkpoint at the end of a step, and nothing
-  /// more. Throws UserError on rank 0 and FailedElsewhere on the others. Collective.
+  /// Runs all steps that are left, then the last evaluation, and saves the model, logs and
+  /// pictures. When a signal asks for it, saves a checkpoint at the end of a step instead, and
+  /// returns. Throws UserError on rank 0 and FailedElsewhere on the others. Collective.
   TrainingEnd train();
   /// Optimizer step number `step` (0-based).
   StepResult step(int64_t step);

@@ -23,7 +23,7 @@
 namespace longspan {
 namespace {
 
-/// With on_nonfinite: skip. A model whose weights are broken would go on forever.
+/// The limit for on_nonfinite: skip. A model whose weights are broken would go on forever.
 constexpr int64_t kMostSkippedInARow = 20;
 constexpr size_t kMostNamed = 3, kMostRows = 8;
 
@@ -181,7 +181,7 @@ std::string Trainer::source_of_nonfinite(int64_t step, const std::vector<double>
     rows.push_back(
         {{std::istream_iterator<int64_t>(words), {}}, std::strtod(loss.c_str(), nullptr)});
   }
-  // Those of a loss that is not finite in the data's order, others by the size of their loss.
+  // Rows whose loss is not finite come in the data's order, the others by the size of their loss.
   std::ranges::sort(rows, [&](const RowLoss& a, const RowLoss& b) {
     return !in_loss && a.loss != b.loss ? a.loss > b.loss : a.rows < b.rows;
   });

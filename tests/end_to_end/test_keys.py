@@ -145,7 +145,7 @@ def test_help_of_a_key():
 
 @pytest.fixture(scope="module")
 def example_data(place):
-    """Rows for the data sets that the examples and the README name, by the entries that they show."""
+    """Rows for the data sets that the examples and docs/data.md name, by the entries that they show."""
     folder, words = place / "example_data", words_of_real_text()
 
     def text(begin, length=20):

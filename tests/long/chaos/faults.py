@@ -14,7 +14,7 @@ from chaos import moments
 from chaos.live import FAILED, INTERRUPTED, KILLED, STOPPED, found_no_memory_to_load, has_begun
 from chaos.runs import ALONE, LAUNCHER, MACHINES, RANKS, STEPS, TORCHRUN_MACHINES
 
-# README, "When a run stops": the others end within ddp_timeout seconds, and some 20 for the diagnosis. torchrun gives workers 30
+# docs/signals-and-errors.md: the others end within ddp_timeout seconds, and some 20 for the diagnosis. torchrun gives workers 30
 # seconds to end before it kills them, which a stopped one needs.
 DIAGNOSIS, TORCHRUN_PATIENCE = 20, 30
 # Launchers that have not met wait for each other so long at least, and those whose workers are done ddp_timeout.
