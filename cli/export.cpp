@@ -139,7 +139,7 @@ int run(const Arguments& words) {
   for (const std::string& folder : folders) {
     const Adapter adapter = load_adapter(folder, model);
     parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
-    merge_lora(parameters, adapter.shape.scale());
+    merge_lora(spec_of(model), parameters, adapter.shape.scale());
     if (auto head = load_value_head(folder, model); !head.empty()) value_head = std::move(head);
   }
   int64_t num_bytes = 0;

@@ -9,6 +9,7 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/machine_memory.h"
+#include "longspan/models/family.h"
 #include "longspan/models/model_config.h"
 #include "longspan/models/parameter_count.h"
 #include "longspan/plan/disk_model.h"
@@ -30,8 +31,8 @@ at::ScalarType dtype_of(const std::string& name) {
 
 /// All of the model is made before it is written.
 void require_room_for(const ModelConfig& config, int64_t num_parameters, at::ScalarType dtype) {
-  // A layer has a dozen tensors, each with a name, however small they are.
-  constexpr int64_t kBytesOfLayer = 4096;
+  // A layer has a dozen tensors, each with a name and a spec, however small they are.
+  constexpr int64_t kBytesOfLayer = 16384;
   // Neither can overflow: parameters are at most kMostCounted, layers kMostIndexed.
   const int64_t num_bytes =
       num_parameters * (dtype == at::kFloat ? 4 : 2) + config.num_layers * kBytesOfLayer;
@@ -82,7 +83,7 @@ constexpr const char* kHelp =
 
   longspan init --config config.json --output models/small --tokenizer models/my-tokenizer
 
-  --config FILE       config.json of a Hugging Face model (model_type qwen2, qwen3 or llama), or its folder
+  --config FILE       config.json of a Hugging Face model (model_type {}), or its folder
   --output FOLDER     where the model goes; must not exist, or be empty
   --tokenizer FOLDER  copies the tokenizer files from there (else from beside config.json)
   --seed N            the same seed gives the same weights on every machine [42]
@@ -92,7 +93,8 @@ constexpr const char* kHelp =
 }  // namespace
 
 Command init_command() {
-  return {"init", "make a random model folder from a config.json", kHelp, run};
+  return {"init", "make a random model folder from a config.json",
+          fmt::format(kHelp, model_types()), run};
 }
 
 }  // namespace longspan

@@ -22,7 +22,6 @@
 #include "longspan/input/numbers.h"
 #include "longspan/models/model_files.h"
 #include "longspan/models/model_place.h"
-#include "longspan/models/value_head.h"
 
 namespace longspan {
 namespace {
@@ -34,6 +33,7 @@ constexpr const char* kConfig = "adapter_config.json";
 constexpr const char* kWeights = "adapter_model.safetensors";
 constexpr const char* kValueHead = "value_head.safetensors";
 constexpr std::string_view kPrefix = "base_model.model.";
+constexpr std::string_view kOfValueHead = "v_head.";  // what adapters of TRL and others may hold
 
 Json read_config(const fs::path& path) {
   const auto text = read_text_file_if_there(path.string(), "configuration of an adapter");
@@ -75,7 +75,9 @@ void require_plain_lora(const JsonObject& config) {
 std::map<std::string, std::vector<int64_t>> wanted_shapes(const ModelConfig& config,
                                                           const LoraShape& shape) {
   std::map<std::string, std::vector<int64_t>> wanted;
-  for (const auto& [name, sizes] : lora_parameter_shapes(config, shape)) wanted[name] = sizes;
+  for (const ParameterSpec& matrix : lora_parameters_of(spec_of(config), shape)) {
+    wanted[matrix.name] = matrix.shape;
+  }
   return wanted;
 }
 
@@ -115,6 +117,11 @@ void require_floating(const SafetensorsFile& file, const SafetensorsEntry& entry
                   file.path(), entry.name, safetensors_name(entry.dtype)));
 }
 
+/// Of a linear layer, by its name in the file: an adapter may also be on an embedding.
+bool is_matrix_of_lora(const std::string& name) {
+  return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
+}
+
 /// r of the config against the matrices' own, before anything is made of it.
 void require_rank(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t r,
                   const std::string& config_path) {
@@ -145,18 +152,18 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
   }
   // The names in the file say which modules have an adapter: target_modules may be a pattern.
   const SafetensorsFile file(weights_path);
+  const std::vector<std::string> known = lora_targets(spec_of(config));
   std::vector<std::pair<std::string, const SafetensorsEntry*>> matrices;
   for (const SafetensorsEntry& tensor : file.entries()) {
     std::string name = tensor.name;
     if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
-    if (name.starts_with("v_head.")) continue;
+    if (name.starts_with(kOfValueHead)) continue;
     const size_t part = name.rfind(".lora_");
-    if (part == std::string::npos || !is_lora_parameter(name)) {
+    if (part == std::string::npos || !is_matrix_of_lora(name)) {
       throw UserError(fmt::format("{}: {} is not a matrix of a LoRA adapter of a linear layer.",
                                   weights_path, tensor.name));
     }
     const std::string layer = name.substr(0, part), module = layer.substr(layer.rfind('.') + 1);
-    const std::vector<std::string>& known = lora_modules();
     if (std::find(known.begin(), known.end(), module) == known.end()) {
       throw UserError(fmt::format("{}: {} has an adapter; supported are {}.", weights_path, layer,
                                   fmt::join(known, ", ")));
@@ -196,13 +203,13 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
 }
 
 void save_adapter(const std::string& folder, const LoraShape& shape,
-                  const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
+                  const std::vector<NamedTensor>& adapter, at::ScalarType dtype,
                   const std::string& base_model) {
   using Written = nlohmann::ordered_json;
   fs::create_directories(folder);
   std::vector<NamedTensor> matrices;
-  for (const auto& [name, tensor] : parameters) {
-    if (is_lora_parameter(name)) matrices.push_back({std::string(kPrefix) + name, tensor});
+  for (const auto& [name, tensor] : adapter) {
+    matrices.push_back({std::string(kPrefix) + name, tensor});
   }
   const auto number = [](double x) {
     const std::optional<int64_t> whole = as_whole(x);
@@ -236,17 +243,17 @@ std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelC
   const std::string path = model_file(folder, kValueHead);
   if (!is_there(path)) return {};
   const SafetensorsFile file(path);
-  const std::vector<ParameterShape> wanted{{kValueHeadWeight, {1, config.hidden_size}},
-                                           {kValueHeadBias, {1}}};
   std::vector<NamedTensor> head;
-  for (const auto& [name, sizes] : wanted) {
+  for (const ParameterSpec& parameter : value_head_parameters(config.hidden_size)) {
+    const std::string& name = parameter.stored_as;
+    const std::vector<int64_t>& sizes = parameter.shape;
     const auto found = std::ranges::find(file.entries(), name, &SafetensorsEntry::name);
     if (found == file.entries().end() || found->shape != sizes) {
       throw UserError(
           fmt::format("{}: wanted is {} of shape [{}].", path, name, fmt::join(sizes, ", ")));
     }
     require_floating(file, *found);
-    head.push_back({name, file.read(*found, at::kFloat)});
+    head.push_back({parameter.name, file.read(*found, at::kFloat)});
   }
   return head;
 }
@@ -254,7 +261,9 @@ std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelC
 void save_value_head(const std::string& folder, const std::vector<NamedTensor>& parameters) {
   std::vector<NamedTensor> head;
   for (const NamedTensor& parameter : parameters) {
-    if (parameter.name.starts_with("v_head.")) head.push_back(parameter);
+    if (parameter.name == kValueHeadWeight || parameter.name == kValueHeadBias) {
+      head.push_back(parameter);
+    }
   }
   if (!head.empty()) {
     write_safetensors((fs::path(folder) / kValueHead).string(), head, at::kFloat);

@@ -18,12 +18,14 @@ struct Adapter {
 /// ranks), matrices that do not fit the model.
 Adapter load_adapter(const std::string& folder, const ModelConfig& config);
 
-/// Both files; PEFT loads them onto the model in `base_model`, whose tokenizer files are copied.
+/// Both files, of the adapter's matrices; PEFT loads them onto the model in `base_model`, whose
+/// tokenizer files are copied.
 void save_adapter(const std::string& folder, const LoraShape& shape,
-                  const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
+                  const std::vector<NamedTensor>& adapter, at::ScalarType dtype,
                   const std::string& base_model);
 
-/// value_head.safetensors of a reward model, fp32; empty when there is none.
+/// value_head.safetensors of a reward model, fp32; empty when there is none. Of `parameters` only
+/// those of a value head are saved.
 std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelConfig& config);
 void save_value_head(const std::string& folder, const std::vector<NamedTensor>& parameters);
 

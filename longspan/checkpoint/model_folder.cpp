@@ -40,18 +40,12 @@ std::map<std::string, std::string> files_of_tensors(const std::string& folder) {
   return files;
 }
 
-/// Tensors that old or tied checkpoints carry and that are made anew or shared here.
-bool is_redundant(const std::string& name, const ModelConfig& config) {
-  return name.ends_with(".rotary_emb.inv_freq") ||
-         (config.tie_word_embeddings && name == "lm_head.weight");
-}
-
 struct Listing {
   struct Found {
     std::shared_ptr<const SafetensorsFile> file;
     const SafetensorsEntry* entry;
   };
-  std::vector<ParameterShape> wanted;
+  std::vector<ParameterSpec> wanted;
   std::vector<Found> found;  // of each
 };
 
@@ -59,12 +53,9 @@ struct Listing {
 /// compared with the weights.
 void require_layers(const std::string& folder, const ModelConfig& config,
                     const std::map<std::string, std::string>& files) {
-  constexpr std::string_view kLayers = "model.layers.";
-  std::set<std::string_view> layers;
+  std::set<std::string> layers;
   for (const auto& [name, file] : files) {
-    if (!name.starts_with(kLayers)) continue;
-    const std::string_view rest = std::string_view(name).substr(kLayers.size());
-    layers.insert(rest.substr(0, rest.find('.')));
+    if (const std::optional<std::string> layer = layer_of_tensor(name)) layers.insert(*layer);
   }
   if (config.num_layers <= std::ssize(layers)) return;
   throw UserError(fmt::format(
@@ -77,10 +68,11 @@ void require_layers(const std::string& folder, const ModelConfig& config,
 Listing check(const std::string& folder, const ModelConfig& config) {
   const auto files = files_of_tensors(folder);
   require_layers(folder, config, files);
-  Listing listing{parameter_shapes(config), {}};
+  const ModelSpec spec = spec_of(config);
+  Listing listing{parameters_of(spec), {}};
   std::set<std::string> unexpected;
   for (const auto& [name, file] : files) {
-    if (!is_redundant(name, config)) unexpected.insert(name);
+    if (!is_redundant_tensor(spec, name)) unexpected.insert(name);
   }
   struct Header {
     std::shared_ptr<const SafetensorsFile> file;
@@ -89,7 +81,8 @@ Listing check(const std::string& folder, const ModelConfig& config) {
   std::map<std::string, Header> headers;
   std::vector<std::string> missing;
   for (size_t i = 0; i < listing.wanted.size(); ++i) {
-    const auto& [name, shape] = listing.wanted[i];
+    const std::string& name = listing.wanted[i].stored_as;
+    const std::vector<int64_t>& shape = listing.wanted[i].shape;
     unexpected.erase(name);
     const auto file = files.find(name);
     if (file == files.end()) {
@@ -198,7 +191,7 @@ std::vector<ParameterSource> parameter_sources(const std::string& folder, const 
   std::vector<ParameterSource> sources;
   for (size_t i = 0; i < listing.wanted.size(); ++i) {
     sources.push_back(
-        {listing.wanted[i].name, listing.wanted[i].shape, dtype, /*trained=*/false,
+        {listing.wanted[i], dtype, /*trained=*/false,
          [found = listing.found[i], dtype] { return found.file->read(*found.entry, dtype); }});
   }
   return sources;
@@ -208,7 +201,7 @@ std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelC
                                          at::ScalarType dtype) {
   std::vector<NamedTensor> parameters;
   for (const ParameterSource& source : parameter_sources(folder, config, dtype)) {
-    parameters.push_back({source.name, source.make()});
+    parameters.push_back({source.spec.name, source.make()});
   }
   return parameters;
 }
@@ -257,16 +250,16 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
     throw UserError(fmt::format("Cannot create {}: {}. Choose a folder that you may write to.",
                                 folder, error.message()));
   }
+  const ParameterTable specs(parameters_of(spec_of(config)));
   std::vector<std::vector<NamedTensor>> shards(1);
   int64_t shard_bytes = 0;
-  for (const auto& parameter : parameters) {
-    const int64_t num_bytes =
-        parameter.tensor.numel() * static_cast<int64_t>(c10::elementSize(dtype));
+  for (const auto& [name, tensor] : parameters) {
+    const int64_t num_bytes = tensor.numel() * static_cast<int64_t>(c10::elementSize(dtype));
     if (shard_bytes + num_bytes > max_shard_bytes && !shards.back().empty()) {
       shards.emplace_back();
       shard_bytes = 0;
     }
-    shards.back().push_back(parameter);
+    shards.back().push_back({specs.of(name).stored_as, tensor});
     shard_bytes += num_bytes;
   }
   std::vector<std::pair<ParameterShape, std::string>> files;

@@ -42,22 +42,31 @@ void fill_normal(at::Tensor& tensor, uint64_t key, double standard_deviation) {
   });
 }
 
+at::Tensor new_values(const ParameterSpec& parameter, uint64_t key) {
+  switch (parameter.init.kind) {
+    case Initialisation::Kind::kZeros:
+      return at::zeros(parameter.shape, at::kFloat);
+    case Initialisation::Kind::kOnes:
+      return at::ones(parameter.shape, at::kFloat);
+    case Initialisation::Kind::kNormal: {
+      at::Tensor tensor = at::empty(parameter.shape, at::kFloat);
+      fill_normal(tensor, key, parameter.init.scale);
+      return tensor;
+    }
+    case Initialisation::Kind::kUniform:
+      break;  // of adapters and value heads, which begin elsewhere
+  }
+  TORCH_CHECK(false, parameter.name, " does not begin with a model");
+}
+
 }  // namespace
 
 std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t seed,
                                            at::ScalarType dtype) {
   std::vector<NamedTensor> parameters;
-  for (const auto& [name, shape] : parameter_shapes(config)) {
-    at::Tensor tensor;
-    if (name.ends_with("norm.weight")) {
-      tensor = at::ones(shape, at::kFloat);
-    } else if (name.ends_with(".bias")) {
-      tensor = at::zeros(shape, at::kFloat);
-    } else {
-      tensor = at::empty(shape, at::kFloat);
-      fill_normal(tensor, mix(mix(seed) ^ hash(name)), config.initializer_range);
-    }
-    parameters.push_back({name, tensor.to(dtype)});
+  for (const ParameterSpec& parameter : parameters_of(spec_of(config))) {
+    const uint64_t key = mix(mix(seed) ^ hash(parameter.name));
+    parameters.push_back({parameter.name, new_values(parameter, key).to(dtype)});
   }
   return parameters;
 }

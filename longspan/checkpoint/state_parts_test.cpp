@@ -10,6 +10,7 @@
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
 #include "longspan/optim/adamw_8bit.h"
+#include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
@@ -132,10 +133,12 @@ TEST_CASE("training state: saving and loading take one parameter's room beside t
         parameters.push_back(
             {fmt::format("w{}", i), at::randn({kSize}).to(kind.dtype).set_requires_grad(true)});
       }
+      const std::vector<ParameterPiece> pieces =
+          whole_pieces(parameters, testing::projections(parameters));
       if (kind.in_8_bits) {
-        optimizer = std::make_unique<AdamW8bit>(whole_pieces(parameters), AdamWOptions{});
+        optimizer = std::make_unique<AdamW8bit>(pieces, AdamWOptions{});
       } else {
-        optimizer = std::make_unique<AdamW>(parameters, AdamWOptions{});
+        optimizer = std::make_unique<AdamW>(pieces, AdamWOptions{});
       }
       for (int step = 0; step < steps; ++step) {
         for (auto& [name, tensor] : parameters) {

@@ -90,7 +90,7 @@ std::vector<NamedTensor> load_merged(const Folders& folders, const ModelConfig& 
   for (const std::string& folder : folders.adapters) {
     const Adapter adapter = load_adapter(folder, config);
     parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
-    merge_lora(parameters, adapter.shape.scale());
+    merge_lora(spec_of(config), parameters, adapter.shape.scale());
   }
   for (NamedTensor& parameter : parameters) parameter.tensor = parameter.tensor.to(dtype);
   return parameters;

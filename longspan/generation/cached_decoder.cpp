@@ -19,8 +19,11 @@ DecoderOptions options_for(const std::vector<NamedTensor>& parameters) {
 }
 
 at::Tensor head_of(const ModelConfig& config, const std::vector<NamedTensor>& parameters) {
-  const char* name = config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-  return std::ranges::find(parameters, name, &NamedTensor::name)->tensor;
+  const ModelSpec spec = spec_of(config);
+  const std::vector<ParameterSpec> specs = parameters_of(spec);
+  const auto head =
+      std::ranges::find_if(specs, [&](const ParameterSpec& p) { return spec.is_head(p.role); });
+  return std::ranges::find(parameters, head->name, &NamedTensor::name)->tensor;
 }
 
 /// Of these rows, in fp32.

@@ -63,8 +63,8 @@ Weights weights_of(const ModelConfig& config, bool lora, at::ScalarType dtype = 
   if (lora) {
     LoraShape shape;
     shape.r = 3;
-    shape.modules = lora_modules_from("all");
-    for (const auto& [name, tensor] : new_lora_parameters(config, shape, 1)) {
+    shape.modules = lora_modules_from("all", spec_of(config));
+    for (const auto& [name, tensor] : new_lora_parameters(spec_of(config), shape, 1)) {
       add(name, tensor.sizes(), true);
     }
     weights.options.lora_scale = shape.scale();

@@ -11,6 +11,7 @@ void read_own_keys(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-const Family kLlama{"llama", "LlamaForCausalLM", false, 1e-6, 2048, read_own_keys};
+extern const Family kLlama{"llama", "Llama 2, 3, 3.x", "LlamaForCausalLM", false, 1e-6,
+                           2048,    read_own_keys};
 
 }  // namespace longspan

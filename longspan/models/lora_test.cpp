@@ -62,10 +62,10 @@ struct Adapted {
     at::manual_seed(5);
     shape.r = 3;
     shape.alpha = 5;
-    shape.modules = lora_modules_from(target);
+    shape.modules = lora_modules_from(target, spec_of(config));
     base = random_leaves(parameter_shapes(config), /*train=*/false);
     std::vector<ParameterShape> shapes;
-    for (const auto& [name, tensor] : new_lora_parameters(config, shape, 1)) {
+    for (const auto& [name, tensor] : new_lora_parameters(spec_of(config), shape, 1)) {
       shapes.push_back({name, tensor.sizes().vec()});
     }
     adapter = random_leaves(shapes, /*train=*/true);
@@ -236,11 +236,14 @@ TEST_CASE("lora: dropout is the same in the forward, the recomputation and the b
 }
 
 TEST_CASE("lora: modules are named or all; others are refused") {
-  CHECK(lora_modules_from("all").size() == 7);
-  CHECK(lora_modules_from("q_proj, v_proj") == std::set<std::string>{"q_proj", "v_proj"});
-  CHECK_THROWS_WITH_AS(lora_modules_from("q_proj,query"), doctest::Contains("no module query"),
+  const ModelSpec model = spec_of(small_config());
+  CHECK(lora_modules_from("all", model).size() == 7);
+  CHECK(lora_modules_from("q_proj, v_proj", model) == std::set<std::string>{"q_proj", "v_proj"});
+  CHECK_THROWS_WITH_AS(lora_modules_from("q_proj,query", model),
+                       doctest::Contains("no module query; choose from q_proj, k_proj, v_proj, "
+                                         "o_proj, gate_proj, up_proj, down_proj, or all"),
                        UserError);
-  CHECK_THROWS_AS(lora_modules_from(""), UserError);
+  CHECK_THROWS_AS(lora_modules_from("", model), UserError);
 }
 
 }  // namespace

@@ -22,8 +22,6 @@ namespace {
 /// Positions are counted in doubles and multiplied by factors.
 constexpr int64_t kMostPositions = int64_t{1} << 40;
 
-constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3, &kLlama};
-
 int64_t in_range(const JsonObject& keys, const char* name, int64_t value, int64_t most) {
   if (value <= 0) keys.fail(fmt::format("{} is {}, it must be positive", name, value));
   if (value > most) keys.fail(fmt::format("{} is {}, it must be at most {}", name, value, most));
@@ -91,13 +89,10 @@ void read_rope(const JsonObject& keys, ModelConfig& config) {
 
 const Family& find_family(const JsonObject& keys) {
   const auto model_type = keys.get<std::string>("model_type");
-  for (const Family* family : kFamilies) {
+  for (const Family* family : all_families()) {
     if (model_type == family->model_type) return *family;
   }
-  keys.fail(fmt::format(
-      "model_type {} is not supported; qwen2 (Qwen2, Qwen2.5), qwen3 and llama (Llama 2, "
-      "3, 3.x) are",
-      model_type));
+  keys.fail(fmt::format("model_type {} is not supported; {} are", model_type, describe_families()));
 }
 
 }  // namespace

@@ -6,18 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace longspan {
+#include "longspan/spec/model_spec.h"
 
-/// rope_scaling / rope_parameters of config.json.
-struct RopeScaling {
-  std::string type = "default";  // default | linear | llama3 | yarn
-  double factor = 1.0;
-  double low_freq_factor = 1.0, high_freq_factor = 4.0;            // llama3
-  int64_t original_max_position_embeddings = 0;                    // llama3, yarn
-  double beta_fast = 32.0, beta_slow = 1.0;                        // yarn
-  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
-  bool truncate = true;                                            // yarn
-};
+namespace longspan {
 
 struct ModelConfig {
   std::string model_type;    // qwen2 | qwen3 | llama
@@ -36,6 +27,9 @@ struct ModelConfig {
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
 };
+
+/// What the model is made of: its layers are all alike.
+ModelSpec spec_of(const ModelConfig& config);
 
 /// Reads folder/config.json (or the file itself). Throws UserError: missing, broken JSON (line),
 /// unsupported model_type, activation or rope type (names what is supported).

@@ -82,7 +82,8 @@ TEST_CASE("model config: mistakes are named") {
   };
   CHECK(says(std::string("{\n\"a\": \n}"), "line 3"));
   CHECK(says(std::string("[]"), "not a JSON object"));
-  CHECK(says(Json{{"model_type", "gpt2"}}, "model_type gpt2 is not supported; qwen2"));
+  CHECK(says(Json{{"model_type", "gpt2"}},
+             "model_type gpt2 is not supported; qwen2 (Qwen2, Qwen2.5), qwen3"));
   CHECK(says(Json{{"model_type", nullptr}}, "model_type is missing"));
   CHECK(says(Json{{"architectures", {"LlamaForSequenceClassification"}}}, "LlamaForCausalLM is"));
   CHECK(says(Json{{"hidden_size", nullptr}}, "hidden_size is missing"));

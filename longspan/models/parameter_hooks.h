@@ -2,18 +2,12 @@
 // between. What happens then is not the model's business.
 #pragma once
 
-#include <string>
-
 #include "longspan/models/model_config.h"
 
 namespace longspan {
 
-/// Parameters that are used together. kAlwaysThere: the last norm and everything that is not the
-/// decoder's own (a value head); nobody is told of those.
-constexpr int kAlwaysThere = -1;
-constexpr int kEmbeddingUnit = 0;  // also the head where the two are tied
-/// Blocks are 1 to num_layers; an untied head is num_layers + 1.
-int unit_of(const std::string& parameter_name, const ModelConfig& config);
+/// Parameters come and go by units (spec/parameter_spec.h). Nobody is told of those of
+/// kAlwaysThere.
 int head_unit(const ModelConfig& config);
 
 class ParameterHooks {

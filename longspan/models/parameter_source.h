@@ -3,17 +3,15 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <functional>
-#include <string>
-#include <vector>
+
+#include "longspan/spec/parameter_spec.h"
 
 namespace longspan {
 
 /// Made one at a time, so that nobody need hold all of them.
 struct ParameterSource {
-  std::string name;  // Hugging Face name
-  std::vector<int64_t> shape;
+  ParameterSpec spec;
   at::ScalarType dtype;
   bool trained = false;
   /// A tensor of that shape and dtype on the CPU, nobody else's.

@@ -15,6 +15,7 @@ void read_own_keys(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-const Family kQwen2{"qwen2", "Qwen2ForCausalLM", false, 1e-6, 32768, read_own_keys};
+extern const Family kQwen2{"qwen2", "Qwen2, Qwen2.5", "Qwen2ForCausalLM", false, 1e-6,
+                           32768,   read_own_keys};
 
 }  // namespace longspan

@@ -18,6 +18,6 @@ void read_own_keys(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-const Family kQwen3{"qwen3", "Qwen3ForCausalLM", false, 1e-6, 32768, read_own_keys};
+extern const Family kQwen3{"qwen3", "", "Qwen3ForCausalLM", false, 1e-6, 32768, read_own_keys};
 
 }  // namespace longspan

@@ -6,37 +6,16 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
-#include <algorithm>
-#include <cctype>
-#include <cmath>
 #include <utility>
 
 namespace longspan {
 
-bool is_decayed(const std::string& parameter_name) {
-  std::string name = parameter_name;
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  if (name.find("bias") != std::string::npos || name.find("layernorm") != std::string::npos ||
-      name.find("rmsnorm") != std::string::npos) {
-    return false;
-  }
-  // A whole name part that is, or ends in, "norm": model.norm.weight, self_attn.q_norm.weight.
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    const std::string part = name.substr(begin, end - begin);
-    if (part == "norm" || part.ends_with("_norm")) return false;
-    begin = end + 1;
-  }
-  return true;
-}
-
-std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters) {
+std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters,
+                                         const ParameterTable& specs) {
   std::vector<ParameterPiece> pieces;
-  for (const NamedTensor& parameter : parameters) {
-    if (!parameter.tensor.requires_grad()) continue;
-    pieces.push_back(
-        {parameter.name, 0, parameter.tensor.numel(), parameter.tensor, parameter.tensor.numel()});
+  for (const auto& [name, tensor] : parameters) {
+    if (!tensor.requires_grad()) continue;
+    pieces.push_back({name, 0, tensor.numel(), tensor, specs.of(name)});
   }
   return pieces;
 }
@@ -79,7 +58,7 @@ void AdamW::step(double learning_rate) {
     std::vector<Trained*> group;
     for (Trained& trained : trained_) {
       if (!trained.piece.values.grad().defined()) continue;
-      if (is_decayed(trained.piece.parameter) == decayed) group.push_back(&trained);
+      if (trained.piece.spec.decays == decayed) group.push_back(&trained);
     }
     update(group, learning_rate, decayed ? options_.weight_decay : 0.0);
   }

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "longspan/models/decoder.h"
@@ -16,12 +15,9 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0;
 };
 
-/// Is this parameter decayed? Biases and norm weights are not, by their Hugging Face names, as in
-/// transformers.
-bool is_decayed(const std::string& parameter_name);
-
-/// Every parameter whole, as one piece; those that require a gradient.
-std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters);
+/// Every parameter whole, as one piece; those that require a gradient. `specs` has all of them.
+std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters,
+                                         const ParameterTable& specs);
 
 /// Where states live: memory for as many numbers, of the same dtype, as the tensor has. Any values.
 using AllocateLike = std::function<at::Tensor(const at::Tensor& like)>;
@@ -45,9 +41,6 @@ class AdamW : public Optimizer {
   /// puts them.
   AdamW(std::vector<ParameterPiece> pieces, const AdamWOptions& options,
         const AllocateLike& allocate = {});
-  /// Of whole parameters, those that require a gradient.
-  AdamW(const std::vector<NamedTensor>& parameters, const AdamWOptions& options)
-      : AdamW(whole_pieces(parameters), options) {}
 
   void step(double learning_rate) override;
   std::vector<StateSource> state() const override;

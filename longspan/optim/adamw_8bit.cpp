@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kBlock = kQuantizationBlock;
 
 bool is_quantized(const ParameterPiece& piece) {
-  return std::max(piece.parameter_size, piece.end) >= AdamW8bit::kMinQuantized;
+  return std::max(piece.spec.num_elements(), piece.end) >= AdamW8bit::kMinQuantized;
 }
 
 /// Constants of one update.
@@ -137,7 +137,7 @@ void AdamW8bit::update(Quantized& q, double learning_rate) const {
   at::Tensor values = q.piece.values.detach().to(device).view({-1});
   q.num_steps += 1;
   const double steps = static_cast<double>(q.num_steps);
-  const double decay = is_decayed(q.piece.parameter) ? options_.weight_decay : 0.0;
+  const double decay = q.piece.spec.decays ? options_.weight_decay : 0.0;
   const Factors factors{static_cast<float>(options_.beta1),
                         static_cast<float>(options_.beta2),
                         static_cast<float>(options_.epsilon),

@@ -7,6 +7,7 @@
 
 #include "doctest/doctest.h"
 #include "longspan/optim/block_quantization.h"
+#include "longspan/testing/parameter_specs.h"
 
 namespace longspan {
 namespace {
@@ -14,6 +15,10 @@ namespace {
 NamedTensor parameter(const std::string& name, int64_t size, at::ScalarType dtype = at::kFloat) {
   at::manual_seed(size);
   return {name, at::randn({size}, at::kFloat).to(dtype).set_requires_grad(true)};
+}
+
+std::vector<ParameterPiece> pieces_of(const std::vector<NamedTensor>& parameters) {
+  return whole_pieces(parameters, testing::projections(parameters));
 }
 
 void set_gradient(const NamedTensor& parameter, int step) {
@@ -95,13 +100,13 @@ TEST_CASE("adamw 8bit: moves as AdamW does, with a quarter of its state") {
   const at::Tensor before = ours[0].tensor.detach().clone();
   const AdamWOptions options{.weight_decay = 0.1};
   int64_t num_bytes = 0;
-  AdamW8bit small(whole_pieces(ours), options, [&](const at::Tensor& like) {
+  AdamW8bit small(pieces_of(ours), options, [&](const at::Tensor& like) {
     num_bytes += static_cast<int64_t>(like.numel() * like.element_size());
     return at::empty(like.sizes(), like.options());
   });
   // Two bytes a number, two scales of four bytes for each block of 256, and the small one in fp32.
   CHECK(num_bytes == 2 * 5000 + 2 * 4 * 20 + 2 * 4 * 100);
-  AdamW plain(theirs, options);
+  AdamW plain(pieces_of(theirs), options);
   for (int step = 0; step < 40; ++step) {
     for (int i : {0, 1}) {
       set_gradient(ours[i], step);
@@ -125,7 +130,7 @@ TEST_CASE("adamw 8bit: state that is saved and loaded goes on to the last bit") 
                                           parameter("b.bias", 300, dtype)};
     const std::vector<NamedTensor> two = {parameter("a.weight", 4100, dtype),
                                           parameter("b.bias", 300, dtype)};
-    AdamW8bit straight(whole_pieces(one), {}), stopped(whole_pieces(two), {});
+    AdamW8bit straight(pieces_of(one), {}), stopped(pieces_of(two), {});
     const auto run = [](AdamW8bit& optimizer, const std::vector<NamedTensor>& parameters, int first,
                         int last) {
       for (int step = first; step < last; ++step) {
@@ -135,11 +140,11 @@ TEST_CASE("adamw 8bit: state that is saved and loaded goes on to the last bit") 
     };
     run(straight, one, 0, 10);
     run(stopped, two, 0, 5);
-    AdamW8bit resumed(whole_pieces(two), {});
+    AdamW8bit resumed(pieces_of(two), {});
     load(resumed, stopped);
     run(resumed, two, 5, 10);
     for (int i : {0, 1}) CHECK(one[i].tensor.detach().equal(two[i].tensor.detach()));
-    AdamW8bit forgetful(whole_pieces(two), {});
+    AdamW8bit forgetful(pieces_of(two), {});
     run(forgetful, two, 5, 10);
     CHECK_FALSE(one[0].tensor.detach().equal(two[0].tensor.detach()));
   }
@@ -148,7 +153,7 @@ TEST_CASE("adamw 8bit: state that is saved and loaded goes on to the last bit") 
 TEST_CASE("adamw: state that is saved and loaded goes on to the last bit") {
   const std::vector<NamedTensor> one = {parameter("a.weight", 41), parameter("b.bias", 30)};
   const std::vector<NamedTensor> two = {parameter("a.weight", 41), parameter("b.bias", 30)};
-  AdamW straight(one, {}), stopped(two, {}), resumed(two, {});
+  AdamW straight(pieces_of(one), {}), stopped(pieces_of(two), {}), resumed(pieces_of(two), {});
   const auto run = [](AdamW& optimizer, const std::vector<NamedTensor>& parameters, int first,
                       int last) {
     for (int step = first; step < last; ++step) {

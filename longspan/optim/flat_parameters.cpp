@@ -48,7 +48,7 @@ FlatParameters::FlatParameters(const std::vector<const ParameterSource*>& source
   int64_t size = 0;
   for (const ParameterSource* source : sources) {
     begins_.push_back(size);
-    size += round_up(c10::multiply_integers(source->shape), kAlignment);
+    size += round_up(source->spec.num_elements(), kAlignment);
   }
   share_size_ = round_up((size + num_ranks - 1) / num_ranks, kAlignment);
   const int64_t my_begin = options.shard.rank() * share_size_;
@@ -71,8 +71,8 @@ FlatParameters::FlatParameters(const std::vector<const ParameterSource*>& source
 
   for (size_t i = 0; i < sources.size(); ++i) {
     const ParameterSource& source = *sources[i];
-    const at::Tensor parameter = leaf_over(whole_, begins_[i], source.shape);
-    const int64_t begin = begins_[i], end = begin + c10::multiply_integers(source.shape);
+    const at::Tensor parameter = leaf_over(whole_, begins_[i], source.spec.shape);
+    const int64_t begin = begins_[i], end = begin + source.spec.num_elements();
     const int64_t first = std::max(begin, my_begin), last = std::min(end, my_begin + share_size_);
     if (whole_stays() || first < last) {
       const at::Tensor values = source.make();
@@ -82,7 +82,7 @@ FlatParameters::FlatParameters(const std::vector<const ParameterSource*>& source
         if (!masters_are_whole_) {
           piece.copy_(values.flatten().narrow(0, first - begin, last - first));
         }
-        pieces_.push_back({source.name, first - begin, last - begin, piece, end - begin});
+        pieces_.push_back({source.spec.name, first - begin, last - begin, piece, source.spec});
       }
     }
     parameters_.push_back(parameter);

@@ -17,17 +17,7 @@ struct ShardedParameters::Unit {
   std::vector<FlatParameters*> flats;
 };
 
-namespace {
-
-bool is_block_matrix(const ParameterSource& source) {
-  return source.shape.size() == 2 && source.name.starts_with("model.layers.") &&
-         source.name.find(".lora_") == std::string::npos;
-}
-
-}  // namespace
-
-ShardedParameters::ShardedParameters(const ModelConfig& config,
-                                     const std::vector<ParameterSource>& sources,
+ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources,
                                      const ShardingOptions& options)
     : options_(options), side_(options.device) {
   const bool divides_values = options.stage >= 3;
@@ -35,18 +25,22 @@ ShardedParameters::ShardedParameters(const ModelConfig& config,
   const bool gathers = divides_values && (options.shard.size() > 1 || options.offload_params);
   // Values that are trained elsewhere need not be precise where they are used.
   const auto whole_dtype = [&](const ParameterSource& source, bool apart) {
-    const bool cast = apart && is_block_matrix(source) && source.dtype == at::kFloat;
+    const bool cast =
+        apart && source.spec.role == ParameterRole::kProjection && source.dtype == at::kFloat;
     return cast ? options.compute_dtype : source.dtype;
   };
   // Parameters of a flat buffer: of one unit, of one dtype, all trained or none.
   using Key = std::tuple<int, bool, at::ScalarType, at::ScalarType>;
   std::map<Key, std::vector<size_t>> members;
+  int num_units = 0;
   parameters_.resize(sources.size());
   flat_of_parameter_.assign(sources.size(), -1);
   for (size_t i = 0; i < sources.size(); ++i) {
     const ParameterSource& source = sources[i];
-    parameters_[i].name = source.name;
-    const int unit = unit_of(source.name, config);
+    parameters_[i].name = source.spec.name;
+    specs_.push_back(source.spec);
+    const int unit = source.spec.unit;
+    num_units = std::max(num_units, unit + 1);
     const bool gathered = gathers && unit != kAlwaysThere;
     if (!source.trained && !gathered) {  // nothing to divide
       parameters_[i].tensor = source.make().to(options.device);
@@ -55,7 +49,7 @@ ShardedParameters::ShardedParameters(const ModelConfig& config,
     const bool apart = gathered || (source.trained && options.offload_optimizer);
     members[{unit, source.trained, source.dtype, whole_dtype(source, apart)}].push_back(i);
   }
-  units_.resize(config.num_layers + 2);
+  units_.resize(num_units);
   for (const auto& [key, indices] : members) {
     const auto& [unit, trained, dtype, whole] = key;
     FlatOptions flat{.shard = options.shard,
@@ -192,15 +186,14 @@ void ShardedParameters::publish() {
   }
 }
 
-void ShardedParameters::for_each_whole(
-    const std::function<void(const NamedTensor&)>& see,
-    const std::function<bool(const std::string& name)>& is_wanted) {
+void ShardedParameters::for_each_whole(const std::function<void(const NamedTensor&)>& see,
+                                       const std::function<bool(const ParameterSpec&)>& is_wanted) {
   const c10::NoGradGuard no_grad;
   std::vector<size_t> wanted;
   // A flat is gathered at its first parameter and let go after its last.
   std::vector<int> num_left(flats_.size(), 0);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (is_wanted && !is_wanted(parameters_[i].name)) continue;
+    if (is_wanted && !is_wanted(specs_[i])) continue;
     wanted.push_back(i);
     if (const int flat = flat_of_parameter_[i]; flat >= 0) ++num_left[flat];
   }

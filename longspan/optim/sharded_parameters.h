@@ -16,6 +16,7 @@
 #include "longspan/models/parameter_source.h"
 #include "longspan/optim/flat_parameters.h"
 #include "longspan/optim/state_piece.h"
+#include "longspan/spec/held_parameter.h"
 
 namespace longspan {
 
@@ -39,8 +40,7 @@ struct ShardingOptions {
 /// in the same order, the micro-batches and evaluations included.
 class ShardedParameters : public ParameterHooks {
  public:
-  ShardedParameters(const ModelConfig& config, const std::vector<ParameterSource>& sources,
-                    const ShardingOptions& options);
+  ShardedParameters(const std::vector<ParameterSource>& sources, const ShardingOptions& options);
   ~ShardedParameters() override;
 
   /// For a Decoder (with this as its hooks), in the order of the sources.
@@ -50,9 +50,7 @@ class ShardedParameters : public ParameterHooks {
   std::vector<ParameterPiece> pieces() const;
 
   /// Of values between uses, on this rank.
-  struct HeldBytes {
-    int64_t device = 0, host = 0;
-  };
+  using HeldBytes = longspan::HeldBytes;
   HeldBytes held_bytes() const;
 
   void before(int unit, Use use, int next) override;
@@ -76,7 +74,7 @@ class ShardedParameters : public ParameterHooks {
   /// matrices that are gathered in compute_dtype are rounded to it. `is_wanted` (none: all are
   /// wanted) must choose the same on every rank. Collective.
   void for_each_whole(const std::function<void(const NamedTensor&)>& see,
-                      const std::function<bool(const std::string& name)>& is_wanted = {});
+                      const std::function<bool(const ParameterSpec&)>& is_wanted = {});
   /// Does every rank hold all values (stages 0 to 2)?
   bool all_are_here() const { return options_.stage < 3; }
 
@@ -88,6 +86,7 @@ class ShardedParameters : public ParameterHooks {
 
   ShardingOptions options_;
   SideStream side_;
+  std::vector<ParameterSpec> specs_;  // of parameters_
   std::vector<NamedTensor> parameters_;
   std::vector<std::unique_ptr<FlatParameters>> flats_;
   std::vector<int> flat_of_parameter_;

@@ -54,9 +54,9 @@ ModelConfig small_config(bool tied) {
   return config;
 }
 
-bool is_trained(const Problem& problem, const std::string& name) {
-  if (problem.lora) return is_lora_parameter(name);
-  if (problem.freeze) return name.starts_with("model.layers.1.");
+bool is_trained(const Problem& problem, const ParameterSpec& parameter) {
+  if (problem.lora) return is_lora(parameter.role);
+  if (problem.freeze) return parameter.layer == 1;
   return true;
 }
 
@@ -65,22 +65,23 @@ std::vector<ParameterSource> sources_of(const Problem& problem) {
   const std::lock_guard lock(mutex);
   const ModelConfig config = small_config(problem.tied);
   at::manual_seed(3);
-  std::vector<NamedTensor> parameters;
-  for (const auto& [name, shape] : parameter_shapes(config)) {
-    at::Tensor tensor = at::randn(shape, at::kDouble) * 0.3;
-    if (name.ends_with("norm.weight")) tensor = tensor + 1;
-    parameters.push_back({name, tensor});
+  const ModelSpec model = spec_of(config);
+  std::vector<ParameterSource> sources;
+  const auto add = [&](const ParameterSpec& parameter, const at::Tensor& tensor) {
+    sources.push_back({parameter, at::kDouble, is_trained(problem, parameter),
+                       [tensor] { return tensor.clone(); }});
+  };
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    at::Tensor tensor = at::randn(parameter.shape, at::kDouble) * 0.3;
+    if (parameter.role == ParameterRole::kNorm) tensor = tensor + 1;
+    add(parameter, tensor);
   }
   if (problem.lora) {
-    for (NamedTensor& adapter : new_lora_parameters(
-             config, {.r = 2, .alpha = 4, .modules = {"q_proj", "v_proj", "down_proj"}}, 5)) {
-      parameters.push_back({adapter.name, adapter.tensor.to(at::kDouble) + 0.1});
+    const LoraShape shape{.r = 2, .alpha = 4, .modules = {"q_proj", "v_proj", "down_proj"}};
+    const ParameterTable specs(lora_parameters_of(model, shape));
+    for (const auto& [name, tensor] : new_lora_parameters(model, shape, 5)) {
+      add(specs.of(name), tensor.to(at::kDouble) + 0.1);
     }
-  }
-  std::vector<ParameterSource> sources;
-  for (const auto& [name, tensor] : parameters) {
-    sources.push_back({name, tensor.sizes().vec(), at::kDouble, is_trained(problem, name),
-                       [tensor = tensor] { return tensor.clone(); }});
   }
   return sources;
 }
@@ -116,12 +117,14 @@ DecoderOptions decoder_options(const Problem& problem) {
 /// Four rows a step, one after the other.
 Trained train_whole(const Problem& problem) {
   std::vector<NamedTensor> parameters;
+  ParameterTable specs;
   for (const ParameterSource& source : sources_of(problem)) {
-    parameters.push_back({source.name, source.make().set_requires_grad(source.trained)});
+    parameters.push_back({source.spec.name, source.make().set_requires_grad(source.trained)});
+    specs.add(source.spec);
   }
   const auto attention = make_local(cpu_block_kernel());
   Decoder model(small_config(problem.tied), parameters, *attention, decoder_options(problem));
-  AdamW optimizer(parameters, {.weight_decay = 0.1});
+  AdamW optimizer(whole_pieces(parameters, specs), {.weight_decay = 0.1});
   Trained result;
   for (int step = 0; step < kNumSteps; ++step) {
     double loss = 0;
@@ -145,14 +148,13 @@ Trained train_sharded(const Problem& problem, const ParallelPlan& plan, int stag
                       bool offload_optimizer = false, bool offload_params = false) {
   Trained result;
   testing::run_ranks(plan, [&](const Mesh& mesh) {
-    ShardedParameters sharded(small_config(problem.tied), sources_of(problem),
-                              {.stage = stage,
-                               .shard = mesh.shard,
-                               .replicas = mesh.replicas,
-                               .offload_optimizer = offload_optimizer,
-                               .offload_params = offload_params,
-                               .compute_dtype = at::kDouble,
-                               .chunk_bytes = 2000});
+    ShardedParameters sharded(sources_of(problem), {.stage = stage,
+                                                    .shard = mesh.shard,
+                                                    .replicas = mesh.replicas,
+                                                    .offload_optimizer = offload_optimizer,
+                                                    .offload_params = offload_params,
+                                                    .compute_dtype = at::kDouble,
+                                                    .chunk_bytes = 2000});
     const auto attention = make_attention(plan, mesh, cpu_block_kernel());
     DecoderOptions options = decoder_options(problem);
     options.parameter_hooks = &sharded;
@@ -285,9 +287,10 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
   config.head_dim = 12;
   config.vocab_size = 300;
   std::vector<ParameterSource> sources;
-  for (const auto& [name, shape] : parameter_shapes(config)) {
-    sources.push_back({name, shape, at::kFloat, /*trained=*/true,
-                       [shape = shape] { return at::full(shape, 0.01, at::kFloat); }});
+  const std::vector<ParameterSpec> all = parameters_of(spec_of(config));
+  for (const ParameterSpec& parameter : all) {
+    sources.push_back({parameter, at::kFloat, /*trained=*/true,
+                       [shape = parameter.shape] { return at::full(shape, 0.01, at::kFloat); }});
   }
   int64_t loading_peak = 0;
   // What is alive when all states are: after the second step's backward.
@@ -298,17 +301,18 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
     std::unique_ptr<ShardedParameters> sharded;
     AllocateLike allocate;
     if (options) {
-      sharded = std::make_unique<ShardedParameters>(config, sources, *options);
+      sharded = std::make_unique<ShardedParameters>(sources, *options);
       if (mesh.world.rank() == 0) loading_peak = counter.peak_bytes();
       parameters = sharded->parameters();
       if (options->offload_optimizer) allocate = empty_on_host_like;
     } else {
       for (const ParameterSource& source : sources) {
-        parameters.push_back({source.name, source.make().set_requires_grad(true)});
+        parameters.push_back({source.spec.name, source.make().set_requires_grad(true)});
       }
     }
     Decoder model(config, parameters, *attention, {.parameter_hooks = sharded.get()});
-    AdamW optimizer(sharded ? sharded->pieces() : whole_pieces(parameters), {}, allocate);
+    AdamW optimizer(sharded ? sharded->pieces() : whole_pieces(parameters, ParameterTable(all)), {},
+                    allocate);
     int64_t live = 0;
     for (int step = 0; step < 2; ++step) {
       model.negative_log_likelihood_sum(row_of(step)).backward();
@@ -330,7 +334,7 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
   const int64_t whole = live_bytes({}, {});
   int64_t num_parameters = 0;
   for (const ParameterSource& source : sources) {
-    num_parameters += c10::multiply_integers(source.shape);
+    num_parameters += source.spec.num_elements();
   }
   CHECK(whole >= 16 * num_parameters);
   CHECK(whole < 16.3 * num_parameters);

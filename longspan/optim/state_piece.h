@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "longspan/spec/parameter_spec.h"
+
 namespace longspan {
 
 /// The numbers [begin, end) of a flattened parameter, as they are trained here. Unsharded: all of
@@ -16,8 +18,8 @@ namespace longspan {
 struct ParameterPiece {
   std::string parameter;  // Hugging Face name
   int64_t begin = 0, end = 0;
-  at::Tensor values;           // end - begin numbers of any shape; its .grad is the gradient
-  int64_t parameter_size = 0;  // numbers of the whole parameter
+  at::Tensor values;   // end - begin numbers of any shape; its .grad is the gradient
+  ParameterSpec spec;  // of the whole parameter
 };
 
 /// What the optimizer keeps of such a run.

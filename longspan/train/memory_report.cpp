@@ -8,21 +8,35 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <tuple>
 #include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/input/numbers.h"
-#include "longspan/models/lora.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
 
-/// Tokens and labels of the longest examples that a micro-batch can hold together.
-std::pair<int64_t, int64_t> longest_row(const std::vector<Example>& examples, int64_t batch_size) {
+/// Of the block, or the embedding or head, that has the most of them.
+int64_t largest_unit(const std::vector<HeldParameter>& parameters,
+                     const std::function<int64_t(const HeldParameter&)>& bytes_of) {
+  std::map<int64_t, int64_t> layers;
+  int64_t largest = 0;
+  for (const HeldParameter& parameter : parameters) {
+    int64_t own = 0;  // of what is in no block
+    int64_t& unit = parameter.spec.layer ? layers[*parameter.spec.layer] : own;
+    unit += bytes_of(parameter);
+    largest = std::max(largest, unit);
+  }
+  return largest;
+}
+
+}  // namespace
+
+RowLengths row_lengths(const std::vector<Example>& examples, int64_t batch_size) {
   std::vector<std::pair<int64_t, int64_t>> sizes;
+  RowLengths row;
   for (const Example& example : examples) {
     int64_t tokens = 0, labels = 0;
     for (const Sample& document : example.documents) {
@@ -32,117 +46,90 @@ std::pair<int64_t, int64_t> longest_row(const std::vector<Example>& examples, in
                         document.labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
     }
     sizes.emplace_back(tokens, labels);
+    row.keeps_places = row.keeps_places || !example.position_restarts.empty();
   }
   const int64_t count = std::min<int64_t>(batch_size, std::ssize(sizes));
   std::partial_sort(sizes.begin(), sizes.begin() + count, sizes.end(), std::greater<>());
-  std::pair<int64_t, int64_t> row{0, 0};
   for (int64_t i = 0; i < count; ++i) {
-    row.first += sizes[i].first;
-    row.second += sizes[i].second;
+    row.num_tokens += sizes[i].first;
+    row.num_labels += sizes[i].second;
   }
   return row;
 }
 
-int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
-}
-
-/// Of the block, or the embedding or head, that has the most of them.
-int64_t largest_unit(const std::vector<NamedTensor>& parameters,
-                     const std::function<int64_t(const at::Tensor&)>& bytes_of) {
-  std::map<std::string, int64_t> units;
-  for (const auto& [name, tensor] : parameters) {
-    const std::string prefix = "model.layers.";
-    const std::string unit =
-        name.starts_with(prefix) ? name.substr(0, name.find('.', prefix.size())) : name;
-    units[unit] += bytes_of(tensor);
-  }
-  int64_t largest = 0;
-  for (const auto& [name, bytes] : units) largest = std::max(largest, bytes);
-  return largest;
-}
-
-}  // namespace
-
-MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const ParallelPlan& plan,
-                         const TrainedModel& trained, const std::vector<Example>& examples,
-                         const Reference* reference, bool cuda) {
+MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
+                         const RunParameters& parameters, const RowLengths& row, bool cuda) {
   const bool bf16 = config.bf16 || config.pure_bf16;
+  const LayerSpec& layer = model.layer(0);  // they are all alike
+  const AttentionSpec& attention = layer.mixer.attention;
   MemoryFacts facts;
   facts.hidden_size = model.hidden_size;
-  facts.intermediate_size = model.intermediate_size;
-  facts.num_heads = model.num_heads;
-  facts.num_kv_heads = model.num_kv_heads;
-  facts.head_dim = model.head_dim;
+  facts.intermediate_size = layer.feed_forward.intermediate_size;
+  facts.num_heads = attention.num_heads;
+  facts.num_kv_heads = attention.num_kv_heads;
+  facts.head_dim = attention.key_dim;
   facts.num_layers = model.num_layers;
   facts.vocab_size = model.vocab_size;
-  facts.head_norms = model.qk_norm;
+  facts.head_norms = layer.mixer.qk_norm;
   int64_t moments = 0;
-  for (const auto& [name, tensor] : trained.parameters) {
-    const int64_t bytes = tensor.numel() * static_cast<int64_t>(tensor.element_size());
+  for (const HeldParameter& parameter : parameters.used) {
+    const int64_t bytes = parameter.num_bytes();
     facts.parameter_bytes += bytes;
-    if (!tensor.requires_grad()) continue;
+    if (!parameter.trained) continue;
     facts.trained_parameter_bytes += bytes;
-    facts.num_trained += tensor.numel();
+    facts.num_trained += parameter.spec.num_elements();
     moments += 2 * bytes;
   }
-  facts.largest_unit_bytes = largest_unit(trained.parameters, bytes_of);
-  if (trained.sharded) {
+  facts.largest_unit_bytes = largest_unit(parameters.used, &HeldParameter::num_bytes);
+  if (parameters.divided) {
     // Values in use may be in another dtype than their masters, and thus gradients and moments.
-    const ShardedParameters::HeldBytes held = trained.sharded->held_bytes();
-    facts.held_on_device = held.device;
-    facts.held_on_host = held.host;
+    facts.held_on_device = parameters.divided->device;
+    facts.held_on_host = parameters.divided->host;
     const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
     facts.trained_parameter_bytes = facts.num_trained * master_bytes;
     moments = 2 * facts.trained_parameter_bytes;
     facts.largest_unit_gradient_bytes =
-        largest_unit(trained.parameters, [&](const at::Tensor& tensor) {
-          return tensor.requires_grad() ? tensor.numel() * master_bytes : 0;
+        largest_unit(parameters.used, [&](const HeldParameter& parameter) {
+          return parameter.trained ? parameter.spec.num_elements() * master_bytes : 0;
         });
   }
   if (config.optim == "adamw_8bit" || config.optim == "adamw_bnb_8bit") {
     moments = 2 * facts.num_trained;
   }
-  if (reference != nullptr) {
-    const ShardedParameters::HeldBytes held = reference->held_bytes();
-    facts.reference_on_device = held.device;
-    facts.reference_on_host = held.host;
-  }
+  facts.reference_on_device = parameters.reference.device;
+  facts.reference_on_host = parameters.reference.host;
   facts.optimizer_bytes = facts.num_trained == 0 ? 0 : moments / facts.num_trained;
   facts.zero_stage = config.zero_stage.value_or(0);
   facts.shard_size = config.zero_shard_size.value_or(plan.world_size);
   facts.offload_optimizer = config.offload_optimizer;
   facts.offload_params = config.offload_params;
-  std::tie(facts.num_tokens, facts.num_labels) =
-      longest_row(examples, config.per_device_train_batch_size);
-  facts.keeps_places = std::ranges::any_of(
-      examples, [](const Example& example) { return !example.position_restarts.empty(); });
+  facts.num_tokens = row.num_tokens;
+  facts.num_labels = row.num_labels;
+  facts.keeps_places = row.keeps_places;
   facts.sequence_size = plan.sequence_size;
   facts.exchanges_heads = plan.ulysses_size > 1;
   facts.passes_keys = plan.ring_size > 1;
   facts.head_waves = plan.head_waves;
   facts.compute_bytes = bf16 ? 2 : 4;
-  const std::string head =
-      model.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-  for (const auto& [name, tensor] : trained.parameters) {
-    const bool in_block = name.starts_with("model.layers.") && tensor.dim() == 2;
-    const auto bytes = static_cast<int64_t>(tensor.element_size());
+  for (const HeldParameter& parameter : parameters.used) {
+    const ParameterRole role = parameter.spec.role;
+    const int64_t bytes = parameter.element_bytes;
     // What a gradient adds up in: its master's dtype.
-    const bool bf16_sum = tensor.requires_grad() && config.pure_bf16;
-    if (name == "model.embed_tokens.weight") {
+    const bool bf16_sum = parameter.trained && config.pure_bf16;
+    if (role == ParameterRole::kEmbedding) {
       facts.residual_bytes = std::max(bytes, facts.compute_bytes);
     }
-    if (name == head) {
+    if (model.is_head(role)) {
       facts.casts_head = bytes > facts.compute_bytes && config.stage != "rm";
       facts.sums_head_apart = bf16_sum && config.stage != "rm";
     }
-    if (in_block && !is_lora_parameter(name)) {
+    if (role == ParameterRole::kProjection) {
       facts.casts_blocks = facts.casts_blocks || bytes > facts.compute_bytes;
       facts.sums_blocks_apart = facts.sums_blocks_apart || bf16_sum;
     }
   }
   facts.widens_attention = bf16 && !cuda;
-  const bool own_attention = !cuda && model.head_dim % 16 == 0;
+  const bool own_attention = !cuda && attention.key_dim % 16 == 0;
   facts.attention_threads = own_attention ? at::get_num_threads() : 0;
   facts.checkpointing = !config.disable_gradient_checkpointing;
   facts.offload_activations = config.offload_activations != "false";

@@ -1,6 +1,7 @@
 // The account of a run's memory, and what was measured beside it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,18 +10,32 @@
 #include "longspan/data/example.h"
 #include "longspan/memory/machine_memory.h"
 #include "longspan/memory/peak_meter.h"
-#include "longspan/models/model_config.h"
 #include "longspan/plan/memory_model.h"
 #include "longspan/plan/parallel_plan.h"
-#include "longspan/train/trained_model.h"
+#include "longspan/spec/held_parameter.h"
+#include "longspan/spec/model_spec.h"
 
 namespace longspan {
 
-/// The facts of a run. The longest row is the longest examples of the set in one micro-batch.
-/// `reference` may be null.
-MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const ParallelPlan& plan,
-                         const TrainedModel& trained, const std::vector<Example>& examples,
-                         const Reference* reference, bool cuda);
+/// The longest row of a run, in tokens.
+struct RowLengths {
+  int64_t num_tokens = 0, num_labels = 0;
+  bool keeps_places = false;  // positions restart in documents, whose tokens are also counted
+};
+
+/// The longest examples that a micro-batch can hold together.
+RowLengths row_lengths(const std::vector<Example>& examples, int64_t batch_size);
+
+/// What a run's parameters take on one rank.
+struct RunParameters {
+  std::vector<HeldParameter> used;   // as they are used
+  std::optional<HeldBytes> divided;  // between uses, where they are divided or offloaded
+  HeldBytes reference;               // a second model's
+};
+
+/// The facts of a run. Needs no tensor.
+MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
+                         const RunParameters& parameters, const RowLengths& row, bool cuda);
 
 /// A warning where the ranks of a machine need more memory than it has; else empty.
 std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const MachineMemory& machine);

@@ -33,10 +33,10 @@ std::unique_ptr<Optimizer> make_optimizer(const Config& config,
 
 }  // namespace
 
-ModelUpdate::ModelUpdate(std::vector<NamedTensor> parameters, ShardedParameters* sharded,
-                         const Group& world, const Config& config)
+ModelUpdate::ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTable& specs,
+                         ShardedParameters* sharded, const Group& world, const Config& config)
     : parameters_(std::move(parameters)), sharded_(sharded), world_(world) {
-  pieces_ = sharded_ ? sharded_->pieces() : whole_pieces(parameters_);
+  pieces_ = sharded_ ? sharded_->pieces() : whole_pieces(parameters_, specs);
   optimizer_ = make_optimizer(config, pieces_, parameters_.at(0).tensor.device());
 }
 

@@ -16,8 +16,9 @@ namespace longspan {
 class ModelUpdate {
  public:
   /// `sharded`: where `parameters` come from, or null.
-  ModelUpdate(std::vector<NamedTensor> parameters, ShardedParameters* sharded, const Group& world,
-              const Config& config);
+  /// `specs` has all parameters.
+  ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTable& specs,
+              ShardedParameters* sharded, const Group& world, const Config& config);
 
   /// After each backward pass.
   void end_backward();

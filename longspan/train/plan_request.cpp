@@ -4,7 +4,7 @@
 
 namespace longspan {
 
-PlanRequest plan_request(const Config& config, const ModelConfig& model, int world_size,
+PlanRequest plan_request(const Config& config, const ModelSpec& model, int world_size,
                          int ranks_per_machine, bool cuda) {
   PlanRequest request;
   request.world_size = world_size;
@@ -19,9 +19,10 @@ PlanRequest plan_request(const Config& config, const ModelConfig& model, int wor
   request.head_waves = config.sequence_parallel_head_waves;
   request.zero_stage = static_cast<int>(config.zero_stage.value_or(0));
   request.shard_size = config.zero_shard_size;
-  request.num_heads = model.num_heads;
-  request.num_kv_heads = model.num_kv_heads;
-  request.head_dim = model.head_dim;
+  const AttentionSpec& attention = model.layer(0).mixer.attention;  // they are all alike
+  request.num_heads = attention.num_heads;
+  request.num_kv_heads = attention.num_kv_heads;
+  request.head_dim = attention.key_dim;
   // They are all alike: more of them change no choice.
   constexpr int64_t kMostRows = 4096;
   request.row = Packing::from_lengths(std::vector<int64_t>(

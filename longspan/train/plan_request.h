@@ -2,15 +2,15 @@
 #pragma once
 
 #include "longspan/config/config.h"
-#include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/spec/model_spec.h"
 
 namespace longspan {
 
 /// What is known before any data are read: a row is taken to hold per_device_train_batch_size
 /// documents of cutoff_len tokens. `ranks_per_machine`: processes on this machine. Throws UserError
 /// on an unknown mode.
-PlanRequest plan_request(const Config& config, const ModelConfig& model, int world_size,
+PlanRequest plan_request(const Config& config, const ModelSpec& model, int world_size,
                          int ranks_per_machine, bool cuda);
 
 }  // namespace longspan

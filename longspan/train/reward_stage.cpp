@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "longspan/comm/differentiable.h"
-#include "longspan/models/value_head.h"
+#include "longspan/spec/parameter_spec.h"
 #include "longspan/train/stage.h"
 
 namespace longspan {

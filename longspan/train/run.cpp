@@ -59,7 +59,7 @@ Shape decide_shape(const Config& config, const Rendezvous& where) {
   shape.device = choose_device(config, look_for_gpus);
   require_gpus(shape.device, std::max(where.local_world_size, where.local_rank + 1));
   shape.model = model_config_for(config, config.model_name_or_path);
-  const PlanRequest request = plan_request(config, shape.model, where.world_size,
+  const PlanRequest request = plan_request(config, spec_of(shape.model), where.world_size,
                                            where.local_world_size, shape.device.cuda());
   shape.plan = make_parallel_plan(request);
   shape.warning = warning_of_shards(request);
@@ -172,8 +172,13 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
                              .idle_rows = idle_rows};
   const std::unique_ptr<Stage> stage = make_stage(context);
   PatientSaver patient_saver(mesh.world, notices, interrupts, console);
-  MemoryReport memory(meter, memory_facts(config, shape.model, shape.plan, trained,
-                                          data.train.examples, reference.get(), cuda));
+  RunParameters parameters{.used = trained.held(), .divided = std::nullopt, .reference = {}};
+  if (trained.sharded) parameters.divided = trained.sharded->held_bytes();
+  if (reference) parameters.reference = reference->held_bytes();
+  MemoryReport memory(
+      meter,
+      memory_facts(config, spec_of(shape.model), shape.plan, parameters,
+                   row_lengths(data.train.examples, config.per_device_train_batch_size), cuda));
   const TrainingJob job{.context = context,
                         .stage = *stage,
                         .train_examples = data.train.examples,
@@ -190,8 +195,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   // Adapters and their optimizer are in fp32; so they are saved.
   const at::ScalarType saved_dtype = trained.lora ? (config.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                                   : trained.options.compute_dtype;
-  const ModelSaver saver(
-      {shape.model, saved_dtype, config.model_name_or_path, trained.lora, data.chat});
+  const ModelSaver saver({shape.model, saved_dtype, config.model_name_or_path, trained.lora,
+                          data.chat, trained.specs});
   Checkpoints checkpoints(config, mesh.world, notices, saver, resumed ? resumed->folder : "");
   TrainingLog log(config.output_dir, {.train_batch_size = config.per_device_train_batch_size,
                                       .num_train_epochs = epochs_of(config.num_train_epochs)});

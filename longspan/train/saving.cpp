@@ -168,14 +168,15 @@ ModelSaver::ModelSaver(SavedModel model) : model_(std::move(model)) {}
 void ModelSaver::write_model(const std::string& folder,
                              const std::vector<NamedTensor>& parameters) const {
   on_disk(folder, [&] {
+    std::vector<NamedTensor> own;
+    for (const NamedTensor& parameter : parameters) {
+      const ParameterRole role = model_.specs.of(parameter.name).role;
+      if (model_.lora ? is_lora(role) : !is_value_head(role)) own.push_back(parameter);
+    }
     if (model_.lora) {
-      save_adapter(folder, *model_.lora, parameters, model_.dtype, model_.source_folder);
+      save_adapter(folder, *model_.lora, own, model_.dtype, model_.source_folder);
       save_positions(folder, model_.config, model_.source_folder);
     } else {
-      std::vector<NamedTensor> own;
-      for (const NamedTensor& parameter : parameters) {
-        if (!parameter.name.starts_with("v_head.")) own.push_back(parameter);
-      }
       save_model_folder(folder, model_.config, own, model_.dtype, model_.source_folder);
     }
     save_value_head(folder, parameters);
@@ -185,7 +186,8 @@ void ModelSaver::write_model(const std::string& folder,
 
 bool ModelSaver::saves_exactly(const NamedTensor& parameter) const {
   // A value head is saved in fp32 whatever the model is.
-  return parameter.tensor.scalar_type() == model_.dtype || parameter.name.starts_with("v_head.");
+  return parameter.tensor.scalar_type() == model_.dtype ||
+         is_value_head(model_.specs.of(parameter.name).role);
 }
 
 void ModelSaver::save_final(const std::string& output_dir,

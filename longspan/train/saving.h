@@ -45,6 +45,7 @@ struct SavedModel {
   std::string source_folder;      // the model that training started from
   std::optional<LoraShape> lora;  // only the adapter is saved
   std::optional<SavedChat> chat;  // nullopt: as source_folder has it
+  ParameterTable specs;           // of all parameters
 };
 
 /// Saves from one process; others wait for it.

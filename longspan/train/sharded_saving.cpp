@@ -51,13 +51,11 @@ void require_folder(const std::string& folder, int rank) {
       rank, folder));
 }
 
-bool is_value_head(const std::string& name) { return name.starts_with("v_head."); }
-
 std::string write_weights(const std::string& folder, const SavedModel& model,
                           ShardedParameters& parameters, const Group& world, Notices& notices) {
   std::vector<NamedTensor> own;
   for (const NamedTensor& parameter : parameters.parameters()) {
-    if (!is_value_head(parameter.name)) own.push_back(parameter);
+    if (!is_value_head(model.specs.of(parameter.name).role)) own.push_back(parameter);
   }
   const std::vector<int> writers = writers_of(own, world.size());
   // Ranks that have nothing to write have no file.
@@ -69,7 +67,8 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
   std::vector<std::pair<ParameterShape, std::string>> files;
   std::vector<SafetensorsWriter::Planned> planned;
   for (size_t i = 0; i < own.size(); ++i) {
-    const auto& [name, tensor] = own[i];
+    const at::Tensor& tensor = own[i].tensor;
+    const std::string& name = model.specs.of(own[i].name).stored_as;
     files.push_back(
         {{name, tensor.sizes().vec()}, weight_file_name(number_of.at(writers[i]), num_files)});
     if (writers[i] == world.rank()) planned.push_back({name, model.dtype, tensor.sizes().vec()});
@@ -97,7 +96,7 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
       [&](const NamedTensor& whole) {
         if (writers[next++] == world.rank()) attempt([&] { file->write(whole.tensor); });
       },
-      [](const std::string& name) { return !is_value_head(name); });
+      [](const ParameterSpec& parameter) { return !is_value_head(parameter.role); });
   attempt([&] {
     if (file) file->commit();
   });
@@ -119,7 +118,7 @@ void write_adapter(const std::string& folder, const SavedModel& model,
       [&](const NamedTensor& whole) {
         if (world.rank() == 0) matrices.push_back({whole.name, whole.tensor.cpu().clone()});
       },
-      is_lora_parameter);
+      [](const ParameterSpec& parameter) { return is_lora(parameter.role); });
   all_or_none_patiently(world, notices, [&] {
     if (world.rank() != 0) return;
     save_adapter(folder, *model.lora, matrices, model.dtype, model.source_folder);

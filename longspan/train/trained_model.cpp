@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "longspan/checkpoint/adapter_folder.h"
@@ -17,29 +18,30 @@
 #include "longspan/memory/machine_memory.h"
 #include "longspan/models/dropout.h"
 #include "longspan/models/rope_scaling.h"
-#include "longspan/models/value_head.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
 
-LoraShape lora_shape_of(const Config& config) {
+LoraShape lora_shape_of(const Config& config, const ModelSpec& model) {
   LoraShape shape;
   shape.r = config.lora_rank;
   shape.alpha = static_cast<double>(config.lora_alpha.value_or(2 * config.lora_rank));
   shape.dropout = config.lora_dropout;
   shape.rank_stabilized = config.use_rslora;
-  shape.modules = lora_modules_from(config.lora_target);
+  shape.modules = lora_modules_from(config.lora_target, model);
   return shape;
 }
 
 /// A new adapter must be one that this machine can hold, whatever rank was typed.
 void require_room_for_adapter(const Config& config, const ModelConfig& model) {
   int64_t num_bytes = 0;
-  for (const auto& [name, sizes] : lora_parameter_shapes(model, lora_shape_of(config))) {
-    num_bytes = counted_sum({num_bytes, counted_product({4, sizes[0], sizes[1]}, "lora_rank")},
-                            "lora_rank");
+  const ModelSpec spec = spec_of(model);
+  for (const ParameterSpec& matrix : lora_parameters_of(spec, lora_shape_of(config, spec))) {
+    num_bytes = counted_sum(
+        {num_bytes, counted_product({4, matrix.shape[0], matrix.shape[1]}, "lora_rank")},
+        "lora_rank");
   }
   const MachineMemory machine = machine_memory();
   if (num_bytes <= machine.bytes) return;
@@ -50,7 +52,7 @@ void require_room_for_adapter(const Config& config, const ModelConfig& model) {
 }
 
 /// What the configuration says of an adapter that is there already must be true of it.
-void require_same_shape(const Config& config, const LoraShape& adapter) {
+void require_same_shape(const Config& config, const ModelSpec& model, const LoraShape& adapter) {
   const Config defaults;
   const auto refuse = [&](const char* key, const std::string& given, const std::string& has) {
     throw UserError(
@@ -67,7 +69,7 @@ void require_same_shape(const Config& config, const LoraShape& adapter) {
   }
   if (config.use_rslora && !adapter.rank_stabilized) refuse("use_rslora", "true", "none");
   if (config.lora_target != defaults.lora_target &&
-      lora_modules_from(config.lora_target) != adapter.modules) {
+      lora_modules_from(config.lora_target, model) != adapter.modules) {
     refuse("lora_target", config.lora_target, fmt::format("{}", fmt::join(adapter.modules, ",")));
   }
 }
@@ -77,21 +79,18 @@ void require_same_shape(const Config& config, const LoraShape& adapter) {
 void merge_adapters(const std::vector<std::string>& folders, const ModelConfig& model,
                     std::vector<ParameterSource>& sources) {
   for (const std::string& folder : folders) {
-    const auto adapter = std::make_shared<Adapter>(load_adapter(folder, model));
+    const Adapter adapter = load_adapter(folder, model);
+    std::map<std::string, at::Tensor> matrices;
+    for (const auto& [name, tensor] : adapter.parameters) matrices[name] = tensor;
     for (ParameterSource& source : sources) {
-      if (!source.name.ends_with(".weight")) continue;
-      const std::string layer = source.name.substr(0, source.name.size() - 6);  // with its dot
-      std::vector<NamedTensor> matrices;
-      for (const NamedTensor& matrix : adapter->parameters) {
-        if (matrix.name.starts_with(layer + "lora_")) matrices.push_back(matrix);
-      }
-      if (matrices.empty()) continue;
-      source.make = [name = source.name, make = source.make, matrices,
-                     scale = adapter->shape.scale()] {
-        std::vector<NamedTensor> parameters = matrices;
-        parameters.push_back({name, make()});
-        merge_lora(parameters, scale);
-        return parameters.at(0).tensor;
+      if (source.spec.lora_target.empty()) continue;
+      const auto a = matrices.find(lora_a_name(source.spec));
+      if (a == matrices.end()) continue;
+      source.make = [make = source.make, a = a->second, b = matrices.at(lora_b_name(source.spec)),
+                     scale = adapter.shape.scale()] {
+        const at::Tensor weight = make();
+        add_lora(weight, a, b, scale);
+        return weight;
       };
     }
   }
@@ -104,11 +103,12 @@ void convert(ParameterSource& source, at::ScalarType dtype) {
   source.make = [make = source.make, dtype] { return make().to(dtype); };
 }
 
-std::vector<ParameterSource> sources_from(std::vector<NamedTensor> parameters) {
+std::vector<ParameterSource> sources_from(const std::vector<NamedTensor>& parameters,
+                                          const ParameterTable& specs) {
   std::vector<ParameterSource> sources;
-  for (NamedTensor& parameter : parameters) {
+  for (const NamedTensor& parameter : parameters) {
     const at::Tensor tensor = parameter.tensor.detach();
-    sources.push_back({parameter.name, tensor.sizes().vec(), tensor.scalar_type(), false,
+    sources.push_back({specs.of(parameter.name), tensor.scalar_type(), false,
                        [tensor] { return tensor.clone(); }});
   }
   return sources;
@@ -119,26 +119,26 @@ std::vector<NamedTensor> make_all(const std::vector<ParameterSource>& sources, a
   std::vector<NamedTensor> parameters;
   for (const ParameterSource& source : sources) {
     parameters.push_back(
-        {source.name, source.make().detach().to(device).set_requires_grad(source.trained)});
+        {source.spec.name, source.make().detach().to(device).set_requires_grad(source.trained)});
   }
   return parameters;
 }
 
-/// As torch starts a linear layer: uniform within 1 / sqrt(D).
 std::vector<NamedTensor> new_value_head(const ModelConfig& model, uint64_t seed) {
-  const int64_t D = model.hidden_size;
-  const double bound = 1.0 / std::sqrt(static_cast<double>(D));
-  const at::Tensor weight_1D = at::empty({1, D}, at::kFloat), bias_1 = at::empty({1}, at::kFloat);
+  std::vector<NamedTensor> head;
   uint64_t number = 0;
-  for (const at::Tensor& tensor : {weight_1D, bias_1}) {
+  for (const ParameterSpec& parameter : value_head_parameters(model.hidden_size)) {
+    const at::Tensor tensor = at::empty(parameter.shape, at::kFloat);
+    const double bound = parameter.init.scale;
     float* data = tensor.mutable_data_ptr<float>();
     for (int64_t i = 0; i < tensor.numel(); ++i) {
       const double u =
           static_cast<double>(mix_seed(mix_seed(seed, 0x7a1e), number++) >> 11) * 0x1p-53;
       data[i] = static_cast<float>((2 * u - 1) * bound);
     }
+    head.push_back({parameter.name, tensor});
   }
-  return {{kValueHeadWeight, weight_1D}, {kValueHeadBias, bias_1}};
+  return head;
 }
 
 std::vector<NamedTensor> value_head_of(const Config& config, const ModelConfig& model) {
@@ -179,6 +179,15 @@ ModelConfig model_config_for(const Config& config, const std::string& folder) {
       own);
 }
 
+std::vector<HeldParameter> TrainedModel::held() const {
+  std::vector<HeldParameter> held;
+  for (const auto& [name, tensor] : parameters) {
+    held.push_back(
+        {specs.of(name), static_cast<int64_t>(tensor.element_size()), tensor.requires_grad()});
+  }
+  return held;
+}
+
 int64_t TrainedModel::num_parameters() const {
   int64_t total = 0;
   for (const NamedTensor& parameter : parameters) total += parameter.tensor.numel();
@@ -194,20 +203,15 @@ int64_t TrainedModel::num_trained() const {
 }
 
 void check_trained_model(const Config& config, const ModelConfig& model) {
-  if (config.finetuning_type == "lora") lora_modules_from(config.lora_target);
+  const ModelSpec spec = spec_of(model);
+  if (config.finetuning_type == "lora") lora_modules_from(config.lora_target, spec);
   const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
   for (const std::string& folder : adapters) {
     const Adapter adapter = load_adapter(folder, model);
-    if (folder == adapters.back()) require_same_shape(config, adapter.shape);
+    if (folder == adapters.back()) require_same_shape(config, spec, adapter.shape);
   }
   if (config.finetuning_type == "lora" && adapters.empty()) require_room_for_adapter(config, model);
-  if (config.finetuning_type == "freeze") {
-    std::vector<NamedTensor> named;
-    for (const ParameterShape& shape : parameter_shapes(model)) {
-      named.push_back({shape.name, at::empty({0})});
-    }
-    freeze_but(config, model, named);
-  }
+  if (config.finetuning_type == "freeze") trained_by_freeze(config, spec);
   if (config.ref_model.empty()) return;
   const ModelConfig reference = model_config_for(config, config.ref_model);
   require_same_heads(config, model, reference);
@@ -216,51 +220,9 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
   }
 }
 
-void freeze_but(const Config& config, const ModelConfig& model,
-                std::vector<NamedTensor>& parameters) {
-  const int64_t wanted = std::abs(config.freeze_trainable_layers), L = model.num_layers;
-  if (wanted > L) {
-    throw UserError(fmt::format("freeze_trainable_layers: {}, but the model has {}",
-                                counted(wanted, "layer"), L));
-  }
-  const int64_t first = config.freeze_trainable_layers > 0 ? L - wanted : 0;
-  std::set<std::string> found;
-  const std::vector<std::string> modules = split_names(config.freeze_trainable_modules),
-                                 extra = split_names(config.freeze_extra_modules);
-  const auto trains = [&](const std::string& name) {
-    constexpr std::string_view kLayers = "model.layers.";
-    if (!name.starts_with(kLayers)) {
-      for (const std::string& module : extra) {
-        if (name.find(module) == std::string::npos) continue;
-        found.insert(module);
-        return true;
-      }
-      return false;
-    }
-    const size_t dot = name.find('.', kLayers.size());
-    const int64_t layer = std::stoll(name.substr(kLayers.size(), dot - kLayers.size()));
-    const std::string inside = name.substr(dot + 1);
-    bool named = false;
-    for (const std::string& module : modules) {
-      if (module != "all" && inside.substr(0, inside.find('.')) != module) continue;
-      found.insert(module);
-      named = true;
-    }
-    return named && layer >= first && layer < first + wanted;
-  };
-  for (NamedTensor& parameter : parameters) {
-    parameter.tensor.set_requires_grad(trains(parameter.name));
-  }
-  for (const std::vector<std::string>* list : {&modules, &extra}) {
-    for (const std::string& module : *list) {
-      if (found.contains(module)) continue;
-      throw UserError(
-          fmt::format("freeze_{}_modules: the model has no parameter with {} in its name {}",
-                      list == &modules ? "trainable" : "extra", module,
-                      list == &modules ? "in its layers (self_attn, mlp, input_layernorm, ...)"
-                                       : "outside of its layers (embed_tokens, norm, lm_head)"));
-    }
-  }
+std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model) {
+  const bool lora = config.finetuning_type == "lora";
+  return kept_parameters(config, model, lora ? lora_shape_of(config, model) : LoraShape{});
 }
 
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
@@ -289,30 +251,26 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
     kept.push_back(merged.back());
     merged.pop_back();
   }
-  const bool small = config.pure_bf16 || (bf16 && lora);
+  const ModelSpec spec = spec_of(model);
+  trained.specs = ParameterTable(parameters_of(spec));
+  const std::vector<HeldParameter> own = kept_parameters(config, spec, /*lora=*/{});
+  const bool small = own.front().element_bytes == 2;
   std::vector<ParameterSource> sources = parameter_sources(
       config.model_name_or_path, model, small && merged.empty() ? at::kBFloat16 : at::kFloat);
   merge_adapters(merged, model, sources);
-  std::vector<NamedTensor> named;  // of no numbers, to ask which are trained
-  for (const ParameterSource& source : sources) {
-    named.push_back({source.name, at::empty({0}).set_requires_grad(!lora)});
-  }
-  if (config.finetuning_type == "freeze") freeze_but(config, model, named);
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (small) convert(sources[i], at::kBFloat16);
-    sources[i].trained = named[i].tensor.requires_grad();
-    // Nothing flows through it; weight decay must not move it either.
-    if (config.stage == "rm" && sources[i].name == "lm_head.weight") sources[i].trained = false;
+    if (own[i].element_bytes == 2) convert(sources[i], at::kBFloat16);
+    sources[i].trained = own[i].trained;
   }
 
   std::vector<NamedTensor> added;
   if (lora) {
     if (kept.empty()) {
-      trained.lora = lora_shape_of(config);
-      added = new_lora_parameters(model, *trained.lora, static_cast<uint64_t>(config.seed));
+      trained.lora = lora_shape_of(config, spec);
+      added = new_lora_parameters(spec, *trained.lora, static_cast<uint64_t>(config.seed));
     } else {
       Adapter adapter = load_adapter(kept[0], model);
-      require_same_shape(config, adapter.shape);
+      require_same_shape(config, spec, adapter.shape);
       // Dropout is training's, not the adapter's.
       if (config.lora_dropout > 0) adapter.shape.dropout = config.lora_dropout;
       trained.lora = adapter.shape;
@@ -320,11 +278,17 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
     }
     trained.options.lora_scale = trained.lora->scale();
     trained.options.lora_dropout = trained.lora->dropout;
+    for (const ParameterSpec& matrix : lora_parameters_of(spec, *trained.lora)) {
+      trained.specs.add(matrix);
+    }
   }
   if (config.stage == "rm") {
     for (NamedTensor& parameter : value_head_of(config, model)) added.push_back(parameter);
+    for (const ParameterSpec& parameter : value_head_parameters(model.hidden_size)) {
+      trained.specs.add(parameter);
+    }
   }
-  for (ParameterSource& source : sources_from(std::move(added))) {
+  for (ParameterSource& source : sources_from(added, trained.specs)) {
     source.trained = true;
     if (config.pure_bf16) convert(source, at::kBFloat16);
     sources.push_back(std::move(source));
@@ -333,7 +297,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
     trained.parameters = make_all(sources, device);
     return trained;
   }
-  trained.sharded = std::make_unique<ShardedParameters>(model, sources, *sharding);
+  trained.sharded = std::make_unique<ShardedParameters>(sources, *sharding);
   trained.parameters = trained.sharded->parameters();
   trained.options.parameter_hooks = trained.sharded.get();
   return trained;
@@ -360,10 +324,9 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
       folder, reference_config, all_bf16 && adapters.empty() ? at::kBFloat16 : at::kFloat);
   merge_adapters(adapters, reference_config, sources);
   for (ParameterSource& source : sources) {
-    const bool used_in_fp32 = source.name.ends_with("norm.weight") ||
-                              source.name.ends_with(".bias") ||
-                              source.name == "model.embed_tokens.weight";
-    if (all_bf16 || (bf16 && !used_in_fp32)) convert(source, at::kBFloat16);
+    if (all_bf16 || (bf16 && source.spec.use == ParameterUse::kCast)) {
+      convert(source, at::kBFloat16);
+    }
   }
   DecoderOptions options{.gradient_checkpointing = trained.options.gradient_checkpointing,
                          .compute_dtype = trained.options.compute_dtype,
@@ -372,7 +335,7 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
     return reference_model(
         std::make_unique<Decoder>(reference_config, make_all(sources, device), attention, options));
   }
-  auto sharded = std::make_unique<ShardedParameters>(reference_config, sources, *sharding);
+  auto sharded = std::make_unique<ShardedParameters>(sources, *sharding);
   options.parameter_hooks = sharded.get();
   auto decoder =
       std::make_unique<Decoder>(reference_config, sharded->parameters(), attention, options);

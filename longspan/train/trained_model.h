@@ -10,6 +10,7 @@
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
 #include "longspan/optim/sharded_parameters.h"
+#include "longspan/plan/held_parameters.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/train/reference.h"
 
@@ -17,11 +18,14 @@ namespace longspan {
 
 struct TrainedModel {
   std::vector<NamedTensor> parameters;  // on the device; requires_grad says what is trained
+  ParameterTable specs;                 // of all of them
   std::optional<LoraShape> lora;
   DecoderOptions options;
   /// Where `parameters` come from when something is divided among the ranks or offloaded.
   std::unique_ptr<ShardedParameters> sharded;
 
+  /// What they are, for the account.
+  std::vector<HeldParameter> held() const;
   int64_t num_parameters() const;
   int64_t num_trained() const;
 };
@@ -31,6 +35,10 @@ struct TrainedModel {
 /// those of the folder's weights, so that nothing larger than these is made by them. Throws
 /// UserError.
 ModelConfig model_config_for(const Config& config, const std::string& folder);
+
+/// What load_trained_model will make of the model, before there is a tensor, where no adapter is
+/// there yet. Throws UserError.
+std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model);
 
 /// How the configuration divides and offloads a model's states; nullopt: not at all.
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
@@ -45,11 +53,6 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
 /// The cheap part of load_trained_model and make_reference, without reading the models' weights.
 /// Throws UserError.
 void check_trained_model(const Config& config, const ModelConfig& model);
-
-/// Which parameters finetuning_type: freeze trains, by LLaMA-Factory's rules. Throws UserError:
-/// more layers than there are, modules that the model does not have.
-void freeze_but(const Config& config, const ModelConfig& model,
-                std::vector<NamedTensor>& parameters);
 
 /// ref_model with ref_model_adapters; else, under LoRA, the trained model without its adapter (also
 /// where that was there before training, as in LLaMA-Factory); else a copy of the model as it is at

@@ -29,10 +29,10 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-int64_t num_trained_parameters_without_embeddings(const Decoder& model) {
+int64_t num_parameters_without_embeddings(const Decoder& model, const ParameterTable& specs) {
   int64_t total = 0;
-  for (const NamedTensor& parameter : model.parameters()) {
-    if (parameter.name.find("embed_tokens") == std::string::npos) total += parameter.tensor.numel();
+  for (const auto& [name, tensor] : model.parameters()) {
+    if (specs.of(name).role != ParameterRole::kEmbedding) total += tensor.numel();
   }
   return total;
 }
@@ -68,8 +68,8 @@ Trainer::Trainer(const TrainingJob& job, const ModelSaver& saver, Checkpoints& c
       eval_steps_(steps_of(job.context.config.eval_steps.value_or(job.context.config.logging_steps),
                            steps_.total_steps)),
       save_steps_(steps_of(job.context.config.save_steps, steps_.total_steps)),
-      update_(job.context.model.parameters(), job.sharded, job.context.mesh.world,
-              job.context.config),
+      update_(job.context.model.parameters(), saver.model().specs, job.sharded,
+              job.context.mesh.world, job.context.config),
       last_grad_norm_(kNone) {
   totals_.progress.total_steps = steps_.total_steps;
   log_.set_steps(logging_steps_, eval_steps_, save_steps_);
@@ -319,9 +319,9 @@ TrainingEnd Trainer::finish() {
           totals_.loss_in_all / static_cast<double>(std::max<int64_t>(1, totals_.steps_with_loss)),
       .seconds = progress.elapsed_seconds,
       .num_samples = static_cast<double>(totals_.num_samples),
-      .total_flos =
-          6.0 * static_cast<double>(progress.num_computed_tokens) *
-          static_cast<double>(num_trained_parameters_without_embeddings(job_.context.model))};
+      .total_flos = 6.0 * static_cast<double>(progress.num_computed_tokens) *
+                    static_cast<double>(num_parameters_without_embeddings(job_.context.model,
+                                                                          saver_.model().specs))};
   job_.heartbeat.stands_at(progress.step, "the saving of the model");
   const AttentionTraffic::Report sent = job_.traffic.report(job_.context.mesh.world);
   const Group& world = job_.context.mesh.world;

@@ -13,6 +13,7 @@
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/optim/adamw_8bit.h"
 #include "longspan/optim/block_quantization.h"
+#include "longspan/testing/parameter_specs.h"
 
 int main(int argc, char** argv) {
   using namespace longspan;
@@ -27,11 +28,13 @@ int main(int argc, char** argv) {
     for (const auto& [name, tensor] : read_safetensors(job.at("weights"))) {
       parameters.push_back({name, tensor.clone().set_requires_grad(true)});
     }
+    const std::vector<ParameterPiece> pieces =
+        whole_pieces(parameters, testing::projections(parameters));
     std::unique_ptr<Optimizer> optimizer;
     if (job.at("optimizer") == "adamw_8bit") {
-      optimizer = std::make_unique<AdamW8bit>(whole_pieces(parameters), options);
+      optimizer = std::make_unique<AdamW8bit>(pieces, options);
     } else {
-      optimizer = std::make_unique<AdamW>(whole_pieces(parameters), options);
+      optimizer = std::make_unique<AdamW>(pieces, options);
     }
     for (const std::string path : job.at("gradients")) {
       std::map<std::string, at::Tensor> gradients;

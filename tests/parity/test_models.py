@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import BUILD
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 PROBE = BUILD / "model_probe"
 
@@ -35,6 +35,7 @@ CONFIGS = {
         rope_type="yarn", factor=8.0, beta_fast=16, beta_slow=2, mscale=0.7, mscale_all_dim=1.1,
         truncate=False, **ORIGINAL)),
     "llama-biases-head-dim": LlamaConfig(**LLAMA, head_dim=32, attention_bias=True, mlp_bias=True),
+    "mistral": MistralConfig(**LLAMA, head_dim=16, rope_theta=1e6, sliding_window=None),
 }
 
 

@@ -1,0 +1,25 @@
+#include <doctest/doctest.h>
+
+#include <set>
+#include <string>
+
+#include "longspan/models/family.h"
+
+namespace longspan {
+namespace {
+
+TEST_CASE("families: each is in the register once, and named in messages and help") {
+  std::set<std::string> types;
+  for (const Family* family : all_families()) {
+    CHECK(types.insert(family->model_type).second);
+    CHECK(describe_families().find(family->model_type) != std::string::npos);
+    CHECK(model_types().find(family->model_type) != std::string::npos);
+  }
+  CHECK(describe_families().starts_with("qwen2 (Qwen2, Qwen2.5), qwen3"));
+  CHECK(model_types().starts_with("qwen2, qwen3"));
+  const std::string last = all_families().back()->model_type;
+  CHECK(model_types().ends_with(" or " + last));
+}
+
+}  // namespace
+}  // namespace longspan

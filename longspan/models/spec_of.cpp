@@ -1,0 +1,29 @@
+#include <cmath>
+
+#include "longspan/models/model_config.h"
+
+namespace longspan {
+
+ModelSpec spec_of(const ModelConfig& config) {
+  LayerSpec layer;
+  layer.mixer.attention = {.num_heads = config.num_heads,
+                           .num_kv_heads = config.num_kv_heads,
+                           .key_dim = config.head_dim,
+                           .value_dim = config.head_dim,
+                           .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))};
+  layer.mixer.rotary = RotarySpec{config.rope_theta, config.rope};
+  layer.mixer.qk_norm = config.qk_norm;
+  layer.mixer.qkv_bias = config.qkv_bias;
+  layer.mixer.output_bias = config.output_bias;
+  layer.feed_forward = {config.intermediate_size, config.mlp_bias};
+  return {.vocab_size = config.vocab_size,
+          .hidden_size = config.hidden_size,
+          .padding_token = config.padding_token,
+          .num_layers = config.num_layers,
+          .pattern = {layer},
+          .norm_eps = config.rms_norm_eps,
+          .tied_head = config.tie_word_embeddings,
+          .initializer_range = config.initializer_range};
+}
+
+}  // namespace longspan

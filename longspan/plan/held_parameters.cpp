@@ -1,0 +1,157 @@
+#include "longspan/plan/held_parameters.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <map>
+#include <tuple>
+
+#include "longspan/config/names.h"
+#include "longspan/config/user_error.h"
+#include "longspan/text/counted.h"
+
+namespace longspan {
+namespace {
+
+/// Flat buffers hold parameters, and shares of them, in multiples of this many numbers.
+constexpr int64_t kAlignment = 64;
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+bool uses_bf16(const Config& config) { return config.bf16 || config.pure_bf16; }
+
+/// ZeRO-3: is the parameter whole only while it is used?
+bool is_gathered(const Config& config, const HeldParameter& parameter, int num_ranks) {
+  const bool divides_values = config.zero_stage.value_or(0) >= 3;
+  return divides_values && (num_ranks > 1 || config.offload_params) &&
+         parameter.spec.unit != kAlwaysThere;
+}
+
+bool is_divided(const Config& config) {
+  return config.zero_stage.value_or(0) > 0 || config.offload_optimizer;
+}
+
+/// Of a number as it is used, where it is kept in `parameter.element_bytes`.
+int64_t used_bytes(const Config& config, const HeldParameter& parameter, int num_ranks) {
+  const bool apart =
+      is_gathered(config, parameter, num_ranks) || (parameter.trained && config.offload_optimizer);
+  const bool cast =
+      is_divided(config) && apart && parameter.spec.role == ParameterRole::kProjection;
+  return cast && uses_bf16(config) ? 2 : parameter.element_bytes;
+}
+
+}  // namespace
+
+std::set<std::string> trained_by_freeze(const Config& config, const ModelSpec& model) {
+  const int64_t wanted = std::abs(config.freeze_trainable_layers), L = model.num_layers;
+  if (wanted > L) {
+    throw UserError(fmt::format("freeze_trainable_layers: {}, but the model has {}",
+                                counted(wanted, "layer"), L));
+  }
+  const int64_t first = config.freeze_trainable_layers > 0 ? L - wanted : 0;
+  std::set<std::string> found;
+  const std::vector<std::string> modules = split_names(config.freeze_trainable_modules),
+                                 extra = split_names(config.freeze_extra_modules);
+  const auto trains = [&](const ParameterSpec& parameter) {
+    if (!parameter.layer) {
+      for (const std::string& module : extra) {  // any part of the name, as LLaMA-Factory has it
+        if (parameter.name.find(module) == std::string::npos) continue;
+        found.insert(module);
+        return true;
+      }
+      return false;
+    }
+    bool named = false;
+    for (const std::string& module : modules) {
+      if (module != "all" && parameter.module != module) continue;
+      found.insert(module);
+      named = true;
+    }
+    return named && *parameter.layer >= first && *parameter.layer < first + wanted;
+  };
+  std::set<std::string> trained;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    if (trains(parameter)) trained.insert(parameter.name);
+  }
+  for (const std::vector<std::string>* list : {&modules, &extra}) {
+    for (const std::string& module : *list) {
+      if (found.contains(module)) continue;
+      throw UserError(
+          fmt::format("freeze_{}_modules: the model has no parameter with {} in its name {}",
+                      list == &modules ? "trainable" : "extra", module,
+                      list == &modules ? "in its layers (self_attn, mlp, input_layernorm, ...)"
+                                       : "outside of its layers (embed_tokens, norm, lm_head)"));
+    }
+  }
+  return trained;
+}
+
+std::vector<HeldParameter> kept_parameters(const Config& config, const ModelSpec& model,
+                                           const LoraShape& lora) {
+  const bool has_adapter = config.finetuning_type == "lora";
+  const bool freezes = config.finetuning_type == "freeze";
+  const int64_t own_bytes = config.pure_bf16 || (config.bf16 && has_adapter) ? 2 : 4;
+  const int64_t added_bytes = config.pure_bf16 ? 2 : 4;
+  std::set<std::string> unfrozen;
+  if (freezes) unfrozen = trained_by_freeze(config, model);
+  std::vector<HeldParameter> kept;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    // Nothing flows through a reward model's own head; weight decay must not move it either.
+    const bool unused = config.stage == "rm" && parameter.role == ParameterRole::kHead;
+    const bool trained = freezes ? unfrozen.contains(parameter.name) : !has_adapter;
+    kept.push_back({parameter, own_bytes, trained && !unused});
+  }
+  if (has_adapter) {
+    for (const ParameterSpec& matrix : lora_parameters_of(model, lora)) {
+      kept.push_back({matrix, added_bytes, true});
+    }
+  }
+  if (config.stage == "rm") {
+    for (const ParameterSpec& parameter : value_head_parameters(model.hidden_size)) {
+      kept.push_back({parameter, added_bytes, true});
+    }
+  }
+  return kept;
+}
+
+std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> kept,
+                                           int num_ranks) {
+  for (HeldParameter& parameter : kept) {
+    parameter.element_bytes = used_bytes(config, parameter, num_ranks);
+  }
+  return kept;
+}
+
+HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& kept,
+                        int num_ranks) {
+  // Parameters of a flat buffer: of one unit, of one dtype, all trained or none.
+  using Key = std::tuple<int, bool, int64_t, int64_t, bool>;
+  std::map<Key, int64_t> numbers;
+  HeldBytes held;
+  for (const HeldParameter& parameter : kept) {
+    const bool gathered = is_gathered(config, parameter, num_ranks);
+    if (!parameter.trained && !gathered) {
+      held.device += parameter.num_bytes();
+      continue;
+    }
+    numbers[{parameter.spec.unit, parameter.trained, parameter.element_bytes,
+             used_bytes(config, parameter, num_ranks), gathered}] +=
+        round_up(parameter.spec.num_elements(), kAlignment);
+  }
+  for (const auto& [key, size] : numbers) {
+    const auto& [unit, trained, master_bytes, whole_bytes, gathered] = key;
+    const int64_t share = round_up((size + num_ranks - 1) / num_ranks, kAlignment);
+    const bool host_values = gathered && config.offload_params;
+    const bool masters_on_host = host_values || (trained && config.offload_optimizer);
+    const bool masters_are_whole = !gathered && !masters_on_host && master_bytes == whole_bytes;
+    if (!gathered) held.device += num_ranks * share * whole_bytes;
+    if (!masters_are_whole && !masters_on_host) held.device += share * master_bytes;
+    if (gathered && masters_on_host && !host_values) held.device += share * whole_bytes;
+    if (masters_on_host) held.host += share * master_bytes;
+  }
+  return held;
+}
+
+}  // namespace longspan

@@ -1,0 +1,35 @@
+// Which parameters a run holds, in how many bytes, and which it trains: by the model's spec and the
+// configuration alone, before there is a tensor. No torch.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "longspan/config/config.h"
+#include "longspan/spec/held_parameter.h"
+#include "longspan/spec/lora_spec.h"
+
+namespace longspan {
+
+/// The names of the parameters that finetuning_type: freeze trains, by LLaMA-Factory's rules.
+/// Throws UserError: more layers than there are, modules that the model does not have.
+std::set<std::string> trained_by_freeze(const Config& config, const ModelSpec& model);
+
+/// The parameters that the configuration trains the model with, the model's own first, in the order
+/// of parameters_of, each in the dtype that it is kept in. `lora`: the adapter, under
+/// finetuning_type: lora. Throws UserError.
+std::vector<HeldParameter> kept_parameters(const Config& config, const ModelSpec& model,
+                                           const LoraShape& lora);
+
+/// The same as they are used: what ZeRO or offloading keeps apart from where it is used is cast
+/// when it is gathered. `num_ranks`: those that divide one copy.
+std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> kept,
+                                           int num_ranks);
+
+/// What of the values stays with one rank between uses, where they are divided or offloaded
+/// (optim/flat_parameters.h).
+HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& kept,
+                        int num_ranks);
+
+}  // namespace longspan

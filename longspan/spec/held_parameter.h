@@ -1,0 +1,26 @@
+// Parameters as a process holds them, in numbers alone. No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "longspan/spec/parameter_spec.h"
+
+namespace longspan {
+
+struct HeldParameter {
+  ParameterSpec spec;
+  int64_t element_bytes = 4;  ///< 4 for fp32, 2 for bf16
+  bool trained = false;
+
+  int64_t num_bytes() const { return spec.num_elements() * element_bytes; }
+  bool operator==(const HeldParameter&) const = default;
+};
+
+/// Of one rank.
+struct HeldBytes {
+  int64_t device = 0, host = 0;
+
+  bool operator==(const HeldBytes&) const = default;
+};
+
+}  // namespace longspan

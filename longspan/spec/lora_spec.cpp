@@ -1,0 +1,51 @@
+#include "longspan/spec/lora_spec.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+
+double LoraShape::scale() const {
+  return rank_stabilized ? alpha / std::sqrt(static_cast<double>(r))
+                         : alpha / static_cast<double>(r);
+}
+
+std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model) {
+  const std::vector<std::string> all = lora_targets(model);
+  std::set<std::string> modules;
+  std::istringstream names(target);
+  for (std::string name; std::getline(names, name, ',');) {
+    name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
+    if (name == "all") {
+      modules.insert(all.begin(), all.end());
+    } else if (std::find(all.begin(), all.end(), name) != all.end()) {
+      modules.insert(name);
+    } else {
+      throw UserError(fmt::format("lora_target: the model has no module {}; choose from {}, or all",
+                                  name.empty() ? "\"\"" : name, fmt::join(all, ", ")));
+    }
+  }
+  if (modules.empty()) {
+    throw UserError(
+        fmt::format("lora_target names nothing; choose from {}, or all", fmt::join(all, ", ")));
+  }
+  return modules;
+}
+
+std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const LoraShape& shape) {
+  std::vector<ParameterSpec> matrices;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    if (!shape.modules.contains(parameter.lora_target)) continue;
+    matrices.push_back(lora_a_of(parameter, shape.r));
+    matrices.push_back(lora_b_of(parameter, shape.r));
+  }
+  return matrices;
+}
+
+}  // namespace longspan

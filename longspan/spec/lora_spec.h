@@ -1,0 +1,31 @@
+// LoRA adapters (arXiv 2106.09685) as data: which linear layers have one, and its matrices. No
+// torch.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "longspan/spec/model_spec.h"
+
+namespace longspan {
+
+struct LoraShape {
+  int64_t r = 8;  // the matrices' inner dim, as PEFT calls it
+  double alpha = 16.0, dropout = 0.0;
+  bool rank_stabilized = false;   // arXiv 2312.03732
+  std::set<std::string> modules;  // linear layers (ParameterSpec::lora_target)
+
+  /// What a product with the matrices is multiplied by: alpha / r, or alpha / sqrt(r).
+  double scale() const;
+};
+
+/// Reads LLaMA-Factory's lora_target: a comma list of the model's linear layers (lora_targets), or
+/// "all". Throws UserError for one that the model does not have.
+std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model);
+
+/// The matrices of an adapter of this shape, A and B of one linear layer after the other.
+std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const LoraShape& shape);
+
+}  // namespace longspan

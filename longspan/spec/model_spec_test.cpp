@@ -1,0 +1,157 @@
+#include "longspan/spec/model_spec.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <map>
+#include <stdexcept>
+
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+/// Three layers, of which the second is wider; every bias and norm that there is.
+ModelSpec small_model() {
+  LayerSpec layer;
+  layer.mixer.attention = {
+      .num_heads = 4, .num_kv_heads = 2, .key_dim = 6, .value_dim = 10, .scale = 0.5};
+  layer.mixer.rotary = RotarySpec{};
+  layer.mixer.qk_norm = layer.mixer.qkv_bias = layer.mixer.output_bias = true;
+  layer.feed_forward = {.intermediate_size = 40, .bias = true};
+  LayerSpec wide = layer;
+  wide.feed_forward.intermediate_size = 56;
+  ModelSpec model;
+  model.vocab_size = 100;
+  model.hidden_size = 32;
+  model.num_layers = 3;
+  model.pattern = {layer, wide};
+  model.initializer_range = 0.125;
+  return model;
+}
+
+std::map<std::string, ParameterSpec> by_name(const ModelSpec& model) {
+  std::map<std::string, ParameterSpec> parameters;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    parameters[parameter.name] = parameter;
+  }
+  return parameters;
+}
+
+TEST_CASE("model spec: parameters by name, in the order of Hugging Face's files") {
+  const ModelSpec model = small_model();
+  const std::vector<ParameterSpec> parameters = parameters_of(model);
+  CHECK(parameters.front().name == "model.embed_tokens.weight");
+  CHECK(parameters[1].name == "model.layers.0.self_attn.q_proj.weight");
+  CHECK(parameters[2].name == "model.layers.0.self_attn.q_proj.bias");
+  CHECK(parameters[parameters.size() - 2].name == "model.norm.weight");
+  CHECK(parameters.back().name == "lm_head.weight");
+  CHECK(parameters.size() == 1 + 3 * 18 + 2);
+  const auto shapes = by_name(model);
+  using Shape = std::vector<int64_t>;
+  const std::string layer = "model.layers.1.";
+  CHECK(shapes.at(layer + "self_attn.q_proj.weight").shape == Shape{24, 32});
+  CHECK(shapes.at(layer + "self_attn.k_proj.weight").shape == Shape{12, 32});
+  CHECK(shapes.at(layer + "self_attn.v_proj.weight").shape == Shape{20, 32});
+  CHECK(shapes.at(layer + "self_attn.o_proj.weight").shape == Shape{32, 40});
+  CHECK(shapes.at(layer + "self_attn.q_norm.weight").shape == Shape{6});
+  CHECK(shapes.at(layer + "mlp.down_proj.weight").shape == Shape{32, 56});
+  CHECK(shapes.at("model.layers.2.mlp.down_proj.weight").shape == Shape{32, 40});
+}
+
+TEST_CASE("model spec: weight decay, as transformers has it") {
+  for (const auto& [name, parameter] : by_name(small_model())) {
+    const bool is_matrix = parameter.shape.size() == 2;
+    CHECK_MESSAGE(parameter.decays == is_matrix, name);
+  }
+  const std::vector<ParameterSpec> head = value_head_parameters(32);
+  CHECK(head[0].decays);
+  CHECK_FALSE(head[1].decays);
+}
+
+TEST_CASE("model spec: what is used together, and in which dtype") {
+  ModelSpec model = small_model();
+  auto parameters = by_name(model);
+  CHECK(parameters.at("model.embed_tokens.weight").unit == kEmbeddingUnit);
+  CHECK(parameters.at("model.layers.2.input_layernorm.weight").unit == 3);
+  CHECK(parameters.at("model.layers.2.input_layernorm.weight").layer == 2);
+  CHECK(parameters.at("model.norm.weight").unit == kAlwaysThere);
+  CHECK(parameters.at("lm_head.weight").unit == 4);
+  CHECK(model.is_head(ParameterRole::kHead));
+  CHECK_FALSE(model.is_head(ParameterRole::kEmbedding));
+  for (const auto& [name, parameter] : parameters) {
+    const bool is_cast =
+        parameter.role == ParameterRole::kProjection || parameter.role == ParameterRole::kHead;
+    CHECK_MESSAGE((parameter.use == ParameterUse::kCast) == is_cast, name);
+  }
+  model.tied_head = true;
+  parameters = by_name(model);
+  CHECK_FALSE(parameters.contains("lm_head.weight"));
+  CHECK(model.head_unit() == kEmbeddingUnit);
+  CHECK(model.is_head(ParameterRole::kEmbedding));
+}
+
+TEST_CASE("model spec: how parameters begin") {
+  using Kind = Initialisation::Kind;
+  for (const auto& [name, parameter] : by_name(small_model())) {
+    const Kind kind = parameter.shape.size() == 2              ? Kind::kNormal
+                      : parameter.role == ParameterRole::kNorm ? Kind::kOnes
+                                                               : Kind::kZeros;
+    CHECK_MESSAGE(parameter.init.kind == kind, name);
+    if (kind == Kind::kNormal) CHECK(parameter.init.scale == 0.125);
+  }
+}
+
+TEST_CASE("model spec: linear layers that can have an adapter, and its matrices") {
+  const ModelSpec model = small_model();
+  CHECK(lora_targets(model) == std::vector<std::string>{"q_proj", "k_proj", "v_proj", "o_proj",
+                                                        "gate_proj", "up_proj", "down_proj"});
+  const ParameterSpec weight = by_name(model).at("model.layers.1.mlp.up_proj.weight");
+  const ParameterSpec a = lora_a_of(weight, 5), b = lora_b_of(weight, 5);
+  CHECK(a.name == "model.layers.1.mlp.up_proj.lora_A.weight");
+  CHECK(b.name == "model.layers.1.mlp.up_proj.lora_B.weight");
+  CHECK(a.shape == std::vector<int64_t>{5, 32});
+  CHECK(b.shape == std::vector<int64_t>{56, 5});
+  CHECK(a.unit == weight.unit);
+  CHECK(b.layer == 1);
+  CHECK(a.decays);
+  CHECK(a.lora_target.empty());
+  CHECK(a.init == Initialisation{Initialisation::Kind::kUniform, 1 / std::sqrt(32.0)});
+  CHECK(b.init == Initialisation{Initialisation::Kind::kZeros});
+  CHECK(is_lora(a.role));
+  CHECK(is_lora(b.role));
+  CHECK_FALSE(is_lora(weight.role));
+}
+
+TEST_CASE("model spec: numbers are counted without a list, whatever the pattern of layers") {
+  for (const int64_t num_layers : {1, 2, 3, 4, 7}) {
+    ModelSpec model = small_model();
+    model.num_layers = num_layers;
+    int64_t listed = 0;
+    for (const ParameterSpec& parameter : parameters_of(model)) listed += parameter.num_elements();
+    CHECK(num_parameters_of(model, "it") == listed);
+  }
+  ModelSpec model = small_model();
+  model.num_layers = int64_t{1} << 50;
+  CHECK_THROWS_WITH_AS(num_parameters_of(model, "this model"), doctest::Contains("this model"),
+                       UserError);
+}
+
+TEST_CASE("model spec: tensors of files that are no parameters") {
+  ModelSpec model = small_model();
+  CHECK(is_redundant_tensor(model, "model.layers.7.self_attn.rotary_emb.inv_freq"));
+  CHECK_FALSE(is_redundant_tensor(model, "lm_head.weight"));
+  model.tied_head = true;
+  CHECK(is_redundant_tensor(model, "lm_head.weight"));
+  CHECK(layer_of_tensor("model.layers.12.mlp.up_proj.weight") == "12");
+  CHECK_FALSE(layer_of_tensor("model.norm.weight").has_value());
+}
+
+TEST_CASE("parameter table: a parameter that it has not is no guess") {
+  const ParameterTable table(parameters_of(small_model()));
+  CHECK(table.of("model.norm.weight").role == ParameterRole::kNorm);
+  CHECK_THROWS_AS(table.of("norm.weight"), std::logic_error);
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,133 @@
+#include "longspan/spec/parameter_spec.h"
+
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+namespace longspan {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+bool decays(ParameterRole role) {
+  switch (role) {
+    case ParameterRole::kEmbedding:
+    case ParameterRole::kProjection:
+    case ParameterRole::kHead:
+    case ParameterRole::kLoraA:
+    case ParameterRole::kLoraB:
+    case ParameterRole::kValueHead:
+      return true;
+    case ParameterRole::kNorm:
+    case ParameterRole::kBias:
+    case ParameterRole::kValueHeadBias:
+      return false;
+  }
+  throw std::logic_error("no role of a parameter");
+}
+
+ParameterUse use_of(ParameterRole role) {
+  switch (role) {
+    case ParameterRole::kProjection:
+    case ParameterRole::kHead:
+    case ParameterRole::kLoraA:
+    case ParameterRole::kLoraB:
+      return ParameterUse::kCast;
+    case ParameterRole::kEmbedding:
+    case ParameterRole::kNorm:
+    case ParameterRole::kBias:
+    case ParameterRole::kValueHead:
+    case ParameterRole::kValueHeadBias:
+      return ParameterUse::kAsHeld;
+  }
+  throw std::logic_error("no role of a parameter");
+}
+
+/// As torch begins a linear layer of so many inputs, and PEFT an adapter's first matrix.
+Initialisation uniform_for(int64_t num_in) {
+  return {Initialisation::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(num_in))};
+}
+
+ParameterSpec lora_matrix(const ParameterSpec& projection, const std::string& name,
+                          std::vector<int64_t> shape, ParameterRole role, Initialisation init) {
+  ParameterSpec spec = parameter_spec(name, std::move(shape), role, projection.unit, init);
+  spec.layer = projection.layer;
+  spec.module = projection.module;
+  return spec;
+}
+
+}  // namespace
+
+int64_t ParameterSpec::num_elements() const {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, ParameterRole role,
+                             int unit, Initialisation init) {
+  if (role == ParameterRole::kNorm) init = {Initialisation::Kind::kOnes};
+  return {.name = name,
+          .shape = std::move(shape),
+          .role = role,
+          .unit = unit,
+          .layer = std::nullopt,
+          .module = "",
+          .lora_target = "",
+          .decays = decays(role),
+          .use = use_of(role),
+          .init = init,
+          .stored_as = name};
+}
+
+std::string linear_name(const ParameterSpec& projection) {
+  return projection.name.substr(0, projection.name.size() - kWeight.size());
+}
+
+// PEFT puts an adapter's matrices below the linear layer, beside its weight.
+std::string lora_a_name(const ParameterSpec& projection) {
+  return linear_name(projection) + ".lora_A.weight";
+}
+
+std::string lora_b_name(const ParameterSpec& projection) {
+  return linear_name(projection) + ".lora_B.weight";
+}
+
+ParameterSpec lora_a_of(const ParameterSpec& projection, int64_t r) {
+  return lora_matrix(projection, lora_a_name(projection), {r, projection.shape[1]},
+                     ParameterRole::kLoraA, uniform_for(projection.shape[1]));
+}
+
+ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r) {
+  return lora_matrix(projection, lora_b_name(projection), {projection.shape[0], r},
+                     ParameterRole::kLoraB, {Initialisation::Kind::kZeros});
+}
+
+bool is_lora(ParameterRole role) {
+  return role == ParameterRole::kLoraA || role == ParameterRole::kLoraB;
+}
+
+bool is_value_head(ParameterRole role) {
+  return role == ParameterRole::kValueHead || role == ParameterRole::kValueHeadBias;
+}
+
+std::vector<ParameterSpec> value_head_parameters(int64_t hidden_size) {
+  const Initialisation init = uniform_for(hidden_size);
+  return {parameter_spec(kValueHeadWeight, {1, hidden_size}, ParameterRole::kValueHead,
+                         kAlwaysThere, init),
+          parameter_spec(kValueHeadBias, {1}, ParameterRole::kValueHeadBias, kAlwaysThere, init)};
+}
+
+ParameterTable::ParameterTable(const std::vector<ParameterSpec>& parameters) {
+  for (const ParameterSpec& parameter : parameters) add(parameter);
+}
+
+void ParameterTable::add(const ParameterSpec& parameter) { by_name_[parameter.name] = parameter; }
+
+const ParameterSpec& ParameterTable::of(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) throw std::logic_error("the model has no parameter " + name);
+  return found->second;
+}
+
+}  // namespace longspan

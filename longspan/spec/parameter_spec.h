@@ -1,0 +1,111 @@
+// What a parameter of a model is, as data: optimizer, sharding, freezing, adapters, accounts,
+// random models and saving ask this, and never a piece of a name. No torch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace longspan {
+
+enum class ParameterRole {
+  kEmbedding,   ///< [vocabulary, hidden], looked up by token; also the head where the two are tied
+  kNorm,        ///< what a norm multiplies by
+  kProjection,  ///< the matrix [out, in] of a linear layer within a layer of the model
+  kBias,        ///< what a linear layer adds
+  kHead,        ///< [vocabulary, hidden], from the last hidden states to logits
+  kLoraA,       ///< [r, in], the first matrix of an adapter
+  kLoraB,       ///< [out, r], the second
+  kValueHead,   ///< [1, hidden], from a hidden state to one number
+  kValueHeadBias,  ///< [1]
+};
+
+/// In which dtype values are read.
+enum class ParameterUse {
+  kCast,    ///< cast to the dtype of computation at every use: what holds it in that loses nothing
+  kAsHeld,  ///< in the dtype that it is held in
+};
+
+/// What a new parameter holds.
+struct Initialisation {
+  enum class Kind { kZeros, kOnes, kNormal, kUniform };
+  Kind kind = Kind::kZeros;
+  double scale = 0.0;  ///< kNormal: the standard deviation; kUniform: within [-scale, scale)
+
+  bool operator==(const Initialisation&) const = default;
+};
+
+/// Units: parameters that are used together, which ZeRO-3 gathers together. The layers are units 1
+/// to their number, a head of its own is the one after.
+constexpr int kAlwaysThere = -1;   ///< the last norm and a value head: they are never let go
+constexpr int kEmbeddingUnit = 0;  ///< also the head where the two are tied
+
+struct ParameterSpec {
+  std::string name;  ///< by which it is known here, and nothing is read from its pieces
+  std::vector<int64_t> shape;
+  ParameterRole role;
+  int unit;
+  std::optional<int64_t> layer;  ///< counted from 0; none outside of the layers
+  /// Within a layer: the part that a user names to train it alone (self_attn, mlp,
+  /// input_layernorm, ...). Empty outside of the layers.
+  std::string module;
+  /// The linear layer that a user names to give it an adapter (q_proj, down_proj, ...); empty: it
+  /// can have none.
+  std::string lora_target;
+  bool decays;  ///< by weight decay
+  ParameterUse use;
+  Initialisation init;
+  /// The tensor of Hugging Face's files that holds it, alone. (A fused or stacked tensor would need
+  /// the part of it here.)
+  std::string stored_as;
+
+  int64_t num_elements() const;
+  bool operator==(const ParameterSpec&) const = default;
+};
+
+/// A parameter outside of the layers, treated as its role mostly is: matrices decay, norms and
+/// biases do not; norms begin as ones and biases as zeros, and so does what has no other `init`.
+ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, ParameterRole role,
+                             int unit, Initialisation init = {});
+
+/// Names as TRL's AutoModelForCausalLMWithValueHead and LLaMA-Factory write them in
+/// value_head.safetensors: [1, hidden] and [1].
+inline constexpr const char* kValueHeadWeight = "v_head.summary.weight";
+inline constexpr const char* kValueHeadBias = "v_head.summary.bias";
+
+/// Of a projection: its linear layer, to which a weight, a bias and an adapter's matrices belong.
+std::string linear_name(const ParameterSpec& projection);
+std::string lora_a_name(const ParameterSpec& projection);
+std::string lora_b_name(const ParameterSpec& projection);
+
+/// The two matrices of an adapter of rank r (LoRA, arXiv 2106.09685) on a projection, as PEFT names
+/// and starts them: A uniform within 1 / sqrt(in), B zeros.
+ParameterSpec lora_a_of(const ParameterSpec& projection, int64_t r);
+ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r);
+
+/// Is it a matrix of an adapter?
+bool is_lora(ParameterRole role);
+/// Is it part of a reward model's value head, which is saved in a file of its own?
+bool is_value_head(ParameterRole role);
+
+/// Weight and bias of a reward model's head. They begin as torch begins a linear layer, uniform
+/// within 1 / sqrt(hidden_size).
+std::vector<ParameterSpec> value_head_parameters(int64_t hidden_size);
+
+/// The parameters of a model that is trained, by name.
+class ParameterTable {
+ public:
+  ParameterTable() = default;
+  explicit ParameterTable(const std::vector<ParameterSpec>& parameters);
+
+  void add(const ParameterSpec& parameter);
+  /// Throws std::logic_error where there is none of that name.
+  const ParameterSpec& of(const std::string& name) const;
+
+ private:
+  std::map<std::string, ParameterSpec, std::less<>> by_name_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,19 @@
+// Specs for parameters that a test makes up.
+#pragma once
+
+#include <vector>
+
+#include "longspan/models/decoder.h"
+
+namespace longspan::testing {
+
+/// As if each were the matrix of a linear layer, whatever its name.
+inline ParameterTable projections(const std::vector<NamedTensor>& parameters) {
+  ParameterTable specs;
+  for (const auto& [name, tensor] : parameters) {
+    specs.add(parameter_spec(name, tensor.sizes().vec(), ParameterRole::kProjection, kAlwaysThere));
+  }
+  return specs;
+}
+
+}  // namespace longspan::testing
