@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-/// Head rows (one token of one head, head_dim numbers) that reach a rank from another one.
+/// Head rows (one head of one token) that reach a rank from another one.
 struct HeadRows {
   int64_t query = 0;  // outputs take the same way back
   int64_t kv = 0;     // keys; as many values
@@ -29,7 +29,7 @@ HeadRows rows_of_split(const HeadSplit& split, int64_t num_tokens);
 
 /// forward: q, k, v and the outputs; backward: their gradients. `in_waves`: the backward exchanges
 /// queries, keys and values once more.
-AttentionVolume exchange_volume(const HeadRows& rows, int64_t row_bytes, bool in_waves,
+AttentionVolume exchange_volume(const HeadRows& rows, const AttentionShape& shape, bool in_waves,
                                 bool checkpointing, bool output_is_known);
 
 /// Method::volume of Ulysses around a ring, of any degrees.

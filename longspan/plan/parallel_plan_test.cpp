@@ -95,7 +95,7 @@ TEST_CASE("plan: every plan of every mode is whole") {
       CAPTURE(fmt::format("P={} heads {}/{}", P, N, M));
       for (const Method* method : all_methods()) {
         CAPTURE(std::string(method->name));
-        if (!can_split(*method, P, N, M)) {
+        if (!can_split(*method, P, plain_attention(N, M, 64))) {
           check_error(request_of(P, P, method, N, M), {"balanced-ulysses", "zigzag-ring"});
           continue;
         }
@@ -108,7 +108,7 @@ TEST_CASE("plan: every plan of every mode is whole") {
         CHECK(plan.reason.find('\n') == std::string::npos);
       }
       const ParallelPlan chosen = make_parallel_plan(P, P, nullptr, N, M);
-      CHECK(can_split(*chosen.method, P, N, M));
+      CHECK(can_split(*chosen.method, P, plain_attention(N, M, 64)));
       CHECK(chosen.reason.find("(auto)") != std::string::npos);
     }
   }

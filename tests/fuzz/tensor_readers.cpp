@@ -168,7 +168,7 @@ FUZZ_READER(assistant) {
 class NoAttention : public SequenceParallel {
  public:
   TokenOrder token_order(const Packing&, int64_t) const override { throw UserError("not here"); }
-  at::Tensor attend(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+  at::Tensor attend(const at::Tensor&, const at::Tensor&, const at::Tensor&, const AttentionSpec&,
                     const Packing&) override {
     throw UserError("not here");
   }
