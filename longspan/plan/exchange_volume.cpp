@@ -85,6 +85,12 @@ AttentionVolume exchange_volume(const HeadRows& rows, const AttentionShape& shap
   return volume;
 }
 
+AttentionVolume whole_sequence_volume(int64_t num_ranks, int64_t num_tokens, int64_t num_heads,
+                                      int64_t bytes_in, int64_t bytes_out) {
+  const int64_t rows = num_heads * (num_tokens - num_tokens / num_ranks);
+  return {rows * (bytes_in + bytes_out), rows * (bytes_in + bytes_out)};
+}
+
 AttentionVolumeParts volume_of_degrees_in(bool in_waves, const ParallelPlan& plan,
                                           const AttentionShape& shape, const Packing& padded,
                                           bool checkpointing, bool output_is_known) {

@@ -32,6 +32,12 @@ HeadRows rows_of_split(const HeadSplit& split, int64_t num_tokens);
 AttentionVolume exchange_volume(const HeadRows& rows, const AttentionShape& shape, bool in_waves,
                                 bool checkpointing, bool output_is_known);
 
+/// Of a layer that works on whole rows of some heads a rank (sequence_parallel/whole_sequence.h),
+/// with so many bytes in a token of a head that goes in and that comes out. backward: of an input
+/// that has a gradient.
+AttentionVolume whole_sequence_volume(int64_t num_ranks, int64_t num_tokens, int64_t num_heads,
+                                      int64_t bytes_in, int64_t bytes_out);
+
 /// Method::volume of Ulysses around a ring, of any degrees.
 AttentionVolumeParts volume_of_degrees(const ParallelPlan& plan, const AttentionShape& shape,
                                        const Packing& padded, bool checkpointing,

@@ -36,8 +36,10 @@ class DummyHeadUlysses : public SequenceParallel {
     return num_dummies == 0 ? out : out.narrow(1, 0, N);
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, group_);
+  int rank() const override { return group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return consecutive_order(packing, multiple, rank, group_.size());
   }
 
  private:

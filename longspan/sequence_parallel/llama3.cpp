@@ -185,8 +185,10 @@ class Llama3 : public SequenceParallel {
         c10::make_intrusive<GatherState>(group_, kernel_, spec, packing, q_tNH.device()));
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return zigzag_order(packing, multiple, group_.rank(), group_.size());
+  int rank() const override { return group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return zigzag_order(packing, multiple, rank, group_.size());
   }
 
  private:

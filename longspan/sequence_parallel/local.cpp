@@ -19,8 +19,10 @@ class Local : public SequenceParallel {
     return leaf_attention(kernel_, q_TNH, k_TMH, v_TMH, spec, packing);
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, Group());
+  int rank() const override { return 0; }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return consecutive_order(packing, multiple, rank, /*num_ranks=*/1);
   }
 
  private:

@@ -139,8 +139,10 @@ class RingAttention : public SequenceParallel {
         c10::make_intrusive<RingState>(rings_, layout_, kernel_, spec, packing));
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return layout_.token_order(packing, multiple, rings_.rank(), rings_.size());
+  int rank() const override { return rings_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return layout_.token_order(packing, multiple, rank, rings_.size());
   }
 
  private:

@@ -13,7 +13,7 @@ namespace longspan {
 /// How the tokens of a row lie on the ranks.
 struct RingLayout {
   const char* name;  // for messages
-  /// As SequenceParallel::token_order, for this rank of so many.
+  /// As SequenceParallel::token_order_of, of so many ranks.
   TokenOrder (*token_order)(const Packing& packing, int64_t multiple, int rank, int num_ranks);
   /// What the queries of `rank` see of the keys of `owner`, in the local tokens of each. `padded`
   /// is the packing that token_order made; its forks do not matter here. Every query sees itself

@@ -33,8 +33,11 @@ class Ulysses : public SequenceParallel {
                             });
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return share_of(inner_->token_order(packing, multiple * group_.size()), group_);
+  int rank() const override { return inner_->rank() * group_.size() + group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    const int U = group_.size();
+    return share_of(inner_->token_order_of(rank / U, packing, multiple * U), rank % U, U);
   }
 
  private:

@@ -51,8 +51,10 @@ class XtunerUlysses : public SequenceParallel {
     return out_tNh.view({t, slices_.size(), N, h}).transpose(1, 2).flatten(2);
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, group_);
+  int rank() const override { return group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return consecutive_order(packing, multiple, rank, group_.size());
   }
 
  private:
