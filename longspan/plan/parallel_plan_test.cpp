@@ -245,7 +245,7 @@ TEST_CASE("plan: errors say what was given, the limit and the remedy") {
   check_error(request_of(4, 4, method_named("ulysses"), 14, 2),
               {"ulysses cannot split 14 attention heads (2 key-value heads) over 4 ranks",
                "Modes that can split them: dummy-head-ulysses, xtuner-ulysses, balanced-ulysses, "
-               "ring, striped-ring, zigzag-ring, usp, llama3, loongtrain."});
+               "ring, striped-ring, zigzag-ring, usp, allgather, llama3, loongtrain."});
   check_error(request_of(3, 3, method_named("xtuner-ulysses"), 8, 2),
               {"3 slices", "head_dim, 64", "balanced-ulysses"});
   check_error(request_of(1, 8, nullptr, 8, 8), {"Set nproc_per_node: 8"});
