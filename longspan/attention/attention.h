@@ -1,4 +1,5 @@
-// What a model knows of attention. T: this rank's tokens, N: query heads, M: kv heads, H: head dim.
+// What a model knows of attention. T: this rank's tokens, N: query heads, M: kv heads, H: numbers
+// in a head: of queries and keys, or of values and outputs (AttentionSpec::key_dim, value_dim).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "longspan/data/packing.h"
+#include "longspan/spec/attention_spec.h"
 
 namespace longspan {
 
@@ -24,20 +26,22 @@ struct AttentionProjections {
 };
 
 /// Causal attention within the documents of a packed row, for the tokens that this process holds.
-/// Differentiable by ATen's autograd. Scale is 1 / sqrt(H). N is a multiple of M (grouped-query
-/// attention: query head n uses kv head n / (N / M)).
+/// Differentiable by ATen's autograd. N is a multiple of M (grouped-query attention: query head n
+/// uses kv head n / (N / M)). The layer's AttentionSpec says what is computed. It is the whole
+/// layer's also where a strategy hands some of the heads on: how many there are, tensors say.
 class Attention {
  public:
   virtual ~Attention() = default;
   /// q_TNH, k_TMH, v_TMH (rotary embedding already applied) -> out_TNH, in the dtype of q.
   virtual at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
-                            const at::Tensor& v_TMH, const Packing& packing) = 0;
+                            const at::Tensor& v_TMH, const AttentionSpec& spec,
+                            const Packing& packing) = 0;
 
   /// Whether project_and_attend() is worth its smaller operations.
   virtual bool overlaps_projections() const { return false; }
   /// The projections, attend(), and the output projection -> y_TD.
   virtual at::Tensor project_and_attend(const AttentionProjections& projections,
-                                        const Packing& packing);
+                                        const AttentionSpec& spec, const Packing& packing);
 };
 
 }  // namespace longspan

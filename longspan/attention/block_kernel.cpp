@@ -2,15 +2,35 @@
 #include "longspan/attention/block_kernel.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
 #include "longspan/attention/merge.h"
+#include "longspan/config/user_error.h"
 
 namespace longspan {
 namespace {
 
 bool is_empty(const Block& block) { return block.q_length == 0 || block.k_length == 0; }
+
+void check_spec(const KernelAbilities& kernel, const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+                const at::Tensor& v_SMH, const AttentionSpec& spec) {
+  const auto refuse = [&](const char* feature) {
+    throw UserError(fmt::format(
+        "{} cannot compute attention with {}, which a layer of the model asks for. Take "
+        "a model that has none.",
+        kernel.name, feature));
+  };
+  if (spec.window && !kernel.window) refuse("a sliding window");
+  if (spec.softcap && !kernel.softcap) refuse("a softcap on its scores");
+  if (spec.has_sinks && !kernel.sinks) refuse("sinks");
+  TORCH_CHECK(q_TNH.size(2) == spec.key_dim && k_SMH.size(2) == spec.key_dim &&
+                  v_SMH.size(2) == spec.value_dim,
+              "attention: heads of ", q_TNH.size(2), ", ", k_SMH.size(2), " and ", v_SMH.size(2),
+              " numbers, where the layer's keys have ", spec.key_dim, " and its values ",
+              spec.value_dim);
+}
 
 // In the order that callers make them in, no sorting is needed to see it.
 bool queries_are_once(const std::vector<Block>& blocks) {
@@ -84,18 +104,28 @@ std::vector<std::vector<Block>> rounds_of(const std::vector<Block>& blocks) {
 }
 
 AttentionResult BlockKernel::forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
-                                     const at::Tensor& v_SMH,
+                                     const at::Tensor& v_SMH, const AttentionSpec& spec,
                                      const std::vector<Block>& blocks) const {
-  if (queries_are_once(blocks)) return forward_round(q_TNH, k_SMH, v_SMH, blocks);
+  check_spec(abilities(), q_TNH, k_SMH, v_SMH, spec);
+  if (queries_are_once(blocks)) return forward_round(q_TNH, k_SMH, v_SMH, spec, blocks);
   std::vector<std::vector<Block>> rounds = rounds_of(blocks);
-  AttentionResult total = forward_round(q_TNH, k_SMH, v_SMH, rounds[0]);
+  AttentionResult total = forward_round(q_TNH, k_SMH, v_SMH, spec, rounds[0]);
   total.out_TNH = total.out_TNH.to(total.lse_NT.scalar_type());
   for (size_t round = 1; round < rounds.size(); ++round) {
     const Rows rows(std::move(rounds[round]));
-    rows.merge_into(total, forward_round(rows.of(q_TNH), k_SMH, v_SMH, rows.blocks));
+    rows.merge_into(total, forward_round(rows.of(q_TNH), k_SMH, v_SMH, spec, rows.blocks));
   }
   total.out_TNH = total.out_TNH.to(q_TNH.scalar_type());
   return total;
+}
+
+AttentionGradients BlockKernel::backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                                         const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                                         const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                                         const AttentionSpec& spec,
+                                         const std::vector<Block>& blocks) const {
+  check_spec(abilities(), q_TNH, k_SMH, v_SMH, spec);
+  return backward_blocks(dout_TNH, q_TNH, k_SMH, v_SMH, out_TNH, lse_NT, spec, blocks);
 }
 
 }  // namespace longspan

@@ -1,5 +1,6 @@
 // Attention of blocks of queries over blocks of keys on one device.
-// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: head dim.
+// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: numbers in a head: of queries and
+// keys, or of values and outputs (AttentionSpec::key_dim, value_dim).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "longspan/data/packing.h"
+#include "longspan/spec/attention_spec.h"
 
 namespace longspan {
 
@@ -43,29 +45,49 @@ struct AttentionGradients {
 /// fuller. Empty blocks are left out, so that there may be no round.
 std::vector<std::vector<Block>> rounds_of(const std::vector<Block>& blocks);
 
+/// What a kernel computes beyond scale, grouped heads and values of another head dim than keys,
+/// which every kernel does. What is not named here it refuses.
+struct KernelAbilities {
+  const char* name;  // for messages: "The attention kernel of ..."
+  bool window = false, softcap = false;
+  /// Sinks belong to a query's whole softmax: a caller that merges parts adds them once.
+  bool sinks = false;
+};
+
 /// A pure function on tensors, outside autograd. Queries and keys may be in several blocks of a
 /// call, a pair of them in at most one. GQA is computed without repeating keys in memory.
+///
+/// The spec is the whole layer's, of whose heads a call may have some: how many, tensors say. Both
+/// calls throw UserError for what the kernel cannot compute.
 class BlockKernel {
  public:
   virtual ~BlockKernel() = default;
+  virtual KernelAbilities abilities() const = 0;
+
   /// Rounds of blocks that share queries are merged in the dtype of lse. All but the first work on
   /// the rows that they have queries of.
   AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                          const std::vector<Block>& blocks) const;
+                          const AttentionSpec& spec, const std::vector<Block>& blocks) const;
   /// Gradients of the blocks given out and lse of the GLOBAL softmax of each query, of which these
   /// blocks may be a part: p = exp(s - lse_global), delta = rowsum(dout * out_global), so that the
   /// gradients of all parts simply add up (FlashAttention-2, arXiv 2307.08691, algorithm 2).
   /// They are in the dtype of accumulation: fp32 for bf16, else the dtype of q.
-  virtual AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                                      const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                                      const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-                                      const std::vector<Block>& blocks) const = 0;
+  AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                              const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                              const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                              const AttentionSpec& spec, const std::vector<Block>& blocks) const;
 
  protected:
-  /// As forward(), each query in at most one block.
+  /// As forward(), each query in at most one block, of a spec that the kernel computes.
   virtual AttentionResult forward_round(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
-                                        const at::Tensor& v_SMH,
+                                        const at::Tensor& v_SMH, const AttentionSpec& spec,
                                         const std::vector<Block>& blocks) const = 0;
+  /// As backward(), of a spec that the kernel computes.
+  virtual AttentionGradients backward_blocks(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                                             const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                                             const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                                             const AttentionSpec& spec,
+                                             const std::vector<Block>& blocks) const = 0;
 };
 
 /// The kernel for tensors on the CPU (ATen's flash attention) or on CUDA (ATen's flash attention).

@@ -1,18 +1,20 @@
 // T: query tokens, S: key tokens, N: query heads, M: kv heads, G = N / M: query heads of a kv head,
-// H: head dim.
+// H: numbers in a head.
 //
 // fp32 and the backward of bf16 go to the flash attention of this folder; fp64, the forward of bf16
 // and head dims that it does not take go to ATen's, whose causal mask is aligned at the top left: a
 // block with an offset becomes one over the keys that all of its queries see and one that is
-// aligned.
+// aligned. ATen's knows one head dim: the shorter of keys and values get zeros.
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/attention/equal_dims.h"
 #include "longspan/attention/flash/flash_attention.h"
 #include "longspan/attention/merge.h"
 
@@ -84,39 +86,58 @@ AlignedBlocks align(const std::vector<Block>& blocks) {
 
 class CpuKernel : public BlockKernel {
  public:
+  KernelAbilities abilities() const override { return {"The attention kernel of the CPU"}; }
+
+ protected:
   AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const AttentionSpec& spec,
                                 const std::vector<Block>& blocks) const override {
-    if (flash::supports(q)) return flash::forward(q, k, v, blocks);
+    if (flash::supports(q, v)) return flash::forward(q, k, v, spec.scale, blocks);
+    const int64_t H = std::max(spec.key_dim, spec.value_dim);
+    const at::Tensor q_TNH = with_head_dim(q, H), k_SMH = with_head_dim(k, H),
+                     v_SMH = with_head_dim(v, H);
     const AlignedBlocks aligned = align(blocks);
-    AttentionResult result = forward_aligned(q, k, v, aligned.first);
+    AttentionResult result = forward_aligned(q_TNH, k_SMH, v_SMH, spec.scale, aligned.first);
     if (!aligned.second.empty()) {
       result.out_TNH = result.out_TNH.to(result.lse_NT.scalar_type());
-      merge_(result, forward_aligned(q, k, v, aligned.second));
+      merge_(result, forward_aligned(q_TNH, k_SMH, v_SMH, spec.scale, aligned.second));
       result.out_TNH = result.out_TNH.to(q.scalar_type());
     }
+    result.out_TNH = without_padding(result.out_TNH, spec.value_dim);
     return result;
   }
 
-  AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
-                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse_NT,
-                              const std::vector<Block>& blocks) const override {
-    if (flash::supports(q)) return flash::backward(dout, q, k, v, out, lse_NT, blocks);
+  AttentionGradients backward_blocks(const at::Tensor& dout, const at::Tensor& q,
+                                     const at::Tensor& k, const at::Tensor& v,
+                                     const at::Tensor& out, const at::Tensor& lse_NT,
+                                     const AttentionSpec& spec,
+                                     const std::vector<Block>& blocks) const override {
+    if (flash::supports(q, v)) {
+      return flash::backward(dout, q, k, v, out, lse_NT, spec.scale, blocks);
+    }
     if (q.scalar_type() == at::kBFloat16) {
       // Its gradients are in fp32 anyway, and ATen's are of as many kv heads as query heads.
-      const at::Tensor wide = q.to(at::kFloat);
-      if (flash::supports(wide)) {
-        return flash::backward(dout.to(at::kFloat), wide, k.to(at::kFloat), v.to(at::kFloat),
-                               out.to(at::kFloat), lse_NT, blocks);
+      const at::Tensor wide_q = q.to(at::kFloat), wide_v = v.to(at::kFloat);
+      if (flash::supports(wide_q, wide_v)) {
+        return flash::backward(dout.to(at::kFloat), wide_q, k.to(at::kFloat), wide_v,
+                               out.to(at::kFloat), lse_NT, spec.scale, blocks);
       }
     }
     AlignedBlocks aligned = align(blocks);
     aligned.first.insert(aligned.first.end(), aligned.second.begin(), aligned.second.end());
-    return backward_aligned(dout, q, k, v, out, lse_NT, aligned.first);
+    const int64_t H = std::max(spec.key_dim, spec.value_dim);
+    const AttentionGradients gradients = backward_aligned(
+        with_head_dim(dout, H), with_head_dim(q, H), with_head_dim(k, H), with_head_dim(v, H),
+        with_head_dim(out, H), lse_NT, spec.scale, aligned.first);
+    return {without_padding(gradients.dq_TNH, spec.key_dim),
+            without_padding(gradients.dk_SMH, spec.key_dim),
+            without_padding(gradients.dv_SMH, spec.value_dim)};
   }
 
  private:
   static AttentionResult forward_aligned(const at::Tensor& q, const at::Tensor& k,
-                                         const at::Tensor& v, const std::vector<Block>& blocks) {
+                                         const at::Tensor& v, double scale,
+                                         const std::vector<Block>& blocks) {
     const at::Tensor q_TNH = dense_heads(q), k_SMH = dense_heads(k), v_SMH = dense_heads(v);
     const int64_t T = q_TNH.size(0), N = q_TNH.size(1), H = q_TNH.size(2);
     const HeadLayout layout{N, k_SMH.size(1)};
@@ -140,7 +161,7 @@ class CpuKernel : public BlockKernel {
           layout.queries(q_TNH.narrow(0, block.q_begin, block.q_length)),
           layout.keys(k_SMH.narrow(0, block.k_begin, block.k_length)),
           layout.keys(v_SMH.narrow(0, block.k_begin, block.k_length)), /*dropout_p=*/0.0,
-          block.causal);
+          block.causal, /*attn_mask=*/{}, scale);
       at::Tensor block_out = layout.from_queries(out);
       at::Tensor block_lse = layout.lse_from(lse);
       if (whole) {
@@ -157,7 +178,7 @@ class CpuKernel : public BlockKernel {
   static AttentionGradients backward_aligned(const at::Tensor& dout, const at::Tensor& q,
                                              const at::Tensor& k, const at::Tensor& v,
                                              const at::Tensor& out, const at::Tensor& lse_NT,
-                                             const std::vector<Block>& blocks) {
+                                             double scale, const std::vector<Block>& blocks) {
     // ATen adds up gradients in the dtype of q, one term for each 256 queries or 512 keys: in bf16
     // the error would grow with the length of the row.
     const at::ScalarType accumulate = at::toOpMathType(q.scalar_type());
@@ -187,7 +208,7 @@ class CpuKernel : public BlockKernel {
       auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
           queries(dout_TNH), queries(q_TNH), keys(k_SMH), keys(v_SMH), queries(out_TNH),
           layout.lse(lse_NT.narrow(1, block.q_begin, block.q_length)), /*dropout_p=*/0.0,
-          block.causal);
+          block.causal, /*attn_mask=*/{}, scale);
       at::Tensor block_dq = layout.from_queries(dq);
       if (whole) {
         gradients = {block_dq.reshape({T, N, H}), layout.from_keys(dk), layout.from_keys(dv)};

@@ -3,11 +3,14 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
+#include <string>
+#include <tuple>
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/attention/kept_attention.h"
 #include "longspan/attention/leaf_attention.h"
+#include "longspan/config/user_error.h"
 #include "longspan/testing/tolerance.h"
 
 namespace longspan {
@@ -25,8 +28,13 @@ at::Tensor random(at::IntArrayRef shape) { return at::randn(shape, at::kDouble);
 struct Plain {
   at::Tensor out_TNH, lse_NT;
 };
-Plain plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                      const std::vector<Block>& blocks) {
+
+AttentionSpec spec_of(const at::Tensor& q, const at::Tensor& k) {
+  return plain_attention(q.size(1), k.size(1), q.size(2));
+}
+
+Plain plain_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const AttentionSpec& spec, const std::vector<Block>& blocks) {
   at::Tensor seen = at::zeros({q.size(0), k.size(0)}, at::kBool);
   for (const Block& b : blocks) {
     at::Tensor all = at::ones({b.q_length, b.k_length}, at::kBool);
@@ -36,7 +44,7 @@ Plain plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor
   }
   const int64_t group = q.size(1) / k.size(1);
   const at::Tensor keys = k.repeat_interleave(group, 1).permute({1, 2, 0});
-  at::Tensor scores = at::matmul(q.transpose(0, 1), keys) / std::sqrt(double(q.size(2)));
+  at::Tensor scores = at::matmul(q.transpose(0, 1), keys) * spec.scale;
   scores = scores.masked_fill(seen.logical_not(), -1e300);
   const at::Tensor any = seen.any(1).unsqueeze(-1);
   const at::Tensor weights = at::softmax(scores, -1) * any;
@@ -45,7 +53,7 @@ Plain plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor
 }
 
 TEST_CASE("cpu kernel: blocks, groupings and strides against a plain softmax, fp64") {
-  const int64_t T = 40, S = 50, H = 16;
+  const int64_t T = 40, S = 50;
   const std::vector<std::vector<Block>> block_lists = {
       {{0, 40, 0, 40, true}},                      // the whole of the queries
       {{0, 40, 0, 50, false}},                     // the whole of everything
@@ -64,21 +72,34 @@ TEST_CASE("cpu kernel: blocks, groupings and strides against a plain softmax, fp
        {18, 5, 35, 5, true, 1},
        {38, 2, 45, 5, false}},
   };
-  for (const auto& [N, M] : {std::pair{4, 4}, {6, 2}, {5, 1}}) {
+  struct Dims {
+    int64_t key, value;
+    double scale;
+  };
+  for (const auto& [N, M, dims] : {std::tuple{4, 4, Dims{16, 16, 0.25}},
+                                   {6, 2, Dims{16, 16, 0.31}},
+                                   {5, 1, Dims{16, 16, 0.25}},
+                                   {6, 2, Dims{16, 10, 0.25}},
+                                   {4, 4, Dims{16, 13, 0.2}},
+                                   {5, 1, Dims{8, 24, 0.07}}}) {
+    AttentionSpec spec = plain_attention(N, M, dims.key);
+    spec.value_dim = dims.value;
+    spec.scale = dims.scale;
     // Slices of one fused projection: rows are N + 2 M heads apart.
-    const at::Tensor fused = random({S, N + 2 * M, H});
+    const at::Tensor fused = random({S, N + 2 * M, std::max(dims.key, dims.value)});
     for (size_t i = 0; i < block_lists.size(); ++i) {
-      CAPTURE(fmt::format("heads {}/{}, blocks {}", N, M, i));
+      CAPTURE(fmt::format("heads {}/{} of {} and {}, blocks {}", N, M, dims.key, dims.value, i));
       const auto& blocks = block_lists[i];
-      const at::Tensor q = fused.narrow(0, 3, T).narrow(1, 0, N), k = fused.narrow(1, N, M),
-                       v = fused.narrow(1, N + M, M);
-      const at::Tensor dout = random({N, T, H}).transpose(0, 1);
+      const at::Tensor keys = fused.narrow(2, 0, dims.key);
+      const at::Tensor q = keys.narrow(0, 3, T).narrow(1, 0, N), k = keys.narrow(1, N, M),
+                       v = fused.narrow(1, N + M, M).narrow(2, 0, dims.value);
+      const at::Tensor dout = random({N, T, dims.value}).transpose(0, 1);
       at::Tensor q_leaf = q.clone().requires_grad_(true), k_leaf = k.clone().requires_grad_(true),
                  v_leaf = v.clone().requires_grad_(true);
-      const Plain expected = plain_attention(q_leaf, k_leaf, v_leaf, blocks);
+      const Plain expected = plain_softmax(q_leaf, k_leaf, v_leaf, spec, blocks);
       (expected.out_TNH * dout).sum().backward();
 
-      const AttentionResult result = cpu_block_kernel().forward(q, k, v, blocks);
+      const AttentionResult result = cpu_block_kernel().forward(q, k, v, spec, blocks);
       CHECK(result.out_TNH.is_contiguous());
       CHECK(relative_error(result.out_TNH, expected.out_TNH) < kTolerance);
       const at::Tensor finite = result.lse_NT.isfinite();
@@ -86,7 +107,7 @@ TEST_CASE("cpu kernel: blocks, groupings and strides against a plain softmax, fp
       CHECK(relative_error(result.lse_NT.masked_select(finite),
                            expected.lse_NT.masked_select(finite)) < kTolerance);
       const AttentionGradients gradients =
-          cpu_block_kernel().backward(dout, q, k, v, result.out_TNH, result.lse_NT, blocks);
+          cpu_block_kernel().backward(dout, q, k, v, result.out_TNH, result.lse_NT, spec, blocks);
       CHECK(relative_error(gradients.dq_TNH, q_leaf.grad()) < kTolerance);
       CHECK(relative_error(gradients.dk_SMH, k_leaf.grad()) < kTolerance);
       CHECK(relative_error(gradients.dv_SMH, v_leaf.grad()) < kTolerance);
@@ -99,19 +120,24 @@ TEST_CASE("cpu kernel: queries in several blocks, fp32 and bf16, tiles and threa
   const std::vector<Block> blocks{{0, 300, 0, 300, true},      {300, 250, 0, 110, false},
                                   {300, 250, 300, 250, true},  {560, 40, 550, 30, false},
                                   {580, 20, 580, 20, true, 3}, {300, 30, 560, 20, false}};
-  for (const auto& [N, M] : {std::pair{2, 1}, {4, 2}}) {
+  for (const auto& [N, M, value_dim] :
+       {std::tuple{2, 1, 16}, {4, 2, 16}, {4, 2, 32}, {2, 1, 24}, {4, 4, 8}}) {
+    AttentionSpec spec = plain_attention(N, M, 16);
+    spec.value_dim = value_dim;
+    if (value_dim != 16) spec.scale = 0.19;
     for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-      CAPTURE(fmt::format("heads {}/{} {}", N, M, c10::toString(dtype)));
+      CAPTURE(fmt::format("heads {}/{}, values of {}, {}", N, M, value_dim, c10::toString(dtype)));
       const at::Tensor q = random({620, N, 16}).to(dtype), k = random({620, M, 16}).to(dtype),
-                       v = random({620, M, 16}).to(dtype), dout = random({620, N, 16}).to(dtype);
+                       v = random({620, M, value_dim}).to(dtype),
+                       dout = random({620, N, value_dim}).to(dtype);
       const auto leaf = [](const at::Tensor& x) { return x.to(at::kDouble).requires_grad_(true); };
       const at::Tensor q_leaf = leaf(q), k_leaf = leaf(k), v_leaf = leaf(v);
-      const Plain expected = plain_attention(q_leaf, k_leaf, v_leaf, blocks);
+      const Plain expected = plain_softmax(q_leaf, k_leaf, v_leaf, spec, blocks);
       (expected.out_TNH * dout.to(at::kDouble)).sum().backward();
       const BlockKernel& kernel = cpu_block_kernel();
-      const AttentionResult result = kernel.forward(q, k, v, blocks);
+      const AttentionResult result = kernel.forward(q, k, v, spec, blocks);
       const AttentionGradients gradients =
-          kernel.backward(dout, q, k, v, result.out_TNH, result.lse_NT, blocks);
+          kernel.backward(dout, q, k, v, result.out_TNH, result.lse_NT, spec, blocks);
       CHECK((result.out_TNH.scalar_type() == dtype));
       CHECK((result.lse_NT.scalar_type() == at::kFloat));
       // fp32: roundings of sums of some hundred products. bf16: one of each part of the output and
@@ -132,22 +158,26 @@ TEST_CASE("cpu kernel: queries in several blocks, fp32 and bf16, tiles and threa
 TEST_CASE("cpu kernel: a later round works on its own rows") {
   struct Watching : BlockKernel {
     mutable std::vector<int64_t> rows;
+    KernelAbilities abilities() const override { return cpu_block_kernel().abilities(); }
     AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const AttentionSpec& spec,
                                   const std::vector<Block>& blocks) const override {
       rows.push_back(q.size(0));
-      return cpu_block_kernel().forward(q, k, v, blocks);
+      return cpu_block_kernel().forward(q, k, v, spec, blocks);
     }
-    AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
-                                const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
-                                const std::vector<Block>& blocks) const override {
-      return cpu_block_kernel().backward(dout, q, k, v, out, lse, blocks);
+    AttentionGradients backward_blocks(const at::Tensor& dout, const at::Tensor& q,
+                                       const at::Tensor& k, const at::Tensor& v,
+                                       const at::Tensor& out, const at::Tensor& lse,
+                                       const AttentionSpec& spec,
+                                       const std::vector<Block>& blocks) const override {
+      return cpu_block_kernel().backward(dout, q, k, v, out, lse, spec, blocks);
     }
   } kernel;
   const at::Tensor q = random({30, 2, 8}), k = random({30, 1, 8});
-  kernel.forward(q, k, k, {{0, 10, 0, 10, true}, {10, 20, 10, 20, true}});
+  kernel.forward(q, k, k, spec_of(q, k), {{0, 10, 0, 10, true}, {10, 20, 10, 20, true}});
   CHECK(kernel.rows == std::vector<int64_t>{30});
   kernel.rows.clear();
-  kernel.forward(q, k, k,
+  kernel.forward(q, k, k, spec_of(q, k),
                  causal_blocks(Packing::from_documents({{12, Fork{4, 9}}, {6}, {12, Fork{4, 7}}})));
   CHECK(kernel.rows == std::vector<int64_t>{30, 3 + 5});
 }
@@ -158,9 +188,10 @@ TEST_CASE("cpu kernel: gradients of two halves of the keys, given the global lse
   const BlockKernel& kernel = cpu_block_kernel();
   const std::vector<Block> all{{0, 30, 0, 60, false}}, first{{0, 30, 0, 25, false}},
       second{{0, 30, 25, 35, false}};
-  const AttentionResult whole = kernel.forward(q, k, v, all);
+  const AttentionSpec spec = spec_of(q, k);
+  const AttentionResult whole = kernel.forward(q, k, v, spec, all);
   auto backward = [&](const std::vector<Block>& blocks) {
-    return kernel.backward(dout, q, k, v, whole.out_TNH, whole.lse_NT, blocks);
+    return kernel.backward(dout, q, k, v, whole.out_TNH, whole.lse_NT, spec, blocks);
   };
   const AttentionGradients expected = backward(all), a = backward(first), b = backward(second);
   CHECK(relative_error(a.dq_TNH + b.dq_TNH, expected.dq_TNH) < kTolerance);
@@ -172,52 +203,91 @@ TEST_CASE("cpu kernel: bf16 in, bf16 out, fp32 lse and gradients") {
   auto bf16 = [](at::IntArrayRef shape) { return random(shape).to(at::kBFloat16); };
   const at::Tensor q = bf16({300, 4, 16}), k = bf16({300, 2, 16}), v = bf16({300, 2, 16});
   const std::vector<Block> blocks{{0, 300, 0, 300, true}};
-  const AttentionResult result = cpu_block_kernel().forward(q, k, v, blocks);
+  const AttentionSpec spec = spec_of(q, k);
+  const AttentionResult result = cpu_block_kernel().forward(q, k, v, spec, blocks);
   CHECK((result.out_TNH.scalar_type() == at::kBFloat16));
   CHECK((result.lse_NT.scalar_type() == at::kFloat));
-  const AttentionGradients gradients =
-      cpu_block_kernel().backward(result.out_TNH, q, k, v, result.out_TNH, result.lse_NT, blocks);
+  const AttentionGradients gradients = cpu_block_kernel().backward(
+      result.out_TNH, q, k, v, result.out_TNH, result.lse_NT, spec, blocks);
   CHECK((gradients.dk_SMH.scalar_type() == at::kFloat));
   const Plain exact =
-      plain_attention(q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble), blocks);
+      plain_softmax(q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble), spec, blocks);
   // One rounding of the output and one of the weights, 2^-9 each at most.
   CHECK(relative_error(result.out_TNH, exact.out_TNH) < 2.0 / 512);
+}
+
+TEST_CASE("kernels refuse by name what they cannot compute, forward and backward") {
+  const at::Tensor q = random({6, 2, 16}), k = random({6, 1, 16});
+  const std::vector<Block> blocks{{0, 6, 0, 6, true}};
+  const AttentionSpec plain = spec_of(q, k);
+  const AttentionResult result = cpu_block_kernel().forward(q, k, k, plain, blocks);
+  AttentionSpec window = plain, softcap = plain, sinks = plain, wider = plain, values = plain;
+  window.window = 4;
+  softcap.softcap = 30.0;
+  sinks.has_sinks = true;
+  wider.key_dim = 32;
+  values.value_dim = 32;
+  for (const BlockKernel* kernel : {&cpu_block_kernel(), &cuda_block_kernel()}) {
+    const auto forward = [&](const AttentionSpec& spec) { kernel->forward(q, k, k, spec, blocks); };
+    const auto backward = [&](const AttentionSpec& spec) {
+      kernel->backward(q, q, k, k, result.out_TNH, result.lse_NT, spec, blocks);
+    };
+    const std::string name = kernel->abilities().name;
+    const auto refusal = [&](const char* feature) {
+      return name + " cannot compute attention with " + feature;
+    };
+    const auto check = [&](const AttentionSpec& spec, const char* feature) {
+      CHECK_THROWS_WITH_AS(forward(spec), doctest::Contains(refusal(feature).c_str()), UserError);
+      CHECK_THROWS_WITH_AS(backward(spec), doctest::Contains(refusal(feature).c_str()), UserError);
+    };
+    check(window, "a sliding window");
+    check(softcap, "a softcap");
+    check(sinks, "sinks");
+    CHECK_THROWS_AS(forward(wider), c10::Error);
+    CHECK_THROWS_AS(backward(values), c10::Error);
+  }
+  CHECK(std::string(cpu_block_kernel().abilities().name) != cuda_block_kernel().abilities().name);
 }
 
 TEST_CASE("leaf attention: replay takes what was kept, in order, and computes nothing") {
   struct Counting : BlockKernel {
     mutable int num_forwards = 0;
+    KernelAbilities abilities() const override { return cpu_block_kernel().abilities(); }
     AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const AttentionSpec& spec,
                                   const std::vector<Block>& blocks) const override {
       ++num_forwards;
-      return cpu_block_kernel().forward(q, k, v, blocks);
+      return cpu_block_kernel().forward(q, k, v, spec, blocks);
     }
-    AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
-                                const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
-                                const std::vector<Block>& blocks) const override {
-      return cpu_block_kernel().backward(dout, q, k, v, out, lse, blocks);
+    AttentionGradients backward_blocks(const at::Tensor& dout, const at::Tensor& q,
+                                       const at::Tensor& k, const at::Tensor& v,
+                                       const at::Tensor& out, const at::Tensor& lse,
+                                       const AttentionSpec& spec,
+                                       const std::vector<Block>& blocks) const override {
+      return cpu_block_kernel().backward(dout, q, k, v, out, lse, spec, blocks);
     }
   } kernel;
   const Packing packing = Packing::from_lengths({5, 9});
   const at::Tensor q = random({14, 4, 8}).requires_grad_(true), k = random({14, 2, 8}),
                    v = random({14, 2, 8});
+  const AttentionSpec spec = spec_of(q, k);
   KeptAttention kept;
   at::Tensor first, second;
   {
     KeepScope keep(kept);
-    first = leaf_attention(kernel, q, k, v, packing);
-    second = leaf_attention(kernel, 2 * q, k, v, packing);
+    first = leaf_attention(kernel, q, k, v, spec, packing);
+    second = leaf_attention(kernel, 2 * q, k, v, spec, packing);
   }
   CHECK(kernel.num_forwards == 2);
   CHECK(kept.results.size() == 2);
   CHECK_FALSE(kept.results[0].out_TNH.requires_grad());
   ReplayScope replay(kept);
-  CHECK(leaf_attention(kernel, q, k, v, packing).equal(first));
-  const at::Tensor again = leaf_attention(kernel, 2 * q, k, v, packing);
+  CHECK(leaf_attention(kernel, q, k, v, spec, packing).equal(first));
+  const at::Tensor again = leaf_attention(kernel, 2 * q, k, v, spec, packing);
   CHECK(again.equal(second));
   CHECK(kernel.num_forwards == 2);
   CHECK(kept.results.empty());
-  CHECK_THROWS_AS(leaf_attention(kernel, q, k, v, packing), std::logic_error);
+  CHECK_THROWS_AS(leaf_attention(kernel, q, k, v, spec, packing), std::logic_error);
   second.sum().backward();
   const at::Tensor expected = q.grad().clone();
   q.mutable_grad().zero_();

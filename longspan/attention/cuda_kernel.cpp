@@ -1,7 +1,8 @@
 // ATen's flash attention on CUDA. It is reached through the dispatcher, so this file needs nothing
 // of CUDA and is part of the core; the kernels themselves live in torch_cuda.
 // Compiled and linked; not yet run on a GPU.
-// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: head dim.
+// It knows one head dim: the shorter of keys and values get zeros.
+// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: numbers in a head.
 #include <ATen/ATen.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -13,6 +14,7 @@
 #include <tuple>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/attention/equal_dims.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -83,10 +85,40 @@ void check_dtype(const at::Tensor& q) {
 
 class CudaKernel : public BlockKernel {
  public:
-  AttentionResult forward_round(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
-                                const at::Tensor& v_SMH,
+  KernelAbilities abilities() const override { return {"The attention kernel of CUDA"}; }
+
+ protected:
+  AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const AttentionSpec& spec,
                                 const std::vector<Block>& blocks) const override {
-    check_dtype(q_TNH);
+    check_dtype(q);
+    const int64_t H = std::max(spec.key_dim, spec.value_dim);
+    AttentionResult result = forward_equal(with_head_dim(q, H), with_head_dim(k, H),
+                                           with_head_dim(v, H), spec.scale, blocks);
+    result.out_TNH = without_padding(result.out_TNH, spec.value_dim);
+    return result;
+  }
+
+  AttentionGradients backward_blocks(const at::Tensor& dout, const at::Tensor& q,
+                                     const at::Tensor& k, const at::Tensor& v,
+                                     const at::Tensor& out, const at::Tensor& lse_NT,
+                                     const AttentionSpec& spec,
+                                     const std::vector<Block>& blocks) const override {
+    check_dtype(q);
+    const int64_t H = std::max(spec.key_dim, spec.value_dim);
+    const AttentionGradients gradients =
+        backward_equal(with_head_dim(dout, H), with_head_dim(q, H), with_head_dim(k, H),
+                       with_head_dim(v, H), with_head_dim(out, H), lse_NT, spec.scale, blocks);
+    return {without_padding(gradients.dq_TNH, spec.key_dim),
+            without_padding(gradients.dk_SMH, spec.key_dim),
+            without_padding(gradients.dv_SMH, spec.value_dim)};
+  }
+
+ private:
+  // Of keys and values of one head dim.
+  static AttentionResult forward_equal(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+                                       const at::Tensor& v_SMH, double scale,
+                                       const std::vector<Block>& blocks) {
     const int64_t T = q_TNH.size(0), N = q_TNH.size(1);
     AttentionResult result;
     result.out_TNH = at::zeros_like(q_TNH, at::MemoryFormat::Contiguous);
@@ -96,7 +128,7 @@ class CudaKernel : public BlockKernel {
       auto [out, lse, rng_state, unused, mask] = at::_flash_attention_forward(
           call.queries.gather(q_TNH), call.keys.gather(k_SMH), call.keys.gather(v_SMH),
           call.queries.boundaries, call.keys.boundaries, call.queries.longest, call.keys.longest,
-          /*dropout_p=*/0.0, call.causal, /*return_debug_mask=*/false);
+          /*dropout_p=*/0.0, call.causal, /*return_debug_mask=*/false, scale);
       if (!call.queries.index.defined()) return {out, lse};
       result.out_TNH.index_copy_(0, call.queries.index, out);
       result.lse_NT.index_copy_(1, call.queries.index, lse);
@@ -104,11 +136,10 @@ class CudaKernel : public BlockKernel {
     return result;
   }
 
-  AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                              const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                              const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-                              const std::vector<Block>& blocks) const override {
-    check_dtype(q_TNH);
+  static AttentionGradients backward_equal(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                                           const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                                           const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                                           double scale, const std::vector<Block>& blocks) {
     AttentionGradients gradients{at::zeros(q_TNH.sizes(), q_TNH.options().dtype(at::kFloat)),
                                  at::zeros(k_SMH.sizes(), k_SMH.options().dtype(at::kFloat)),
                                  at::zeros(v_SMH.sizes(), v_SMH.options().dtype(at::kFloat))};
@@ -120,7 +151,7 @@ class CudaKernel : public BlockKernel {
           call.queries.gather(dout_TNH), call.queries.gather(q_TNH), call.keys.gather(k_SMH),
           call.keys.gather(v_SMH), call.queries.gather(out_TNH), call.queries.gather(lse_NT, 1),
           call.queries.boundaries, call.keys.boundaries, call.queries.longest, call.keys.longest,
-          /*dropout_p=*/0.0, call.causal, rng_state, unused);
+          /*dropout_p=*/0.0, call.causal, rng_state, unused, scale);
       add(gradients.dq_TNH, call.queries, dq);
       add(gradients.dk_SMH, call.keys, dk);
       add(gradients.dv_SMH, call.keys, dv);
@@ -128,7 +159,6 @@ class CudaKernel : public BlockKernel {
     return gradients;
   }
 
- private:
   static void add(at::Tensor& total, const Segments& segments, const at::Tensor& part) {
     if (segments.index.defined()) {
       total.index_add_(0, segments.index, part.to(total.scalar_type()));

@@ -1,4 +1,4 @@
-// T: tokens, N: query heads, M: kv heads, H: head dim.
+// T: tokens, N: query heads, M: kv heads, H: numbers in a head.
 #include "longspan/attention/leaf_attention.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -15,6 +15,7 @@ using torch::autograd::variable_list;
 
 struct LeafState : torch::CustomClassHolder {
   const BlockKernel* kernel = nullptr;
+  AttentionSpec spec;
   std::vector<Block> blocks;
 };
 
@@ -22,7 +23,7 @@ struct LeafAttention : torch::autograd::Function<LeafAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TMH,
                             const at::Tensor& v_TMH, c10::intrusive_ptr<LeafState> state) {
     AttentionResult result = kept_or_computed(
-        [&] { return state->kernel->forward(q_TNH, k_TMH, v_TMH, state->blocks); });
+        [&] { return state->kernel->forward(q_TNH, k_TMH, v_TMH, state->spec, state->blocks); });
     ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT});
     ctx->saved_data["state"] = c10::IValue::make_capsule(state);
     return result.out_TNH;
@@ -33,8 +34,8 @@ struct LeafAttention : torch::autograd::Function<LeafAttention> {
         c10::static_intrusive_pointer_cast<LeafState>(ctx->saved_data["state"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
     const at::ScalarType dtype = saved[0].scalar_type();
-    AttentionGradients gradients = state->kernel->backward(dout[0], saved[0], saved[1], saved[2],
-                                                           saved[3], saved[4], state->blocks);
+    AttentionGradients gradients = state->kernel->backward(
+        dout[0], saved[0], saved[1], saved[2], saved[3], saved[4], state->spec, state->blocks);
     return {gradients.dq_TNH.to(dtype), gradients.dk_SMH.to(dtype), gradients.dv_SMH.to(dtype), {}};
   }
 };
@@ -43,17 +44,18 @@ struct LeafAttention : torch::autograd::Function<LeafAttention> {
 
 at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
                           const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                          const Packing& packing) {
+                          const AttentionSpec& spec, const Packing& packing) {
   TORCH_CHECK(q_TNH.size(0) == packing.num_tokens(), "attention: ", q_TNH.size(0),
               " tokens, but the packing describes ", packing.num_tokens());
-  return leaf_attention(kernel, q_TNH, k_TMH, v_TMH, causal_blocks(packing));
+  return leaf_attention(kernel, q_TNH, k_TMH, v_TMH, spec, causal_blocks(packing));
 }
 
 at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
                           const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                          std::vector<Block> blocks) {
+                          const AttentionSpec& spec, std::vector<Block> blocks) {
   auto state = c10::make_intrusive<LeafState>();
   state->kernel = &kernel;
+  state->spec = spec;
   state->blocks = std::move(blocks);
   return LeafAttention::apply(q_TNH, k_SMH, v_SMH, state);
 }

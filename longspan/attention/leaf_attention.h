@@ -10,14 +10,15 @@
 
 namespace longspan {
 
-/// q_TNH, k_TMH, v_TMH -> out_TNH, one causal block for each document. Takes part in KeepScope and
-/// ReplayScope (kept_attention.h).
+/// q_TNH, k_TMH, v_TMH -> out_TNH (attention.h), one causal block for each document. Takes part in
+/// KeepScope and ReplayScope (kept_attention.h).
 at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
-                          const at::Tensor& k_TMH, const at::Tensor& v_TMH, const Packing& packing);
+                          const at::Tensor& k_TMH, const at::Tensor& v_TMH,
+                          const AttentionSpec& spec, const Packing& packing);
 /// The same with blocks of the caller's choice; k_SMH and v_SMH may have another length than q_TNH.
 at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
                           const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                          std::vector<Block> blocks);
+                          const AttentionSpec& spec, std::vector<Block> blocks);
 
 /// For every leaf: the next kept result inside a ReplayScope, else compute(); inside a KeepScope
 /// the result is also kept.

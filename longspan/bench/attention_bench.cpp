@@ -148,8 +148,8 @@ class Contender {
                                  const Packing& padded) {
     if (plan.sequence_size == 1) return {};
     const ProblemShape& shape = options.shape;
-    AttentionShape heads{shape.num_heads, shape.num_kv_heads, shape.head_dim};
-    heads.element_bytes = static_cast<int64_t>(c10::elementSize(shape.dtype));
+    const AttentionShape heads(shape.attention(),
+                               static_cast<int64_t>(c10::elementSize(shape.dtype)));
     return attention_volume(plan, heads, padded, shape.checkpointing);
   }
 

@@ -106,7 +106,7 @@ AttentionProblem::AttentionProblem(const ProblemShape& shape, const Packing& row
 
 at::Tensor AttentionProblem::run(Attention& attention) const {
   const std::vector<at::Tensor>& x = inputs_.tokens;
-  if (!shape_.layer) return attention.attend(x[0], x[1], x[2], packing_);
+  if (!shape_.layer) return attention.attend(x[0], x[1], x[2], shape_.attention(), packing_);
   RowContext row{};
   row.attention = &attention;
   row.packing = packing_;

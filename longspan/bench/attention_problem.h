@@ -25,6 +25,8 @@ struct ProblemShape {
   /// Attention runs without autograd first, and its results are replayed before the backward, as
   /// under gradient checkpointing.
   bool checkpointing = false;
+
+  AttentionSpec attention() const { return plain_attention(num_heads, num_kv_heads, head_dim); }
 };
 
 /// Inputs of tokens, and the gradient of the loss for their outputs.

@@ -39,8 +39,7 @@ std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num
   const ProblemShape& shape = options.shape;
   const bool named = !options.methods.empty();
   const std::vector<const Method*> methods =
-      named ? options.methods
-            : methods_that_split(num_ranks, shape.num_heads, shape.num_kv_heads, shape.head_dim);
+      named ? options.methods : methods_that_split(num_ranks, shape.attention());
   for (const Method* method : methods) {
     // A method without waves has one row, whatever numbers of waves are asked for.
     if (!has_head_waves(*method) || options.head_waves.empty()) {

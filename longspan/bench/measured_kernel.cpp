@@ -33,22 +33,22 @@ double pairs_of(const std::vector<Block>& blocks) {
 }
 
 AttentionResult MeasuredKernel::forward_round(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
-                                              const at::Tensor& v_SMH,
+                                              const at::Tensor& v_SMH, const AttentionSpec& spec,
                                               const std::vector<Block>& blocks) const {
   const double begin = thread_seconds();
-  AttentionResult result = kernel_.forward(q_TNH, k_SMH, v_SMH, blocks);
+  AttentionResult result = kernel_.forward(q_TNH, k_SMH, v_SMH, spec, blocks);
   forward_.cpu_seconds += thread_seconds() - begin;
   forward_.pairs += pairs_of(blocks) * static_cast<double>(q_TNH.size(1));
   return result;
 }
 
-AttentionGradients MeasuredKernel::backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                                            const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-                                            const std::vector<Block>& blocks) const {
+AttentionGradients MeasuredKernel::backward_blocks(
+    const at::Tensor& dout_TNH, const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+    const at::Tensor& v_SMH, const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+    const AttentionSpec& spec, const std::vector<Block>& blocks) const {
   const double begin = thread_seconds();
   AttentionGradients gradients =
-      kernel_.backward(dout_TNH, q_TNH, k_SMH, v_SMH, out_TNH, lse_NT, blocks);
+      kernel_.backward(dout_TNH, q_TNH, k_SMH, v_SMH, out_TNH, lse_NT, spec, blocks);
   backward_.cpu_seconds += thread_seconds() - begin;
   backward_.pairs += pairs_of(blocks) * static_cast<double>(q_TNH.size(1));
   return gradients;

@@ -18,10 +18,7 @@ class MeasuredKernel : public BlockKernel {
  public:
   explicit MeasuredKernel(const BlockKernel& kernel) : kernel_(kernel) {}
 
-  AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                              const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                              const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-                              const std::vector<Block>& blocks) const override;
+  KernelAbilities abilities() const override { return kernel_.abilities(); }
 
   /// Since the last call.
   KernelWork take_forward() const;
@@ -29,8 +26,13 @@ class MeasuredKernel : public BlockKernel {
 
  protected:
   AttentionResult forward_round(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
-                                const at::Tensor& v_SMH,
+                                const at::Tensor& v_SMH, const AttentionSpec& spec,
                                 const std::vector<Block>& blocks) const override;
+  AttentionGradients backward_blocks(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                                     const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                                     const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                                     const AttentionSpec& spec,
+                                     const std::vector<Block>& blocks) const override;
 
  private:
   const BlockKernel& kernel_;

@@ -43,12 +43,14 @@ TEST_CASE("measured kernel: the kernel's results; work since the last look") {
   const at::Tensor q_TNH = at::randn({64, 4, 16}), k_SMH = at::randn({64, 2, 16});
   const at::Tensor v_SMH = at::randn({64, 2, 16}), dout_TNH = at::randn({64, 4, 16});
   const std::vector<Block> blocks{{0, 40, 0, 40, true}, {40, 24, 40, 24, true}};
+  const AttentionSpec spec = plain_attention(4, 2, 16);
   const double pairs = 4 * (40 * 41 / 2 + 24 * 25 / 2);
-  const AttentionResult result = measured.forward(q_TNH, k_SMH, v_SMH, blocks);
-  CHECK(result.out_TNH.equal(cpu_block_kernel().forward(q_TNH, k_SMH, v_SMH, blocks).out_TNH));
+  const AttentionResult result = measured.forward(q_TNH, k_SMH, v_SMH, spec, blocks);
+  CHECK(
+      result.out_TNH.equal(cpu_block_kernel().forward(q_TNH, k_SMH, v_SMH, spec, blocks).out_TNH));
   for (int i = 0; i < 2; ++i) {
-    const AttentionGradients gradients =
-        measured.backward(dout_TNH, q_TNH, k_SMH, v_SMH, result.out_TNH, result.lse_NT, blocks);
+    const AttentionGradients gradients = measured.backward(
+        dout_TNH, q_TNH, k_SMH, v_SMH, result.out_TNH, result.lse_NT, spec, blocks);
     CHECK(gradients.dq_TNH.sizes() == q_TNH.sizes());
   }
   CHECK(measured.take_forward().pairs == pairs);

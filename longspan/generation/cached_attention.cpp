@@ -23,21 +23,21 @@ void CachedAttention::truncate(int64_t sequence, int64_t length) {
   lengths_[sequence] = length;
 }
 
-void CachedAttention::make_room(Layer& layer, const at::Tensor& like, int64_t length) const {
-  const int64_t S = std::ssize(lengths_), M = like.size(1), H = like.size(2);
-  const int64_t old_C = layer.k_MSCH.defined() ? layer.k_MSCH.size(2) : 0;
+void CachedAttention::make_room(at::Tensor& cache_MSCH, const at::Tensor& x_TMH,
+                                int64_t length) const {
+  const int64_t S = std::ssize(lengths_), M = x_TMH.size(1), H = x_TMH.size(2);
+  const int64_t old_C = cache_MSCH.defined() ? cache_MSCH.size(2) : 0;
   if (length <= old_C) return;
   const int64_t wanted = std::max(length, old_C + old_C / 2);
   const int64_t C = (wanted + kRoomStep - 1) / kRoomStep * kRoomStep;
-  for (at::Tensor* cache : {&layer.k_MSCH, &layer.v_MSCH}) {
-    at::Tensor larger = at::empty({M, S, C, H}, like.options());
-    if (old_C > 0) larger.narrow(2, 0, old_C).copy_(*cache);
-    *cache = std::move(larger);
-  }
+  at::Tensor larger = at::empty({M, S, C, H}, x_TMH.options());
+  if (old_C > 0) larger.narrow(2, 0, old_C).copy_(cache_MSCH);
+  cache_MSCH = std::move(larger);
 }
 
 at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
-                                   const at::Tensor& v_TMH, const Packing& packing) {
+                                   const at::Tensor& v_TMH, const AttentionSpec& spec,
+                                   const Packing& packing) {
   c10::NoGradGuard no_grad;
   TORCH_CHECK(packing.num_documents() == std::ssize(sequences_),
               "cached attention: ", packing.num_documents(), " documents for ", sequences_.size(),
@@ -48,7 +48,8 @@ at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_
   for (int64_t i = 0; i < packing.num_documents(); ++i) {
     longest = std::max(longest, lengths_[sequences_[i]] + packing.length(i));
   }
-  make_room(layer, k_TMH, longest);
+  make_room(layer.k_MSCH, k_TMH, longest);
+  make_room(layer.v_MSCH, v_TMH, longest);
 
   const int64_t C = layer.k_MSCH.size(2);
   std::vector<Block> blocks;
@@ -70,7 +71,8 @@ at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_
   const auto tokens_first = [](const at::Tensor& cache) {
     return cache.flatten(1, 2).transpose(0, 1);
   };
-  return kernel_.forward(q_TNH, tokens_first(layer.k_MSCH), tokens_first(layer.v_MSCH), blocks)
+  return kernel_
+      .forward(q_TNH, tokens_first(layer.k_MSCH), tokens_first(layer.v_MSCH), spec, blocks)
       .out_TNH;
 }
 

@@ -1,6 +1,6 @@
 // Attention that remembers keys and values: each forward pass brings new tokens of some sequences,
 // which attend to all that these sequences had before. T: new tokens, N: query heads, M: kv heads,
-// H: head dim, S: sequences, C: tokens of a sequence that there is room for.
+// H: numbers in a head, S: sequences, C: tokens of a sequence that there is room for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@ class CachedAttention : public Attention {
   /// sequence comes once at most.
   void begin_pass(std::vector<int64_t> sequences);
   at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                    const Packing& packing) override;
+                    const AttentionSpec& spec, const Packing& packing) override;
 
   /// Tokens of a sequence that are remembered.
   int64_t length(int64_t sequence) const { return lengths_[sequence]; }
@@ -37,7 +37,8 @@ class CachedAttention : public Attention {
   struct Layer {
     at::Tensor k_MSCH, v_MSCH;
   };
-  void make_room(Layer& layer, const at::Tensor& like, int64_t length) const;
+  /// For `length` tokens of the heads of x_TMH.
+  void make_room(at::Tensor& cache_MSCH, const at::Tensor& x_TMH, int64_t length) const;
 
   const BlockKernel& kernel_;
   std::vector<Layer> layers_;

@@ -221,14 +221,16 @@ at::Tensor attention_half(const at::Tensor& h_TD, const BlockWeights& weights,
   // The parts would need the dropout of some columns of o_proj's input.
   if (row.attention->overlaps_projections() && !weights.o_proj.dropout.active()) {
     ProjectionsInParts parts(h_TD, weights, row, rows_L);
-    return row.attention->project_and_attend(parts.as_functions(), row.packing);
+    return row.attention->project_and_attend(parts.as_functions(), row.attention_spec(),
+                                             row.packing);
   }
   at::Tensor out_TNH;
   {
     const bool differentiable = needs_backward({h_TD}, weights.attention_parameters());
     const Heads heads = differentiable ? differentiable_heads(h_TD, weights, row)
                                        : project_heads(h_TD, weights, row);
-    out_TNH = row.attention->attend(heads.q_TNH, heads.k_TMH, heads.v_TMH, row.packing);
+    out_TNH = row.attention->attend(heads.q_TNH, heads.k_TMH, heads.v_TMH, row.attention_spec(),
+                                    row.packing);
   }
   if (!rows_L.defined()) return project_output(h_TD, out_TNH, weights.o_proj, row);
   return project_output(h_TD.index_select(0, rows_L), out_TNH.index_select(0, rows_L),

@@ -73,7 +73,8 @@ at::Tensor Checkpoint::forward(const at::Tensor& h_TD) {
     {
       const KeepScope scope(results);
       const Heads heads = project_heads(h_TD, weights_, row_);
-      out_TNH = row_.attention->attend(heads.q_TNH, heads.k_TMH, heads.v_TMH, row_.packing);
+      out_TNH = row_.attention->attend(heads.q_TNH, heads.k_TMH, heads.v_TMH, row_.attention_spec(),
+                                       row_.packing);
     }
     middle_LD = rows_L_.defined() ? project_output(h_TD.index_select(0, rows_L_),
                                                    out_TNH.index_select(0, rows_L_),
@@ -139,7 +140,8 @@ at::Tensor Checkpoint::replay(at::Tensor h_TD) {
     });
   }
   const ReplayScope scope(replayed_);
-  return row_.attention->attend(inputs[0], inputs[1], inputs[2], row_.packing);
+  return row_.attention->attend(inputs[0], inputs[1], inputs[2], row_.attention_spec(),
+                                row_.packing);
 }
 
 /// Through the MLP and the output projection: d loss / d (h + o_proj(out)), [L, D], and that of the

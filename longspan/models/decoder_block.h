@@ -33,6 +33,10 @@ struct RowContext {
   at::ScalarType compute_dtype;
   int64_t mlp_tiles = 0;  // parts of the row in which each MLP is computed; 0: chosen by size
   ActivationStore* store = nullptr;  // of what checkpointing keeps; null: kept as it is
+
+  AttentionSpec attention_spec() const {
+    return plain_attention(num_heads, num_kv_heads, head_dim);
+  }
 };
 
 /// RMSNorm with a fused backward that keeps h and one number a row. Result in `dtype`.

@@ -5,14 +5,22 @@
 
 #include "longspan/data/packing.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/spec/attention_spec.h"
 
 namespace longspan {
 
-/// Heads of a layer and the width of their numbers.
+/// A layer's attention and the width of its numbers.
 struct AttentionShape {
-  int64_t num_heads, num_kv_heads, head_dim;
-  int64_t element_bytes = 4;   // 2 in bf16
-  int64_t gradient_bytes = 4;  // of kv gradients that travel a ring: fp32 for bf16
+  AttentionShape(const AttentionSpec& spec, int64_t element_bytes = 4, int64_t gradient_bytes = 4)
+      : spec(spec), element_bytes(element_bytes), gradient_bytes(gradient_bytes) {}
+
+  AttentionSpec spec;
+  int64_t element_bytes;   // 2 in bf16
+  int64_t gradient_bytes;  // of kv gradients that travel a ring: fp32 for bf16
+
+  /// Of one head of one token: a query or a key, a value or an output.
+  int64_t key_bytes() const { return spec.key_dim * element_bytes; }
+  int64_t value_bytes() const { return spec.value_dim * element_bytes; }
 };
 
 /// Sent to OTHER ranks by all ranks of a sequence group together, for one layer.

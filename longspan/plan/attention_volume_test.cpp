@@ -30,8 +30,8 @@ class CountedBytes {
     const at::ScalarType dtype = request.element_bytes == 2 ? at::kBFloat16 : at::kFloat;
     for (const Packing& row : kRows) {
       requests_.push_back(request);
-      problems_.push_back(std::make_unique<AttentionCase>(
-          random_case(row, request.num_heads, request.num_kv_heads, kHeadDim, 1)));
+      problems_.push_back(
+          std::make_unique<AttentionCase>(random_case(row, attention_of(request), 1)));
       tasks_.push_back({problems_.back().get(), make_parallel_plan(request), dtype, checkpointing,
                         output_is_known});
     }
@@ -41,18 +41,16 @@ class CountedBytes {
     const auto solutions = solve_all(tasks_);
     for (size_t i = 0; i < tasks_.size(); ++i) {
       const auto& [problem, plan, dtype, checkpointing, output_is_known] = tasks_[i];
-      CAPTURE(fmt::format("{}, P = {}, heads {}/{}, checkpointing {}, output known {}, row {}",
-                          describe_method(plan), plan.sequence_size, requests_[i].num_heads,
-                          requests_[i].num_kv_heads, checkpointing, output_is_known,
-                          i % std::size(kRows)));
+      CAPTURE(fmt::format(
+          "{}, P = {}, heads {}/{}, values of {}, checkpointing {}, output known {}, row {}",
+          describe_method(plan), plan.sequence_size, requests_[i].num_heads,
+          requests_[i].num_kv_heads, problem->spec.value_dim, checkpointing, output_is_known,
+          i % std::size(kRows)));
       const Packing padded = padded_row(plan, problem->packing);
       CHECK(padded.num_tokens() == solutions[i].padded.num_tokens());
-      const AttentionVolume volume = attention_volume(plan,
-                                                      {.num_heads = requests_[i].num_heads,
-                                                       .num_kv_heads = requests_[i].num_kv_heads,
-                                                       .head_dim = kHeadDim,
-                                                       .element_bytes = requests_[i].element_bytes},
-                                                      padded, checkpointing, output_is_known);
+      const AttentionVolume volume =
+          attention_volume(plan, {attention_of(requests_[i]), requests_[i].element_bytes}, padded,
+                           checkpointing, output_is_known);
       const Traffic& sent = solutions[i].traffic;
       CHECK(sent.sum == 0);
       CHECK(sent.all_to_all + sent.all_gather + sent.reduce_scatter + sent.shift ==
@@ -81,7 +79,33 @@ TEST_CASE("volume: counted bytes are the formula's, every method") {
   for (const Method* method : all_methods()) {
     for (const int P : {2, 3, 4, 8}) {
       for (const auto& [N, M] : {std::pair{8, 8}, {8, 2}, {14, 2}, {12, 3}, {6, 1}}) {
-        if (can_split(*method, P, N, M, kHeadDim)) counted.add(request_of(P, method, N, M));
+        if (can_split(*method, P, plain_attention(N, M, kHeadDim)))
+          counted.add(request_of(P, method, N, M));
+      }
+    }
+  }
+  counted.check();
+}
+
+TEST_CASE("volume: values of another head dim than keys, every method, kept and replayed") {
+  CountedBytes counted;
+  const auto add = [&](PlanRequest request) {
+    if (!can_split(*request.method, request.sequence_size, attention_of(request))) return;
+    counted.add(request);
+    counted.add(request, /*checkpointing=*/true);
+    counted.add(request, /*checkpointing=*/true, /*output_is_known=*/true);
+    if (request.sequence_size != 2 || !request.method->head_waves) return;
+    request.head_waves = 3;
+    if (request.method->has_degrees) request.ulysses_degree = 2;
+    counted.add(request, /*checkpointing=*/true);
+  };
+  for (const Method* method : all_methods()) {
+    for (const int P : {2, 3, 4}) {
+      for (const auto& [N, M] : {std::pair{12, 3}, {6, 2}}) {
+        PlanRequest request = request_of(P, method, N, M);
+        request.value_dim = N == 12 ? 8 : 20;
+        request.element_bytes = N == 12 ? 4 : 2;
+        add(request);
       }
     }
   }
@@ -122,7 +146,7 @@ TEST_CASE("volume: compositions, windows and waves, kept and replayed, fp32 and 
 
 TEST_CASE("volume: balanced heads send no more than dummy heads, and no ring less than its hops") {
   for (const auto& [N, M] : {std::pair{28, 4}, {14, 2}, {12, 2}}) {
-    const AttentionShape shape{N, M, 128};
+    const AttentionShape shape(plain_attention(N, M, 128));
     const Packing row = Packing::from_lengths({4096, 1024, 3072});
     const auto total = [&](const Method* method) {
       const AttentionVolume volume =
@@ -136,8 +160,8 @@ TEST_CASE("volume: balanced heads send no more than dummy heads, and no ring les
   const int64_t T = 8192, d = 32 * 128;
   for (const int64_t P : {2, 4, 8, 16}) {
     const AttentionVolume volume =
-        attention_volume(make_parallel_plan(P, P, method_named("ulysses"), 32, 32), {32, 32, 128},
-                         Packing::single(T));
+        attention_volume(make_parallel_plan(P, P, method_named("ulysses"), 32, 32),
+                         plain_attention(32, 32, 128), Packing::single(T));
     CHECK((volume.forward + volume.backward) * P == 8 * T * d * (P - 1) * 4);
   }
 }

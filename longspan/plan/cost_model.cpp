@@ -1,5 +1,5 @@
-// P: ranks of a sequence group, R: ring degree, U: Ulysses degree, H: head dim, t: tokens of a
-// rank's ring share.
+// P: ranks of a sequence group, R: ring degree, U: Ulysses degree, K: numbers in a head of queries
+// and keys, V: of values, t: tokens of a rank's ring share.
 #include "longspan/plan/cost_model.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace longspan {
 namespace {
 
 double flop_seconds(const PassCost& cost, double pairs, double heads) {
-  const double flop =
-      (cost.backward ? 10.0 : 4.0) * static_cast<double>(cost.shape.head_dim) * heads;
+  const int64_t K = cost.shape.spec.key_dim, V = cost.shape.spec.value_dim;
+  const double flop = static_cast<double>(cost.backward ? 6 * K + 4 * V : 2 * K + 2 * V) * heads;
   return flop * pairs / (cost.backward ? cost.cluster.backward_flops : cost.cluster.forward_flops);
 }
 
@@ -21,10 +21,11 @@ double flop_seconds(const PassCost& cost, double pairs, double heads) {
 /// three over the gradients of queries, keys and values in the backward.
 double merge_seconds(const PassCost& cost, double query_heads) {
   const double t = static_cast<double>(cost.padded.num_tokens() / cost.plan.ring_size);
-  const double H = static_cast<double>(cost.shape.head_dim), query = query_heads;
-  const double kv =
-      std::max(1.0, static_cast<double>(cost.shape.num_kv_heads) / cost.plan.ulysses_size);
-  const double bytes = cost.backward ? t * H * (query + 2 * kv) * 12 : t * H * query * 20;
+  const AttentionSpec& spec = cost.shape.spec;
+  const double K = static_cast<double>(spec.key_dim), V = static_cast<double>(spec.value_dim);
+  const double kv = std::max(1.0, static_cast<double>(spec.num_kv_heads) / cost.plan.ulysses_size);
+  const double bytes =
+      cost.backward ? t * (K * query_heads + (K + V) * kv) * 12 : t * V * query_heads * 20;
   return bytes / cost.cluster.memory_bytes;
 }
 

@@ -37,9 +37,10 @@ double seconds(const Run& run, const Method* method, std::optional<int> ulysses 
   request.ulysses_degree = ulysses;
   request.head_waves = waves;
   const int near = run.ranks_per_machine > 0 ? run.ranks_per_machine : run.P;
-  return attention_seconds(make_parallel_plan(request),
-                           {run.num_heads, run.num_kv_heads, run.head_dim, request.element_bytes},
-                           request.row, true, cluster_model(run.cuda, near, request.element_bytes));
+  return attention_seconds(
+      make_parallel_plan(request),
+      {plain_attention(run.num_heads, run.num_kv_heads, run.head_dim), request.element_bytes},
+      request.row, true, cluster_model(run.cuda, near, request.element_bytes));
 }
 
 TEST_CASE("auto: one machine and heads that divide: ulysses") {

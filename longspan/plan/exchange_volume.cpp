@@ -31,7 +31,8 @@ int64_t kv_heads_of_waves(const ParallelPlan& plan, int64_t num_heads, int64_t n
 /// and its gradient makes as long a way.
 AttentionVolume context_volume(int64_t ring_size, int64_t kv_heads, int64_t num_tokens,
                                const AttentionShape& shape) {
-  const int64_t numbers = (ring_size - 1) * num_tokens * 2 * kv_heads * shape.head_dim;
+  const int64_t numbers =
+      (ring_size - 1) * num_tokens * kv_heads * (shape.spec.key_dim + shape.spec.value_dim);
   return {numbers * shape.element_bytes, numbers * (shape.element_bytes + shape.gradient_bytes)};
 }
 
@@ -72,15 +73,22 @@ HeadRows rows_of_split(const HeadSplit& split, int64_t num_tokens) {
   return rows;
 }
 
-AttentionVolume exchange_volume(const HeadRows& rows, int64_t row_bytes, bool in_waves,
+AttentionVolume exchange_volume(const HeadRows& rows, const AttentionShape& shape, bool in_waves,
                                 bool checkpointing, bool output_is_known) {
   AttentionVolume volume;
-  const int64_t inputs = rows.query + 2 * rows.kv, outputs = rows.query;
-  volume.forward = (inputs + outputs) * row_bytes;
+  const int64_t inputs = (rows.query + rows.kv) * shape.key_bytes() + rows.kv * shape.value_bytes(),
+                outputs = rows.query * shape.value_bytes();
+  volume.forward = inputs + outputs;
   volume.backward = volume.forward;
-  if (in_waves || checkpointing) volume.backward += inputs * row_bytes;
-  if (checkpointing && !output_is_known) volume.backward += outputs * row_bytes;
+  if (in_waves || checkpointing) volume.backward += inputs;
+  if (checkpointing && !output_is_known) volume.backward += outputs;
   return volume;
+}
+
+AttentionVolume whole_sequence_volume(int64_t num_ranks, int64_t num_tokens, int64_t num_heads,
+                                      int64_t bytes_in, int64_t bytes_out) {
+  const int64_t rows = num_heads * (num_tokens - num_tokens / num_ranks);
+  return {rows * (bytes_in + bytes_out), rows * (bytes_in + bytes_out)};
 }
 
 AttentionVolumeParts volume_of_degrees_in(bool in_waves, const ParallelPlan& plan,
@@ -88,13 +96,12 @@ AttentionVolumeParts volume_of_degrees_in(bool in_waves, const ParallelPlan& pla
                                           bool checkpointing, bool output_is_known) {
   // Ulysses of degree U on the T / R tokens of each of R ring ranks, then U rings of the kv heads
   // that each Ulysses rank has.
-  const int64_t T = padded.num_tokens(), N = shape.num_heads, M = shape.num_kv_heads;
+  const int64_t T = padded.num_tokens(), N = shape.spec.num_heads, M = shape.spec.num_kv_heads;
   const int64_t U = plan.ulysses_size, R = plan.ring_size;
   HeadRows rows = rows_of_whole_heads(U, T / R, N, kv_heads_in_all(U, N, M, N));
   rows.query *= R;
   rows.kv *= R;
-  return {exchange_volume(rows, shape.head_dim * shape.element_bytes, in_waves,
-                          checkpointing && U > 1, output_is_known),
+  return {exchange_volume(rows, shape, in_waves, checkpointing && U > 1, output_is_known),
           context_volume(R, kv_heads_of_waves(plan, N, M), T, shape)};
 }
 

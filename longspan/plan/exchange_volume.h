@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-/// Head rows (one token of one head, head_dim numbers) that reach a rank from another one.
+/// Head rows (one head of one token) that reach a rank from another one.
 struct HeadRows {
   int64_t query = 0;  // outputs take the same way back
   int64_t kv = 0;     // keys; as many values
@@ -30,8 +30,14 @@ HeadRows rows_of_split(const HeadSplit& split, int64_t num_tokens);
 
 /// forward: q, k, v and the outputs; backward: their gradients. `in_waves`: the backward exchanges
 /// queries, keys and values once more.
-AttentionVolume exchange_volume(const HeadRows& rows, int64_t row_bytes, bool in_waves,
+AttentionVolume exchange_volume(const HeadRows& rows, const AttentionShape& shape, bool in_waves,
                                 bool checkpointing, bool output_is_known);
+
+/// Of a layer that works on whole rows of some heads a rank (sequence_parallel/whole_sequence.h),
+/// with so many bytes in a token of a head that goes in and that comes out. backward: of an input
+/// that has a gradient.
+AttentionVolume whole_sequence_volume(int64_t num_ranks, int64_t num_tokens, int64_t num_heads,
+                                      int64_t bytes_in, int64_t bytes_out);
 
 /// Method::volume of Ulysses around a ring, of any degrees.
 AttentionVolumeParts volume_of_degrees(const ParallelPlan& plan, const AttentionShape& shape,

@@ -41,16 +41,12 @@ std::string describe_method(const ParallelPlan& plan) {
   return text;
 }
 
-bool can_split(const Method& method, int sequence_size, int64_t num_heads, int64_t num_kv_heads,
-               int64_t head_dim) {
-  return method.refusal(sequence_size, {num_heads, num_kv_heads, head_dim}).empty();
+bool can_split(const Method& method, int sequence_size, const AttentionSpec& spec) {
+  return method.refusal(sequence_size, spec).empty();
 }
 
-std::vector<const Method*> methods_that_split(int sequence_size, int64_t num_heads,
-                                              int64_t num_kv_heads, int64_t head_dim) {
-  return methods_that([&](const Method& method) {
-    return can_split(method, sequence_size, num_heads, num_kv_heads, head_dim);
-  });
+std::vector<const Method*> methods_that_split(int sequence_size, const AttentionSpec& spec) {
+  return methods_that([&](const Method& method) { return can_split(method, sequence_size, spec); });
 }
 
 }  // namespace longspan

@@ -22,6 +22,7 @@ class Packing;
 class PassCost;
 class SequenceParallel;
 struct AttentionShape;
+struct AttentionSpec;
 struct AttentionVolumeParts;
 struct Mesh;
 struct ParallelPlan;
@@ -116,12 +117,11 @@ inline bool cuts_heads(const Method& method) {
 /// the method by itself.
 std::string describe_method(const ParallelPlan& plan);
 
-/// Can it split these heads over `sequence_size` ranks? (XTuner cuts along head_dim too.)
-bool can_split(const Method& method, int sequence_size, int64_t num_heads, int64_t num_kv_heads,
-               int64_t head_dim = 64);
+/// Can it split this layer's heads over `sequence_size` ranks? (XTuner cuts heads along their
+/// numbers too.)
+bool can_split(const Method& method, int sequence_size, const AttentionSpec& spec);
 
 /// The methods that can.
-std::vector<const Method*> methods_that_split(int sequence_size, int64_t num_heads,
-                                              int64_t num_kv_heads, int64_t head_dim = 64);
+std::vector<const Method*> methods_that_split(int sequence_size, const AttentionSpec& spec);
 
 }  // namespace longspan

@@ -16,12 +16,12 @@ namespace longspan {
 std::string fits_any_heads(int /*num_ranks*/, const AttentionShape& /*heads*/) { return ""; }
 
 std::string fits_whole_heads(int num_ranks, const AttentionShape& heads) {
-  if (heads.num_heads % num_ranks == 0) return "";
+  if (heads.spec.num_heads % num_ranks == 0) return "";
   return fmt::format(
       "cannot split {} ({}) over {}: sequence_parallel_size must divide the number of attention "
       "heads",
-      counted(heads.num_heads, "attention head"), counted(heads.num_kv_heads, "key-value head"),
-      counted(num_ranks, "rank"));
+      counted(heads.spec.num_heads, "attention head"),
+      counted(heads.spec.num_kv_heads, "key-value head"), counted(num_ranks, "rank"));
 }
 
 bool serves_any_heads(const Method& method) { return &method.refusal == &fits_any_heads; }
@@ -79,7 +79,7 @@ RankWork work_on_whole_rows(const ParallelPlan& plan, const AttentionShape& shap
                             const Packing& padded, int64_t tile) {
   double pairs = 0;
   for (int64_t d = 0; d < padded.num_documents(); ++d) pairs += triangle(padded.length(d), tile);
-  return {even_heads(plan, shape.num_heads), {pairs}};
+  return {even_heads(plan, shape.spec.num_heads), {pairs}};
 }
 
 RankWork work_in_zigzag(const ParallelPlan& plan, const AttentionShape& shape,
@@ -93,7 +93,7 @@ RankWork work_in_zigzag(const ParallelPlan& plan, const AttentionShape& shape,
       steps[step] += step == 0 ? triangle(2 * c, tile) : rectangle(2 * c, c, tile);
     }
   }
-  return {even_heads(plan, shape.num_heads), std::move(steps)};
+  return {even_heads(plan, shape.spec.num_heads), std::move(steps)};
 }
 
 double keys_at_hand(const PassCost& /*cost*/, double /*bytes*/, const std::vector<double>& work) {

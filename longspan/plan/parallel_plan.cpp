@@ -17,7 +17,7 @@ class Chooser {
   Chooser(const PlanRequest& request, ParallelPlan base)
       : request_(request),
         base_(std::move(base)),
-        shape_{request.num_heads, request.num_kv_heads, request.head_dim, request.element_bytes,
+        shape_{attention_of(request), request.element_bytes,
                std::max<int64_t>(4, request.element_bytes)},
         cluster_(cluster_model(request.cuda, request.ranks_per_machine, request.element_bytes)) {}
 
@@ -111,12 +111,11 @@ class Chooser {
   std::vector<Candidate> cheapest_of_methods() const {
     const bool degrees = request_.ulysses_degree || request_.ring_degree;
     const bool waves = request_.head_waves.value_or(1) > 1;
-    const int64_t N = request_.num_heads, M = request_.num_kv_heads, H = request_.head_dim;
     std::vector<Candidate> of_methods;
     for (const Method* method : all_methods()) {
       if (degrees && !method->has_degrees) continue;
       if (waves && !has_head_waves(*method)) continue;
-      if (!can_split(*method, request_.sequence_size, N, M, H)) continue;
+      if (!can_split(*method, request_.sequence_size, shape_.spec)) continue;
       const std::vector<int> tried = method->auto_degrees(request_, *method);
       const auto candidates = candidates_of(*method, tried, /*among_others=*/!degrees);
       if (!candidates.empty()) of_methods.push_back(cheapest(candidates));
@@ -168,6 +167,12 @@ class Chooser {
 };
 
 }  // namespace
+
+AttentionSpec attention_of(const PlanRequest& request) {
+  AttentionSpec spec = plain_attention(request.num_heads, request.num_kv_heads, request.head_dim);
+  spec.value_dim = request.value_dim.value_or(request.head_dim);
+  return spec;
+}
 
 ParallelPlan make_parallel_plan(const PlanRequest& given) {
   PlanRequest request = given;

@@ -9,6 +9,7 @@
 
 #include "longspan/data/packing.h"
 #include "longspan/plan/method.h"
+#include "longspan/spec/attention_spec.h"
 
 namespace longspan {
 
@@ -39,11 +40,15 @@ struct PlanRequest {
   int zero_stage = 0;
   std::optional<int64_t> shard_size;  // absent: the world with a zero_stage, 1 without
   int64_t num_heads = 1, num_kv_heads = 1, head_dim = 64;
+  std::optional<int64_t> value_dim;     // of values and outputs; absent: head_dim
   Packing row = Packing::single(8192);  // documents that are expected in a row
   int64_t element_bytes = 4;            // of queries and keys
   bool cuda = false;
   bool checkpointing = true;
 };
+
+/// The attention that a request is for.
+AttentionSpec attention_of(const PlanRequest& request);
 
 /// Throws UserError for whatever cannot be: what was given, the limit, the remedy, and the methods
 /// that can serve. sequence_size 1 is local whatever the method (sizes are tried with the method

@@ -95,7 +95,7 @@ TEST_CASE("plan: every plan of every mode is whole") {
       CAPTURE(fmt::format("P={} heads {}/{}", P, N, M));
       for (const Method* method : all_methods()) {
         CAPTURE(std::string(method->name));
-        if (!can_split(*method, P, N, M)) {
+        if (!can_split(*method, P, plain_attention(N, M, 64))) {
           check_error(request_of(P, P, method, N, M), {"balanced-ulysses", "zigzag-ring"});
           continue;
         }
@@ -108,7 +108,7 @@ TEST_CASE("plan: every plan of every mode is whole") {
         CHECK(plan.reason.find('\n') == std::string::npos);
       }
       const ParallelPlan chosen = make_parallel_plan(P, P, nullptr, N, M);
-      CHECK(can_split(*chosen.method, P, N, M));
+      CHECK(can_split(*chosen.method, P, plain_attention(N, M, 64)));
       CHECK(chosen.reason.find("(auto)") != std::string::npos);
     }
   }
@@ -245,7 +245,7 @@ TEST_CASE("plan: errors say what was given, the limit and the remedy") {
   check_error(request_of(4, 4, method_named("ulysses"), 14, 2),
               {"ulysses cannot split 14 attention heads (2 key-value heads) over 4 ranks",
                "Modes that can split them: dummy-head-ulysses, xtuner-ulysses, balanced-ulysses, "
-               "ring, striped-ring, zigzag-ring, usp, llama3, loongtrain."});
+               "ring, striped-ring, zigzag-ring, usp, allgather, llama3, loongtrain."});
   check_error(request_of(3, 3, method_named("xtuner-ulysses"), 8, 2),
               {"3 slices", "head_dim, 64", "balanced-ulysses"});
   check_error(request_of(1, 8, nullptr, 8, 8), {"Set nproc_per_node: 8"});

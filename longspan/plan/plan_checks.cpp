@@ -115,11 +115,11 @@ void check_keys_fit(const PlanRequest& request, const Method& method) {
 
 void check_heads(const PlanRequest& request, const Method& method) {
   const int P = request.sequence_size;
-  const int64_t N = request.num_heads, M = request.num_kv_heads, H = request.head_dim;
-  const std::string refusal = method.refusal(P, {N, M, H});
+  const AttentionSpec spec = attention_of(request);
+  const std::string refusal = method.refusal(P, spec);
   if (refusal.empty()) return;
   throw UserError(fmt::format("sequence_parallel_mode: {} {}. Modes that can split them: {}.",
-                              method.name, refusal, names_of(methods_that_split(P, N, M, H))));
+                              method.name, refusal, names_of(methods_that_split(P, spec))));
 }
 
 void check_degrees(const PlanRequest& request, const Method& method) {

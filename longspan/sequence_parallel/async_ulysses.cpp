@@ -1,6 +1,7 @@
 // Async Ulysses (VeOmni): the exchanges run under the projections and, in waves of heads, under
 // attention.
-// t: this rank's tokens, N: query heads, M: kv heads, n: those of a wave of this rank, H: head dim.
+// t: this rank's tokens, N: query heads, M: kv heads, n: those of a wave of this rank, H: numbers
+// in a head.
 //
 // Queries are on their way while keys are projected, keys while values are; a wave's outputs return
 // while the next wave attends, and are projected while later ones return. Every exchange has two
@@ -49,7 +50,7 @@ class AsyncUlysses : public SequenceParallel {
 
   bool overlaps_projections() const override { return true; }
 
-  at::Tensor project_and_attend(const AttentionProjections& projections,
+  at::Tensor project_and_attend(const AttentionProjections& projections, const AttentionSpec& spec,
                                 const Packing& packing) override {
     const at::Tensor q_tNH = projections.query();
     const int64_t t = q_tNH.size(0), N = q_tNH.size(1);
@@ -70,7 +71,7 @@ class AsyncUlysses : public SequenceParallel {
     std::vector<StartedExchange> v = start_waves(projections.value(), waves, fetched);
 
     const RankShare& share = split[group_.rank()];
-    const AttendPiece attend = piece_attention(kernel_, packing);
+    const AttendPiece attend = piece_attention(kernel_, spec, packing);
     ExchangedHeads heads;
     heads.k_items.resize(share.kv_items.size());
     heads.v_items.resize(share.kv_items.size());
@@ -94,7 +95,7 @@ class AsyncUlysses : public SequenceParallel {
 
   /// Without projections at hand there is less to overlap with; the waves are.
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing) override {
     AttentionProjections given;
     given.query = [&] { return q_tNH; };
     given.key = [&] { return k_tMH; };
@@ -108,15 +109,17 @@ class AsyncUlysses : public SequenceParallel {
       order.insert(order.end(), heads.begin(), heads.end());
       return y;
     };
-    project_and_attend(given, packing);
+    project_and_attend(given, spec, packing);
     std::vector<int64_t> place(order.size());
     for (size_t i = 0; i < order.size(); ++i) place[order[i]] = static_cast<int64_t>(i);
     const at::Tensor index = at::tensor(place, at::kLong).to(q_tNH.device());
     return at::cat(outs, 1).index_select(1, index);
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, group_);
+  int rank() const override { return group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return consecutive_order(packing, multiple, rank, group_.size());
   }
 
  private:
@@ -165,10 +168,10 @@ class AsyncUlysses : public SequenceParallel {
 /// Of q, k, v and o, of a model as wide as its heads together.
 double projection_seconds(const PassCost& cost) {
   const double t = static_cast<double>(cost.padded.num_tokens() / cost.plan.sequence_size);
-  const double H = static_cast<double>(cost.shape.head_dim);
-  const double N = static_cast<double>(cost.shape.num_heads),
-               M = static_cast<double>(cost.shape.num_kv_heads);
-  return (cost.backward ? 4.0 : 2.0) * t * N * H * H * (2 * N + 2 * M) / cost.cluster.forward_flops;
+  const AttentionSpec& spec = cost.shape.spec;
+  const double K = static_cast<double>(spec.key_dim), V = static_cast<double>(spec.value_dim);
+  const double N = static_cast<double>(spec.num_heads), M = static_cast<double>(spec.num_kv_heads);
+  return (cost.backward ? 4.0 : 2.0) * t * N * K * (K + V) * (N + M) / cost.cluster.forward_flops;
 }
 
 double exchanged_under_projections(const PassCost& cost, double bytes, double context_seconds) {

@@ -1,5 +1,5 @@
 // Balanced Ulysses: any number of ranks, any heads, nothing wasted.
-// t: this rank's tokens, N: query heads, M: kv heads, H: head dim, P: ranks.
+// t: this rank's tokens, N: query heads, M: kv heads, H: numbers in a head, P: ranks.
 //
 // The query heads lie on a line that is cut in P parts of equal length. A cut inside a head splits
 // that head's queries where the same share of their causal cost lies before, so the early part
@@ -25,14 +25,17 @@ class BalancedUlysses : public SequenceParallel {
       : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing) override {
     const HeadSplit split =
         split_by_cost(group_.size(), q_tNH.size(1), k_tMH.size(1), packing, head_waves_);
-    return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_, piece_attention(kernel_, packing));
+    return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_,
+                            piece_attention(kernel_, spec, packing));
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, group_);
+  int rank() const override { return group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return consecutive_order(packing, multiple, rank, group_.size());
   }
 
  private:
@@ -53,17 +56,16 @@ std::vector<int> auto_degrees(const PlanRequest& request, const Method& /*self*/
 RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
                       int64_t tile) {
   RankWork work = work_on_whole_rows(plan, shape, padded, tile);
-  if (shape.num_heads % plan.sequence_size != 0) work.extra_calls = 2;  // parts at both ends
+  if (shape.spec.num_heads % plan.sequence_size != 0) work.extra_calls = 2;  // parts at both ends
   return work;
 }
 
 AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
                             const Packing& padded, bool checkpointing, bool output_is_known) {
-  const HeadSplit split = split_by_cost(plan.sequence_size, shape.num_heads, shape.num_kv_heads,
-                                        padded, plan.head_waves);
-  return {exchange_volume(rows_of_split(split, padded.num_tokens()),
-                          shape.head_dim * shape.element_bytes, plan.head_waves > 1, checkpointing,
-                          output_is_known),
+  const HeadSplit split = split_by_cost(plan.sequence_size, shape.spec.num_heads,
+                                        shape.spec.num_kv_heads, padded, plan.head_waves);
+  return {exchange_volume(rows_of_split(split, padded.num_tokens()), shape, plan.head_waves > 1,
+                          checkpointing, output_is_known),
           {}};
 }
 

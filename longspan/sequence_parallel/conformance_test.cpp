@@ -1,5 +1,5 @@
 // Every method against undistributed attention written with basic operations.
-// T: tokens of the row, P: ranks, N: query heads, M: kv heads, H: head dim.
+// T: tokens of the row, P: ranks, N: query heads, M: kv heads, H: numbers in a head.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -29,19 +29,27 @@ constexpr Heads kHeads[] = {{8, 8}, {8, 2}, {8, 1}, {14, 2}, {28, 4}, {12, 2}, {
 // Slices of heads divide it for 2, 3, 4, 6 and 8 ranks, and are refused for 5 and 7.
 constexpr int64_t kHeadDim = 24;
 
-ParallelPlan plan_of(const Method* method, int P, Heads heads, int head_waves = 1) {
+PlanRequest request_of(const Method* method, int P, const AttentionSpec& spec) {
   PlanRequest request;
   request.world_size = request.sequence_size = P;
   request.method = method;
-  request.num_heads = heads.num;
-  request.num_kv_heads = heads.num_kv;
-  request.head_dim = kHeadDim;
+  request.num_heads = spec.num_heads;
+  request.num_kv_heads = spec.num_kv_heads;
+  request.head_dim = spec.key_dim;
+  request.value_dim = spec.value_dim;
+  return request;
+}
+
+AttentionSpec spec_of(Heads heads) { return plain_attention(heads.num, heads.num_kv, kHeadDim); }
+
+ParallelPlan plan_of(const Method* method, int P, Heads heads, int head_waves = 1) {
+  PlanRequest request = request_of(method, P, spec_of(heads));
   if (head_waves > 1) request.head_waves = head_waves;
   return make_parallel_plan(request);
 }
 
 bool serves(const Method* method, int P, Heads heads) {
-  return P == 1 || can_split(*method, P, heads.num, heads.num_kv, kHeadDim);
+  return P == 1 || can_split(*method, P, spec_of(heads));
 }
 
 // fp64 keeps 16 digits; a sum of some hundred terms and an exp lose two of them. The rest up to
@@ -91,8 +99,9 @@ const std::vector<Problem>& all_problems() {
 /// Plans and problems, solved together by as few starts of ranks as can be.
 class Conformance {
  public:
-  void add(const ParallelPlan& plan, const Problem& problem, bool checkpointing = false) {
-    tasks_.push_back({&problem.problem, plan, at::kDouble, checkpointing});
+  void add(const ParallelPlan& plan, const Problem& problem, bool checkpointing = false,
+           bool output_is_known = false) {
+    tasks_.push_back({&problem.problem, plan, at::kDouble, checkpointing, output_is_known});
     problems_.push_back(&problem);
   }
 
@@ -221,6 +230,84 @@ TEST_CASE("conformance: forked documents, every method, with composed degrees an
     }
   }
   conformance.check();
+}
+
+/// A scale that no head dim has, values wider and narrower than keys.
+std::vector<AttentionSpec> other_specs(Heads heads) {
+  std::vector<AttentionSpec> specs(4, spec_of(heads));
+  specs[0].scale = 0.3217;
+  specs[1].value_dim = 36;
+  specs[2].value_dim = 12;
+  specs[3].key_dim = 8;
+  specs[3].scale = 0.09;
+  return specs;
+}
+
+TEST_CASE("conformance: scales and head dims of values, every method, degrees, windows and waves") {
+  std::vector<Problem> problems;
+  for (const Heads heads : {Heads{8, 2}, {14, 2}}) {
+    for (const AttentionSpec& spec : other_specs(heads)) {
+      for (const Packing& row :
+           {Packing::from_lengths({13, 1, 22, 9}), Packing::from_documents({{61, Fork{20, 44}}})}) {
+        AttentionCase problem = random_case(row, spec, 9);
+        AttentionSolution expected = solve_plainly(problem);
+        problems.push_back({fmt::format("heads {}/{} of {} and {}, scale {}, {} documents",
+                                        heads.num, heads.num_kv, spec.key_dim, spec.value_dim,
+                                        spec.scale, row.num_documents()),
+                            heads, std::move(problem), std::move(expected)});
+      }
+    }
+  }
+  Conformance conformance;
+  for (const Problem& problem : problems) {
+    const AttentionSpec& spec = problem.problem.spec;
+    const auto add = [&](const PlanRequest& request) {
+      const ParallelPlan plan = make_parallel_plan(request);
+      conformance.add(plan, problem);
+      conformance.add(plan, problem, /*checkpointing=*/true, /*output_is_known=*/true);
+    };
+    for (const Method* method : all_methods()) {
+      for (const int P : {1, 2, 3, 4}) {
+        if (P > 1 && !can_split(*method, P, spec)) continue;
+        PlanRequest request = request_of(method, P, spec);
+        add(request);
+        request.head_waves = 2;
+        if (P == 2 && method->head_waves && !method->has_degrees) add(request);
+      }
+    }
+    PlanRequest request = request_of(method_named("usp"), 4, spec);
+    request.ulysses_degree = 2;
+    add(request);
+    request.head_waves = 2;
+    add(request);
+    request = request_of(method_named("loongtrain"), 4, spec);
+    request.ulysses_degree = 1;
+    request.window_size = 2;
+    add(request);
+  }
+  conformance.check();
+}
+
+TEST_CASE("conformance: slices of heads must divide values too") {
+  AttentionSpec spec = plain_attention(6, 2, 16);
+  CHECK(can_split(*method_named("xtuner-ulysses"), 4, spec));
+  spec.value_dim = 15;
+  CHECK(!can_split(*method_named("xtuner-ulysses"), 4, spec));
+  CHECK_THROWS_WITH_AS(make_parallel_plan(request_of(method_named("xtuner-ulysses"), 4, spec)),
+                       doctest::Contains("does not divide head_dim of values, 15"), UserError);
+}
+
+TEST_CASE("conformance: every method refuses what its kernel cannot compute") {
+  AttentionCase problem = random_case({9, 20}, 8, 2, kHeadDim, 9);
+  problem.spec.window = 5;
+  for (const Method* method : all_methods()) {
+    CAPTURE(std::string(method->name));
+    CHECK_THROWS_WITH_AS(
+        solve_distributed(problem, plan_of(method, 2, {8, 2}), at::kDouble),
+        doctest::Contains("The attention kernel of the CPU cannot compute attention with a sliding "
+                          "window"),
+        UserError);
+  }
 }
 
 TEST_CASE("conformance: kept and replayed attention gives the same bits") {

@@ -1,6 +1,7 @@
 // Dummy-Head Ulysses (Plug & Play Sequence Parallelism, section 3): zero query heads are added up
 // to a multiple of P, so that any number of heads can be exchanged, and dropped after. t: this
-// rank's tokens, N: query heads, N': padded, M: kv heads, H: head dim.
+// rank's tokens, N: query heads, N': padded, M: kv heads,
+// H: numbers in a head.
 //
 // The added heads use the last kv head: queries of zero attend, as the method has it, but no kv
 // head is added or repeated. Sent as by Ulysses with N' query heads.
@@ -22,7 +23,7 @@ class DummyHeadUlysses : public SequenceParallel {
       : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing) override {
     const int64_t t = q_tNH.size(0), N = q_tNH.size(1), H = q_tNH.size(2);
     const int64_t num_dummies = round_up(N, group_.size()) - N;
     const HeadSplit split =
@@ -30,13 +31,15 @@ class DummyHeadUlysses : public SequenceParallel {
     const at::Tensor padded =
         num_dummies == 0 ? q_tNH
                          : at::cat({q_tNH, at::zeros({t, num_dummies, H}, q_tNH.options())}, 1);
-    const at::Tensor out =
-        attend_exchanged(padded, k_tMH, v_tMH, split, group_, piece_attention(kernel_, packing));
+    const at::Tensor out = attend_exchanged(padded, k_tMH, v_tMH, split, group_,
+                                            piece_attention(kernel_, spec, packing));
     return num_dummies == 0 ? out : out.narrow(1, 0, N);
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, group_);
+  int rank() const override { return group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return consecutive_order(packing, multiple, rank, group_.size());
   }
 
  private:
@@ -52,19 +55,17 @@ int64_t padded_heads_of_rank(int64_t num_heads, const ParallelPlan& plan) {
 RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
                       int64_t tile) {
   RankWork work = work_on_whole_rows(plan, shape, padded, tile);
-  work.heads = static_cast<double>(padded_heads_of_rank(shape.num_heads, plan));
+  work.heads = static_cast<double>(padded_heads_of_rank(shape.spec.num_heads, plan));
   return work;
 }
 
 AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
                             const Packing& padded, bool checkpointing, bool output_is_known) {
-  const int64_t N = shape.num_heads, M = shape.num_kv_heads, P = plan.sequence_size;
+  const int64_t N = shape.spec.num_heads, M = shape.spec.num_kv_heads, P = plan.sequence_size;
   const int64_t padded_heads = round_up(N, P);
   const HeadRows rows = rows_of_whole_heads(P, padded.num_tokens(), padded_heads,
                                             kv_heads_in_all(P, N, M, padded_heads));
-  return {exchange_volume(rows, shape.head_dim * shape.element_bytes, plan.head_waves > 1,
-                          checkpointing, output_is_known),
-          {}};
+  return {exchange_volume(rows, shape, plan.head_waves > 1, checkpointing, output_is_known), {}};
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,

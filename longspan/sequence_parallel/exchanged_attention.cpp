@@ -49,11 +49,13 @@ at::Tensor some_heads(const at::Tensor& x, int64_t begin, int64_t count) {
 
 }  // namespace
 
-AttendPiece piece_attention(const BlockKernel& kernel, const Packing& packing) {
-  return [&kernel, packing](const AttentionPiece& piece, const HeadBlock& kv_item,
-                            const at::Tensor& q_SnH, const at::Tensor& k_SmH,
-                            const at::Tensor& v_SmH) {
-    return leaf_attention(kernel, q_SnH, k_SmH, v_SmH, blocks_of(piece.query, kv_item, packing));
+AttendPiece piece_attention(const BlockKernel& kernel, const AttentionSpec& spec,
+                            const Packing& packing) {
+  return [&kernel, spec, packing](const AttentionPiece& piece, const HeadBlock& kv_item,
+                                  const at::Tensor& q_SnH, const at::Tensor& k_SmH,
+                                  const at::Tensor& v_SmH) {
+    return leaf_attention(kernel, q_SnH, k_SmH, v_SmH, spec,
+                          blocks_of(piece.query, kv_item, packing));
   };
 }
 

@@ -1,6 +1,6 @@
 // What the Ulysses kinds share: tokens become heads, pieces attend, and heads become tokens.
 // t: this rank's tokens, N: query heads, M: kv heads, S: tokens of a piece or kv item, n, m: its
-// heads, H: head dim.
+// heads, H: numbers in a head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,8 @@ using AttendPiece = std::function<at::Tensor(const AttentionPiece& piece, const 
                                              const at::Tensor& v_SmH)>;
 
 /// The plain kernel on any tokens of a row. The kernel must outlive it.
-AttendPiece piece_attention(const BlockKernel& kernel, const Packing& packing);
+AttendPiece piece_attention(const BlockKernel& kernel, const AttentionSpec& spec,
+                            const Packing& packing);
 
 /// What this rank attends with, once it is here.
 struct ExchangedHeads {

@@ -1,6 +1,6 @@
 // Tokens for heads, and back: the outer half of every Ulysses kind.
 // t: this rank's tokens, T = P t: tokens of the group, N: heads in all, n: heads of a block, H:
-// head dim, S: tokens of a block.
+// numbers in a head, S: tokens of a block.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "longspan/attention/kept_attention.h"
@@ -102,9 +103,10 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
     KeptAttention *outer_keeping = KeptAttention::keeping(),
                   *outer_replaying = KeptAttention::replaying();
     const int64_t t = q_tNH.size(0);
+    const std::array<int64_t, 3> shape{t, q_tNH.size(1), v_tMH.size(2)};
     const bool output_is_known = outer_replaying != nullptr && outer_replaying->output_is_known;
-    at::Tensor out_tNH = output_is_known ? without_values(q_tNH.sizes(), q_tNH.options())
-                                         : at::empty(q_tNH.sizes(), q_tNH.options());
+    at::Tensor out_tNH = output_is_known ? without_values(shape, q_tNH.options())
+                                         : at::empty(shape, q_tNH.options());
     ExchangedHeads heads;
     heads.k_items.resize(state->mine().kv_items.size());
     heads.v_items.resize(state->mine().kv_items.size());

@@ -25,14 +25,21 @@ class WatchingKernel : public BlockKernel {
   const AllocationCounter* counter = nullptr;
   mutable int64_t most_alive = 0;
 
+  KernelAbilities abilities() const override { return cpu_block_kernel().abilities(); }
+
+ protected:
   AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const AttentionSpec& spec,
                                 const std::vector<Block>& blocks) const override {
-    return cpu_block_kernel().forward(q, k, v, blocks);
+    return cpu_block_kernel().forward(q, k, v, spec, blocks);
   }
-  AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
-                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
-                              const std::vector<Block>& blocks) const override {
-    AttentionGradients gradients = cpu_block_kernel().backward(dout, q, k, v, out, lse, blocks);
+  AttentionGradients backward_blocks(const at::Tensor& dout, const at::Tensor& q,
+                                     const at::Tensor& k, const at::Tensor& v,
+                                     const at::Tensor& out, const at::Tensor& lse,
+                                     const AttentionSpec& spec,
+                                     const std::vector<Block>& blocks) const override {
+    AttentionGradients gradients =
+        cpu_block_kernel().backward(dout, q, k, v, out, lse, spec, blocks);
     most_alive = std::max(most_alive, counter->live_bytes());
     return gradients;
   }
@@ -56,7 +63,8 @@ Buffers backward_buffers(int head_waves) {
     const at::Tensor dout = at::randn(q.sizes());
     AllocationCounter counter(AllocationCounter::Of::kThisThread);
     kernel.counter = &counter;
-    const at::Tensor out = attention->attend(q, k, v, Packing::single(kTokens));
+    const at::Tensor out = attention->attend(q, k, v, plain_attention(kHeads, kKvHeads, kHeadDim),
+                                             Packing::single(kTokens));
     const int64_t numbers = out.numel() + kHeads / kRanks * kTokens;  // kept: out and lse
     const auto kept_and_output = static_cast<int64_t>(out.nbytes()) + numbers * 4;
     counter.restart_peak();

@@ -2,12 +2,13 @@
 // values of a few kv heads at a time are gathered, the next gather in flight while these are
 // attended to; their gradients are reduce-scattered under the work of the next heads.
 //
-// Bytes sent by all R ranks together, for a padded row of T tokens, M kv heads of H, e bytes a
-// number and g a gradient (4; 8 in fp64): all-gather (R - 1) T 2 M H e in the forward and again in
-// the backward, which has kept only this rank's keys; reduce-scatter (R - 1) T 2 M H g.
+// Bytes sent by all R ranks together, for a padded row of T tokens, M kv heads with keys of K and
+// values of V numbers, e bytes a number and g a gradient (4; 8 in fp64): all-gather (R - 1) T M
+// (K + V) e in the forward and again in the backward, which has kept only this rank's keys;
+// reduce-scatter (R - 1) T M (K + V) g.
 //
 // t: this rank's tokens, T = R t: tokens of the row, N: query heads, M: kv heads, m: kv heads of a
-// wave, n: their query heads, H: head dim.
+// wave, n: their query heads, H: numbers in a head.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -53,8 +54,9 @@ std::vector<Wave> waves_of(int64_t num_heads, int64_t num_kv_heads, int num_rank
 }
 
 struct GatherState : torch::CustomClassHolder {
-  GatherState(Group group, const BlockKernel& kernel, const Packing& packing, at::Device device)
-      : group(std::move(group)), kernel(kernel) {
+  GatherState(Group group, const BlockKernel& kernel, const AttentionSpec& spec,
+              const Packing& packing, at::Device device)
+      : group(std::move(group)), kernel(kernel), spec(spec) {
     const int R = this->group.size(), rank = this->group.rank();
     for (int64_t document = 0; document < packing.num_documents(); ++document) {
       const int64_t chunk = packing.length(document) / (2 * R);
@@ -83,6 +85,7 @@ struct GatherState : torch::CustomClassHolder {
 
   Group group;
   const BlockKernel& kernel;
+  AttentionSpec spec;
   std::vector<Block> blocks;   // of this rank's queries and the keys of the whole row
   at::Tensor row_places;       // where the tokens of rank 0, of rank 1, ... are in the row
   at::Tensor gathered_places;  // where the tokens of the row are among those
@@ -110,7 +113,8 @@ struct GatherState : torch::CustomClassHolder {
     std::vector<at::Tensor> out, lse;
     gather_waves(q_tNH, k_tMH, v_tMH,
                  [&](const Wave& wave, const at::Tensor& k_TmH, const at::Tensor& v_TmH) {
-                   AttentionResult part = kernel.forward(wave.queries(q_tNH), k_TmH, v_TmH, blocks);
+                   AttentionResult part =
+                       kernel.forward(wave.queries(q_tNH), k_TmH, v_TmH, spec, blocks);
                    out.push_back(part.out_TNH);
                    lse.push_back(part.lse_NT);
                  });
@@ -136,7 +140,7 @@ struct GatherState : torch::CustomClassHolder {
                  [&](const Wave& wave, const at::Tensor& k_TmH, const at::Tensor& v_TmH) {
                    const AttentionGradients part =
                        kernel.backward(wave.queries(dout_tNH), wave.queries(q_tNH), k_TmH, v_TmH,
-                                       wave.queries(out_tNH), wave.lse(lse_Nt), blocks);
+                                       wave.queries(out_tNH), wave.lse(lse_Nt), spec, blocks);
                    wave.queries(gradients.dq_TNH).copy_(part.dq_TNH);
                    receive();
                    dk = group.reduce_scatter(part.dk_SMH.index_select(0, row_places));
@@ -172,17 +176,19 @@ class Llama3 : public SequenceParallel {
   Llama3(Group group, const BlockKernel& kernel) : group_(std::move(group)), kernel_(kernel) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing) override {
     TORCH_CHECK(q_tNH.size(0) * group_.size() == packing.num_tokens(), "llama3: ", q_tNH.size(0),
                 " tokens on each of ", group_.size(), " ranks, but the packing describes ",
                 packing.num_tokens());
     return GatherAttention::apply(
         q_tNH, k_tMH, v_tMH,
-        c10::make_intrusive<GatherState>(group_, kernel_, packing, q_tNH.device()));
+        c10::make_intrusive<GatherState>(group_, kernel_, spec, packing, q_tNH.device()));
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return zigzag_order(packing, multiple, group_.rank(), group_.size());
+  int rank() const override { return group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return zigzag_order(packing, multiple, rank, group_.size());
   }
 
  private:
@@ -198,22 +204,22 @@ RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, con
     const int64_t c = (padded.length(d) + 2 * R - 1) / (2 * R);
     pairs += rectangle(c, (2 * R - 1) * c, tile) + 2 * triangle(c, tile);
   }
-  return {even_heads(plan, shape.num_heads), {pairs}};
+  return {even_heads(plan, shape.spec.num_heads), {pairs}};
 }
 
 double gathering_seconds(const PassCost& cost, double bytes, const std::vector<double>& work) {
   const ClusterModel& cluster = cost.cluster;
   const AttentionShape& shape = cost.shape;
   const auto waves = static_cast<double>(
-      waves_of(shape.num_heads, shape.num_kv_heads, cost.plan.ring_size).size());
+      waves_of(shape.spec.num_heads, shape.spec.num_kv_heads, cost.plan.ring_size).size());
   const PassCost::Sending gather = cost.to_all(bytes / waves, cost.plan.ring_size);
   const double calls = (waves - 1) * cluster.call_seconds;
   // The first keys, and the last gradients, whose copies are counted.
   const double ends =
       gather.seconds + (cost.backward ? 0.5 * (gather.seconds - gather.copying) : 0.0);
   // What is gathered is put in the order of the row, and gradients back: a read and a write.
-  const double row_bytes = static_cast<double>(cost.padded.num_tokens() * 2 * shape.num_kv_heads *
-                                               shape.head_dim * shape.element_bytes);
+  const double row_bytes = static_cast<double>(cost.padded.num_tokens() * shape.spec.num_kv_heads *
+                                               (shape.key_bytes() + shape.value_bytes()));
   const double reordering = (cost.backward ? 4 : 2) * row_bytes / cluster.memory_bytes;
   return work[0] + reordering + calls + ends +
          (waves - 1) * PassCost::exposed(gather, work[0] / waves);

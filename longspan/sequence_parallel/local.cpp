@@ -1,4 +1,4 @@
-// T: tokens of the row, N: query heads, M: kv heads, H: head dim.
+// T: tokens of the row, N: query heads, M: kv heads, H: numbers in a head.
 #include <c10/util/Exception.h>
 
 #include "longspan/attention/leaf_attention.h"
@@ -15,12 +15,14 @@ class Local : public SequenceParallel {
   explicit Local(const BlockKernel& kernel) : kernel_(kernel) {}
 
   at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                    const Packing& packing) override {
-    return leaf_attention(kernel_, q_TNH, k_TMH, v_TMH, packing);
+                    const AttentionSpec& spec, const Packing& packing) override {
+    return leaf_attention(kernel_, q_TNH, k_TMH, v_TMH, spec, packing);
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, Group());
+  int rank() const override { return 0; }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return consecutive_order(packing, multiple, rank, /*num_ranks=*/1);
   }
 
  private:

@@ -4,12 +4,13 @@
 namespace longspan {
 
 extern const Method kUlysses, kDummyHeadUlysses, kXtunerUlysses, kAsyncUlysses, kBalancedUlysses,
-    kRing, kStripedRing, kZigzagRing, kUsp, kLlama3, kLoongTrain;
+    kRing, kStripedRing, kZigzagRing, kUsp, kAllGather, kLlama3, kLoongTrain;
 
 std::span<const Method* const> all_methods() {
-  static constexpr const Method* kMethods[] = {
-      &kUlysses,     &kDummyHeadUlysses, &kXtunerUlysses, &kAsyncUlysses, &kBalancedUlysses, &kRing,
-      &kStripedRing, &kZigzagRing,       &kUsp,           &kLlama3,       &kLoongTrain};
+  static constexpr const Method* kMethods[] = {&kUlysses,      &kDummyHeadUlysses, &kXtunerUlysses,
+                                               &kAsyncUlysses, &kBalancedUlysses,  &kRing,
+                                               &kStripedRing,  &kZigzagRing,       &kUsp,
+                                               &kAllGather,    &kLlama3,           &kLoongTrain};
   return kMethods;
 }
 

@@ -35,7 +35,7 @@ TEST_CASE(
 }
 
 TEST_CASE("methods: every part of every description answers, alone and as what auto tries") {
-  const AttentionShape shape{16, 4, 64};
+  const AttentionShape shape(plain_attention(16, 4, 64));
   for (const Method* method : all_methods()) {
     int served = 0;
     for (const int P : {2, 3, 4, 8}) {
@@ -43,8 +43,8 @@ TEST_CASE("methods: every part of every description answers, alone and as what a
       PlanRequest request;
       request.world_size = request.sequence_size = P;
       request.method = method;
-      request.num_heads = shape.num_heads;
-      request.num_kv_heads = shape.num_kv_heads;
+      request.num_heads = shape.spec.num_heads;
+      request.num_kv_heads = shape.spec.num_kv_heads;
       request.row = Packing::from_lengths({500, 33, 1000});
       if (!method->refusal(P, shape).empty()) {
         CHECK(method->refusal(P, shape).starts_with("cannot split 16 attention heads"));
@@ -63,7 +63,7 @@ TEST_CASE("methods: every part of every description answers, alone and as what a
       CHECK(plan.method == method);
       if (method->head_waves) {
         CHECK(method->head_waves->own >= 1);
-        CHECK(method->head_waves->most(shape.num_heads, plan) >= plan.head_waves);
+        CHECK(method->head_waves->most(shape.spec.num_heads, plan) >= plan.head_waves);
       } else {
         CHECK(plan.head_waves == 1);
       }
@@ -79,7 +79,7 @@ TEST_CASE("methods: every part of every description answers, alone and as what a
         const auto length = static_cast<double>(request.row.length(d));
         all += length * (length + 1) / 2;
       }
-      CHECK(work.heads * pairs >= 0.999 * static_cast<double>(shape.num_heads) * all / P);
+      CHECK(work.heads * pairs >= 0.999 * static_cast<double>(shape.spec.num_heads) * all / P);
       const auto [heads, context] = method->volume(plan, shape, padded, false, false);
       CHECK((plan.ulysses_size > 1) == (heads.forward > 0));
       CHECK((plan.ring_size > 1) == (context.forward > 0));

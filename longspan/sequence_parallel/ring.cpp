@@ -59,7 +59,7 @@ RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, con
       steps[step] = std::max(steps[step], pairs);
     }
   }
-  return {even_heads(plan, shape.num_heads), std::move(steps)};
+  return {even_heads(plan, shape.spec.num_heads), std::move(steps)};
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,

@@ -1,5 +1,5 @@
 // T: this rank's tokens, S: tokens of the rank whose keys are here, N: query heads, M: kv heads,
-// H: head dim.
+// H: numbers in a head.
 #include "longspan/sequence_parallel/ring_attention.h"
 
 #include <ATen/ATen.h>
@@ -40,12 +40,18 @@ struct Seeing {
 };
 
 struct RingState : torch::CustomClassHolder {
-  RingState(Rings rings, RingLayout layout, const BlockKernel& kernel, Packing packing)
-      : rings(std::move(rings)), layout(layout), kernel(kernel), packing(std::move(packing)) {}
+  RingState(Rings rings, RingLayout layout, const BlockKernel& kernel, const AttentionSpec& spec,
+            Packing packing)
+      : rings(std::move(rings)),
+        layout(layout),
+        kernel(kernel),
+        spec(spec),
+        packing(std::move(packing)) {}
 
   Rings rings;
   RingLayout layout;
   const BlockKernel& kernel;
+  AttentionSpec spec;
   Packing packing;
 
   std::vector<Block> blocks(int owner) const {
@@ -63,14 +69,14 @@ struct RingState : torch::CustomClassHolder {
     AttentionResult total;
     rings.forward({k_TMH, v_TMH}, [&](const Rings::Tensors& kv, int owner) {
       if (!total.out_TNH.defined()) {  // our own keys
-        total = kernel.forward(q_TNH, kv[0], kv[1], blocks(owner));
+        total = kernel.forward(q_TNH, kv[0], kv[1], spec, blocks(owner));
         total.out_TNH = total.out_TNH.to(total.lse_NT.scalar_type());
         return;
       }
       const Seeing seeing(blocks(owner));
       if (seeing.blocks.empty()) return;
       AttentionResult seen{seeing.of(total.out_TNH), seeing.of_lse(total.lse_NT)};
-      merge_(seen, kernel.forward(seeing.of(q_TNH), kv[0], kv[1], seeing.blocks));
+      merge_(seen, kernel.forward(seeing.of(q_TNH), kv[0], kv[1], spec, seeing.blocks));
     });
     return {total.out_TNH.to(q_TNH.scalar_type()), total.lse_NT};
   }
@@ -82,8 +88,8 @@ struct RingState : torch::CustomClassHolder {
     const Rings::Tensors dkv =
         rings.backward({k_TMH, v_TMH}, [&](const Rings::Tensors& kv, int owner) -> Rings::Tensors {
           if (!dq_TNH.defined()) {  // our own keys
-            AttentionGradients own =
-                kernel.backward(dout_TNH, q_TNH, kv[0], kv[1], out_TNH, lse_NT, blocks(owner));
+            AttentionGradients own = kernel.backward(dout_TNH, q_TNH, kv[0], kv[1], out_TNH, lse_NT,
+                                                     spec, blocks(owner));
             dq_TNH = own.dq_TNH;
             return {own.dk_SMH, own.dv_SMH};
           }
@@ -91,7 +97,7 @@ struct RingState : torch::CustomClassHolder {
           if (seeing.blocks.empty()) return {};
           AttentionGradients part =
               kernel.backward(seeing.of(dout_TNH), seeing.of(q_TNH), kv[0], kv[1],
-                              seeing.of(out_TNH), seeing.of_lse(lse_NT), seeing.blocks);
+                              seeing.of(out_TNH), seeing.of_lse(lse_NT), spec, seeing.blocks);
           seeing.of(dq_TNH).add_(part.dq_TNH);
           return {part.dk_SMH, part.dv_SMH};
         });
@@ -124,16 +130,19 @@ class RingAttention : public SequenceParallel {
       : rings_(std::move(rings)), layout_(layout), kernel_(kernel) {}
 
   at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                    const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing) override {
     TORCH_CHECK(q_TNH.size(0) * rings_.size() == packing.num_tokens(), layout_.name, ": ",
                 q_TNH.size(0), " tokens on each of ", rings_.size(),
                 " ranks, but the packing describes ", packing.num_tokens());
-    return RingFunction::apply(q_TNH, k_TMH, v_TMH,
-                               c10::make_intrusive<RingState>(rings_, layout_, kernel_, packing));
+    return RingFunction::apply(
+        q_TNH, k_TMH, v_TMH,
+        c10::make_intrusive<RingState>(rings_, layout_, kernel_, spec, packing));
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return layout_.token_order(packing, multiple, rings_.rank(), rings_.size());
+  int rank() const override { return rings_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return layout_.token_order(packing, multiple, rank, rings_.size());
   }
 
  private:

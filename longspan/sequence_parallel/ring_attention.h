@@ -13,7 +13,7 @@ namespace longspan {
 /// How the tokens of a row lie on the ranks.
 struct RingLayout {
   const char* name;  // for messages
-  /// As SequenceParallel::token_order, for this rank of so many.
+  /// As SequenceParallel::token_order_of, of so many ranks.
   TokenOrder (*token_order)(const Packing& packing, int64_t multiple, int rank, int num_ranks);
   /// What the queries of `rank` see of the keys of `owner`, in the local tokens of each. `padded`
   /// is the packing that token_order made; its forks do not matter here. Every query sees itself
@@ -26,9 +26,9 @@ struct RingLayout {
 /// The keys and values of every rank go round; the parts of each query's softmax are merged in fp32
 /// (fp64 for fp64). A step in which nothing is seen computes nothing.
 ///
-/// Bytes sent by all R ranks together, for a padded row of T tokens, M kv heads of H, e bytes a
-/// number and g a gradient (4; 8 in fp64): forward (R - 1) T 2 M H e, backward (R - 1) T 2 M H
-/// (e + g).
+/// Bytes sent by all R ranks together, for a padded row of T tokens, M kv heads with keys of K and
+/// values of V numbers, e bytes a number and g a gradient (4; 8 in fp64): forward (R - 1) T M (K +
+/// V) e, backward (R - 1) T M (K + V) (e + g).
 std::unique_ptr<SequenceParallel> make_ring_attention(Rings rings, RingLayout layout,
                                                       const BlockKernel& kernel);
 

@@ -14,10 +14,17 @@ namespace longspan {
 
 class SequenceParallel : public Attention {
  public:
-  /// Which tokens of a row this rank holds, and the padding that the method needs: as little as
+  /// This process's rank among those that share a row.
+  virtual int rank() const = 0;
+  /// Which tokens of a row `rank` holds, and the padding that the method needs: as little as
   /// possible, and so that each rank holds the same number of tokens, a multiple of `multiple`
-  /// (what an outer method asks of an inner one).
-  virtual TokenOrder token_order(const Packing& packing, int64_t multiple = 1) const = 0;
+  /// (what an outer method asks of an inner one). A padded row needs no more padding.
+  virtual TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const = 0;
+
+  /// What this process holds.
+  TokenOrder token_order(const Packing& packing, int64_t multiple = 1) const {
+    return token_order_of(rank(), packing, multiple);
+  }
 };
 
 /// Degree 1: the plain kernel.

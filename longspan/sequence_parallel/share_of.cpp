@@ -13,20 +13,12 @@ TokenOrder share_of(TokenOrder order, int rank, int num_ranks) {
   return order;
 }
 
-TokenOrder share_of(TokenOrder order, const Group& group) {
-  return share_of(std::move(order), group.rank(), group.size());
-}
-
 TokenOrder consecutive_order(const Packing& packing, int64_t multiple, int rank, int num_ranks) {
   TokenOrder order;
   order.packing = pad_tail(packing, multiple * num_ranks);
   order.index.assign(order.packing.num_tokens(), -1);
   std::iota(order.index.begin(), order.index.begin() + packing.num_tokens(), int64_t{0});
   return share_of(std::move(order), rank, num_ranks);
-}
-
-TokenOrder consecutive_order(const Packing& packing, int64_t multiple, const Group& group) {
-  return consecutive_order(packing, multiple, group.rank(), group.size());
 }
 
 }  // namespace longspan

@@ -44,7 +44,7 @@ RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, con
   for (int64_t d = 0; d < padded.num_documents(); ++d) {
     for (double& step : steps) step += triangle((padded.length(d) + R - 1) / R, tile);
   }
-  return {even_heads(plan, shape.num_heads), std::move(steps)};
+  return {even_heads(plan, shape.spec.num_heads), std::move(steps)};
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,

@@ -1,5 +1,6 @@
 // DeepSpeed-Ulysses (arXiv 2309.14509) over any inner method.
-// t: this rank's tokens, T = P t: tokens of the group, N: query heads, M: kv heads, H: head dim.
+// t: this rank's tokens, T = P t: tokens of the group, N: query heads, M: kv heads, H: numbers in a
+// head.
 //
 // Sent by a rank, each way: (P-1)/P of its tokens' query and output heads, and each kv head once to
 // every other rank that has one of its query heads.
@@ -21,19 +22,22 @@ class Ulysses : public SequenceParallel {
       : group_(std::move(group)), inner_(std::move(inner)), head_waves_(head_waves) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing) override {
     const HeadSplit split = split_evenly(group_.size(), q_tNH.size(1), k_tMH.size(1),
                                          q_tNH.size(0) * group_.size(), head_waves_);
     return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_,
-                            [inner = inner_.get(), packing](
+                            [inner = inner_.get(), spec, packing](
                                 const AttentionPiece&, const HeadBlock&, const at::Tensor& q_TnH,
                                 const at::Tensor& k_TmH, const at::Tensor& v_TmH) {
-                              return inner->attend(q_TnH, k_TmH, v_TmH, packing);
+                              return inner->attend(q_TnH, k_TmH, v_TmH, spec, packing);
                             });
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return share_of(inner_->token_order(packing, multiple * group_.size()), group_);
+  int rank() const override { return inner_->rank() * group_.size() + group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    const int U = group_.size();
+    return share_of(inner_->token_order_of(rank / U, packing, multiple * U), rank % U, U);
   }
 
  private:

@@ -1,8 +1,8 @@
-// XTuner-Ulysses: where P does not divide the heads, each head is cut along H in s = P / gcd(N, P)
-// slices; slices are exchanged as heads are, and s neighbouring ranks gather the heads that they
-// hold the slices of. All s then attend with the same heads, and each returns its slice. t: this
-// rank's tokens, T = P t, N: query heads, M: kv heads, n, m: those of this rank's neighbours, H:
-// head dim, h = H / s.
+// XTuner-Ulysses: where P does not divide the heads, each head is cut in s = P / gcd(N, P) slices
+// of its numbers; slices are exchanged as heads are, and s neighbouring ranks gather the heads that
+// they hold the slices of. All s then attend with the same heads, and each returns its slice. t:
+// this rank's tokens, T = P t, N: query heads, M: kv heads, n, m: those of this rank's neighbours,
+// H: numbers in a head, h = H / s.
 //
 // Sent by a rank, each way: (P-1)/P of its tokens' query and output heads, the slices of kv heads,
 // and (s-1) times what it received of q, k and v (gathered; in the backward reduce-scattered).
@@ -28,7 +28,7 @@ class XtunerUlysses : public SequenceParallel {
       : group_(std::move(group)), slices_(std::move(slices)), kernel_(kernel) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing) override {
     const int num_holders = group_.size() / slices_.size();  // of different heads
     const int64_t N = q_tNH.size(1), M = k_tMH.size(1), t = q_tNH.size(0);
     const HeadSplit by_holder = split_evenly(num_holders, N, M, t * group_.size(), 1);
@@ -43,16 +43,18 @@ class XtunerUlysses : public SequenceParallel {
     heads.v_items = whole(finish_tokens_to_heads(v));
     const RankShare& share = by_holder[group_.rank() / slices_.size()];
     std::vector<at::Tensor> outs =
-        attend_pieces(share, share.waves[0], heads, piece_attention(kernel_, packing));
-    const int64_t h = q_tNH.size(2) / slices_.size();
+        attend_pieces(share, share.waves[0], heads, piece_attention(kernel_, spec, packing));
+    const int64_t h = v_tMH.size(2) / slices_.size();
     for (at::Tensor& out : outs) out = out.narrow(2, slices_.rank() * h, h);
     const at::Tensor out_tNh =
         finish_heads_to_tokens(start_heads_to_tokens(outs, queries, group_, t));
     return out_tNh.view({t, slices_.size(), N, h}).transpose(1, 2).flatten(2);
   }
 
-  TokenOrder token_order(const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, group_);
+  int rank() const override { return group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return consecutive_order(packing, multiple, rank, group_.size());
   }
 
  private:
@@ -91,12 +93,15 @@ int64_t slices_of_head(int64_t num_heads, int num_ranks) {
 }
 
 std::string refusal(int num_ranks, const AttentionShape& heads) {
-  const int64_t slices = slices_of_head(heads.num_heads, num_ranks);
-  if (heads.head_dim % slices == 0) return "";
+  const int64_t slices = slices_of_head(heads.spec.num_heads, num_ranks);
+  const bool cuts_keys = heads.spec.key_dim % slices == 0;
+  if (cuts_keys && heads.spec.value_dim % slices == 0) return "";
+  const char* of_values = heads.spec.key_dim == heads.spec.value_dim ? "" : " of values";
   return fmt::format(
-      "cannot split {} over {}: each would be cut in {}, and that does not divide head_dim, {}",
-      counted(heads.num_heads, "attention head"), counted(num_ranks, "rank"),
-      counted(slices, "slice"), heads.head_dim);
+      "cannot split {} over {}: each would be cut in {}, and that does not divide head_dim{}, {}",
+      counted(heads.spec.num_heads, "attention head"), counted(num_ranks, "rank"),
+      counted(slices, "slice"), cuts_keys ? of_values : "",
+      cuts_keys ? heads.spec.value_dim : heads.spec.key_dim);
 }
 
 void set_slices(const PlanRequest& request, ParallelPlan& plan) {
@@ -113,15 +118,17 @@ RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, con
 /// Slices of heads travel as heads do; then s ranks gather the heads that they hold the slices of.
 AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
                             const Packing& padded, bool checkpointing, bool output_is_known) {
+  const AttentionSpec& spec = shape.spec;
   const int64_t num_tokens = padded.num_tokens();
   const int64_t s = plan.num_head_slices, num_holders = plan.sequence_size / s;
   const int64_t kv_heads =
-      kv_heads_in_all(num_holders, shape.num_heads, shape.num_kv_heads, shape.num_heads);
-  const int64_t row_bytes = shape.head_dim * shape.element_bytes;
-  AttentionVolume heads = exchange_volume(
-      rows_of_whole_heads(plan.sequence_size, num_tokens, shape.num_heads, kv_heads), row_bytes,
-      false, checkpointing, output_is_known);
-  const int64_t gathered = (s - 1) * num_tokens * (shape.num_heads + 2 * kv_heads) * row_bytes;
+      kv_heads_in_all(num_holders, spec.num_heads, spec.num_kv_heads, spec.num_heads);
+  AttentionVolume heads =
+      exchange_volume(rows_of_whole_heads(plan.sequence_size, num_tokens, spec.num_heads, kv_heads),
+                      shape, false, checkpointing, output_is_known);
+  const int64_t gathered =
+      (s - 1) * num_tokens *
+      ((spec.num_heads + kv_heads) * shape.key_bytes() + kv_heads * shape.value_bytes());
   heads.forward += gathered;
   heads.backward += gathered;  // reduce-scattered
   if (checkpointing) heads.backward += gathered;

@@ -1,6 +1,7 @@
 // What one attention layer computes, as data: what kernels, strategies, plan and account ask.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 
@@ -21,5 +22,14 @@ struct AttentionSpec {
 
   bool operator==(const AttentionSpec&) const = default;
 };
+
+/// softmax(q k^T / sqrt(head_dim)) v, over all keys before a query and its own.
+inline AttentionSpec plain_attention(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim) {
+  return {.num_heads = num_heads,
+          .num_kv_heads = num_kv_heads,
+          .key_dim = head_dim,
+          .value_dim = head_dim,
+          .scale = 1.0 / std::sqrt(static_cast<double>(head_dim))};
+}
 
 }  // namespace longspan

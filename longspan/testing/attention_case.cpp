@@ -4,7 +4,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 
-#include <cmath>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -23,16 +22,21 @@ AttentionCase random_case(const std::vector<int64_t>& document_lengths, int64_t 
 
 AttentionCase random_case(const Packing& packing, int64_t num_heads, int64_t num_kv_heads,
                           int64_t head_dim, uint64_t seed) {
+  return random_case(packing, plain_attention(num_heads, num_kv_heads, head_dim), seed);
+}
+
+AttentionCase random_case(const Packing& packing, const AttentionSpec& spec, uint64_t seed) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   AttentionCase problem;
+  problem.spec = spec;
   problem.packing = packing;
-  auto random = [&](int64_t num) {
+  auto random = [&](int64_t num, int64_t head_dim) {
     return at::randn({problem.packing.num_tokens(), num, head_dim}, generator, at::kDouble);
   };
-  problem.q_TNH = random(num_heads);
-  problem.k_TMH = random(num_kv_heads);
-  problem.v_TMH = random(num_kv_heads);
-  problem.dout_TNH = random(num_heads);
+  problem.q_TNH = random(spec.num_heads, spec.key_dim);
+  problem.k_TMH = random(spec.num_kv_heads, spec.key_dim);
+  problem.v_TMH = random(spec.num_kv_heads, spec.value_dim);
+  problem.dout_TNH = random(spec.num_heads, spec.value_dim);
   return problem;
 }
 
@@ -46,8 +50,8 @@ AttentionSolution solve_plainly(const AttentionCase& problem) {
     auto heads_first = [&](const at::Tensor& x, int64_t repeats) {
       return x.narrow(0, begin, length).repeat_interleave(repeats, 1).transpose(0, 1);
     };
-    at::Tensor scores = at::matmul(heads_first(q, 1), heads_first(k, group).transpose(1, 2)) /
-                        std::sqrt(static_cast<double>(q.size(2)));
+    at::Tensor scores =
+        at::matmul(heads_first(q, 1), heads_first(k, group).transpose(1, 2)) * problem.spec.scale;
     at::Tensor unseen = at::ones({length, length}, at::kBool).triu(1);
     if (const auto& fork = problem.packing.fork(d)) {
       unseen.narrow(0, fork->second, length - fork->second)
@@ -75,7 +79,7 @@ DistributedSolution unsolved(const AttentionCase& problem, at::ScalarType dtype)
     return at::full_like(x, std::numeric_limits<double>::quiet_NaN(), x.options().dtype(dtype));
   };
   DistributedSolution solution;
-  solution.out_TNH = unset(problem.q_TNH);
+  solution.out_TNH = unset(problem.dout_TNH);
   solution.dq_TNH = unset(problem.q_TNH);
   solution.dk_TMH = unset(problem.k_TMH);
   solution.dv_TMH = unset(problem.v_TMH);
@@ -100,7 +104,7 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   // The loss does not see padding: its gradient is 0 there.
   const at::Tensor dout = share(problem.dout_TNH, 0);
   const Traffic before = sequence_traffic(mesh);
-  auto attend = [&] { return attention.attend(q, k, v, order.packing); };
+  auto attend = [&] { return attention.attend(q, k, v, problem.spec, order.packing); };
   at::Tensor out, values;
   if (task.checkpointing) {
     KeptAttention kept;

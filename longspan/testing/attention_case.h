@@ -1,5 +1,5 @@
 // One attention problem, solved plainly on one device and by the ranks of a plan.
-// T: tokens of the unpadded row, N: query heads, M: kv heads, H: head dim.
+// T: tokens of the unpadded row, N: query heads, M: kv heads, H: numbers in a head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,10 +14,12 @@ namespace longspan::testing {
 
 struct AttentionCase {
   at::Tensor q_TNH, k_TMH, v_TMH, dout_TNH;
+  AttentionSpec spec;
   Packing packing;
 };
 
-/// Random, seeded; fp64.
+/// Random, seeded; fp64. Of heads alone: plain attention of them.
+AttentionCase random_case(const Packing& packing, const AttentionSpec& spec, uint64_t seed);
 AttentionCase random_case(const Packing& packing, int64_t num_heads, int64_t num_kv_heads,
                           int64_t head_dim, uint64_t seed);
 AttentionCase random_case(const std::vector<int64_t>& document_lengths, int64_t num_heads,
@@ -27,7 +29,7 @@ struct AttentionSolution {
   at::Tensor out_TNH, dq_TNH, dk_TMH, dv_TMH;
 };
 
-/// softmax(q k^T / sqrt(H) + mask) v of each document and head by matmul and softmax in fp64, with
+/// softmax(scale q k^T + mask) v of each document and head by matmul and softmax in fp64, with
 /// autograd's own gradients.
 AttentionSolution solve_plainly(const AttentionCase& problem);
 

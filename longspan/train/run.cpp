@@ -124,13 +124,12 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     keep_launch(where, launch);
   });
 
-  AttentionTraffic traffic(mesh, shape.plan,
-                           {.num_heads = shape.model.num_heads,
-                            .num_kv_heads = shape.model.num_kv_heads,
-                            .head_dim = shape.model.head_dim,
-                            .element_bytes = bf16 ? 2 : 4},
-                           shape.model.num_layers, !config.disable_gradient_checkpointing,
-                           activations && !attention->overlaps_projections(), device);
+  AttentionTraffic traffic(
+      mesh, shape.plan,
+      {plain_attention(shape.model.num_heads, shape.model.num_kv_heads, shape.model.head_dim),
+       bf16 ? 2 : 4},
+      shape.model.num_layers, !config.disable_gradient_checkpointing,
+      activations && !attention->overlaps_projections(), device);
   interrupts.begin_steps();
   const bool idle_rows = sharding && sharding->stage >= 2;
   std::unique_ptr<Reference> reference;

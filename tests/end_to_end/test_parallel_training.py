@@ -10,7 +10,7 @@ from conftest import (
 
 NUM_STEPS = 20
 MODES = ["ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulysses", "balanced-ulysses", "ring",
-         "striped-ring", "zigzag-ring", "usp", "llama3", "loongtrain"]
+         "striped-ring", "zigzag-ring", "usp", "allgather", "llama3", "loongtrain"]
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def test_every_mode(mode, num_ranks, models, data, reference, train, tmp_path):
     if num_ranks == 3 and mode in ("ulysses", "xtuner-ulysses", "async-ulysses"):
         refused = Running(settings_of(models[model], data, tmp_path / "refused", **changes), 3).wait()
         assert refused.status == 1
-        assert "balanced-ulysses, ring, striped-ring, zigzag-ring, usp, llama3, loongtrain" in refused.texts[0]
+        assert "balanced-ulysses, ring, striped-ring, zigzag-ring, usp, allgather, llama3, loongtrain" in refused.texts[0]
         model = "six"
     run = train(model, num_ranks, **changes)
     assert len(run.logged("loss")) == NUM_STEPS

@@ -167,8 +167,11 @@ FUZZ_READER(assistant) {
 /// For a run in which nothing is left to compute.
 class NoAttention : public SequenceParallel {
  public:
-  TokenOrder token_order(const Packing&, int64_t) const override { throw UserError("not here"); }
-  at::Tensor attend(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+  int rank() const override { return 0; }
+  TokenOrder token_order_of(int, const Packing&, int64_t) const override {
+    throw UserError("not here");
+  }
+  at::Tensor attend(const at::Tensor&, const at::Tensor&, const at::Tensor&, const AttentionSpec&,
                     const Packing&) override {
     throw UserError("not here");
   }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -78,15 +77,17 @@ const Tiles& best_tiles() {
   return chosen;
 }
 
-bool supports(const at::Tensor& q_TNH) {
-  return q_TNH.is_cpu() && q_TNH.scalar_type() == at::kFloat && q_TNH.size(2) % 16 == 0;
+bool supports(const at::Tensor& q_TNH, const at::Tensor& v_SMH) {
+  return q_TNH.is_cpu() && q_TNH.scalar_type() == at::kFloat && q_TNH.size(2) % 16 == 0 &&
+         v_SMH.size(2) % 16 == 0;
 }
 
 AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
-                        const std::vector<Block>& blocks, const Tiles& tiles) {
+                        double scale, const std::vector<Block>& blocks, const Tiles& tiles) {
   const at::Tensor q = readable(q_in), k = readable(k_in), v = readable(v_in);
-  const int64_t T = q.size(0), N = q.size(1), M = k.size(1), H = q.size(2);
-  AttentionResult result{at::empty({T, N, H}, q.options()), at::empty({N, T}, q.options())};
+  const int64_t T = q.size(0), N = q.size(1), M = k.size(1), key_dim = q.size(2),
+                value_dim = v.size(2);
+  AttentionResult result{at::empty({T, N, value_dim}, q.options()), at::empty({N, T}, q.options())};
 
   std::vector<Task> tasks;
   int64_t covered = 0;
@@ -117,23 +118,26 @@ AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at
                      T,
                      N,
                      M,
-                     H,
-                     static_cast<float>(1.0 / std::sqrt(double(H)))};
-  for_each(int64_t(tasks.size()), tiles.forward_scratch(H, N / M),
+                     key_dim,
+                     value_dim,
+                     static_cast<float>(scale)};
+  for_each(int64_t(tasks.size()), tiles.forward_scratch(key_dim, value_dim, N / M),
            [&](int64_t i, float* scratch) { tiles.forward(call, tasks[i], scratch); });
   return result;
 }
 
 AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
                             const at::Tensor& k_in, const at::Tensor& v_in,
-                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                            const at::Tensor& out_TNH, const at::Tensor& lse_NT, double scale,
                             const std::vector<Block>& blocks, const Tiles& tiles) {
   const at::Tensor q = readable(q_in), k = readable(k_in), v = readable(v_in),
                    dout = readable(dout_in);
   const at::Tensor lse = lse_NT.contiguous();
-  const int64_t T = q.size(0), N = q.size(1), S = k.size(0), M = k.size(1), H = q.size(2);
-  AttentionGradients gradients{at::zeros({T, N, H}, q.options()), at::zeros({S, M, H}, q.options()),
-                               at::zeros({S, M, H}, q.options())};
+  const int64_t T = q.size(0), N = q.size(1), S = k.size(0), M = k.size(1), key_dim = q.size(2),
+                value_dim = v.size(2);
+  AttentionGradients gradients{at::zeros({T, N, key_dim}, q.options()),
+                               at::zeros({S, M, key_dim}, q.options()),
+                               at::zeros({S, M, value_dim}, q.options())};
   const at::Tensor delta_NT = at::empty({N, T}, q.options());
   {
     const at::Tensor out = readable(out_TNH);
@@ -142,9 +146,10 @@ AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
     at::parallel_for(0, T, 256, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t)
         for (int64_t n = 0; n < N; ++n)
-          delta[n * T + t] = std::inner_product(o + t * out.stride(0) + n * out.stride(1),
-                                                o + t * out.stride(0) + n * out.stride(1) + H,
-                                                d + t * dout.stride(0) + n * dout.stride(1), 0.0f);
+          delta[n * T + t] =
+              std::inner_product(o + t * out.stride(0) + n * out.stride(1),
+                                 o + t * out.stride(0) + n * out.stride(1) + value_dim,
+                                 d + t * dout.stride(0) + n * dout.stride(1), 0.0f);
     });
   }
 
@@ -166,11 +171,12 @@ AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
                       T,
                       N,
                       M,
-                      H,
-                      static_cast<float>(1.0 / std::sqrt(double(H))),
+                      key_dim,
+                      value_dim,
+                      static_cast<float>(scale),
                       order.turns()};
   // In the order of the tasks, the kv heads side by side: they have nothing in common to wait for.
-  for_each(std::ssize(order.tasks()) * M, tiles.backward_scratch(H, N / M),
+  for_each(std::ssize(order.tasks()) * M, tiles.backward_scratch(key_dim, value_dim, N / M),
            [&](int64_t i, float* scratch) {
              Task task = order.tasks()[i / M];
              task.kv_head = i % M;

@@ -1,5 +1,5 @@
 // Flash attention on the CPU in fp32: the driver over the tile code.
-// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: head dim.
+// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: numbers in a head.
 #pragma once
 
 #include "longspan/attention/block_kernel.h"
@@ -7,21 +7,22 @@
 
 namespace longspan::flash {
 
-/// fp32 on the CPU, H a multiple of 16.
-bool supports(const at::Tensor& q_TNH);
+/// fp32 on the CPU, head dims of keys and of values that are multiples of 16.
+bool supports(const at::Tensor& q_TNH, const at::Tensor& v_SMH);
 
 /// The tile code for cpu_capability(): the widest that this processor runs, unless the environment
 /// asks for less.
 const Tiles& best_tiles();
 
-/// As BlockKernel::forward.
+/// As BlockKernel::forward, of scores that are `scale` q k^T.
 AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                        const std::vector<Block>& blocks, const Tiles& tiles = best_tiles());
+                        double scale, const std::vector<Block>& blocks,
+                        const Tiles& tiles = best_tiles());
 
 /// As BlockKernel::backward.
 AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
                             const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                            const at::Tensor& out_TNH, const at::Tensor& lse_NT, double scale,
                             const std::vector<Block>& blocks, const Tiles& tiles = best_tiles());
 
 }  // namespace longspan::flash

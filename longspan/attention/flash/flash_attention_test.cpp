@@ -22,9 +22,8 @@ struct Reference {
 };
 
 Reference reference(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                    const at::Tensor& dout_TNH, const std::vector<Block>& blocks) {
-  const int64_t T = q_TNH.size(0), N = q_TNH.size(1), S = k_SMH.size(0), M = k_SMH.size(1),
-                H = q_TNH.size(2);
+                    const at::Tensor& dout_TNH, double scale, const std::vector<Block>& blocks) {
+  const int64_t T = q_TNH.size(0), N = q_TNH.size(1), S = k_SMH.size(0), M = k_SMH.size(1);
   at::Tensor seen = at::zeros({T, S}, at::kBool);
   for (const Block& b : blocks) {
     at::Tensor part = at::ones({b.q_length, b.k_length}, at::kBool);
@@ -35,7 +34,6 @@ Reference reference(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::
   const at::Tensor k = k_SMH.to(at::kDouble).transpose(0, 1).repeat_interleave(N / M, 0);
   const at::Tensor v = v_SMH.to(at::kDouble).transpose(0, 1).repeat_interleave(N / M, 0);
   const at::Tensor dout = dout_TNH.to(at::kDouble).transpose(0, 1);
-  const double scale = 1 / std::sqrt(double(H));
   const at::Tensor scores =
       (q.bmm(k.transpose(1, 2)) * scale).masked_fill(seen.logical_not(), -INFINITY);
   const at::Tensor lse = scores.logsumexp(-1);
@@ -43,7 +41,7 @@ Reference reference(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::
   const at::Tensor out = p.bmm(v), dp = dout.bmm(v.transpose(1, 2));
   const at::Tensor ds = p * (dp - (dout * out).sum(-1, true)) * scale;
   const auto ungroup = [&](const at::Tensor& x) {
-    return x.view({M, N / M, S, H}).sum(1).transpose(0, 1);
+    return x.view({M, N / M, S, x.size(2)}).sum(1).transpose(0, 1);
   };
   return {out.transpose(0, 1), lse, ds.bmm(k).transpose(0, 1), ungroup(ds.transpose(1, 2).bmm(q)),
           ungroup(p.transpose(1, 2).bmm(dout))};
@@ -59,6 +57,8 @@ struct Case {
   const char* name;
   int64_t T, S, N, M, H;
   std::vector<Block> blocks;
+  int64_t value_dim = H;
+  double scale = 1 / std::sqrt(double(H));
 };
 
 /// Rounding of a sum of products in fp32 grows at most like the square root of its length: under
@@ -69,16 +69,17 @@ constexpr double kTolerance = 3e-6;
 void check(const Case& c, const Tiles& tiles) {
   CAPTURE(std::string(c.name));
   const at::Tensor q = at::randn({c.T, c.N, c.H}), k = at::randn({c.S, c.M, c.H});
-  const at::Tensor v = at::randn({c.S, c.M, c.H}), dout = at::randn({c.T, c.N, c.H});
-  const Reference want = reference(q, k, v, dout, c.blocks);
-  const AttentionResult got = forward(q, k, v, c.blocks, tiles);
+  const at::Tensor v = at::randn({c.S, c.M, c.value_dim}),
+                   dout = at::randn({c.T, c.N, c.value_dim});
+  const Reference want = reference(q, k, v, dout, c.scale, c.blocks);
+  const AttentionResult got = forward(q, k, v, c.scale, c.blocks, tiles);
   CHECK(relative_error(got.out_TNH, want.out) < kTolerance);
   const at::Tensor finite = want.lse.isfinite();
   CHECK(at::equal(got.lse_NT.isfinite(), finite));
   CHECK(relative_error(got.lse_NT.masked_select(finite), want.lse.masked_select(finite)) <
         kTolerance);
   const AttentionGradients grads =
-      backward(dout, q, k, v, got.out_TNH, got.lse_NT, c.blocks, tiles);
+      backward(dout, q, k, v, got.out_TNH, got.lse_NT, c.scale, c.blocks, tiles);
   CHECK(relative_error(grads.dq_TNH, want.dq) < kTolerance);
   CHECK(relative_error(grads.dk_SMH, want.dk) < kTolerance);
   CHECK(relative_error(grads.dv_SMH, want.dv) < kTolerance);
@@ -132,6 +133,16 @@ TEST_CASE("flash attention equals plain fp64 attention for every instruction set
        1,
        16,
        {{0, 50, 0, 90, true, 100}, {50, 170, 90, 110, true, 7}}},
+      {"an odd scale", 210, 210, 4, 2, 32, {{0, 210, 0, 210, true}}, 32, 0.0917},
+      {"values wider than keys", 400, 400, 8, 2, 32, {{0, 400, 0, 400, true}}, 80, 0.3},
+      {"values narrower than keys, keys of one block in another too",
+       300,
+       300,
+       3,
+       1,
+       96,
+       {{0, 200, 0, 200, true}, {200, 100, 40, 160, false}},
+       16},
   };
   const std::pair<CpuCapability, const Tiles*> all[] = {
       {CpuCapability::kPortable, portable_tiles()},
@@ -187,8 +198,9 @@ TEST_CASE("flash attention: gradients are the same bits with any number of threa
     CAPTURE(i);
     const auto run = [&](int num_threads) {
       const Threads threads(num_threads);
-      const AttentionResult result = forward(q, k, v, rows[i].size() == 5 ? rows[0] : rows[i]);
-      return backward(dout, q, k, v, result.out_TNH, result.lse_NT, rows[i]);
+      const AttentionResult result =
+          forward(q, k, v, 0.25, rows[i].size() == 5 ? rows[0] : rows[i]);
+      return backward(dout, q, k, v, result.out_TNH, result.lse_NT, 0.25, rows[i]);
     };
     const AttentionGradients alone = run(1);
     for (const int num_threads : {2, 7, 32}) {
@@ -205,16 +217,16 @@ TEST_CASE("flash attention: the backward's memory is its gradients and a little 
   const int64_t T = 2048, N = 6, M = 3, H = 16;
   const at::Tensor q = at::randn({T, N, H}), k = at::randn({T, M, H}), v = at::randn({T, M, H});
   const std::vector<Block> blocks{{0, T, 0, T, true}};
-  const AttentionResult result = forward(q, k, v, blocks);
+  const AttentionResult result = forward(q, k, v, 0.25, blocks);
   for (const int num_threads : {1, 32}) {
     CAPTURE(num_threads);
     const Threads threads(num_threads);
     AllocationCounter counter(AllocationCounter::Of::kProcess);
-    backward(q, q, k, v, result.out_TNH, result.lse_NT, blocks);
+    backward(q, q, k, v, result.out_TNH, result.lse_NT, 0.25, blocks);
     const int64_t gradients = T * H * (N + 2 * M), delta = T * N;
     const int64_t tasks = M * ((T + kKeyTile - 1) / kKeyTile);
     const int64_t scratch =
-        std::min<int64_t>(tasks, num_threads) * best_tiles().backward_scratch(H, N / M);
+        std::min<int64_t>(tasks, num_threads) * best_tiles().backward_scratch(H, H, N / M);
     CHECK(counter.peak_bytes() <= 4 * (gradients + delta + scratch));
   }
 }
@@ -224,12 +236,12 @@ TEST_CASE("flash attention reads tensors with any token and head stride") {
   const at::Tensor qkv = at::randn({T, 6, 32}), dout = at::randn({2, T, 32}).transpose(0, 1);
   const at::Tensor q = qkv.narrow(1, 0, 2), k = qkv.narrow(1, 2, 2), v = qkv.narrow(1, 4, 2);
   const std::vector<Block> blocks{{0, T, 0, T, true}};
-  const AttentionResult a = forward(q, k, v, blocks);
-  const AttentionResult b = forward(q.contiguous(), k.contiguous(), v.contiguous(), blocks);
+  const AttentionResult a = forward(q, k, v, 0.25, blocks);
+  const AttentionResult b = forward(q.contiguous(), k.contiguous(), v.contiguous(), 0.25, blocks);
   CHECK(at::equal(a.out_TNH, b.out_TNH));
-  const AttentionGradients x = backward(dout, q, k, v, a.out_TNH, a.lse_NT, blocks);
+  const AttentionGradients x = backward(dout, q, k, v, a.out_TNH, a.lse_NT, 0.25, blocks);
   const AttentionGradients y = backward(dout.contiguous(), q.contiguous(), k.contiguous(),
-                                        v.contiguous(), b.out_TNH, b.lse_NT, blocks);
+                                        v.contiguous(), b.out_TNH, b.lse_NT, 0.25, blocks);
   CHECK(at::equal(x.dq_TNH, y.dq_TNH));
   CHECK(at::equal(x.dk_SMH, y.dk_SMH));
 }
@@ -238,8 +250,8 @@ TEST_CASE("large scores neither overflow nor vanish") {
   const at::Tensor q = at::randn({64, 1, 16}) * 100, k = at::randn({64, 1, 16}) * 100,
                    v = at::randn({64, 1, 16});
   const std::vector<Block> blocks{{0, 64, 0, 64, true}};
-  const AttentionResult got = forward(q, k, v, blocks);
-  const Reference want = reference(q, k, v, v, blocks);
+  const AttentionResult got = forward(q, k, v, 0.25, blocks);
+  const Reference want = reference(q, k, v, v, 0.25, blocks);
   // Scores near 1e5 are themselves rounded to 1e-2 in fp32, so only places with a clear winner can
   // be compared.
   CHECK(got.out_TNH.isfinite().all().item<bool>());

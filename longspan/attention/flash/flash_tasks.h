@@ -1,7 +1,7 @@
 // Interface between the flash attention driver (torch, threads) and its tile code, which is
 // compiled once for each instruction set. Plain C++ on purpose: a template instantiated here with
 // AVX-512 could be the copy that the linker keeps for the whole program. T: query tokens, S: key
-// tokens, N: query heads, M: kv heads, H: head dim, G = N / M.
+// tokens, N: query heads, M: kv heads, G = N / M.
 #pragma once
 
 #include <stdint.h>
@@ -25,9 +25,9 @@ struct Strides {
 
 struct Forward {
   const float *q, *k, *v;
-  float *out, *lse;  // out[T, N, H] contiguous; lse[N, T] contiguous
+  float *out, *lse;  // out[T, N, value_dim] contiguous; lse[N, T] contiguous
   Strides q_strides, k_strides, v_strides;
-  int64_t num_tokens, num_heads, num_kv_heads, head_dim;
+  int64_t num_tokens, num_heads, num_kv_heads, key_dim, value_dim;
   float scale;
 };
 
@@ -58,9 +58,9 @@ struct Turns {
 
 struct Backward {
   const float *q, *k, *v, *dout, *lse, *delta;  // lse and delta [N, T] contiguous
-  float *dq, *dk, *dv;                          // [T, N, H], [S, M, H] contiguous; added to
+  float *dq, *dk, *dv;  // [T, N, key_dim], [S, M, key_dim], [S, M, value_dim] contiguous; added to
   Strides q_strides, k_strides, v_strides, dout_strides;
-  int64_t num_tokens, num_heads, num_kv_heads, head_dim;
+  int64_t num_tokens, num_heads, num_kv_heads, key_dim, value_dim;
   float scale;
   Turns turns;
 };
@@ -76,8 +76,8 @@ struct Tiles {
   /// "portable", "avx2", "avx512": by what the compiler was told.
   const char* instructions;
   /// Floats of scratch that one thread needs (64-byte aligned).
-  int64_t (*forward_scratch)(int64_t head_dim, int64_t group);
-  int64_t (*backward_scratch)(int64_t head_dim, int64_t group);
+  int64_t (*forward_scratch)(int64_t key_dim, int64_t value_dim, int64_t group);
+  int64_t (*backward_scratch)(int64_t key_dim, int64_t value_dim, int64_t group);
   /// At most query_tiles_of_task tiles of queries of all heads of the group, all keys of the task:
   /// writes out and lse.
   void (*forward)(const Forward&, const Task&, float* scratch);

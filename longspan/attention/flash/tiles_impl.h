@@ -2,7 +2,8 @@
 // instruction set, which defines INSTRUCTIONS (its name), LANES (floats of a vector register),
 // PANEL (registers of a row of a micro-tile) and ROWS (its rows). Written on the compiler's vector
 // extension. Everything is in an unnamed namespace and calls no library template. G: query heads of
-// one kv head, H: head dim, BQ, BK: query and key tile.
+// one kv head, H: numbers in a head, K: those of queries and keys, V: those of values and outputs,
+// BQ, BK: query and key tile.
 #pragma once
 
 #include "longspan/attention/flash/flash_tasks.h"
@@ -151,9 +152,9 @@ inline int64_t key_limit(const Task& task, int64_t query_end) {
   return larger(0, smaller(task.k_length, query_end + task.offset));
 }
 
-int64_t forward_scratch(int64_t head_dim, int64_t group) {
-  return group * query_tiles_of_task(group) * kQueryTile * (2 * head_dim + 2) +
-         kQueryTile * kKeyTile + 2 * kKeyTile * head_dim + 64;
+int64_t forward_scratch(int64_t key_dim, int64_t value_dim, int64_t group) {
+  return group * query_tiles_of_task(group) * kQueryTile * (key_dim + value_dim + 2) +
+         kQueryTile * kKeyTile + kKeyTile * (key_dim + value_dim) + 64;
 }
 
 /// Turns a row of scores (in units of log 2) into probabilities relative to the running maximum;
@@ -184,16 +185,17 @@ inline void softmax_row(float* scores, int64_t seen, int64_t padded, float* maxi
 }
 
 void forward(const Forward& f, const Task& task, float* scratch) {
-  const int64_t H = f.head_dim, group = f.num_heads / f.num_kv_heads;
+  const int64_t K = f.key_dim, V = f.value_dim, group = f.num_heads / f.num_kv_heads;
   // A part is a tile of queries of one head.
   const int64_t num_tiles = (task.q_length + kQueryTile - 1) / kQueryTile;
-  const int64_t num_parts = group * num_tiles, tile_size = kQueryTile * H;
+  const int64_t num_parts = group * num_tiles, query_size = kQueryTile * K,
+                sum_size = kQueryTile * V;
   float* queries = scratch;
-  float* sums = queries + num_parts * tile_size;
-  float* scores = sums + num_parts * tile_size;
-  float* keys = scores + kQueryTile * kKeyTile;  // H x BK
-  float* values = keys + kKeyTile * H;           // BK x H
-  float* maxima = values + kKeyTile * H;
+  float* sums = queries + num_parts * query_size;
+  float* scores = sums + num_parts * sum_size;
+  float* keys = scores + kQueryTile * kKeyTile;  // K x BK
+  float* values = keys + kKeyTile * K;           // BK x V
+  float* maxima = values + kKeyTile * V;
   float* totals = maxima + num_parts * kQueryTile;
   const int64_t first_head = task.kv_head * group;
   const auto rows_of = [&](int64_t tile) {
@@ -203,8 +205,8 @@ void forward(const Forward& f, const Task& task, float* scratch) {
   for (int64_t part = 0; part < num_parts; ++part) {
     const int64_t tile = part / group, head = first_head + part % group, rows = rows_of(tile);
     pack(f.q + (task.q_begin + tile * kQueryTile) * f.q_strides.token + head * f.q_strides.head,
-         f.q_strides.token, rows, H, f.scale * kLog2E, queries + part * tile_size);
-    for (int64_t i = 0; i < rows * H; ++i) sums[part * tile_size + i] = 0;
+         f.q_strides.token, rows, K, f.scale * kLog2E, queries + part * query_size);
+    for (int64_t i = 0; i < rows * V; ++i) sums[part * sum_size + i] = 0;
     for (int64_t i = 0; i < rows; ++i) {
       maxima[part * kQueryTile + i] = kMinusInfinity;
       totals[part * kQueryTile + i] = 0;
@@ -216,14 +218,14 @@ void forward(const Forward& f, const Task& task, float* scratch) {
     const int64_t count = smaller(kKeyTile, limit - key), padded = round_up(count);
     pack_transposed(
         f.k + (task.k_begin + key) * f.k_strides.token + task.kv_head * f.k_strides.head,
-        f.k_strides.token, count, H, keys);
+        f.k_strides.token, count, K, keys);
     pack(f.v + (task.k_begin + key) * f.v_strides.token + task.kv_head * f.v_strides.head,
-         f.v_strides.token, count, H, 1.0f, values);
+         f.v_strides.token, count, V, 1.0f, values);
     for (int64_t part = 0; part < num_parts; ++part) {
       const int64_t query = part / group * kQueryTile, rows = rows_of(part / group);
       if (key >= key_limit(task, query + rows)) continue;
-      float* out = sums + part * tile_size;
-      multiply(rows, padded, H, queries + part * tile_size, H, 1, keys, kKeyTile, scores, kKeyTile,
+      float* out = sums + part * sum_size;
+      multiply(rows, padded, K, queries + part * query_size, K, 1, keys, kKeyTile, scores, kKeyTile,
                false);
       for (int64_t i = 0; i < rows; ++i) {
         const int64_t seen = visible(task, query + i, key, count);
@@ -232,10 +234,10 @@ void forward(const Forward& f, const Task& task, float* scratch) {
           for (int64_t j = 0; j < padded; ++j) row[j] = 0;
         } else {
           softmax_row(row, seen, padded, maxima + part * kQueryTile + i,
-                      totals + part * kQueryTile + i, out + i * H, H);
+                      totals + part * kQueryTile + i, out + i * V, V);
         }
       }
-      multiply(rows, H, count, scores, kKeyTile, 1, values, H, out, H, true);
+      multiply(rows, V, count, scores, kKeyTile, 1, values, V, out, V, true);
     }
   }
 
@@ -245,17 +247,18 @@ void forward(const Forward& f, const Task& task, float* scratch) {
     for (int64_t i = 0; i < rows; ++i) {
       const float total = totals[part * kQueryTile + i];
       const float inverse = total > 0 ? 1.0f / total : 0.0f;
-      const float* from = sums + part * tile_size + i * H;
-      float* to = f.out + ((query + i) * f.num_heads + head) * H;
-      for (int64_t h = 0; h < H; h += LANES) store(to + h, load(from + h) * inverse);
+      const float* from = sums + part * sum_size + i * V;
+      float* to = f.out + ((query + i) * f.num_heads + head) * V;
+      for (int64_t h = 0; h < V; h += LANES) store(to + h, load(from + h) * inverse);
       f.lse[head * f.num_tokens + query + i] =
           total > 0 ? maxima[part * kQueryTile + i] * kLn2 + __builtin_logf(total) : kMinusInfinity;
     }
   }
 }
 
-int64_t backward_scratch(int64_t head_dim, int64_t /*group*/) {
-  return 5 * kKeyTile * head_dim + 2 * kQueryTile * head_dim + 2 * kQueryTile * kKeyTile + 64;
+int64_t backward_scratch(int64_t key_dim, int64_t value_dim, int64_t /*group*/) {
+  return kKeyTile * (3 * key_dim + 2 * value_dim) + kQueryTile * (key_dim + value_dim) +
+         2 * kQueryTile * kKeyTile + 64;
 }
 
 /// scores -> probabilities, dprobabilities -> dscores, for a tile; masked places become 0.
@@ -273,56 +276,58 @@ inline void backward_row(float* scores, float* gradients, int64_t seen, int64_t 
 }
 
 void backward(const Backward& b, const Task& task, float* scratch) {
-  const int64_t H = b.head_dim, group = b.num_heads / b.num_kv_heads;
+  const int64_t K = b.key_dim, V = b.value_dim, group = b.num_heads / b.num_kv_heads;
   const int64_t count = task.k_length, padded = round_up(count);
-  float* keys_transposed = scratch;                           // H x BK
-  float* values_transposed = keys_transposed + kKeyTile * H;  // H x BK
-  float* keys = values_transposed + kKeyTile * H;             // BK x H, times scale
-  float* dkeys = keys + kKeyTile * H;
-  float* dvalues = dkeys + kKeyTile * H;
-  float* queries = dvalues + kKeyTile * H;  // BQ x H, times scale and log2 e
-  float* douts = queries + kQueryTile * H;
-  float* scores = douts + kQueryTile * H;  // BQ x BK
+  float* keys_transposed = scratch;                           // K x BK
+  float* values_transposed = keys_transposed + kKeyTile * K;  // V x BK
+  float* keys = values_transposed + kKeyTile * V;             // BK x K, times scale
+  float* dkeys = keys + kKeyTile * K;
+  float* dvalues = dkeys + kKeyTile * K;
+  float* queries = dvalues + kKeyTile * V;  // BQ x K, times scale and log2 e
+  float* douts = queries + kQueryTile * K;
+  float* scores = douts + kQueryTile * V;  // BQ x BK
   float* gradients = scores + kQueryTile * kKeyTile;
 
   const float* k = b.k + task.k_begin * b.k_strides.token + task.kv_head * b.k_strides.head;
   const float* v = b.v + task.k_begin * b.v_strides.token + task.kv_head * b.v_strides.head;
-  pack_transposed(k, b.k_strides.token, count, H, keys_transposed);
-  pack_transposed(v, b.v_strides.token, count, H, values_transposed);
-  pack(k, b.k_strides.token, count, H, b.scale, keys);
-  for (int64_t i = 0; i < count * H; ++i) dkeys[i] = dvalues[i] = 0;
+  pack_transposed(k, b.k_strides.token, count, K, keys_transposed);
+  pack_transposed(v, b.v_strides.token, count, V, values_transposed);
+  pack(k, b.k_strides.token, count, K, b.scale, keys);
+  for (int64_t i = 0; i < count * K; ++i) dkeys[i] = 0;
+  for (int64_t i = 0; i < count * V; ++i) dvalues[i] = 0;
 
   for (int64_t query = first_query(task); query < task.q_length; query += kQueryTile) {
     const int64_t rows = smaller(kQueryTile, task.q_length - query), token = task.q_begin + query;
     for (int64_t head = task.kv_head * group; head < (task.kv_head + 1) * group; ++head) {
-      pack(b.q + token * b.q_strides.token + head * b.q_strides.head, b.q_strides.token, rows, H,
+      pack(b.q + token * b.q_strides.token + head * b.q_strides.head, b.q_strides.token, rows, K,
            b.scale * kLog2E, queries);
       pack(b.dout + token * b.dout_strides.token + head * b.dout_strides.head, b.dout_strides.token,
-           rows, H, 1.0f, douts);
-      multiply(rows, padded, H, queries, H, 1, keys_transposed, kKeyTile, scores, kKeyTile, false);
-      multiply(rows, padded, H, douts, H, 1, values_transposed, kKeyTile, gradients, kKeyTile,
+           rows, V, 1.0f, douts);
+      multiply(rows, padded, K, queries, K, 1, keys_transposed, kKeyTile, scores, kKeyTile, false);
+      multiply(rows, padded, V, douts, V, 1, values_transposed, kKeyTile, gradients, kKeyTile,
                false);
       const float* lse = b.lse + head * b.num_tokens + token;
       const float* delta = b.delta + head * b.num_tokens + token;
       for (int64_t i = 0; i < rows; ++i)
         backward_row(scores + i * kKeyTile, gradients + i * kKeyTile,
                      visible(task, query + i, 0, count), padded, lse[i], delta[i]);
-      multiply(count, H, rows, scores, 1, kKeyTile, douts, H, dvalues, H, true);
-      multiply(count, H, rows, gradients, 1, kKeyTile, queries, H, dkeys, H, true);
+      multiply(count, V, rows, scores, 1, kKeyTile, douts, V, dvalues, V, true);
+      multiply(count, K, rows, gradients, 1, kKeyTile, queries, K, dkeys, K, true);
       if (head == task.kv_head * group) b.turns.wait_for_queries(b.turns.self, task, query);
-      multiply(rows, H, count, gradients, kKeyTile, 1, keys, H,
-               b.dq + (token * b.num_heads + head) * H, b.num_heads * H, true);
+      multiply(rows, K, count, gradients, kKeyTile, 1, keys, K,
+               b.dq + (token * b.num_heads + head) * K, b.num_heads * K, true);
     }
     b.turns.pass_queries_on(b.turns.self, task, query);
   }
 
   b.turns.wait_for_keys(b.turns.self, task);
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t at = ((task.k_begin + i) * b.num_kv_heads + task.kv_head) * H;
-    for (int64_t h = 0; h < H; h += LANES) {
-      store(b.dk + at + h, load(b.dk + at + h) + load(dkeys + i * H + h) * kLn2);
-      store(b.dv + at + h, load(b.dv + at + h) + load(dvalues + i * H + h));
+    const int64_t head = (task.k_begin + i) * b.num_kv_heads + task.kv_head;
+    float *dk = b.dk + head * K, *dv = b.dv + head * V;
+    for (int64_t h = 0; h < K; h += LANES) {
+      store(dk + h, load(dk + h) + load(dkeys + i * K + h) * kLn2);
     }
+    for (int64_t h = 0; h < V; h += LANES) store(dv + h, load(dv + h) + load(dvalues + i * V + h));
   }
   b.turns.pass_keys_on(b.turns.self, task);
 }

@@ -1,0 +1,155 @@
+// Context parallelism by gathering: each rank holds consecutive tokens, and gets the keys and
+// values that its queries see from the ranks before it; their gradients go back and are summed
+// there. t: this rank's tokens, N: query heads, M: kv heads, H: numbers in a head, P: ranks.
+//
+// Ranks hold equally many tokens, so the work is as even as a contiguous order allows: with one
+// document the last rank has nearly twice the average, with many short ones all have the same.
+//
+// Sent by all ranks, each way: the keys and values that keys_of_rank() names and that the rank does
+// not hold. Queries and outputs stay where they are.
+#include <algorithm>
+#include <iterator>
+
+#include "longspan/plan/exchange_volume.h"
+#include "longspan/plan/method_parts.h"
+#include "longspan/sequence_parallel/exchanged_attention.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/sequence_parallel/share_of.h"
+
+namespace longspan {
+namespace {
+
+// Tokens of the padded row.
+struct TokenRange {
+  int64_t begin, end;
+};
+
+TokenRange tokens_of_rank(const Packing& padded, int rank, int num_ranks) {
+  const int64_t t = padded.num_tokens() / num_ranks;
+  return {rank * t, (rank + 1) * t};
+}
+
+// Which keys a rank's queries see: from the first one that its first query sees, which is where its
+// document begins (a sliding window begins later), to its own last one.
+TokenRange keys_of_rank(const Packing& padded, int rank, int num_ranks) {
+  const TokenRange queries = tokens_of_rank(padded, rank, num_ranks);
+  const auto& ends = padded.boundaries();
+  return {*std::prev(std::upper_bound(ends.begin(), ends.end(), queries.begin)), queries.end};
+}
+
+// All query heads of a rank's own tokens, with all kv heads of the keys that it needs.
+HeadSplit split_by_tokens(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
+                          const Packing& padded, int head_waves) {
+  const RankShare all_heads =
+      split_evenly(/*num_ranks=*/1, num_heads, num_kv_heads, padded.num_tokens(), head_waves)[0];
+  HeadSplit split(num_ranks, all_heads);
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const auto only = [](HeadBlock& block, const TokenRange& tokens) {
+      block.token_begin = tokens.begin;
+      block.num_tokens = tokens.end - tokens.begin;
+    };
+    for (HeadBlock& item : split[rank].kv_items) only(item, keys_of_rank(padded, rank, num_ranks));
+    for (HeadWave& wave : split[rank].waves) {
+      for (AttentionPiece& piece : wave.pieces) {
+        only(piece.query, tokens_of_rank(padded, rank, num_ranks));
+      }
+    }
+  }
+  return split;
+}
+
+class AllGather : public SequenceParallel {
+ public:
+  AllGather(Group group, const BlockKernel& kernel, int head_waves)
+      : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
+
+  at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
+                    const AttentionSpec& spec, const Packing& packing) override {
+    const HeadSplit split =
+        split_by_tokens(group_.size(), q_tNH.size(1), k_tMH.size(1), packing, head_waves_);
+    return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_,
+                            piece_attention(kernel_, spec, packing));
+  }
+
+  int rank() const override { return group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
+    return consecutive_order(packing, multiple, rank, group_.size());
+  }
+
+ private:
+  Group group_;
+  const BlockKernel& kernel_;
+  int head_waves_;
+};
+
+int64_t heads_of_layer(int64_t num_heads, const ParallelPlan& /*plan*/) { return num_heads; }
+
+RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int64_t tile) {
+  double most = 0;
+  for (int rank = 0; rank < plan.ring_size; ++rank) {
+    const auto [begin, end] = tokens_of_rank(padded, rank, plan.ring_size);
+    double pairs = 0;
+    for (int64_t d = 0; d < padded.num_documents(); ++d) {
+      const int64_t first = std::max(padded.begin(d), begin);
+      const int64_t queries = std::min(padded.end(d), end) - first;
+      if (queries <= 0) continue;
+      pairs += rectangle(queries, first - padded.begin(d), tile) + triangle(queries, tile);
+    }
+    most = std::max(most, pairs);
+  }
+  return {even_heads(plan, shape.spec.num_heads), {most}};
+}
+
+AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
+                            const Packing& padded, bool checkpointing, bool output_is_known) {
+  const HeadSplit split = split_by_tokens(plan.ring_size, shape.spec.num_heads,
+                                          shape.spec.num_kv_heads, padded, plan.head_waves);
+  return {{},
+          exchange_volume(rows_of_split(split, padded.num_tokens()), shape, plan.head_waves > 1,
+                          checkpointing, output_is_known)};
+}
+
+/// All wait for the rank that needs most keys, for those of its first wave under no work.
+double gathering_seconds(const PassCost& cost, double bytes, const std::vector<double>& work) {
+  const int P = cost.plan.ring_size;
+  double most = 0, sum = 0;
+  for (int rank = 0; rank < P; ++rank) {
+    const double foreign = static_cast<double>(tokens_of_rank(cost.padded, rank, P).begin -
+                                               keys_of_rank(cost.padded, rank, P).begin);
+    most = std::max(most, foreign);
+    sum += foreign;
+  }
+  const double of_busiest = sum > 0 ? bytes * most * P / sum : 0;
+  const PassCost::Sending gather = cost.to_all(of_busiest, P);
+  const double waves = cost.plan.head_waves;
+  return work[0] + gather.seconds / waves +
+         PassCost::exposed(gather, work[0]) * (waves - 1) / waves;
+}
+
+std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
+                                       const BlockKernel& kernel) {
+  return std::make_unique<AllGather>(mesh.sequence, kernel, plan.head_waves);
+}
+
+}  // namespace
+
+extern const Method kAllGather{
+    .name = "allgather",
+    .has_degrees = false,
+    .has_windows = false,
+    .head_waves = HeadWaves{.own = 1, .cuts_heads = false, .most = heads_of_layer},
+    .refusal = fits_any_heads,
+    .ulysses_degrees = none_exchange_heads,
+    .auto_degrees = not_by_auto,
+    .complete = nothing_more,
+    .padded_row = padded_at_tail,
+    .busiest_rank = busiest_rank,
+    .context_seconds = gathering_seconds,
+    .exchange_seconds = nothing_exchanged,
+    .volume = volume,
+    .make = make,
+};
+
+}  // namespace longspan
