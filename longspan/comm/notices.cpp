@@ -97,7 +97,7 @@ void Notices::wait_for_all() {
     const std::optional<bool> all_here = store.has_all(names);
     if (!all_here || (*all_here && !store.add(all, 1))) return impl_->leave(all);
     if (*all_here && impl_->num_meetings > 1) {
-      // Who is here has left the meeting before.
+      // A rank that has reached this meeting has left every earlier one.
       const std::string before = key_of(impl_->num_meetings - 2);
       store.remove(before);
       store.remove(before + "/all");

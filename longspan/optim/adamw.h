@@ -15,23 +15,25 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0;
 };
 
-/// Every parameter whole, as one piece; those that require a gradient. `specs` has all of them.
+/// One piece for each parameter that requires a gradient: the whole parameter. `specs` has all of
+/// them.
 std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters,
                                          const ParameterTable& specs);
 
-/// Where states live: memory for as many numbers, of the same dtype, as the tensor has. Any values.
+/// Allocates an uninitialized state of the tensor's size and dtype, wherever states live.
 using AllocateLike = std::function<at::Tensor(const at::Tensor& like)>;
 
 /// What updates parameters from their gradients.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// One update from the gradients that are there; pieces without one are left alone.
+  /// Updates each piece that has a gradient.
   virtual void step(double learning_rate) = 0;
-  /// The state, a piece for each that is trained here, without "master": as it is when the piece is
-  /// made. This outlives the sources, and pieces are not written to and not used after a step.
+  /// One lazy StateSource per locally trained piece, without "master". make() reads the state at
+  /// that moment. Sources must not outlive the optimizer; do not modify a piece, nor use it after
+  /// step().
   virtual std::vector<StateSource> state() const = 0;
-  /// Takes over the state of piece i of state(). "master", where it is there, becomes the values.
+  /// Loads the state of piece i of state(). A "master" in it becomes the values.
   virtual void load_state(size_t i, const StatePiece& piece) = 0;
 };
 

@@ -54,7 +54,7 @@ class FlatParameters {
   /// This rank's pieces of them.
   std::vector<ParameterPiece>& pieces() { return pieces_; }
 
-  /// Begins to fetch the whole, unless it is there or on its way. Collective.
+  /// Starts to gather the whole buffer, unless it is there or on its way. Collective.
   void start_gather(const SideStream& side);
   /// Finishes the gather: the whole buffer is there. Collective.
   void gather(const SideStream& side);

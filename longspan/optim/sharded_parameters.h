@@ -49,7 +49,7 @@ class ShardedParameters : public ParameterHooks {
   /// finish_gradients() and drop_gradients().
   std::vector<ParameterPiece> pieces() const;
 
-  /// Of values between uses, on this rank.
+  /// Bytes of values that this rank holds between uses.
   using HeldBytes = longspan::HeldBytes;
   HeldBytes held_bytes() const;
 

@@ -4,8 +4,8 @@
 // Work: 2 (K + V) FLOP for each pair of a query and a key that it sees (a product with keys of K
 // numbers, one with values of V), 6 K + 4 V in the backward (three and two), in tiles that are
 // computed whole. Ring kinds add the merge of every step's output. Bytes: plan/attention_volume.h,
-// each rank's share over the link that it crosses; of a ring's hop and a gather after the first all
-// runs under the work of the step before, of an exchange of heads only where there are waves.
+// each rank's share over the link that it crosses; ring hops, and gathers after the first, fully
+// overlap the previous step's compute; head exchanges overlap only with head waves.
 #pragma once
 
 #include <cstdint>

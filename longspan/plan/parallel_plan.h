@@ -50,9 +50,10 @@ struct PlanRequest {
 /// The attention that a request is for.
 AttentionSpec attention_of(const PlanRequest& request);
 
-/// Throws UserError for whatever cannot be: what was given, the limit, the remedy, and the methods
-/// that can serve. sequence_size 1 is local whatever the method (sizes are tried with the method
-/// left as it is), but refuses what asks for several ranks. The same on all ranks.
+/// Makes the plan, which is the same on all ranks. Throws UserError for a request that cannot be
+/// served: what was given, the limit, the remedy, and the methods that can serve. With
+/// sequence_size 1 the plan is local whatever the method, so that a user can try sizes and leave
+/// the method as it is; keys that ask for several ranks are refused.
 ParallelPlan make_parallel_plan(const PlanRequest& request);
 ParallelPlan make_parallel_plan(int world_size, int sequence_size, const Method* method,
                                 int64_t num_heads, int64_t num_kv_heads);

@@ -13,8 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Between two times that the ranks ask each other whether to stop: short beside the notice that
-/// clusters give, long beside what asking costs.
+/// How often the ranks ask each other whether to stop: short beside the notice that clusters give,
+/// long beside the cost of asking.
 constexpr double kSecondsBetweenQuestions = 0.5;
 
 double seconds_since(Clock::time_point start) {
@@ -62,8 +62,8 @@ std::optional<EvaluationResult> evaluate(Stage& stage, const StageContext& conte
   const bool leads = mesh.sequence.rank() == 0;
   double loss_sum = 0.0, weight_sum = 0.0;
   Averages averages, others;
-  // One row at a time is there, made when it is its turn: the set may be large, and whoever stops
-  // the run has little time. False: told to stop.
+  // Makes one row at a time: the set may be large, and a run that is told to stop has little time.
+  // False: told to stop.
   const auto for_each_row = [&](const std::function<void(const Row&, size_t)>& use) {
     StopQuestion question(context, stops);
     size_t number = 0;
@@ -77,7 +77,7 @@ std::optional<EvaluationResult> evaluate(Stage& stage, const StageContext& conte
     }
     return true;
   };
-  // As the rows of one step: estimates are over all of the set.
+  // Treats the set as the rows of one step, so that estimates are over all of it.
   stage.begin();
   if (stage.looks_ahead()) {
     if (!for_each_row([&](const Row& row, size_t) { stage.look(row); })) return std::nullopt;

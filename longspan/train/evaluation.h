@@ -12,9 +12,9 @@ namespace longspan {
 
 /// The stage's loss of all `examples`, a mean over all of its units (labels, pairs, answers)
 /// whatever the batch size and however many ranks, and its averages. Every rank holds all examples;
-/// data-parallel groups share them out. One row at a time is in memory. Every few seconds `stops`
-/// is asked on all ranks; nullopt, and nothing is changed, when one says yes. Collective over the
-/// world.
+/// data-parallel groups share them out. Keeps one row at a time in memory. Asks `stops` on all
+/// ranks every few seconds; when one says yes, changes nothing and returns nullopt. Collective over
+/// the world.
 std::optional<EvaluationResult> evaluate(Stage& stage, const StageContext& context,
                                          const std::vector<Example>& examples,
                                          const std::function<bool()>& stops);

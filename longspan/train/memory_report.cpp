@@ -18,7 +18,7 @@
 namespace longspan {
 namespace {
 
-/// Of the block, or the embedding or head, that has the most of them.
+/// The sum for the block, or the embedding or head, that has the most.
 int64_t largest_unit(const std::vector<HeldParameter>& parameters,
                      const std::function<int64_t(const HeldParameter&)>& bytes_of) {
   std::map<int64_t, int64_t> layers;
@@ -114,7 +114,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   for (const HeldParameter& parameter : parameters.used) {
     const ParameterRole role = parameter.spec.role;
     const int64_t bytes = parameter.element_bytes;
-    // What a gradient adds up in: its master's dtype.
+    // A gradient adds up in the dtype of its master.
     const bool bf16_sum = parameter.trained && config.pure_bf16;
     if (role == ParameterRole::kEmbedding) {
       facts.residual_bytes = std::max(bytes, facts.compute_bytes);

@@ -192,7 +192,7 @@ std::string PatientSaver::save(const Saved& what, const std::vector<std::string>
   const std::vector<std::string> told =
       world_.gather_text(interrupts_.stop_signal() != 0 ? "told" : "");
   const bool told_before = std::ranges::count(told, "") != world_.size();
-  // Those that may have room some time, the best first.
+  // The folders that may get room some time, the best first.
   std::vector<std::string> left;
   std::istringstream lines(world_.gather_text(fmt::format("{}", fmt::join(folders, "\n")))[0]);
   for (std::string folder; std::getline(lines, folder);) left.push_back(folder);
@@ -205,7 +205,7 @@ std::string PatientSaver::save(const Saved& what, const std::vector<std::string>
     for (const std::string& folder : left) {
       try {
         attempt(folder);
-        // What an attempt has made and left empty.
+        // Removes what an attempt has made and left empty.
         std::error_code ignored;
         for (const std::string& other : all) {
           if (world_.rank() == 0 && other != folder && other != all[0]) fs::remove(other, ignored);

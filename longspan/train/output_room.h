@@ -64,7 +64,7 @@ class PatientSaver {
   /// folder that fails for another reason is not tried again. Returns the folder that has it; empty
   /// when a signal (SIGINT, SIGTERM, SIGUSR1) that came since, to whichever rank, has ended the
   /// waiting; where a rank had been told to stop before, only SIGINT ends it. When no folder is
-  /// left, throws what attempt has thrown for the first. Rank 0's `folders` are everyone's.
+  /// left, throws what attempt has thrown for the first. All ranks use rank 0's `folders`.
   /// Collective.
   std::string save(const Saved& what, const std::vector<std::string>& folders,
                    const std::function<void(const std::string&)>& attempt);

@@ -51,7 +51,7 @@ void require_room_for_adapter(const Config& config, const ModelConfig& model) {
                   config.lora_rank, name_bytes(num_bytes), machine.text(), model.hidden_size));
 }
 
-/// What the configuration says of an adapter that is there already must be true of it.
+/// Throws UserError unless the configuration's keys fit the adapter that is there already.
 void require_same_shape(const Config& config, const ModelSpec& model, const LoraShape& adapter) {
   const Config defaults;
   const auto refuse = [&](const char* key, const std::string& given, const std::string& has) {
@@ -96,7 +96,7 @@ void merge_adapters(const std::vector<std::string>& folders, const ModelConfig& 
   }
 }
 
-/// As they are made now, but in another dtype.
+/// Makes the parameter as before, but in another dtype.
 void convert(ParameterSource& source, at::ScalarType dtype) {
   if (source.dtype == dtype) return;
   source.dtype = dtype;
@@ -114,7 +114,7 @@ std::vector<ParameterSource> sources_from(const std::vector<NamedTensor>& parame
   return sources;
 }
 
-/// All at once, each whole on the device.
+/// Makes all parameters at once, each whole on the device.
 std::vector<NamedTensor> make_all(const std::vector<ParameterSource>& sources, at::Device device) {
   std::vector<NamedTensor> parameters;
   for (const ParameterSource& source : sources) {
