@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include "longspan/config/logging_services.h"
+#include "longspan/objectives/pair_loss.h"
 #include "longspan/plan/method.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -54,6 +56,21 @@ std::vector<std::string_view> auto_or_methods() {
   std::vector<std::string_view> names{"auto"};
   for (const Method* method : all_methods()) names.push_back(method->name);
   return names;
+}
+
+// The values of stage.
+std::vector<std::string_view> names_of_stages() {
+  std::vector<std::string_view> names;
+  for (const Stage* stage : all_stages()) names.push_back(stage->name);
+  return names;
+}
+
+std::string help_of_stages() {
+  std::string help;
+  for (const Stage* stage : all_stages()) {
+    help += fmt::format("{}{}: {}.", help.empty() ? "" : " ", stage->name, stage->help);
+  }
+  return help;
 }
 
 // Some methods save memory in waves, and have one by themselves; others overlap work with them.
@@ -116,13 +133,10 @@ std::vector<KeySection> make_sections() {
   Key freeze_extra = plain("freeze_extra_modules", &C::freeze_extra_modules,
                            "freeze: modules outside of the layers (embed_tokens, norm, lm_head).");
   lora_target.list = freeze_modules.list = freeze_extra.list = true;
+  static const std::string stage_help = help_of_stages();
   sections.push_back(
       {"Method",
-       {choice("stage", &C::stage, {"pt", "sft", "rm", "dpo", "kto"},
-               "pt: plain text. sft: supervised fine-tuning. rm: reward model. dpo: preferences. "
-               "kto: single answers with a verdict; KL is estimated over the whole step, so that "
-               "the loss does not depend on micro-batches (LLaMA-Factory's does, by about 5 %).",
-               {"ppo"}),
+       {choice("stage", &C::stage, names_of_stages(), stage_help, {"ppo"}),
         plain("do_train", &C::do_train, "Must be true."),
         plain("do_eval", &C::do_eval, "Evaluate once after training."),
         choice("finetuning_type", &C::finetuning_type, {"full", "freeze", "lora"},
@@ -156,8 +170,7 @@ std::vector<KeySection> make_sections() {
   sections.push_back(
       {"Preferences",
        {pref_beta,
-        choice("pref_loss", &C::pref_loss, {"sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo"},
-               "Loss of a pair of answers."),
+        choice("pref_loss", &C::pref_loss, names_of_pair_losses(), "Loss of a pair of answers."),
         number("pref_ftx", &C::pref_ftx, 0, "Weight of the chosen answer's own SFT loss."),
         label_smoothing,
         number("simpo_gamma", &C::simpo_gamma, 0, "simpo: margin between the answers."),
@@ -180,6 +193,9 @@ std::vector<KeySection> make_sections() {
   Key val_size = number("val_size", &C::val_size, 0,
                         "Rows of `dataset` set aside for evaluation: a share below 1, or a count.",
                         kMostSteps);
+  static const std::string packing_help =
+      fmt::format("Fill each row with documents up to cutoff_len; left out: for stage {}.",
+                  enumerated(names_of_stages_that([](const Stage& stage) { return stage.packs; })));
   sections.push_back(
       {"Data",
        {dataset, eval_dataset,
@@ -205,8 +221,7 @@ std::vector<KeySection> make_sections() {
               "Given to the model's chat_template when false."),
         choice("on_bad_row", &C::on_bad_row, {"stop", "skip"},
                "When rows of a data set cannot be used: stop, or leave them out."),
-        plain("packing", &C::packing,
-              "Fill each row with documents up to cutoff_len; left out: for stage pt."),
+        plain("packing", &C::packing, packing_help),
         plain("neat_packing", &C::neat_packing,
               "packing whose documents do not see each other.")}});
 

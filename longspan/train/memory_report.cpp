@@ -15,6 +15,7 @@
 #include "longspan/input/numbers.h"
 #include "longspan/models/lora.h"
 #include "longspan/plan/disk_model.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -133,8 +134,8 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
       facts.residual_bytes = std::max(bytes, facts.compute_bytes);
     }
     if (name == head) {
-      facts.casts_head = bytes > facts.compute_bytes && config.stage != "rm";
-      facts.sums_head_apart = bf16_sum && config.stage != "rm";
+      facts.casts_head = bytes > facts.compute_bytes && stage_of(config).uses_lm_head;
+      facts.sums_head_apart = bf16_sum && stage_of(config).uses_lm_head;
     }
     if (in_block && !is_lora_parameter(name)) {
       facts.casts_blocks = facts.casts_blocks || bytes > facts.compute_bytes;

@@ -19,6 +19,7 @@
 #include "longspan/models/rope_scaling.h"
 #include "longspan/models/value_head.h"
 #include "longspan/plan/disk_model.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -280,6 +281,7 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
 TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
                                 const std::optional<ShardingOptions>& sharding, at::Device device) {
   const bool bf16 = config.bf16 || config.pure_bf16, lora = config.finetuning_type == "lora";
+  const Stage& stage = stage_of(config);
   TrainedModel trained;
   trained.options.gradient_checkpointing = !config.disable_gradient_checkpointing;
   trained.options.compute_dtype = bf16 ? at::kBFloat16 : at::kFloat;
@@ -302,7 +304,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
     if (small) convert(sources[i], at::kBFloat16);
     sources[i].trained = named[i].tensor.requires_grad();
     // Nothing flows through it; weight decay must not move it either.
-    if (config.stage == "rm" && sources[i].name == "lm_head.weight") sources[i].trained = false;
+    if (!stage.uses_lm_head && sources[i].name == "lm_head.weight") sources[i].trained = false;
   }
 
   std::vector<NamedTensor> added;
@@ -321,7 +323,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
     trained.options.lora_scale = trained.lora->scale();
     trained.options.lora_dropout = trained.lora->dropout;
   }
-  if (config.stage == "rm") {
+  if (stage.has_value_head) {
     for (NamedTensor& parameter : value_head_of(config, model)) added.push_back(parameter);
   }
   for (ParameterSource& source : sources_from(std::move(added))) {
