@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "longspan/config/logging_services.h"
+#include "longspan/config/words_of_registers.h"
 #include "longspan/objectives/pair_loss.h"
 #include "longspan/plan/method.h"
 #include "longspan/stages/stage.h"
@@ -49,43 +50,6 @@ Key steps(std::string_view name, Field field, std::string_view help, bool none_a
 // Text or a truth value.
 Key plain(std::string_view name, Field field, std::string_view help) {
   return {.name = name, .field = field, .help = help};
-}
-
-// The values of sequence_parallel_mode.
-std::vector<std::string_view> auto_or_methods() {
-  std::vector<std::string_view> names{"auto"};
-  for (const Method* method : all_methods()) names.push_back(method->name);
-  return names;
-}
-
-// The values of stage.
-std::vector<std::string_view> names_of_stages() {
-  std::vector<std::string_view> names;
-  for (const Stage* stage : all_stages()) names.push_back(stage->name);
-  return names;
-}
-
-std::string help_of_stages() {
-  std::string help;
-  for (const Stage* stage : all_stages()) {
-    help += fmt::format("{}{}: {}.", help.empty() ? "" : " ", stage->name, stage->help);
-  }
-  return help;
-}
-
-// Some methods save memory in waves, and have one by themselves; others overlap work with them.
-std::string help_of_waves() {
-  const auto in_one = [](const Method& method) {
-    return has_head_waves(method) && method.head_waves->own == 1;
-  };
-  std::string help = "Exchange and attend a few heads at a time, in so many parts. " +
-                     names_of(methods_that(in_one)) + ": less memory from 4 on";
-  for (const Method* method : all_methods()) {
-    if (!has_head_waves(*method) || in_one(*method)) continue;
-    help += fmt::format("; {}: parts that overlap, left out: {}", method->name,
-                        method->head_waves->own);
-  }
-  return help + ".";
 }
 
 std::vector<KeySection> make_sections() {
@@ -274,6 +238,7 @@ std::vector<KeySection> make_sections() {
   Key warmup_ratio = number("warmup_ratio", &C::warmup_ratio, 0,
                             "Share of the steps in which the learning rate rises from 0.");
   warmup_ratio.most = 1;
+  static const std::string optimizer_help = help_of_optimizers();
   Key beta1 = number("adam_beta1", &C::adam_beta1, 0, "AdamW's first decay.");
   Key beta2 = number("adam_beta2", &C::adam_beta2, 0, "AdamW's second decay.");
   beta1.most = beta2.most = 1;
@@ -307,9 +272,7 @@ std::vector<KeySection> make_sections() {
         beta2,
         number("adam_epsilon", &C::adam_epsilon, 0, "AdamW's epsilon."),
         choice(
-            "optim", &C::optim,
-            {"adamw_torch", "adamw_torch_fused", "adamw_8bit", "adamw_bnb_8bit"},
-            "AdamW; 8bit: its moments in 8 bits each.",
+            "optim", &C::optim, names_of_optimizers(), optimizer_help,
             {"adamw_hf", "adafactor", "sgd", "lion_8bit", "paged_adamw_8bit", "paged_adamw_32bit"}),
         choice("on_nonfinite", &C::on_nonfinite, {"stop", "skip"},
                "When the loss or a gradient is NaN or infinite: stop, or skip the step."),

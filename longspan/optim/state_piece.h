@@ -16,8 +16,8 @@ namespace longspan {
 struct ParameterPiece {
   std::string parameter;  // Hugging Face name
   int64_t begin = 0, end = 0;
-  at::Tensor values;           // end - begin numbers of any shape; its .grad is the gradient
-  int64_t parameter_size = 0;  // numbers of the whole parameter
+  at::Tensor values;  // end - begin numbers of any shape; its .grad is the gradient
+  std::vector<int64_t> parameter_shape;  // of the whole parameter
 };
 
 /// What the optimizer keeps of such a run.
@@ -25,8 +25,8 @@ struct StatePiece {
   std::string parameter;
   int64_t begin = 0, end = 0;
   int64_t num_steps = 0;  // updates so far
-  /// "exp_avg", "exp_avg_sq": 1-D, fp32 (fp64 for fp64 parameters), end - begin numbers each.
-  /// "master": the values themselves, where the saved weights are rounded.
+  /// "exp_avg" and what else the optimizer keeps: 1-D, fp32 (fp64 for fp64 parameters), end - begin
+  /// numbers each. "master": the values themselves, where the saved weights are rounded.
   std::map<std::string, at::Tensor> tensors;
 };
 

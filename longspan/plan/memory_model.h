@@ -29,8 +29,8 @@ struct MemoryFacts {
   /// What of the parameters stays between uses on one rank, where that is not by the stage alone;
   /// -1: it is.
   int64_t held_on_device = -1, held_on_host = 0;
-  int64_t optimizer_bytes = 8;  // for each trained element: AdamW's two moments in fp32
-  int64_t master_bytes = 0;     // for each trained element: a copy of more precision
+  double optimizer_bytes = 8;  // for each trained element, on the mean: two moments in fp32
+  int64_t master_bytes = 0;    // for each trained element: a copy of more precision
   // The row
   int64_t num_tokens = 0;        // of the longest row
   int64_t num_labels = 0;        // of it

@@ -14,6 +14,7 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/input/numbers.h"
 #include "longspan/models/lora.h"
+#include "longspan/optim/update_rule.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
@@ -69,6 +70,7 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
                          const TrainedModel& trained, const std::vector<Example>& examples,
                          const Reference* reference, bool cuda) {
   const bool bf16 = config.bf16 || config.pure_bf16;
+  const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
   MemoryFacts facts;
   facts.hidden_size = model.hidden_size;
   facts.intermediate_size = model.intermediate_size;
@@ -78,38 +80,37 @@ MemoryFacts memory_facts(const Config& config, const ModelConfig& model, const P
   facts.num_layers = model.num_layers;
   facts.vocab_size = model.vocab_size;
   facts.head_norms = model.qk_norm;
-  int64_t moments = 0;
+  const UpdateRule& rule = update_rule_of(config);
+  int64_t state_bytes = 0;
   for (const auto& [name, tensor] : trained.parameters) {
-    const int64_t bytes = tensor.numel() * static_cast<int64_t>(tensor.element_size());
+    const auto bytes_of_element = static_cast<int64_t>(tensor.element_size());
+    const int64_t bytes = tensor.numel() * bytes_of_element;
     facts.parameter_bytes += bytes;
     if (!tensor.requires_grad()) continue;
     facts.trained_parameter_bytes += bytes;
     facts.num_trained += tensor.numel();
-    moments += 2 * bytes;
+    // Values in use may be in another dtype than their masters, and thus gradients and states.
+    const int64_t updated_bytes = trained.sharded ? master_bytes : bytes_of_element;
+    state_bytes += rule.state_bytes({name, tensor.sizes(), updated_bytes});
   }
   facts.largest_unit_bytes = largest_unit(trained.parameters, bytes_of);
   if (trained.sharded) {
-    // Values in use may be in another dtype than their masters, and thus gradients and moments.
     const ShardedParameters::HeldBytes held = trained.sharded->held_bytes();
     facts.held_on_device = held.device;
     facts.held_on_host = held.host;
-    const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
     facts.trained_parameter_bytes = facts.num_trained * master_bytes;
-    moments = 2 * facts.trained_parameter_bytes;
     facts.largest_unit_gradient_bytes =
         largest_unit(trained.parameters, [&](const at::Tensor& tensor) {
           return tensor.requires_grad() ? tensor.numel() * master_bytes : 0;
         });
-  }
-  if (config.optim == "adamw_8bit" || config.optim == "adamw_bnb_8bit") {
-    moments = 2 * facts.num_trained;
   }
   if (reference != nullptr) {
     const ShardedParameters::HeldBytes held = reference->held_bytes();
     facts.reference_on_device = held.device;
     facts.reference_on_host = held.host;
   }
-  facts.optimizer_bytes = facts.num_trained == 0 ? 0 : moments / facts.num_trained;
+  facts.optimizer_bytes =
+      static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));
   facts.zero_stage = config.zero_stage.value_or(0);
   facts.shard_size = config.zero_shard_size.value_or(plan.world_size);
   facts.offload_optimizer = config.offload_optimizer;
