@@ -17,10 +17,11 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 # Paths in the cache are relative, so that every checkout on a machine shares it.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
+export CCACHE_SLOPPINESS := pch_defines,time_macros
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build unit-tests kernel-tests python-tests test test-kernels test-real-model same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
+.PHONY: all setup setup-tests build program unit-tests kernel-tests python-tests test test-kernels test-real-model same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -43,6 +44,10 @@ $(BUILD)/build.ninja: $(VENV)/.ready
 
 build: $(BUILD)/build.ninja
 	$(SAY) "Building (about 12 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD)
+
+# What users run, and nothing that only tests need.
+program: $(BUILD)/build.ninja
+	$(SAY) "Building (about 6 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD) --target longspan
 
 unit-tests: build
 	$(SAY) "Unit tests (1 to 2 minutes)" tools/unit_tests $(BUILD)/unit_tests
@@ -76,7 +81,7 @@ test-real-model: build $(VENV)/.ready-real-model
 same-bits: build $(VENV)/.ready-real-model
 	@HF_HUB_OFFLINE=1 $(BIN)/python tests/long/same_bits.py $(OLD) $(BUILD)
 
-demo: build
+demo: program
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python examples/demo.py
 
 lint: $(VENV)/.ready
@@ -88,13 +93,13 @@ format: $(VENV)/.ready
 bench-programs: build
 	$(SAY) "Building the benchmarks' programs (less than a minute)" $(BIN)/cmake --build $(BUILD) --target bench_attention bench_vector_math plot_curves
 
-bench: build setup-tests
+bench: program setup-tests
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/sft_speed.py
 
-bench-attention: build
+bench-attention: program
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/attention_speed.py
 
-bench-preference: build setup-tests
+bench-preference: program setup-tests
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/preference_speed.py
 
 soak: MINUTES ?= 10

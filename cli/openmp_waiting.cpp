@@ -1,9 +1,9 @@
 // OpenMP's threads spin some milliseconds for the next piece of work before they sleep, and keep
 // from its core whatever else computes there: a neighbour's process, or the one thread that they
-// wait for. So the commands that compute let them sleep almost at once, unless the user has said
-// how they are to wait. OpenMP's runtime reads its variables when it is loaded, before main(), so
-// the program starts itself again with them set: as the first of all initialisers, before those of
-// the libraries take their time. Workers inherit the variables, and start once.
+// wait for. So the commands that compute let them spin for less than a millisecond, unless the user
+// has said how they are to wait. OpenMP's runtime reads its variables when it is loaded, before
+// main(), so the program starts itself again with them set: as the first of all initialisers,
+// before those of the libraries take their time. Workers inherit the variables, and start once.
 #include <alloca.h>
 #include <limits.h>
 #include <sys/auxv.h>
@@ -19,8 +19,10 @@ constexpr std::string_view kCommands[] = {"train", "bench", "chat", "generate"};
 /// Any of them says how threads wait.
 constexpr std::string_view kVariables[] = {"GOMP_SPINCOUNT=", "OMP_WAIT_POLICY=", "KMP_BLOCKTIME="};
 
-// GNU's runtime, which torch brings, counts; others know the policy alone.
-char spin_count[] = "GOMP_SPINCOUNT=100";
+// GNU's runtime, which torch brings, counts; others know the policy alone. So many turns are 0.2 to
+// 0.5 ms: threads that sleep at once (100) cost a machine with nothing else to do a tenth of its
+// speed, the runtime's own 300,000 cost one whose cores are busy a third; this costs 2 and 5 %.
+char spin_count[] = "GOMP_SPINCOUNT=10000";
 char wait_policy[] = "OMP_WAIT_POLICY=passive";
 
 /// The C library is not initialised yet: no getenv(), nothing allocated.

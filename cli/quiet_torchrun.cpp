@@ -59,7 +59,10 @@ def exit_barrier(agent):
     '''A launcher whose workers are done waits for the other machines' no longer than processes wait for each other.'''
     patience = float(os.environ.get('LONGSPAN_DDP_TIMEOUT') or agent._exit_barrier_timeout)
     agent._exit_barrier_timeout = min(agent._exit_barrier_timeout, patience)
-    wait_for_launchers(agent)
+    # A store that says nothing is waited for by a thread, which is left behind.
+    meeting = threading.Thread(target=wait_for_launchers, args=[agent], daemon=True)
+    meeting.start()
+    meeting.join(agent._exit_barrier_timeout + 2)
 SimpleElasticAgent._exit_barrier = exit_barrier
 def leave(number, frame):
     if over:

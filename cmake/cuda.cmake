@@ -48,3 +48,4 @@ target_link_libraries(longspan_cuda PRIVATE torch_cpu c10 ${TORCH_DIR}/lib/libto
   ${TORCH_DIR}/lib/libc10_cuda.so ${CUDART})
 # Undefined symbols are an error now, not at the first start on a machine with a GPU.
 target_link_options(longspan_cuda PRIVATE -Wl,--no-undefined)
+add_dependencies(longspan longspan_cuda)  # which loads it from beside itself

@@ -1,5 +1,6 @@
 #include "longspan/comm/endpoint.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -54,9 +55,10 @@ struct Addresses {
   std::string problem;  // where there is none
 };
 
-Addresses look_up(const std::string& host) {
+Addresses look_up(const std::string& host, int flags = 0) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
   const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
   if (error != 0) return {{}, error == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(error)};
   Addresses addresses;
@@ -72,6 +74,8 @@ Addresses look_up(const std::string& host) {
 }
 
 Addresses look_up_within(const std::string& host, milliseconds patience) {
+  // An address needs no server of names, and so no thread.
+  if (Addresses written = look_up(host, AI_NUMERICHOST); !written.all.empty()) return written;
   std::optional<Addresses> found = within<Addresses>(patience, [host] { return look_up(host); });
   if (found) return *std::move(found);
   return {{}, "the server of names does not answer"};
@@ -160,6 +164,28 @@ std::string why_not_free(int port) {
 
 std::string why_no_address(const std::string& host, milliseconds patience) {
   return look_up_within(host, patience).problem;
+}
+
+std::set<std::string> addresses_of(const std::string& host, milliseconds patience) {
+  std::set<std::string> texts;
+  for (const Address& address : look_up_within(host, patience).all) {
+    texts.insert(address_text(address.storage));
+  }
+  return texts;
+}
+
+std::string address_text(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET) {
+    const auto& four = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
+    return inet_ntop(AF_INET, &four, text, sizeof(text)) == nullptr ? "" : text;
+  }
+  if (address.ss_family != AF_INET6) return "";
+  const auto& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  const bool carries_four = IN6_IS_ADDR_V4MAPPED(&six);
+  const void* const bytes = carries_four ? &six.s6_addr[12] : &six.s6_addr[0];
+  const int family = carries_four ? AF_INET : AF_INET6;
+  return inet_ntop(family, bytes, text, sizeof(text)) == nullptr ? "" : text;
 }
 
 bool is_this_machine(const std::string& host, milliseconds patience) {

@@ -3,7 +3,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <set>
 #include <string>
+
+struct sockaddr_storage;
 
 namespace longspan {
 
@@ -22,6 +25,13 @@ std::string why_not_free(int port);
 /// Why the name has no address ("Name or service not known"); empty: it has. Asking a server of
 /// names ends after `patience`.
 std::string why_no_address(const std::string& host, std::chrono::milliseconds patience);
+
+/// The host's addresses, as address_text has them; none where none can be found out in time.
+std::set<std::string> addresses_of(const std::string& host, std::chrono::milliseconds patience);
+
+/// "127.0.0.1", also where IPv6 carries it (::ffff:127.0.0.1); "::1", without a port or an
+/// interface. Empty for an address of another kind.
+std::string address_text(const sockaddr_storage& address);
 
 /// Does the host have an address of this machine? Of a name without an address it is not known, and
 /// so taken for true.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 
@@ -84,6 +85,14 @@ TEST_CASE("endpoints: who listens, and whether this machine can") {
   int may_have_any = 0;
   std::ifstream("/proc/sys/net/ipv4/ip_nonlocal_bind") >> may_have_any;
   CHECK(is_this_machine("192.0.2.1", kPatience) == (may_have_any != 0));
+}
+
+TEST_CASE("endpoints: an address has one text, whichever way it is carried") {
+  using Texts = std::set<std::string>;
+  CHECK(addresses_of("127.0.0.1", kPatience) == Texts{"127.0.0.1"});
+  CHECK(addresses_of("::ffff:127.0.0.1", kPatience) == Texts{"127.0.0.1"});
+  CHECK(addresses_of("::1", kPatience) == Texts{"::1"});
+  CHECK(addresses_of(std::string(64, 'x') + ".invalid", kPatience).empty());
 }
 
 TEST_CASE("stores: what listens but does not answer is told, in time") {

@@ -331,7 +331,7 @@ TEST_CASE("mesh: ranks that planned differently all say so at once") {
   for (int rank = 0; rank < kRanks; ++rank) {
     CAPTURE(rank);
     CHECK(errors[rank] == errors[0]);
-    CHECK(seconds[rank] < 4);
+    CHECK(seconds[rank] < 60);  // the patience with a rank that does not come
   }
   CHECK(errors[0].starts_with("The ranks would share rows"));
   CHECK(errors[0].find("rank 0: 3 processes, 3 by ulysses") != std::string::npos);

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
+#include "longspan/comm/late_notices.h"
 #include "longspan/comm/store_client.h"
 #include "longspan/comm/within.h"
 
@@ -29,43 +29,6 @@ constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};
 /// later on a busy machine. A run that was told to stop is gone within ten seconds.
 constexpr std::chrono::milliseconds kLingers{6000};
 constexpr std::chrono::milliseconds kBetweenLooks{50};
-
-/// Puts notices into a store that was silent when it speaks again, on a thread that is left behind.
-class LateNotices {
- public:
-  /// Tries for so many milliseconds.
-  void put(const Rendezvous& where, const std::string& prefix, const std::string& key,
-           std::chrono::milliseconds patience, std::chrono::milliseconds timeout) {
-    const std::lock_guard lock(owed_->mutex);
-    owed_->keys.push_back(key);
-    if (std::exchange(owed_->has_thread, true)) return;
-    std::thread([owed = owed_, where, prefix, patience, end = Clock::now() + timeout] {
-      StoreClient store(where, prefix, patience);
-      for (std::string next; owed->take(next);) {
-        while (!store.put(next, "yes") && !store.is_gone() && Clock::now() < end) {
-          std::this_thread::sleep_for(kLongestPause);
-        }
-      }
-    }).detach();
-  }
-
- private:
-  struct Owed {
-    /// False at the end, where the thread counts as gone.
-    bool take(std::string& key) {
-      const std::lock_guard lock(mutex);
-      has_thread = !keys.empty();
-      if (!has_thread) return false;
-      key = std::move(keys.back());
-      keys.pop_back();
-      return true;
-    }
-    std::mutex mutex;
-    std::vector<std::string> keys;
-    bool has_thread = false;
-  };
-  const std::shared_ptr<Owed> owed_ = std::make_shared<Owed>();
-};
 
 std::string prefix_of(const Rendezvous& where) { return where.store_prefix + kNoticesPrefix; }
 
@@ -90,11 +53,12 @@ struct Notices::Impl {
       : where(rendezvous),
         timeout(timeout_of_collectives),
         patience(std::clamp(timeout / 4, kLeastPatience, kMostPatience)),
-        store(where, prefix(), patience) {}
+        store(where, prefix(), patience),
+        late(where, prefix(), patience) {}
 
   /// Without the store's answer: where it is only silent, nobody shall wait there for this rank.
   void leave(const std::string& all) {
-    if (!store.is_gone()) late.put(where, prefix(), all, patience, timeout);
+    if (!store.is_gone()) late.put(all, timeout);
   }
 
   std::string prefix() const { return prefix_of(where); }
@@ -115,18 +79,29 @@ Notices::~Notices() = default;
 
 void Notices::wait_for_all() {
   if (!impl_) return;
+  const int num_ranks = impl_->where.world_size;
   const auto key_of = [](int64_t meeting) { return fmt::format("meeting{}", meeting); };
   const std::string key = key_of(impl_->num_meetings++), all = key + "/all";
+  const auto key_of_rank = [&](int rank) { return fmt::format("{}/{}", key, rank); };
+  const std::string own = key_of_rank(impl_->where.rank);
   StoreClient& store = impl_->store;
-  const std::optional<int64_t> num_here = store.add(key, 1);
-  if (!num_here) return impl_->leave(all);
-  if (*num_here >= impl_->where.world_size) {  // a question may have been heard twice
-    store.put(all, "yes");
-    // Who is here has left the meeting before.
-    const std::string before = key_of(impl_->num_meetings - 2);
-    store.remove(before);
-    store.remove(before + "/all");
-    return;
+  // Names rather than a count say who is here: a question may have been heard twice. The count says
+  // who may be the last, so that not every rank asks for all names. Each is an addition, which the
+  // store answers: it has arrived.
+  if (!store.add(own, 1)) return impl_->leave(all);
+  const std::optional<int64_t> num_heard = store.add(key, 1);
+  if (!num_heard) return impl_->leave(all);
+  if (*num_heard >= num_ranks) {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < num_ranks; ++rank) names.push_back(key_of_rank(rank));
+    const std::optional<bool> all_here = store.has_all(names);
+    if (!all_here || (*all_here && !store.add(all, 1))) return impl_->leave(all);
+    if (*all_here && impl_->num_meetings > 1) {
+      // Who is here has left the meeting before.
+      const std::string before = key_of(impl_->num_meetings - 2);
+      store.remove(before);
+      store.remove(before + "/all");
+    }
   }
   // Waiting inside the store would be told of as an error every time that the alarm is looked at.
   const Clock::time_point start = Clock::now();
@@ -134,6 +109,7 @@ void Notices::wait_for_all() {
     const std::optional<bool> all_here = store.has(all);
     const std::optional<bool> alarm = all_here ? store.has(kAlarm) : std::nullopt;
     if (!all_here || !alarm) return impl_->leave(all);
+    if (*all_here) store.remove(own);  // nobody looks for it any more
     if (*all_here || *alarm) return;
     const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
     std::this_thread::sleep_for(std::clamp(passed / 16, kShortestPause, kLongestPause));

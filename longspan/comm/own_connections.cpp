@@ -11,11 +11,14 @@
 #include <system_error>
 #include <vector>
 
+#include "longspan/comm/endpoint.h"
+
 namespace longspan {
 namespace {
 
 struct Ends {
   std::string text;  // the bytes of both addresses
+  std::string peer_address;
   int peer_port = 0;
 };
 
@@ -37,6 +40,7 @@ std::optional<Ends> ends_of(int descriptor) {
   } else {
     return std::nullopt;
   }
+  ends.peer_address = address_text(peer);
   ends.text.assign(reinterpret_cast<const char*>(&own), own_length);
   ends.text.append(reinterpret_cast<const char*>(&peer), peer_length);
   return ends;
@@ -58,11 +62,13 @@ std::vector<int> descriptors() {
 
 }  // namespace
 
-Connections connections_to(int port) {
+Connections connections_to(const std::set<std::string>& addresses, int port) {
   Connections found;
   for (const int descriptor : descriptors()) {
     const std::optional<Ends> ends = ends_of(descriptor);
-    if (ends && ends->peer_port == port) found.insert(ends->text);
+    if (ends && ends->peer_port == port && addresses.contains(ends->peer_address)) {
+      found.insert(ends->text);
+    }
   }
   return found;
 }

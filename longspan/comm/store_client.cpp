@@ -123,8 +123,10 @@ std::optional<int64_t> StoreClient::add(const std::string& key, int64_t amount) 
   return impl_->ask<int64_t>([=](c10d::Store& store) { return store.add(key, amount); });
 }
 
-std::optional<bool> StoreClient::has(const std::string& key) {
-  return impl_->ask<bool>([=](c10d::Store& store) { return store.check({key}); });
+std::optional<bool> StoreClient::has(const std::string& key) { return has_all({key}); }
+
+std::optional<bool> StoreClient::has_all(const std::vector<std::string>& keys) {
+  return impl_->ask<bool>([=](c10d::Store& store) { return store.check(keys); });
 }
 
 bool StoreClient::put(const std::string& key, const std::string& text) {

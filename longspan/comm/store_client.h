@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "longspan/comm/mesh.h"
 
@@ -31,6 +32,7 @@ class StoreClient {
   /// The number under this name after adding to it; 0 where there was none.
   std::optional<int64_t> add(const std::string& key, int64_t amount);
   std::optional<bool> has(const std::string& key);
+  std::optional<bool> has_all(const std::vector<std::string>& keys);
   bool put(const std::string& key, const std::string& text);
   bool remove(const std::string& key);
 

@@ -8,6 +8,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
@@ -95,9 +97,11 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
       throw CommunicationError(fmt::format("{} does not answer", endpoint_text(host, port)));
     }
   }
-  const Connections earlier = connections_to(port);
+  // Another machine may have a port of the same number, to which another thread connects meanwhile.
+  const std::set<std::string> addresses = addresses_of(host, timeout);
+  const Connections earlier = connections_to(addresses, port);
   const auto fresh = [&] {
-    Connections found = connections_to(port);
+    Connections found = connections_to(addresses, port);
     for (const std::string& one : earlier) found.erase(one);
     return found;
   };

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <map>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -39,6 +40,10 @@ class Relay {
   /// 0 where the system gave none.
   int port() const { return port_; }
   void hold(bool held) { held_ = held; }
+  /// Of the bytes that come back next, those of this number, from 1, are lost, and the connection
+  /// with them: they have been asked for, and who asks cannot know that anybody has heard it.
+  void lose_an_answer(int number) { loses_in_ = number; }
+  int num_lost() const { return num_lost_; }
 
  private:
   static int new_socket() { return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); }
@@ -75,6 +80,7 @@ class Relay {
     const sockaddr_in address = loopback(to_port_);
     if (near >= 0 &&
         connect(far, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+      far_ends_.insert(far);
       other_end_[near] = far;
       other_end_[far] = near;
       return;
@@ -87,9 +93,14 @@ class Relay {
     const int to = other_end_.at(from);
     char bytes[4096];
     const ssize_t size = recv(from, bytes, sizeof(bytes), 0);
-    if (size > 0 && send(to, bytes, static_cast<size_t>(size), MSG_NOSIGNAL) == size) return;
+    const bool lost = size > 0 && far_ends_.contains(from) && loses_in_ > 0 && --loses_in_ == 0;
+    num_lost_ += lost ? 1 : 0;
+    if (size > 0 && !lost && send(to, bytes, static_cast<size_t>(size), MSG_NOSIGNAL) == size) {
+      return;
+    }
     for (const int end : {from, to}) {
       other_end_.erase(end);
+      far_ends_.erase(end);
       close(end);
     }
   }
@@ -97,7 +108,9 @@ class Relay {
   const int to_port_, listener_;
   int port_ = 0;
   std::atomic<bool> held_ = false, ends_ = false;
+  std::atomic<int> loses_in_ = 0, num_lost_ = 0;
   std::map<int, int> other_end_;
+  std::set<int> far_ends_;  // of the server
   std::thread thread_;
 };
 

@@ -10,10 +10,13 @@ namespace longspan::testing {
 /// Listens on loopback while it lives: the system takes connections, nobody says a word.
 class SilentServer {
  public:
-  SilentServer() : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  /// At 127.0.0.NUMBER; port 0: one that is free.
+  explicit SilentServer(uint32_t number = 1, int port = 0)
+      : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + number);
+    address.sin_port = htons(static_cast<uint16_t>(port));
     socklen_t length = sizeof(address);
     auto* const any = reinterpret_cast<sockaddr*>(&address);
     if (bind(descriptor_, any, length) == 0 && listen(descriptor_, 64) == 0 &&

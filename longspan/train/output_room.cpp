@@ -34,6 +34,8 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr Seconds kBetweenLooks{0.2};
+/// In which all ranks hear of a signal to one of them.
+constexpr Seconds kBetweenMeetings{1};
 /// Between two attempts; each pause is longer than the one before.
 constexpr double kFirstPause = 1.0, kLongestPause = 60.0, kPauseGrows = 1.5;
 /// After so long it is tried although statvfs reports too little room: the report may be out of
@@ -192,9 +194,12 @@ std::string warning_of_fallback(const Config& config) {
 
 std::string PatientSaver::save(const Saved& what, const std::vector<std::string>& folders,
                                const std::function<void(const std::string&)>& attempt) {
-  // A run that was told to stop earlier saves because of that: the same signal does not end its
-  // waiting. InterruptWatch ends the process at a further one.
-  const bool told_before = interrupts_.stop_signal() != 0;
+  // A run that was told to stop earlier saves because of that: the same signal, which may come to
+  // one process after the other, does not end its waiting. InterruptWatch ends a process at a
+  // further one.
+  const std::vector<std::string> told =
+      world_.gather_text(interrupts_.stop_signal() != 0 ? "told" : "");
+  const bool told_before = std::ranges::count(told, "") != world_.size();
   // Those that may have room some time, the best first.
   std::vector<std::string> left;
   std::istringstream lines(world_.gather_text(fmt::format("{}", fmt::join(folders, "\n")))[0]);
@@ -250,30 +255,37 @@ std::string PatientSaver::save(const Saved& what, const std::vector<std::string>
 
 bool PatientSaver::wait_for_room(const Saved& what, const std::vector<std::string>& folders,
                                  double pause, bool told_before) {
-  bool goes_on = true;
-  if (world_.rank() == 0) {
-    const Clock::time_point start = Clock::now();
-    Clock::time_point said = start;
-    for (;;) {
-      if (interrupts_.requested() || (!told_before && interrupts_.stop_signal() != 0)) {
-        goes_on = false;
-        break;
-      }
+  const Clock::time_point start = Clock::now();
+  Clock::time_point said = start;
+  for (;;) {
+    const auto gives_up = [&] {
+      return interrupts_.requested() || (!told_before && interrupts_.stop_signal() != 0);
+    };
+    const auto try_again = [&] {
       const Seconds waited = Clock::now() - start;
       const bool room = std::ranges::any_of(folders, [&](const std::string& folder) {
         return room_in(folder).may_take(what.num_bytes);
       });
-      if (waited.count() >= pause && (room || waited >= kAnyway)) break;
-      if (Clock::now() - said >= kSaidAgain) {
-        said = Clock::now();
-        console_.say(
-            fmt::format("{} still waits for room in {}.", what.name, fmt::join(folders, " or ")));
-      }
+      return waited.count() >= pause && (room || waited >= kAnyway);
+    };
+    // Rank 0 looks. A signal comes to any of them: each says so when they meet.
+    bool tries = false;
+    const Clock::time_point round = Clock::now();
+    while (world_.rank() == 0 && !gives_up() && !(tries = try_again()) &&
+           Clock::now() - round < kBetweenMeetings) {
       std::this_thread::sleep_for(kBetweenLooks);
     }
+    if (world_.rank() == 0 && Clock::now() - said >= kSaidAgain) {
+      said = Clock::now();
+      console_.say(
+          fmt::format("{} still waits for room in {}.", what.name, fmt::join(folders, " or ")));
+    }
+    notices_.wait_for_all();
+    const std::vector<std::string> all =
+        world_.gather_text(gives_up() ? "off" : (tries ? "on" : "waits"));
+    if (std::ranges::count(all, "off") > 0) return false;
+    if (all[0] == "on") return true;
   }
-  notices_.wait_for_all();
-  return world_.gather_text(goes_on ? "on" : "off")[0] == "on";
 }
 
 }  // namespace longspan

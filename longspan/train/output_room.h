@@ -61,8 +61,9 @@ class PatientSaver {
   /// `folders`; where it fails, for the next. Where the disks are full it says so, waits until
   /// there is room and tries again, without end; a collective's timeout does not run meanwhile. A
   /// folder that fails for another reason is not tried again. Returns the folder that has it; empty
-  /// when a signal (SIGINT, SIGTERM, SIGUSR1) that came since has ended the waiting. When no folder
-  /// is left, throws what attempt has thrown for the first. Rank 0's `folders` are everyone's.
+  /// when a signal (SIGINT, SIGTERM, SIGUSR1) that came since, to whichever rank, has ended the
+  /// waiting; where a rank had been told to stop before, only SIGINT ends it. When no folder is
+  /// left, throws what attempt has thrown for the first. Rank 0's `folders` are everyone's.
   /// Collective.
   std::string save(const Saved& what, const std::vector<std::string>& folders,
                    const std::function<void(const std::string&)>& attempt);

@@ -4,13 +4,14 @@ import json
 import pathlib
 import random
 import shutil
+import subprocess
 import sys
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "long"))
 
-from chaos import comparing, drawing, faults, moments, runs, tables  # noqa: E402
+from chaos import comparing, drawing, faults, live, moments, runs, tables  # noqa: E402
 from chaos.case import Outcome, Result  # noqa: E402
 
 
@@ -123,7 +124,8 @@ def test_tables_add_up():
         Result(1, [outcome(1, "a rank is killed", seconds=7), outcome(1, "a rank is killed", seconds=40, hang=True)]),
         Result(2, [outcome(2, "a second run", end="done")], differences=["model.safetensors: 1 bytes differ", "and another"]),
         Result(3, [outcome(3, "power cut", struck=False, end="done")]),
-        Result(4, [outcome(4, "power cut", seconds=3, wrong="a traceback")], trouble="no namespace"),
+        Result(4, [outcome(4, "power cut", seconds=3, wrong="a traceback", launcher_seconds=61.2, launcher_bound=90)],
+               trouble="no namespace"),
     ]
     assert tables.totals(results) == dict(cases=5, faults=6, differences=1, hangs=1, wrong=1, troubles=1)
     rows = tables.rows_of(results)
@@ -133,7 +135,9 @@ def test_tables_add_up():
     assert rows["a second run"]["went_on"] == 1 and rows["a second run"]["seconds"] == []
     assert rows["power cut"]["wrong"] == 1
     line = next(line for line in tables.table(results, 10).splitlines() if line.startswith("a rank is killed"))
-    assert line.split()[4:] == ["3", "0", "0", "1", "0", "7.0", "40.0", "30", "10"]
+    assert line.split()[4:] == ["3", "0", "0", "1", "0", "7.0", "40.0", "30", "10", "-", "-"]
+    line = next(line for line in tables.table(results, 10).splitlines() if line.startswith("power cut"))
+    assert line.split()[-2:] == ["61.2", "90"]
     said = tables.summary(results, 1.0)
     assert "6 faults in 5 cases" in said and "1 differences, 1 hangs past the bound, 1 ends" in said and "1 troubles" in said
     case = drawing.draw_case(3, 2)
@@ -149,3 +153,24 @@ def test_every_bound_follows_from_ddp_timeout():
         bound = fault.seconds(kind, 10, 5)
         assert bound - 10 == fault.seconds(kind, 0, 5) and bound >= 30
         assert bound <= 10 + faults.DIAGNOSIS + faults.TORCHRUN_PATIENCE + 15
+        assert fault.launcher_seconds(kind, 10, 5) == bound + 60 and fault.launcher_seconds(kind, 100, 5) == bound + 90 + 100
+
+
+@pytest.mark.parametrize("excused, text", [
+    (True, "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"),
+    (False, "terminate called after throwing an instance of 'std::runtime_error'\n"),
+    (False, "terminate called without an active exception\n"),
+    (False, 2 * "terminate called after throwing an instance of 'std::bad_alloc'\n"),
+    (False, "Output run\n"),
+])
+def test_only_libraries_that_find_no_memory_are_excused(excused, text):
+    assert live.found_no_memory_to_load(text, 1) == excused
+    assert not live.found_no_memory_to_load(text, 0)  # the program had begun: it has words of its own for that
+
+
+def test_a_program_that_has_begun_is_told_from_one_that_is_loaded():
+    for setting, begun in (("trap '' XFSZ;", True), ("", False)):
+        with subprocess.Popen(["sh", "-c", setting + "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            assert live.has_begun(process.pid) == begun
+            process.stdin.close()

@@ -226,19 +226,39 @@ def test_a_stop_on_a_full_disk_saves_elsewhere(settings, full_disk, tmp_path):
     assert again.status == 0 and f"{other}/checkpoint-{step}, step {step} of {step + 1}" in again.text, again.text
 
 
-@pytest.mark.parametrize("number, keys, kept", [
-    (signal.SIGINT, dict(), "no checkpoint has been saved"),
-    (signal.SIGTERM, dict(), "no checkpoint has been saved"),
-    (signal.SIGUSR1, dict(save_strategy="steps", save_steps=2), "checkpoint-2"),
+@pytest.mark.parametrize("number, keys, kept, told", [
+    (signal.SIGINT, dict(), "no checkpoint has been saved", [0, 1]),
+    (signal.SIGTERM, dict(), "no checkpoint has been saved", [0, 1]),
+    (signal.SIGUSR1, dict(save_strategy="steps", save_steps=2), "checkpoint-2", [0, 1]),
+    (signal.SIGTERM, dict(), "no checkpoint has been saved", [1]),
+    (signal.SIGINT, dict(), "no checkpoint has been saved", [1]),
 ])
-def test_waiting_can_be_given_up(number, keys, kept, settings, full_disk):
+def test_waiting_can_be_given_up(number, keys, kept, told, settings, full_disk):
+    """By a signal to any of them."""
     full_disk(".model.partial")
     running = Running(settings(**keys), 2)
     wait_for(running, "waits for room")
-    for rank in running.ranks:
-        rank.send_signal(number)
+    for rank in told:
+        running.ranks[rank].send_signal(number)
     run = running.wait(timeout=20)
     assert set(run.statuses) == {130} and kept in run.text and "was given up" in run.text, run.text
+
+
+def test_a_stop_that_comes_to_one_after_the_other(settings, full_disk, tmp_path):
+    """It is one stop: the checkpoint that the first signal asks for waits for room, whoever else is told meanwhile."""
+    flag = tmp_path / "full"
+    flag.touch()
+    full_disk(".checkpoint-", FULL_FLAG=flag)
+    running = Running(settings(max_steps=100000), 2)
+    wait_for(running, "'loss'")
+    running.ranks[1].send_signal(signal.SIGTERM)
+    wait_for(running, "waits for room")
+    running.ranks[0].send_signal(signal.SIGTERM)
+    time.sleep(2)  # in which rank 0 has looked several times
+    flag.unlink()
+    run = running.wait()
+    assert set(run.statuses) == {0} and run.text.count("Stopped after step") == 1, run.text
+    assert len(list(run.output_dir.glob("checkpoint-*"))) == 1
 
 
 @pytest.mark.parametrize("keys", [dict(), dict(bf16=True), dict(optim="adamw_8bit"), dict(finetuning_type="lora"),

@@ -93,7 +93,9 @@ def test_a_stopped_worker_of_a_launcher(victim, settings):
     says_who(running.text(), victim, workers[victim], "is stopped")
     finished = running.wait(timeout=45)  # torchrun's patience with it is 30 seconds
     assert finished.status == 1 and "Traceback" not in finished.text, finished.text
-    assert not any(is_alive(pid) for pid in workers)
+    while any(is_alive(pid) for pid in workers):  # what is killed is there for a moment
+        assert time.monotonic() < end + 45, workers
+        time.sleep(0.05)
 
 
 def test_a_short_stop_is_no_failure(settings):

@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -212,6 +213,67 @@ def test_a_launcher_that_is_nobodys_parent(settings):
     text = running.text()
     assert text.count("Stopped after step") == 1 and "(the launcher has ended)" in text and "error" not in text, text
     assert list(running.output_dir.glob("checkpoint-*"))
+
+
+# The last instruction of a worker: one is killed, or one stops its launcher, for which the others wait.
+LAST = r"""
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+__attribute__((destructor)) static void last(void) {
+  const char *rank = getenv("RANK"), *killed = getenv("KILLED_RANK"), *stopped = getenv("STOPPED_FILE");
+  if (rank && killed && !strcmp(rank, killed)) raise(SIGKILL);
+  if (rank && stopped && !strcmp(rank, "0")) {
+    kill(getppid(), SIGSTOP);
+    close(open(stopped, O_WRONLY | O_CREAT, 0600));
+  }
+  while (rank && stopped && access(stopped, F_OK) != 0) usleep(20000);
+}
+"""
+
+
+@pytest.fixture
+def on_two_nodes(settings, tmp_path):
+    """Two launchers on loopback, each with one worker, whose last instructions are LAST's with these variables."""
+    def start(timeout, **variables):
+        (tmp_path / "last.c").write_text(LAST)
+        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "last.so", tmp_path / "last.c"], check=True)
+        keys = settings(nproc_per_node=1, ddp_timeout=timeout)
+        config = write_config(keys)
+        place = dict(NNODES="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), LD_PRELOAD=str(tmp_path / "last.so"))
+        return Launched([["env", f"NODE_RANK={node}", PROGRAM, "train", config] for node in (0, 1)], keys["output_dir"],
+                        place | variables)
+    return start
+
+
+def test_a_launcher_waits_for_another_as_long_as_processes_do(on_two_nodes):
+    """All is saved and its workers are done; the other machine's launcher has gone with an error and never comes to where
+    launchers wait for each other. torchrun's own patience there is 300 s."""
+    timeout = 5
+    running = on_two_nodes(timeout, KILLED_RANK="1")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        running.ranks[1].wait(LIMIT)
+    run = running.wait(timeout=timeout + LIMIT)
+    assert run.statuses == [0, 128 + signal.SIGKILL], run.text
+    assert "Saved the model" in run.texts[0] and run.text.count("error: ") == 1, run.text
+    assert "error: rank 1 was ended by SIGKILL" in run.texts[1] and "Traceback" not in run.text, run.text
+
+
+def test_a_launcher_waits_no_longer_for_one_that_says_nothing(on_two_nodes, tmp_path):
+    """The one that serves the store is stopped when all is saved: the other asks it, and gets no answer."""
+    timeout = 5
+    running = on_two_nodes(timeout, STOPPED_FILE=str(tmp_path / "stopped"))
+    try:
+        assert running.ranks[1].wait(timeout + LIMIT) == 0, running.text()
+    finally:
+        for launcher in running.ranks:  # one of them is stopped
+            launcher.kill()
+        run = running.wait()
+    assert "Saved the model" in run.text and "error: " not in run.text, run.text
 
 
 # One is killed before the others have found it.

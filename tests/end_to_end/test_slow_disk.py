@@ -6,17 +6,17 @@ import time
 
 import pytest
 from conftest import Running, settings_of
-from faults import wait_for
 
 SLOW = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Of one rank's weights and state: for so many seconds, or until a file is gone. */
+/* Of one rank's weights and state: for so many seconds, or until a file is gone. SLOW_LOG gets the names, each before it waits. */
 int fsync(int descriptor) {
   char link[64], path[4096];
   snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
@@ -24,7 +24,9 @@ int fsync(int descriptor) {
   path[length < 0 ? 0 : length] = 0;
   const char *rank = getenv("RANK"), *slow = getenv("SLOW_RANK"), *name = strrchr(path, '/');
   if (rank && slow && !strcmp(rank, slow) && name && strstr(name, ".safetensors.")) {
-    const char *file = getenv("SLOW_WHILE_THERE");
+    const char *file = getenv("SLOW_WHILE_THERE"), *list = getenv("SLOW_LOG");
+    const int log = list ? open(list, O_WRONLY | O_CREAT | O_APPEND, 0600) : -1;
+    if (log >= 0 && dprintf(log, "%s\n", name + 1) > 0) close(log);
     if (!file) sleep(atoi(getenv("SLOW_SECONDS")));
     while (file && access(file, F_OK) == 0) usleep(20000);
   }
@@ -47,38 +49,46 @@ def slow_disk(tmp_path_factory):
 
 @pytest.fixture
 def start(slow_disk, models, data, tmp_path, monkeypatch):
-    def start(slow_rank, seconds, **keys):
+    """start(slow_rank, **how): with the variables of SLOW, and the configuration's keys. Its `slow` lists what was slow."""
+    def start(slow_rank, **how):
         with monkeypatch.context() as environment:
-            environment.setenv("LD_PRELOAD", str(slow_disk))
-            environment.setenv("SLOW_RANK", str(slow_rank))
-            environment.setenv("SLOW_SECONDS", str(seconds))
-            return Running(settings_of(models["llama"], data, tmp_path / "run", ddp_timeout=TIMEOUT, max_steps=2,
-                                       save_strategy="steps", save_steps=2) | keys, 2)
+            log, keys = tmp_path / "slow.log", {name: value for name, value in how.items() if name.islower()}
+            variables = {name: value for name, value in how.items() if name.isupper()}
+            for name, value in (dict(LD_PRELOAD=slow_disk, SLOW_RANK=slow_rank, SLOW_LOG=log) | variables).items():
+                environment.setenv(name, str(value))
+            running = Running(settings_of(models["llama"], data, tmp_path / "run", ddp_timeout=TIMEOUT, max_steps=2,
+                                          save_strategy="steps", save_steps=2) | keys, 2)
+            running.slow = lambda: log.read_text().split() if log.exists() else []
+            return running
     return start
 
 
 @pytest.mark.parametrize("slow_rank, keys", [(0, dict()), (0, dict(save_total_limit=1)), (1, dict(zero_stage=3))])
 def test_the_others_wait(slow_rank, keys, start):
-    begin = time.monotonic()
-    finished = start(slow_rank, 3 * TIMEOUT, **keys).wait(timeout=90)
+    """Each time for longer than they wait for each other."""
+    running = start(slow_rank, SLOW_SECONDS=3 * TIMEOUT, **keys)
+    finished = running.wait(timeout=90)
     assert set(finished.statuses) == {0}, finished.text
-    assert time.monotonic() - begin > 9 * TIMEOUT  # a checkpoint (weights, state) and the model
+    # A checkpoint's weights and state, and the model.
+    names = running.slow()
+    assert len(names) == 3 and sum(".longspan-part-" in name for name in names) == 1, names
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_but_not_for_one_that_is_gone(victim, start):
-    running = start(0, 60)
-    wait_for(running, "'loss'")
-    while not list(running.output_dir.glob(".checkpoint-2.partial/.longspan-model.safetensors.*")):
-        assert all(rank.poll() is None for rank in running.ranks), running.text()
-        time.sleep(0.05)
-    time.sleep(1)
+def test_but_not_for_one_that_is_gone(victim, start, tmp_path):
+    """The disk stays slow until the other one has ended."""
+    held = tmp_path / "held"
+    held.touch()
+    running = start(0, SLOW_WHILE_THERE=held)
+    other, end = running.ranks[1 - victim], time.monotonic() + 90
+    while not running.slow():
+        assert time.monotonic() < end and all(rank.poll() is None for rank in running.ranks), running.text()
+        time.sleep(0.02)
     running.ranks[victim].kill()
-    begin = time.monotonic()
-    while running.ranks[1 - victim].poll() is None:
-        assert time.monotonic() - begin < TIMEOUT + 20, running.text()
-        time.sleep(0.05)
+    try:
+        assert other.wait(90) == 1, running.text()
+    finally:
+        held.unlink()
     text = running.logs[1 - victim].read_text()
-    assert running.ranks[1 - victim].returncode == 1
     assert f"Rank {victim} (host" in text and "has ended without a word" in text, text
     running.wait()

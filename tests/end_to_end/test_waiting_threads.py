@@ -25,7 +25,7 @@ def said_by(words, environment):
 
 
 @pytest.mark.parametrize("users, counts, policy", [
-    ({}, "100", "PASSIVE"),
+    ({}, "10000", "PASSIVE"),
     ({"GOMP_SPINCOUNT": "7"}, "7", "PASSIVE"),  # the runtime's own default policy
     ({"OMP_WAIT_POLICY": "active"}, "30000000000", "ACTIVE"),
 ])
@@ -68,4 +68,4 @@ def test_workers(launcher, environment, models, data, tmp_path, monkeypatch):
     assert run.status == 0, run.text
     # Each worker is the last to say it.
     spins, _ = in_effect(run.text)
-    assert spins[-2:] == ["100", "100"], spins
+    assert spins[-2:] == ["10000", "10000"], spins

@@ -10,6 +10,7 @@ import time
 
 from chaos import comparing, faults, moments, runs
 from chaos.live import DONE, FAILED, KILLED, Live, state_of
+from chaos.scene import Scene
 from chaos.world import HarnessTrouble, World, children_of, executable_of
 
 CASE_LIMIT = 1200  # seconds: the harness's own watchdog
@@ -27,6 +28,8 @@ class Outcome:
     end: str = ""
     seconds: float = 0  # from the fault to the end of the last process
     bound: float = 0
+    launcher_seconds: float = 0  # the same for launchers that may end after the others; 0: there was none
+    launcher_bound: float = 0
     hang: bool = False
     wrong: str = ""  # an end that is not promised
     notes: str = ""
@@ -174,22 +177,34 @@ class Player:
             count[0] += 1
             return Live(self.world, self.case.kind, self.settings(**changes), self.folder / f"start{self.num_starts}-second{count[0]}",
                         machine, runs.PORT + 1)
-        scene = faults.Scene(live, self.world, self.rng, self.case.kind, self.ddp_timeout, start_second)
+        scene = Scene(live, self.world, self.rng, self.case.kind, self.ddp_timeout, start_second)
         fault.strike(scene)
         outcome.struck = not scene.missed
         outcome.bound = fault.seconds(self.case.kind, self.ddp_timeout, timeline.end)
         outcome.hang = not live.wait(scene.struck_at + outcome.bound, scene.spared)
         outcome.seconds = time.monotonic() - scene.struck_at
+        if not outcome.hang:
+            self.wait_for_launchers(fault, live, scene, outcome, timeline)
         if outcome.hang:
             (self.folder / f"start{self.num_starts}.hangs").write_text(stacks(live.processes()))
         outcome.end = "hangs" if outcome.hang else live.end()
         self.clear_away(live, scene)
         if scene.wrong:
             outcome.wrong = scene.wrong
-        elif not outcome.hang and outcome.end not in fault.ends | scene.ends | {DONE}:
+        elif not outcome.hang and outcome.end not in fault.ends | scene.ends | {DONE} and not scene.excuses(outcome.end, live.text()):
             outcome.wrong = f"it is {outcome.end!r}, which is not promised: {last_words(live)}"
         outcome.notes = "; ".join(scene.notes)
         self.mend(fault)
+
+    def wait_for_launchers(self, fault, live, scene, outcome, timeline):
+        """Of the program's own, those that may end after the workers do so in time too. One that is stopped cannot, and a torchrun
+        of the user's own waits as long as that has been told to."""
+        stay = {pid for pid in scene.spared if (state := state_of(pid)) and state[0] == "T"}
+        if self.case.kind.start != runs.MACHINES or not any(map(state_of, scene.spared - stay)):
+            return
+        outcome.launcher_bound = fault.launcher_seconds(self.case.kind, self.ddp_timeout, timeline.end)
+        outcome.hang = not live.wait(scene.struck_at + outcome.launcher_bound, stay)
+        outcome.launcher_seconds = time.monotonic() - scene.struck_at
 
     def clear_away(self, live, scene):
         """What a user or a cluster does before it starts the run again: ends what is left."""

@@ -11,45 +11,14 @@ import time
 from collections.abc import Callable
 
 from chaos import moments
-from chaos.live import FAILED, INTERRUPTED, KILLED, STOPPED, Live
+from chaos.live import FAILED, INTERRUPTED, KILLED, STOPPED, found_no_memory_to_load, has_begun
 from chaos.runs import ALONE, LAUNCHER, MACHINES, RANKS, STEPS, TORCHRUN_MACHINES
 
 # README, "When a run stops": the others end within ddp_timeout seconds, and some 20 for the diagnosis. torchrun gives workers 30
 # seconds to end before it kills them, which a stopped one needs.
 DIAGNOSIS, TORCHRUN_PATIENCE = 20, 30
-
-
-@dataclasses.dataclass
-class Scene:
-    """What a fault works with."""
-
-    live: Live
-    world: object
-    rng: object
-    kind: object
-    ddp_timeout: int
-    start_second: Callable  # (changes, machine) -> Live: the same configuration once more
-    struck_at: float = 0.0  # monotonic: from here on the end is timed
-    spared: set = dataclasses.field(default_factory=set)  # processes that are not waited for: the fault keeps them
-    notes: list = dataclasses.field(default_factory=list)
-    wrong: str = ""  # what the fault itself saw and must not be
-    missed: bool = False  # nothing was there any more
-    ends: frozenset = frozenset()  # that are promised too, as it was struck
-
-    def now(self):
-        self.struck_at = time.monotonic()
-
-    def wait(self, seconds):
-        """Sleeps, but not longer than the run lives."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not self.live.is_over(self.spared):
-            time.sleep(0.02)
-
-    def pick(self, what, pids):
-        if not pids:
-            self.notes.append(f"no {what} was there; all processes instead")
-            return self.live.processes()
-        return [self.rng.choice(pids)]
+# Launchers that have not met wait for each other so long at least, and those whose workers are done ddp_timeout.
+LAUNCHERS_MEET = 60
 
 
 def spare_waiting_torchrun(scene, pids):
@@ -304,9 +273,9 @@ def second_run(at_once=False, other_machine=False):
 
 def out_of_memory(scene):
     pids = scene.pick("worker", scene.live.workers())
-    if not scene.live.says(moments.FIRST_WORD):
-        # Libraries that are still being loaded find none before the program's first instruction.
-        scene.ends = frozenset({"it says 'terminate called'"})
+    # Libraries that are still being loaded end the process before its first instruction.
+    num_loading = sum(not has_begun(pid) for pid in pids)
+    scene.excuses = lambda end, text: end == "it says 'terminate called'" and found_no_memory_to_load(text, num_loading)
     scene.now()
     for pid in pids:
         try:
@@ -338,6 +307,10 @@ class Fault:
     reboots: bool = False  # the disk is no more to be written to
     changes: Callable = lambda world: {}  # of the configuration
     num_machines: int = 1  # at least
+
+    def launcher_seconds(self, scene_kind, ddp_timeout, undisturbed):
+        """The bound for launchers of the program's own that are not waited for with the workers."""
+        return self.seconds(scene_kind, ddp_timeout, undisturbed) + max(LAUNCHERS_MEET, ddp_timeout)
 
     def seconds(self, scene_kind, ddp_timeout, undisturbed):
         """The bound on the time from the fault to the end of all processes that are waited for."""

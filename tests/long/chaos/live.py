@@ -29,6 +29,22 @@ def state_of(pid):
     return None if fields[0] in "ZX" else (fields[0], fields[19])
 
 
+def has_begun(pid):
+    """Is the process of `longspan` at the first instruction of its own, which ignores SIGXFSZ? Before it libraries are loaded."""
+    try:
+        ignored = pathlib.Path(f"/proc/{pid}/status").read_text().partition("SigIgn:")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return bool(int(ignored, 16) >> (signal.SIGXFSZ - 1) & 1)
+
+
+def found_no_memory_to_load(text, num_processes):
+    """C++'s last words, of so many processes at most, and of nothing but memory."""
+    pages = [line.strip() for line in text.splitlines() if "terminate called" in line]
+    return 0 < len(pages) <= num_processes and all(
+        page == "terminate called after throwing an instance of 'std::bad_alloc'" for page in pages)
+
+
 def is_inside(pid):
     """Of a world, not of the host: nothing else is ever signalled."""
     try:

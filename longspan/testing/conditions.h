@@ -1,0 +1,39 @@
+// What a test waits for: threads and connections that are ending take an instant, or, on a machine
+// that is busy, some more.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <system_error>
+#include <thread>
+
+namespace longspan::testing {
+
+/// Whether the condition is true now, or comes true in a minute.
+inline bool comes_true(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+inline int64_t num_entries(const char* folder) {
+  // Entries that vanish meanwhile are no error.
+  std::error_code error;
+  int64_t count = 0;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    ++count;
+  }
+  return count;
+}
+
+/// Of this process.
+inline int64_t num_threads() { return num_entries("/proc/self/task"); }
+inline int64_t num_descriptors() { return num_entries("/proc/self/fd"); }
+
+}  // namespace longspan::testing
