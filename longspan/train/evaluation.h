@@ -5,17 +5,17 @@
 #include <optional>
 #include <vector>
 
-#include "longspan/train/stage.h"
+#include "longspan/stages/objective.h"
 #include "longspan/train/training_log.h"
 
 namespace longspan {
 
-/// The stage's loss of all `examples`, a mean over all of its units (labels, pairs, answers)
+/// The objective's loss of all `examples`, a mean over all of its units (labels, pairs, answers)
 /// whatever the batch size and however many ranks, and its averages. Every rank holds all examples;
 /// data-parallel groups share them out. One row at a time is in memory. Every few seconds `stops`
 /// is asked on all ranks; nullopt, and nothing is changed, when one says yes. Collective over the
 /// world.
-std::optional<EvaluationResult> evaluate(Stage& stage, const StageContext& context,
+std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
                                          const std::vector<Example>& examples,
                                          const std::function<bool()>& stops);
 
