@@ -6,12 +6,12 @@
 
 namespace longspan {
 
-std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters) {
+std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters,
+                                         const ParameterTable& specs) {
   std::vector<ParameterPiece> pieces;
-  for (const NamedTensor& parameter : parameters) {
-    if (!parameter.tensor.requires_grad()) continue;
-    pieces.push_back({parameter.name, 0, parameter.tensor.numel(), parameter.tensor,
-                      parameter.tensor.sizes().vec()});
+  for (const auto& [name, tensor] : parameters) {
+    if (!tensor.requires_grad()) continue;
+    pieces.push_back({name, 0, tensor.numel(), tensor, specs.of(name)});
   }
   return pieces;
 }
@@ -38,9 +38,8 @@ void over_whole_pieces(const std::vector<ParameterPiece>& pieces,
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (!is_wanted(pieces[i])) continue;
-    work.use(
-        i,
-        work.make(i).to(pieces[i].values.device(), work.dtype).reshape(pieces[i].parameter_shape));
+    work.use(i,
+             work.make(i).to(pieces[i].values.device(), work.dtype).reshape(pieces[i].spec.shape));
   }
 }
 

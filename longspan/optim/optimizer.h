@@ -11,8 +11,9 @@
 
 namespace longspan {
 
-/// Every parameter whole, as one piece; those that require a gradient.
-std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters);
+/// Every parameter whole, as one piece; those that require a gradient. `specs` has all of them.
+std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters,
+                                         const ParameterTable& specs);
 
 /// Where states live: memory for as many numbers, of the same dtype, as the tensor has. Any values.
 using AllocateLike = std::function<at::Tensor(const at::Tensor& like)>;

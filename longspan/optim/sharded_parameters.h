@@ -53,9 +53,8 @@ class ShardedParameters : public ParameterHooks {
   /// Whole matrices for an optimizer that wants them: of the trained parameters for which
   /// `is_wanted` is true, a unit at a time. Piece numbers are those of pieces(). Collective over
   /// the ranks that divide one copy among them.
-  void over_wholes(
-      const std::function<bool(const std::string& name, at::IntArrayRef shape)>& is_wanted,
-      const WholeWork& work);
+  void over_wholes(const std::function<bool(const ParameterSpec&)>& is_wanted,
+                   const WholeWork& work);
 
   /// Of values between uses, on this rank.
   using HeldBytes = longspan::HeldBytes;

@@ -24,6 +24,6 @@ const UpdateRule& update_rule_named(std::string_view name) {
 
 const UpdateRule& update_rule_of(const Config& config) { return update_rule_named(config.optim); }
 
-bool wants_nothing_whole(std::string_view, std::span<const int64_t>) { return false; }
+bool wants_nothing_whole(const ParameterSpec&) { return false; }
 
 }  // namespace longspan

@@ -10,33 +10,23 @@
 #include <span>
 #include <string_view>
 
+#include "longspan/spec/held_parameter.h"
+
 namespace longspan {
 
 class Optimizer;
 struct Config;
 struct OptimizerJob;
 
-/// A parameter that is trained, as the whole of it would be.
-struct TrainedShape {
-  std::string_view name;  // Hugging Face name
-  std::span<const int64_t> shape;
-  int64_t element_bytes;  // of its values where they are updated
-
-  int64_t numel() const {
-    int64_t product = 1;
-    for (const int64_t size : shape) product *= size;
-    return product;
-  }
-};
-
 struct UpdateRule {
   std::span<const std::string_view> names;  // the values of optim that mean it
   std::string_view help;                    // a part of the help of the key optim
   /// Does an update need all numbers of the parameter at once? Sharding then makes it whole.
-  bool (&wants_whole)(std::string_view parameter, std::span<const int64_t> shape);
-  /// Bytes of the parameter's state in memory, and in a checkpoint.
-  int64_t (&state_bytes)(const TrainedShape& parameter);
-  int64_t (&saved_bytes)(const TrainedShape& parameter);
+  bool (&wants_whole)(const ParameterSpec& parameter);
+  /// Bytes of the state of a parameter that is trained, in the dtype in which it is updated: in
+  /// memory, and in a checkpoint.
+  int64_t (&state_bytes)(const HeldParameter& parameter);
+  int64_t (&saved_bytes)(const HeldParameter& parameter);
   std::unique_ptr<Optimizer> (&make)(const OptimizerJob& job);
 };
 
@@ -49,6 +39,6 @@ const UpdateRule& update_rule_named(std::string_view name);
 const UpdateRule& update_rule_of(const Config& config);
 
 /// Rules that update each number by itself want nothing whole.
-bool wants_nothing_whole(std::string_view parameter, std::span<const int64_t> shape);
+bool wants_nothing_whole(const ParameterSpec& parameter);
 
 }  // namespace longspan

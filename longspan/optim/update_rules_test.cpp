@@ -8,6 +8,7 @@
 #include "longspan/optim/optimizer_job.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/optim/update_rule.h"
+#include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/train/model_update.h"
 
@@ -40,7 +41,9 @@ TEST_CASE("optimizers: every one moves what has a gradient, and says what it kee
         {"model.layers.0.mlp.up_proj.weight", at::ones({64, 80}).set_requires_grad(true)},
         {"model.layers.0.mlp.gate_proj.weight", at::ones({64, 80}).set_requires_grad(true)},
         {"model.norm.weight", at::ones({80}).set_requires_grad(true)}};
-    ModelUpdate update(parameters, /*sharded=*/nullptr, Group(), config);
+    ParameterTable specs = testing::projections(parameters);
+    specs.add(parameter_spec("model.norm.weight", {80}, ParameterRole::kNorm, kAlwaysThere));
+    ModelUpdate update(parameters, specs, /*sharded=*/nullptr, Group(), config);
     parameters[0].tensor.mutable_grad() = at::randn({64, 80});
     parameters[2].tensor.mutable_grad() = at::randn({80});
     update.step(0.1);
@@ -49,9 +52,9 @@ TEST_CASE("optimizers: every one moves what has a gradient, and says what it kee
     CHECK(!at::equal(parameters[2].tensor, at::ones({80})));
     int64_t bytes = 0, saved = 0;
     for (const NamedTensor& parameter : parameters) {
-      const TrainedShape shape{parameter.name, parameter.tensor.sizes(), 4};
-      bytes += rule->state_bytes(shape);
-      saved += rule->saved_bytes(shape);
+      const HeldParameter trained{specs.of(parameter.name), 4, true};
+      bytes += rule->state_bytes(trained);
+      saved += rule->saved_bytes(trained);
     }
     int64_t in_files = 0;
     for (const StateSource& source : update.optimizer().state()) {
@@ -65,26 +68,21 @@ TEST_CASE("optimizers: every one moves what has a gradient, and says what it kee
 }
 
 TEST_CASE("optimizers: a matrix that ranks divide is made whole of everyone's numbers") {
-  ModelConfig model;
-  model.vocab_size = 10;
-  model.hidden_size = 12;
-  model.num_layers = 2;
   std::vector<ParameterSource> sources;
   int64_t number = 0;
-  for (const auto& [name, shape] : std::vector<std::pair<std::string, std::vector<int64_t>>>{
-           {"model.embed_tokens.weight", {10, 12}},
-           {"model.layers.0.mlp.up_proj.weight", {31, 12}},
-           {"model.layers.0.input_layernorm.weight", {12}},
-           {"model.layers.1.mlp.up_proj.weight", {12, 97}},
-           {"model.layers.1.mlp.down_proj.weight", {5, 7}}}) {
+  using Role = ParameterRole;
+  for (const ParameterSpec& spec :
+       {parameter_spec("embedding", {10, 12}, Role::kEmbedding, kEmbeddingUnit),
+        parameter_spec("0.up", {31, 12}, Role::kProjection, 1),
+        parameter_spec("0.norm", {12}, Role::kNorm, 1),
+        parameter_spec("1.up", {12, 97}, Role::kProjection, 2),
+        parameter_spec("1.down", {5, 7}, Role::kProjection, 2)}) {
     const at::Tensor values =
-        at::arange(number, number + c10::multiply_integers(shape)).to(at::kFloat).view(shape);
+        at::arange(number, number + spec.num_elements()).to(at::kFloat).view(spec.shape);
     number += values.numel();
-    sources.push_back({name, shape, at::kFloat, true, [values] { return values.clone(); }});
+    sources.push_back({spec, at::kFloat, true, [values] { return values.clone(); }});
   }
-  const auto is_wanted = [](const std::string& name, at::IntArrayRef shape) {
-    return shape.size() == 2 && name.starts_with("model.layers.");
-  };
+  const auto is_wanted = [](const ParameterSpec& spec) { return spec.role == Role::kProjection; };
   for (const int size : {1, 2, 3}) {
     for (const int stage : {1, 2, 3}) {
       for (const bool offloads : {false, true}) {
@@ -93,18 +91,17 @@ TEST_CASE("optimizers: a matrix that ranks divide is made whole of everyone's nu
         CAPTURE(offloads);
         std::vector<int64_t> num_whole(size), num_wrong(size);
         testing::run_ranks(size, [&](const Mesh& mesh) {
-          ShardedParameters sharded(model, sources,
-                                    {.stage = stage,
-                                     .shard = mesh.world,
-                                     .replicas = Group(),
-                                     .offload_optimizer = offloads,
-                                     .offload_params = offloads && stage == 3});
+          ShardedParameters sharded(sources, {.stage = stage,
+                                              .shard = mesh.world,
+                                              .replicas = Group(),
+                                              .offload_optimizer = offloads,
+                                              .offload_params = offloads && stage == 3});
           const std::vector<ParameterPiece> pieces = sharded.pieces();
           const auto twice = [&](size_t i) { return pieces.at(i).values * 2; };
           const auto look = [&](size_t i, const at::Tensor& whole) {
             ++num_whole[mesh.world.rank()];
             for (const ParameterSource& source : sources) {
-              if (source.name != pieces[i].parameter) continue;
+              if (source.spec.name != pieces[i].parameter) continue;
               num_wrong[mesh.world.rank()] += !at::equal(whole, source.make() * 2);
             }
           };

@@ -140,8 +140,8 @@ std::optional<int64_t> free_bytes(const std::string& folder) {
 
 Room room_in(const std::string& folder) { return {folder, free_bytes(folder)}; }
 
-DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& parameters, bool adapter,
-                     int64_t saved_bytes) {
+DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& parameters,
+                     const ParameterTable& specs, bool adapter, int64_t saved_bytes) {
   DiskFacts facts{.saved_bytes = saved_bytes,
                   .only_model = config.save_only_model,
                   .rounded = saved_bytes < 4 && !config.pure_bf16,
@@ -153,7 +153,7 @@ DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& param
     const bool trains = tensor.requires_grad();
     if (trains) {
       facts.num_trained += tensor.numel();
-      state_bytes += rule.saved_bytes({name, tensor.sizes(), /*element_bytes=*/saved_bytes});
+      state_bytes += rule.saved_bytes({specs.of(name), saved_bytes, /*trained=*/true});
     }
     if (!adapter || trains) facts.saved_elements += tensor.numel();
   }

@@ -62,9 +62,9 @@ std::vector<StateSource> Trainer::state_with_masters() const {
 
 DiskFacts Trainer::disk() const {
   const ObjectiveContext& context = job_.context;
-  DiskFacts facts =
-      disk_facts(context.config, context.model.parameters(), saver_.model().lora.has_value(),
-                 static_cast<int64_t>(c10::elementSize(saver_.model().dtype)));
+  DiskFacts facts = disk_facts(context.config, context.model.parameters(), saver_.model().specs,
+                               saver_.model().lora.has_value(),
+                               static_cast<int64_t>(c10::elementSize(saver_.model().dtype)));
   facts.num_processes = context.mesh.world.size();
   facts.divided = is_divided();
   facts.num_saves = num_saves(context.config.save_strategy, save_steps_, totals_.progress.step,
