@@ -9,6 +9,7 @@
 #include "longspan/config/keys.h"
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/print.h"
 #include "longspan/text/shown.h"
 
@@ -35,10 +36,15 @@ void print_keys() {
 }
 
 void print_overview() {
+  std::vector<std::string> stages;
+  for (const Stage* stage : all_stages()) {
+    stages.push_back(
+        fmt::format("{} ({}{})", stage->title, stages.empty() ? "stage " : "", stage->name));
+  }
   print_out(
-      "longspan: pre-training (stage pt), supervised fine-tuning (sft), reward models (rm), DPO "
-      "(dpo) and KTO (kto) on long rows, with sequence parallelism.\n\n"
-      "usage: longspan <command> [arguments]\n\n");
+      "longspan: {} on long rows, with sequence parallelism.\n\n"
+      "usage: longspan <command> [arguments]\n\n",
+      enumerated({stages.begin(), stages.end()}));
   for (const Command& command : commands()) {
     print_out("  {:<11} {}\n", command.name, command.summary);
   }

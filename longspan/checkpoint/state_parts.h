@@ -8,7 +8,7 @@
 
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/models/decoder.h"
-#include "longspan/optim/adamw.h"
+#include "longspan/optim/optimizer.h"
 #include "longspan/optim/state_piece.h"
 
 namespace longspan {

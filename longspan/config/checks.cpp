@@ -6,9 +6,15 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <iterator>
+#include <optional>
+#include <type_traits>
+#include <variant>
 
+#include "longspan/config/keys.h"
 #include "longspan/config/names.h"
 #include "longspan/input/numbers.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -41,37 +47,39 @@ void check_method(const Config& config, const Demand& demand) {
          "first ones");
 }
 
-void check_preferences(const Config& config, const Demand& demand) {
+/// What the key is without a word of the user's. Of a key that may be absent, false asks for as
+/// little.
+bool asks_for_nothing(const Key& key, const Config& config) {
   const Config defaults;
-  const bool dpo = config.stage == "dpo", kto = config.stage == "kto", rm = config.stage == "rm";
-  const bool free_of_reference = config.pref_loss == "orpo" || config.pref_loss == "simpo";
-  demand(dpo || (config.pref_loss == defaults.pref_loss && config.dpo_label_smoothing == 0 &&
-                 config.simpo_gamma == defaults.simpo_gamma),
-         "pref_loss, dpo_label_smoothing and simpo_gamma are for stage: dpo");
-  demand(dpo || kto || (config.pref_beta == defaults.pref_beta && config.pref_ftx == 0),
-         "pref_beta and pref_ftx are for the stages dpo and kto");
-  demand(kto || (config.kto_chosen_weight == 1 && config.kto_rejected_weight == 1),
-         "kto_chosen_weight and kto_rejected_weight are for stage: kto");
-  demand(!dpo || config.dpo_label_smoothing == 0 || config.pref_loss == "sigmoid",
-         "dpo_label_smoothing is for pref_loss: sigmoid only");
-  demand(!dpo || config.simpo_gamma == defaults.simpo_gamma || config.pref_loss == "simpo",
-         "simpo_gamma is for pref_loss: simpo only");
-  demand(!dpo || config.pref_loss != "kto_pair" || config.lora_dropout == 0,
-         "pref_loss: kto_pair computes each pair twice, which lora_dropout would make different; "
-         "set lora_dropout: 0");
-  const bool names_reference = !config.ref_model.empty() || !config.ref_model_adapters.empty() ||
-                               config.precompute_ref_log_probs;
-  demand(!names_reference || dpo || kto,
-         "ref_model, ref_model_adapters and precompute_ref_log_probs are for the stages dpo and "
-         "kto");
-  demand(!names_reference || !dpo || !free_of_reference,
-         "pref_loss: orpo and simpo have no reference model; remove ref_model, "
-         "ref_model_adapters and precompute_ref_log_probs");
+  return std::visit(
+      [&](auto member) {
+        if constexpr (std::is_same_v<decltype(member), std::optional<bool> Config::*>) {
+          return !(config.*member).value_or(false);
+        } else {
+          return config.*member == defaults.*member;
+        }
+      },
+      key.field);
+}
+
+/// Keys that say something to other stages only, and what the stage itself demands.
+void check_stage(const Config& config, std::vector<std::string>& problems) {
+  const Stage& stage = stage_of(config);
+  std::vector<const StageKeys*> refused;
+  for (const KeySection& section : key_sections()) {
+    for (const Key& key : section.keys) {
+      if (is_for_stage(key.name, stage) || asks_for_nothing(key, config)) continue;
+      const StageKeys* group = group_of_key(key.name);
+      if (std::ranges::find(refused, group) == refused.end()) refused.push_back(group);
+    }
+  }
+  for (const StageKeys* group : refused) problems.push_back(refusal_of(*group));
+  std::ranges::move(stage.problems(config), std::back_inserter(problems));
+}
+
+void check_preferences(const Config& config, const Demand& demand) {
   demand(config.ref_model_adapters.empty() || !config.ref_model.empty(),
          "ref_model_adapters wants ref_model, the model that they belong to");
-  demand(!config.pref_share_prompt || dpo || rm,
-         "pref_share_prompt is for pairs of answers: stages dpo and rm");
-  demand(rm || config.value_head_dropout == 0, "value_head_dropout is for stage: rm");
   demand(config.value_head_dropout < 1, "value_head_dropout: 1 drops everything; give less");
 }
 
@@ -86,12 +94,6 @@ void check_sharding(const Config& config, const Demand& demand) {
 }
 
 void check_packing(const Config& config, const Demand& demand) {
-  const bool sft = config.stage == "sft";
-  demand(sft || (!config.mask_history && !config.train_on_prompt),
-         "mask_history and train_on_prompt are for stage: sft");
-  demand(sft || !config.neat_packing, "neat_packing is for stage: sft");
-  demand(sft || config.stage == "pt" || !config.packing.value_or(false),
-         "packing is for the stages pt and sft");
   demand(!config.neat_packing || config.packing.value_or(true),
          "neat_packing: true packs, packing: false does not; keep one");
 }
@@ -115,6 +117,7 @@ std::vector<std::string> check_config(const Config& config) {
     if (!holds) problems.emplace_back(problem);
   };
   check_method(config, demand);
+  check_stage(config, problems);
   check_preferences(config, demand);
   check_packing(config, demand);
   check_sharding(config, demand);

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "longspan/config/keys.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -64,10 +65,9 @@ std::vector<KeyDescription> describe_keys() {
   std::vector<KeyDescription> lines;
   for (const KeySection& section : key_sections()) {
     for (const Key& key : section.keys) {
-      const KeyNote* note = note_on(key.name);
       lines.push_back({std::string(section.title), std::string(key.name), what_is_wanted(key),
                        std::visit([&](auto member) { return shown(defaults.*member); }, key.field),
-                       std::string(key.help), std::string(note == nullptr ? "" : note->stages)});
+                       std::string(key.help), stages_of_key(key.name)});
     }
   }
   return lines;

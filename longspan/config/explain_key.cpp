@@ -6,6 +6,7 @@
 
 #include "longspan/config/keys.h"
 #include "longspan/config/nearest.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -21,11 +22,9 @@ std::string explain(const Key& key, const KeyDescription& description) {
   text +=
       fmt::format("  Default: {}\n", description.default_value.empty() ? "none, see above"
                                                                        : description.default_value);
-  text +=
-      fmt::format("  Stages: {}\n", note == nullptr || note->stages.empty() ? "all" : note->stages);
-  if (note != nullptr && !note->differs.empty()) {
-    text += fmt::format("  LLaMA-Factory: {}\n", note->differs);
-  }
+  const std::string stages = stages_of_key(key.name);
+  text += fmt::format("  Stages: {}\n", stages.empty() ? "all" : stages);
+  if (note != nullptr) text += fmt::format("  LLaMA-Factory: {}\n", note->differs);
   return text;
 }
 

@@ -120,11 +120,9 @@ std::string json_schema() {
     for (const Key& key : section.keys) {
       const KeyDescription& description = descriptions[number++];
       Json schema = values_of(key);
-      const KeyNote* note = note_on(key.name);
-      schema["description"] = fmt::format("{}{}", key.help,
-                                          note == nullptr || note->stages.empty()
-                                              ? ""
-                                              : fmt::format(" (stages: {})", note->stages));
+      schema["description"] = fmt::format(
+          "{}{}", key.help,
+          description.stages.empty() ? "" : fmt::format(" (stages: {})", description.stages));
       if (!description.default_value.empty()) {
         schema["default"] = value_of_text(description.default_value);
       }

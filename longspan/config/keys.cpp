@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include "longspan/config/logging_services.h"
+#include "longspan/config/words_of_registers.h"
+#include "longspan/objectives/pair_loss.h"
 #include "longspan/plan/method.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -47,28 +50,6 @@ Key steps(std::string_view name, Field field, std::string_view help, bool none_a
 // Text or a truth value.
 Key plain(std::string_view name, Field field, std::string_view help) {
   return {.name = name, .field = field, .help = help};
-}
-
-// The values of sequence_parallel_mode.
-std::vector<std::string_view> auto_or_methods() {
-  std::vector<std::string_view> names{"auto"};
-  for (const Method* method : all_methods()) names.push_back(method->name);
-  return names;
-}
-
-// Some methods save memory in waves, and have one by themselves; others overlap work with them.
-std::string help_of_waves() {
-  const auto in_one = [](const Method& method) {
-    return has_head_waves(method) && method.head_waves->own == 1;
-  };
-  std::string help = "Exchange and attend a few heads at a time, in so many parts. " +
-                     names_of(methods_that(in_one)) + ": less memory from 4 on";
-  for (const Method* method : all_methods()) {
-    if (!has_head_waves(*method) || in_one(*method)) continue;
-    help += fmt::format("; {}: parts that overlap, left out: {}", method->name,
-                        method->head_waves->own);
-  }
-  return help + ".";
 }
 
 std::vector<KeySection> make_sections() {
@@ -116,13 +97,10 @@ std::vector<KeySection> make_sections() {
   Key freeze_extra = plain("freeze_extra_modules", &C::freeze_extra_modules,
                            "freeze: modules outside of the layers (embed_tokens, norm, lm_head).");
   lora_target.list = freeze_modules.list = freeze_extra.list = true;
+  static const std::string stage_help = help_of_stages();
   sections.push_back(
       {"Method",
-       {choice("stage", &C::stage, {"pt", "sft", "rm", "dpo", "kto"},
-               "pt: plain text. sft: supervised fine-tuning. rm: reward model. dpo: preferences. "
-               "kto: single answers with a verdict; KL is estimated over the whole step, so that "
-               "the loss does not depend on micro-batches (LLaMA-Factory's does, by about 5 %).",
-               {"ppo"}),
+       {choice("stage", &C::stage, names_of_stages(), stage_help, {"ppo"}),
         plain("do_train", &C::do_train, "Must be true."),
         plain("do_eval", &C::do_eval, "Evaluate once after training."),
         choice("finetuning_type", &C::finetuning_type, {"full", "freeze", "lora"},
@@ -156,8 +134,7 @@ std::vector<KeySection> make_sections() {
   sections.push_back(
       {"Preferences",
        {pref_beta,
-        choice("pref_loss", &C::pref_loss, {"sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo"},
-               "Loss of a pair of answers."),
+        choice("pref_loss", &C::pref_loss, names_of_pair_losses(), "Loss of a pair of answers."),
         number("pref_ftx", &C::pref_ftx, 0, "Weight of the chosen answer's own SFT loss."),
         label_smoothing,
         number("simpo_gamma", &C::simpo_gamma, 0, "simpo: margin between the answers."),
@@ -180,6 +157,9 @@ std::vector<KeySection> make_sections() {
   Key val_size = number("val_size", &C::val_size, 0,
                         "Rows of `dataset` set aside for evaluation: a share below 1, or a count.",
                         kMostSteps);
+  static const std::string packing_help =
+      fmt::format("Fill each row with documents up to cutoff_len; left out: for stage {}.",
+                  enumerated(names_of_stages_that([](const Stage& stage) { return stage.packs; })));
   sections.push_back(
       {"Data",
        {dataset, eval_dataset,
@@ -205,8 +185,7 @@ std::vector<KeySection> make_sections() {
               "Given to the model's chat_template when false."),
         choice("on_bad_row", &C::on_bad_row, {"stop", "skip"},
                "When rows of a data set cannot be used: stop, or leave them out."),
-        plain("packing", &C::packing,
-              "Fill each row with documents up to cutoff_len; left out: for stage pt."),
+        plain("packing", &C::packing, packing_help),
         plain("neat_packing", &C::neat_packing,
               "packing whose documents do not see each other.")}});
 
@@ -259,6 +238,7 @@ std::vector<KeySection> make_sections() {
   Key warmup_ratio = number("warmup_ratio", &C::warmup_ratio, 0,
                             "Share of the steps in which the learning rate rises from 0.");
   warmup_ratio.most = 1;
+  static const std::string optimizer_help = help_of_optimizers();
   Key beta1 = number("adam_beta1", &C::adam_beta1, 0, "AdamW's first decay.");
   Key beta2 = number("adam_beta2", &C::adam_beta2, 0, "AdamW's second decay.");
   beta1.most = beta2.most = 1;
@@ -292,9 +272,7 @@ std::vector<KeySection> make_sections() {
         beta2,
         number("adam_epsilon", &C::adam_epsilon, 0, "AdamW's epsilon."),
         choice(
-            "optim", &C::optim,
-            {"adamw_torch", "adamw_torch_fused", "adamw_8bit", "adamw_bnb_8bit"},
-            "AdamW; 8bit: its moments in 8 bits each.",
+            "optim", &C::optim, names_of_optimizers(), optimizer_help,
             {"adamw_hf", "adafactor", "sgd", "lion_8bit", "paged_adamw_8bit", "paged_adamw_32bit"}),
         choice("on_nonfinite", &C::on_nonfinite, {"stop", "skip"},
                "When the loss or a gradient is NaN or infinite: stop, or skip the step."),

@@ -80,12 +80,10 @@ struct OppositeKey {
 };
 const std::vector<OppositeKey>& opposite_keys();
 
-/// What is to be known of a key beside its help: where it is not for every stage, which, and how
-/// LLaMA-Factory differs.
+/// What is to be known of a key beside its help.
 struct KeyNote {
   std::string_view name;
-  std::string_view stages = {};   // "dpo, kto"
-  std::string_view differs = {};  // one sentence or more
+  std::string_view differs;  // how LLaMA-Factory does: one sentence or more
 };
 /// Null where there is nothing more to know.
 const KeyNote* note_on(std::string_view name);

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "longspan/config/keys.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 namespace {
@@ -95,10 +96,7 @@ bool applies(const Key& key, const Config& config) {
   const std::string_view name = key.name;
   if (name.starts_with("lora_") || name == "use_rslora") return config.finetuning_type == "lora";
   if (name.starts_with("freeze_")) return config.finetuning_type == "freeze";
-  const KeyNote* note = note_on(name);
-  if (note == nullptr || note->stages.empty()) return true;
-  return fmt::format(", {},", note->stages).find(fmt::format(" {},", config.stage)) !=
-         std::string::npos;
+  return is_for_stage(name, stage_of(config));
 }
 
 std::string text_of(const std::string& value) { return value.empty() ? "not set" : value; }
@@ -131,7 +129,7 @@ Settings training_settings(const Config& config) {
   }
   // What a key that is left out comes to.
   set_value(settings, "lora_alpha", text_of(config.lora_alpha.value_or(2 * config.lora_rank)));
-  set_value(settings, "packing", text_of(config.packing.value_or(config.stage == "pt")));
+  set_value(settings, "packing", text_of(packs(config)));
   return settings;
 }
 

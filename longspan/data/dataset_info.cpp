@@ -15,6 +15,7 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {
@@ -27,13 +28,13 @@ using nlohmann::json;
 /// Reads one entry; `fail` throws with the entry's place before the message.
 class EntryReader {
  public:
-  EntryReader(DatasetEntry& entry, const json& values, const std::string& stage)
+  EntryReader(DatasetEntry& entry, const json& values, const Stage& stage)
       : entry_(entry), values_(values), stage_(stage) {}
 
   void read(const std::string& dataset_dir) {
     if (!values_.is_object()) fail("wanted is an object with a file_name");
     refuse_unbuilt();
-    entry_.kind = row_kind(stage_);
+    entry_.kind = stage_.rows;
     read_formatting();
     if (values_.contains("columns")) {
       entry_.columns_given = true;
@@ -96,6 +97,7 @@ class EntryReader {
     const bool is_pair = entry_.kind == RowKind::kPair, is_text = entry_.kind == RowKind::kText,
                is_verdict = entry_.kind == RowKind::kVerdict,
                is_alpaca = entry_.formatting == Formatting::kAlpaca;
+    const std::vector<std::string_view> of_pairs = names_of_stages_with(RowKind::kPair);
     const json ranking = values_.value("ranking", json(false));
     if (!ranking.is_boolean() && !ranking.is_null()) fail("ranking: wanted is true or false");
     const bool ranks = ranking == true;
@@ -106,15 +108,16 @@ class EntryReader {
       fail(
           fmt::format("stage {} compares two answers a row: the entry must say \"ranking\": true, "
                       "{}",
-                      stage_, pair_columns));
+                      stage_.name, pair_columns));
     }
     if (ranks && !is_pair) {
       fail(fmt::format(
-          "ranking: true is for pairs of answers (stages dpo and rm), the stage is {}. {}", stage_,
+          "ranking: true is for pairs of answers (stages {}), the stage is {}. {}",
+          enumerated(of_pairs), stage_.name,
           is_alpaca
               ? "To train on the better answers alone, make an entry of the same file without "
                 "ranking, with \"columns\": {\"prompt\": ..., \"response\": \"chosen\"}"
-              : "Name another dataset, or set stage: dpo"));
+              : fmt::format("Name another dataset, or set stage: {}", of_pairs.front())));
     }
     if (is_pair && (!columns.chosen || !columns.rejected)) {
       fail(fmt::format("columns lists no {}: which columns hold the two answers? {}",
@@ -122,36 +125,40 @@ class EntryReader {
     }
     if (!is_pair && (columns.chosen || columns.rejected)) {
       fail(
-          fmt::format("columns lists {}, but stage {} has one answer a row: remove it (stages dpo "
-                      "and rm want \"ranking\": true beside it)",
-                      columns.chosen ? "chosen" : "rejected", stage_));
+          fmt::format("columns lists {}, but stage {} has one answer a row: remove it (stages {} "
+                      "want \"ranking\": true beside it)",
+                      columns.chosen ? "chosen" : "rejected", stage_.name, enumerated(of_pairs)));
     }
     if (is_verdict && !columns.kto_tag) {
       fail(
-          "columns lists no kto_tag: stage kto wants to know which column says whether an answer "
-          "is "
-          "good (true) or bad (false)");
+          fmt::format("columns lists no kto_tag: stage {} wants to know which column says whether "
+                      "an answer is good (true) or bad (false)",
+                      stage_.name));
     }
     if (!is_verdict && columns.kto_tag) {
-      fail(
-          fmt::format("columns lists kto_tag, which is for stage kto; the stage is {}, which would "
-                      "train on good "
-                      "and bad answers alike. Name another dataset, or remove kto_tag",
-                      stage_));
+      fail(fmt::format(
+          "columns lists kto_tag, which is for stage {}; the stage is {}, which would "
+          "train on good and bad answers alike. Name another dataset, or remove kto_tag",
+          enumerated(names_of_stages_with(RowKind::kVerdict)), stage_.name));
     }
     if (is_text && !is_alpaca) {
       fail(
-          "stage pt reads one text a row: formatting alpaca (or none), with \"columns\": "
-          "{\"prompt\": \"<the column with the text>\"}");
+          fmt::format("stage {} reads one text a row: formatting alpaca (or none), with "
+                      "\"columns\": {{\"prompt\": \"<the column with the text>\"}}",
+                      stage_.name));
     }
     if (is_text && !columns.prompt) {
-      fail("columns lists no prompt: which column holds the texts that stage pt trains on?");
+      fail(
+          fmt::format("columns lists no prompt: which column holds the texts that stage {} trains "
+                      "on?",
+                      stage_.name));
     }
     if (is_text && entry_.columns_given &&
         (columns.response || columns.history || columns.system || columns.messages)) {
       fail(
-          "stage pt trains on the text of prompt (and query) alone; list no other columns than "
-          "these");
+          fmt::format("stage {} trains on the text of prompt (and query) alone; list no other "
+                      "columns than these",
+                      stage_.name));
     }
     if (is_alpaca && !is_text && !is_pair && !columns.response) {
       fail("columns lists no response: which column holds the answers?");
@@ -251,16 +258,10 @@ class EntryReader {
 
   DatasetEntry& entry_;
   const json& values_;
-  const std::string& stage_;
+  const Stage& stage_;
 };
 
 }  // namespace
-
-RowKind row_kind(const std::string& stage) {
-  if (stage == "pt") return RowKind::kText;
-  if (stage == "dpo" || stage == "rm") return RowKind::kPair;
-  return stage == "kto" ? RowKind::kVerdict : RowKind::kAnswer;
-}
 
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage) {
@@ -287,7 +288,7 @@ std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
     DatasetEntry& entry = entries.emplace_back();
     entry.name = name;
     entry.info_file = info_file;
-    EntryReader(entry, info.at(name), stage).read(dataset_dir);
+    EntryReader(entry, info.at(name), stage_named(stage)).read(dataset_dir);
   }
   return entries;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "longspan/config/config.h"
+#include "longspan/data/row_kind.h"
 
 namespace longspan {
 
@@ -17,16 +18,6 @@ struct DatasetColumns {
   std::optional<std::string> messages = "conversations";
   std::optional<std::string> chosen, rejected, kto_tag;
 };
-
-/// What a stage wants in a row.
-enum class RowKind {
-  kText,     // pt: a text (columns prompt, query)
-  kAnswer,   // sft: a conversation that ends with an answer
-  kPair,     // dpo, rm: a conversation that ends with a question; a chosen and a rejected answer
-  kVerdict,  // kto: a conversation that ends with an answer; whether that is good
-};
-
-RowKind row_kind(const std::string& stage);
 
 /// Names inside a message of a sharegpt row.
 struct MessageTags {

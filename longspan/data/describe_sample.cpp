@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/shown.h"
 
@@ -52,13 +53,8 @@ std::string describe_example(const Example& example, const std::string& stage,
   if (size == 1) return describe_sample(example.documents.front(), tokenizer);
   std::string text;
   for (size_t i = 0; i < std::min(size, kShownDocuments); ++i) {
-    const std::string name =
-        stage == "kto"   ? i == 0 ? fmt::format("answer ({})", example.desirable ? "good" : "bad")
-                                  : "another row's answer, for KL"
-        : stage == "sft" ? fmt::format("document {} of {}", i + 1, size)
-        : i == 0         ? "chosen"
-                         : "rejected";
-    text += fmt::format("{}=== {} ===\n{}", i == 0 ? "" : "\n", name,
+    text += fmt::format("{}=== {} ===\n{}", i == 0 ? "" : "\n",
+                        stage_named(stage).document_name(example, i),
                         describe_sample(example.documents[i], tokenizer));
   }
   return text;

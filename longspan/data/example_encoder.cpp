@@ -6,6 +6,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/data/stage_encoders.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -61,10 +62,7 @@ EncodedExamples encode_examples(const Config& config, const Tokenizer& tokenizer
   if (rows.empty()) return {};
   BadRows bad;
   const Encoding encoding{config, tokenizer, vocab_size, bad};
-  EncodedExamples encoded = config.stage == "pt"    ? encode_texts(encoding, rows)
-                            : config.stage == "sft" ? encode_answers(encoding, rows)
-                            : config.stage == "kto" ? encode_verdicts(encoding, rows)
-                                                    : encode_pairs(encoding, rows);
+  EncodedExamples encoded = stage_of(config).encode(encoding, rows);
   encoded.left_out = bad.settle(config.on_bad_row, "the data", std::ssize(rows));
   if (encoded.examples.empty()) {
     throw UserError(fmt::format("{}: there is no text in this row and the {} after it",

@@ -4,6 +4,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/data/turns.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -37,7 +38,7 @@ Conversation question_of(const Conversation& row) {
 std::string hint_at_joined_messages(const Config& config, const SavedChat& chat,
                                     const Tokenizer& tokenizer,
                                     const std::vector<Conversation>& rows) {
-  if (config.stage == "pt" || !chat.chat_template) return "";
+  if (stage_of(config).rows == RowKind::kText || !chat.chat_template) return "";
   const auto own = tokenizer.chat_template();
   if (own && chat.chat_template->ends_with(*own)) return "";
   const auto encoder = make_named_template(config.chat_template, tokenizer, config.default_system,

@@ -9,6 +9,7 @@
 #include "longspan/data/function_calls.h"
 #include "longspan/data/template_format.h"
 #include "longspan/data/turns.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -233,7 +234,7 @@ std::unique_ptr<TurnEncoder> make_named_template(const std::string& name,
 }
 
 Thinking thinking_of(const Config& config) {
-  return {config.enable_thinking, config.stage != "sft" || config.mask_history};
+  return {config.enable_thinking, !stage_of(config).trains_all_answers || config.mask_history};
 }
 
 std::unique_ptr<TurnEncoder> make_turn_encoder(const Config& config, const Tokenizer& tokenizer) {

@@ -3,6 +3,7 @@
 
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -43,7 +44,7 @@ EncodedExamples cut_into_blocks(const std::vector<std::vector<int32_t>>& texts,
 
 EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Conversation>& rows) {
   const Config& config = encoding.config;
-  const bool packs = config.packing.value_or(true);
+  const bool packs = longspan::packs(config);
   const std::string end = end_of_text(config.chat_template, encoding.tokenizer);
   // As tokenizer_config.json says. (transformers 5 forgets add_bos_token where there is a
   // tokenizer.json; LLaMA-Factory over transformers 4 does what it says.)

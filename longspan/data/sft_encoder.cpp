@@ -3,6 +3,7 @@
 
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -98,7 +99,7 @@ EncodedExamples encode_answers(const Encoding& encoding, const std::vector<Conve
   CutReport cut;
   std::vector<Sample> samples = encode_samples(encoding, *turns, rows, cut);
   EncodedExamples encoded;
-  if (config.neat_packing || config.packing.value_or(false)) {
+  if (config.neat_packing || packs(config)) {
     encoded = pack_samples(std::move(samples), config.cutoff_len, config.neat_packing);
   } else {
     for (Sample& sample : samples) encoded.examples.push_back(single(std::move(sample)));

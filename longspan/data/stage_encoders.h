@@ -1,4 +1,5 @@
-// How the rows of each stage become examples (see encode_examples).
+// How rows of each kind become examples; a stage names the one that it wants (see
+// encode_examples).
 #pragma once
 
 #include <cstdint>

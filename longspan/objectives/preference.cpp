@@ -4,7 +4,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <map>
 
 namespace longspan {
 namespace {
@@ -12,10 +11,6 @@ namespace {
 struct LogRatios {
   at::Tensor chosen_B, rejected_B;
 };
-
-bool averages(PairLoss loss) {
-  return loss == PairLoss::kIpo || loss == PairLoss::kOrpo || loss == PairLoss::kSimpo;
-}
 
 at::Tensor per_label(const at::Tensor& sums_B, const at::Tensor& labels_B) {
   return sums_B / labels_B.clamp_min(1);
@@ -41,17 +36,6 @@ at::Tensor log_of_complement(const at::Tensor& x) { return at::log(-at::expm1(x)
 at::Tensor gradient_only(const at::Tensor& x, double slope) { return (x - x.detach()) * slope; }
 
 }  // namespace
-
-PairLoss pair_loss_from(const std::string& name) {
-  static const std::map<std::string, PairLoss> losses = {
-      {"sigmoid", PairLoss::kSigmoid},  {"hinge", PairLoss::kHinge}, {"ipo", PairLoss::kIpo},
-      {"kto_pair", PairLoss::kKtoPair}, {"orpo", PairLoss::kOrpo},   {"simpo", PairLoss::kSimpo}};
-  const auto found = losses.find(name);
-  TORCH_CHECK(found != losses.end(), "no such loss of pairs: ", name);
-  return found->second;
-}
-
-bool has_reference(PairLoss loss) { return loss != PairLoss::kOrpo && loss != PairLoss::kSimpo; }
 
 PairBaselines pair_baselines(const PairScores& all, const PairOptions& options) {
   const c10::NoGradGuard no_grad;

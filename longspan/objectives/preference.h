@@ -3,25 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-#include <string>
+#include "longspan/objectives/pair_loss.h"
 
 namespace longspan {
-
-/// Of a pair; c and r are the policy's log-probabilities of the chosen and the rejected answer
-/// minus the reference's (of an averaging loss: divided by the answer's labels), b is beta.
-enum class PairLoss {
-  kSigmoid,  // DPO (arXiv 2305.18290): -(1 - e) logsigmoid(b (c - r)) - e logsigmoid(-b (c - r))
-  kHinge,    // SLiC (arXiv 2305.10425): relu(1 - b (c - r))
-  kIpo,      // arXiv 2310.12036, averaging: (c - r - 1 / (2 b))^2
-  kKtoPair,  // arXiv 2402.01306, equation 7, on pairs
-  kOrpo,     // arXiv 2403.07691, averaging, no reference: -c - b logsigmoid(log odds ratio)
-  kSimpo,    // arXiv 2405.14734, averaging, no reference: -logsigmoid(b (c - r) - gamma)
-};
-
-/// Throws std::logic_error for a name that the configuration cannot have.
-PairLoss pair_loss_from(const std::string& name);
-bool has_reference(PairLoss loss);
 
 struct PairOptions {
   PairLoss loss = PairLoss::kSigmoid;

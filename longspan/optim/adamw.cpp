@@ -6,34 +6,20 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <memory>
+#include <string_view>
 #include <utility>
+
+#include "longspan/optim/optimizer_job.h"
+#include "longspan/optim/update_rule.h"
 
 namespace longspan {
 
-std::vector<ParameterPiece> whole_pieces(const std::vector<NamedTensor>& parameters,
-                                         const ParameterTable& specs) {
-  std::vector<ParameterPiece> pieces;
-  for (const auto& [name, tensor] : parameters) {
-    if (!tensor.requires_grad()) continue;
-    pieces.push_back({name, 0, tensor.numel(), tensor, specs.of(name)});
-  }
-  return pieces;
-}
-
-void require_same_run(const StatePiece& state, const ParameterPiece& trained) {
-  TORCH_CHECK(state.parameter == trained.parameter && state.begin == trained.begin &&
-                  state.end == trained.end,
-              "state of ", state.parameter, " for ", trained.parameter);
-}
-
-StateSource with_master(StateSource source, const at::Tensor& values) {
-  source.dtypes["master"] = values.scalar_type();
-  source.make = [make = std::move(source.make), values = values.detach()] {
-    StatePiece piece = make();
-    piece.tensors["master"] = values.flatten();
-    return piece;
-  };
-  return source;
+AdamWOptions adamw_options_of(const Config& config) {
+  return {.beta1 = config.adam_beta1,
+          .beta2 = config.adam_beta2,
+          .epsilon = config.adam_epsilon,
+          .weight_decay = config.weight_decay};
 }
 
 AdamW::AdamW(std::vector<ParameterPiece> pieces, const AdamWOptions& options,
@@ -129,5 +115,30 @@ void AdamW::load_state(size_t i, const StatePiece& piece) {
 void AdamW::zero_grad() {
   for (Trained& t : trained_) t.piece.values.mutable_grad().reset();
 }
+
+namespace {
+
+constexpr std::string_view kNames[] = {"adamw_torch", "adamw_torch_fused"};
+
+/// Two moments in the dtype of the values, and in fp32 in files.
+int64_t state_bytes(const HeldParameter& parameter) { return 2 * parameter.num_bytes(); }
+int64_t saved_bytes(const HeldParameter& parameter) {
+  return 2 * 4 * parameter.spec.num_elements();
+}
+
+std::unique_ptr<Optimizer> make(const OptimizerJob& job) {
+  return std::make_unique<AdamW>(job.pieces, adamw_options_of(job.config), job.allocate);
+}
+
+}  // namespace
+
+extern const UpdateRule kAdamW{
+    .names = kNames,
+    .help = "AdamW",
+    .wants_whole = wants_nothing_whole,
+    .state_bytes = state_bytes,
+    .saved_bytes = saved_bytes,
+    .make = make,
+};
 
 }  // namespace longspan

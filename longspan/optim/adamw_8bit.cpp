@@ -8,6 +8,8 @@
 #include <cmath>
 
 #include "longspan/optim/block_quantization.h"
+#include "longspan/optim/optimizer_job.h"
+#include "longspan/optim/update_rule.h"
 
 namespace longspan {
 namespace {
@@ -223,5 +225,31 @@ void AdamW8bit::load_state(size_t i, const StatePiece& piece) {
   if (master == piece.tensors.end()) return;
   q.piece.values.copy_(master->second.view(q.piece.values.sizes()));
 }
+
+namespace {
+
+constexpr std::string_view kNames[] = {"adamw_8bit", "adamw_bnb_8bit"};
+
+/// Two moments in a byte each; scales and small parameters are little beside them. In files they
+/// are restored.
+int64_t state_bytes(const HeldParameter& parameter) { return 2 * parameter.spec.num_elements(); }
+int64_t saved_bytes(const HeldParameter& parameter) {
+  return 2 * 4 * parameter.spec.num_elements();
+}
+
+std::unique_ptr<Optimizer> make(const OptimizerJob& job) {
+  return std::make_unique<AdamW8bit>(job.pieces, adamw_options_of(job.config), job.allocate);
+}
+
+}  // namespace
+
+extern const UpdateRule kAdamW8bit{
+    .names = kNames,
+    .help = "8bit: its moments in 8 bits each",
+    .wants_whole = wants_nothing_whole,
+    .state_bytes = state_bytes,
+    .saved_bytes = saved_bytes,
+    .make = make,
+};
 
 }  // namespace longspan

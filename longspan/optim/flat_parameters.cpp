@@ -83,6 +83,7 @@ FlatParameters::FlatParameters(const std::vector<const ParameterSource*>& source
           piece.copy_(values.flatten().narrow(0, first - begin, last - first));
         }
         pieces_.push_back({source.spec.name, first - begin, last - begin, piece, source.spec});
+        source_of_piece_.push_back(i);
       }
     }
     parameters_.push_back(parameter);
@@ -121,6 +122,31 @@ at::Tensor FlatParameters::share_to_send() const {
   const bool as_it_is = !options_.masters_on_host && options_.dtype == options_.whole_dtype;
   if (as_it_is && options_.shard.size() > 1) return masters_;
   return at::empty({share_size_}, whole_.options()).copy_(masters_to_send(), /*non_blocking=*/true);
+}
+
+void FlatParameters::over_wholes(const std::function<bool(size_t source)>& is_wanted,
+                                 const WholeWork& work) {
+  const c10::NoGradGuard no_grad;
+  bool any = false;
+  for (size_t i = 0; i < parameters_.size(); ++i) any = any || is_wanted(i);
+  if (!any) return;
+  const int64_t my_begin = options_.shard.rank() * share_size_;
+  const at::Tensor share =
+      at::zeros({share_size_}, at::TensorOptions(options_.device).dtype(work.dtype));
+  for (size_t p = 0; p < pieces_.size(); ++p) {
+    const size_t source = source_of_piece_[p];
+    if (!is_wanted(source)) continue;
+    const ParameterPiece& piece = pieces_[p];
+    share.narrow(0, begins_[source] + piece.begin - my_begin, piece.end - piece.begin)
+        .copy_(work.make(p).flatten());
+  }
+  const at::Tensor all = options_.shard.all_gather(share).wait();
+  for (size_t p = 0; p < pieces_.size(); ++p) {
+    const size_t source = source_of_piece_[p];
+    if (!is_wanted(source)) continue;
+    const at::Tensor& parameter = parameters_[source];
+    work.use(p, all.narrow(0, begins_[source], parameter.numel()).view(parameter.sizes()));
+  }
 }
 
 void FlatParameters::start_gather(const SideStream& side) {

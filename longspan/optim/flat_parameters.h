@@ -14,6 +14,7 @@
 #include "longspan/comm/group.h"
 #include "longspan/memory/side_stream.h"
 #include "longspan/models/parameter_source.h"
+#include "longspan/optim/optimizer.h"
 #include "longspan/optim/state_piece.h"
 
 namespace longspan {
@@ -53,6 +54,10 @@ class FlatParameters {
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   /// This rank's pieces of them.
   std::vector<ParameterPiece>& pieces() { return pieces_; }
+
+  /// Makes parameters whole from what `work` makes of this rank's pieces of them: those for which
+  /// `is_wanted(number of the source)` is true, the same on all ranks. Collective.
+  void over_wholes(const std::function<bool(size_t source)>& is_wanted, const WholeWork& work);
 
   /// Starts to gather the whole buffer, unless it is there or on its way. Collective.
   void start_gather(const SideStream& side);
@@ -106,6 +111,7 @@ class FlatParameters {
   bool masters_are_whole_ = false;
   at::Tensor device_share_;  // [S], where share_on_device
   std::vector<ParameterPiece> pieces_;
+  std::vector<size_t> source_of_piece_;
 
   std::optional<Pending> gathering_;
   at::Tensor flat_gradient_;   // [P S]

@@ -85,6 +85,25 @@ std::vector<ParameterPiece> ShardedParameters::pieces() const {
   return pieces;
 }
 
+void ShardedParameters::over_wholes(const std::function<bool(const ParameterSpec&)>& is_wanted,
+                                    const WholeWork& work) {
+  std::vector<std::vector<const ParameterSpec*>> members(flats_.size());
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (flat_of_parameter_[i] >= 0) members[flat_of_parameter_[i]].push_back(&specs_[i]);
+  }
+  size_t first = 0;  // of the flat's pieces, among all
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    FlatParameters& flat = *flats_[f];
+    if (!flat.options().trained) continue;
+    flat.over_wholes(
+        [&](size_t source) { return is_wanted(*members[f][source]); },
+        {.dtype = work.dtype,
+         .make = [&](size_t piece) { return work.make(first + piece); },
+         .use = [&](size_t piece, const at::Tensor& whole) { work.use(first + piece, whole); }});
+    first += flat.pieces().size();
+  }
+}
+
 ShardedParameters::HeldBytes ShardedParameters::held_bytes() const {
   HeldBytes held;
   for (const auto& flat : flats_) {

@@ -15,6 +15,7 @@
 #include "longspan/models/parameter_hooks.h"
 #include "longspan/models/parameter_source.h"
 #include "longspan/optim/flat_parameters.h"
+#include "longspan/optim/optimizer.h"
 #include "longspan/optim/state_piece.h"
 #include "longspan/spec/held_parameter.h"
 
@@ -48,6 +49,12 @@ class ShardedParameters : public ParameterHooks {
   /// This rank's pieces of the trained parameters, for the optimizer. They have gradients between
   /// finish_gradients() and drop_gradients().
   std::vector<ParameterPiece> pieces() const;
+
+  /// Whole matrices for an optimizer that wants them: of the trained parameters for which
+  /// `is_wanted` is true, a unit at a time. Piece numbers are those of pieces(). Collective over
+  /// the ranks that divide one copy among them.
+  void over_wholes(const std::function<bool(const ParameterSpec&)>& is_wanted,
+                   const WholeWork& work);
 
   /// Bytes of values that this rank holds between uses.
   using HeldBytes = longspan::HeldBytes;

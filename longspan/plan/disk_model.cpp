@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"
@@ -10,8 +11,7 @@
 namespace longspan {
 namespace {
 
-/// AdamW's two moments are fp32 in files, whatever they are in memory.
-constexpr int64_t kMoments = 8, kMaster = 4;
+constexpr int64_t kMaster = 4;
 
 }  // namespace
 
@@ -20,7 +20,8 @@ DiskNeed disk_need(const DiskFacts& facts) {
   need.model = facts.saved_elements * facts.saved_bytes + facts.other_bytes;
   need.checkpoint = need.model;
   if (!facts.only_model) {
-    need.checkpoint += facts.num_trained * (kMoments + (facts.rounded ? kMaster : 0));
+    need.checkpoint += std::llround(static_cast<double>(facts.num_trained) * facts.state_bytes) +
+                       (facts.rounded ? facts.num_trained * kMaster : 0);
   }
   const int64_t all = facts.num_found + facts.num_saves;
   const bool limited = facts.limit > 0 && facts.num_saves > 0;

@@ -13,6 +13,7 @@ struct DiskFacts {
   int64_t saved_bytes = 4;     // of one of them on disk
   int64_t other_bytes = 0;     // tokenizer files and the like, of each save
   int64_t num_trained = 0;     // numbers that have an optimizer's state
+  double state_bytes = 8;      // of each of them in a file, on the mean
   bool only_model = false;     // save_only_model
   bool rounded = false;        // masters are saved beside the weights: those are bf16
   int64_t num_processes = 1;   // that write an optimizer's states, each a file

@@ -8,6 +8,7 @@
 
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -94,12 +95,14 @@ std::vector<HeldParameter> kept_parameters(const Config& config, const ModelSpec
   const bool freezes = config.finetuning_type == "freeze";
   const int64_t own_bytes = config.pure_bf16 || (config.bf16 && has_adapter) ? 2 : 4;
   const int64_t added_bytes = config.pure_bf16 ? 2 : 4;
+  const Stage& stage = stage_of(config);
   std::set<std::string> unfrozen;
   if (freezes) unfrozen = trained_by_freeze(config, model);
   std::vector<HeldParameter> kept;
   for (const ParameterSpec& parameter : parameters_of(model)) {
-    // Nothing flows through a reward model's own head; weight decay must not move it either.
-    const bool unused = config.stage == "rm" && parameter.role == ParameterRole::kHead;
+    // Nothing flows through the head of a model that is trained for its value head; weight decay
+    // must not move it either.
+    const bool unused = !stage.uses_lm_head && parameter.role == ParameterRole::kHead;
     const bool trained = freezes ? unfrozen.contains(parameter.name) : !has_adapter;
     kept.push_back({parameter, own_bytes, trained && !unused});
   }
@@ -108,7 +111,7 @@ std::vector<HeldParameter> kept_parameters(const Config& config, const ModelSpec
       kept.push_back({matrix, added_bytes, true});
     }
   }
-  if (config.stage == "rm") {
+  if (stage.has_value_head) {
     for (const ParameterSpec& parameter : value_head_parameters(model.hidden_size)) {
       kept.push_back({parameter, added_bytes, true});
     }

@@ -276,7 +276,9 @@ MemoryAccount account_of(const MemoryFacts& facts) {
          sums_on_host ? divided(facts.trained_parameter_bytes, parts(1)) : 0, ""});
   }
   const int64_t states =
-      divided(facts.num_trained * (facts.optimizer_bytes + facts.master_bytes), parts(1));
+      divided(std::llround(static_cast<double>(facts.num_trained) * facts.optimizer_bytes) +
+                  facts.num_trained * facts.master_bytes,
+              parts(1));
   add({"Optimizer", facts.offload_optimizer ? 0 : states, facts.offload_optimizer ? states : 0,
        how(1)});
   if (facts.reference_on_device + facts.reference_on_host > 0) {

@@ -29,8 +29,8 @@ struct MemoryFacts {
   bool offload_optimizer = false, offload_params = false;
   /// Resident parameter bytes per rank between uses; -1: derive from zero_stage.
   int64_t held_on_device = -1, held_on_host = 0;
-  int64_t optimizer_bytes = 8;  // for each trained element: AdamW's two moments in fp32
-  int64_t master_bytes = 0;     // for each trained element: a copy of more precision
+  double optimizer_bytes = 8;  // for each trained element, on the mean: two moments in fp32
+  int64_t master_bytes = 0;    // for each trained element: a copy of more precision
   // The row
   int64_t num_tokens = 0;        // of the longest row
   int64_t num_labels = 0;        // of it

@@ -24,7 +24,7 @@ double seconds_since(Clock::time_point start) {
 /// Asks all ranks, from time to time in a pass over rows, whether one of them is told to stop.
 class StopQuestion {
  public:
-  StopQuestion(const StageContext& context, const std::function<bool()>& stops)
+  StopQuestion(const ObjectiveContext& context, const std::function<bool()>& stops)
       : context_(context), stops_(stops) {}
 
   /// `done`: rows so far, the same on all ranks. Collective over the world.
@@ -42,7 +42,7 @@ class StopQuestion {
   }
 
  private:
-  const StageContext& context_;
+  const ObjectiveContext& context_;
   const std::function<bool()>& stops_;
   Clock::time_point start_ = Clock::now();
   int64_t next_ = 1;
@@ -50,7 +50,7 @@ class StopQuestion {
 
 }  // namespace
 
-std::optional<EvaluationResult> evaluate(Stage& stage, const StageContext& context,
+std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
                                          const std::vector<Example>& examples,
                                          const std::function<bool()>& stops) {
   const at::NoGradGuard no_grad;
@@ -73,21 +73,21 @@ std::optional<EvaluationResult> evaluate(Stage& stage, const StageContext& conte
       for (const int64_t index : loader.rows(/*epoch=*/0, i)) chosen.push_back(&examples[index]);
       // The last batch may leave nothing for this group.
       if (chosen.empty() && !context.idle_rows) continue;
-      use(make_row(chosen, stage.documents(), context.attention, context.device), number++);
+      use(make_row(chosen, objective.documents(), context.attention, context.device), number++);
     }
     return true;
   };
   // Treats the set as the rows of one step, so that estimates are over all of it.
-  stage.begin();
-  if (stage.looks_ahead()) {
-    if (!for_each_row([&](const Row& row, size_t) { stage.look(row); })) return std::nullopt;
-    stage.looked();
+  objective.begin();
+  if (objective.looks_ahead()) {
+    if (!for_each_row([&](const Row& row, size_t) { objective.look(row); })) return std::nullopt;
+    objective.looked();
   }
   const bool done = for_each_row([&](const Row& row, size_t number) {
-    const double loss = stage.loss(row, number, 1.0, leads ? averages : others).item<double>();
-    if (leads || !stage.replicated()) loss_sum += loss;
+    const double loss = objective.loss(row, number, 1.0, leads ? averages : others).item<double>();
+    if (leads || !objective.replicated()) loss_sum += loss;
     // Every member of a sequence group holds the whole row: its labels count once.
-    if (leads) weight_sum += stage.weight(row);
+    if (leads) weight_sum += objective.weight(row);
   });
   if (!done) return std::nullopt;
   at::Tensor sums = at::zeros({2}, at::kDouble);
@@ -97,7 +97,8 @@ std::optional<EvaluationResult> evaluate(Stage& stage, const StageContext& conte
   mesh.world.sum_(sums);
   EvaluationResult result;
   result.loss = sums[0].item<double>() / std::max(1.0, sums[1].item<double>());
-  result.means = stage.completed(averages.means(mesh.world, stage.averages(), context.device));
+  result.means =
+      objective.completed(averages.means(mesh.world, objective.averages(), context.device));
   result.seconds = seconds_since(start);
   result.num_samples = static_cast<int64_t>(examples.size());
   result.num_batches = loader.num_batches();

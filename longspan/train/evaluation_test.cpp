@@ -9,9 +9,9 @@ namespace longspan {
 namespace {
 
 /// A loss of 1 for each row; looks at what is in memory meanwhile.
-class CountingStage : public Stage {
+class CountingObjective : public Objective {
  public:
-  CountingStage(const AllocationCounter& memory, bool looks) : memory_(memory), looks_(looks) {}
+  CountingObjective(const AllocationCounter& memory, bool looks) : memory_(memory), looks_(looks) {}
 
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }
@@ -61,7 +61,7 @@ struct Case {
     for (Example& example : examples) example.documents = {sample};
   }
 
-  StageContext context() const { return {config, mesh, *attention, *model, at::kCPU}; }
+  ObjectiveContext context() const { return {config, mesh, *attention, *model, at::kCPU}; }
 };
 
 // Four numbers a token, whole and as this rank's share.
@@ -73,14 +73,14 @@ TEST_CASE("evaluation: one row at a time is in memory") {
   Case test;
   for (const bool looks : {false, true}) {
     const AllocationCounter memory(AllocationCounter::Of::kThisThread);
-    CountingStage stage(memory, looks);
-    const auto result = evaluate(stage, test.context(), test.examples, [] { return false; });
+    CountingObjective objective(memory, looks);
+    const auto result = evaluate(objective, test.context(), test.examples, [] { return false; });
     REQUIRE(result);
     CHECK(result->loss == 1.0);
     CHECK(result->num_samples == 50);
-    CHECK(stage.num_losses == 50);
-    CHECK(stage.num_looks == (looks ? 50 : 0));
-    CHECK(stage.most_bytes < 2 * kBytesOfRow);
+    CHECK(objective.num_losses == 50);
+    CHECK(objective.num_looks == (looks ? 50 : 0));
+    CHECK(objective.most_bytes < 2 * kBytesOfRow);
   }
 }
 
@@ -88,9 +88,9 @@ TEST_CASE("evaluation: whoever is told to stop makes no more rows") {
   Case test;
   for (const bool looks : {false, true}) {
     const AllocationCounter memory(AllocationCounter::Of::kThisThread);
-    CountingStage stage(memory, looks);
-    CHECK(!evaluate(stage, test.context(), test.examples, [] { return true; }));
-    CHECK(stage.num_looks + stage.num_losses == 1);  // it is asked after the first one
+    CountingObjective objective(memory, looks);
+    CHECK(!evaluate(objective, test.context(), test.examples, [] { return true; }));
+    CHECK(objective.num_looks + objective.num_losses == 1);  // it is asked after the first one
     CHECK(memory.peak_bytes() < 2 * kBytesOfRow);
   }
 }

@@ -12,7 +12,9 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/input/numbers.h"
+#include "longspan/optim/update_rule.h"
 #include "longspan/plan/disk_model.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -60,6 +62,7 @@ RowLengths row_lengths(const std::vector<Example>& examples, int64_t batch_size)
 MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
                          const RunParameters& parameters, const RowLengths& row, bool cuda) {
   const bool bf16 = config.bf16 || config.pure_bf16;
+  const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
   const LayerSpec& layer = model.layer(0);  // they are all alike
   const AttentionSpec& attention = layer.mixer.attention;
   MemoryFacts facts;
@@ -71,34 +74,33 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.num_layers = model.num_layers;
   facts.vocab_size = model.vocab_size;
   facts.head_norms = layer.mixer.qk_norm;
-  int64_t moments = 0;
+  const UpdateRule& rule = update_rule_of(config);
+  int64_t state_bytes = 0;
   for (const HeldParameter& parameter : parameters.used) {
     const int64_t bytes = parameter.num_bytes();
     facts.parameter_bytes += bytes;
     if (!parameter.trained) continue;
     facts.trained_parameter_bytes += bytes;
     facts.num_trained += parameter.spec.num_elements();
-    moments += 2 * bytes;
+    // Values in use may be in another dtype than their masters, and thus gradients and states.
+    HeldParameter updated = parameter;
+    if (parameters.divided) updated.element_bytes = master_bytes;
+    state_bytes += rule.state_bytes(updated);
   }
   facts.largest_unit_bytes = largest_unit(parameters.used, &HeldParameter::num_bytes);
   if (parameters.divided) {
-    // Values in use may be in another dtype than their masters, and thus gradients and moments.
     facts.held_on_device = parameters.divided->device;
     facts.held_on_host = parameters.divided->host;
-    const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
     facts.trained_parameter_bytes = facts.num_trained * master_bytes;
-    moments = 2 * facts.trained_parameter_bytes;
     facts.largest_unit_gradient_bytes =
         largest_unit(parameters.used, [&](const HeldParameter& parameter) {
           return parameter.trained ? parameter.spec.num_elements() * master_bytes : 0;
         });
   }
-  if (config.optim == "adamw_8bit" || config.optim == "adamw_bnb_8bit") {
-    moments = 2 * facts.num_trained;
-  }
   facts.reference_on_device = parameters.reference.device;
   facts.reference_on_host = parameters.reference.host;
-  facts.optimizer_bytes = facts.num_trained == 0 ? 0 : moments / facts.num_trained;
+  facts.optimizer_bytes =
+      static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));
   facts.zero_stage = config.zero_stage.value_or(0);
   facts.shard_size = config.zero_shard_size.value_or(plan.world_size);
   facts.offload_optimizer = config.offload_optimizer;
@@ -120,8 +122,8 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
       facts.residual_bytes = std::max(bytes, facts.compute_bytes);
     }
     if (model.is_head(role)) {
-      facts.casts_head = bytes > facts.compute_bytes && config.stage != "rm";
-      facts.sums_head_apart = bf16_sum && config.stage != "rm";
+      facts.casts_head = bytes > facts.compute_bytes && stage_of(config).uses_lm_head;
+      facts.sums_head_apart = bf16_sum && stage_of(config).uses_lm_head;
     }
     if (role == ParameterRole::kProjection) {
       facts.casts_blocks = facts.casts_blocks || bytes > facts.compute_bytes;

@@ -5,39 +5,36 @@
 #include <utility>
 
 #include "longspan/memory/host_memory.h"
-#include "longspan/optim/adamw_8bit.h"
 #include "longspan/optim/gradient_norm.h"
+#include "longspan/optim/optimizer_job.h"
+#include "longspan/optim/update_rule.h"
 #include "longspan/train/gradient_reduction.h"
 
 namespace longspan {
-namespace {
-
-std::unique_ptr<Optimizer> make_optimizer(const Config& config,
-                                          const std::vector<ParameterPiece>& pieces,
-                                          at::Device device) {
-  const AdamWOptions options{.beta1 = config.adam_beta1,
-                             .beta2 = config.adam_beta2,
-                             .epsilon = config.adam_epsilon,
-                             .weight_decay = config.weight_decay};
-  // Where the update runs.
-  const AllocateLike allocate = [offload = config.offload_optimizer,
-                                 device](const at::Tensor& like) {
-    return offload ? empty_on_host(like.sizes(), like.scalar_type(), device)
-                   : at::empty(like.sizes(), like.options().device(device));
-  };
-  if (config.optim == "adamw_8bit" || config.optim == "adamw_bnb_8bit") {
-    return std::make_unique<AdamW8bit>(pieces, options, allocate);
-  }
-  return std::make_unique<AdamW>(pieces, options, allocate);
-}
-
-}  // namespace
-
 ModelUpdate::ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTable& specs,
                          ShardedParameters* sharded, const Group& world, const Config& config)
     : parameters_(std::move(parameters)), sharded_(sharded), world_(world) {
   pieces_ = sharded_ ? sharded_->pieces() : whole_pieces(parameters_, specs);
-  optimizer_ = make_optimizer(config, pieces_, parameters_.at(0).tensor.device());
+  const UpdateRule& rule = update_rule_of(config);
+  // Where the update runs.
+  const at::Device device = parameters_.at(0).tensor.device();
+  const auto allocate = [offload = config.offload_optimizer, device](const at::Tensor& like) {
+    return offload ? empty_on_host(like.sizes(), like.scalar_type(), device)
+                   : at::empty(like.sizes(), like.options().device(device));
+  };
+  const auto is_wanted = [&rule](const ParameterSpec& spec) { return rule.wants_whole(spec); };
+  OverWholeMatrices over_whole_matrices;
+  if (sharded_) {
+    over_whole_matrices = [sharded = sharded_, is_wanted](const WholeWork& work) {
+      sharded->over_wholes(is_wanted, work);
+    };
+  } else {
+    over_whole_matrices = [pieces = pieces_, is_wanted](const WholeWork& work) {
+      over_whole_pieces(
+          pieces, [&](const ParameterPiece& piece) { return is_wanted(piece.spec); }, work);
+    };
+  }
+  optimizer_ = rule.make({config, pieces_, allocate, over_whole_matrices});
 }
 
 std::vector<NamedTensor> ModelUpdate::trained() const {

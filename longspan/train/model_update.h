@@ -6,7 +6,7 @@
 
 #include "longspan/comm/group.h"
 #include "longspan/config/config.h"
-#include "longspan/optim/adamw.h"
+#include "longspan/optim/optimizer.h"
 #include "longspan/optim/sharded_parameters.h"
 
 namespace longspan {

@@ -18,6 +18,7 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/user_error.h"
+#include "longspan/optim/update_rule.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/output_folders.h"
@@ -139,18 +140,25 @@ std::optional<int64_t> free_bytes(const std::string& folder) {
 
 Room room_in(const std::string& folder) { return {folder, free_bytes(folder)}; }
 
-DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& parameters, bool adapter,
-                     int64_t saved_bytes) {
+DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& parameters,
+                     const ParameterTable& specs, bool adapter, int64_t saved_bytes) {
   DiskFacts facts{.saved_bytes = saved_bytes,
                   .only_model = config.save_only_model,
                   .rounded = saved_bytes < 4 && !config.pure_bf16,
                   .num_found = std::ssize(find_checkpoints(config.output_dir)),
                   .limit = config.save_total_limit.value_or(0)};
+  const UpdateRule& rule = update_rule_of(config);
+  int64_t state_bytes = 0;
   for (const auto& [name, tensor] : parameters) {
     const bool trains = tensor.requires_grad();
-    if (trains) facts.num_trained += tensor.numel();
+    if (trains) {
+      facts.num_trained += tensor.numel();
+      state_bytes += rule.saved_bytes({specs.of(name), saved_bytes, /*trained=*/true});
+    }
     if (!adapter || trains) facts.saved_elements += tensor.numel();
   }
+  facts.state_bytes =
+      static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));
   for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"}) {
     std::error_code error;
     const auto size = fs::file_size(fs::path(config.model_name_or_path) / name, error);

@@ -22,7 +22,7 @@ struct ReferenceJob {
   at::Device device;
   std::vector<const Example*> examples;  // of training and evaluation; the same on every rank
   std::function<bool()> stops;           // is this process told to stop?
-  bool idle_rows = false;                // as in StageContext
+  bool idle_rows = false;                // as in ObjectiveContext
 };
 
 /// A line of the file: one example's log-probabilities, with a checksum of them.

@@ -22,6 +22,8 @@
 #include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/plan_checks.h"
+#include "longspan/stages/objective.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/print.h"
 #include "longspan/train/agreement.h"
@@ -133,7 +135,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
   interrupts.begin_steps();
   const bool idle_rows = sharding && sharding->stage >= 2;
   std::unique_ptr<Reference> reference;
-  if (wants_reference(config)) {
+  if (stage_of(config).has_reference(config)) {
     const auto make = [&] {
       return make_reference(config, trained, shape.model, *model, *attention, sharding, device);
     };
@@ -162,14 +164,14 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
       reference = reference_table(std::move(*table));
     }
   }
-  const StageContext context{.config = config,
-                             .mesh = mesh,
-                             .attention = *attention,
-                             .model = *model,
-                             .device = device,
-                             .reference = reference.get(),
-                             .idle_rows = idle_rows};
-  const std::unique_ptr<Stage> stage = make_stage(context);
+  const ObjectiveContext context{.config = config,
+                                 .mesh = mesh,
+                                 .attention = *attention,
+                                 .model = *model,
+                                 .device = device,
+                                 .reference = reference.get(),
+                                 .idle_rows = idle_rows};
+  const std::unique_ptr<Objective> objective = stage_of(config).make(context);
   PatientSaver patient_saver(mesh.world, notices, interrupts, console);
   RunParameters parameters{.used = trained.held(), .divided = std::nullopt, .reference = {}};
   if (trained.sharded) parameters.divided = trained.sharded->held_bytes();
@@ -179,7 +181,7 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
       memory_facts(config, spec_of(shape.model), shape.plan, parameters,
                    row_lengths(data.train.examples, config.per_device_train_batch_size), cuda));
   const TrainingJob job{.context = context,
-                        .stage = *stage,
+                        .objective = *objective,
                         .train_examples = data.train.examples,
                         .eval_examples = data.eval.examples,
                         .interrupts = interrupts,

@@ -12,7 +12,7 @@
 #include "longspan/checkpoint/weight_files.h"
 #include "longspan/config/names.h"
 #include "longspan/data/dataset_info.h"
-#include "longspan/train/stage.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 namespace {
@@ -136,10 +136,10 @@ RunContents files_of_run(const Config& config) {
   const fs::path model = config.model_name_or_path;
   const bool reference_of_its_own = !config.ref_model.empty();
   files.add(kConfig, false, model / "config.json");
-  files.add_weights(
-      kWeights,
-      config.finetuning_type != "full" || (wants_reference(config) && !reference_of_its_own),
-      config.model_name_or_path);
+  files.add_weights(kWeights,
+                    config.finetuning_type != "full" ||
+                        (stage_of(config).has_reference(config) && !reference_of_its_own),
+                    config.model_name_or_path);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                            "chat_template.jinja"}) {
     files.add_where_there(kTokenizer, true, model / name);
@@ -150,7 +150,7 @@ RunContents files_of_run(const Config& config) {
     adapters.pop_back();
   }
   for (const std::string& folder : adapters) files.add_adapter(kMerged, true, folder);
-  if (wants_reference(config) && reference_of_its_own) {
+  if (stage_of(config).has_reference(config) && reference_of_its_own) {
     files.add(kReference, false, fs::path(config.ref_model) / "config.json");
     files.add_weights(kReference, true, config.ref_model);
     for (const std::string& folder : split_names(config.ref_model_adapters)) {

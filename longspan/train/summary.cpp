@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 
@@ -37,16 +38,6 @@ std::string data_of(const std::vector<Example>& examples) {
                      with_commas(longest));
 }
 
-std::string stage_of(const Config& config) {
-  if (config.stage == "pt") return "pt: plain text";
-  if (config.stage == "rm") return "rm: a reward model from pairs of answers";
-  std::string text = config.stage == "kto" ? "kto" : "dpo, pref_loss " + config.pref_loss;
-  text += fmt::format(", pref_beta {}", config.pref_beta);
-  if (config.pref_ftx > 0) text += fmt::format(", pref_ftx {}", config.pref_ftx);
-  if (config.pref_share_prompt) text += "; prompts are computed once for both answers";
-  return text;
-}
-
 std::string plan_of(const ParallelPlan& plan) {
   if (plan.world_size == 1) return "1 process";
   std::string text = fmt::format("{} processes = {} data-parallel x {} sequence-parallel",
@@ -72,7 +63,8 @@ std::string summary_of(const SummaryFacts& facts) {
         100.0 * static_cast<double>(facts.num_trained) / static_cast<double>(facts.num_parameters),
         config.finetuning_type);
   }
-  if (config.stage != "sft") text += fmt::format("Stage     {}\n", stage_of(config));
+  const std::string stage = stage_of(config).summary(config);
+  if (!stage.empty()) text += fmt::format("Stage     {}\n", stage);
   text += fmt::format("Data      {}\n", data_of(facts.train_examples));
   if (!facts.eval_examples.empty())
     text += fmt::format("Eval      {}\n", data_of(facts.eval_examples));

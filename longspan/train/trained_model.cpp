@@ -19,6 +19,7 @@
 #include "longspan/models/dropout.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -242,6 +243,7 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
 TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
                                 const std::optional<ShardingOptions>& sharding, at::Device device) {
   const bool bf16 = config.bf16 || config.pure_bf16, lora = config.finetuning_type == "lora";
+  const Stage& stage = stage_of(config);
   TrainedModel trained;
   trained.options.gradient_checkpointing = !config.disable_gradient_checkpointing;
   trained.options.compute_dtype = bf16 ? at::kBFloat16 : at::kFloat;
@@ -282,7 +284,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
       trained.specs.add(matrix);
     }
   }
-  if (config.stage == "rm") {
+  if (stage.has_value_head) {
     for (NamedTensor& parameter : value_head_of(config, model)) added.push_back(parameter);
     for (const ParameterSpec& parameter : value_head_parameters(model.hidden_size)) {
       trained.specs.add(parameter);

@@ -85,7 +85,7 @@ StepResult Trainer::step(int64_t step) {
   // is computed.
   std::vector<double> counts(4, 0.0);
   for (const Row& row : rows) {
-    counts[0] += job_.stage.weight(row);
+    counts[0] += job_.objective.weight(row);
     counts[1] += static_cast<double>(row.num_tokens());
     counts[2] += static_cast<double>(row.examples.size());
     counts[3] += static_cast<double>(row.num_computed_tokens());
@@ -101,10 +101,10 @@ StepResult Trainer::step(int64_t step) {
   result.num_computed_tokens = static_cast<int64_t>(counts[3]);
 
   const auto averages_before = averages_.sums();
-  job_.stage.begin();
-  if (job_.stage.looks_ahead()) {
-    for (const Row& row : rows) job_.stage.look(row);
-    job_.stage.looked();
+  job_.objective.begin();
+  if (job_.objective.looks_ahead()) {
+    for (const Row& row : rows) job_.objective.look(row);
+    job_.objective.looked();
   }
   const bool leads = mesh.sequence.rank() == 0;
   Averages others;
@@ -113,7 +113,7 @@ StepResult Trainer::step(int64_t step) {
     job_.traffic.begin_row();
     model.set_dropout_seed(dropout_seed(step, i));
     const at::Tensor contribution =
-        job_.stage.loss(rows[i], i, total_weight, leads ? averages_ : others);
+        job_.objective.loss(rows[i], i, total_weight, leads ? averages_ : others);
     model.set_dropout_seed(std::nullopt);
     job_.traffic.end_forward(rows[i].local.packing);
     contribution.backward();
@@ -123,7 +123,7 @@ StepResult Trainer::step(int64_t step) {
     if (mesh.world.size() == 1 && job_.interrupts.requested()) break;
   }
   double loss = 0.0;
-  if (leads || !job_.stage.replicated()) {
+  if (leads || !job_.objective.replicated()) {
     for (const at::Tensor& contribution : contributions) loss += contribution.item<double>();
   }
 
@@ -142,9 +142,9 @@ StepResult Trainer::step(int64_t step) {
     std::vector<double> own_losses;
     for (size_t i = 0; i < contributions.size(); ++i) {
       own_losses.push_back(contributions[i].item<double>() * total_weight /
-                           std::max(1.0, job_.stage.weight(rows[i])));
+                           std::max(1.0, job_.objective.weight(rows[i])));
     }
-    if (!job_.stage.replicated()) own_losses = sums_over(mesh.sequence, own_losses, device);
+    if (!job_.objective.replicated()) own_losses = sums_over(mesh.sequence, own_losses, device);
     leave_out(result, step, own_losses);
     update_.drop_gradients();
     return result;
@@ -165,8 +165,8 @@ std::vector<Row> Trainer::rows_of(const StepPlace& place) const {
     }
     // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
     if (examples.empty() && !job_.context.idle_rows) continue;
-    rows.push_back(
-        make_row(examples, job_.stage.documents(), job_.context.attention, job_.context.device));
+    rows.push_back(make_row(examples, job_.objective.documents(), job_.context.attention,
+                            job_.context.device));
   }
   return rows;
 }
@@ -251,8 +251,8 @@ bool Trainer::after_step(int64_t step, const StepResult& result) {
                     : totals_.loss_since_log / static_cast<double>(totals_.steps_since_log),
         .grad_norm = last_grad_norm_,
         .learning_rate = result.learning_rate,
-        .means = job_.stage.completed(
-            averages_.means(job_.context.mesh.world, job_.stage.averages(), job_.context.device)),
+        .means = job_.objective.completed(averages_.means(
+            job_.context.mesh.world, job_.objective.averages(), job_.context.device)),
         .num_skipped = totals_.num_skipped};
     averages_.clear();
     last_grad_norm_ = kNone;
@@ -283,7 +283,7 @@ bool Trainer::evaluate_now() {
                            fmt::format("the evaluation after step {}", progress.step));
   totals_.evaluation_due = true;
   const std::optional<EvaluationResult> result =
-      evaluate(job_.stage, job_.context, job_.eval_examples,
+      evaluate(job_.objective, job_.context, job_.eval_examples,
                [&] { return job_.interrupts.stop_signal() != 0; });
   if (!result) return false;
   totals_.evaluation_due = false;

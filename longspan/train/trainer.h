@@ -13,6 +13,7 @@
 #include "longspan/data/loader.h"
 #include "longspan/models/decoder.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/stages/objective.h"
 #include "longspan/train/attention_traffic.h"
 #include "longspan/train/checkpoints.h"
 #include "longspan/train/console.h"
@@ -23,7 +24,6 @@
 #include "longspan/train/output_room.h"
 #include "longspan/train/resume.h"
 #include "longspan/train/saving.h"
-#include "longspan/train/stage.h"
 #include "longspan/train/step_plan.h"
 #include "longspan/train/training_log.h"
 #include "longspan/train/training_state.h"
@@ -32,7 +32,7 @@ namespace longspan {
 
 /// What one optimizer step did. The same on every rank.
 struct StepResult {
-  double loss = 0.0;       // the stage's mean over the global batch
+  double loss = 0.0;       // the objective's mean over the global batch
   double grad_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
   int64_t num_tokens = 0, num_samples = 0;  // of the global batch, as the data holds it
@@ -44,8 +44,8 @@ struct StepResult {
 
 /// What a Trainer works on; all outlive it. Examples are the same on every rank.
 struct TrainingJob {
-  const StageContext& context;
-  Stage& stage;
+  const ObjectiveContext& context;
+  Objective& objective;
   const std::vector<Example>& train_examples;
   const std::vector<Example>& eval_examples;
   const InterruptWatch& interrupts;

@@ -61,10 +61,10 @@ std::vector<StateSource> Trainer::state_with_masters() const {
 }
 
 DiskFacts Trainer::disk() const {
-  const StageContext& context = job_.context;
-  DiskFacts facts =
-      disk_facts(context.config, context.model.parameters(), saver_.model().lora.has_value(),
-                 static_cast<int64_t>(c10::elementSize(saver_.model().dtype)));
+  const ObjectiveContext& context = job_.context;
+  DiskFacts facts = disk_facts(context.config, context.model.parameters(), saver_.model().specs,
+                               saver_.model().lora.has_value(),
+                               static_cast<int64_t>(c10::elementSize(saver_.model().dtype)));
   facts.num_processes = context.mesh.world.size();
   facts.divided = is_divided();
   facts.num_saves = num_saves(context.config.save_strategy, save_steps_, totals_.progress.step,
@@ -107,7 +107,7 @@ bool Trainer::save_last_checkpoint() {
 }
 
 void Trainer::save_checkpoint_into(const std::string& output_dir) {
-  const StageContext& context = job_.context;
+  const ObjectiveContext& context = job_.context;
   const int64_t step = totals_.progress.step;
   job_.heartbeat.stands_at(step, fmt::format("the saving of checkpoint-{}", step));
   CheckpointContent content{

@@ -1,7 +1,7 @@
 // Lets the Python tests reach the optimizers: optim_probe <job.json> <result.safetensors>.
 //
 // The job: weights (a safetensors file), gradients (one such file for each step), optimizer
-// (adamw, adamw_8bit), learning_rate, beta1, beta2, epsilon, weight_decay. The result: weights,
+// (a value of optim), learning_rate, beta1, beta2, epsilon, weight_decay. The result: weights,
 // moments, and the values of 8-bit numbers.
 #include <ATen/ATen.h>
 
@@ -11,41 +11,37 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/checkpoint/safetensors.h"
-#include "longspan/optim/adamw_8bit.h"
 #include "longspan/optim/block_quantization.h"
 #include "longspan/testing/parameter_specs.h"
+#include "longspan/train/model_update.h"
 
 int main(int argc, char** argv) {
   using namespace longspan;
   try {
     if (argc != 3) throw std::runtime_error("optim_probe <job.json> <result.safetensors>");
     const auto job = nlohmann::json::parse(std::ifstream(argv[1]));
-    const AdamWOptions options{.beta1 = job.at("beta1"),
-                               .beta2 = job.at("beta2"),
-                               .epsilon = job.at("epsilon"),
-                               .weight_decay = job.at("weight_decay")};
+    Config config;
+    config.optim = job.at("optimizer");
+    config.adam_beta1 = job.at("beta1");
+    config.adam_beta2 = job.at("beta2");
+    config.adam_epsilon = job.at("epsilon");
+    config.weight_decay = job.at("weight_decay");
     std::vector<NamedTensor> parameters;
     for (const auto& [name, tensor] : read_safetensors(job.at("weights"))) {
       parameters.push_back({name, tensor.clone().set_requires_grad(true)});
     }
-    const std::vector<ParameterPiece> pieces =
-        whole_pieces(parameters, testing::projections(parameters));
-    std::unique_ptr<Optimizer> optimizer;
-    if (job.at("optimizer") == "adamw_8bit") {
-      optimizer = std::make_unique<AdamW8bit>(pieces, options);
-    } else {
-      optimizer = std::make_unique<AdamW>(pieces, options);
-    }
+    ModelUpdate update(parameters, testing::projections(parameters), /*sharded=*/nullptr, Group(),
+                       config);
     for (const std::string path : job.at("gradients")) {
       std::map<std::string, at::Tensor> gradients;
       for (const auto& [name, tensor] : read_safetensors(path)) gradients[name] = tensor;
       for (NamedTensor& parameter : parameters) {
         parameter.tensor.mutable_grad() = gradients.at(parameter.name).clone();
       }
-      optimizer->step(job.at("learning_rate"));
+      update.step(job.at("learning_rate"));
     }
     std::vector<NamedTensor> results = parameters;
-    for (const StateSource& source : optimizer->state()) {
+    for (const StateSource& source : update.optimizer().state()) {
       for (const auto& [name, tensor] : source.make().tensors) {
         results.push_back({name + "." + source.parameter, tensor});
       }

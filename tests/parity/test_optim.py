@@ -55,7 +55,7 @@ def theirs(problem, make):
 
 
 def test_adamw_is_torch(problem):
-    result, (weights, _) = ours(problem, "adamw"), theirs(problem, torch.optim.AdamW)
+    result, (weights, _) = ours(problem, "adamw_torch"), theirs(problem, torch.optim.AdamW)
     for name, weight in weights.items():
         torch.testing.assert_close(result[name], weight, rtol=1e-6, atol=1e-7)
 

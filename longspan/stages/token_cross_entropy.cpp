@@ -1,16 +1,17 @@
-// pt and sft: token cross-entropy.
+// The mean over all labels of -log p.
 #include <algorithm>
 #include <cmath>
 
 #include "longspan/objectives/sft.h"
-#include "longspan/train/stage.h"
+#include "longspan/stages/objective.h"
+#include "longspan/stages/stage_parts.h"
 
 namespace longspan {
 namespace {
 
-class LanguageStage : public Stage {
+class TokenCrossEntropy : public Objective {
  public:
-  explicit LanguageStage(const StageContext& context) : model_(context.model) {}
+  explicit TokenCrossEntropy(const ObjectiveContext& context) : model_(context.model) {}
 
   double weight(const Row& row) const override {
     return static_cast<double>(count_labels(row.whole));
@@ -26,8 +27,8 @@ class LanguageStage : public Stage {
 
 }  // namespace
 
-std::unique_ptr<Stage> make_language_stage(const StageContext& context) {
-  return std::make_unique<LanguageStage>(context);
+std::unique_ptr<Objective> make_token_cross_entropy(const ObjectiveContext& context) {
+  return std::make_unique<TokenCrossEntropy>(context);
 }
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// What sets pt, sft, dpo, kto and rm apart in the Trainer's step.
+// What a step's loss is: where a stage meets the Trainer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@
 
 namespace longspan {
 
-/// What a stage works with; all outlive it.
-struct StageContext {
+/// What an objective works with; all outlive it.
+struct ObjectiveContext {
   const Config& config;
   const Mesh& mesh;
   const SequenceParallel& attention;
@@ -32,9 +32,9 @@ struct StageContext {
 
 /// One step at a time: begin(), look() at each of its rows where looks_ahead(), looked(); then
 /// loss() of each row, in the same order.
-class Stage {
+class Objective {
  public:
-  virtual ~Stage() = default;
+  virtual ~Objective() = default;
 
   /// Which documents of an example the row of loss() holds.
   virtual Documents documents() const { return Documents::kAll; }
@@ -65,16 +65,5 @@ class Stage {
   /// Their means, and what follows from them.
   virtual NamedMeans completed(NamedMeans means) const { return means; }
 };
-
-/// Stage of config.stage.
-std::unique_ptr<Stage> make_stage(const StageContext& context);
-
-std::unique_ptr<Stage> make_language_stage(const StageContext& context);    // pt, sft
-std::unique_ptr<Stage> make_preference_stage(const StageContext& context);  // dpo
-std::unique_ptr<Stage> make_kto_stage(const StageContext& context);         // kto
-std::unique_ptr<Stage> make_reward_stage(const StageContext& context);      // rm
-
-/// Does this configuration compare with a reference model?
-bool wants_reference(const Config& config);
 
 }  // namespace longspan

@@ -2,15 +2,18 @@
 #include <ATen/ATen.h>
 
 #include "longspan/comm/differentiable.h"
+#include "longspan/data/stage_encoders.h"
+#include "longspan/objectives/document_scores.h"
 #include "longspan/spec/parameter_spec.h"
-#include "longspan/train/stage.h"
+#include "longspan/stages/objective.h"
+#include "longspan/stages/stage_parts.h"
 
 namespace longspan {
 namespace {
 
-class RewardStage : public Stage {
+class RewardObjective : public Objective {
  public:
-  explicit RewardStage(const StageContext& context) : context_(context) {
+  explicit RewardObjective(const ObjectiveContext& context) : context_(context) {
     for (const NamedTensor& parameter : context.model.parameters()) {
       if (parameter.name == kValueHeadWeight) weight_1D_ = parameter.tensor;
       if (parameter.name == kValueHeadBias) bias_1_ = parameter.tensor;
@@ -52,14 +55,38 @@ class RewardStage : public Stage {
     add("rewards/margins", chosen_B - rejected_B);
   }
 
-  StageContext context_;
+  ObjectiveContext context_;
   at::Tensor weight_1D_, bias_1_;
 };
 
+constexpr std::string_view kHead[] = {"value_head_dropout"};
+constexpr StageKeys kHeadKeys{.keys = kHead};
+constexpr const StageKeys* kKeys[] = {&kSharedPromptKeys, &kHeadKeys};
+
+std::string summary(const Config&) { return "rm: a reward model from pairs of answers"; }
+
+std::unique_ptr<Objective> make(const ObjectiveContext& context) {
+  return std::make_unique<RewardObjective>(context);
+}
+
 }  // namespace
 
-std::unique_ptr<Stage> make_reward_stage(const StageContext& context) {
-  return std::make_unique<RewardStage>(context);
-}
+extern const Stage kRewardModel{
+    .name = "rm",
+    .title = "reward models",
+    .help = "reward model",
+    .keys = kKeys,
+    .rows = RowKind::kPair,
+    .packs = false,
+    .trains_all_answers = false,
+    .uses_lm_head = false,
+    .has_value_head = true,
+    .problems = no_problems,
+    .encode = encode_pairs,
+    .document_name = chosen_or_rejected,
+    .summary = summary,
+    .has_reference = no_reference,
+    .make = make,
+};
 
 }  // namespace longspan

@@ -1,17 +1,21 @@
 // dpo: pairs of answers. B: pairs of a row.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <fmt/format.h>
 
 #include "longspan/comm/differentiable.h"
+#include "longspan/config/config.h"
+#include "longspan/data/stage_encoders.h"
 #include "longspan/objectives/preference.h"
-#include "longspan/train/stage.h"
+#include "longspan/stages/objective.h"
+#include "longspan/stages/stage_parts.h"
 
 namespace longspan {
 namespace {
 
-class PreferenceStage : public Stage {
+class PairObjective : public Objective {
  public:
-  explicit PreferenceStage(const StageContext& context)
+  explicit PairObjective(const ObjectiveContext& context)
       : context_(context),
         options_{.loss = pair_loss_from(context.config.pref_loss),
                  .beta = context.config.pref_beta,
@@ -125,9 +129,8 @@ class PreferenceStage : public Stage {
     add("rewards/rejected", terms.rejected_rewards_B);
     add("rewards/accuracies", terms.chosen_rewards_B.gt(terms.rejected_rewards_B).to(at::kDouble));
     add("rewards/margins", terms.chosen_rewards_B - terms.rejected_rewards_B);
-    const bool averaged = options_.loss == PairLoss::kIpo || !has_reference(options_.loss);
     const auto logps = [&](const at::Tensor& sums_B, const at::Tensor& labels_B) {
-      return averaged ? sums_B.detach() / labels_B : sums_B.detach();
+      return longspan::averages(options_.loss) ? sums_B.detach() / labels_B : sums_B.detach();
     };
     add("logps/chosen", logps(scores.chosen_B, scores.chosen_labels_B));
     add("logps/rejected", logps(scores.rejected_B, scores.rejected_labels_B));
@@ -135,17 +138,73 @@ class PreferenceStage : public Stage {
     add("odds_ratio_loss", terms.odds_ratio_losses_B);
   }
 
-  StageContext context_;
+  ObjectiveContext context_;
   PairOptions options_;
   std::vector<at::Tensor> references_;  // of the step's rows
   std::vector<double> compared_;        // kto_pair: four numbers a pair of the step's rows
   PairBaselines baselines_;
 };
 
+constexpr std::string_view kLoss[] = {"pref_loss", "dpo_label_smoothing", "simpo_gamma"};
+constexpr StageKeys kLossKeys{.keys = kLoss};
+constexpr const StageKeys* kKeys[] = {&kLossKeys, &kPreferenceKeys, &kReferenceKeys,
+                                      &kSharedPromptKeys};
+
+std::vector<std::string> problems(const Config& config) {
+  const Config defaults;
+  std::vector<std::string> problems;
+  const auto demand = [&](bool holds, std::string problem) {
+    if (!holds) problems.push_back(std::move(problem));
+  };
+  demand(config.dpo_label_smoothing == 0 || config.pref_loss == "sigmoid",
+         "dpo_label_smoothing is for pref_loss: sigmoid only");
+  demand(config.simpo_gamma == defaults.simpo_gamma || config.pref_loss == "simpo",
+         "simpo_gamma is for pref_loss: simpo only");
+  demand(config.pref_loss != "kto_pair" || config.lora_dropout == 0,
+         "pref_loss: kto_pair computes each pair twice, which lora_dropout would make different; "
+         "set lora_dropout: 0");
+  const bool names_reference = !config.ref_model.empty() || !config.ref_model_adapters.empty() ||
+                               config.precompute_ref_log_probs;
+  std::vector<std::string_view> alone;
+  for (const PairLossKind& kind : all_pair_losses()) {
+    if (!kind.has_reference) alone.push_back(kind.name);
+  }
+  demand(!names_reference || has_reference(pair_loss_from(config.pref_loss)),
+         fmt::format("pref_loss: {} have no reference model; remove ref_model, ref_model_adapters "
+                     "and precompute_ref_log_probs",
+                     enumerated(alone)));
+  return problems;
+}
+
+std::string summary(const Config& config) {
+  return preference_summary("dpo, pref_loss " + config.pref_loss, config) +
+         (config.pref_share_prompt ? "; prompts are computed once for both answers" : "");
+}
+
+bool compares(const Config& config) { return has_reference(pair_loss_from(config.pref_loss)); }
+
+std::unique_ptr<Objective> make(const ObjectiveContext& context) {
+  return std::make_unique<PairObjective>(context);
+}
+
 }  // namespace
 
-std::unique_ptr<Stage> make_preference_stage(const StageContext& context) {
-  return std::make_unique<PreferenceStage>(context);
-}
+extern const Stage kDpo{
+    .name = "dpo",
+    .title = "DPO",
+    .help = "preferences",
+    .keys = kKeys,
+    .rows = RowKind::kPair,
+    .packs = false,
+    .trains_all_answers = false,
+    .uses_lm_head = true,
+    .has_value_head = false,
+    .problems = problems,
+    .encode = encode_pairs,
+    .document_name = chosen_or_rejected,
+    .summary = summary,
+    .has_reference = compares,
+    .make = make,
+};
 
 }  // namespace longspan

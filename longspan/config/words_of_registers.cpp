@@ -1,0 +1,62 @@
+#include "longspan/config/words_of_registers.h"
+
+#include <fmt/format.h>
+
+#include "longspan/optim/update_rule.h"
+#include "longspan/plan/method.h"
+#include "longspan/stages/stage.h"
+
+namespace longspan {
+
+std::vector<std::string_view> auto_or_methods() {
+  std::vector<std::string_view> names{"auto"};
+  for (const Method* method : all_methods()) names.push_back(method->name);
+  return names;
+}
+
+std::vector<std::string_view> names_of_stages() {
+  std::vector<std::string_view> names;
+  for (const Stage* stage : all_stages()) names.push_back(stage->name);
+  return names;
+}
+
+std::string help_of_stages() {
+  std::string help;
+  for (const Stage* stage : all_stages()) {
+    help += fmt::format("{}{}: {}.", help.empty() ? "" : " ", stage->name, stage->help);
+  }
+  return help;
+}
+
+std::vector<std::string_view> names_of_optimizers() {
+  std::vector<std::string_view> names;
+  for (const UpdateRule* rule : all_update_rules()) {
+    names.insert(names.end(), rule->names.begin(), rule->names.end());
+  }
+  return names;
+}
+
+std::string help_of_optimizers() {
+  std::string help;
+  for (const UpdateRule* rule : all_update_rules()) {
+    help += fmt::format("{}{}", help.empty() ? "" : "; ", rule->help);
+  }
+  return help + ".";
+}
+
+/// Some methods save memory in waves, and have one by themselves; others overlap work with them.
+std::string help_of_waves() {
+  const auto in_one = [](const Method& method) {
+    return has_head_waves(method) && method.head_waves->own == 1;
+  };
+  std::string help = "Exchange and attend a few heads at a time, in so many parts. " +
+                     names_of(methods_that(in_one)) + ": less memory from 4 on";
+  for (const Method* method : all_methods()) {
+    if (!has_head_waves(*method) || in_one(*method)) continue;
+    help += fmt::format("; {}: parts that overlap, left out: {}", method->name,
+                        method->head_waves->own);
+  }
+  return help + ".";
+}
+
+}  // namespace longspan

@@ -1,0 +1,38 @@
+// The losses over pairs of answers by name: what each is told apart by, beside its formula. No
+// torch.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace longspan {
+
+/// Of a pair; c and r are the policy's log-probabilities of the chosen and the rejected answer
+/// minus the reference's (of an averaging loss: divided by the answer's labels), b is beta.
+enum class PairLoss {
+  kSigmoid,  // DPO (arXiv 2305.18290): -(1 - e) logsigmoid(b (c - r)) - e logsigmoid(-b (c - r))
+  kHinge,    // SLiC (arXiv 2305.10425): relu(1 - b (c - r))
+  kIpo,      // arXiv 2310.12036, averaging: (c - r - 1 / (2 b))^2
+  kKtoPair,  // arXiv 2402.01306, equation 7, on pairs
+  kOrpo,     // arXiv 2403.07691, averaging, no reference: -c - b logsigmoid(log odds ratio)
+  kSimpo,    // arXiv 2405.14734, averaging, no reference: -logsigmoid(b (c - r) - gamma)
+};
+
+struct PairLossKind {
+  std::string_view name;  // the value of pref_loss
+  PairLoss loss;
+  bool averages;       // an answer's log-probability is divided by the number of its labels
+  bool has_reference;  // a reference model's log-probability is subtracted
+};
+
+/// All of them, in the order of the help.
+std::span<const PairLossKind> all_pair_losses();
+std::vector<std::string_view> names_of_pair_losses();
+
+/// Throws std::logic_error for a name that the configuration cannot have.
+PairLoss pair_loss_from(std::string_view name);
+bool has_reference(PairLoss loss);
+bool averages(PairLoss loss);
+
+}  // namespace longspan

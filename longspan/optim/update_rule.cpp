@@ -1,0 +1,29 @@
+#include "longspan/optim/update_rule.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <vector>
+
+#include "longspan/config/config.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+
+const UpdateRule& update_rule_named(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const UpdateRule* rule : all_update_rules()) {
+    for (const std::string_view its_name : rule->names) {
+      if (its_name == name) return *rule;
+      names.push_back(its_name);
+    }
+  }
+  throw UserError(
+      fmt::format("optim: there is no {}; the optimizers are: {}", name, fmt::join(names, ", ")));
+}
+
+const UpdateRule& update_rule_of(const Config& config) { return update_rule_named(config.optim); }
+
+bool wants_nothing_whole(const ParameterSpec&) { return false; }
+
+}  // namespace longspan

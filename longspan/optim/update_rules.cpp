@@ -1,0 +1,13 @@
+// The register of the optimizers. An optimizer's description is in its own file.
+#include "longspan/optim/update_rule.h"
+
+namespace longspan {
+
+extern const UpdateRule kAdamW, kAdamW8bit;
+
+std::span<const UpdateRule* const> all_update_rules() {
+  static constexpr const UpdateRule* kRules[] = {&kAdamW, &kAdamW8bit};
+  return kRules;
+}
+
+}  // namespace longspan

@@ -1,0 +1,121 @@
+// What the description of every optimizer in the register must say.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "longspan/config/user_error.h"
+#include "longspan/optim/optimizer_job.h"
+#include "longspan/optim/sharded_parameters.h"
+#include "longspan/optim/update_rule.h"
+#include "longspan/testing/parameter_specs.h"
+#include "longspan/testing/ranks.h"
+#include "longspan/train/model_update.h"
+
+namespace longspan {
+namespace {
+
+TEST_CASE("optimizers: names are found, are one optimizer's each, and nothing else is one") {
+  std::set<std::string_view> names;
+  for (const UpdateRule* rule : all_update_rules()) {
+    CHECK(!rule->names.empty());
+    CHECK(!rule->help.empty());
+    for (const std::string_view name : rule->names) {
+      CHECK(names.insert(name).second);
+      CHECK(&update_rule_named(name) == rule);
+    }
+  }
+  for (const char* other : {"", "sgd", "AdamW"}) {
+    CHECK_THROWS_WITH_AS(update_rule_named(other),
+                         doctest::Contains("the optimizers are: adamw_torch, "), UserError);
+  }
+}
+
+TEST_CASE("optimizers: every one moves what has a gradient, and says what it keeps") {
+  for (const UpdateRule* rule : all_update_rules()) {
+    const std::string name(rule->names.front());
+    CAPTURE(name);
+    Config config;
+    config.optim = name;
+    const std::vector<NamedTensor> parameters = {
+        {"model.layers.0.mlp.up_proj.weight", at::ones({64, 80}).set_requires_grad(true)},
+        {"model.layers.0.mlp.gate_proj.weight", at::ones({64, 80}).set_requires_grad(true)},
+        {"model.norm.weight", at::ones({80}).set_requires_grad(true)}};
+    ParameterTable specs = testing::projections(parameters);
+    specs.add(parameter_spec("model.norm.weight", {80}, ParameterRole::kNorm, kAlwaysThere));
+    ModelUpdate update(parameters, specs, /*sharded=*/nullptr, Group(), config);
+    parameters[0].tensor.mutable_grad() = at::randn({64, 80});
+    parameters[2].tensor.mutable_grad() = at::randn({80});
+    update.step(0.1);
+    CHECK(!at::equal(parameters[0].tensor, at::ones({64, 80})));
+    CHECK(at::equal(parameters[1].tensor, at::ones({64, 80})));
+    CHECK(!at::equal(parameters[2].tensor, at::ones({80})));
+    int64_t bytes = 0, saved = 0;
+    for (const NamedTensor& parameter : parameters) {
+      const HeldParameter trained{specs.of(parameter.name), 4, true};
+      bytes += rule->state_bytes(trained);
+      saved += rule->saved_bytes(trained);
+    }
+    int64_t in_files = 0;
+    for (const StateSource& source : update.optimizer().state()) {
+      for (const auto& [what, dtype] : source.dtypes) {
+        in_files += (source.end - source.begin) * static_cast<int64_t>(c10::elementSize(dtype));
+      }
+    }
+    CHECK(bytes > 0);
+    CHECK(saved == in_files);
+  }
+}
+
+TEST_CASE("optimizers: a matrix that ranks divide is made whole of everyone's numbers") {
+  std::vector<ParameterSource> sources;
+  int64_t number = 0;
+  using Role = ParameterRole;
+  for (const ParameterSpec& spec :
+       {parameter_spec("embedding", {10, 12}, Role::kEmbedding, kEmbeddingUnit),
+        parameter_spec("0.up", {31, 12}, Role::kProjection, 1),
+        parameter_spec("0.norm", {12}, Role::kNorm, 1),
+        parameter_spec("1.up", {12, 97}, Role::kProjection, 2),
+        parameter_spec("1.down", {5, 7}, Role::kProjection, 2)}) {
+    const at::Tensor values =
+        at::arange(number, number + spec.num_elements()).to(at::kFloat).view(spec.shape);
+    number += values.numel();
+    sources.push_back({spec, at::kFloat, true, [values] { return values.clone(); }});
+  }
+  const auto is_wanted = [](const ParameterSpec& spec) { return spec.role == Role::kProjection; };
+  for (const int size : {1, 2, 3}) {
+    for (const int stage : {1, 2, 3}) {
+      for (const bool offloads : {false, true}) {
+        CAPTURE(size);
+        CAPTURE(stage);
+        CAPTURE(offloads);
+        std::vector<int64_t> num_whole(size), num_wrong(size);
+        testing::run_ranks(size, [&](const Mesh& mesh) {
+          ShardedParameters sharded(sources, {.stage = stage,
+                                              .shard = mesh.world,
+                                              .replicas = Group(),
+                                              .offload_optimizer = offloads,
+                                              .offload_params = offloads && stage == 3});
+          const std::vector<ParameterPiece> pieces = sharded.pieces();
+          const auto twice = [&](size_t i) { return pieces.at(i).values * 2; };
+          const auto look = [&](size_t i, const at::Tensor& whole) {
+            ++num_whole[mesh.world.rank()];
+            for (const ParameterSource& source : sources) {
+              if (source.spec.name != pieces[i].parameter) continue;
+              num_wrong[mesh.world.rank()] += !at::equal(whole, source.make() * 2);
+            }
+          };
+          sharded.over_wholes(is_wanted, {.dtype = at::kFloat, .make = twice, .use = look});
+        });
+        for (const int64_t wrong : num_wrong) CHECK(wrong == 0);
+        int64_t all = 0;
+        for (const int64_t mine : num_whole) all += mine;
+        CHECK(all >= 3);  // on every rank that holds a part of one
+        CHECK(all <= 3 + 3 * (size - 1));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,37 @@
+// sft: conversations, of which the answers are trained.
+#include "longspan/data/stage_encoders.h"
+#include "longspan/stages/objective.h"
+#include "longspan/stages/stage_parts.h"
+
+namespace longspan {
+namespace {
+
+constexpr std::string_view kTrained[] = {"mask_history", "train_on_prompt"},
+                           kNeat[] = {"neat_packing"};
+constexpr StageKeys kTrainedKeys{.keys = kTrained}, kNeatKeys{.keys = kNeat};
+constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys};
+
+/// The usual stage says nothing of itself.
+std::string summary(const Config&) { return ""; }
+
+}  // namespace
+
+extern const Stage kSft{
+    .name = "sft",
+    .title = "supervised fine-tuning",
+    .help = "supervised fine-tuning",
+    .keys = kKeys,
+    .rows = RowKind::kAnswer,
+    .packs = false,
+    .trains_all_answers = true,
+    .uses_lm_head = true,
+    .has_value_head = false,
+    .problems = no_problems,
+    .encode = encode_answers,
+    .document_name = numbered_document,
+    .summary = summary,
+    .has_reference = no_reference,
+    .make = make_token_cross_entropy,
+};
+
+}  // namespace longspan

@@ -1,0 +1,39 @@
+#include "longspan/stages/stage_parts.h"
+
+#include <fmt/format.h>
+
+#include "longspan/config/config.h"
+#include "longspan/data/example.h"
+
+namespace longspan {
+namespace {
+
+constexpr std::string_view kPacking[] = {"packing"}, kPreference[] = {"pref_beta", "pref_ftx"},
+                           kReference[] = {"ref_model", "ref_model_adapters",
+                                           "precompute_ref_log_probs"},
+                           kSharedPrompt[] = {"pref_share_prompt"};
+
+}  // namespace
+
+extern const StageKeys kPackingKeys{.keys = kPacking};
+extern const StageKeys kPreferenceKeys{.keys = kPreference};
+extern const StageKeys kReferenceKeys{.keys = kReference};
+extern const StageKeys kSharedPromptKeys{.keys = kSharedPrompt, .use = "pairs of answers"};
+
+std::vector<std::string> no_problems(const Config&) { return {}; }
+
+std::string numbered_document(const Example& example, size_t i) {
+  return fmt::format("document {} of {}", i + 1, example.documents.size());
+}
+
+std::string chosen_or_rejected(const Example&, size_t i) { return i == 0 ? "chosen" : "rejected"; }
+
+bool no_reference(const Config&) { return false; }
+
+std::string preference_summary(std::string name, const Config& config) {
+  std::string text = std::move(name) + fmt::format(", pref_beta {}", config.pref_beta);
+  if (config.pref_ftx > 0) text += fmt::format(", pref_ftx {}", config.pref_ftx);
+  return text;
+}
+
+}  // namespace longspan

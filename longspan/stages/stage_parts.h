@@ -1,0 +1,35 @@
+// What several stages have in common.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "longspan/stages/stage.h"
+
+namespace longspan {
+
+// Keys
+extern const StageKeys kPackingKeys;       // rows filled with several documents
+extern const StageKeys kPreferenceKeys;    // strength of a preference
+extern const StageKeys kReferenceKeys;     // which reference model, and when it is asked
+extern const StageKeys kSharedPromptKeys;  // two answers to one prompt
+
+// Stage::problems: keys demand nothing of each other at this stage alone.
+std::vector<std::string> no_problems(const Config& config);
+
+// Stage::document_name
+std::string numbered_document(const Example& example, size_t i);
+std::string chosen_or_rejected(const Example& example, size_t i);
+
+// Stage::has_reference: nothing is compared with.
+bool no_reference(const Config& config);
+
+/// `name`, and how strong the preference is.
+std::string preference_summary(std::string name, const Config& config);
+
+// Stage::make: the mean over all labels of -log p.
+std::unique_ptr<Objective> make_token_cross_entropy(const ObjectiveContext& context);
+
+}  // namespace longspan

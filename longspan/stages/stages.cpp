@@ -1,0 +1,13 @@
+// The register of the stages of training. A stage's description is in its own file.
+#include "longspan/stages/stage.h"
+
+namespace longspan {
+
+extern const Stage kPretraining, kSft, kRewardModel, kDpo, kKto;
+
+std::span<const Stage* const> all_stages() {
+  static constexpr const Stage* kStages[] = {&kPretraining, &kSft, &kRewardModel, &kDpo, &kKto};
+  return kStages;
+}
+
+}  // namespace longspan

@@ -1,0 +1,110 @@
+// What the description of every stage in the register must say. That it trains rightly is shown by
+// the parity tests.
+#include "longspan/stages/stage.h"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "longspan/config/checks.h"
+#include "longspan/config/config.h"
+#include "longspan/config/keys.h"
+#include "longspan/config/user_error.h"
+#include "longspan/data/example.h"
+
+namespace longspan {
+namespace {
+
+TEST_CASE("stages: names are found, are one stage's each, and nothing else is a stage") {
+  std::set<std::string_view> names;
+  for (const Stage* stage : all_stages()) {
+    CAPTURE(std::string(stage->name));
+    CHECK(names.insert(stage->name).second);
+    CHECK(&stage_named(stage->name) == stage);
+    CHECK(!stage->title.empty());
+    CHECK(!stage->help.empty());
+    // A head that nothing flows through is not all that is there.
+    CHECK((stage->uses_lm_head || stage->has_value_head));
+  }
+  for (const char* other : {"", "ppo", "SFT", "dpo, kto"}) {
+    CHECK_THROWS_WITH_AS(stage_named(other), doctest::Contains("the stages are: pt, sft, "),
+                         UserError);
+  }
+}
+
+TEST_CASE("stages: a stage that nobody knows falls through to none of the others") {
+  Config config;
+  config.stage = "grpo";
+  CHECK_THROWS_AS(stage_of(config), UserError);
+  CHECK_THROWS_AS(check_config(config), UserError);
+  CHECK_THROWS_AS(packs(config), UserError);
+}
+
+TEST_CASE("stages: every part of every description answers") {
+  Example pair;
+  pair.documents.resize(2);
+  for (const Stage* stage : all_stages()) {
+    CAPTURE(std::string(stage->name));
+    Config config;
+    config.stage = stage->name;
+    CHECK(stage->problems(config).empty());
+    CHECK(packs(config) == stage->packs);
+    CHECK(stage->document_name(pair, 0) != stage->document_name(pair, 1));
+    const std::string summary = stage->summary(config);
+    CHECK((summary.empty() || summary.starts_with(stage->name)));
+    CHECK((!stage->has_reference(config) || is_for_stage("ref_model", *stage)));
+  }
+}
+
+TEST_CASE("stages: keys of some stages are in the table, in one group, and refused by the others") {
+  std::set<std::string_view> grouped;
+  std::set<const StageKeys*> groups;
+  for (const Stage* stage : all_stages()) {
+    for (const StageKeys* group : stage->keys) {
+      if (!groups.insert(group).second) continue;
+      for (const std::string_view key : group->keys) CHECK(grouped.insert(key).second);
+    }
+  }
+  std::set<std::string_view> known;
+  for (const KeySection& section : key_sections()) {
+    for (const Key& key : section.keys) known.insert(key.name);
+  }
+  for (const std::string_view key : grouped) CHECK_MESSAGE(known.contains(key), key);
+  for (const std::string_view key : known) {
+    CHECK((group_of_key(key) != nullptr) == grouped.contains(key));
+    CHECK(stages_of_key(key).empty() == !grouped.contains(key));
+  }
+}
+
+TEST_CASE("stages: what is refused names the keys and the stages that they are for") {
+  const auto refused = [](const std::string& stage, const std::function<void(Config&)>& change) {
+    Config config;
+    config.stage = stage;
+    config.model_name_or_path = config.dataset = config.output_dir = "x";
+    config.do_train = true;
+    change(config);
+    return check_config(config);
+  };
+  using Problems = std::vector<std::string>;
+  CHECK(refused("sft", [](Config& c) { c.pref_beta = 0.2; }) ==
+        Problems{"pref_beta and pref_ftx are for the stages dpo and kto"});
+  CHECK(refused("sft", [](Config& c) { c.simpo_gamma = 1.0; }) ==
+        Problems{"pref_loss, dpo_label_smoothing and simpo_gamma are for stage: dpo"});
+  CHECK(refused("kto", [](Config& c) { c.pref_share_prompt = true; }) ==
+        Problems{"pref_share_prompt is for pairs of answers: stages dpo and rm"});
+  CHECK(refused("kto", [](Config& c) { c.packing = true; }) ==
+        Problems{"packing is for the stages pt and sft"});
+  CHECK(refused("kto", [](Config& c) { c.packing = false; }).empty());
+  CHECK(refused("pt", [](Config& c) { c.train_on_prompt = c.neat_packing = true; }) ==
+        Problems{"mask_history and train_on_prompt are for stage: sft",
+                 "neat_packing is for stage: sft"});
+  CHECK(refused("dpo", [](Config& c) { c.pref_loss = "orpo", c.ref_model = "base"; }) ==
+        Problems{"pref_loss: orpo and simpo have no reference model; remove ref_model, "
+                 "ref_model_adapters and precompute_ref_log_probs"});
+}
+
+}  // namespace
+}  // namespace longspan
