@@ -35,9 +35,22 @@ def children():
         if fields:
             parents[int(path.split('/')[2])] = int(fields[1])
     return [pid for pid in parents if parents[pid] == os.getpid()] if os.getpid() in parents else None
+def state_of(pid):
+    '''R, S, D, T (stopped), Z (ended), ...; nothing where there is no such process.'''
+    return text_of(f'/proc/{pid}/stat').rpartition(')')[2].split()[:1]
 def lives(pid):
-    fields = text_of(f'/proc/{pid}/stat').rpartition(')')[2].split()
-    return bool(fields) and fields[0] not in 'ZX'
+    return bool(state_of(pid)) and state_of(pid)[0] not in 'ZX'
+def end_stopped_workers(patience):
+    '''Other workers have given up a worker that somebody stopped (SIGSTOP) for `patience` seconds: it is ended. Counts seconds in
+    which this process runs, so that a job which is suspended as a whole goes on.'''
+    stopped = {}
+    while True:
+        time.sleep(1)
+        stopped = {pid: stopped.get(pid, 0) + 1 for pid in children() or [] if state_of(pid) == ['T']}
+        for pid, seconds in stopped.items():
+            if seconds > patience:
+                say(f'error: process {pid} of this run was stopped (SIGSTOP) for {seconds} s and did not go on: it is ended')
+                os.kill(pid, signal.SIGKILL)
 def all_have_ended():
     workers = children()
     return bool(workers_started) and workers_started[-1] and workers is not None and not any(map(lives, workers))
@@ -46,6 +59,9 @@ def told_to_end(number):
 def start(workers):
     if no_more:
         raise told_to_end(no_more[0])
+    if not workers_started and os.environ.get('LONGSPAN_DDP_TIMEOUT'):
+        patience = float(os.environ['LONGSPAN_DDP_TIMEOUT']) + 20  # by then the others have ended
+        threading.Thread(target=end_stopped_workers, args=[patience], daemon=True).start()
     workers_started.append(False)
     starts(workers)
     for number in leaving:  # torchrun has taken them

@@ -221,7 +221,7 @@ const std::vector<UnbuiltKey>& unbuilt_keys() {
       {"use_llama_pro"},
       {"use_mca"},
       {"use_mps_device"},
-      {"use_muon"},
+      {"use_muon", {}, "take optim: muon"},
       {"use_ray"},
       {"use_swanlab"},
       {"video_fps", "2.0", "there are no vision models yet; remove it"},

@@ -3,10 +3,10 @@
 
 namespace longspan {
 
-extern const UpdateRule kAdamW, kAdamW8bit;
+extern const UpdateRule kAdamW, kAdamW8bit, kMuon;
 
 std::span<const UpdateRule* const> all_update_rules() {
-  static constexpr const UpdateRule* kRules[] = {&kAdamW, &kAdamW8bit};
+  static constexpr const UpdateRule* kRules[] = {&kAdamW, &kAdamW8bit, &kMuon};
   return kRules;
 }
 

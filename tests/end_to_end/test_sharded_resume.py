@@ -13,6 +13,7 @@ LAYOUTS = {
     "zero0 offloaded": (1, dict(offload_optimizer=True, bf16=True)),
     "hybrid": (4, dict(zero_stage=3, zero_shard_size=2, sequence_parallel_size=2)),
     "8 bit": (2, dict(zero_stage=3, optim="adamw_8bit")),
+    "muon": (2, dict(zero_stage=3, optim="muon") | OFFLOAD),
     "lora with dropout": (2, dict(zero_stage=3) | LORA),
     "dpo": (2, dict(zero_stage=3, stage="dpo", dataset="pairs")),
 }

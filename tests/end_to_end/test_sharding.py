@@ -213,6 +213,16 @@ def test_8_bit_states(train):
         assert 0 < relative_difference(plain.logged("loss"), small.logged("loss")) < 5e-3
 
 
+def test_muon(train):
+    """A matrix that processes divide is whole for its update. Its direction is computed in bf16, so that the last digit
+    of a sum of gradients, which the processes add up in another order, may round it otherwise."""
+    adamw, one = train("llama", max_steps=10), train("llama", optim="muon", max_steps=10)
+    assert relative_difference(adamw.logged("loss"), one.logged("loss")) > 1e-3
+    for layout in (dict(), dict(zero_stage=2), dict(zero_stage=3, offload_optimizer=True, offload_params=True)):
+        many = train("llama", 2, optim="muon", gradient_accumulation_steps=2, max_steps=10, **layout)
+        assert relative_difference(one.logged("loss"), many.logged("loss")) < 1e-3
+
+
 @pytest.mark.parametrize("keys, message", [
     (dict(zero_stage=3, zero_shard_size=3), "zero_shard_size: 3 does not divide the number of processes, 2"),
     (dict(zero_shard_size=2), "zero_shard_size says how many processes divide a copy of the states; it wants zero_stage"),

@@ -1,4 +1,4 @@
-"""8-bit AdamW beside torchao's, which quantizes moments in the same blocks to the same values."""
+"""Optimizers beside torch's, and 8-bit AdamW beside torchao's, which has the same blocks and values."""
 
 import json
 import os
@@ -40,6 +40,50 @@ def ours(problem, optimizer):
     (folder / "job.json").write_text(json.dumps(job))
     subprocess.run([BUILD / "optim_probe", folder / "job.json", folder / "result.safetensors"], check=True)
     return load_file(folder / "result.safetensors")
+
+
+def moved(problem, names, optimizer, steps):
+    """What the optimizer, made of these weights, makes of them."""
+    weights = {name: torch.nn.Parameter(w) for name, w in load_file(problem / "weights.safetensors").items()
+               if name in names}
+    optimizer = optimizer(weights.values())
+    for path in steps:
+        gradients = load_file(path)
+        for name, weight in weights.items():
+            weight.grad = gradients[name]
+        optimizer.step()
+    return {name: w.detach() for name, w in weights.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_muon_is_torch(dtype, tmp_path):
+    """20 steps: matrices of layers by torch.optim.Muon with its defaults, everything else by AdamW."""
+    torch.manual_seed(1)
+    matrices = {"model.layers.0.mlp.up_proj.weight": (96, 32), "model.layers.1.mlp.down_proj.weight": (32, 96),
+                "model.layers.1.self_attn.q_proj.weight": (48, 48),
+                "model.layers.1.self_attn.q_proj.lora_A.weight": (4, 48)}
+    others = {"model.embed_tokens.weight": (50, 32), "lm_head.weight": (50, 32), "model.norm.weight": (32,),
+              "model.layers.0.self_attn.q_proj.bias": (48,), "v_head.summary.weight": (1, 32)}
+    shapes = matrices | others
+    save_file({name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}, tmp_path / "weights.safetensors")
+    steps = [str(tmp_path / f"gradients{i}.safetensors") for i in range(20)]
+    for path in steps:
+        save_file({name: (1e-2 * torch.randn(shape)).to(dtype) for name, shape in shapes.items()}, path)
+    result = ours((tmp_path, steps), "muon")
+    lr, decay = HYPER["learning_rate"], HYPER["weight_decay"]
+    expected = moved(tmp_path, matrices, lambda p: torch.optim.Muon(p, lr=lr, weight_decay=decay), steps)
+    for name in others:
+        decayed = decay if "norm" not in name and "bias" not in name else 0.0
+        expected |= moved(tmp_path, [name], lambda p: torch.optim.AdamW(
+            p, lr=lr, betas=(HYPER["beta1"], HYPER["beta2"]), eps=HYPER["epsilon"], weight_decay=decayed), steps)
+    start = load_file(tmp_path / "weights.safetensors")
+    for name in shapes:
+        assert not torch.equal(start[name], expected[name])
+        # torch's AdamW on a CPU may round bf16 otherwise; Muon's operations are the same ones.
+        tolerance = dict(rtol=0, atol=0) if name in matrices else dict(rtol=1e-6, atol=1e-7)
+        if dtype == torch.float32 or name in matrices:
+            torch.testing.assert_close(result[name], expected[name], **tolerance)
+    assert result["momentum_buffer.model.layers.0.mlp.up_proj.weight"].numel() == 96 * 32
 
 
 def theirs(problem, make):

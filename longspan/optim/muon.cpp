@@ -1,0 +1,176 @@
+// Muon: matrices of layers move by their momentum, orthogonalized
+// (https://kellerjordan.github.io/posts/muon); everything else moves by AdamW. As torch.optim.Muon,
+// with its defaults.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "longspan/optim/adamw.h"
+#include "longspan/optim/optimizer_job.h"
+#include "longspan/optim/update_rule.h"
+
+namespace longspan {
+namespace {
+
+constexpr double kMomentum = 0.95;
+constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;  // of the polynomial a x + b x^3 + c x^5
+constexpr int kIterations = 5;
+constexpr double kEpsilon = 1e-7;
+
+/// LoRA's matrices too, each by itself; embeddings and heads not.
+bool is_matrix_of_layer(const ParameterSpec& parameter) {
+  return parameter.role == ParameterRole::kProjection || is_lora(parameter.role);
+}
+
+/// Nearly the nearest matrix with orthonormal rows (or columns, where there are fewer of them), by
+/// Newton and Schulz's iteration, in bf16.
+at::Tensor orthogonalized(const at::Tensor& matrix) {
+  const bool is_tall = matrix.size(0) > matrix.size(1);
+  at::Tensor x = matrix.to(at::kBFloat16, /*non_blocking=*/false, /*copy=*/true);
+  if (is_tall) x = x.t();
+  x.div_(x.norm().clamp_min(kEpsilon));
+  for (int i = 0; i < kIterations; ++i) {
+    const at::Tensor gram = x.matmul(x.t());
+    const at::Tensor update = at::addmm(gram, gram, gram, /*beta=*/kB, /*alpha=*/kC);
+    x = at::addmm(x, update, x, /*beta=*/kA);
+  }
+  return is_tall ? x.t() : x;
+}
+
+class Muon : public Optimizer {
+ public:
+  explicit Muon(const OptimizerJob& job)
+      : over_whole_matrices_(job.over_whole_matrices), weight_decay_(job.config.weight_decay) {
+    const c10::NoGradGuard no_grad;
+    std::vector<ParameterPiece> others;
+    for (const ParameterPiece& piece : job.pieces) {
+      const bool is_matrix = is_matrix_of_layer(piece.spec);
+      places_.emplace_back(is_matrix, is_matrix ? matrices_.size() : others.size());
+      if (!is_matrix) {
+        others.push_back(piece);
+        continue;
+      }
+      const at::Tensor values = piece.values.detach();
+      matrices_.push_back(
+          {piece, job.allocate ? job.allocate(values).zero_() : at::zeros_like(values)});
+    }
+    others_ = std::make_unique<AdamW>(others, adamw_options_of(job.config), job.allocate);
+  }
+
+  void step(double learning_rate) override {
+    const c10::NoGradGuard no_grad;
+    others_->step(learning_rate);
+    over_whole_matrices_(
+        {.dtype = at::kBFloat16,
+         .make = [&](size_t i) { return direction(matrices_[places_.at(i).second]); },
+         .use =
+             [&](size_t i, const at::Tensor& whole) {
+               move(matrices_[places_.at(i).second], whole, learning_rate);
+             }});
+  }
+
+  std::vector<StateSource> state() const override {
+    const std::vector<StateSource> others = others_->state();
+    std::vector<StateSource> sources;
+    for (const auto& [is_matrix, place] : places_) {
+      if (!is_matrix) {
+        sources.push_back(others[place]);
+        continue;
+      }
+      const Matrix& m = matrices_[place];
+      const auto dtype = m.momentum.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+      const auto make = [&m, dtype] {
+        return StatePiece{m.piece.parameter,
+                          m.piece.begin,
+                          m.piece.end,
+                          m.num_steps,
+                          {{"momentum_buffer", m.momentum.flatten().to(dtype)}}};
+      };
+      sources.push_back(
+          {m.piece.parameter, m.piece.begin, m.piece.end, {{"momentum_buffer", dtype}}, make});
+    }
+    return sources;
+  }
+
+  void load_state(size_t i, const StatePiece& piece) override {
+    const c10::NoGradGuard no_grad;
+    const auto& [is_matrix, place] = places_.at(i);
+    if (!is_matrix) return others_->load_state(place, piece);
+    Matrix& m = matrices_[place];
+    require_same_run(piece, m.piece);
+    m.momentum.copy_(piece.tensors.at("momentum_buffer").view(m.momentum.sizes()));
+    m.num_steps = piece.num_steps;
+    const auto master = piece.tensors.find("master");
+    if (master == piece.tensors.end()) return;
+    m.piece.values.copy_(master->second.view(m.piece.values.sizes()));
+  }
+
+ private:
+  /// What is here of a matrix.
+  struct Matrix {
+    ParameterPiece piece;
+    at::Tensor momentum;  // of the values' shape
+    int64_t num_steps = 0;
+  };
+
+  /// Takes the gradient into the momentum. Returns what is to be orthogonalized, with Nesterov's
+  /// step ahead.
+  static at::Tensor direction(Matrix& m) {
+    if (!m.piece.values.grad().defined()) return at::zeros_like(m.momentum);
+    const at::Tensor gradient = m.piece.values.grad().to(m.momentum.device());
+    m.momentum.lerp_(gradient, 1 - kMomentum);
+    m.num_steps += 1;
+    return gradient.lerp(m.momentum, kMomentum);
+  }
+
+  void move(Matrix& m, const at::Tensor& whole, double learning_rate) const {
+    at::Tensor values = m.piece.values.detach();
+    if (!m.piece.values.grad().defined()) return;
+    const at::Tensor mine = orthogonalized(whole)
+                                .reshape({-1})
+                                .narrow(0, m.piece.begin, m.piece.end - m.piece.begin)
+                                .view(values.sizes())
+                                .to(values.device());
+    const double height = static_cast<double>(whole.size(0)) / static_cast<double>(whole.size(1));
+    const double decay = m.piece.spec.decays ? weight_decay_ : 0.0;
+    values.mul_(1 - learning_rate * decay);
+    values.add_(mine, -learning_rate * std::sqrt(std::max(1.0, height)));
+  }
+
+  OverWholeMatrices over_whole_matrices_;
+  double weight_decay_;
+  std::vector<std::pair<bool, size_t>> places_;  // of all in the order of state(): matrix, where
+  std::vector<Matrix> matrices_;
+  std::unique_ptr<AdamW> others_;
+};
+
+constexpr std::string_view kNames[] = {"muon"};
+
+/// One momentum, in the dtype of the values and in fp32 in files; AdamW's two for the rest.
+int64_t numbers_of(const HeldParameter& parameter) {
+  return (is_matrix_of_layer(parameter.spec) ? 1 : 2) * parameter.spec.num_elements();
+}
+int64_t state_bytes(const HeldParameter& parameter) {
+  return parameter.element_bytes * numbers_of(parameter);
+}
+int64_t saved_bytes(const HeldParameter& parameter) { return 4 * numbers_of(parameter); }
+
+std::unique_ptr<Optimizer> make(const OptimizerJob& job) { return std::make_unique<Muon>(job); }
+
+}  // namespace
+
+extern const UpdateRule kMuon{
+    .names = kNames,
+    .help = "muon: matrices of layers by orthogonalized momentum, the rest by AdamW",
+    .wants_whole = is_matrix_of_layer,
+    .state_bytes = state_bytes,
+    .saved_bytes = saved_bytes,
+    .make = make,
+};
+
+}  // namespace longspan
