@@ -11,7 +11,7 @@
 #include "longspan/attention/flash/flash_attention.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/cpu/vector_math.h"
-#include "longspan/models/product.h"
+#include "longspan/models/gemm.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/print.h"
 
@@ -43,7 +43,7 @@ int show_environment(const Arguments&) {
                                             name_of(widest_cpu_capability()));
   line("attention tiles", flash::best_tiles().instructions + why);
   line("vector math", vector_math::kernels().instructions + why);
-  line("fp32 products", product_library());
+  line("fp32 products", gemm_library());
   line("threads", fmt::format("{}", at::get_num_threads()));
   line("CUDA", cuda_available() ? counted(load_cuda().num_devices(), "GPU")
                                 : fmt::format("not available: {}", why_no_cuda()));

@@ -56,8 +56,8 @@ void print_overview() {
 
 /// Is it a key that training knows as one of chat and generate only?
 bool refers_to_generation(const std::string& name) {
-  const auto& keys = unbuilt_keys();
-  const auto key = std::ranges::find(keys, name, &UnbuiltKey::name);
+  const auto& keys = unsupported_keys();
+  const auto key = std::ranges::find(keys, name, &UnsupportedKey::name);
   return key != keys.end() && key->of_generation;
 }
 

@@ -114,7 +114,7 @@ bool is_launched() {
          rendezvous_from_environment().world_size > 1;
 }
 
-LaunchPlan make_launch_plan(const Config& config, const DeviceChoice& device) {
+LaunchPlan make_launch_plan(const ParallelSettings& config, const DeviceChoice& device) {
   LaunchPlan plan;
   const std::optional<int> wanted = environment_number("NPROC_PER_NODE", 1, kMostProcesses);
   if (wanted && config.nproc_per_node && *wanted != *config.nproc_per_node) {

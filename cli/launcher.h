@@ -26,7 +26,7 @@ bool is_launched();
 /// From the key nproc_per_node and LLaMA-Factory's environment variables: NPROC_PER_NODE, NNODES,
 /// NODE_RANK, MASTER_ADDR, MASTER_PORT. Without either: a process for each GPU, or one on a CPU.
 /// Throws UserError: not a number, contradictions, several nodes without MASTER_ADDR.
-LaunchPlan make_launch_plan(const Config& config, const DeviceChoice& device);
+LaunchPlan make_launch_plan(const ParallelSettings& config, const DeviceChoice& device);
 
 /// Looks at MASTER_ADDR and MASTER_PORT before anything is started. Throws UserError: the name has
 /// no address, or not one of this machine where it is the only one; this machine is to listen at

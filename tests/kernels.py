@@ -36,7 +36,7 @@ KERNELS = {
     "all narrow": (set(), dict(ATEN_CPU_CAPABILITY="default", LONGSPAN_CPU_CAPABILITY="portable", LONGSPAN_PRODUCTS="mkl",
                                MKL_CBWR="COMPATIBLE", ONEDNN_MAX_CPU_ISA="SSE41")),
 }
-UNIT_TESTS = ["tiled MLP: as untiled*", "checkpointed block: chunks*", "product and add_product_*", "row kernels*",
+UNIT_TESTS = ["tiled MLP: as untiled*", "checkpointed block: chunks*", "gemm and add_gemm_*", "fused rows*",
               "vector math*", "flash*", "large scores*"]
 PYTHON_TESTS = [
     "tests/end_to_end/test_stages.py::test_ranks",

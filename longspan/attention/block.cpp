@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/attention/holes.h"
+#include "longspan/attention/masked_rectangles.h"
 
 namespace longspan {
 
@@ -13,7 +13,7 @@ std::vector<Block> causal_blocks(const Packing& packing) {
                       packing.length(document), true});
   }
   const auto token = [](int64_t token) { return token; };
-  return without_holes(blocks, holes_of(packing, token, token));
+  return without_masked_pairs(blocks, masked_rectangles_of(packing, token, token));
 }
 
 std::vector<Block> aligned_at_end(const std::vector<Block>& blocks) {

@@ -21,7 +21,7 @@ struct Block {
   int64_t offset = 0;
 };
 
-/// One causal block for each document, in parts where it is forked (holes.h).
+/// One causal block for each document, in parts where it is forked (masked_rectangles.h).
 std::vector<Block> causal_blocks(const Packing& packing);
 
 /// The same attention in blocks whose last query, where causal, sees exactly the last key: what

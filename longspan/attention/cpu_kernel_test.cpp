@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/attention/kept_attention.h"
 #include "longspan/attention/leaf_attention.h"
+#include "longspan/attention/saved_attention.h"
 #include "longspan/config/user_error.h"
 #include "longspan/testing/tolerance.h"
 
@@ -249,7 +249,7 @@ TEST_CASE("kernels refuse by name what they cannot compute, forward and backward
   CHECK(std::string(cpu_block_kernel().abilities().name) != cuda_block_kernel().abilities().name);
 }
 
-TEST_CASE("leaf attention: replay takes what was kept, in order, and computes nothing") {
+TEST_CASE("leaf attention: replay takes what was saved, in order, and computes nothing") {
   struct Counting : BlockKernel {
     mutable int num_forwards = 0;
     KernelAbilities abilities() const override { return cpu_block_kernel().abilities(); }
@@ -271,22 +271,22 @@ TEST_CASE("leaf attention: replay takes what was kept, in order, and computes no
   const at::Tensor q = random({14, 4, 8}).requires_grad_(true), k = random({14, 2, 8}),
                    v = random({14, 2, 8});
   const AttentionSpec spec = spec_of(q, k);
-  KeptAttention kept;
+  SavedAttention saved;
   at::Tensor first, second;
   {
-    KeepScope keep(kept);
+    SaveScope save(saved);
     first = leaf_attention(kernel, q, k, v, spec, packing);
     second = leaf_attention(kernel, 2 * q, k, v, spec, packing);
   }
   CHECK(kernel.num_forwards == 2);
-  CHECK(kept.results.size() == 2);
-  CHECK_FALSE(kept.results[0].out_TNH.requires_grad());
-  ReplayScope replay(kept);
+  CHECK(saved.results.size() == 2);
+  CHECK_FALSE(saved.results[0].out_TNH.requires_grad());
+  ReplayScope replay(saved);
   CHECK(leaf_attention(kernel, q, k, v, spec, packing).equal(first));
   const at::Tensor again = leaf_attention(kernel, 2 * q, k, v, spec, packing);
   CHECK(again.equal(second));
   CHECK(kernel.num_forwards == 2);
-  CHECK(kept.results.empty());
+  CHECK(saved.results.empty());
   CHECK_THROWS_AS(leaf_attention(kernel, q, k, v, spec, packing), std::logic_error);
   second.sum().backward();
   const at::Tensor expected = q.grad().clone();

@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "longspan/attention/kept_attention.h"
+#include "longspan/attention/saved_attention.h"
 
 namespace longspan {
 namespace {
@@ -22,7 +22,7 @@ struct LeafState : torch::CustomClassHolder {
 struct LeafAttention : torch::autograd::Function<LeafAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TMH,
                             const at::Tensor& v_TMH, c10::intrusive_ptr<LeafState> state) {
-    AttentionResult result = kept_or_computed(
+    AttentionResult result = saved_or_computed(
         [&] { return state->kernel->forward(q_TNH, k_TMH, v_TMH, state->spec, state->blocks); });
     ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT});
     ctx->saved_data["state"] = c10::IValue::make_capsule(state);
@@ -60,17 +60,18 @@ at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
   return LeafAttention::apply(q_TNH, k_SMH, v_SMH, state);
 }
 
-AttentionResult kept_or_computed(const std::function<AttentionResult()>& compute) {
-  if (KeptAttention* replaying = KeptAttention::replaying()) {
+AttentionResult saved_or_computed(const std::function<AttentionResult()>& compute) {
+  if (SavedAttention* replaying = SavedAttention::replaying()) {
     if (replaying->results.empty()) {
-      throw std::logic_error("a replayed forward calls attention more often than the kept one did");
+      throw std::logic_error(
+          "a replayed forward calls attention more often than the saved one did");
     }
     AttentionResult result = std::move(replaying->results.front());
     replaying->results.pop_front();
     return result;
   }
   AttentionResult result = compute();
-  if (KeptAttention* keeping = KeptAttention::keeping()) {
+  if (SavedAttention* keeping = SavedAttention::saving()) {
     // Detached: an output gets an autograd node where gradients are on, and that would hold us.
     keeping->results.push_back({result.out_TNH.detach(), result.lse_NT});
   }

@@ -11,7 +11,7 @@
 namespace longspan {
 
 /// q_TNH, k_TMH, v_TMH -> out_TNH (attention.h), one causal block for each document. Takes part in
-/// KeepScope and ReplayScope (kept_attention.h).
+/// SaveScope and ReplayScope (saved_attention.h).
 at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
                           const at::Tensor& k_TMH, const at::Tensor& v_TMH,
                           const AttentionSpec& spec, const Packing& packing);
@@ -20,8 +20,8 @@ at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
                           const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                           const AttentionSpec& spec, std::vector<Block> blocks);
 
-/// For every leaf: the next kept result inside a ReplayScope, else compute(); inside a KeepScope
-/// the result is also kept.
-AttentionResult kept_or_computed(const std::function<AttentionResult()>& compute);
+/// For every leaf: the next saved result inside a ReplayScope, else compute(); inside a SaveScope
+/// the result is also saved.
+AttentionResult saved_or_computed(const std::function<AttentionResult()>& compute);
 
 }  // namespace longspan

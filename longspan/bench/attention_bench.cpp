@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "longspan/bench/check_against_fp64.h"
-#include "longspan/bench/counting_allocator.h"
 #include "longspan/bench/gather_numbers.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 
 namespace longspan {

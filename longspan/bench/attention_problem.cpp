@@ -8,7 +8,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "longspan/attention/kept_attention.h"
+#include "longspan/attention/saved_attention.h"
 
 namespace longspan {
 namespace {
@@ -116,7 +116,7 @@ at::Tensor AttentionProblem::run(Attention& attention) const {
   row.head_dim = shape_.head_dim;
   row.eps = 1e-6;
   row.compute_dtype = shape_.dtype;
-  return attention_half(x[0], weights_, row, {});
+  return attention_sublayer(x[0], weights_, row, {});
 }
 
 at::Tensor AttentionProblem::forward(Attention& attention) {
@@ -129,7 +129,7 @@ at::Tensor AttentionProblem::forward(Attention& attention) {
     return out_.detach();
   }
   const c10::NoGradGuard no_grad;
-  const KeepScope scope(kept_);
+  const SaveScope scope(kept_);
   return run(attention);
 }
 

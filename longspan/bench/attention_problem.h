@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/attention/kept_attention.h"
+#include "longspan/attention/saved_attention.h"
 #include "longspan/data/batch.h"
 #include "longspan/models/decoder_block.h"
 
@@ -69,7 +69,7 @@ class AttentionProblem {
   RotaryTable rotary_;
   std::vector<at::Tensor> parameters_;
   at::Tensor out_;
-  KeptAttention kept_;
+  SavedAttention kept_;
 };
 
 /// Names of ProblemGradients, in their order.

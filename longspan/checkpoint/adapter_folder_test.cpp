@@ -6,9 +6,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "longspan/bench/counting_allocator.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {

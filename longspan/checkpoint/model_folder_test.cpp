@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include "longspan/bench/counting_allocator.h"
 #include "longspan/config/user_error.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/models/model_config.h"
 #include "longspan/models/parameter_count.h"
 #include "longspan/testing/temporary_folder.h"

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/spec/fnv1a.h"
 
 namespace longspan {
 namespace {
@@ -16,13 +17,6 @@ uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
   return x ^ (x >> 31);
-}
-
-/// FNV-1a, so that a tensor's numbers depend on its name and not on its place.
-uint64_t hash(const std::string& name) {
-  uint64_t h = 0xcbf29ce484222325;
-  for (const unsigned char c : name) h = (h ^ c) * 0x100000001b3;
-  return h;
 }
 
 void fill_normal(at::Tensor& tensor, uint64_t key, double standard_deviation) {
@@ -65,7 +59,7 @@ std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t s
                                            at::ScalarType dtype) {
   std::vector<NamedTensor> parameters;
   for (const ParameterSpec& parameter : parameters_of(spec_of(config))) {
-    const uint64_t key = mix(mix(seed) ^ hash(parameter.name));
+    const uint64_t key = mix(mix(seed) ^ fnv1a(parameter.name));
     parameters.push_back({parameter.name, new_values(parameter, key).to(dtype)});
   }
   return parameters;

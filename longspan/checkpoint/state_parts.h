@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "longspan/checkpoint/safetensors.h"
-#include "longspan/models/decoder.h"
+#include "longspan/models/named_tensor.h"
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/state_piece.h"
 

@@ -6,9 +6,9 @@
 
 #include <filesystem>
 
-#include "longspan/bench/counting_allocator.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/optim/adamw_8bit.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/temporary_folder.h"

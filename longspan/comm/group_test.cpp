@@ -6,9 +6,9 @@
 #include <chrono>
 #include <mutex>
 
-#include "longspan/bench/counting_allocator.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/differentiable.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/testing/ranks.h"
 
 namespace longspan {

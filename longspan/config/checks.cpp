@@ -77,13 +77,13 @@ void check_stage(const Config& config, std::vector<std::string>& problems) {
   std::ranges::move(stage.problems(config), std::back_inserter(problems));
 }
 
-void check_preferences(const Config& config, const Demand& demand) {
+void check_preferences(const PreferenceSettings& config, const Demand& demand) {
   demand(config.ref_model_adapters.empty() || !config.ref_model.empty(),
          "ref_model_adapters wants ref_model, the model that they belong to");
   demand(config.value_head_dropout < 1, "value_head_dropout: 1 drops everything; give less");
 }
 
-void check_sharding(const Config& config, const Demand& demand) {
+void check_sharding(const MemorySettings& config, const Demand& demand) {
   const int64_t stage = config.zero_stage.value_or(0);
   demand(!config.zero_shard_size || stage > 0,
          "zero_shard_size says how many processes divide a copy of the states; it wants "
@@ -93,7 +93,7 @@ void check_sharding(const Config& config, const Demand& demand) {
          "process is enough)");
 }
 
-void check_packing(const Config& config, const Demand& demand) {
+void check_packing(const DataSettings& config, const Demand& demand) {
   demand(!config.neat_packing || config.packing.value_or(true),
          "neat_packing: true packs, packing: false does not; keep one");
 }

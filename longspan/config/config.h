@@ -9,8 +9,8 @@
 
 namespace longspan {
 
-struct Config {
-  // Model
+/// The model, where it comes from, and in which numbers it computes.
+struct ModelSettings {
   std::string model_name_or_path;
   std::string adapter_name_or_path;  // comma list: all but the last are merged, the last is trained
   std::string flash_attn = "auto";
@@ -19,8 +19,10 @@ struct Config {
   std::string rope_scaling;     // linear | yarn | llama3; empty: as config.json says
   std::string device = "auto";  // auto | cuda | cpu
   bool use_cpu = false;         // read into device
+};
 
-  // Method
+/// What is trained of it: all, some layers, or adapters.
+struct MethodSettings {
   std::string stage = "sft";  // pt | sft | rm | dpo | kto
   bool do_train = false;
   bool do_eval = false;
@@ -35,8 +37,10 @@ struct Config {
   int64_t freeze_trainable_layers = 2;  // negative: the first ones
   std::string freeze_trainable_modules = "all";
   std::string freeze_extra_modules;
+};
 
-  // Preferences
+/// Losses of preferences, and the reference model.
+struct PreferenceSettings {
   double pref_beta = 0.1;
   std::string pref_loss = "sigmoid";  // sigmoid | hinge | ipo | kto_pair | orpo | simpo
   double pref_ftx = 0.0, dpo_label_smoothing = 0.0, simpo_gamma = 0.5;
@@ -45,8 +49,10 @@ struct Config {
   bool precompute_ref_log_probs = false;
   bool pref_share_prompt = false;
   double value_head_dropout = 0.0;  // stage rm
+};
 
-  // Data
+/// Data sets, and how their rows become tokens.
+struct DataSettings {
   std::string dataset, eval_dataset, dataset_dir = "data";
   std::string chat_template;  // key `template`; empty: the model's own chat_template
   int64_t cutoff_len = 2048;
@@ -59,8 +65,10 @@ struct Config {
   std::string on_bad_row = "stop";  // stop | skip
   std::optional<bool> packing;      // absent: true for pt, else false
   bool neat_packing = false;
+};
 
-  // Training
+/// What a run writes, where and how often.
+struct OutputSettings {
   std::string output_dir;
   bool overwrite_output_dir = false;
   std::string fallback_output_dir;  // where the model goes when output_dir's disk is full
@@ -78,6 +86,10 @@ struct Config {
   bool save_only_model = false;
   std::string resume_from_checkpoint;  // empty: the newest whole one in output_dir
   bool plot_loss = false;
+};
+
+/// Batches, steps, and what updates parameters.
+struct OptimizationSettings {
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
   double learning_rate = 5e-5, num_train_epochs = 3.0, max_grad_norm = 1.0;
@@ -91,30 +103,47 @@ struct Config {
   bool bf16 = false;
   int64_t seed = 42;
   std::optional<int64_t> data_seed;  // as seed
-  int64_t ddp_timeout = 1800;
   std::string eval_strategy = "no";  // no | steps | epoch
   std::optional<double> eval_steps;
+};
 
-  // Memory
+/// Sharding, offloading and chunks.
+struct MemorySettings {
   std::string deepspeed;  // a DeepSpeed JSON, of which stage and offloading are read
   std::optional<int64_t> zero_stage, zero_shard_size;
   bool offload_optimizer = false, offload_params = false;
   std::string offload_activations = "false";  // false | true | disk
   std::string offload_folder = "offload";
   std::optional<int64_t> tiled_mlp;
+};
 
-  // `longspan export`
+/// `longspan export`.
+struct ExportSettings {
   std::string export_dir;
   double export_size = 5.0;  // GB of a file
+};
 
-  // Sequence parallelism and launching
+/// Sequence parallelism and launching.
+struct ParallelSettings {
+  int64_t ddp_timeout = 1800;
   int sequence_parallel_size = 1;
   std::optional<std::string> sequence_parallel_mode;  // absent or "auto": chosen
   std::optional<int> sequence_parallel_ulysses_degree, sequence_parallel_ring_degree;
   std::optional<int> sequence_parallel_window_size, sequence_parallel_head_waves;
   std::optional<int> nproc_per_node;
+};
 
-  // What to tell the user about keys that were taken.
+/// All keys. What needs one room of it takes that room alone.
+struct Config : ModelSettings,
+                MethodSettings,
+                PreferenceSettings,
+                DataSettings,
+                OutputSettings,
+                OptimizationSettings,
+                MemorySettings,
+                ExportSettings,
+                ParallelSettings {
+  /// What to tell the user about keys that were taken.
   std::vector<std::string> notes;
 };
 

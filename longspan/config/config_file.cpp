@@ -153,9 +153,9 @@ std::string assign(Config& config, const Key& key, json value) {
     if (key.list && value == "") value = key.choices[0];
     const auto& text = value.get_ref<const std::string&>();
     for (const std::string& word : key.list ? split_names(text) : std::vector{text}) {
-      if (std::ranges::find(key.unbuilt_choices, word) != key.unbuilt_choices.end()) {
-        const std::string remedy =
-            key.unbuilt_remedy_of ? key.unbuilt_remedy_of(word) : std::string(key.unbuilt_remedy);
+      if (std::ranges::find(key.unsupported_choices, word) != key.unsupported_choices.end()) {
+        const std::string remedy = key.unsupported_remedy_of ? key.unsupported_remedy_of(word)
+                                                             : std::string(key.unsupported_remedy);
         return fmt::format("{}: {} is known but not supported{}{}; {}", key.name, word,
                            remedy.empty() ? "" : ": ", remedy, what_is_wanted(key));
       }
@@ -170,7 +170,7 @@ std::string assign(Config& config, const Key& key, json value) {
   return fmt::format("{}: {} was given; wanted is {}", key.name, shown(given), what_is_wanted(key));
 }
 
-bool is_neutral(const UnbuiltKey& key, const json& value) {
+bool is_neutral(const UnsupportedKey& key, const json& value) {
   if (value.is_null() || (key.neutral.empty() && value == false)) return true;
   if (key.neutral.empty()) return false;
   return std::ranges::any_of(split_values(key.neutral), [&](const std::string& neutral) {
@@ -227,7 +227,7 @@ std::string take(Reading& reading, const std::string& name, const json& value) {
     const std::string problem = take(reading, std::string(key.today), value);
     return problem.empty() ? problem : fmt::format("{}, now {}", name, problem);
   }
-  for (const UnbuiltKey& key : unbuilt_keys()) {
+  for (const UnsupportedKey& key : unsupported_keys()) {
     if (key.name != name) continue;
     if (is_neutral(key, value)) return {};
     if (key.of_generation) {

@@ -16,8 +16,9 @@ std::string explain(const Key& key, const KeyDescription& description) {
   const KeyNote* note = note_on(key.name);
   std::string text = fmt::format("{} ({})\n  {}\n  Takes: {}\n", key.name, description.section,
                                  key.help, description.wants);
-  if (!key.unbuilt_choices.empty()) {
-    text += fmt::format("  Known but not supported: {}\n", fmt::join(key.unbuilt_choices, ", "));
+  if (!key.unsupported_choices.empty()) {
+    text +=
+        fmt::format("  Known but not supported: {}\n", fmt::join(key.unsupported_choices, ", "));
   }
   text +=
       fmt::format("  Default: {}\n", description.default_value.empty() ? "none, see above"
@@ -28,7 +29,7 @@ std::string explain(const Key& key, const KeyDescription& description) {
   return text;
 }
 
-std::string explain(const UnbuiltKey& key) {
+std::string explain(const UnsupportedKey& key) {
   if (key.of_generation) {
     return fmt::format(
         "{} (a key of `longspan chat` and `longspan generate`, not of training)\n"
@@ -97,7 +98,7 @@ std::string explain_key(std::string_view name) {
   for (const RenamedKey& key : renamed_keys()) {
     if (key.name == name) return fmt::format("{} is called {} now.\n", key.name, key.today);
   }
-  for (const UnbuiltKey& key : unbuilt_keys()) {
+  for (const UnsupportedKey& key : unsupported_keys()) {
     if (key.name == name) return explain(key);
   }
   return {};

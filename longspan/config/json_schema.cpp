@@ -145,7 +145,7 @@ std::string json_schema() {
     schema["deprecated"] = true;
     properties[std::string(key.name)] = std::move(schema);
   }
-  for (const UnbuiltKey& key : unbuilt_keys()) {
+  for (const UnsupportedKey& key : unsupported_keys()) {
     Json values = {nullptr};
     if (key.neutral.empty()) {
       values.push_back(false);

@@ -28,12 +28,12 @@ Key number(std::string_view name, Field field, double least, std::string_view he
 }
 
 Key choice(std::string_view name, Field field, std::vector<std::string_view> choices,
-           std::string_view help, std::vector<std::string_view> unbuilt = {}) {
+           std::string_view help, std::vector<std::string_view> unsupported = {}) {
   return {.name = name,
           .field = field,
           .help = help,
           .choices = std::move(choices),
-          .unbuilt_choices = std::move(unbuilt)};
+          .unsupported_choices = std::move(unsupported)};
 }
 
 // A count of steps, or a share of them.
@@ -65,7 +65,7 @@ std::vector<KeySection> make_sections() {
              "Stretch the rotary positions to rows longer than max_position_embeddings; written "
              "into the saved config.json. Left out: as config.json says.",
              {"dynamic"});
-  rope_scaling.unbuilt_remedy =
+  rope_scaling.unsupported_remedy =
       "it stretches each row by its own length, so that a token's angle depends on what comes "
       "after it; take yarn";
   sections.push_back(
@@ -194,7 +194,7 @@ std::vector<KeySection> make_sections() {
              "tensorboard: also write event files that TensorBoard reads. all: the same.",
              {"wandb", "swanlab", "mlflow", "trackio", "comet_ml", "neptune", "clearml",
               "codecarbon", "azure_ml", "dagshub", "dvclive", "flyte"});
-  report_to.unbuilt_remedy_of = remedy_of_service;
+  report_to.unsupported_remedy_of = remedy_of_service;
   report_to.list = true;
   Key resume =
       plain("resume_from_checkpoint", &C::resume_from_checkpoint,

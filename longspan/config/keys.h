@@ -32,9 +32,10 @@ struct Key {
   // Words: what may be written; empty means any text.
   std::vector<std::string_view> choices = {};
   // Words that LLaMA-Factory knows and that are unsupported here.
-  std::vector<std::string_view> unbuilt_choices = {};
-  std::string_view unbuilt_remedy = {};  // what to do instead, when there is more to say
-  std::string (*unbuilt_remedy_of)(std::string_view word) = nullptr;  // where words differ in it
+  std::vector<std::string_view> unsupported_choices = {};
+  std::string_view unsupported_remedy = {};  // what to do instead, when there is more to say
+  std::string (*unsupported_remedy_of)(std::string_view word) =
+      nullptr;  // where words differ in it
   // A list of words may be written instead of one word with commas.
   bool list = false;
   // A truth value may be written instead of a word; it is then the word true or false.
@@ -58,13 +59,13 @@ const std::vector<IdleKey>& idle_keys();
 
 /// A key of LLaMA-Factory's that is unsupported. It is refused by name unless its value asks for
 /// nothing: null, false where `neutral` is empty, or one of the JSON values in `neutral`.
-struct UnbuiltKey {
+struct UnsupportedKey {
   std::string_view name;
   std::string_view neutral = {};  // JSON values with | between them
   std::string_view remedy = {};   // what to do instead, when there is more to say than "remove it"
   bool of_generation = false;     // a key of `longspan chat` and `longspan generate`
 };
-const std::vector<UnbuiltKey>& unbuilt_keys();
+const std::vector<UnsupportedKey>& unsupported_keys();
 /// The values of `neutral`, one by one.
 std::vector<std::string> split_values(std::string_view values);
 

@@ -105,7 +105,7 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& 
 }
 
 /// Moves the rows that val_size asks for from train to eval.
-void set_aside(const Config& config, RunRows& rows) {
+void split_off_validation(const Config& config, RunRows& rows) {
   const int64_t size = std::ssize(rows.train);
   const int64_t eval_size =
       whole_number(config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(size))
@@ -151,7 +151,7 @@ RunRows read_run_rows(const Config& config) {
   if (!config.eval_dataset.empty()) {
     rows.eval = read_conversations(config, config.eval_dataset, rows.notes);
   }
-  if (config.val_size > 0) set_aside(config, rows);
+  if (config.val_size > 0) split_off_validation(config, rows);
   return rows;
 }
 

@@ -33,7 +33,7 @@ class EntryReader {
 
   void read(const std::string& dataset_dir) {
     if (!values_.is_object()) fail("wanted is an object with a file_name");
-    refuse_unbuilt();
+    refuse_unsupported();
     entry_.kind = stage_.rows;
     read_formatting();
     if (values_.contains("columns")) {
@@ -57,7 +57,7 @@ class EntryReader {
     throw UserError(fmt::format("{}: dataset {}: {}", entry_.info_file, entry_.name, problem));
   }
 
-  void refuse_unbuilt() const {
+  void refuse_unsupported() const {
     static const std::vector<std::string> known = {"file_name", "formatting",  "columns", "tags",
                                                    "split",     "num_samples", "ranking"};
     static const std::vector<std::string> unbuilt = {"hf_hub_url", "ms_hub_url",      "om_hub_url",

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "longspan/models/product.h"
+#include "longspan/models/gemm.h"
 
 namespace longspan {
 namespace {
@@ -28,7 +28,7 @@ at::Tensor head_of(const ModelConfig& config, const std::vector<NamedTensor>& pa
 
 /// Of these rows, in fp32.
 at::Tensor logits_of(const at::Tensor& hidden_LD, const at::Tensor& head_VD) {
-  const at::Tensor logits_LV = product(hidden_LD, head_VD.t());
+  const at::Tensor logits_LV = gemm(hidden_LD, head_VD.t());
   return logits_LV.scalar_type() == at::kDouble ? logits_LV : logits_LV.to(at::kFloat);
 }
 

@@ -51,7 +51,7 @@ namespace {
 
 using Shared = ActivationOffload::Shared;
 
-class Entry : public KeptTensors {
+class Entry : public SavedTensors {
  public:
   Entry(std::shared_ptr<Shared> shared, std::vector<at::Tensor> tensors, bool in_file)
       : shared_(std::move(shared)), in_file_(in_file) {
@@ -154,7 +154,8 @@ ActivationOffload::ActivationOffload(at::Device device, const std::string& folde
 
 ActivationOffload::~ActivationOffload() = default;
 
-std::shared_ptr<KeptTensors> ActivationOffload::put(std::vector<at::Tensor> tensors, bool briefly) {
+std::shared_ptr<SavedTensors> ActivationOffload::put(std::vector<at::Tensor> tensors,
+                                                     bool briefly) {
   // Frees a block on the device before the next one needs room there, and on the host before the
   // next but one does.
   auto& entries = shared_->entries;

@@ -26,7 +26,7 @@ class ActivationOffload : public ActivationStore {
   ActivationOffload(at::Device device, const std::string& folder, bool ahead);
   ~ActivationOffload() override;
 
-  std::shared_ptr<KeptTensors> put(std::vector<at::Tensor> tensors, bool briefly = false) override;
+  std::shared_ptr<SavedTensors> put(std::vector<at::Tensor> tensors, bool briefly = false) override;
 
   /// The most that the file held at once; 0 without one.
   int64_t peak_file_bytes() const;

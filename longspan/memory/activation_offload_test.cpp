@@ -7,8 +7,8 @@
 #include <csignal>
 #include <filesystem>
 
-#include "longspan/bench/counting_allocator.h"
 #include "longspan/config/user_error.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/memory/host_memory.h"
 #include "longspan/memory/spill_file.h"
 #include "longspan/testing/temporary_folder.h"
@@ -32,27 +32,27 @@ TEST_CASE("activation offload: gives back what was put, in any order, as often a
     CAPTURE(on_disk);
     CAPTURE(ahead);
     ActivationOffload store(at::kCPU, on_disk ? folder.path : "", ahead);
-    std::vector<std::shared_ptr<KeptTensors>> kept;
-    for (int64_t i = 0; i < 5; ++i) kept.push_back(store.put(block(i), /*briefly=*/i == 4));
+    std::vector<std::shared_ptr<SavedTensors>> saved;
+    for (int64_t i = 0; i < 5; ++i) saved.push_back(store.put(block(i), /*briefly=*/i == 4));
     const auto check = [&](int64_t i) {
       const auto expected = block(i);
-      for (size_t t = 0; t < 3; ++t) CHECK(kept[i]->get(t).equal(expected[t]));
+      for (size_t t = 0; t < 3; ++t) CHECK(saved[i]->get(t).equal(expected[t]));
     };
     for (const int64_t i : {4, 2, 2}) check(i);
-    kept[2].reset();
-    kept[4].reset();
-    kept[3]->read_previous_ahead();
-    kept[3]->read_previous_ahead();
+    saved[2].reset();
+    saved[4].reset();
+    saved[3]->read_previous_ahead();
+    saved[3]->read_previous_ahead();
     check(3);
     check(1);
     check(1);
-    kept[0]->read_previous_ahead();  // there is none
+    saved[0]->read_previous_ahead();  // there is none
     check(0);
     // Places that became free are used again, and nothing is mixed up.
-    kept[2] = store.put(block(7));
-    kept[4] = store.put(block(8));
-    CHECK(kept[2]->get(0).equal(block(7)[0]));
-    CHECK(kept[4]->get(1).equal(block(8)[1]));
+    saved[2] = store.put(block(7));
+    saved[4] = store.put(block(8));
+    CHECK(saved[2]->get(0).equal(block(7)[0]));
+    CHECK(saved[4]->get(1).equal(block(8)[1]));
     for (const int64_t i : {0, 1, 3}) check(i);
     CHECK((store.peak_file_bytes() > 0) == on_disk);
     CHECK(store.peak_file_bytes() <= 6 * (2 * kMiB + 4096));
@@ -67,20 +67,20 @@ TEST_CASE("activation offload: the device holds a block or two, a file's host tw
     AllocationCounter device(AllocationCounter::Of::kProcess);
     int64_t most_on_host = 0;
     {
-      std::vector<std::shared_ptr<KeptTensors>> kept;
+      std::vector<std::shared_ptr<SavedTensors>> saved;
       {
         ActivationOffload store(at::kCPU, on_disk ? folder.path : "", /*ahead=*/true);
         for (int64_t i = 0; i < 12; ++i) {
-          kept.push_back(store.put({at::ones({kMiB / 4})}));
+          saved.push_back(store.put({at::ones({kMiB / 4})}));
           most_on_host = std::max(most_on_host, host_bytes().live - host_before);
         }
         CHECK(device.peak_bytes() < 3 * kMiB);
       }  // what was put outlives the store
       device.restart_peak();
-      while (!kept.empty()) {
-        const at::Tensor now = kept.back()->get(0);
-        kept.back()->read_previous_ahead();
-        kept.pop_back();
+      while (!saved.empty()) {
+        const at::Tensor now = saved.back()->get(0);
+        saved.back()->read_previous_ahead();
+        saved.pop_back();
         most_on_host = std::max(most_on_host, host_bytes().live - host_before);
       }
       CHECK(device.peak_bytes() < 4 * kMiB);
@@ -127,8 +127,8 @@ TEST_CASE("activation offload: what was put before is on its way when it is aske
 TEST_CASE("activation offload: the file has no name while it is used") {
   const testing::TemporaryFolder folder;
   ActivationOffload store(at::kCPU, folder / "deep/er");
-  const auto kept = store.put({at::ones({kMiB})});
-  CHECK(kept->get(0).sum().item<float>() == kMiB);
+  const auto saved = store.put({at::ones({kMiB})});
+  CHECK(saved->get(0).sum().item<float>() == kMiB);
   CHECK(fs::is_empty(folder / "deep/er"));
 }
 
@@ -151,14 +151,14 @@ TEST_CASE("activation offload: a full disk is an error where the next block is p
   const auto inherited = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{static_cast<rlim_t>(2 * kMiB), before.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);
-  std::vector<std::shared_ptr<KeptTensors>> kept;
+  std::vector<std::shared_ptr<SavedTensors>> saved;
   const auto put_many = [&] {
-    for (int i = 0; i < 6; ++i) kept.push_back(store.put({at::ones({kMiB / 4})}));
+    for (int i = 0; i < 6; ++i) saved.push_back(store.put({at::ones({kMiB / 4})}));
   };
   CHECK_THROWS_WITH_AS(put_many(), doctest::Contains("takes no more activations"), UserError);
-  REQUIRE(kept.size() >= 3);
-  CHECK(kept[0]->get(0).sum().item<float>() == kMiB / 4);
-  CHECK_THROWS_AS(kept[2]->get(0), UserError);
+  REQUIRE(saved.size() >= 3);
+  CHECK(saved[0]->get(0).sum().item<float>() == kMiB / 4);
+  CHECK_THROWS_AS(saved[2]->get(0), UserError);
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, inherited);
 }

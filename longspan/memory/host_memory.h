@@ -10,7 +10,7 @@ namespace longspan {
 /// An uninitialized, contiguous tensor on the host for data of `device`. With CUDA it is pinned, so
 /// that copies run beside the computation. Where the device is the CPU itself, host and device are
 /// one memory in two roles: the tensor gets memory that does not go through ATen's allocator, so
-/// that AllocationCounter (bench/counting_allocator.h) counts the device role alone; it is given
+/// that AllocationCounter (memory/counting_allocator.h) counts the device role alone; it is given
 /// back to the system when the tensor dies. Throws UserError when there is none left.
 at::Tensor empty_on_host(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device);
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "longspan/bench/counting_allocator.h"
 #include "longspan/config/user_error.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/memory/out_of_memory.h"
 
 namespace longspan {

@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/bench/counting_allocator.h"
 #include "longspan/data/batch.h"
 #include "longspan/memory/activation_offload.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/memory/host_memory.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "longspan/bench/counting_allocator.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/memory/host_memory.h"
 
 namespace longspan {

@@ -11,7 +11,7 @@
 namespace longspan {
 
 /// Measures the device's tensors while it lives: on CUDA by the statistics of torch's allocator, on
-/// the CPU by counting allocations (bench/counting_allocator.h). Construct it before the tensors.
+/// the CPU by counting allocations (memory/counting_allocator.h). Construct it before the tensors.
 class PeakMeter {
  public:
   explicit PeakMeter(at::Device device);

@@ -10,9 +10,9 @@
 namespace longspan {
 
 /// What one block keeps. Freed when it dies.
-class KeptTensors {
+class SavedTensors {
  public:
-  virtual ~KeptTensors() = default;
+  virtual ~SavedTensors() = default;
   /// Tensor i of those that were put, ready to compute with; maybe another copy at each call. The
   /// caller does not write to it.
   virtual at::Tensor get(size_t i) = 0;
@@ -27,8 +27,8 @@ class ActivationStore {
   virtual ~ActivationStore() = default;
   /// The caller drops its tensors, so that the device's memory is free when they are stored.
   /// `briefly`: they are asked for before the backward goes on to another block.
-  virtual std::shared_ptr<KeptTensors> put(std::vector<at::Tensor> tensors,
-                                           bool briefly = false) = 0;
+  virtual std::shared_ptr<SavedTensors> put(std::vector<at::Tensor> tensors,
+                                            bool briefly = false) = 0;
 };
 
 }  // namespace longspan

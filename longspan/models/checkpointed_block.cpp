@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "longspan/attention/kept_attention.h"
+#include "longspan/attention/saved_attention.h"
 #include "longspan/models/decoder_block.h"
 #include "longspan/models/fused_op.h"
 
@@ -15,9 +15,9 @@ namespace longspan {
 namespace {
 
 /// Where no store is given: tensors stay what they are.
-class KeptHere : public KeptTensors {
+class SavedHere : public SavedTensors {
  public:
-  explicit KeptHere(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {}
+  explicit SavedHere(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {}
   at::Tensor get(size_t i) override { return tensors_.at(i); }
   void read_previous_ahead() override {}
 
@@ -36,42 +36,42 @@ class Checkpoint {
   std::vector<at::Tensor> backward(std::vector<at::Tensor> gradients);
 
  private:
-  // What is kept: h, the attention's output for the tokens (where it is), and out and lse of each
+  // What is saved: h, the attention's output for the tokens (where it is), and out and lse of each
   // leaf attention.
   static constexpr size_t kHidden = 0;
 
-  bool in_parts() const {
+  bool chunked() const {
     return row_.attention->overlaps_projections() && !weights_.o_proj.dropout.active();
   }
-  void keep(const at::Tensor& h_TD, const at::Tensor& out_TNH, KeptAttention& results);
+  void keep(const at::Tensor& h_TD, const at::Tensor& out_TNH, SavedAttention& results);
   at::Tensor replay(at::Tensor h_TD);
   bool trains_attention() const;
   at::Tensor output_backward(at::Tensor dout_LD, const at::Tensor& h_TD, const at::Tensor& out_TNH,
                              at::Tensor& dattention_TNH);
   void attention_backward(at::Tensor out_TNH, at::Tensor dout_TNH);
-  std::vector<at::Tensor> backward_in_parts(at::Tensor dout_LD);
+  std::vector<at::Tensor> chunked_backward(at::Tensor dout_LD);
 
   BlockWeights weights_;
   RowContext row_;
   at::Tensor rows_L_;
   bool wants_input_;
-  std::shared_ptr<KeptTensors> kept_;
+  std::shared_ptr<SavedTensors> saved_;
   std::optional<size_t> out_;                      // its place
   std::vector<std::pair<size_t, size_t>> leaves_;  // places of out and lse
-  KeptAttention replayed_;
+  SavedAttention replayed_;
   Heads gradients_;
 };
 
 at::Tensor Checkpoint::forward(const at::Tensor& h_TD) {
   c10::NoGradGuard no_grad;
-  KeptAttention results;
+  SavedAttention results;
   at::Tensor out_TNH, middle_LD;
-  if (in_parts()) {
-    const KeepScope scope(results);
-    middle_LD = attention_half(h_TD, weights_, row_, rows_L_);
+  if (chunked()) {
+    const SaveScope scope(results);
+    middle_LD = attention_sublayer(h_TD, weights_, row_, rows_L_);
   } else {
     {
-      const KeepScope scope(results);
+      const SaveScope scope(results);
       const Heads heads = project_heads(h_TD, weights_, row_);
       out_TNH = row_.attention->attend(heads.q_TNH, heads.k_TMH, heads.v_TMH, row_.attention_spec(),
                                        row_.packing);
@@ -82,10 +82,10 @@ at::Tensor Checkpoint::forward(const at::Tensor& h_TD) {
                                   : project_output(h_TD, out_TNH, weights_.o_proj, row_);
   }
   keep(h_TD, out_TNH, results);
-  return mlp_half(middle_LD, weights_, row_);
+  return mlp_sublayer(middle_LD, weights_, row_);
 }
 
-void Checkpoint::keep(const at::Tensor& h_TD, const at::Tensor& out_TNH, KeptAttention& results) {
+void Checkpoint::keep(const at::Tensor& h_TD, const at::Tensor& out_TNH, SavedAttention& results) {
   std::vector<at::Tensor> tensors{h_TD.detach()};
   for (const AttentionResult& result : results.results) {
     leaves_.emplace_back(tensors.size(), tensors.size() + 1);
@@ -98,7 +98,7 @@ void Checkpoint::keep(const at::Tensor& h_TD, const at::Tensor& out_TNH, KeptAtt
     }
   }
   if (row_.store == nullptr) {
-    kept_ = std::make_shared<KeptHere>(std::move(tensors));
+    saved_ = std::make_shared<SavedHere>(std::move(tensors));
     return;
   }
   // Keeping the attention output lets the backward finish the MLP before it recomputes q, k, v.
@@ -107,7 +107,7 @@ void Checkpoint::keep(const at::Tensor& h_TD, const at::Tensor& out_TNH, KeptAtt
     tensors.push_back(out_TNH);
     replayed_.output_is_known = !row_.attention->overlaps_projections();
   }
-  kept_ = row_.store->put(std::move(tensors));
+  saved_ = row_.store->put(std::move(tensors));
 }
 
 bool Checkpoint::trains_attention() const {
@@ -121,7 +121,7 @@ bool Checkpoint::trains_attention() const {
   });
 }
 
-/// The attention's output around the kept results, with a graph that ends at gradients_.
+/// The attention's output around the saved results, with a graph that ends at gradients_.
 at::Tensor Checkpoint::replay(at::Tensor h_TD) {
   std::vector<at::Tensor> inputs;
   {
@@ -214,13 +214,13 @@ std::vector<at::Tensor> Checkpoint::backward(std::vector<at::Tensor> gradients) 
   const bool stored = row_.store != nullptr;
   at::Tensor attended;  // one of the leaves', too
   for (const auto& [out, lse] : leaves_) {
-    replayed_.results.push_back({kept_->get(out), kept_->get(lse)});
+    replayed_.results.push_back({saved_->get(out), saved_->get(lse)});
     if (out_ == out) attended = replayed_.results.back().out_TNH;
   }
-  if (in_parts()) return backward_in_parts(std::move(dout_LD));
+  if (chunked()) return chunked_backward(std::move(dout_LD));
 
-  at::Tensor h_TD = kept_->get(kHidden), replayed_out;
-  if (out_ && !attended.defined()) attended = kept_->get(*out_);
+  at::Tensor h_TD = saved_->get(kHidden), replayed_out;
+  if (out_ && !attended.defined()) attended = saved_->get(*out_);
   if (!out_) attended = replayed_out = replay(h_TD);
   at::Tensor dattention_TNH;
   at::Tensor dmiddle_LD =
@@ -229,19 +229,19 @@ std::vector<at::Tensor> Checkpoint::backward(std::vector<at::Tensor> gradients) 
   if (!trains_attention()) return {};
 
   // Offload dmiddle too: it is not needed until attention's backward is done.
-  std::shared_ptr<KeptTensors> aside;
+  std::shared_ptr<SavedTensors> aside;
   if (stored) aside = row_.store->put({std::exchange(dmiddle_LD, {})}, /*briefly=*/true);
   if (!replayed_out.defined()) {
     replayed_out = replay(stored ? std::exchange(h_TD, {}) : h_TD);
   }
-  kept_->read_previous_ahead();
+  saved_->read_previous_ahead();
   attention_backward(std::move(replayed_out), std::move(dattention_TNH));
   if (stored) {
-    h_TD = kept_->get(kHidden);
+    h_TD = saved_->get(kHidden);
     dmiddle_LD = aside->get(0);
     aside.reset();
   }
-  kept_.reset();
+  saved_.reset();
 
   at::Tensor dh_TD = std::move(dmiddle_LD);
   if (rows_L_.defined()) {
@@ -254,20 +254,20 @@ std::vector<at::Tensor> Checkpoint::backward(std::vector<at::Tensor> gradients) 
 }
 
 /// An attention that asks for the projections in parts has them in its graph.
-std::vector<at::Tensor> Checkpoint::backward_in_parts(at::Tensor dout_LD) {
-  const auto input_TD = kept_->get(kHidden).detach().requires_grad_(wants_input_);
+std::vector<at::Tensor> Checkpoint::chunked_backward(at::Tensor dout_LD) {
+  const auto input_TD = saved_->get(kHidden).detach().requires_grad_(wants_input_);
   at::Tensor middle;
   {
     const c10::AutoGradMode with_graph(true);
     const ReplayScope replay(replayed_);
-    middle = attention_half(input_TD, weights_, row_, rows_L_);
+    middle = attention_sublayer(input_TD, weights_, row_, rows_L_);
   }
   // The MLP's output is not needed again, so its down projection is never recomputed.
-  const auto dmiddle = mlp_half_backward(dout_LD, middle.detach(), {}, {}, weights_, row_);
+  const auto dmiddle = mlp_sublayer_backward(dout_LD, middle.detach(), {}, {}, weights_, row_);
   dout_LD.reset();
-  kept_->read_previous_ahead();
+  saved_->read_previous_ahead();
   if (middle.requires_grad()) torch::autograd::backward({middle}, {dmiddle});
-  kept_.reset();
+  saved_.reset();
   return {input_TD.grad()};
 }
 
@@ -275,7 +275,7 @@ std::vector<at::Tensor> Checkpoint::backward_in_parts(at::Tensor dout_LD) {
 
 at::Tensor block(const at::Tensor& h_TD, const BlockWeights& weights, const RowContext& row,
                  const at::Tensor& rows_L) {
-  return mlp_half(attention_half(h_TD, weights, row, rows_L), weights, row);
+  return mlp_sublayer(attention_sublayer(h_TD, weights, row, rows_L), weights, row);
 }
 
 at::Tensor checkpointed_block(const at::Tensor& h_TD, const BlockWeights& weights,

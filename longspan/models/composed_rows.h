@@ -1,4 +1,4 @@
-// The passes of row_kernels.h composed of ATen's operators: what runs on devices other than the
+// The passes of fused_rows.h composed of ATen's operators: what runs on devices other than the
 // CPU, and what the CPU's are tested against.
 #pragma once
 

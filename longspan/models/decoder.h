@@ -14,14 +14,10 @@
 #include "longspan/data/batch.h"
 #include "longspan/models/activation_store.h"
 #include "longspan/models/model_config.h"
+#include "longspan/models/named_tensor.h"
 #include "longspan/models/parameter_hooks.h"
 
 namespace longspan {
-
-struct NamedTensor {
-  std::string name;  // Hugging Face name, e.g. model.layers.0.self_attn.q_proj.weight
-  at::Tensor tensor;
-};
 
 /// Names and shapes of all parameters of an architecture, in Hugging Face order (lm_head.weight
 /// only when not tied).
@@ -32,7 +28,7 @@ struct ParameterShape {
 std::vector<ParameterShape> parameter_shapes(const ModelConfig& config);
 
 struct DecoderOptions {
-  bool gradient_checkpointing = true;  // per block; attention's out and lse are kept
+  bool gradient_checkpointing = true;  // per block; attention's out and lse are saved
   /// fp32 or bf16; fp64 parameters are always computed with in fp64. With bf16, matrix products and
   /// attention take bf16 (parameters are cast at use) and norms, rotation, softmax and loss are
   /// computed in fp32. Hidden states between the blocks, parameters and their gradients keep the
@@ -40,7 +36,7 @@ struct DecoderOptions {
   /// in LLaMA-Factory; with bf16 parameters it is its `pure_bf16: true`.
   at::ScalarType compute_dtype = at::kFloat;
   /// Parts of the row in which each MLP is computed, forward and backward, with gate and up never
-  /// kept; 0: chunks of a size that is chosen, and gate and up kept without checkpointing.
+  /// saved; 0: chunks of a size that is chosen, and gate and up saved without checkpointing.
   int64_t mlp_tiles = 0;
   /// Where what checkpointing keeps goes; null: it stays on the device. Must outlive the decoder.
   ActivationStore* activation_store = nullptr;
@@ -56,7 +52,7 @@ class Decoder {
  public:
   /// Takes parameters by Hugging Face name (leaf tensors; requires_grad decides what is trained).
   /// Matrices of adapters (<layer>.lora_A.weight, .lora_B.weight) belong to their layers; names
-  /// that the architecture does not know are kept in parameters() and otherwise left alone.
+  /// that the architecture does not know stay in parameters() and are otherwise left alone.
   /// `attention` must outlive the decoder and the graphs of its results. A backward pass adds to
   /// the parameters' .grad by itself, so torch::autograd::grad() knows nothing of them, and two
   /// threads must not share parameters.

@@ -32,7 +32,7 @@ struct RowContext {
   double eps;
   at::ScalarType compute_dtype;
   int64_t mlp_tiles = 0;  // parts of the row in which each MLP is computed; 0: chosen by size
-  ActivationStore* store = nullptr;  // of what checkpointing keeps; null: kept as it is
+  ActivationStore* store = nullptr;  // of what checkpointing keeps; null: saved as it is
 
   AttentionSpec attention_spec() const {
     return plain_attention(num_heads, num_kv_heads, head_dim);
@@ -45,10 +45,10 @@ at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, double e
 
 /// h + o_proj(attend(rotated q, rotated k, v)); only the rows of `rows_L` where it is defined.
 /// Keeps h and what the attention keeps.
-at::Tensor attention_half(const at::Tensor& h_TD, const BlockWeights& weights,
-                          const RowContext& row, const at::Tensor& rows_L);
+at::Tensor attention_sublayer(const at::Tensor& h_TD, const BlockWeights& weights,
+                              const RowContext& row, const at::Tensor& rows_L);
 
-/// The steps of attention_half() one by one, for a checkpoint that takes them apart. Outside of
+/// The steps of attention_sublayer() one by one, for a checkpoint that takes them apart. Outside of
 /// autograd but for what the attention does.
 struct Heads {
   at::Tensor q_TNH, k_TMH, v_TMH;
@@ -66,12 +66,13 @@ at::Tensor project_output(const at::Tensor& h_LD, const at::Tensor& out_LNH, con
 /// h + down_proj(silu(gate_proj(x)) * up_proj(x)), x = norm(h). Keeps h, and gate and up where the
 /// row has no tiles, and works through the row in chunks, so that nothing else is ever as large as
 /// a row of I.
-at::Tensor mlp_half(const at::Tensor& h_TD, const BlockWeights& weights, const RowContext& row);
+at::Tensor mlp_sublayer(const at::Tensor& h_TD, const BlockWeights& weights, const RowContext& row);
 
 /// d loss / d h given d loss / d output, and gradients of the parameters. With gate and up
 /// undefined they are recomputed chunk by chunk from h; otherwise they are overwritten.
-at::Tensor mlp_half_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD, at::Tensor gate_TI,
-                             at::Tensor up_TI, const BlockWeights& weights, const RowContext& row);
+at::Tensor mlp_sublayer_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD,
+                                 at::Tensor gate_TI, at::Tensor up_TI, const BlockWeights& weights,
+                                 const RowContext& row);
 
 /// Rows of the chunks in which an MLP works.
 int64_t mlp_chunk_rows(int64_t num_rows, const BlockWeights& weights, const RowContext& row);
@@ -107,7 +108,7 @@ at::Tensor block(const at::Tensor& h_TD, const BlockWeights& weights, const RowC
                  const at::Tensor& rows_L);
 
 /// The same with gradient checkpointing: keeps h and the attention's out and lse, on the device or
-/// in the row's store; the backward recomputes the rest around the kept result, what lies between
+/// in the row's store; the backward recomputes the rest around the saved result, what lies between
 /// attention and the block's output a chunk at a time. d loss / d output is overwritten where
 /// nobody else holds it.
 at::Tensor checkpointed_block(const at::Tensor& h_TD, const BlockWeights& weights,

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/bench/counting_allocator.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/models/decoder_block.h"
 #include "longspan/models/embedding.h"
 #include "longspan/models/linear_cross_entropy.h"

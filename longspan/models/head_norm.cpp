@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "longspan/models/fused_rows.h"
 #include "longspan/models/linear.h"
-#include "longspan/models/row_kernels.h"
 
 namespace longspan {
 namespace {

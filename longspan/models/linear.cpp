@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "longspan/models/product.h"
+#include "longspan/models/gemm.h"
 
 namespace longspan {
 namespace {
@@ -15,18 +15,18 @@ void add_bias_and_adapter(const Linear& layer, at::Tensor& y_TO, const at::Tenso
   if (layer.bias.defined()) y_TO.add_(layer.bias.to(dtype));
   if (!layer.has_adapter()) return;
   const at::Tensor inner_TR =
-      product(layer.dropout.apply(x_TI), layer.lora_a.to(dtype).t()).mul_(layer.lora_scale);
-  add_product_(y_TO, inner_TR, layer.lora_b.to(dtype).t());
+      gemm(layer.dropout.apply(x_TI), layer.lora_a.to(dtype).t()).mul_(layer.lora_scale);
+  add_gemm_(y_TO, inner_TR, layer.lora_b.to(dtype).t());
 }
 
 void add_adapter_input_gradient(const Linear& layer, at::Tensor& dx_TI, const at::Tensor& dy_TO) {
   if (!layer.has_adapter()) return;
   const auto dtype = dy_TO.scalar_type();
-  const at::Tensor dinner_TR = product(dy_TO, layer.lora_b.to(dtype)).mul_(layer.lora_scale);
+  const at::Tensor dinner_TR = gemm(dy_TO, layer.lora_b.to(dtype)).mul_(layer.lora_scale);
   if (layer.dropout.active()) {
-    dx_TI.add_(layer.dropout.apply(product(dinner_TR, layer.lora_a.to(dtype))));
+    dx_TI.add_(layer.dropout.apply(gemm(dinner_TR, layer.lora_a.to(dtype))));
   } else {
-    add_product_(dx_TI, dinner_TR, layer.lora_a.to(dtype));
+    add_gemm_(dx_TI, dinner_TR, layer.lora_a.to(dtype));
   }
 }
 
@@ -84,21 +84,21 @@ void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
   c10::NoGradGuard no_grad;
   at::Tensor& grad = parameter.mutable_grad();
   if (!grad.defined() && parameter.scalar_type() == a_TO.scalar_type()) {
-    grad = product(a_TO.t(), b_TI);
+    grad = gemm(a_TO.t(), b_TI);
   } else {
-    add_product_(gradient_of(parameter), a_TO.t(), b_TI);
+    add_gemm_(gradient_of(parameter), a_TO.t(), b_TI);
   }
 }
 
 at::Tensor Linear::forward(const at::Tensor& x_TI) const {
   const auto dtype = x_TI.scalar_type();
-  at::Tensor y_TO = product(x_TI, weight.to(dtype).t());
+  at::Tensor y_TO = gemm(x_TI, weight.to(dtype).t());
   add_bias_and_adapter(*this, y_TO, x_TI);
   return y_TO;
 }
 
 void Linear::forward_out(at::Tensor y_TO, const at::Tensor& x_TI) const {
-  product_out(y_TO, x_TI, weight.to(x_TI.scalar_type()).t());
+  gemm_out(y_TO, x_TI, weight.to(x_TI.scalar_type()).t());
   add_bias_and_adapter(*this, y_TO, x_TI);
 }
 
@@ -107,7 +107,7 @@ void Linear::add_forward_(at::Tensor y_TO, const at::Tensor& x_TI) const {
     y_TO.add_(forward(x_TI));
     return;
   }
-  add_product_(y_TO, x_TI, weight.to(x_TI.scalar_type()).t());
+  add_gemm_(y_TO, x_TI, weight.to(x_TI.scalar_type()).t());
   add_bias_and_adapter(*this, y_TO, x_TI);
 }
 
@@ -119,25 +119,25 @@ void Linear::add_gradients(const at::Tensor& dy_TO, const at::Tensor& x_TI) cons
   if (!has_adapter() || !lora_a.requires_grad()) return;
   const auto dtype = x_TI.scalar_type();
   const at::Tensor x = dropout.apply(x_TI);
-  const at::Tensor inner_TR = product(x, lora_a.to(dtype).t()).mul_(lora_scale);
-  const at::Tensor dinner_TR = product(dy_TO, lora_b.to(dtype)).mul_(lora_scale);
+  const at::Tensor inner_TR = gemm(x, lora_a.to(dtype).t()).mul_(lora_scale);
+  const at::Tensor dinner_TR = gemm(dy_TO, lora_b.to(dtype)).mul_(lora_scale);
   add_product_gradient(lora_b, dy_TO, inner_TR);
   add_product_gradient(lora_a, dinner_TR, x);
 }
 
 at::Tensor Linear::input_gradient(const at::Tensor& dy_TO) const {
-  at::Tensor dx_TI = product(dy_TO, weight.to(dy_TO.scalar_type()));
+  at::Tensor dx_TI = gemm(dy_TO, weight.to(dy_TO.scalar_type()));
   add_adapter_input_gradient(*this, dx_TI, dy_TO);
   return dx_TI;
 }
 
 void Linear::input_gradient_out(at::Tensor dx_TI, const at::Tensor& dy_TO) const {
-  product_out(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()));
+  gemm_out(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()));
   add_adapter_input_gradient(*this, dx_TI, dy_TO);
 }
 
 void Linear::add_input_gradient(at::Tensor& dx_TI, const at::Tensor& dy_TO) const {
-  add_product_(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()));
+  add_gemm_(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()));
   add_adapter_input_gradient(*this, dx_TI, dy_TO);
 }
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "longspan/models/fused_op.h"
+#include "longspan/models/fused_rows.h"
+#include "longspan/models/gemm.h"
 #include "longspan/models/linear.h"
-#include "longspan/models/product.h"
-#include "longspan/models/row_kernels.h"
 
 namespace longspan {
 namespace {
@@ -43,9 +43,9 @@ void for_chunks(const at::Tensor& hidden_LD, const at::Tensor& weight_VD, int64_
     auto logits_CV = buffer.narrow(0, 0, size);
     const auto hidden_CD = hidden_LD.narrow(0, begin, size);
     if (dtype == hidden_LD.scalar_type()) {
-      product_out(logits_CV, hidden_CD, weight_VD.t());
+      gemm_out(logits_CV, hidden_CD, weight_VD.t());
     } else {
-      logits_CV.copy_(product(hidden_CD, weight_VD.t()));
+      logits_CV.copy_(gemm(hidden_CD, weight_VD.t()));
     }
     body(begin, size, logits_CV);
   }
@@ -60,8 +60,8 @@ void head_backward(at::Tensor& logits_CV, const at::Tensor& labels_C, const at::
                    double dweight_scale = 1.0) {
   cross_entropy_gradient_(logits_CV, labels_C, lse_C, scale_C);
   const auto dlogits_CV = logits_CV.to(hidden_CD.scalar_type());
-  if (dhidden_CD.defined()) product_out(dhidden_CD, dlogits_CV, weight_VD);
-  if (dweight_VD.defined()) add_product_(dweight_VD, dlogits_CV.t(), hidden_CD, dweight_scale);
+  if (dhidden_CD.defined()) gemm_out(dhidden_CD, dlogits_CV, weight_VD);
+  if (dweight_VD.defined()) add_gemm_(dweight_VD, dlogits_CV.t(), hidden_CD, dweight_scale);
 }
 
 /// The gradient of the head's weight between the forward pass, where it is summed over the chunks

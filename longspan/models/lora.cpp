@@ -7,18 +7,9 @@
 #include <set>
 
 #include "longspan/models/dropout.h"
+#include "longspan/spec/fnv1a.h"
 
 namespace longspan {
-namespace {
-
-uint64_t hash(const std::string& name) {  // FNV-1a
-  uint64_t h = 0xcbf29ce484222325;
-  for (const unsigned char c : name) h = (h ^ c) * 0x100000001b3;
-  return h;
-}
-
-}  // namespace
-
 std::vector<NamedTensor> new_lora_parameters(const ModelSpec& model, const LoraShape& shape,
                                              uint64_t seed) {
   std::vector<NamedTensor> parameters;
@@ -28,7 +19,7 @@ std::vector<NamedTensor> new_lora_parameters(const ModelSpec& model, const LoraS
                         b_spec = lora_b_of(parameter, shape.r);
     const at::Tensor a = at::empty(a_spec.shape, at::kFloat);
     float* data = a.mutable_data_ptr<float>();
-    const uint64_t key = mix_seed(seed, hash(linear_name(parameter)));
+    const uint64_t key = mix_seed(seed, fnv1a(linear_name(parameter)));
     const double bound = a_spec.init.scale;
     for (int64_t i = 0; i < a.numel(); ++i) {
       const double u = static_cast<double>(mix_seed(key, static_cast<uint64_t>(i)) >> 11) * 0x1p-53;

@@ -15,7 +15,7 @@
 
 namespace longspan {
 
-AdamWOptions adamw_options_of(const Config& config) {
+AdamWOptions adamw_options_of(const OptimizationSettings& config) {
   return {.beta1 = config.adam_beta1,
           .beta2 = config.adam_beta2,
           .epsilon = config.adam_epsilon,

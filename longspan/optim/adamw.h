@@ -9,13 +9,13 @@
 
 namespace longspan {
 
-struct Config;
+struct OptimizationSettings;
 
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0;
 };
 
-AdamWOptions adamw_options_of(const Config& config);
+AdamWOptions adamw_options_of(const OptimizationSettings& config);
 
 class AdamW : public Optimizer {
  public:

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/models/decoder.h"
+#include "longspan/models/named_tensor.h"
 
 namespace longspan {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "longspan/models/decoder.h"
+#include "longspan/models/named_tensor.h"
 #include "longspan/optim/state_piece.h"
 
 namespace longspan {

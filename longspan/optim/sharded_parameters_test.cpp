@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/bench/counting_allocator.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/memory/host_memory.h"
 #include "longspan/models/lora.h"
 #include "longspan/objectives/document_scores.h"

@@ -22,7 +22,9 @@ const UpdateRule& update_rule_named(std::string_view name) {
       fmt::format("optim: there is no {}; the optimizers are: {}", name, fmt::join(names, ", ")));
 }
 
-const UpdateRule& update_rule_of(const Config& config) { return update_rule_named(config.optim); }
+const UpdateRule& update_rule_of(const OptimizationSettings& config) {
+  return update_rule_named(config.optim);
+}
 
 bool wants_nothing_whole(const ParameterSpec&) { return false; }
 

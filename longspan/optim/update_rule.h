@@ -15,7 +15,7 @@
 namespace longspan {
 
 class Optimizer;
-struct Config;
+struct OptimizationSettings;
 struct OptimizerJob;
 
 struct UpdateRule {
@@ -36,7 +36,7 @@ std::span<const UpdateRule* const> all_update_rules();
 /// Throws UserError, with all names, where there is none.
 const UpdateRule& update_rule_named(std::string_view name);
 /// That of config.optim.
-const UpdateRule& update_rule_of(const Config& config);
+const UpdateRule& update_rule_of(const OptimizationSettings& config);
 
 /// Rules that update each number by itself want nothing whole.
 bool wants_nothing_whole(const ParameterSpec& parameter);

@@ -24,13 +24,13 @@ int64_t round_up(int64_t value, int64_t multiple) {
 bool uses_bf16(const Config& config) { return config.bf16 || config.pure_bf16; }
 
 /// ZeRO-3: is the parameter whole only while it is used?
-bool is_gathered(const Config& config, const HeldParameter& parameter, int num_ranks) {
+bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks) {
   const bool divides_values = config.zero_stage.value_or(0) >= 3;
   return divides_values && (num_ranks > 1 || config.offload_params) &&
          parameter.spec.unit != kAlwaysThere;
 }
 
-bool is_divided(const Config& config) {
+bool is_divided(const MemorySettings& config) {
   return config.zero_stage.value_or(0) > 0 || config.offload_optimizer;
 }
 
@@ -45,7 +45,7 @@ int64_t used_bytes(const Config& config, const HeldParameter& parameter, int num
 
 }  // namespace
 
-std::set<std::string> trained_by_freeze(const Config& config, const ModelSpec& model) {
+std::set<std::string> trained_by_freeze(const MethodSettings& config, const ModelSpec& model) {
   const int64_t wanted = std::abs(config.freeze_trainable_layers), L = model.num_layers;
   if (wanted > L) {
     throw UserError(fmt::format("freeze_trainable_layers: {}, but the model has {}",
@@ -89,7 +89,7 @@ std::set<std::string> trained_by_freeze(const Config& config, const ModelSpec& m
   return trained;
 }
 
-std::vector<HeldParameter> kept_parameters(const Config& config, const ModelSpec& model,
+std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec& model,
                                            const LoraShape& lora) {
   const bool has_adapter = config.finetuning_type == "lora";
   const bool freezes = config.finetuning_type == "freeze";

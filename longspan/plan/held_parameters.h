@@ -14,12 +14,12 @@ namespace longspan {
 
 /// The names of the parameters that finetuning_type: freeze trains, by LLaMA-Factory's rules.
 /// Throws UserError: more layers than there are, modules that the model does not have.
-std::set<std::string> trained_by_freeze(const Config& config, const ModelSpec& model);
+std::set<std::string> trained_by_freeze(const MethodSettings& config, const ModelSpec& model);
 
 /// The parameters that the configuration trains the model with, the model's own first, in the order
 /// of parameters_of, each in the dtype that it is kept in. `lora`: the adapter, under
 /// finetuning_type: lora. Throws UserError.
-std::vector<HeldParameter> kept_parameters(const Config& config, const ModelSpec& model,
+std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec& model,
                                            const LoraShape& lora);
 
 /// The same as they are used: what ZeRO or offloading keeps apart from where it is used is cast

@@ -45,13 +45,13 @@ Sizes sizes_of(const MemoryFacts& facts) {
   return s;
 }
 
-/// Rows and bytes as models/mlp_half, models/attention_half and models/linear_cross_entropy choose
-/// them.
+/// Rows and bytes as models/mlp_sublayer, models/attention_sublayer and models/linear_cross_entropy
+/// choose them.
 constexpr int64_t kMinChunkRows = 1024, kMlpChunkBytes = int64_t{8} << 20,
                   kHeadsChunkBytes = int64_t{2} << 20;
 constexpr int64_t kHeadChunkBytes = int64_t{64} << 20, kMinHeadRows = 32, kMostHeadRows = 1024;
 
-/// The chunk of a gemm that is added to more precise numbers (models/product).
+/// The chunk of a gemm that is added to more precise numbers (models/gemm).
 constexpr int64_t kProductPartBytes = int64_t{16} << 20;
 
 /// Bytes that matrices which are used together take beside what is held of them anyway: `numbers`
@@ -96,7 +96,7 @@ bool keeps_output_too(const MemoryFacts& facts) {
 }
 
 /// Bytes a token that one block saves for its backward.
-double kept_by_block(const MemoryFacts& facts, const Sizes& s, double rows) {
+double saved_by_block(const MemoryFacts& facts, const Sizes& s, double rows) {
   double kept = s.D + s.A + s.lse;
   if (facts.checkpointing) return keeps_output_too(facts) ? kept + s.A : kept;
   kept += s.A + 2 * s.K + 4;               // queries, keys, values and a norm
@@ -106,10 +106,10 @@ double kept_by_block(const MemoryFacts& facts, const Sizes& s, double rows) {
   return kept;
 }
 
-double kept_by_blocks(const MemoryFacts& facts, const Sizes& s) {
+double saved_by_blocks(const MemoryFacts& facts, const Sizes& s) {
   // Of the last block's MLP only rows with labels are wanted.
-  return static_cast<double>(facts.num_layers - 1) * kept_by_block(facts, s, 1.0) +
-         kept_by_block(facts, s, s.labels);
+  return static_cast<double>(facts.num_layers - 1) * saved_by_block(facts, s, 1.0) +
+         saved_by_block(facts, s, s.labels);
 }
 
 /// Bytes that sharing the row adds to the attention's backward.
@@ -173,7 +173,7 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   double attention = index + s.A + s.A_wide + 2 * s.K_wide + s.lse + exchange_bytes(facts, s);
   if (facts.checkpointing) attention += s.A + 2 * s.K;
   attention += stored ? s.A + s.lse : s.D;
-  if (facts.reads_ahead) attention += kept_by_block(facts, s, 1.0);
+  if (facts.reads_ahead) attention += saved_by_block(facts, s, 1.0);
   // All of them once more in fp32.
   if (facts.widens_attention) attention += 3 * s.A_wide + 2 * s.K_wide;
   moments.push_back({"attention's backward", attention, attention_scratch(facts)});
@@ -185,7 +185,7 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   moments.push_back(
       {"the projections' backward",
        index + s.D + s.A + 2 * s.K + (stored ? s.D : 0.0) +
-           (facts.reads_ahead ? kept_by_block(facts, s, 1.0) : 0.0),
+           (facts.reads_ahead ? saved_by_block(facts, s, 1.0) : 0.0),
        static_cast<double>(chunk_rows) * (3 * s.D + s.A + s.K) +
            of_matrices((A + 2 * K) * D, A * D, facts.casts_blocks,
                        facts.sums_blocks_apart && s.num_tokens > chunk_rows, facts.compute_bytes)});
@@ -231,7 +231,7 @@ std::string text_of(int64_t bytes) {
 TokenBytes token_bytes(const MemoryFacts& facts) {
   const Sizes s = sizes_of(facts);
   TokenBytes bytes;
-  const double kept = kept_by_blocks(facts, s);
+  const double kept = saved_by_blocks(facts, s);
   // The store also holds the gradient that waits for an attention's backward.
   if (facts.offload_activations) {
     bytes.on_host = kept + s.D;

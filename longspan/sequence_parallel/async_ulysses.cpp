@@ -179,7 +179,7 @@ double exchanged_under_projections(const PassCost& cost, double bytes, double co
          PassCost::exposed(cost.to_all(bytes, cost.plan.ulysses_size), projection_seconds(cost));
 }
 
-/// What waves have exchanged is kept.
+/// What waves have exchanged is saved.
 AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
                             const Packing& padded, bool checkpointing, bool output_is_known) {
   return volume_of_degrees_in(/*in_waves=*/false, plan, shape, padded, checkpointing,

@@ -310,7 +310,7 @@ TEST_CASE("conformance: every method refuses what its kernel cannot compute") {
   }
 }
 
-TEST_CASE("conformance: kept and replayed attention gives the same bits") {
+TEST_CASE("conformance: saved and replayed attention gives the same bits") {
   const AttentionCase problem = random_case({37, 1, 64, 90, 16}, 8, 2, kHeadDim, 10);
   std::vector<DistributedTask> tasks;
   for (const Method* method : all_methods()) {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "longspan/attention/holes.h"
 #include "longspan/attention/leaf_attention.h"
+#include "longspan/attention/masked_rectangles.h"
 #include "longspan/sequence_parallel/head_waves.h"
 
 namespace longspan {
@@ -28,10 +28,10 @@ std::vector<Block> blocks_of(const HeadBlock& query, const HeadBlock& kv_item,
                       packing.begin(document) - kv_item.token_begin,
                       q_end - packing.begin(document), true, q_begin - packing.begin(document)});
   }
-  return without_holes(blocks,
-                       holes_of(
-                           packing, [&](int64_t token) { return token - query.token_begin; },
-                           [&](int64_t token) { return token - kv_item.token_begin; }));
+  return without_masked_pairs(blocks,
+                              masked_rectangles_of(
+                                  packing, [&](int64_t token) { return token - query.token_begin; },
+                                  [&](int64_t token) { return token - kv_item.token_begin; }));
 }
 
 BlocksByRank items_by_rank(const HeadSplit& split, int wave, std::vector<int> HeadWave::* which) {

@@ -15,7 +15,7 @@
 namespace longspan {
 
 /// q_SnH of a piece, k_SmH and v_SmH of the kv heads that it uses, of the item's tokens -> out_SnH.
-/// Differentiable; takes part in KeepScope and ReplayScope with one result a call. May be called
+/// Differentiable; takes part in SaveScope and ReplayScope with one result a call. May be called
 /// after the attend() that made it has returned: it holds what it needs.
 using AttendPiece = std::function<at::Tensor(const AttentionPiece& piece, const HeadBlock& kv_item,
                                              const at::Tensor& q_SnH, const at::Tensor& k_SmH,
@@ -39,7 +39,7 @@ BlocksByRank query_blocks(const HeadSplit& split, int wave);
 BlocksByRank fetched_blocks(const HeadSplit& split, int wave);
 BlocksByRank released_blocks(const HeadSplit& split, int wave);
 
-/// q_tNH, k_tMH, v_tMH -> out_tNH. Differentiable. One wave: all heads travel at once and are kept
+/// q_tNH, k_tMH, v_tMH -> out_tNH. Differentiable. One wave: all heads travel at once and are saved
 /// for the backward; more waves: head_waves.h.
 at::Tensor attend_exchanged(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
                             const at::Tensor& v_tMH, const HeadSplit& split, const Group& group,

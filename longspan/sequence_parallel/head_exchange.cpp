@@ -9,7 +9,7 @@
 #include <array>
 #include <optional>
 
-#include "longspan/attention/kept_attention.h"
+#include "longspan/attention/saved_attention.h"
 
 namespace longspan {
 namespace {
@@ -160,7 +160,7 @@ struct ExchangeState : torch::CustomClassHolder {
 using StatePointer = c10::intrusive_ptr<ExchangeState>;
 
 bool output_is_known() {
-  const KeptAttention* replayed = KeptAttention::replaying();
+  const SavedAttention* replayed = SavedAttention::replaying();
   return replayed != nullptr && replayed->output_is_known;
 }
 
@@ -168,7 +168,7 @@ void keep(AutogradContext* ctx, const StatePointer& state) {
   ctx->saved_data["state"] = c10::IValue::make_capsule(state);
 }
 
-StatePointer kept(AutogradContext* ctx) {
+StatePointer saved(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<ExchangeState>(ctx->saved_data["state"].toCapsule());
 }
 
@@ -193,7 +193,7 @@ struct StartToHeads : torch::autograd::Function<StartToHeads> {
     return state->token();
   }
   static variable_list backward(AutogradContext* ctx, variable_list) {
-    return {kept(ctx)->received_tokens(), {}};
+    return {saved(ctx)->received_tokens(), {}};
   }
 };
 
@@ -203,7 +203,7 @@ struct FinishToHeads : torch::autograd::Function<FinishToHeads> {
     return state->received_blocks();
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const StatePointer state = kept(ctx);
+    const StatePointer state = saved(ctx);
     state->to_tokens = start_to_tokens(defined(gradients, *state), state->by_rank, state->group,
                                        state->tokens_per_rank);
     return {state->token(), {}};
@@ -222,7 +222,7 @@ struct StartToTokens : torch::autograd::Function<StartToTokens> {
     return state->token();
   }
   static variable_list backward(AutogradContext* ctx, variable_list) {
-    const StatePointer state = kept(ctx);
+    const StatePointer state = saved(ctx);
     variable_list gradients = state->received_blocks();
     const int64_t others = ctx->saved_data["others"].toInt();
     for (int64_t i = 0; i < others; ++i) gradients.push_back(state->token());
@@ -241,7 +241,7 @@ struct FinishToTokens : torch::autograd::Function<FinishToTokens> {
     return state->received_tokens();
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const StatePointer state = kept(ctx);
+    const StatePointer state = saved(ctx);
     state->to_heads = start_to_heads(gradients[0], state->by_rank, state->group);
     return {state->token(), {}};
   }

@@ -10,7 +10,7 @@
 #include <array>
 #include <optional>
 
-#include "longspan/attention/kept_attention.h"
+#include "longspan/attention/saved_attention.h"
 
 namespace longspan {
 namespace {
@@ -22,7 +22,7 @@ struct WaveState : torch::CustomClassHolder {
   Group group;
   HeadSplit split;
   AttendPiece attend;
-  std::vector<KeptAttention> kept;  // one a wave
+  std::vector<SavedAttention> saved;  // one a wave
 
   int num_waves() const { return static_cast<int>(mine().waves.size()); }
   const RankShare& mine() const { return split[group.rank()]; }
@@ -80,19 +80,19 @@ void finish_into(std::optional<TokensInFlight>& returning, at::Tensor& x_tNH, bo
   returning.reset();
 }
 
-/// A wave's outputs: computed and kept, or taken from an outer checkpoint, which has them already.
+/// A wave's outputs: computed and saved, or taken from an outer checkpoint, which has them already.
 std::vector<at::Tensor> attend_wave(WaveState& state, int w, const ExchangedHeads& heads) {
-  KeepScope keep(state.kept[w]);
+  SaveScope save(state.saved[w]);
   return attend_pieces(state.mine(), state.wave(w), heads, state.attend);
 }
 
-std::vector<at::Tensor> replay_wave(WaveState& state, int w, KeptAttention& outer) {
+std::vector<at::Tensor> replay_wave(WaveState& state, int w, SavedAttention& outer) {
   std::vector<at::Tensor> outs;
   for (size_t i = 0; i < state.wave(w).pieces.size(); ++i) {
-    TORCH_CHECK(!outer.results.empty(), "a replayed wave was not kept");
-    state.kept[w].results.push_back(std::move(outer.results.front()));
+    TORCH_CHECK(!outer.results.empty(), "a replayed wave was not saved");
+    state.saved[w].results.push_back(std::move(outer.results.front()));
     outer.results.pop_front();
-    outs.push_back(state.kept[w].results.back().out_TNH);
+    outs.push_back(state.saved[w].results.back().out_TNH);
   }
   return outs;
 }
@@ -100,8 +100,8 @@ std::vector<at::Tensor> replay_wave(WaveState& state, int w, KeptAttention& oute
 struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_tNH, const at::Tensor& k_tMH,
                             const at::Tensor& v_tMH, c10::intrusive_ptr<WaveState> state) {
-    KeptAttention *outer_keeping = KeptAttention::keeping(),
-                  *outer_replaying = KeptAttention::replaying();
+    SavedAttention *outer_keeping = SavedAttention::saving(),
+                   *outer_replaying = SavedAttention::replaying();
     const int64_t t = q_tNH.size(0);
     const std::array<int64_t, 3> shape{t, q_tNH.size(1), v_tMH.size(2)};
     const bool output_is_known = outer_replaying != nullptr && outer_replaying->output_is_known;
@@ -110,7 +110,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
     ExchangedHeads heads;
     heads.k_items.resize(state->mine().kv_items.size());
     heads.v_items.resize(state->mine().kv_items.size());
-    state->kept = std::vector<KeptAttention>(state->num_waves());
+    state->saved = std::vector<SavedAttention>(state->num_waves());
 
     std::optional<BlocksInFlight> next_q;
     ArrivingItems next_items;
@@ -133,7 +133,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
         heads.queries.clear();
         release(state->wave(w), heads);
         if (outer_keeping != nullptr) {
-          for (const AttentionResult& result : state->kept[w].results) {
+          for (const AttentionResult& result : state->saved[w].results) {
             outer_keeping->results.push_back(result);
           }
         }
@@ -228,7 +228,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
     return gradients;
   }
 
-  // dq of each piece; adds to the items' gradients. The forward is replayed on what was kept.
+  // dq of each piece; adds to the items' gradients. The forward is replayed on what was saved.
   static std::vector<at::Tensor> wave_gradients(WaveState& state, int w, ExchangedHeads& heads,
                                                 const std::vector<at::Tensor>& douts,
                                                 std::vector<at::Tensor>& dk_items,
@@ -254,10 +254,10 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       leaves.k_items[item] = leaf(heads.k_items[item]);
       leaves.v_items[item] = leaf(heads.v_items[item]);
     }
-    KeptAttention kept = std::move(state.kept[w]);
+    SavedAttention saved = std::move(state.saved[w]);
     std::vector<at::Tensor> outs;
     {
-      ReplayScope replay(kept);
+      ReplayScope replay(saved);
       outs = attend_pieces(state.mine(), wave, leaves, state.attend);
     }
     variable_list results = torch::autograd::grad(outs, inputs, douts);

@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-/// attend_exchanged() in the waves of the split. Nothing exchanged is kept for the backward but
+/// attend_exchanged() in the waves of the split. Nothing exchanged is saved for the backward but
 /// attention's out and lse: queries, keys and values are exchanged again there.
 at::Tensor attend_in_waves(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
                            const at::Tensor& v_tMH, const HeadSplit& split, const Group& group,

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "longspan/bench/counting_allocator.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/ranks.h"
 
@@ -65,7 +65,7 @@ Buffers backward_buffers(int head_waves) {
     kernel.counter = &counter;
     const at::Tensor out = attention->attend(q, k, v, plain_attention(kHeads, kKvHeads, kHeadDim),
                                              Packing::single(kTokens));
-    const int64_t numbers = out.numel() + kHeads / kRanks * kTokens;  // kept: out and lse
+    const int64_t numbers = out.numel() + kHeads / kRanks * kTokens;  // saved: out and lse
     const auto kept_and_output = static_cast<int64_t>(out.nbytes()) + numbers * 4;
     counter.restart_peak();
     out.backward(dout);

@@ -4,7 +4,7 @@
 //
 // Bytes sent by all R ranks together, for a padded row of T tokens, M kv heads with keys of K and
 // values of V numbers, e bytes a number and g a gradient (4; 8 in fp64): all-gather (R - 1) T M
-// (K + V) e in the forward and again in the backward, which has kept only this rank's keys;
+// (K + V) e in the forward and again in the backward, which has saved only this rank's keys;
 // reduce-scatter (R - 1) T M (K + V) g.
 //
 // t: this rank's tokens, T = R t: tokens of the row, N: query heads, M: kv heads, m: kv heads of a
@@ -16,8 +16,8 @@
 #include <numeric>
 #include <optional>
 
-#include "longspan/attention/holes.h"
 #include "longspan/attention/leaf_attention.h"
+#include "longspan/attention/masked_rectangles.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
@@ -67,9 +67,9 @@ struct GatherState : torch::CustomClassHolder {
         q_begin += chunk;
       }
     }
-    blocks = without_holes(
+    blocks = without_masked_pairs(
         blocks,
-        holes_of(
+        masked_rectangles_of(
             packing, [&](int64_t token) { return zigzag_tokens_before(packing, token, rank, R); },
             [](int64_t token) { return token; }));
     std::vector<int64_t> places, gathered(packing.num_tokens());
@@ -155,7 +155,7 @@ struct GatherState : torch::CustomClassHolder {
 struct GatherAttention : torch::autograd::Function<GatherAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_tNH, const at::Tensor& k_tMH,
                             const at::Tensor& v_tMH, c10::intrusive_ptr<GatherState> state) {
-    AttentionResult result = kept_or_computed([&] { return state->forward(q_tNH, k_tMH, v_tMH); });
+    AttentionResult result = saved_or_computed([&] { return state->forward(q_tNH, k_tMH, v_tMH); });
     ctx->save_for_backward({q_tNH, k_tMH, v_tMH, result.out_TNH, result.lse_NT});
     ctx->saved_data["state"] = c10::IValue::make_capsule(state);
     return result.out_TNH;

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "longspan/attention/holes.h"
 #include "longspan/attention/leaf_attention.h"
+#include "longspan/attention/masked_rectangles.h"
 #include "longspan/attention/merge.h"
 
 namespace longspan {
@@ -60,8 +60,9 @@ struct RingState : torch::CustomClassHolder {
         return layout.tokens_before(packing, token, rank, rings.size());
       };
     };
-    return without_holes(layout.blocks(packing, rings.rank(), owner, rings.size()),
-                         holes_of(packing, tokens_of(rings.rank()), tokens_of(owner)));
+    return without_masked_pairs(
+        layout.blocks(packing, rings.rank(), owner, rings.size()),
+        masked_rectangles_of(packing, tokens_of(rings.rank()), tokens_of(owner)));
   }
 
   AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
@@ -108,7 +109,7 @@ struct RingState : torch::CustomClassHolder {
 struct RingFunction : torch::autograd::Function<RingFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TMH,
                             const at::Tensor& v_TMH, c10::intrusive_ptr<RingState> ring) {
-    AttentionResult result = kept_or_computed([&] { return ring->forward(q_TNH, k_TMH, v_TMH); });
+    AttentionResult result = saved_or_computed([&] { return ring->forward(q_TNH, k_TMH, v_TMH); });
     ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT});
     ctx->saved_data["ring"] = c10::IValue::make_capsule(ring);
     return result.out_TNH;

@@ -20,7 +20,7 @@ const Stage& stage_named(std::string_view name) {
       fmt::format("stage: there is no {}; the stages are: {}", name, fmt::join(names, ", ")));
 }
 
-const Stage& stage_of(const Config& config) { return stage_named(config.stage); }
+const Stage& stage_of(const MethodSettings& config) { return stage_named(config.stage); }
 
 bool packs(const Config& config) { return config.packing.value_or(stage_of(config).packs); }
 

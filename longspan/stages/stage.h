@@ -19,6 +19,7 @@ namespace longspan {
 
 class Objective;
 struct Config;
+struct MethodSettings;
 struct Conversation;
 struct EncodedExamples;
 struct Encoding;
@@ -62,7 +63,7 @@ std::span<const Stage* const> all_stages();
 
 /// Throws UserError, with all names, where there is none.
 const Stage& stage_named(std::string_view name);
-const Stage& stage_of(const Config& config);
+const Stage& stage_of(const MethodSettings& config);
 
 /// What the key packing comes to.
 bool packs(const Config& config);

@@ -8,7 +8,7 @@
 #include <map>
 #include <mutex>
 
-#include "longspan/attention/kept_attention.h"
+#include "longspan/attention/saved_attention.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/ranks.h"
 
@@ -107,10 +107,10 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   auto attend = [&] { return attention.attend(q, k, v, problem.spec, order.packing); };
   at::Tensor out, values;
   if (task.checkpointing) {
-    KeptAttention kept;
+    SavedAttention kept;
     {
       c10::AutoGradMode no_gradients(false);
-      KeepScope keep(kept);
+      SaveScope save(kept);
       values = attend();
     }
     kept.output_is_known = task.output_is_known;

@@ -54,7 +54,7 @@ std::vector<DistributedSolution> solve_all(const std::vector<DistributedTask>& t
 
 /// make_attention(plan) over threads: each rank takes its share of the row by token_order (padding
 /// holds large random numbers, which must not matter), attends, runs the backward; the results are
-/// put back in the order of the row. With checkpointing, the forward runs in a KeepScope and is
+/// put back in the order of the row. With checkpointing, the forward runs in a SaveScope and is
 /// replayed before the backward; without values where the output is known. Computes in `dtype`.
 /// Many problems share one session of ranks, whose start costs more than most of them.
 std::vector<DistributedSolution> solve_distributed(const std::vector<AttentionCase>& problems,

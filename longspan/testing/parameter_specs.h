@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "longspan/models/decoder.h"
+#include "longspan/models/named_tensor.h"
 
 namespace longspan::testing {
 

@@ -41,7 +41,7 @@ std::string hint_at_positions(const EncodedExamples& encoded, const ModelConfig&
       longest, model.max_position_embeddings, model.max_position_embeddings);
 }
 
-std::string hint_at_template(const Config& config, const ModelConfig& model,
+std::string hint_at_template(const DataSettings& config, const ModelConfig& model,
                              const Tokenizer& tokenizer) {
   const std::string& name = config.chat_template;
   const bool thinks = tokenizer.id_of("<think>").has_value();

@@ -14,7 +14,7 @@ namespace longspan {
 std::string hint_at_positions(const EncodedExamples& encoded, const ModelConfig& model);
 
 /// A template that is made for another model; "" when none is seen.
-std::string hint_at_template(const Config& config, const ModelConfig& model,
+std::string hint_at_template(const DataSettings& config, const ModelConfig& model,
                              const Tokenizer& tokenizer);
 
 }  // namespace longspan

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include "longspan/bench/counting_allocator.h"
+#include "longspan/memory/counting_allocator.h"
 
 namespace longspan {
 namespace {

@@ -21,7 +21,7 @@ std::string environment(const char* name) {
 
 }  // namespace
 
-std::string own_job(const Config& config) {
+std::string own_job(const OutputSettings& config) {
   const std::string job = environment("SLURM_JOB_ID");
   return job.empty() ? "" : fmt::format("slurm {} {}", job, config.resume_from_checkpoint);
 }

@@ -25,7 +25,7 @@ void keep_launch(const Rendezvous& where, const Launch& launch);
 
 /// Names the Slurm job and what this program was told there to go on from, since one job may train
 /// several times. Empty outside of Slurm.
-std::string own_job(const Config& config);
+std::string own_job(const OutputSettings& config);
 
 /// The launch that a requeued Slurm job goes on with, by the checkpoints of output_dir; empty when
 /// it was not requeued, or had saved nothing.

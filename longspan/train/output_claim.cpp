@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const char* key_of(const std::string& folder, const Config& config) {
+const char* key_of(const std::string& folder, const OutputSettings& config) {
   return folder == config.output_dir ? "output_dir" : "fallback_output_dir";
 }
 

@@ -27,7 +27,7 @@ std::string hash_of_path(const std::string& folder) {
   return fmt::format("{:08x}", hash.value() >> 32);
 }
 
-std::string fallback_folder(const Config& config) {
+std::string fallback_folder(const OutputSettings& config) {
   if (config.fallback_output_dir.empty()) return "";
   return fmt::format("{}/{}-{}", config.fallback_output_dir,
                      canonical(config.output_dir).filename().string(),

@@ -17,7 +17,7 @@ std::string hash_of_path(const std::string& folder);
 
 /// Where this run writes in fallback_output_dir, which other runs may have too:
 /// fallback_output_dir/NAME-HASH, of output_dir. Empty without that key.
-std::string fallback_folder(const Config& config);
+std::string fallback_folder(const OutputSettings& config);
 
 /// output_dir and, with fallback_output_dir, the folder in that.
 std::vector<std::string> output_folders(const Config& config);

@@ -178,7 +178,7 @@ std::string check_room(const Config& config, const DiskFacts& facts) {
   return disk_account(facts, room_in(config.output_dir), fallback);
 }
 
-std::string warning_of_fallback(const Config& config) {
+std::string warning_of_fallback(const OutputSettings& config) {
   if (config.fallback_output_dir.empty()) return "";
   struct stat one{}, other{};
   if (::stat(nearest_existing(config.output_dir).c_str(), &one) != 0 ||

@@ -43,7 +43,7 @@ DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& param
 std::string check_room(const Config& config, const DiskFacts& facts);
 
 /// Is fallback_output_dir on the same disk as output_dir? A warning then, else empty.
-std::string warning_of_fallback(const Config& config);
+std::string warning_of_fallback(const OutputSettings& config);
 
 /// Saves what must not be lost, whatever becomes of disks.
 class PatientSaver {

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool names_a_folder(const Config& config) {
+bool names_a_folder(const OutputSettings& config) {
   const std::string& wanted = config.resume_from_checkpoint;
   return !wanted.empty() && wanted != "true" && wanted != "false";
 }

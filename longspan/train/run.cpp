@@ -18,7 +18,7 @@
 #include "longspan/memory/activation_offload.h"
 #include "longspan/memory/out_of_memory.h"
 #include "longspan/memory/tensor_pool.h"
-#include "longspan/models/product.h"
+#include "longspan/models/gemm.h"
 #include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/plan_checks.h"
@@ -311,7 +311,7 @@ class ToldOfEarlyStops {
 
 int run(const Config& config, const Rendezvous& launched, InterruptWatch& interrupts) {
   choose_threads();
-  bound_compiled_products();
+  bound_compiled_gemms();
   Shape shape;
   rank_0_first(launched.rank, [&] { shape = decide_shape(config, launched); });
   const int64_t timeout = patience_of(config.ddp_timeout).count();

@@ -8,6 +8,7 @@
 #include "longspan/data/joined_messages.h"
 #include "longspan/data/turns.h"
 #include "longspan/models/rope_scaling.h"
+#include "longspan/spec/fnv1a.h"
 #include "longspan/text/tokenizer.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/data_hints.h"
@@ -53,10 +54,10 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
 }
 
 std::string fingerprint_of(const std::vector<Example>& examples) {
-  uint64_t hash = 14695981039346656037ull;  // FNV-1a
+  Fnv1a hash;
   const auto mix = [&hash](const std::vector<int32_t>& numbers) {
-    hash = (hash ^ numbers.size()) * 1099511628211ull;
-    for (int32_t number : numbers) hash = (hash ^ static_cast<uint32_t>(number)) * 1099511628211ull;
+    hash.add(numbers.size());
+    for (const int32_t number : numbers) hash.add(static_cast<uint32_t>(number));
   };
   for (const Example& example : examples) {
     for (const Sample& document : example.documents) {
@@ -67,7 +68,7 @@ std::string fingerprint_of(const std::vector<Example>& examples) {
     mix({restarts.begin(), restarts.end()});
     mix({static_cast<int32_t>(example.documents.size()), example.desirable});
   }
-  return fmt::format("{:016x}", hash);
+  return fmt::format("{:016x}", hash.value());
 }
 
 void require_same_data(const Group& world, const RunData& data) {

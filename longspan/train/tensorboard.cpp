@@ -32,14 +32,14 @@ std::string suffix_of(const Config& config) {
 
 }  // namespace
 
-bool wants_tensorboard(const Config& config) {
+bool wants_tensorboard(const OutputSettings& config) {
   const std::vector<std::string> names = split_names(config.report_to);
   // "all" is all that are installed; this one is built in.
   return std::ranges::any_of(
       names, [](const std::string& name) { return name == "tensorboard" || name == "all"; });
 }
 
-std::string tensorboard_folder(const Config& config) {
+std::string tensorboard_folder(const OutputSettings& config) {
   const char* variable = std::getenv("TENSORBOARD_LOGGING_DIR");
   std::string folder = config.logging_dir;
   if (folder.empty() && variable != nullptr) folder = variable;

@@ -10,11 +10,11 @@
 
 namespace longspan {
 
-bool wants_tensorboard(const Config& config);
+bool wants_tensorboard(const OutputSettings& config);
 
 /// Where the event files go: logging_dir, else the environment's TENSORBOARD_LOGGING_DIR, else
 /// output_dir/runs; below it run_name, where there is one.
-std::string tensorboard_folder(const Config& config);
+std::string tensorboard_folder(const OutputSettings& config);
 
 /// try_folder for it, where report_to wants it. Throws UserError.
 void try_tensorboard_folder(const Config& config);

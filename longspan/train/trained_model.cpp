@@ -25,7 +25,7 @@
 namespace longspan {
 namespace {
 
-LoraShape lora_shape_of(const Config& config, const ModelSpec& model) {
+LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model) {
   LoraShape shape;
   shape.r = config.lora_rank;
   shape.alpha = static_cast<double>(config.lora_alpha.value_or(2 * config.lora_rank));
@@ -223,7 +223,7 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
 
 std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model) {
   const bool lora = config.finetuning_type == "lora";
-  return kept_parameters(config, model, lora ? lora_shape_of(config, model) : LoraShape{});
+  return held_parameters(config, model, lora ? lora_shape_of(config, model) : LoraShape{});
 }
 
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
@@ -255,7 +255,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
   }
   const ModelSpec spec = spec_of(model);
   trained.specs = ParameterTable(parameters_of(spec));
-  const std::vector<HeldParameter> own = kept_parameters(config, spec, /*lora=*/{});
+  const std::vector<HeldParameter> own = held_parameters(config, spec, /*lora=*/{});
   const bool small = own.front().element_bytes == 2;
   std::vector<ParameterSource> sources = parameter_sources(
       config.model_name_or_path, model, small && merged.empty() ? at::kBFloat16 : at::kFloat);

@@ -10,7 +10,7 @@
 
 #include "longspan/cpu/capability.h"
 
-#include "longspan/bench/counting_allocator.h"
+#include "longspan/memory/counting_allocator.h"
 
 namespace longspan::flash {
 namespace {

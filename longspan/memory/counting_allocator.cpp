@@ -1,4 +1,4 @@
-#include "longspan/bench/counting_allocator.h"
+#include "longspan/memory/counting_allocator.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>

@@ -1,4 +1,4 @@
-#include "longspan/models/projections_in_parts.h"
+#include "longspan/models/chunked_projections.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "longspan/models/fused_op.h"
+#include "longspan/models/fused_rows.h"
+#include "longspan/models/gemm.h"
 #include "longspan/models/head_norm.h"
-#include "longspan/models/product.h"
-#include "longspan/models/row_kernels.h"
 
 namespace longspan {
 namespace {
@@ -30,7 +30,7 @@ Linear columns_of(const Linear& whole, const at::Tensor& heads, int64_t head_dim
 
 /// What the parts' backwards share. Each projection adds to dx; the last one takes it through the
 /// norm.
-struct ProjectionsInParts::Shared {
+struct ChunkedProjections::Shared {
   at::Tensor rstd_T, x_TD, dx_TD;
   int num_projections = 0;
   std::vector<std::function<void()>> weight_gradients;  // of the output, put off
@@ -41,7 +41,7 @@ struct ProjectionsInParts::Shared {
   }
 };
 
-ProjectionsInParts::ProjectionsInParts(const at::Tensor& h_TD, const BlockWeights& weights,
+ChunkedProjections::ChunkedProjections(const at::Tensor& h_TD, const BlockWeights& weights,
                                        const RowContext& row, const at::Tensor& rows_L)
     : h_TD_(h_TD),
       weights_(weights),
@@ -53,7 +53,7 @@ ProjectionsInParts::ProjectionsInParts(const at::Tensor& h_TD, const BlockWeight
   x_TD_ = scale_rows(h_TD, shared_->rstd_T, weights.input_norm, row.compute_dtype);
 }
 
-AttentionProjections ProjectionsInParts::as_functions() {
+AttentionProjections ChunkedProjections::as_functions() {
   AttentionProjections parts;
   parts.query = [this] {
     return heads(weights_.q_proj, weights_.q_norm, row_.num_heads, /*rotated=*/true);
@@ -74,7 +74,7 @@ AttentionProjections ProjectionsInParts::as_functions() {
   return parts;
 }
 
-at::Tensor ProjectionsInParts::heads(const Linear& proj, const at::Tensor& norm_H,
+at::Tensor ChunkedProjections::heads(const Linear& proj, const at::Tensor& norm_H,
                                      int64_t num_heads, bool rotated) {
   at::Tensor x_TnH;
   HeadNorm head_norm(norm_H, row_.eps);
@@ -114,7 +114,7 @@ at::Tensor ProjectionsInParts::heads(const Linear& proj, const at::Tensor& norm_
 
 // The residual. In the backward it comes last of the output's parts: time for the gradients of
 // weights, while those of the heads travel.
-at::Tensor ProjectionsInParts::begin_output() {
+at::Tensor ChunkedProjections::begin_output() {
   const at::Tensor h_LD = rows_L_.defined() ? h_TD_.index_select(0, rows_L_) : h_TD_;
   const at::Tensor& bias_D = weights_.o_proj.bias;
   at::Tensor y_LD;
@@ -136,7 +136,7 @@ at::Tensor ProjectionsInParts::begin_output() {
   return attach_backward({y_LD}, {h_LD}, parameters, backward)[0];
 }
 
-at::Tensor ProjectionsInParts::add_output(const at::Tensor& y_LD, const at::Tensor& out_TnH,
+at::Tensor ChunkedProjections::add_output(const at::Tensor& y_LD, const at::Tensor& out_TnH,
                                           const std::vector<int64_t>& numbers) {
   const Linear& whole = weights_.o_proj;
   const at::Tensor out_LnH = rows_L_.defined() ? out_TnH.index_select(0, rows_L_) : out_TnH;

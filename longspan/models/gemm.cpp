@@ -1,4 +1,4 @@
-#include "longspan/models/product.h"
+#include "longspan/models/gemm.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
@@ -19,8 +19,8 @@ namespace {
 
 /// torch's own entry to oneDNN: result = beta result + alpha a b. It is exported, but no header of
 /// it is shipped, so it is looked up by name; a torch that lacks it falls back to at::mm.
-using OneDnnProduct = void (*)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result,
-                               float beta, float alpha);
+using OneDnnGemm = void (*)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result,
+                            float beta, float alpha);
 
 enum class Library { kFaster, kMkl, kOneDnn };
 
@@ -44,11 +44,11 @@ bool onednn_is_faster() {
 #endif
 }
 
-OneDnnProduct find_onednn_product() {
+OneDnnGemm find_onednn_gemm() {
   const Library wanted = wanted_library();
   if (wanted == Library::kMkl || (wanted == Library::kFaster && !onednn_is_faster()))
     return nullptr;
-  const auto onednn = reinterpret_cast<OneDnnProduct>(
+  const auto onednn = reinterpret_cast<OneDnnGemm>(
       dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
   std::string refusal = "this torch does not have it";
   if (onednn) try {
@@ -64,8 +64,8 @@ OneDnnProduct find_onednn_product() {
                               kProductsVariable, refusal));
 }
 
-OneDnnProduct onednn_product() {
-  static const OneDnnProduct onednn = find_onednn_product();
+OneDnnGemm onednn_gemm() {
+  static const OneDnnGemm onednn = find_onednn_gemm();
   return onednn;
 }
 
@@ -73,21 +73,21 @@ OneDnnProduct onednn_product() {
 constexpr int64_t kPartBytes = int64_t{16} << 20, kMinPartRows = 256;
 
 /// Null when at::mm is as good or the operands are not oneDNN's business.
-OneDnnProduct onednn_for(const at::Tensor& a, const at::Tensor& b) {
+OneDnnGemm onednn_for(const at::Tensor& a, const at::Tensor& b) {
   const bool fits = a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
                     a.numel() > 0 && b.numel() > 0;
-  return fits ? onednn_product() : nullptr;
+  return fits ? onednn_gemm() : nullptr;
 }
 
 }  // namespace
 
-at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
   if (!onednn_for(a, b)) return at::mm(a, b);
-  return product_out(at::empty({a.size(0), b.size(1)}, a.options()), a, b);
+  return gemm_out(at::empty({a.size(0), b.size(1)}, a.options()), a, b);
 }
 
-at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
-  if (const OneDnnProduct onednn = onednn_for(a, b)) {
+at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
+  if (const OneDnnGemm onednn = onednn_for(a, b)) {
     onednn(a, b, c, 0.0f, 1.0f);
   } else {
     at::mm_out(c, a, b);
@@ -95,18 +95,18 @@ at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
   return c;
 }
 
-at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale) {
+at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale) {
   if (c.scalar_type() != a.scalar_type()) {
     // A sum of two dtypes makes a copy of the smaller one first.
     const auto row_bytes = b.size(1) * static_cast<int64_t>(b.itemsize() + c.itemsize());
     const int64_t part = std::max(kMinPartRows, kPartBytes / std::max<int64_t>(1, row_bytes));
     for (int64_t begin = 0; begin < c.size(0); begin += part) {
       const int64_t size = std::min(part, c.size(0) - begin);
-      c.narrow(0, begin, size).add_(product(a.narrow(0, begin, size), b), scale);
+      c.narrow(0, begin, size).add_(gemm(a.narrow(0, begin, size), b), scale);
     }
     return c;
   }
-  if (const OneDnnProduct onednn = onednn_for(a, b)) {
+  if (const OneDnnGemm onednn = onednn_for(a, b)) {
     onednn(a, b, c, 1.0f, static_cast<float>(scale));
   } else {
     c.addmm_(a, b, /*beta=*/1.0, /*alpha=*/scale);
@@ -114,12 +114,12 @@ at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, 
   return c;
 }
 
-std::string product_library() {
-  if (onednn_product()) return "oneDNN";
+std::string gemm_library() {
+  if (onednn_gemm()) return "oneDNN";
   return at::hasMKL() ? "MKL" : "torch's";
 }
 
-void bound_compiled_products() {
+void bound_compiled_gemms() {
   setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256", /*overwrite=*/0);
   setenv("LRU_CACHE_CAPACITY", "128", /*overwrite=*/0);
 }

@@ -1,4 +1,4 @@
-#include "longspan/attention/holes.h"
+#include "longspan/attention/masked_rectangles.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ std::vector<std::vector<int>> counts_of(const std::vector<Block>& blocks, int64_
 
 }  // namespace
 
-TEST_CASE("holes: what is left of random blocks is each pair outside of the holes, once") {
+TEST_CASE("masked rectangles: what is left of random blocks is each pair outside of them, once") {
   constexpr int64_t kQueries = 24, kKeys = 20;
   std::mt19937 random(5);
   const auto between = [&](int64_t low, int64_t high) {
@@ -43,20 +43,22 @@ TEST_CASE("holes: what is left of random blocks is each pair outside of the hole
       query += block.q_length + between(0, 2);
       if (block.q_length == 0) ++query;
     }
-    std::vector<Hole> holes;
-    // Holes may begin before the queries that are here, and end behind them.
+    std::vector<MaskedRectangle> masked;
+    // Masked rectangles may begin before the queries that are here, and end behind them.
     for (int64_t query = between(-5, kQueries); query < kQueries;) {
       const int64_t q_end = query + between(1, 10), k_begin = between(-5, kKeys);
-      holes.push_back({query, q_end, k_begin, k_begin + between(1, 12)});
+      masked.push_back({query, q_end, k_begin, k_begin + between(1, 12)});
       query = q_end + between(0, 3);
     }
     auto expected = counts_of(blocks, kQueries, kKeys);
-    for (const Hole& hole : holes) {
-      for (int64_t i = std::max<int64_t>(0, hole.q_begin); i < std::min(kQueries, hole.q_end); ++i)
-        for (int64_t j = std::max<int64_t>(0, hole.k_begin); j < std::min(kKeys, hole.k_end); ++j)
+    for (const MaskedRectangle& rectangle : masked) {
+      for (int64_t i = std::max<int64_t>(0, rectangle.q_begin);
+           i < std::min(kQueries, rectangle.q_end); ++i)
+        for (int64_t j = std::max<int64_t>(0, rectangle.k_begin);
+             j < std::min(kKeys, rectangle.k_end); ++j)
           expected[i][j] = 0;
     }
-    const std::vector<Block> left = without_holes(blocks, holes);
+    const std::vector<Block> left = without_masked_pairs(blocks, masked);
     for (const Block& block : left) REQUIRE(block.offset >= 0);
     REQUIRE(counts_of(left, kQueries, kKeys) == expected);
 
@@ -75,10 +77,11 @@ TEST_CASE("holes: what is left of random blocks is each pair outside of the hole
   }
 }
 
-TEST_CASE("holes: a forked document is three blocks") {
+TEST_CASE("masked rectangles: a forked document is three blocks") {
   const Packing packing = Packing::from_documents({{4}, {10, Fork{3, 6}}, {2}});
   const auto token = [](int64_t token) { return token; };
-  CHECK(holes_of(packing, token, token) == std::vector<Hole>{{10, 14, 7, 10}});
+  CHECK(masked_rectangles_of(packing, token, token) ==
+        std::vector<MaskedRectangle>{{10, 14, 7, 10}});
   const std::vector<Block> blocks = causal_blocks(packing);
   REQUIRE(blocks.size() == 5);
   const auto text = [](const Block& b) {

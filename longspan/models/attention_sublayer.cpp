@@ -3,12 +3,12 @@
 
 #include <algorithm>
 
+#include "longspan/models/chunked_projections.h"
 #include "longspan/models/decoder_block.h"
 #include "longspan/models/fused_op.h"
+#include "longspan/models/fused_rows.h"
+#include "longspan/models/gemm.h"
 #include "longspan/models/head_norm.h"
-#include "longspan/models/product.h"
-#include "longspan/models/projections_in_parts.h"
-#include "longspan/models/row_kernels.h"
 
 namespace longspan {
 namespace {
@@ -216,11 +216,11 @@ at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, double e
   return y_TD;
 }
 
-at::Tensor attention_half(const at::Tensor& h_TD, const BlockWeights& weights,
-                          const RowContext& row, const at::Tensor& rows_L) {
+at::Tensor attention_sublayer(const at::Tensor& h_TD, const BlockWeights& weights,
+                              const RowContext& row, const at::Tensor& rows_L) {
   // The parts would need the dropout of some columns of o_proj's input.
   if (row.attention->overlaps_projections() && !weights.o_proj.dropout.active()) {
-    ProjectionsInParts parts(h_TD, weights, row, rows_L);
+    ChunkedProjections parts(h_TD, weights, row, rows_L);
     return row.attention->project_and_attend(parts.as_functions(), row.attention_spec(),
                                              row.packing);
   }

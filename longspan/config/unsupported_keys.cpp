@@ -4,8 +4,8 @@
 
 namespace longspan {
 
-const std::vector<UnbuiltKey>& unbuilt_keys() {
-  static const std::vector<UnbuiltKey> keys = {
+const std::vector<UnsupportedKey>& unsupported_keys() {
+  static const std::vector<UnsupportedKey> keys = {
       {"accelerator_config"},
       {"activation_checkpointing"},
       {"activation_checkpointing_kwargs"},

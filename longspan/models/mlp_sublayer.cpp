@@ -5,8 +5,8 @@
 
 #include "longspan/models/decoder_block.h"
 #include "longspan/models/fused_op.h"
-#include "longspan/models/product.h"
-#include "longspan/models/row_kernels.h"
+#include "longspan/models/fused_rows.h"
+#include "longspan/models/gemm.h"
 
 namespace longspan {
 namespace {
@@ -28,7 +28,7 @@ at::Tensor zeros_for_norm(const at::Tensor& norm_D, const at::TensorOptions& lik
              : at::Tensor();
 }
 
-/// Forward over chunks. gate and up are kept where defined.
+/// Forward over chunks. gate and up are saved where defined.
 at::Tensor forward(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at::Tensor& gate_TI,
                    const at::Tensor& up_TI, const BlockWeights& weights, const RowContext& row) {
   const auto dtype = row.compute_dtype;
@@ -85,7 +85,8 @@ int64_t mlp_num_chunks(int64_t num_rows, const BlockWeights& weights, const RowC
   return (num_rows + rows - 1) / rows;
 }
 
-at::Tensor mlp_half(const at::Tensor& h_TD, const BlockWeights& weights, const RowContext& row) {
+at::Tensor mlp_sublayer(const at::Tensor& h_TD, const BlockWeights& weights,
+                        const RowContext& row) {
   const bool differentiable = needs_backward({h_TD}, weights.mlp_parameters());
   at::Tensor gate_TI, up_TI, out_TD;
   {
@@ -102,7 +103,7 @@ at::Tensor mlp_half(const at::Tensor& h_TD, const BlockWeights& weights, const R
       {out_TD}, {h_TD}, weights.mlp_parameters(),
       [h_TD = h_TD.detach(), gate_TI, up_TI, weights,
        row](std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
-        return {mlp_half_backward(gradients[0], h_TD, gate_TI, up_TI, weights, row)};
+        return {mlp_sublayer_backward(gradients[0], h_TD, gate_TI, up_TI, weights, row)};
       })[0];
 }
 
@@ -160,8 +161,9 @@ void MlpBackward::finish() {
   sums_.finish();
 }
 
-at::Tensor mlp_half_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD, at::Tensor gate_TI,
-                             at::Tensor up_TI, const BlockWeights& weights, const RowContext& row) {
+at::Tensor mlp_sublayer_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD,
+                                 at::Tensor gate_TI, at::Tensor up_TI, const BlockWeights& weights,
+                                 const RowContext& row) {
   c10::NoGradGuard no_grad;
   const int64_t T = h_TD.size(0), chunk = mlp_chunk_rows(T, weights, row);
   MlpBackward backward(h_TD.options(), T, /*recomputes=*/!gate_TI.defined(), weights, row);

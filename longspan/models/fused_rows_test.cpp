@@ -1,5 +1,5 @@
 // The passes written out for the CPU against the same composed of ATen's operators.
-#include "longspan/models/row_kernels.h"
+#include "longspan/models/fused_rows.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -27,7 +27,7 @@ at::Tensor random(at::IntArrayRef shape, at::ScalarType dtype, double scale = 1)
   return (at::randn(shape, at::kDouble) * scale).to(dtype);
 }
 
-TEST_CASE("row kernels: norm forward and backward") {
+TEST_CASE("fused rows: norm forward and backward") {
   at::manual_seed(1);
   for (const auto dtype : kDtypes) {
     for (const int64_t D : {1, 7, 64, 100}) {
@@ -49,7 +49,7 @@ TEST_CASE("row kernels: norm forward and backward") {
   }
 }
 
-TEST_CASE("row kernels: the norm in mixed precision") {
+TEST_CASE("fused rows: the norm in mixed precision") {
   at::manual_seed(2);
   const auto h = random({37, 48}, at::kFloat), weight = random({48}, at::kFloat);
   const auto rstd = reciprocal_rms(h, 1e-6);
@@ -61,7 +61,7 @@ TEST_CASE("row kernels: the norm in mixed precision") {
                        composed::norm_backward(dy, h, rstd, weight, {}, {})) < 1e-6);
 }
 
-TEST_CASE("row kernels: rotation") {
+TEST_CASE("fused rows: rotation") {
   at::manual_seed(3);
   for (const auto dtype : kDtypes) {
     const auto x = random({21, 3, 10}, dtype);
@@ -76,7 +76,7 @@ TEST_CASE("row kernels: rotation") {
   }
 }
 
-TEST_CASE("row kernels: SwiGLU, over the whole range of gates") {
+TEST_CASE("fused rows: SwiGLU, over the whole range of gates") {
   at::manual_seed(4);
   for (const auto dtype : kDtypes) {
     for (const double scale : {1.0, 20.0, 200.0}) {
@@ -102,7 +102,7 @@ TEST_CASE("row kernels: SwiGLU, over the whole range of gates") {
   CHECK(error < 1e-6);
 }
 
-TEST_CASE("row kernels: cross-entropy of extreme logits") {
+TEST_CASE("fused rows: cross-entropy of extreme logits") {
   at::manual_seed(5);
   for (const auto dtype : {at::kFloat, at::kDouble}) {
     for (const double scale : {1.0, 100.0}) {
@@ -124,7 +124,7 @@ TEST_CASE("row kernels: cross-entropy of extreme logits") {
   }
 }
 
-TEST_CASE("row kernels: cross-entropy over a whole vocabulary has the digits of its logits") {
+TEST_CASE("fused rows: cross-entropy over a whole vocabulary has the digits of its logits") {
   at::manual_seed(6);
   for (const int64_t vocabulary : {49152, 151936}) {
     // As a trained model's: each row is rather sure of a few tokens, and has a long tail 16 nats
@@ -152,7 +152,7 @@ TEST_CASE("row kernels: cross-entropy over a whole vocabulary has the digits of 
   }
 }
 
-TEST_CASE("row kernels: logits that are not finite give no healthy loss") {
+TEST_CASE("fused rows: logits that are not finite give no healthy loss") {
   const uint32_t nans[] = {0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF};
   const auto labels = at::zeros({1}, at::kLong);
   const auto loss_of = [&](const at::Tensor& logits) {

@@ -1,4 +1,4 @@
-#include "longspan/bench/counting_allocator.h"
+#include "longspan/memory/counting_allocator.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>

@@ -1,12 +1,12 @@
-#include "longspan/models/projections_in_parts.h"
+#include "longspan/models/chunked_projections.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/bench/counting_allocator.h"
 #include "longspan/data/batch.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/models/decoder.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"

@@ -12,9 +12,9 @@
 namespace longspan {
 
 /// One layer's AttentionProjections. All references must outlive it; the graph holds what it needs.
-class ProjectionsInParts {
+class ChunkedProjections {
  public:
-  ProjectionsInParts(const at::Tensor& h_TD, const BlockWeights& weights, const RowContext& row,
+  ChunkedProjections(const at::Tensor& h_TD, const BlockWeights& weights, const RowContext& row,
                      const at::Tensor& rows_L);
 
   AttentionProjections as_functions();

@@ -8,12 +8,12 @@
 namespace longspan {
 
 /// What the attention calls of one checkpointed block produced in the forward pass. The forward
-/// runs inside a KeepScope (no autograd graph) and each leaf attention (the one that computes, not
+/// runs inside a SaveScope (no autograd graph) and each leaf attention (the one that computes, not
 /// the exchanges around it) appends its (out, lse). The recomputation in the backward pass runs
 /// inside a ReplayScope and each leaf takes its result from the front instead of computing it:
 /// exact, and the quadratic work is done once. (MEMO, arXiv 2407.12117: out is 6 % of a layer's
 /// activations, attention most of its time.)
-class KeptAttention {
+class SavedAttention {
  public:
   std::deque<AttentionResult> results;
   /// Who replays has the attention's output already and wants its gradients alone: exchanges need
@@ -21,30 +21,30 @@ class KeptAttention {
   bool output_is_known = false;
 
   /// The records that the current thread is filling, or replaying; null outside of a scope.
-  static KeptAttention* keeping();
-  static KeptAttention* replaying();
+  static SavedAttention* saving();
+  static SavedAttention* replaying();
 };
 
-class KeepScope {
+class SaveScope {
  public:
-  explicit KeepScope(KeptAttention& kept);
-  ~KeepScope();
-  KeepScope(const KeepScope&) = delete;
-  KeepScope& operator=(const KeepScope&) = delete;
+  explicit SaveScope(SavedAttention& saved);
+  ~SaveScope();
+  SaveScope(const SaveScope&) = delete;
+  SaveScope& operator=(const SaveScope&) = delete;
 
  private:
-  KeptAttention* previous_;
+  SavedAttention* previous_;
 };
 
 class ReplayScope {
  public:
-  explicit ReplayScope(KeptAttention& kept);
+  explicit ReplayScope(SavedAttention& saved);
   ~ReplayScope();
   ReplayScope(const ReplayScope&) = delete;
   ReplayScope& operator=(const ReplayScope&) = delete;
 
  private:
-  KeptAttention* previous_;
+  SavedAttention* previous_;
 };
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-#include "longspan/models/product.h"
+#include "longspan/models/gemm.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-TEST_CASE("product and add_product_ equal fp64 products for every stride and dtype") {
+TEST_CASE("gemm and add_gemm_ equal fp64 products for every stride and dtype") {
   at::manual_seed(1);
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     // Relative to the norm a product of n random terms rounds to about epsilon; times 4 for the
@@ -21,27 +21,27 @@ TEST_CASE("product and add_product_ equal fp64 products for every stride and dty
       const auto error = [&](const at::Tensor& x) {
         return ((x.to(at::kDouble) - want).norm() / want.norm()).item<double>();
       };
-      CHECK(error(product(a, b)) < tolerance);
-      CHECK(error(product(a.t().contiguous().t(), b)) < tolerance);
-      CHECK(error(product(a, b.t().contiguous().t())) < tolerance);
+      CHECK(error(gemm(a, b)) < tolerance);
+      CHECK(error(gemm(a.t().contiguous().t(), b)) < tolerance);
+      CHECK(error(gemm(a, b.t().contiguous().t())) < tolerance);
       at::Tensor wide = at::full({m + 2, n + 3}, 5.0, a.options());
-      CHECK(error(product_out(wide.narrow(0, 1, m).narrow(1, 2, n), a, b)) < tolerance);
+      CHECK(error(gemm_out(wide.narrow(0, 1, m).narrow(1, 2, n), a, b)) < tolerance);
       CHECK(wide.select(0, 0).eq(5).all().item<bool>());
       CHECK(wide.select(1, 1).eq(5).all().item<bool>());
       at::Tensor c = at::zeros({m, n}, a.options());
-      add_product_(c, a, b);
+      add_gemm_(c, a, b);
       CHECK(error(c) < tolerance);
-      add_product_(c, a, b);
+      add_gemm_(c, a, b);
       CHECK(error(c / 2) < tolerance);
     }
   }
 }
 
-TEST_CASE("products of six hundred shapes leave no more behind than three hundred") {
+TEST_CASE("gemms of six hundred shapes leave no more behind than three hundred") {
   const auto in_use = [] { return static_cast<double>(mallinfo2().uordblks) / (1 << 20); };  // MiB
   const at::Tensor b = at::ones({64, 32});
   const auto multiply = [&](int64_t from, int64_t to) {
-    for (int64_t m = from; m < to; ++m) product(at::ones({m, 64}), b);
+    for (int64_t m = from; m < to; ++m) gemm(at::ones({m, 64}), b);
   };
   multiply(1, 300);
   const double before = in_use();
@@ -49,9 +49,9 @@ TEST_CASE("products of six hundred shapes leave no more behind than three hundre
   CHECK(in_use() - before < 5);
 }
 
-TEST_CASE("an empty product is empty or zero") {
-  CHECK(product(at::ones({0, 3}), at::ones({3, 2})).sizes() == at::IntArrayRef({0, 2}));
-  CHECK(product(at::ones({2, 0}), at::ones({0, 3})).abs().sum().item<double>() == 0);
+TEST_CASE("an empty gemm is empty or zero") {
+  CHECK(gemm(at::ones({0, 3}), at::ones({3, 2})).sizes() == at::IntArrayRef({0, 2}));
+  CHECK(gemm(at::ones({2, 0}), at::ones({0, 3})).abs().sum().item<double>() == 0);
 }
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-#include "longspan/models/row_kernels.h"
+#include "longspan/models/fused_rows.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

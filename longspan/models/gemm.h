@@ -17,24 +17,24 @@ inline constexpr const char* kProductsVariable = "LONGSPAN_PRODUCTS";
 /// runs its AVX2 code at half the rate of oneDNN, which torch brings too. There, fp32 products go
 /// to oneDNN, where cpu_capability() is AVX-512. Everything else is at::mm. Throws UserError where
 /// kProductsVariable has another value than those it may have.
-at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
 
 /// c[m, n] = a b, written into c (any strides). Returns c.
-at::Tensor product_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
+at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
 
 /// c[m, n] += scale a b in place. Returns c. Where c has more precision than a and b, the product
 /// is chunked by rows of c, and each chunk is rounded to their dtype first. So nothing else is ever
 /// as large as c.
-at::Tensor add_product_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale = 1.0);
+at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale = 1.0);
 
 /// The library that computes fp32 products on the CPU, by its name, for reports.
-std::string product_library();
+std::string gemm_library();
 
 /// Bounds how many compiled gemms are kept. Call it before the first one. oneDNN, and in each
 /// thread the layer between it and torch, keep one of some hundred kilobytes for each shape; rows
 /// of one length have some 25 shapes, and 1024, the default of both, are half a gigabyte where rows
 /// are of many lengths. The environment (ONEDNN_PRIMITIVE_CACHE_CAPACITY, LRU_CACHE_CAPACITY) takes
 /// precedence.
-void bound_compiled_products();
+void bound_compiled_gemms();
 
 }  // namespace longspan

@@ -1,0 +1,25 @@
+// FNV-1a, a hash of 64 bits: what depends on a name, and not on a place, begins with it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace longspan {
+
+class Fnv1a {
+ public:
+  /// Takes one unit, mostly a byte.
+  void add(uint64_t unit) { value_ = (value_ ^ unit) * 0x100000001b3; }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325;
+};
+
+inline uint64_t fnv1a(std::string_view bytes) {
+  Fnv1a hash;
+  for (const unsigned char byte : bytes) hash.add(byte);
+  return hash.value();
+}
+
+}  // namespace longspan
