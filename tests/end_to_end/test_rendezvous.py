@@ -4,15 +4,17 @@ servers that say nothing, launchers that are killed, limits of the system."""
 import contextlib
 import ctypes
 import os
+import re
 import resource
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
-from conftest import PROGRAM, Running, free_port, settings_of
+from conftest import PROGRAM, ROOT, Running, free_port, settings_of
 from faults import TORCHRUN, Launched, children_of, is_alive, wait_for, write_config
 from held_meetings import before_meeting, held_meetings  # noqa: F401
 from safetensors.torch import load_file
@@ -341,3 +343,19 @@ def test_a_closed_pipe(ignored, settings):
     status, errors = start([PROGRAM, "train", write_config(keys)])
     assert status == 0 and "error" not in errors, errors
     assert load_file(os.path.join(keys["output_dir"], "model.safetensors"))
+
+
+def test_a_worker_that_stays_stopped_is_ended(tmp_path):
+    """Somebody stops a worker (SIGSTOP) while it leaves, when its work is done and nobody else waits for it: its launcher does not
+    wait for ever either. Of a job that is suspended as a whole the launcher counts no seconds."""
+    source = (ROOT / "cli/quiet_torchrun.cpp").read_text()
+    launcher = re.search(r'R"\((.*?)\)";', source, re.S)[1]
+    # torchrun makes $$ of $$$$.
+    worker = 'if [ "$RANK" = 1 ]; then kill -STOP $$$$; fi'
+    command = [sys.executable, "-c", launcher, "--no-python", "--nnodes=1", "--nproc-per-node=2", "--master-addr=127.0.0.1",
+               f"--master-port={free_port()}", "sh", "-c", worker]
+    # It waits for 20 s more than this, which workers have for giving each other up.
+    run = subprocess.run(command, env=os.environ | dict(LONGSPAN_DDP_TIMEOUT="-17"), capture_output=True, text=True, timeout=LIMIT)
+    assert run.returncode == 128 + signal.SIGKILL, run.stderr
+    assert "was stopped (SIGSTOP) for 4 s and did not go on: it is ended" in run.stderr, run.stderr
+    assert "error: rank 1 was ended by SIGKILL" in run.stderr and "Traceback" not in run.stderr, run.stderr
