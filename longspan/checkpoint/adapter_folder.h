@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "longspan/models/lora.h"
+#include "longspan/models/model_config.h"
 
 namespace longspan {
 

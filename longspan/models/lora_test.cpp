@@ -1,5 +1,6 @@
 // Adapters in the decoder against the same model with B A added to its weights, in fp64.
 #include "longspan/models/lora.h"
+#include "longspan/models/decoder.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

@@ -153,8 +153,8 @@ constexpr const StageKeys* kKeys[] = {&kLossKeys, &kPreferenceKeys, &kReferenceK
 std::vector<std::string> problems(const Config& config) {
   const Config defaults;
   std::vector<std::string> problems;
-  const auto demand = [&](bool holds, std::string problem) {
-    if (!holds) problems.push_back(std::move(problem));
+  const auto demand = [&](bool holds, std::string_view problem) {
+    if (!holds) problems.emplace_back(problem);
   };
   demand(config.dpo_label_smoothing == 0 || config.pref_loss == "sigmoid",
          "dpo_label_smoothing is for pref_loss: sigmoid only");

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "longspan/models/named_tensor.h"
+#include "longspan/spec/parameter_spec.h"
 
 namespace longspan::testing {
 
