@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "longspan/report/training_log.h"
 #include "longspan/stages/objective.h"
-#include "longspan/train/training_log.h"
 
 namespace longspan {
 

@@ -24,9 +24,9 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
+#include "longspan/liveness/agreement.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
-#include "longspan/train/agreement.h"
 #include "longspan/train/reference_key.h"
 
 namespace longspan {

@@ -9,7 +9,7 @@
 
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
-#include "longspan/train/console.h"
+#include "longspan/report/console.h"
 #include "longspan/train/reference.h"
 
 namespace longspan {

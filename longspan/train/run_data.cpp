@@ -7,11 +7,11 @@
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/joined_messages.h"
 #include "longspan/data/turns.h"
+#include "longspan/liveness/agreement.h"
 #include "longspan/models/rope_scaling.h"
+#include "longspan/report/data_hints.h"
 #include "longspan/spec/fnv1a.h"
 #include "longspan/text/tokenizer.h"
-#include "longspan/train/agreement.h"
-#include "longspan/train/data_hints.h"
 
 namespace longspan {
 

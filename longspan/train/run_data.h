@@ -8,8 +8,8 @@
 #include "longspan/config/config.h"
 #include "longspan/data/example_encoder.h"
 #include "longspan/models/model_config.h"
+#include "longspan/report/console.h"
 #include "longspan/text/saved_chat.h"
-#include "longspan/train/console.h"
 
 namespace longspan {
 

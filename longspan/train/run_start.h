@@ -8,12 +8,12 @@
 #include "longspan/comm/mesh.h"
 #include "longspan/comm/notices.h"
 #include "longspan/config/config.h"
-#include "longspan/train/console.h"
-#include "longspan/train/launch.h"
-#include "longspan/train/resume.h"
+#include "longspan/report/console.h"
+#include "longspan/saving/launch.h"
+#include "longspan/saving/resume.h"
+#include "longspan/saving/training_state.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/trained_model.h"
-#include "longspan/train/training_state.h"
 
 namespace longspan {
 

@@ -10,12 +10,12 @@
 
 #include "longspan/comm/communication_error.h"
 #include "longspan/config/user_error.h"
+#include "longspan/liveness/agreement.h"
 #include "longspan/models/dropout.h"
 #include "longspan/optim/schedule.h"
-#include "longspan/train/agreement.h"
-#include "longspan/train/curves.h"
+#include "longspan/report/curves.h"
+#include "longspan/saving/output_folders.h"
 #include "longspan/train/evaluation.h"
-#include "longspan/train/output_folders.h"
 
 namespace longspan {
 namespace {

@@ -14,10 +14,10 @@
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
+#include "longspan/liveness/agreement.h"
 #include "longspan/optim/gradient_norm.h"
+#include "longspan/saving/output_folders.h"
 #include "longspan/text/counted.h"
-#include "longspan/train/agreement.h"
-#include "longspan/train/output_folders.h"
 #include "longspan/train/trainer.h"
 
 namespace longspan {
