@@ -11,6 +11,7 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/process/threads_without_memory.h"
 #include "cli/torch_runtime.h"
 #include "longspan/config/user_error.h"
 #include "longspan/cpu/capability.h"

@@ -12,7 +12,6 @@
 #include "longspan/checkpoint/checksum.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
-#include "longspan/saving/output_room.h"
 
 namespace longspan {
 namespace {
@@ -45,16 +44,6 @@ std::string tensorboard_folder(const OutputSettings& config) {
   if (folder.empty() && variable != nullptr) folder = variable;
   if (folder.empty()) folder = config.output_dir + "/runs";
   return config.run_name.empty() ? folder : folder + "/" + config.run_name;
-}
-
-void try_tensorboard_folder(const Config& config) {
-  if (!wants_tensorboard(config)) return;
-  const std::string folder = tensorboard_folder(config);
-  const bool own = folder.starts_with(config.output_dir + "/runs");
-  try_folder(!config.logging_dir.empty() ? "logging_dir"
-             : own                       ? "TensorBoard's folder in output_dir"
-                                         : "TENSORBOARD_LOGGING_DIR",
-             folder);
 }
 
 std::string tensorboard_tag(const std::string& key) {

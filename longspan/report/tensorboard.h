@@ -16,9 +16,6 @@ bool wants_tensorboard(const OutputSettings& config);
 /// output_dir/runs; below it run_name, where there is one.
 std::string tensorboard_folder(const OutputSettings& config);
 
-/// try_folder for it, where report_to wants it. Throws UserError.
-void try_tensorboard_folder(const Config& config);
-
 /// Tag of a log entry's key, as transformers names it: loss -> train/loss, eval_loss -> eval/loss.
 std::string tensorboard_tag(const std::string& key);
 

@@ -20,7 +20,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/liveness/agreement.h"
-#include "longspan/liveness/interrupt.h"
+#include "longspan/liveness/unfinished.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/sharded_saving.h"
 

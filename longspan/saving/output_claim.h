@@ -6,7 +6,7 @@
 
 #include "longspan/checkpoint/folder_lock.h"
 #include "longspan/config/config.h"
-#include "longspan/liveness/interrupt.h"
+#include "longspan/liveness/unfinished.h"
 
 namespace longspan {
 

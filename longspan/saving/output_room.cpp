@@ -56,6 +56,17 @@ fs::path nearest_existing(const std::string& folder) {
   return path;
 }
 
+/// try_folder for TensorBoard's folder, where report_to wants it. Throws UserError.
+void try_tensorboard_folder(const Config& config) {
+  if (!wants_tensorboard(config)) return;
+  const std::string folder = tensorboard_folder(config);
+  const bool own = folder.starts_with(config.output_dir + "/runs");
+  try_folder(!config.logging_dir.empty() ? "logging_dir"
+             : own                       ? "TensorBoard's folder in output_dir"
+                                         : "TENSORBOARD_LOGGING_DIR",
+             folder);
+}
+
 }  // namespace
 
 void try_folder(const std::string& key, const std::string& folder) {
@@ -195,10 +206,9 @@ std::string warning_of_fallback(const OutputSettings& config) {
 std::string PatientSaver::save(const Saved& what, const std::vector<std::string>& folders,
                                const std::function<void(const std::string&)>& attempt) {
   // A run that was told to stop earlier saves because of that: the same signal, which may come to
-  // one process after the other, does not end its waiting. InterruptWatch ends a process at a
+  // one process after the other, does not end its waiting. The host ends the process at a
   // further one.
-  const std::vector<std::string> told =
-      world_.gather_text(interrupts_.stop_signal() != 0 ? "told" : "");
+  const std::vector<std::string> told = world_.gather_text(host_.told_to_stop() ? "told" : "");
   const bool told_before = std::ranges::count(told, "") != world_.size();
   // The folders that may get room some time, the best first.
   std::vector<std::string> left;
@@ -259,7 +269,7 @@ bool PatientSaver::wait_for_room(const Saved& what, const std::vector<std::strin
   Clock::time_point said = start;
   for (;;) {
     const auto gives_up = [&] {
-      return interrupts_.requested() || (!told_before && interrupts_.stop_signal() != 0);
+      return host_.requested() || (!told_before && host_.told_to_stop());
     };
     const auto try_again = [&] {
       const Seconds waited = Clock::now() - start;

@@ -11,7 +11,7 @@
 #include "longspan/comm/group.h"
 #include "longspan/comm/notices.h"
 #include "longspan/config/config.h"
-#include "longspan/liveness/interrupt.h"
+#include "longspan/liveness/host.h"
 #include "longspan/models/decoder.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/report/console.h"
@@ -49,9 +49,8 @@ std::string warning_of_fallback(const OutputSettings& config);
 class PatientSaver {
  public:
   /// All outlive it.
-  PatientSaver(const Group& world, Notices& notices, const InterruptWatch& interrupts,
-               Console& console)
-      : world_(world), notices_(notices), interrupts_(interrupts), console_(console) {}
+  PatientSaver(const Group& world, Notices& notices, const Host& host, Console& console)
+      : world_(world), notices_(notices), host_(host), console_(console) {}
 
   struct Saved {
     std::string name;       // "the model"
@@ -62,9 +61,9 @@ class PatientSaver {
   /// `folders`; where it fails, for the next. Where the disks are full it says so, waits until
   /// there is room and tries again, without end; a collective's timeout does not run meanwhile. A
   /// folder that fails for another reason is not tried again. Returns the folder that has it; empty
-  /// when a signal (SIGINT, SIGTERM, SIGUSR1) that came since, to whichever rank, has ended the
-  /// waiting; where a rank had been told to stop before, only SIGINT ends it. When no folder is
-  /// left, throws what attempt has thrown for the first. All ranks use rank 0's `folders`.
+  /// when the host of whichever rank has since asked the run to stop, which has ended the
+  /// waiting; where a rank had been told to stop before, only an interrupt ends it. When no folder
+  /// is left, throws what attempt has thrown for the first. All ranks use rank 0's `folders`.
   /// Collective.
   std::string save(const Saved& what, const std::vector<std::string>& folders,
                    const std::function<void(const std::string&)>& attempt);
@@ -76,7 +75,7 @@ class PatientSaver {
 
   const Group& world_;
   Notices& notices_;
-  const InterruptWatch& interrupts_;
+  const Host& host_;
   Console& console_;
 };
 

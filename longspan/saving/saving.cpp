@@ -16,7 +16,7 @@
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
-#include "longspan/liveness/interrupt.h"
+#include "longspan/liveness/unfinished.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/resume.h"

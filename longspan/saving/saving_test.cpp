@@ -8,7 +8,7 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/file_list.h"
 #include "longspan/config/user_error.h"
-#include "longspan/liveness/interrupt.h"
+#include "longspan/liveness/unfinished.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/testing/without_rights.h"

@@ -21,6 +21,9 @@ struct RunStart {
   RunIdentity identity;                // contents on rank 0 alone
   std::optional<ResumePoint> resumed;  // nullopt: from the beginning
   std::vector<std::string> changes;    // since that was saved; a line each, on rank 0
+
+  /// What the run goes on from; empty: from the beginning.
+  std::string folder() const { return resumed ? resumed->folder : ""; }
 };
 
 /// `model`: with rope_scaling, as it is trained. Collective. Throws as all_or_none: what is saved

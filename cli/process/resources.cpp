@@ -1,13 +1,10 @@
-#include "longspan/train/threads.h"
+#include "cli/process/resources.h"
 
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
-
-#include "longspan/text/counted.h"
 
 namespace longspan {
 
@@ -24,10 +21,9 @@ void choose_threads() {
   }
 }
 
-std::string device_text(const DeviceChoice& device) {
-  if (device.cuda()) return "CUDA";
-  return fmt::format("CPU with {} each ({})", counted(at::get_num_threads(), "thread"),
-                     device.why_cpu);
+void bound_compiled_gemms() {
+  setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256", /*overwrite=*/0);
+  setenv("LRU_CACHE_CAPACITY", "128", /*overwrite=*/0);
 }
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-#include "longspan/liveness/interrupt.h"
+#include "cli/process/end_process.h"
 
 #include <doctest/doctest.h>
 #include <signal.h>
@@ -7,6 +7,8 @@
 
 #include <chrono>
 #include <thread>
+
+#include "longspan/liveness/unfinished.h"
 
 namespace longspan {
 

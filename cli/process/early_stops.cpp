@@ -1,4 +1,4 @@
-#include "longspan/liveness/early_stops.h"
+#include "cli/process/early_stops.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -9,7 +9,8 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "longspan/liveness/interrupt.h"
+#include "cli/process/end_process.h"
+#include "cli/process/interrupt_watch.h"
 #include "longspan/text/print.h"
 
 namespace longspan {

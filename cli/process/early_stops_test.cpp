@@ -1,4 +1,4 @@
-#include "longspan/liveness/early_stops.h"
+#include "cli/process/early_stops.h"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>

@@ -8,7 +8,12 @@
 #include <mutex>
 #include <string>
 
+#include "longspan/liveness/host.h"
+
 namespace longspan {
+
+/// The status of a process that SIGINT has ended.
+inline constexpr int kInterruptedStatus = 130;
 
 /// From construction to the last instruction of the process, a thread of this object receives
 /// SIGINT, SIGTERM, SIGUSR1 and SIGHUP, so that none kills the process wherever it stands. Before
@@ -28,40 +33,35 @@ namespace longspan {
 /// that the process was started to ignore (nohup) stays ignored. Construct it before other threads
 /// start, since they inherit the signal mask. It is never destroyed: it still watches while static
 /// destructors run.
-class InterruptWatch {
+class InterruptWatch final : public Host {
  public:
   /// `speaks`: says on stderr what happens (rank 0).
   explicit InterruptWatch(bool speaks);
   ~InterruptWatch() = delete;
-  InterruptWatch(const InterruptWatch&) = delete;
-  InterruptWatch& operator=(const InterruptWatch&) = delete;
 
-  /// The training loop begins: from now on it asks requested() after every step.
-  void begin_steps() { in_steps_ = true; }
   /// All is said and saved; the process ends with this status.
   void run_ended(int status);
-  /// Leave the step and end.
-  bool requested() const { return requested_; }
-  /// Finish the step, save and end: the signal that asks for it, or 0.
-  int stop_signal() const {
-    const int signal = stop_signal_;
-    return signal == 0 && launcher_is_gone_ ? SIGTERM : signal;
-  }
-  /// After the run has stopped: which signal stopped it, or that another process got the signal.
-  std::string why_stopped() const;
+
+  void begin_steps() override { in_steps_ = true; }
+  void all_saved(RunEnd end) override;
+  bool requested() const override { return requested_; }
+  bool told_to_stop() const override { return stop_signal_ != 0 || launcher_is_gone_; }
+  /// Which signal stopped the run, or that another process got the signal.
+  std::string why_stopped() const override;
   /// Sets what is called, on a thread of its own, with the name of the signal that ends this
   /// process before the training loop. An empty function unsets it.
-  void before_early_stop(std::function<void(const std::string& signal)> tell);
+  void before_early_stop(std::function<void(const std::string& signal)> tell) override;
   /// Another process was told to stop before the training loop: stops this process too. Does
   /// nothing once the loop has begun; the loop then notices that the other process is missing.
-  void told_elsewhere(const std::string& why);
+  void told_elsewhere(const std::string& why) override;
   /// The launcher has ended: acts as a SIGTERM in the training loop, if no signal has come. Returns
   /// whether the loop has begun; does nothing before that.
-  bool launcher_gone();
+  bool launcher_gone() override;
   /// Prints that a stop came before the first step, if nothing was said yet.
-  void say_stopped_early(const std::string& why);
+  void say_stopped_early(const std::string& why) override;
   /// Prints how the run ended, if this process speaks and nothing was said yet.
-  void say(const std::string& how);
+  void say(const std::string& how) override;
+  [[noreturn]] void end_process(int status) override;
 
   /// The time that an interrupted loop has to end, out of ten seconds for the whole run.
   static constexpr std::chrono::seconds kPatience{5};
@@ -81,54 +81,7 @@ class InterruptWatch {
   std::function<void(const std::string&)> tell_;
 };
 
-/// Ends the process with this status, without running destructors, which may wait for other
-/// processes. It first finishes short writes, removes temporary folders and runs actions
-/// (EndAtOnce). It waits some seconds at most for each, so that a disk that hangs keeps no process
-/// alive.
-[[noreturn]] void end_process_at_once(int status);
-
 /// "SIGTERM".
 std::string name_of_signal(int signal);
-
-/// A folder that is removed when the object dies, or when the process is told to end at once.
-class TemporaryFolder {
- public:
-  /// Creates `path` as an empty folder and removes what an earlier run has left there. Throws
-  /// UserError, as remove_own_folder does where something else is there.
-  explicit TemporaryFolder(std::string path);
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-/// While this object lives, `action` runs when the process ends at once. It must be short and throw
-/// nothing.
-class EndAtOnce {
- public:
-  explicit EndAtOnce(std::function<void()> action);
-  ~EndAtOnce();
-  EndAtOnce(const EndAtOnce&) = delete;
-  EndAtOnce& operator=(const EndAtOnce&) = delete;
-  /// Calls `what`, which may change what the action reads; the action does not run meanwhile.
-  void change(const std::function<void()>& what) const;
-  void run() const { action_(); }
-
- private:
-  std::function<void()> action_;
-};
-
-/// While this object lives, the process does not end at once: for short writes or renames that
-/// belong together.
-class UninterruptedScope {
- public:
-  UninterruptedScope();
-  ~UninterruptedScope();
-  UninterruptedScope(const UninterruptedScope&) = delete;
-  UninterruptedScope& operator=(const UninterruptedScope&) = delete;
-};
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-#include "longspan/memory/out_of_memory.h"
+#include "cli/process/threads_without_memory.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -12,6 +12,8 @@
 #include <string>
 #include <system_error>
 #include <thread>
+
+#include "longspan/memory/out_of_memory.h"
 
 namespace longspan {
 namespace {
