@@ -14,10 +14,12 @@
 #include "longspan/text/counted.h"
 
 namespace longspan {
-RowLengths row_lengths(const std::vector<Example>& examples, int64_t batch_size) {
+RowLengths row_lengths(const ExampleSource& examples, int64_t batch_size) {
   std::vector<std::pair<int64_t, int64_t>> sizes;
   RowLengths row;
-  for (const Example& example : examples) {
+  for (int64_t i = 0; i < examples.size(); ++i) {
+    const ExamplePointer drawn = examples.example(i);
+    const Example& example = *drawn;
     int64_t tokens = 0, labels = 0;
     for (const Sample& document : example.documents) {
       tokens += std::ssize(document.input_ids);

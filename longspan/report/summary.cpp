@@ -18,11 +18,12 @@ std::string number_of_parameters(int64_t number) {
   return with_commas(number);
 }
 
-std::string data_of(const std::vector<Example>& examples) {
+std::string data_of(const ExampleSource& examples) {
   int64_t num_tokens = 0, num_labels = 0, longest = 0;
-  for (const Example& example : examples) {
+  for (int64_t i = 0; i < examples.size(); ++i) {
+    const ExamplePointer example = examples.example(i);
     int64_t row_length = 0;
-    for (const Sample& document : example.documents) {
+    for (const Sample& document : example->documents) {
       const int64_t length = static_cast<int64_t>(document.input_ids.size());
       row_length += length;
       // The first token is nobody's prediction.
@@ -33,7 +34,7 @@ std::string data_of(const std::vector<Example>& examples) {
     num_tokens += row_length;
     longest = std::max(longest, row_length);
   }
-  return fmt::format("{}, {}, of which {}; longest row {}", counted(std::ssize(examples), "row"),
+  return fmt::format("{}, {}, of which {}; longest row {}", counted(examples.size(), "row"),
                      counted(num_tokens, "token"), counted(num_labels, "label"),
                      with_commas(longest));
 }

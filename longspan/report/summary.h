@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "longspan/config/config.h"
-#include "longspan/data/example.h"
+#include "longspan/data/example_source.h"
 #include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/step_plan.h"
@@ -17,8 +17,8 @@ struct SummaryFacts {
   const ModelConfig& model;
   const ParallelPlan& plan;
   const StepPlan& steps;
-  const std::vector<Example>& train_examples;
-  const std::vector<Example>& eval_examples;
+  const ExampleSource& train_examples;
+  const ExampleSource& eval_examples;
   int64_t num_parameters, num_trained;
   int64_t num_warmup_steps;
   std::string device;  // "CPU, 2 threads"

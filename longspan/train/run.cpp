@@ -67,18 +67,18 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host, Pe
       return say_stopped_before_steps(config, host, console);
     }
     AttentionTraffic traffic = model.traffic();
-    MemoryReport memory(
-        meter, memory_facts(config, spec_of(plan.model), plan.parallel, model.parameters(),
-                            row_lengths(data.train.examples, config.per_device_train_batch_size),
-                            plan.computer()));
+    MemoryReport memory(meter,
+                        memory_facts(config, spec_of(plan.model), plan.parallel, model.parameters(),
+                                     row_lengths(*data.train, config.per_device_train_batch_size),
+                                     plan.computer()));
     const ModelSaver saver = model.saver(data);
     Checkpoints checkpoints(config, workers.world(), workers.notices(), saver, start.folder());
     PatientSaver patient_saver(workers.world(), workers.notices(), host, console);
     RunLog log(config, console);
     Trainer trainer({.context = model.context(),
                      .objective = model.objective(),
-                     .train_examples = data.train.examples,
-                     .eval_examples = data.eval.examples,
+                     .train_examples = *data.train,
+                     .eval_examples = *data.eval,
                      .host = host,
                      .notices = workers.notices(),
                      .heartbeat = workers.heartbeat(),

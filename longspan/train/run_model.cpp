@@ -1,7 +1,6 @@
 #include "longspan/train/run_model.h"
 
 #include <utility>
-#include <vector>
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/liveness/agreement.h"
@@ -47,13 +46,10 @@ bool RunModel::find_objective(const RunData& data, const Host& host, Console& co
     all_or_none_patiently(workers_.world(), workers_.notices(),
                           [&] { reference_ = make_own_reference(); });
   } else if (stage.has_reference(config_)) {
-    std::vector<const Example*> examples;
-    for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
-      for (const Example& example : encoded->examples) examples.push_back(&example);
-    }
+    const JoinedExamples examples(*data.train, *data.eval);
     const auto stops = [&] { return host.requested() || host.told_to_stop(); };
-    const ReferenceJob job{config_, workers_.mesh(), *attention_, device_, std::move(examples),
-                           stops,   idle_rows};
+    const ReferenceJob job{config_,  workers_.mesh(), *attention_, device_,
+                           examples, stops,           idle_rows};
     std::optional<ReferenceTable> table =
         precompute_reference(job, [&] { return make_own_reference(); }, console);
     if (!table) return false;

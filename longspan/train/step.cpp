@@ -35,8 +35,8 @@ TrainingStep::TrainingStep(const TrainingJob& job)
       host_(job.host),
       traffic_(job.traffic),
       console_(job.console),
-      loader_(static_cast<int64_t>(examples_.size()), config_.per_device_train_batch_size,
-              mesh_.data.rank(), mesh_.data.size(), !config_.disable_shuffling, config_.seed),
+      loader_(examples_.size(), config_.per_device_train_batch_size, mesh_.data.rank(),
+              mesh_.data.size(), !config_.disable_shuffling, config_.seed),
       plan_(StepPlan::make(loader_.num_batches(), config_.gradient_accumulation_steps,
                            config_.num_train_epochs, config_.max_steps)),
       num_warmup_steps_(
@@ -121,9 +121,9 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
 std::vector<Row> TrainingStep::rows_of(const StepPlace& place) const {
   std::vector<Row> rows;
   for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
-    std::vector<const Example*> examples;
+    std::vector<ExamplePointer> examples;
     for (const int64_t index : loader_.rows(place.epoch, batch)) {
-      examples.push_back(&examples_[index]);
+      examples.push_back(examples_.example(index));
     }
     // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
     if (examples.empty() && !context_.idle_rows) continue;

@@ -61,7 +61,7 @@ class TrainingStep {
   Decoder& model_;
   at::Device device_;
   Objective& objective_;
-  const std::vector<Example>& examples_;
+  const ExampleSource& examples_;
   const Host& host_;
   AttentionTraffic& traffic_;
   Console& console_;

@@ -1,11 +1,9 @@
 // What a Trainer works on.
 #pragma once
 
-#include <vector>
-
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/notices.h"
-#include "longspan/data/example.h"
+#include "longspan/data/example_source.h"
 #include "longspan/liveness/host.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/report/attention_traffic.h"
@@ -25,8 +23,8 @@ namespace longspan {
 struct TrainingJob {
   const ObjectiveContext& context;
   Objective& objective;
-  const std::vector<Example>& train_examples;
-  const std::vector<Example>& eval_examples;
+  const ExampleSource& train_examples;
+  const ExampleSource& eval_examples;
   // The run around it
   Host& host;
   Notices& notices;
