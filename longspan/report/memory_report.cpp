@@ -14,6 +14,7 @@
 #include "longspan/text/counted.h"
 
 namespace longspan {
+
 RowLengths row_lengths(const ExampleSource& examples, int64_t batch_size) {
   std::vector<std::pair<int64_t, int64_t>> sizes;
   RowLengths row;

@@ -9,6 +9,7 @@
 #include "longspan/train/trainer.h"
 
 namespace longspan {
+
 std::vector<StateSource> Trainer::state_with_masters() const {
   std::vector<StateSource> states = update_.optimizer().state();
   for (size_t i = 0; i < states.size(); ++i) {
