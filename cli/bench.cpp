@@ -13,11 +13,11 @@
 #include "longspan/bench/bench_report.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"
+#include "longspan/liveness/agreement.h"
 #include "longspan/memory/machine_memory.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/print.h"
-#include "longspan/train/agreement.h"
 
 namespace longspan {
 

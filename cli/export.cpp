@@ -19,9 +19,9 @@
 #include "longspan/models/lora.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
+#include "longspan/saving/output_room.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/print.h"
-#include "longspan/train/output_room.h"
 
 namespace longspan {
 

@@ -11,13 +11,14 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/process/threads_without_memory.h"
 #include "cli/torch_runtime.h"
 #include "longspan/config/user_error.h"
 #include "longspan/cpu/capability.h"
 #include "longspan/input/input_file.h"
+#include "longspan/liveness/agreement.h"
 #include "longspan/memory/out_of_memory.h"
 #include "longspan/text/print.h"
-#include "longspan/train/agreement.h"
 
 namespace longspan {
 

@@ -2,30 +2,37 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <thread>
 
 #include "cli/commands.h"
 #include "cli/launcher.h"
+#include "cli/process/early_stops.h"
+#include "cli/process/end_process.h"
+#include "cli/process/interrupt_watch.h"
+#include "cli/process/resources.h"
+#include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/memory/peak_meter.h"
+#include "longspan/memory/tensor_pool.h"
 #include "longspan/models/model_config.h"
 #include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/plan/plan_request.h"
+#include "longspan/saving/checkpoints.h"
+#include "longspan/saving/output_claim.h"
 #include "longspan/text/print.h"
-#include "longspan/train/agreement.h"
-#include "longspan/train/checkpoints.h"
-#include "longspan/train/early_stops.h"
-#include "longspan/train/interrupt.h"
-#include "longspan/train/output_claim.h"
-#include "longspan/train/plan_request.h"
+#include "longspan/train/run.h"
 #include "longspan/train/trained_model.h"
-#include "longspan/train/trainer.h"
 
 namespace longspan {
 
@@ -62,6 +69,34 @@ void end_with_launcher() {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
+/// One process of a run, in which signals are heard and what the run takes is measured. Returns the
+/// exit status: 130 after SIGINT, 0 after SIGTERM or SIGUSR1 and a save.
+int train(const Config& config, const Rendezvous& where) {
+  // Whatever comes until the process is gone is for it: it is never destroyed.
+  static InterruptWatch& interrupts = *new InterruptWatch(/*speaks=*/where.rank == 0);
+  struct EndOfRun {
+    int status = 1;
+    ~EndOfRun() { interrupts.run_ended(status); }
+  } end;
+  choose_threads();
+  bound_compiled_gemms();
+  RunPlan plan;
+  rank_0_first(where.rank, [&] { plan = plan_run(config, where); });
+  if (!plan.device.cuda()) use_tensor_pool();
+  try {
+    PeakMeter meter(plan.own_device());
+    const RunResult result = run_training(config, plan, interrupts, &meter);
+    return end.status = result.end == RunEnd::kInterrupted ? kInterruptedStatus : 0;
+  } catch (const FailedElsewhere&) {
+    interrupts.run_ended(1);
+    // Rank 0 is saying what happened; a launcher that sees this process end first would kill it.
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    return 1;
+  } catch (const CommunicationError& error) {
+    throw UserError(error.what());  // the ranks have not found each other
+  }
+}
+
 int work(const TrainArguments& arguments) {
   const Rendezvous where = rendezvous_from_environment();
   Config config;
@@ -73,8 +108,7 @@ int work(const TrainArguments& arguments) {
   end_with_launcher();
   int status = 1;
   try {
-    status = run_training(config, where);
-  } catch (const FailedElsewhere&) {  // rank 0 says it
+    status = train(config, where);
   } catch (const UserError& error) {
     if (where.world_size == 1) throw;
     std::fflush(stdout);

@@ -18,6 +18,9 @@ struct Example {
   /// in ascending order, without 0. The rows see those before them, but positions begin again at 0
   /// there, as in LLaMA-Factory.
   std::vector<int64_t> position_restarts;
+  /// Its place among all examples of a run, training before evaluation; given by its source. By it
+  /// is known what was computed of it before.
+  int64_t number = 0;
 };
 
 /// All documents of the examples, in order, as one row (see collate of batch.h); positions restart

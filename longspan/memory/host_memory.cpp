@@ -101,4 +101,6 @@ at::Tensor empty_on_host_like(const at::Tensor& x) {
 
 HostBytes host_bytes() { return {live_bytes.load(), peak_bytes.load()}; }
 
+void restart_host_peak() { peak_bytes.store(live_bytes.load()); }
+
 }  // namespace longspan

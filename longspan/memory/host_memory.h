@@ -17,10 +17,12 @@ at::Tensor empty_on_host(at::IntArrayRef sizes, at::ScalarType dtype, at::Device
 /// The same with a tensor's shape and dtype. Its numbers are not copied.
 at::Tensor empty_on_host_like(const at::Tensor& x);
 
-/// Bytes of all such tensors of this process: now, and the most at once since the start.
+/// Bytes of all such tensors of this process: now, and the most at once since the start or the last
+/// restart_host_peak().
 struct HostBytes {
   int64_t live = 0, peak = 0;
 };
 HostBytes host_bytes();
+void restart_host_peak();
 
 }  // namespace longspan

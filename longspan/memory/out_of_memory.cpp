@@ -1,22 +1,15 @@
 #include "longspan/memory/out_of_memory.h"
 
 #include <c10/util/Exception.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <new>
 #include <string>
-#include <string_view>
 #include <system_error>
-
-#include "longspan/text/print.h"
 
 namespace longspan {
 namespace {
-
-std::terminate_handler others = nullptr;
 
 /// What starting a thread throws where there is no memory for its stack.
 bool is_without_memory(const std::system_error& error) {
@@ -24,35 +17,7 @@ bool is_without_memory(const std::system_error& error) {
          error.code() == std::errc::resource_unavailable_try_again;
 }
 
-/// Takes no memory.
-[[noreturn]] void end_without_memory() {
-  constexpr std::string_view kText =
-      "error: out of memory: the system gives this process no more, not even for its own threads. "
-      "Start fewer processes on this machine, or raise the limits of memory and threads (ulimit "
-      "-v, "
-      "ulimit -u, the container's).\n";
-  print_last_words(kText);
-  _exit(1);
-}
-
-[[noreturn]] void terminated() {
-  if (const std::exception_ptr error = std::current_exception()) {
-    try {
-      std::rethrow_exception(error);
-    } catch (const std::bad_alloc&) {
-      end_without_memory();
-    } catch (const std::system_error& system) {
-      if (is_without_memory(system)) end_without_memory();
-    } catch (...) {
-    }
-  }
-  others();
-  std::abort();
-}
-
 }  // namespace
-
-void end_threads_without_memory() { others = std::set_terminate(terminated); }
 
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||

@@ -29,6 +29,7 @@ struct PeakMeter::Impl {
 };
 
 PeakMeter::PeakMeter(at::Device device) : impl_(new Impl{device, std::nullopt}) {
+  restart_host_peak();
   if (device.is_cpu()) impl_->counter.emplace(AllocationCounter::Of::kProcess);
 }
 

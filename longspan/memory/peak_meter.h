@@ -21,7 +21,8 @@ class PeakMeter {
 
   /// Forgets the device's peak so far.
   void restart();
-  /// The device's peak since the last restart(); the host's and the process's since the start.
+  /// The device's peak since the last restart(); the host's since this object is there, the
+  /// process's since its start.
   MeasuredPeak peak() const;
 
  private:

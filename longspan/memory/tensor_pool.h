@@ -14,7 +14,8 @@ namespace longspan {
 /// clear pages again and again. Used and kept blocks together are never more than were used at once
 /// before, so that the resident set is that of the tensors at their fullest moment. The C library's
 /// heap, which is shared with everything else, holds more (a sixth, in preference training),
-/// because long-lived blocks lie between short-lived ones. Call it before making tensors.
+/// because long-lived blocks lie between short-lived ones. Call it before making tensors,
+/// and before the first AllocationCounter, which no other allocator takes the place of.
 void use_tensor_pool();
 
 /// The pool's allocator, in use or not.

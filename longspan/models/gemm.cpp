@@ -119,9 +119,4 @@ std::string gemm_library() {
   return at::hasMKL() ? "MKL" : "torch's";
 }
 
-void bound_compiled_gemms() {
-  setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256", /*overwrite=*/0);
-  setenv("LRU_CACHE_CAPACITY", "128", /*overwrite=*/0);
-}
-
 }  // namespace longspan

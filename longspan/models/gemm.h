@@ -30,11 +30,4 @@ at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, dou
 /// The library that computes fp32 products on the CPU, by its name, for reports.
 std::string gemm_library();
 
-/// Bounds how many compiled gemms are kept. Call it before the first one. oneDNN, and in each
-/// thread the layer between it and torch, keep one of some hundred kilobytes for each shape; rows
-/// of one length have some 25 shapes, and 1024, the default of both, are half a gigabyte where rows
-/// are of many lengths. The environment (ONEDNN_PRIMITIVE_CACHE_CAPACITY, LRU_CACHE_CAPACITY) takes
-/// precedence.
-void bound_compiled_gemms();
-
 }  // namespace longspan

@@ -119,6 +119,33 @@ std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec
   return kept;
 }
 
+LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model) {
+  LoraShape shape;
+  shape.r = config.lora_rank;
+  shape.alpha = static_cast<double>(config.lora_alpha.value_or(2 * config.lora_rank));
+  shape.dropout = config.lora_dropout;
+  shape.rank_stabilized = config.use_rslora;
+  shape.modules = lora_modules_from(config.lora_target, model);
+  return shape;
+}
+
+std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model) {
+  const bool lora = config.finetuning_type == "lora";
+  return held_parameters(config, model, lora ? lora_shape_of(config, model) : LoraShape{});
+}
+
+std::vector<HeldParameter> reference_parameters(const Config& config, const ModelSpec& model) {
+  const bool lora = config.finetuning_type == "lora";
+  if (config.ref_model.empty() && lora) return {};
+  const bool all_bf16 = config.pure_bf16 || (config.bf16 && lora);
+  std::vector<HeldParameter> kept;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    const bool small = all_bf16 || (config.bf16 && parameter.use == ParameterUse::kCast);
+    kept.push_back({parameter, small ? 2 : 4, false});
+  }
+  return kept;
+}
+
 std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> kept,
                                            int num_ranks) {
   for (HeldParameter& parameter : kept) {

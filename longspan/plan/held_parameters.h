@@ -22,6 +22,16 @@ std::set<std::string> trained_by_freeze(const MethodSettings& config, const Mode
 std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec& model,
                                            const LoraShape& lora);
 
+/// The adapter that the configuration makes, where none is there yet. Throws UserError.
+LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model);
+
+/// What load_trained_model will make of the model, where no adapter is there yet. Throws UserError.
+std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model);
+
+/// Those of the reference model, which are not trained; none where the trained model without its
+/// adapter is the reference. `model`: of ref_model, or else the trained one.
+std::vector<HeldParameter> reference_parameters(const Config& config, const ModelSpec& model);
+
 /// The same as they are used: what ZeRO or offloading keeps apart from where it is used is cast
 /// when it is gathered. `num_ranks`: those that divide one copy.
 std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> kept,

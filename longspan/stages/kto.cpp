@@ -49,8 +49,9 @@ class KtoObjective : public Objective {
                       .sum()
                       .item<double>();
     num_answers_ += std::ssize(row.examples);
-    num_desirable_ += std::count_if(row.examples.begin(), row.examples.end(),
-                                    [](const Example* example) { return example->desirable; });
+    num_desirable_ +=
+        std::count_if(row.examples.begin(), row.examples.end(),
+                      [](const ExamplePointer& example) { return example->desirable; });
   }
 
   void looked() override {

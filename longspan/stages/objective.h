@@ -10,10 +10,10 @@
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
 #include "longspan/models/decoder.h"
-#include "longspan/train/averages.h"
+#include "longspan/report/averages.h"
+#include "longspan/report/training_log.h"
 #include "longspan/train/reference.h"
 #include "longspan/train/row.h"
-#include "longspan/train/training_log.h"
 
 namespace longspan {
 

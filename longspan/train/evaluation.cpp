@@ -51,13 +51,13 @@ class StopQuestion {
 }  // namespace
 
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
-                                         const std::vector<Example>& examples,
+                                         const ExampleSource& examples,
                                          const std::function<bool()>& stops) {
   const at::NoGradGuard no_grad;
   const auto start = Clock::now();
   const Mesh& mesh = context.mesh;
-  const Loader loader(static_cast<int64_t>(examples.size()),
-                      context.config.per_device_eval_batch_size, mesh.data.rank(), mesh.data.size(),
+  const Loader loader(examples.size(), context.config.per_device_eval_batch_size, mesh.data.rank(),
+                      mesh.data.size(),
                       /*shuffle=*/false, /*seed=*/0);
   const bool leads = mesh.sequence.rank() == 0;
   double loss_sum = 0.0, weight_sum = 0.0;
@@ -69,8 +69,10 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
     size_t number = 0;
     for (int64_t i = 0; i < loader.num_batches(); ++i) {
       if (question.answer(i)) return false;
-      std::vector<const Example*> chosen;
-      for (const int64_t index : loader.rows(/*epoch=*/0, i)) chosen.push_back(&examples[index]);
+      std::vector<ExamplePointer> chosen;
+      for (const int64_t index : loader.rows(/*epoch=*/0, i)) {
+        chosen.push_back(examples.example(index));
+      }
       // The last batch may leave nothing for this group.
       if (chosen.empty() && !context.idle_rows) continue;
       use(make_row(chosen, objective.documents(), context.attention, context.device), number++);
@@ -100,7 +102,7 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
   result.means =
       objective.completed(averages.means(mesh.world, objective.averages(), context.device));
   result.seconds = seconds_since(start);
-  result.num_samples = static_cast<int64_t>(examples.size());
+  result.num_samples = examples.size();
   result.num_batches = loader.num_batches();
   return result;
 }

@@ -41,7 +41,7 @@ struct Case {
   Mesh mesh;
   std::unique_ptr<SequenceParallel> attention = make_local(cpu_block_kernel());
   std::unique_ptr<Decoder> model;
-  std::vector<Example> examples;
+  std::unique_ptr<ExampleSource> examples;
 
   Case() {
     config.per_device_eval_batch_size = 1;
@@ -57,8 +57,9 @@ struct Case {
     Sample sample;
     sample.input_ids.assign(1000, 3);
     sample.labels.assign(1000, 3);
-    examples.resize(50);
-    for (Example& example : examples) example.documents = {sample};
+    std::vector<Example> all(50);
+    for (Example& example : all) example.documents = {sample};
+    examples = std::make_unique<ExamplesInMemory>(std::move(all));
   }
 
   ObjectiveContext context() const { return {config, mesh, *attention, *model, at::kCPU}; }
@@ -74,7 +75,7 @@ TEST_CASE("evaluation: one row at a time is in memory") {
   for (const bool looks : {false, true}) {
     const AllocationCounter memory(AllocationCounter::Of::kThisThread);
     CountingObjective objective(memory, looks);
-    const auto result = evaluate(objective, test.context(), test.examples, [] { return false; });
+    const auto result = evaluate(objective, test.context(), *test.examples, [] { return false; });
     REQUIRE(result);
     CHECK(result->loss == 1.0);
     CHECK(result->num_samples == 50);
@@ -89,7 +90,7 @@ TEST_CASE("evaluation: whoever is told to stop makes no more rows") {
   for (const bool looks : {false, true}) {
     const AllocationCounter memory(AllocationCounter::Of::kThisThread);
     CountingObjective objective(memory, looks);
-    CHECK(!evaluate(objective, test.context(), test.examples, [] { return true; }));
+    CHECK(!evaluate(objective, test.context(), *test.examples, [] { return true; }));
     CHECK(objective.num_looks + objective.num_losses == 1);  // it is asked after the first one
     CHECK(memory.peak_bytes() < 2 * kBytesOfRow);
   }

@@ -54,7 +54,7 @@ class Table : public Reference {
   at::Tensor document_logprobs(const Row& row, const SumOver&) override {
     std::vector<double> values;
     for (const DocumentOf& document : row.documents) {
-      values.push_back(table_.at(document.example).at(document.number));
+      values.push_back(table_.at(document.example->number).at(document.number));
     }
     return at::tensor(values, at::kDouble).to(row.local.tokens_T.device());
   }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -32,8 +33,8 @@ std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
 /// The trained model without its adapters, which must outlive it.
 std::unique_ptr<Reference> base_model_reference(Decoder& model);
 
-/// What was computed before; one number for each document of each example.
-using ReferenceTable = std::unordered_map<const Example*, std::vector<double>>;
+/// What was computed before: by Example::number, one value for each document of the example.
+using ReferenceTable = std::unordered_map<int64_t, std::vector<double>>;
 std::unique_ptr<Reference> reference_table(ReferenceTable table);
 
 }  // namespace longspan

@@ -24,9 +24,9 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
+#include "longspan/liveness/agreement.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
-#include "longspan/train/agreement.h"
 #include "longspan/train/reference_key.h"
 
 namespace longspan {
@@ -94,15 +94,16 @@ struct KeptLines {
 /// The lines that are as they were written, as far as can be seen. Half a line at the end, which a
 /// killed run leaves, gets no warning.
 KeptLines whole_lines(const std::string& path, const std::string& key,
-                      const std::vector<const Example*>& examples) {
+                      const ExampleSource& examples) {
   KeptLines kept;
   std::optional<InputFile> file = InputFile::open_if_there(path, "reference log-probabilities");
   if (!file) return kept;
   LineReader lines(std::move(*file));
   for (std::string line; lines.next(line);) {
     const auto entry = entry_from(key, line);
-    if (entry && entry->example < examples.size() &&
-        entry->logps.size() == examples[entry->example]->documents.size()) {
+    if (entry && entry->example < static_cast<size_t>(examples.size()) &&
+        entry->logps.size() ==
+            examples.example(static_cast<int64_t>(entry->example))->documents.size()) {
       kept.text += line + "\n";
       if (!entry->has_checksum) ++kept.num_without_checksum;
     } else if (!lines.ended_with_file()) {
@@ -169,18 +170,17 @@ std::optional<ReferenceTable> precompute_reference(
     std::istringstream stream(lines);
     for (std::string line; std::getline(stream, line);) {
       if (auto entry = entry_from(key, line)) {
-        table[job.examples[entry->example]] = std::move(entry->logps);
+        table[static_cast<int64_t>(entry->example)] = std::move(entry->logps);
       }
     }
   };
   take(found);
-  std::vector<size_t> missing;
-  for (size_t i = 0; i < job.examples.size(); ++i) {
-    if (!table.contains(job.examples[i])) missing.push_back(i);
+  std::vector<int64_t> missing;
+  for (int64_t i = 0; i < job.examples.size(); ++i) {
+    if (!table.contains(i)) missing.push_back(i);
   }
   console.say(fmt::format("Reference log-probabilities of {}, {} of them kept from before{}",
-                          counted(std::ssize(job.examples), "example"),
-                          with_commas(std::ssize(table)),
+                          counted(job.examples.size(), "example"), with_commas(std::ssize(table)),
                           is_main ? fmt::format(" in {}", path) : ""));
 
   std::unique_ptr<Reference> reference;
@@ -197,21 +197,22 @@ std::optional<ReferenceTable> precompute_reference(
   int64_t num_tokens = 0;
   for (int64_t batch = 0; batch < loader.num_batches(); ++batch) {
     std::string lines;
-    std::vector<std::pair<size_t, double>> broken;
+    std::vector<std::pair<int64_t, double>> broken;
     const std::vector<int64_t> places = loader.rows(/*epoch=*/0, batch);
     if (!places.empty() || job.idle_rows) {
-      std::vector<const Example*> examples;
-      for (const int64_t place : places) examples.push_back(job.examples[missing[place]]);
+      std::vector<ExamplePointer> examples;
+      for (const int64_t place : places) examples.push_back(job.examples.example(missing[place]));
       const Row row = make_row(examples, which, job.attention, job.device);
       const at::Tensor logps_D = reference->document_logprobs(row, over_row).cpu().contiguous();
       const double* logps = logps_D.const_data_ptr<double>();
-      for (const int64_t place : places) {
-        const size_t size = job.examples[missing[place]]->documents.size();
+      for (size_t place = 0; place < places.size(); ++place) {
+        const int64_t number = missing[places[place]];
+        const size_t size = examples[place]->documents.size();
         for (size_t i = 0; i < size; ++i) {
-          if (!std::isfinite(logps[i])) broken.emplace_back(missing[place], logps[i]);
+          if (!std::isfinite(logps[i])) broken.emplace_back(number, logps[i]);
         }
         if (job.mesh.sequence.rank() == 0) {
-          lines += reference_line(key, missing[place], {logps, logps + size});
+          lines += reference_line(key, static_cast<size_t>(number), {logps, logps + size});
         }
         logps += size;
       }

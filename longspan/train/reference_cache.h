@@ -9,7 +9,7 @@
 
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
-#include "longspan/train/console.h"
+#include "longspan/report/console.h"
 #include "longspan/train/reference.h"
 
 namespace longspan {
@@ -20,9 +20,9 @@ struct ReferenceJob {
   const Mesh& mesh;
   const SequenceParallel& attention;
   at::Device device;
-  std::vector<const Example*> examples;  // of training and evaluation; the same on every rank
-  std::function<bool()> stops;           // is this process told to stop?
-  bool idle_rows = false;                // as in ObjectiveContext
+  const ExampleSource& examples;  // of training and evaluation, whose numbers are their places
+  std::function<bool()> stops;    // is this process told to stop?
+  bool idle_rows = false;         // as in ObjectiveContext
 };
 
 /// A line of the file: one example's log-probabilities, with a checksum of them.

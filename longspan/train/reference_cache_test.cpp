@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <utility>
 
 #include "longspan/config/user_error.h"
 #include "longspan/testing/ranks.h"
@@ -37,18 +38,19 @@ TEST_CASE("reference cache: the key knows all that decides the numbers, and noth
   Config config;
   config.stage = "dpo";
   config.model_name_or_path = folder_with(place, "model", "config.json", "{}");
-  const Example one = pair_of(1), two = pair_of(5);
-  std::set<std::string> keys{reference_key(config, {&one, &two})};
-  const auto differs = [&](const Config& changed, const std::vector<const Example*>& examples) {
+  const ExamplesInMemory both({pair_of(1), pair_of(5)}), turned({pair_of(5), pair_of(1)}),
+      one({pair_of(1)});
+  std::set<std::string> keys{reference_key(config, both)};
+  const auto differs = [&](const Config& changed, const ExampleSource& examples) {
     return keys.insert(reference_key(changed, examples)).second;
   };
-  CHECK(!differs(config, {&one, &two}));
-  CHECK(differs(config, {&two, &one}));
-  CHECK(differs(config, {&one}));
+  CHECK(!differs(config, both));
+  CHECK(differs(config, turned));
+  CHECK(differs(config, one));
   const auto changed_by = [&](auto&& change) {
     Config changed = config;
     change(changed);
-    return differs(changed, {&one, &two});
+    return differs(changed, both);
   };
   // The base model is in bf16 as a whole under LoRA, and its norms in fp32 otherwise.
   CHECK(changed_by([](Config& c) { c.finetuning_type = "lora"; }));
@@ -68,7 +70,7 @@ TEST_CASE("reference cache: the key knows all that decides the numbers, and noth
   const auto with_weights = [&](std::vector<float> numbers) {
     std::ofstream(weights, std::ios::binary)
         .write(reinterpret_cast<const char*>(numbers.data()), 16);
-    return differs(config, {&one, &two});
+    return differs(config, both);
   };
   CHECK(with_weights({1, 2, 3, 4}));
   CHECK(with_weights({1, -2, 3, -4}));
@@ -85,14 +87,13 @@ TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
   config.model_name_or_path = folder_with(place, "model", "config.json", "{}");
   std::vector<Example> examples;
   for (int32_t i = 0; i < 2000; ++i) examples.push_back(pair_of(i));
-  std::vector<const Example*> all;
-  for (const Example& example : examples) all.push_back(&example);
+  const ExamplesInMemory all(std::move(examples));
   const std::string key = reference_key(config, all);
   const std::string path = fmt::format("{}/reference_logps_{}.jsonl", place.path, key);
   {
     std::ofstream file(path);
-    for (size_t i = 0; i < all.size(); ++i) {
-      file << reference_line(key, i, {-0.25 * double(i), -2.5});
+    for (int64_t i = 0; i < all.size(); ++i) {
+      file << reference_line(key, static_cast<size_t>(i), {-0.25 * double(i), -2.5});
     }
   }
   const auto num_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
@@ -109,8 +110,8 @@ TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
   });
   for (int rank = 0; rank < kRanks; ++rank) {
     REQUIRE(tables[rank]);
-    CHECK(tables[rank]->size() == all.size());
-    CHECK(tables[rank]->at(all[8]) == std::vector<double>{-2.0, -2.5});
+    CHECK(std::ssize(*tables[rank]) == all.size());
+    CHECK(tables[rank]->at(8) == std::vector<double>{-2.0, -2.5});
     CHECK(sent[rank] < num_bytes / 10);  // what the ranks agree on, not the file
   }
 }
@@ -123,8 +124,7 @@ TEST_CASE("reference cache: lines that are not as written are computed again") {
   config.model_name_or_path = folder_with(place, "model", "config.json", "{}");
   std::vector<Example> examples;
   for (int32_t i = 0; i < 7; ++i) examples.push_back(pair_of(i));
-  std::vector<const Example*> all;
-  for (const Example& example : examples) all.push_back(&example);
+  const ExamplesInMemory all(std::move(examples));
   const std::string key = reference_key(config, all);
   const std::string path = fmt::format("{}/reference_logps_{}.jsonl", place.path, key);
   std::string changed = reference_line(key, 1, {-1.5, -2.5});

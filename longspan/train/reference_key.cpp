@@ -54,7 +54,7 @@ void add_folder(Hash& hash, const std::string& folder) {
 
 }  // namespace
 
-std::string reference_key(const Config& config, const std::vector<const Example*>& examples) {
+std::string reference_key(const Config& config, const ExampleSource& examples) {
   Hash hash;
   hash.add(config.stage);
   hash.add(uint64_t{config.pure_bf16 ? 2u : config.bf16 ? 1u : 0u});
@@ -71,7 +71,8 @@ std::string reference_key(const Config& config, const std::vector<const Example*
       split_names(named ? config.ref_model_adapters : config.adapter_name_or_path);
   if (!named && !adapters.empty()) adapters.pop_back();
   for (const std::string& folder : adapters) add_folder(hash, folder);
-  for (const Example* example : examples) {
+  for (int64_t i = 0; i < examples.size(); ++i) {
+    const ExamplePointer example = examples.example(i);
     hash.add(example->documents.size());
     for (const Sample& document : example->documents) {
       hash.add(document.input_ids);

@@ -13,6 +13,6 @@ namespace longspan {
 /// precision (which finetuning_type is part of), rope_scaling, and the examples' tokens and labels.
 /// It leaves out what only changes roundings: the number of processes, checkpointing, chunks,
 /// kernels.
-std::string reference_key(const Config& config, const std::vector<const Example*>& examples);
+std::string reference_key(const Config& config, const ExampleSource& examples);
 
 }  // namespace longspan

@@ -13,18 +13,20 @@ Batch idle_batch() {
 
 }  // namespace
 
-Row make_row(const std::vector<const Example*>& examples, Documents which,
+Row make_row(const std::vector<ExamplePointer>& drawn, Documents which,
              const SequenceParallel& attention, at::Device device) {
-  Row row{.examples = examples, .documents = {}, .whole = {}, .local = {}};
+  Row row{.examples = drawn, .documents = {}, .whole = {}, .local = {}};
   std::vector<const Sample*> samples;
-  for (const Example* example : examples) {
+  std::vector<const Example*> examples;
+  for (const ExamplePointer& example : drawn) {
+    examples.push_back(example.get());
     const int num_documents = static_cast<int>(example->documents.size());
     for (int number = 0; number < num_documents; ++number) {
       if ((which == Documents::kFirst && number != 0) ||
           (which == Documents::kSecond && number != 1)) {
         continue;
       }
-      row.documents.push_back({example, number});
+      row.documents.push_back({example.get(), number});
       samples.push_back(&example->documents[number]);
     }
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "longspan/data/batch.h"
-#include "longspan/data/example.h"
+#include "longspan/data/example_source.h"
 #include "longspan/data/shared_prompt.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 
@@ -14,14 +14,14 @@ namespace longspan {
 
 /// A document of a row: which example it is of, and which of its documents.
 struct DocumentOf {
-  const Example* example;
+  const Example* example;  // one of the row's
   int number;
 };
 
 /// One micro-batch of a data-parallel group; the same on all members of its sequence group but for
 /// `local`.
 struct Row {
-  std::vector<const Example*> examples;
+  std::vector<ExamplePointer> examples;
   std::vector<DocumentOf> documents;  // in the order of the numbers in Batch::documents_T
   Batch whole, local;
 
@@ -43,7 +43,7 @@ enum class Documents {
 
 /// No examples make an idle row: one token, no documents and no labels, for a rank that has to take
 /// part in what the others compute.
-Row make_row(const std::vector<const Example*>& examples, Documents which,
+Row make_row(const std::vector<ExamplePointer>& examples, Documents which,
              const SequenceParallel& attention, at::Device device);
 
 /// This rank's share of a row in the order that its attention asks for, on its device.

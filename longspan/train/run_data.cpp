@@ -2,16 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
+#include "longspan/data/example_encoder.h"
 #include "longspan/data/joined_messages.h"
 #include "longspan/data/turns.h"
+#include "longspan/liveness/agreement.h"
 #include "longspan/models/rope_scaling.h"
+#include "longspan/report/data_hints.h"
 #include "longspan/spec/fnv1a.h"
 #include "longspan/text/tokenizer.h"
-#include "longspan/train/agreement.h"
-#include "longspan/train/data_hints.h"
 
 namespace longspan {
 
@@ -27,39 +30,41 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
   }
   const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
   const RunRows rows = read_run_rows(config);
-  data.train = encode_examples(config, tokenizer, rows.train, model.vocab_size);
-  if (!rows.eval.empty()) {
-    data.eval = encode_examples(config, tokenizer, rows.eval, model.vocab_size);
-  }
+  EncodedExamples train = encode_examples(config, tokenizer, rows.train, model.vocab_size), eval;
+  if (!rows.eval.empty()) eval = encode_examples(config, tokenizer, rows.eval, model.vocab_size);
   data.chat = saved_chat(config, tokenizer);
-  if (!data.train.examples.empty()) {
-    console.say(
-        fmt::format("The first training example:\n{}\n",
-                    describe_example(data.train.examples.front(), config.stage, tokenizer)));
+  if (!train.examples.empty()) {
+    console.say(fmt::format("The first training example:\n{}\n",
+                            describe_example(train.examples.front(), config.stage, tokenizer)));
   }
-  if (data.train.packing) console.say(data.train.packing->text());
+  if (train.packing) console.say(train.packing->text());
   const auto warn = [&console](const std::string& text) {
     if (!text.empty()) console.say("warning: " + text);
   };
   for (const std::string& note : rows.notes) warn(note);
   warn(hint_at_template(config, model, tokenizer));
   if (data.chat) warn(hint_at_joined_messages(config, *data.chat, tokenizer, rows.train));
-  for (const EncodedExamples* encoded : {&data.train, &data.eval}) {
+  for (const EncodedExamples* encoded : {&train, &eval}) {
     warn(encoded->left_out);
     const std::string cut = encoded->cut.text(config.cutoff_len);
-    if (!cut.empty()) console.say(encoded == &data.train ? cut : "Evaluation: " + cut);
+    if (!cut.empty()) console.say(encoded == &train ? cut : "Evaluation: " + cut);
     warn(hint_at_positions(*encoded, model));
   }
+  const int64_t num_train = std::ssize(train.examples);
+  data.train = std::make_unique<ExamplesInMemory>(std::move(train.examples));
+  data.eval = std::make_unique<ExamplesInMemory>(std::move(eval.examples), num_train);
   return data;
 }
 
-std::string fingerprint_of(const std::vector<Example>& examples) {
+std::string fingerprint_of(const ExampleSource& examples) {
   Fnv1a hash;
   const auto mix = [&hash](const std::vector<int32_t>& numbers) {
     hash.add(numbers.size());
     for (const int32_t number : numbers) hash.add(static_cast<uint32_t>(number));
   };
-  for (const Example& example : examples) {
+  for (int64_t i = 0; i < examples.size(); ++i) {
+    const ExamplePointer drawn = examples.example(i);
+    const Example& example = *drawn;
     for (const Sample& document : example.documents) {
       mix(document.input_ids);
       mix(document.labels);
@@ -73,7 +78,7 @@ std::string fingerprint_of(const std::vector<Example>& examples) {
 
 void require_same_data(const Group& world, const RunData& data) {
   const std::vector<std::string> hashes =
-      world.gather_text(fingerprint_of(data.train.examples) + fingerprint_of(data.eval.examples));
+      world.gather_text(fingerprint_of(*data.train) + fingerprint_of(*data.eval));
   all_or_none(world, [&] {
     for (int rank = 0; rank < world.size(); ++rank) {
       if (hashes[rank] == hashes[0]) continue;

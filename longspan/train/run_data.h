@@ -1,20 +1,21 @@
 // The rows of a run: read, encoded, and the same on every rank.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "longspan/comm/group.h"
 #include "longspan/config/config.h"
-#include "longspan/data/example_encoder.h"
+#include "longspan/data/example_source.h"
 #include "longspan/models/model_config.h"
+#include "longspan/report/console.h"
 #include "longspan/text/saved_chat.h"
-#include "longspan/train/console.h"
 
 namespace longspan {
 
 struct RunData {
-  EncodedExamples train, eval;
+  std::unique_ptr<ExampleSource> train, eval;
   std::optional<SavedChat> chat;  // what the saved model says of chats, where a template is named
 };
 
@@ -23,7 +24,7 @@ struct RunData {
 RunData read_data(const Config& config, const ModelConfig& model, Console& console);
 
 /// A hash of all tokens, labels and verdicts, in order.
-std::string fingerprint_of(const std::vector<Example>& examples);
+std::string fingerprint_of(const ExampleSource& examples);
 
 /// Throws when ranks hold different data: every rank of a sequence group must hold the same rows.
 /// Collective.

@@ -52,8 +52,8 @@ RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfi
   return {.stage = config.stage,
           .finetuning_type = config.finetuning_type,
           .trained = fingerprint_of(trained.parameters),
-          .rows = fingerprint_of(data.train.examples),
-          .num_rows = std::ssize(data.train.examples),
+          .rows = fingerprint_of(*data.train),
+          .num_rows = data.train->size(),
           .rows_per_step = counted_product(
               {config.per_device_train_batch_size, int64_t{mesh.data.size()},
                config.gradient_accumulation_steps},

@@ -4,9 +4,9 @@
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
 #include "longspan/models/model_config.h"
+#include "longspan/saving/training_state.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/trained_model.h"
-#include "longspan/train/training_state.h"
 
 namespace longspan {
 

@@ -1,7 +1,7 @@
 #include "longspan/train/run_start.h"
 
-#include "longspan/train/agreement.h"
-#include "longspan/train/read_contents.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/saving/read_contents.h"
 #include "longspan/train/run_identity.h"
 
 namespace longspan {

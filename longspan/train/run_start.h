@@ -8,12 +8,12 @@
 #include "longspan/comm/mesh.h"
 #include "longspan/comm/notices.h"
 #include "longspan/config/config.h"
-#include "longspan/train/console.h"
-#include "longspan/train/launch.h"
-#include "longspan/train/resume.h"
+#include "longspan/report/console.h"
+#include "longspan/saving/launch.h"
+#include "longspan/saving/resume.h"
+#include "longspan/saving/training_state.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/trained_model.h"
-#include "longspan/train/training_state.h"
 
 namespace longspan {
 
@@ -21,6 +21,9 @@ struct RunStart {
   RunIdentity identity;                // contents on rank 0 alone
   std::optional<ResumePoint> resumed;  // nullopt: from the beginning
   std::vector<std::string> changes;    // since that was saved; a line each, on rank 0
+
+  /// What the run goes on from; empty: from the beginning.
+  std::string folder() const { return resumed ? resumed->folder : ""; }
 };
 
 /// `model`: with rope_scaling, as it is trained. Collective. Throws as all_or_none: what is saved

@@ -25,16 +25,6 @@
 namespace longspan {
 namespace {
 
-LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model) {
-  LoraShape shape;
-  shape.r = config.lora_rank;
-  shape.alpha = static_cast<double>(config.lora_alpha.value_or(2 * config.lora_rank));
-  shape.dropout = config.lora_dropout;
-  shape.rank_stabilized = config.use_rslora;
-  shape.modules = lora_modules_from(config.lora_target, model);
-  return shape;
-}
-
 /// A new adapter must be one that this machine can hold, whatever rank was typed.
 void require_room_for_adapter(const Config& config, const ModelConfig& model) {
   int64_t num_bytes = 0;
@@ -219,11 +209,6 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
   for (const std::string& folder : split_names(config.ref_model_adapters)) {
     load_adapter(folder, reference);
   }
-}
-
-std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model) {
-  const bool lora = config.finetuning_type == "lora";
-  return held_parameters(config, model, lora ? lora_shape_of(config, model) : LoraShape{});
 }
 
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,

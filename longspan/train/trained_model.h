@@ -36,10 +36,6 @@ struct TrainedModel {
 /// UserError.
 ModelConfig model_config_for(const Config& config, const std::string& folder);
 
-/// What load_trained_model will make of the model, before there is a tensor, where no adapter is
-/// there yet. Throws UserError.
-std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model);
-
 /// How the configuration divides and offloads a model's states; nullopt: not at all.
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
                                            at::Device device);

@@ -1,75 +1,27 @@
-// The main job: one readable step(), and what happens between steps.
+// The main job: all steps, and what happens between them.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "longspan/comm/heartbeat.h"
-#include "longspan/comm/mesh.h"
-#include "longspan/comm/notices.h"
-#include "longspan/config/config.h"
-#include "longspan/data/batch.h"
-#include "longspan/data/loader.h"
-#include "longspan/models/decoder.h"
-#include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/stages/objective.h"
-#include "longspan/train/attention_traffic.h"
-#include "longspan/train/checkpoints.h"
-#include "longspan/train/console.h"
-#include "longspan/train/interrupt.h"
-#include "longspan/train/launch.h"
-#include "longspan/train/memory_report.h"
-#include "longspan/train/model_update.h"
-#include "longspan/train/output_room.h"
-#include "longspan/train/resume.h"
-#include "longspan/train/saving.h"
-#include "longspan/train/step_plan.h"
-#include "longspan/train/training_log.h"
-#include "longspan/train/training_state.h"
+#include "longspan/plan/disk_model.h"
+#include "longspan/saving/resume.h"
+#include "longspan/train/step.h"
 
 namespace longspan {
 
-/// What one optimizer step did. The same on every rank.
-struct StepResult {
-  double loss = 0.0;       // the objective's mean over the global batch
-  double grad_norm = 0.0;  // before clipping
-  double learning_rate = 0.0;
-  int64_t num_tokens = 0, num_samples = 0;  // of the global batch, as the data holds it
-  int64_t num_computed_tokens = 0;          // a shared prompt counts once
-  bool interrupted = false;                 // abandoned; nothing was updated
-  bool skipped = false;                     // loss or gradients were not finite: no update
-  bool stops = false;                       // the last one: a rank was told to save and end
-};
-
-/// What a Trainer works on; all outlive it. Examples are the same on every rank.
-struct TrainingJob {
-  const ObjectiveContext& context;
-  Objective& objective;
-  const std::vector<Example>& train_examples;
-  const std::vector<Example>& eval_examples;
-  const InterruptWatch& interrupts;
-  PatientSaver& patient_saver;
-  AttentionTraffic& traffic;
-  MemoryReport& memory;
-  Heartbeat& heartbeat;
-  Notices& notices;
-  const RunIdentity& identity;
-  const Launch& launch;
-  ShardedParameters* sharded = nullptr;  // where the model's parameters come from, if from there
-};
-
-enum class TrainingEnd { kDone, kInterrupted, kStopped };
-
 class Trainer {
  public:
-  /// `log` and `console` are used by rank 0 only.
-  Trainer(const TrainingJob& job, const ModelSaver& saver, Checkpoints& checkpoints,
-          TrainingLog& log, Console& console);
+  explicit Trainer(const TrainingJob& job);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   const StepPlan& steps() const { return steps_; }
-  int64_t num_warmup_steps() const { return num_warmup_steps_; }
+  int64_t num_warmup_steps() const { return step_.num_warmup_steps(); }
   const Progress& progress() const { return totals_.progress; }
+  /// Over all steps so far.
+  double mean_loss() const;
   /// What the run will write into output_dir from here on.
   DiskFacts disk() const;
   /// Where the model is after train(): output_dir, or the run's folder in fallback_output_dir.
@@ -79,31 +31,22 @@ class Trainer {
   /// Takes weights, optimizer, log and counts from a checkpoint. Throws UserError. Collective.
   void resume(const ResumePoint& from);
   /// Runs all steps that are left, then the last evaluation, and saves the model, logs and
-  /// pictures. When a signal asks for it, saves a checkpoint at the end of a step instead, and
+  /// pictures. When the host asks for it, saves a checkpoint at the end of a step instead, and
   /// returns. Throws UserError on rank 0 and FailedElsewhere on the others. Collective.
-  TrainingEnd train();
-  /// Optimizer step number `step` (0-based).
-  StepResult step(int64_t step);
+  RunEnd train();
 
  private:
   /// The evaluation set's loss now, logged. False: left, as a rank was told to stop. Collective.
   bool evaluate_now();
+  /// Does the run end with an evaluation, wherever it stands?
+  bool evaluates_at_end() const;
   /// Is there an evaluation between the last step and the end?
   bool ends_with_evaluation() const;
-  std::vector<Row> rows_of(const StepPlace& place) const;
-  /// Another for each micro-batch, whatever the number of processes that share it.
-  uint64_t dropout_seed(int64_t step, size_t row_number) const;
-  /// The loss or the gradient norm is not finite: says where it comes from, and stops the run or
-  /// leaves the step's update out, as on_nonfinite has it. `own_losses`: of the rows of this
-  /// data-parallel group, each a mean over its own labels (pairs, answers). Collective.
-  void leave_out(StepResult& result, int64_t step, const std::vector<double>& own_losses);
-  /// Rows whose loss is not finite; or parameters whose gradient is not, and the rows with the
-  /// largest losses. Collective.
-  std::string source_of_nonfinite(int64_t step, const std::vector<double>& own_losses,
-                                  bool in_loss) const;
   /// Log, evaluation and checkpoint, as far as they are due. Once told to stop, an evaluation would
   /// take the time that saving needs: it is left to the run that goes on. True: stop now.
   bool after_step(int64_t step, const StepResult& result);
+  void count(int64_t step, const StepResult& result);
+  void log_step(const StepResult& result);
   /// checkpoint-N of the steps so far. On a full disk there is none, which is said, and training
   /// goes on: what is on the disk is whole. Collective.
   void save_checkpoint();
@@ -116,36 +59,32 @@ class Trainer {
   /// The optimizer's state, with the weights themselves where saving rounds them.
   std::vector<StateSource> state_with_masters() const;
   /// The last evaluation, the model, logs and pictures.
-  TrainingEnd finish();
+  RunEnd finish();
+  /// False: interrupted. Collective.
+  bool save_model();
+  bool save_reports(const TrainingResult& result, const AttentionTraffic::Report& sent);
   /// A checkpoint of the steps so far, unless there is one.
-  TrainingEnd stop();
+  RunEnd stop();
   /// No rank holds the whole model; all write it together.
   bool is_divided() const;
-  bool is_main() const { return job_.context.mesh.world.rank() == 0; }
+  bool is_main() const { return world_.rank() == 0; }
 
   TrainingJob job_;
-  const ModelSaver& saver_;
-  Checkpoints& checkpoints_;
-  TrainingLog& log_;
-  Console& console_;
-  Loader loader_;
-  StepPlan steps_;
-  int64_t num_warmup_steps_, logging_steps_, eval_steps_, save_steps_;
-  ModelUpdate update_;
+  const ObjectiveContext& context_;
+  const Config& config_;
+  const Group& world_;
+  Decoder& model_;
+  TrainingStep step_;
+  const StepPlan& steps_;
+  ModelUpdate& update_;
+  Averages& averages_;  // since the last log line
+  int64_t logging_steps_, eval_steps_, save_steps_;
 
   RunTotals totals_;
-  Averages averages_;      // since the last log line
-  double last_grad_norm_;  // since then; NaN: none
-  int64_t skipped_in_a_row_ = 0;
+  double last_grad_norm_;  // since the last log line; NaN: none
   int64_t last_saved_step_ = -1;
   bool checkpoint_owed_ = false;  // the disk was too full for the last one
   std::string saved_in_;
 };
-
-/// `longspan train` in one worker process, start to end: reads data and model, trains, evaluates,
-/// saves. Returns the exit status (130 after SIGINT, 0 after SIGTERM or SIGUSR1 and a save). Throws
-/// UserError on rank 0 for what the user can mend; the other ranks then return 1, so that it is
-/// said once.
-int run_training(const Config& config, const Rendezvous& where);
 
 }  // namespace longspan

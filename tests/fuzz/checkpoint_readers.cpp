@@ -12,7 +12,7 @@
 #include "longspan/models/model_place.h"
 #include "longspan/models/parse_model_config.h"
 #include "longspan/models/rope_scaling.h"
-#include "longspan/train/training_log.h"
+#include "longspan/report/training_log.h"
 #include "tests/fuzz/fuzz.h"
 #if __has_include("longspan/checkpoint/file_list.h")
 #include "longspan/checkpoint/file_list.h"

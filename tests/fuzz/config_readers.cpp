@@ -7,8 +7,8 @@
 #include "longspan/cpu/capability.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/example_encoder.h"
+#include "longspan/plan/step_plan.h"
 #include "longspan/text/yaml.h"
-#include "longspan/train/step_plan.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace longspan {

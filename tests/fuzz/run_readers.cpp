@@ -4,7 +4,7 @@
 
 #include "cli/launcher.h"
 #include "longspan/comm/mesh.h"
-#include "longspan/train/training_state.h"
+#include "longspan/saving/training_state.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace longspan {

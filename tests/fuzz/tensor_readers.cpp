@@ -188,7 +188,7 @@ FUZZ_READER(reference_cache) {
   config.stage = "dpo";
   config.output_dir = folder.path();
   config.model_name_or_path = small_model_folder();
-  const std::vector<const Example*> all{&examples[0], &examples[1]};
+  const ExamplesInMemory all(std::move(examples));
   static const std::string key = reference_key(config, all);
   folder.write(fmt::format("reference_logps_{}.jsonl", key), input);
   const Mesh mesh{};

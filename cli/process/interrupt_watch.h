@@ -1,0 +1,87 @@
+// Ctrl-C and its relatives, without half-written files. No torch.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "longspan/liveness/host.h"
+
+namespace longspan {
+
+/// The status of a process that SIGINT has ended.
+inline constexpr int kInterruptedStatus = 130;
+
+/// From construction to the last instruction of the process, a thread of this object receives
+/// SIGINT, SIGTERM, SIGUSR1 and SIGHUP, so that none kills the process wherever it stands. Before
+/// the training loop runs, each ends the process at once. SIGTERM and SIGUSR1 end it with status 0:
+/// there is nothing to save, and a launcher that restarts failed workers must not restart it. The
+/// others end it with 128 + number. In the training loop:
+/// - The first SIGINT (Ctrl-C) sets a flag for the loop to see; the second, or a loop that has not
+///   ended in kPatience, ends the process at once with status 130.
+/// - The first SIGTERM or SIGUSR1 (pre-emption) sets another: the loop finishes its step, saves and
+///   ends with status 0, however long that takes. Repeats within kTogether count as the same
+///   request: a cluster often signals launcher and workers, and the launcher forwards what it gets.
+///   A later signal ends the process at once.
+/// - SIGHUP ends it at once.
+/// Once the run has ended (run_ended), no signal changes its status. A signal 5 s or more after
+/// that (kTogether) ends the process at once with that status, since something in its exit hangs.
+/// Ending at once waits for short writes that are under way and removes temporary folders. A signal
+/// that the process was started to ignore (nohup) stays ignored. Construct it before other threads
+/// start, since they inherit the signal mask. It is never destroyed: it still watches while static
+/// destructors run.
+class InterruptWatch final : public Host {
+ public:
+  /// `speaks`: says on stderr what happens (rank 0).
+  explicit InterruptWatch(bool speaks);
+  ~InterruptWatch() = delete;
+
+  /// All is said and saved; the process ends with this status.
+  void run_ended(int status);
+
+  void begin_steps() override { in_steps_ = true; }
+  void all_saved(RunEnd end) override;
+  bool requested() const override { return requested_; }
+  bool told_to_stop() const override { return stop_signal_ != 0 || launcher_is_gone_; }
+  /// Which signal stopped the run, or that another process got the signal.
+  std::string why_stopped() const override;
+  /// Sets what is called, on a thread of its own, with the name of the signal that ends this
+  /// process before the training loop. An empty function unsets it.
+  void before_early_stop(std::function<void(const std::string& signal)> tell) override;
+  /// Another process was told to stop before the training loop: stops this process too. Does
+  /// nothing once the loop has begun; the loop then notices that the other process is missing.
+  void told_elsewhere(const std::string& why) override;
+  /// The launcher has ended: acts as a SIGTERM in the training loop, if no signal has come. Returns
+  /// whether the loop has begun; does nothing before that.
+  bool launcher_gone() override;
+  /// Prints that a stop came before the first step, if nothing was said yet.
+  void say_stopped_early(const std::string& why) override;
+  /// Prints how the run ended, if this process speaks and nothing was said yet.
+  void say(const std::string& how) override;
+  [[noreturn]] void end_process(int status) override;
+
+  /// The time that an interrupted loop has to end, out of ten seconds for the whole run.
+  static constexpr std::chrono::seconds kPatience{5};
+  /// Signals to stop within this time count as one.
+  static constexpr std::chrono::seconds kTogether{5};
+
+ private:
+  void watch();
+  [[noreturn]] void stop_early(const std::string& why);
+
+  bool speaks_;
+  std::atomic<bool> in_steps_{false}, requested_{false}, said_{false}, launcher_is_gone_{false};
+  std::atomic<int> stop_signal_{0};
+  std::atomic<std::chrono::steady_clock::time_point> ended_at_;  // where end_status_ is set
+  std::atomic<int> end_status_{-1};                              // -1: the run goes on
+  std::mutex tell_mutex_;
+  std::function<void(const std::string&)> tell_;
+};
+
+/// "SIGTERM".
+std::string name_of_signal(int signal);
+
+}  // namespace longspan

@@ -1,0 +1,16 @@
+// The processor and the memory of a worker.
+#pragma once
+
+namespace longspan {
+
+/// Shares the cores out among the workers of a machine, unless OMP_NUM_THREADS is set.
+void choose_threads();
+
+/// Bounds how many compiled gemms are kept. Call it before the first one. oneDNN, and in each
+/// thread the layer between it and torch, keep one of some hundred kilobytes for each shape; rows
+/// of one length have some 25 shapes, and 1024, the default of both, are half a gigabyte where rows
+/// are of many lengths. The environment (ONEDNN_PRIMITIVE_CACHE_CAPACITY, LRU_CACHE_CAPACITY) takes
+/// precedence.
+void bound_compiled_gemms();
+
+}  // namespace longspan

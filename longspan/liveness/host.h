@@ -1,0 +1,68 @@
+// The program around a run: it may stop the run, and does to the process what a library does not.
+// No torch.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <string>
+
+namespace longspan {
+
+/// How a run ended.
+enum class RunEnd {
+  kDone,
+  kInterrupted,  // at once: the step under way was left
+  kStopped,      // after a step, and all is saved
+};
+
+/// A run asks its host whether to go on, and tells it where it stands. What is written here is what
+/// a host does that never stops a run, of which there is one process (PlainHost). `longspan train`
+/// has one that listens to signals.
+class Host {
+ public:
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  /// Leave the step and end.
+  virtual bool requested() const { return false; }
+  /// Finish the step, save and end.
+  virtual bool told_to_stop() const { return false; }
+  /// After the run has stopped: what told it to, in a clause.
+  virtual std::string why_stopped() const { return "another process was told to stop"; }
+
+  /// The training loop begins: from now on it asks requested() after every step.
+  virtual void begin_steps() {}
+  /// Everything is saved that will be saved.
+  virtual void all_saved(RunEnd end) { static_cast<void>(end); }
+  /// Sets what to call, on any thread, with the name of the signal by which the host ends this
+  /// process before the training loop. An empty function unsets it.
+  virtual void before_early_stop(std::function<void(const std::string& signal)> tell) {
+    static_cast<void>(tell);
+  }
+
+  /// Another process was told to stop before the training loop. Called again and again, on another
+  /// thread.
+  virtual void told_elsewhere(const std::string& why) { static_cast<void>(why); }
+  /// The launcher has ended. Called again and again, on another thread. Returns whether the run
+  /// saves and ends by itself.
+  virtual bool launcher_gone() { return false; }
+
+  /// How the run ended, for people: that a stop came before the first step; anything else.
+  virtual void say_stopped_early(const std::string& why) { static_cast<void>(why); }
+  virtual void say(const std::string& how) { static_cast<void>(how); }
+
+  /// Ends the process, whose other threads may wait forever for ranks that are gone. Called where
+  /// there are several processes, on any thread.
+  [[noreturn]] virtual void end_process(int status) {
+    static_cast<void>(status);
+    std::terminate();
+  }
+
+ protected:
+  Host() = default;
+  ~Host() = default;
+};
+
+class PlainHost final : public Host {};
+
+}  // namespace longspan

@@ -1,0 +1,36 @@
+#include "longspan/plan/plan_request.h"
+
+#include <algorithm>
+
+namespace longspan {
+
+PlanRequest plan_request(const Config& config, const ModelSpec& model, int world_size,
+                         int ranks_per_machine, bool cuda) {
+  PlanRequest request;
+  request.world_size = world_size;
+  request.ranks_per_machine = ranks_per_machine;
+  request.sequence_size = config.sequence_parallel_size;
+  if (config.sequence_parallel_mode && *config.sequence_parallel_mode != "auto") {
+    request.method = method_named(*config.sequence_parallel_mode);
+  }
+  request.ulysses_degree = config.sequence_parallel_ulysses_degree;
+  request.ring_degree = config.sequence_parallel_ring_degree;
+  request.window_size = config.sequence_parallel_window_size;
+  request.head_waves = config.sequence_parallel_head_waves;
+  request.zero_stage = static_cast<int>(config.zero_stage.value_or(0));
+  request.shard_size = config.zero_shard_size;
+  const AttentionSpec& attention = model.layer(0).mixer.attention;  // they are all alike
+  request.num_heads = attention.num_heads;
+  request.num_kv_heads = attention.num_kv_heads;
+  request.head_dim = attention.key_dim;
+  // They are all alike: more of them change no choice.
+  constexpr int64_t kMostRows = 4096;
+  request.row = Packing::from_lengths(std::vector<int64_t>(
+      std::min(config.per_device_train_batch_size, kMostRows), config.cutoff_len));
+  request.element_bytes = config.bf16 || config.pure_bf16 ? 2 : 4;
+  request.cuda = cuda;
+  request.checkpointing = !config.disable_gradient_checkpointing;
+  return request;
+}
+
+}  // namespace longspan

@@ -1,0 +1,143 @@
+#include "longspan/plan/run_account.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "longspan/optim/update_rule.h"
+#include "longspan/stages/stage.h"
+
+namespace longspan {
+namespace {
+
+/// The sum for the block, or the embedding or head, that has the most.
+int64_t largest_unit(const std::vector<HeldParameter>& parameters,
+                     const std::function<int64_t(const HeldParameter&)>& bytes_of) {
+  std::map<int64_t, int64_t> layers;
+  int64_t largest = 0;
+  for (const HeldParameter& parameter : parameters) {
+    int64_t own = 0;  // of what is in no block
+    int64_t& unit = parameter.spec.layer ? layers[*parameter.spec.layer] : own;
+    unit += bytes_of(parameter);
+    largest = std::max(largest, unit);
+  }
+  return largest;
+}
+
+}  // namespace
+
+RunParameters planned_run_parameters(const Config& config, const ModelSpec& model,
+                                     const ParallelPlan& plan, const ModelSpec* reference) {
+  const std::vector<HeldParameter> kept = planned_parameters(config, model);
+  RunParameters parameters{.used = used_parameters(config, kept, plan.shard_size),
+                           .divided = std::nullopt,
+                           .reference = {}};
+  if (config.zero_stage.value_or(0) > 0 || config.offload_optimizer) {
+    parameters.divided = divided_bytes(config, kept, plan.shard_size);
+  }
+  if (!stage_of(config).has_reference(config) || config.precompute_ref_log_probs) {
+    return parameters;
+  }
+  const std::vector<HeldParameter> compared =
+      reference_parameters(config, reference == nullptr ? model : *reference);
+  if (config.zero_stage.value_or(0) >= 3) {
+    parameters.reference = divided_bytes(config, compared, plan.shard_size);
+  } else {
+    for (const HeldParameter& parameter : compared) {
+      parameters.reference.device += parameter.num_bytes();
+    }
+  }
+  return parameters;
+}
+
+MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
+                         const RunParameters& parameters, const RowLengths& row,
+                         const Computer& computer) {
+  const bool bf16 = config.bf16 || config.pure_bf16;
+  const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
+  const LayerSpec& layer = model.layer(0);  // they are all alike
+  const AttentionSpec& attention = layer.mixer.attention;
+  MemoryFacts facts;
+  facts.hidden_size = model.hidden_size;
+  facts.intermediate_size = layer.feed_forward.intermediate_size;
+  facts.num_heads = attention.num_heads;
+  facts.num_kv_heads = attention.num_kv_heads;
+  facts.head_dim = attention.key_dim;
+  facts.num_layers = model.num_layers;
+  facts.vocab_size = model.vocab_size;
+  facts.head_norms = layer.mixer.qk_norm;
+  const UpdateRule& rule = update_rule_of(config);
+  int64_t state_bytes = 0;
+  for (const HeldParameter& parameter : parameters.used) {
+    const int64_t bytes = parameter.num_bytes();
+    facts.parameter_bytes += bytes;
+    if (!parameter.trained) continue;
+    facts.trained_parameter_bytes += bytes;
+    facts.num_trained += parameter.spec.num_elements();
+    // Values in use may be in another dtype than their masters, and thus gradients and states.
+    HeldParameter updated = parameter;
+    if (parameters.divided) updated.element_bytes = master_bytes;
+    state_bytes += rule.state_bytes(updated);
+  }
+  facts.largest_unit_bytes = largest_unit(parameters.used, &HeldParameter::num_bytes);
+  if (parameters.divided) {
+    facts.held_on_device = parameters.divided->device;
+    facts.held_on_host = parameters.divided->host;
+    facts.trained_parameter_bytes = facts.num_trained * master_bytes;
+    facts.largest_unit_gradient_bytes =
+        largest_unit(parameters.used, [&](const HeldParameter& parameter) {
+          return parameter.trained ? parameter.spec.num_elements() * master_bytes : 0;
+        });
+  }
+  facts.reference_on_device = parameters.reference.device;
+  facts.reference_on_host = parameters.reference.host;
+  facts.optimizer_bytes =
+      static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));
+  facts.zero_stage = config.zero_stage.value_or(0);
+  facts.shard_size = config.zero_shard_size.value_or(plan.world_size);
+  facts.offload_optimizer = config.offload_optimizer;
+  facts.offload_params = config.offload_params;
+  facts.num_tokens = row.num_tokens;
+  facts.num_labels = row.num_labels;
+  facts.keeps_places = row.keeps_places;
+  facts.sequence_size = plan.sequence_size;
+  facts.exchanges_heads = plan.ulysses_size > 1;
+  facts.passes_keys = plan.ring_size > 1;
+  facts.head_waves = plan.head_waves;
+  facts.compute_bytes = bf16 ? 2 : 4;
+  for (const HeldParameter& parameter : parameters.used) {
+    const ParameterRole role = parameter.spec.role;
+    const int64_t bytes = parameter.element_bytes;
+    // A gradient adds up in the dtype of its master.
+    const bool bf16_sum = parameter.trained && config.pure_bf16;
+    if (role == ParameterRole::kEmbedding) {
+      facts.residual_bytes = std::max(bytes, facts.compute_bytes);
+    }
+    if (model.is_head(role)) {
+      facts.casts_head = bytes > facts.compute_bytes && stage_of(config).uses_lm_head;
+      facts.sums_head_apart = bf16_sum && stage_of(config).uses_lm_head;
+    }
+    if (role == ParameterRole::kProjection) {
+      facts.casts_blocks = facts.casts_blocks || bytes > facts.compute_bytes;
+      facts.sums_blocks_apart = facts.sums_blocks_apart || bf16_sum;
+    }
+  }
+  facts.widens_attention = bf16 && !computer.cuda;
+  const bool own_attention = !computer.cuda && attention.key_dim % 16 == 0;
+  facts.attention_threads = own_attention ? computer.num_threads : 0;
+  facts.checkpointing = !config.disable_gradient_checkpointing;
+  facts.offload_activations = config.offload_activations != "false";
+  facts.in_file = config.offload_activations == "disk";
+  facts.reads_ahead = facts.offload_activations && !facts.in_file && computer.cuda;
+  facts.mlp_tiles = config.tiled_mlp.value_or(0);
+  return facts;
+}
+
+MemoryAccount planned_account(const Config& config, const ModelSpec& model,
+                              const ParallelPlan& plan, const RowLengths& row,
+                              const Computer& computer, const ModelSpec* reference) {
+  return account_of(memory_facts(
+      config, model, plan, planned_run_parameters(config, model, plan, reference), row, computer));
+}
+
+}  // namespace longspan

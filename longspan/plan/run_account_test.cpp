@@ -1,0 +1,89 @@
+#include "longspan/plan/run_account.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <mutex>
+
+#include "longspan/checkpoint/model_folder.h"
+#include "longspan/testing/ranks.h"
+#include "longspan/testing/temporary_folder.h"
+#include "longspan/train/trained_model.h"
+
+namespace longspan {
+namespace {
+
+ModelConfig small_model() {
+  ModelConfig model;
+  model.model_type = "qwen2";
+  model.architecture = "Qwen2ForCausalLM";
+  model.vocab_size = 50;
+  model.hidden_size = 24;
+  model.intermediate_size = 40;
+  model.num_layers = 3;
+  model.num_heads = 4;
+  model.num_kv_heads = 2;
+  model.head_dim = 6;
+  model.qkv_bias = true;
+  model.json = R"({"model_type": "qwen2"})";
+  return model;
+}
+
+/// The account of a run by the parameters that it has made.
+std::string account_of_made(const Config& config, const ModelConfig& model, const Mesh& mesh,
+                            const ParallelPlan& plan, const RowLengths& row) {
+  const std::optional<ShardingOptions> sharding = sharding_of(config, mesh, at::kCPU);
+  const TrainedModel trained = load_trained_model(config, model, sharding, at::kCPU);
+  const auto attention = make_local(cpu_block_kernel());
+  Decoder policy(model, trained.parameters, *attention, trained.options);
+  RunParameters parameters{.used = trained.held(), .divided = std::nullopt, .reference = {}};
+  if (trained.sharded) parameters.divided = trained.sharded->held_bytes();
+  if (config.stage == "dpo") {
+    parameters.reference =
+        make_reference(config, trained, model, policy, *attention, sharding, at::kCPU)
+            ->held_bytes();
+  }
+  return table_of(
+      account_of(memory_facts(config, spec_of(model), plan, parameters, row, {.num_threads = 2})));
+}
+
+TEST_CASE("run account: before there is a tensor it is that of the tensors of a run") {
+  const testing::TemporaryFolder folder;
+  const ModelConfig model = small_model();
+  save_model_folder(folder.path, model, random_parameters(model, 1, at::kFloat), at::kFloat, "");
+  const RowLengths row{.num_tokens = 700, .num_labels = 300};
+  std::mutex mutex;
+  std::vector<std::string> wrong;
+  for (const int num_ranks : {1, 2}) {
+    ParallelPlan plan;
+    plan.world_size = plan.data_size = plan.shard_size = num_ranks;
+    testing::run_ranks(plan, [&](const Mesh& mesh) {
+      for (const char* stage : {"sft", "dpo"}) {
+        for (const char* type : {"full", "lora"}) {
+          for (const bool bf16 : {false, true}) {
+            for (const int zero_stage : {0, 2, 3}) {
+              Config config;
+              config.model_name_or_path = folder.path;
+              config.stage = stage;
+              config.finetuning_type = type;
+              config.bf16 = bf16;
+              config.zero_stage = zero_stage;
+              config.offload_optimizer = config.offload_params = zero_stage == 3;
+              const std::string made = account_of_made(config, model, mesh, plan, row);
+              const std::string planned =
+                  table_of(planned_account(config, spec_of(model), plan, row, {.num_threads = 2}));
+              const std::lock_guard lock(mutex);
+              if (made == planned) continue;
+              wrong.push_back(fmt::format("{} {} bf16 {} zero {} on {}:\n{}\n{}", stage, type, bf16,
+                                          zero_stage, num_ranks, made, planned));
+            }
+          }
+        }
+      }
+    });
+  }
+  CHECK(wrong == std::vector<std::string>{});
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,135 @@
+#include "longspan/report/attention_traffic.h"
+
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/text/counted.h"
+#include "longspan/text/progress_bar.h"
+
+namespace longspan {
+namespace {
+
+using Direction = AttentionTraffic::Direction;
+
+struct Column {
+  const char* name;
+  int64_t Direction::* bytes;
+};
+constexpr Column kCollectives[] = {{"all_to_all", &Direction::all_to_all},
+                                   {"all_gather", &Direction::all_gather},
+                                   {"reduce_scatter", &Direction::reduce_scatter},
+                                   {"shift", &Direction::shift}};
+
+nlohmann::ordered_json json_of(const Direction& direction) {
+  nlohmann::ordered_json json;
+  for (const Column& column : kCollectives) json[column.name] = direction.*column.bytes;
+  json["measured"] = direction.measured();
+  json["formula"] = direction.formula;
+  return json;
+}
+
+}  // namespace
+
+AttentionTraffic::AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
+                                   const AttentionShape& shape, int64_t num_layers,
+                                   bool checkpointing, bool output_is_known, at::Device device)
+    : plan_(plan),
+      shape_(shape),
+      num_layers_(num_layers),
+      checkpointing_(checkpointing),
+      output_is_known_(output_is_known),
+      device_(device),
+      // Every member of a sequence group holds the whole row: it counts once.
+      counts_rows_(mesh.sequence.rank() == 0),
+      mesh_(mesh) {
+  mine_.choice = plan.reason;
+}
+
+void AttentionTraffic::add_to(Direction& direction) {
+  const Traffic now = sequence_traffic(mesh_);
+  direction.all_to_all += now.all_to_all - before_.all_to_all;
+  direction.all_gather += now.all_gather - before_.all_gather;
+  direction.reduce_scatter += now.reduce_scatter - before_.reduce_scatter;
+  direction.shift += now.shift - before_.shift;
+  before_ = now;
+}
+
+void AttentionTraffic::begin_row() { before_ = sequence_traffic(mesh_); }
+
+void AttentionTraffic::end_forward(const Packing& padded) {
+  add_to(mine_.forward);
+  if (!counts_rows_) return;
+  const AttentionVolume volume =
+      attention_volume(plan_, shape_, padded, checkpointing_, output_is_known_);
+  mine_.forward.formula += volume.forward;
+  mine_.backward.formula += volume.backward;
+  mine_.num_rows += 1;
+  mine_.num_tokens += padded.num_tokens();
+}
+
+void AttentionTraffic::end_backward() { add_to(mine_.backward); }
+
+AttentionTraffic::Report AttentionTraffic::report(const Group& world) const {
+  Report report = mine_;
+  std::vector<int64_t*> numbers{&report.num_rows, &report.num_tokens};
+  for (Direction* direction : {&report.forward, &report.backward}) {
+    numbers.push_back(&direction->formula);
+    for (const Column& column : kCollectives) {
+      numbers.push_back(&(direction->*column.bytes));
+      *numbers.back() /= num_layers_;
+    }
+  }
+  std::vector<int64_t> values;
+  for (const int64_t* number : numbers) values.push_back(*number);
+  at::Tensor sums = at::tensor(values, at::kLong);
+  if (world.size() > 1) {
+    sums = sums.to(device_);
+    world.sum_(sums);
+    sums = sums.cpu();
+  }
+  for (size_t i = 0; i < numbers.size(); ++i) *numbers[i] = sums.const_data_ptr<int64_t>()[i];
+  return report;
+}
+
+std::string table_of(const AttentionTraffic::Report& report) {
+  if (report.forward.formula == 0 && report.forward.measured() == 0) return "";
+  std::string text = fmt::format(
+      "{}\nSent to other processes by the attention of a layer, bytes in all, {} of {} "
+      "together:\n{:8}",
+      report.choice, counted(report.num_rows, "row"), counted(report.num_tokens, "token"), "");
+  std::vector<std::string> names;
+  std::vector<std::vector<int64_t>> rows(2);
+  const auto add = [&](const char* name, int64_t forward, int64_t backward) {
+    names.emplace_back(name);
+    rows[0].push_back(forward);
+    rows[1].push_back(backward);
+  };
+  for (const Column& column : kCollectives) {
+    const int64_t forward = report.forward.*column.bytes, backward = report.backward.*column.bytes;
+    if (forward != 0 || backward != 0) add(column.name, forward, backward);
+  }
+  add("measured", report.forward.measured(), report.backward.measured());
+  add("formula", report.forward.formula, report.backward.formula);
+  for (const std::string& name : names) text += fmt::format("{:>20}", name);
+  for (const auto& [name, numbers] : {std::pair{"forward", rows[0]}, {"backward", rows[1]}}) {
+    text += fmt::format("\n{:8}", name);
+    for (const int64_t number : numbers) text += fmt::format("{:>20}", with_commas(number));
+  }
+  return text;
+}
+
+void write_report(const std::string& folder, const AttentionTraffic::Report& report) {
+  nlohmann::ordered_json json;
+  json["choice"] = report.choice;
+  json["rows"] = report.num_rows;
+  json["padded_tokens"] = report.num_tokens;
+  json["bytes_per_layer"] = {{"forward", json_of(report.forward)},
+                             {"backward", json_of(report.backward)}};
+  write_file_atomically(folder + "/sequence_parallel.json", json.dump(2) + "\n");
+}
+
+}  // namespace longspan

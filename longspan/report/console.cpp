@@ -1,0 +1,55 @@
+#include "longspan/report/console.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <limits>
+
+#include "longspan/text/print.h"
+
+namespace longspan {
+namespace {
+
+constexpr auto kBetweenLines = std::chrono::seconds(10);  // a log file must stay readable
+
+std::string message_of(const Progress& progress, double loss) {
+  return progress_message(loss, progress.tokens_per_second(),
+                          progress.shares_tokens() ? progress.computed_tokens_per_second()
+                                                   : std::numeric_limits<double>::quiet_NaN());
+}
+
+}  // namespace
+
+Console::Console(bool silent, bool shows_progress)
+    : silent_(silent),
+      shows_progress_(shows_progress),
+      stdout_is_terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+void Console::say(const std::string& line) {
+  if (silent_) return;
+  // A line printed past a bar on the same screen would be drawn over.
+  if (bar_ && bar_->visible() && stdout_is_terminal_) return bar_->print_line(line);
+  print_line(line);
+}
+
+void Console::show(const Progress& progress, double loss) {
+  if (silent_ || !shows_progress_) return;
+  const bool begins = !bar_;
+  if (begins) bar_ = std::make_unique<ProgressBar>(progress.total_steps, progress.step);
+  if (bar_->visible()) return bar_->update(progress.step, message_of(progress, loss));
+  const Clock::time_point now = Clock::now();
+  const bool ends = progress.step == progress.total_steps;
+  if (begins || (!ends && now - last_shown_ < kBetweenLines)) return;
+  last_shown_ = now;
+  say(progress_text(progress, loss));
+}
+
+void Console::finish() { bar_.reset(); }
+
+std::string progress_text(const Progress& progress, double loss) {
+  return fmt::format("{}/{} | {} | {} left", progress.step, progress.total_steps,
+                     message_of(progress, loss), format_duration(progress.remaining_seconds()));
+}
+
+}  // namespace longspan

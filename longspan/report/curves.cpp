@@ -1,0 +1,54 @@
+#include "longspan/report/curves.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "longspan/config/user_error.h"
+#include "longspan/text/plot.h"
+
+namespace longspan {
+namespace {
+
+void plot(const TrainingLog& log, const std::string& key, const std::string& what,
+          const std::string& y_label, const std::string& folder) {
+  const auto [steps, values] = log.curve(key);
+  if (steps.empty()) return;
+  PlotPanel panel{.title = what, .x_label = "step", .y_label = y_label, .curves = {}};
+  panel.curves.push_back({.label = "original", .x = steps, .y = values, .faint = true});
+  panel.curves.push_back({.label = "smoothed", .x = steps, .y = smooth(values)});
+  std::string name = key;
+  std::ranges::replace(name, '/', '_');
+  const std::string path = fmt::format("{}/training_{}.png", folder, name);
+  try {
+    write_plot(path, {panel});
+  } catch (const UserError&) {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);  // half a picture
+    throw;
+  }
+}
+
+}  // namespace
+
+std::vector<double> smooth(const std::vector<double>& values) {
+  const double num_values = static_cast<double>(values.size());
+  const double weight = 1.8 * (1.0 / (1.0 + std::exp(-0.05 * num_values)) - 0.5);
+  std::vector<double> smoothed;
+  smoothed.reserve(values.size());
+  for (double value : values) {
+    const double last = smoothed.empty() ? value : smoothed.back();
+    smoothed.push_back(weight * last + (1.0 - weight) * value);
+  }
+  return smoothed;
+}
+
+void plot_curves(const TrainingLog& log, const std::string& folder) {
+  plot(log, "loss", "Training loss", "loss", folder);
+  plot(log, "eval_loss", "Evaluation loss", "loss", folder);
+  plot(log, "rewards/accuracies", "Pairs whose chosen answer is preferred", "share", folder);
+}
+
+}  // namespace longspan

@@ -1,0 +1,96 @@
+#include "longspan/report/memory_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/input/numbers.h"
+#include "longspan/plan/disk_model.h"
+#include "longspan/text/counted.h"
+
+namespace longspan {
+
+RowLengths row_lengths(const ExampleSource& examples, int64_t batch_size) {
+  std::vector<std::pair<int64_t, int64_t>> sizes;
+  RowLengths row;
+  for (int64_t i = 0; i < examples.size(); ++i) {
+    const ExamplePointer drawn = examples.example(i);
+    const Example& example = *drawn;
+    int64_t tokens = 0, labels = 0;
+    for (const Sample& document : example.documents) {
+      tokens += std::ssize(document.input_ids);
+      labels +=
+          std::count_if(document.labels.begin() + (document.labels.empty() ? 0 : 1),
+                        document.labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
+    }
+    sizes.emplace_back(tokens, labels);
+    row.keeps_places = row.keeps_places || !example.position_restarts.empty();
+  }
+  const int64_t count = std::min<int64_t>(batch_size, std::ssize(sizes));
+  std::partial_sort(sizes.begin(), sizes.begin() + count, sizes.end(), std::greater<>());
+  for (int64_t i = 0; i < count; ++i) {
+    row.num_tokens += sizes[i].first;
+    row.num_labels += sizes[i].second;
+  }
+  return row;
+}
+
+std::string MemoryReport::begin(int ranks_here, bool cuda) {
+  if (meter_ != nullptr) meter_->restart();
+  const std::string warning =
+      warning_of_memory((cuda ? 0 : account_.device) + account_.host, ranks_here, machine_memory());
+  return table_of(account_) + (warning.empty() ? "" : "\n" + warning);
+}
+
+std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const MachineMemory& machine) {
+  const int64_t bytes = product_of({bytes_of_rank, ranks_here}).value_or(INT64_MAX);
+  if (bytes <= machine.bytes) return "";
+  return fmt::format(
+      "warning: {} of this run need some {}, and {}: the system may end the run. A smaller "
+      "cutoff_len or per_device_train_batch_size, zero_stage with more machines, or "
+      "offload_activations: disk take less.",
+      counted(ranks_here, "rank"), name_bytes(bytes), machine.text());
+}
+
+std::string MemoryReport::end(const Group& world) {
+  measured_.clear();
+  if (meter_ == nullptr) return table_of(account_);
+  const MeasuredPeak mine = meter_->peak();
+  for (const std::string& line :
+       world.gather_text(fmt::format("{} {} {}", mine.device, mine.host, mine.resident))) {
+    std::istringstream numbers(line);
+    MeasuredPeak& peak = measured_.emplace_back();
+    numbers >> peak.device >> peak.host >> peak.resident;
+  }
+  return table_of(account_, measured_);
+}
+
+void MemoryReport::write(const std::string& folder) const {
+  nlohmann::ordered_json json{{"facts",
+                               {{"num_tokens", facts_.num_tokens},
+                                {"num_labels", facts_.num_labels},
+                                {"sequence_size", facts_.sequence_size},
+                                {"zero_stage", facts_.zero_stage},
+                                {"shard_size", facts_.shard_size}}},
+                              {"device", account_.device},
+                              {"host", account_.host},
+                              {"activation_bytes_per_token", account_.activation_bytes_per_token}};
+  for (const MemoryAccount::Line& line : account_.lines) {
+    std::string name = line.name;
+    name.erase(0, name.find_first_not_of(' '));
+    json["account"].push_back(
+        {{"name", name}, {"device", line.device}, {"host", line.host}, {"note", line.note}});
+  }
+  for (const MeasuredPeak& peak : measured_) {
+    json["measured"].push_back(
+        {{"device", peak.device}, {"host", peak.host}, {"resident", peak.resident}});
+  }
+  write_file_atomically(folder + "/memory.json", json.dump(1) + "\n");
+}
+
+}  // namespace longspan

@@ -1,0 +1,57 @@
+#include "longspan/report/remarks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "longspan/config/names.h"
+#include "longspan/input/json_text.h"
+#include "longspan/text/counted.h"
+
+namespace longspan {
+namespace {
+
+/// attention_dropout of config.json: peers drop attention weights in training, which no fused or
+/// distributed attention can repeat.
+double attention_dropout_of(const ModelConfig& config) {
+  const nlohmann::json json = try_parse_json(config.json).value_or(nullptr);
+  if (!json.is_object() || !json.contains("attention_dropout")) return 0.0;
+  const nlohmann::json& value = json.at("attention_dropout");
+  return value.is_number() ? value.get<double>() : 0.0;
+}
+
+}  // namespace
+
+std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
+  std::vector<std::string> lines;
+  for (const std::string& note : facts.config.notes) lines.push_back("note: " + note);
+  if (!facts.plan_warning.empty()) lines.push_back("warning: " + facts.plan_warning);
+  if (!facts.cuda && facts.num_cores > 0 && facts.local_world_size > facts.num_cores) {
+    lines.push_back(fmt::format(
+        "warning: {} run on this machine, which has {}: they take turns, and each waits for the "
+        "slowest. Start at most {} here (nproc_per_node).",
+        counted(facts.local_world_size, "process"), counted(facts.num_cores, "core"),
+        facts.num_cores));
+  }
+  if (facts.rows_per_step > facts.num_rows) {
+    lines.push_back(fmt::format(
+        "warning: a step would take {}, and the training set has {}: every step is a whole epoch "
+        "of these. Lower per_device_train_batch_size or gradient_accumulation_steps for more "
+        "steps.",
+        counted(facts.rows_per_step, "row"), counted(facts.num_rows, "row")));
+  }
+  if (const double dropout = attention_dropout_of(facts.model); dropout > 0) {
+    lines.push_back(
+        fmt::format("config.json has attention_dropout {}; Longspan trains with 0.", dropout));
+  }
+  if (const auto adapters = split_names(facts.config.adapter_name_or_path); adapters.size() > 1) {
+    lines.push_back(fmt::format(
+        "The saved adapter belongs to the model with {} merged into it; `longspan export` writes "
+        "that model.",
+        fmt::join(adapters.begin(), adapters.end() - 1, ", ")));
+  }
+  return lines;
+}
+
+}  // namespace longspan

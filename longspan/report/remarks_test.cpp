@@ -1,0 +1,50 @@
+#include "longspan/report/remarks.h"
+
+#include <doctest/doctest.h>
+
+namespace longspan {
+
+namespace {
+
+std::string all(const RemarkFacts& facts) {
+  std::string text;
+  for (const std::string& line : remarks_at_start(facts)) text += line + "\n";
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("remarks: none where nothing is odd") {
+  const Config config;
+  const ModelConfig model;
+  CHECK(all({.config = config,
+             .model = model,
+             .plan_warning = {},
+             .num_rows = 8,
+             .rows_per_step = 8,
+             .local_world_size = 2,
+             .num_cores = 2}) == "");
+}
+
+TEST_CASE("remarks: more workers than cores, more rows a step than there are, with the numbers") {
+  Config config;
+  config.notes = {"a word about a key."};
+  const ModelConfig model;
+  RemarkFacts facts{.config = config,
+                    .model = model,
+                    .plan_warning = "shards cross machines",
+                    .num_rows = 1,
+                    .rows_per_step = 64,
+                    .local_world_size = 8,
+                    .num_cores = 2};
+  const std::string text = all(facts);
+  CHECK_MESSAGE(text.starts_with("note: a word about a key.\n"), text);
+  CHECK(text.find("warning: shards cross machines\n") != std::string::npos);
+  CHECK(text.find("8 processes run on this machine, which has 2 cores") != std::string::npos);
+  CHECK(text.find("a step would take 64 rows, and the training set has 1 row:") !=
+        std::string::npos);
+  facts.cuda = true;  // computes elsewhere
+  CHECK(all(facts).find("cores") == std::string::npos);
+}
+
+}  // namespace longspan

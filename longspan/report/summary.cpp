@@ -1,0 +1,92 @@
+#include "longspan/report/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "longspan/stages/stage.h"
+#include "longspan/text/counted.h"
+#include "longspan/text/progress_bar.h"
+
+namespace longspan {
+namespace {
+
+std::string number_of_parameters(int64_t number) {
+  const double n = static_cast<double>(number);
+  if (n >= 1e9) return fmt::format("{:.2f} B", n / 1e9);
+  if (n >= 1e6) return fmt::format("{:.1f} M", n / 1e6);
+  return with_commas(number);
+}
+
+std::string data_of(const ExampleSource& examples) {
+  int64_t num_tokens = 0, num_labels = 0, longest = 0;
+  for (int64_t i = 0; i < examples.size(); ++i) {
+    const ExamplePointer example = examples.example(i);
+    int64_t row_length = 0;
+    for (const Sample& document : example->documents) {
+      const int64_t length = static_cast<int64_t>(document.input_ids.size());
+      row_length += length;
+      // The first token is nobody's prediction.
+      num_labels +=
+          std::count_if(document.labels.begin() + (length > 0 ? 1 : 0), document.labels.end(),
+                        [](int32_t label) { return label != kIgnoreLabel; });
+    }
+    num_tokens += row_length;
+    longest = std::max(longest, row_length);
+  }
+  return fmt::format("{}, {}, of which {}; longest row {}", counted(examples.size(), "row"),
+                     counted(num_tokens, "token"), counted(num_labels, "label"),
+                     with_commas(longest));
+}
+
+std::string plan_of(const ParallelPlan& plan) {
+  if (plan.world_size == 1) return "1 process";
+  std::string text = fmt::format("{} processes = {} data-parallel x {} sequence-parallel",
+                                 plan.world_size, plan.data_size, plan.sequence_size);
+  if (plan.sequence_size > 1) text += fmt::format(" ({})", describe_method(plan));
+  return text;
+}
+
+}  // namespace
+
+std::string summary_of(const SummaryFacts& facts) {
+  const Config& config = facts.config;
+  const std::string precision = config.pure_bf16 ? "bf16 throughout"
+                                : config.bf16    ? "bf16 with fp32 master weights"
+                                                 : "fp32";
+  std::string text =
+      fmt::format("Model     {}, {} parameters, {}, from {}\n", facts.model.architecture,
+                  number_of_parameters(facts.num_parameters), precision, config.model_name_or_path);
+  if (facts.num_trained < facts.num_parameters) {
+    text += fmt::format(
+        "          {} of them trained ({:.2f} %), finetuning_type {}\n",
+        number_of_parameters(facts.num_trained),
+        100.0 * static_cast<double>(facts.num_trained) / static_cast<double>(facts.num_parameters),
+        config.finetuning_type);
+  }
+  const std::string stage = stage_of(config).summary(config);
+  if (!stage.empty()) text += fmt::format("Stage     {}\n", stage);
+  text += fmt::format("Data      {}\n", data_of(facts.train_examples));
+  if (!facts.eval_examples.empty())
+    text += fmt::format("Eval      {}\n", data_of(facts.eval_examples));
+  text += fmt::format("Plan      {}, {}\n", plan_of(facts.plan), facts.device);
+  if (!facts.plan.reason.empty()) text += fmt::format("          {}\n", facts.plan.reason);
+  if (config.do_train) {
+    const int64_t rows_per_step = config.per_device_train_batch_size * facts.plan.data_size *
+                                  config.gradient_accumulation_steps;
+    text += fmt::format(
+        "Training  {} ({} an epoch), {} a step = {} x {} accumulated{}; learning rate {} {}, {}; "
+        "gradient checkpointing {}\n",
+        counted(facts.steps.total_steps, "step"), with_commas(facts.steps.steps_per_epoch),
+        counted(rows_per_step, "row"), config.per_device_train_batch_size,
+        config.gradient_accumulation_steps,
+        facts.plan.data_size > 1 ? fmt::format(" x {} groups", facts.plan.data_size) : "",
+        config.learning_rate, config.lr_scheduler_type,
+        counted(facts.num_warmup_steps, "warmup step"),
+        config.disable_gradient_checkpointing ? "off" : "on");
+  }
+  text += fmt::format("Output    {}", config.output_dir);
+  return text;
+}
+
+}  // namespace longspan

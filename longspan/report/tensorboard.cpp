@@ -1,0 +1,77 @@
+#include "longspan/report/tensorboard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "longspan/checkpoint/checksum.h"
+#include "longspan/config/names.h"
+#include "longspan/config/user_error.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The user's own folder may hold files of several runs. The name says to which output_dir a file
+/// belongs.
+std::string suffix_of(const Config& config) {
+  std::error_code error;
+  const std::string path = fs::weakly_canonical(config.output_dir, error).string();
+  Xxh64 hash;
+  hash.add(path.data(), path.size());
+  const bool own = tensorboard_folder(config).starts_with(config.output_dir + "/");
+  return own ? "longspan" : fmt::format("longspan-{:08x}", hash.value() & 0xffffffff);
+}
+
+}  // namespace
+
+bool wants_tensorboard(const OutputSettings& config) {
+  const std::vector<std::string> names = split_names(config.report_to);
+  // "all" is all that are installed; this one is built in.
+  return std::ranges::any_of(
+      names, [](const std::string& name) { return name == "tensorboard" || name == "all"; });
+}
+
+std::string tensorboard_folder(const OutputSettings& config) {
+  const char* variable = std::getenv("TENSORBOARD_LOGGING_DIR");
+  std::string folder = config.logging_dir;
+  if (folder.empty() && variable != nullptr) folder = variable;
+  if (folder.empty()) folder = config.output_dir + "/runs";
+  return config.run_name.empty() ? folder : folder + "/" + config.run_name;
+}
+
+std::string tensorboard_tag(const std::string& key) {
+  constexpr std::string_view kEvaluation = "eval_";
+  return key.starts_with(kEvaluation) ? "eval/" + key.substr(kEvaluation.size()) : "train/" + key;
+}
+
+TensorBoardLog::TensorBoardLog(const Config& config, int64_t last_step)
+    : file_(tensorboard_folder(config), suffix_of(config), last_step) {}
+
+std::string TensorBoardLog::add(const LogEntry& entry) {
+  std::vector<std::pair<std::string, double>> scalars;
+  int64_t step = 0;
+  for (const auto& [key, value] : entry) {
+    const double number = std::visit([](auto n) { return static_cast<double>(n); }, value);
+    if (key == "step") {
+      step = std::get<int64_t>(value);
+    } else {
+      scalars.emplace_back(tensorboard_tag(key), number);
+    }
+  }
+  try {
+    file_.add(scalars, step);
+    failing_ = false;
+  } catch (const UserError& error) {
+    if (!std::exchange(failing_, true)) return error.what();
+  }
+  return "";
+}
+
+}  // namespace longspan

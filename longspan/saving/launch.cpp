@@ -1,0 +1,58 @@
+#include "longspan/saving/launch.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "longspan/comm/launcher_store.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/saving/checkpoints.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kKey = "launch";
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+std::string own_job(const OutputSettings& config) {
+  const std::string job = environment("SLURM_JOB_ID");
+  return job.empty() ? "" : fmt::format("slurm {} {}", job, config.resume_from_checkpoint);
+}
+
+std::string launch_before_requeue(const Config& config) {
+  const std::string job = own_job(config);
+  if (job.empty() || std::atoi(environment("SLURM_RESTART_COUNT").c_str()) < 1) return "";
+  for (const FoundCheckpoint& found : find_checkpoints(config)) {
+    if (found.has_state && found.job == job) return found.launch;
+  }
+  return "";
+}
+
+Launch find_launch(const Config& config, const Rendezvous& where, const Group& world) {
+  std::string mine;
+  all_or_none(world, [&] {
+    if (where.rank != 0) return;
+    const std::string kept = recall_from_launcher(where, kKey);
+    const std::string before = kept.empty() ? launch_before_requeue(config) : kept;
+    std::random_device random;
+    mine =
+        before.empty() ? fmt::format("first {:08x}{:08x}", random(), random()) : "again " + before;
+  });
+  const std::string text = world.gather_text(mine)[0];
+  return {.id = text.substr(text.find(' ') + 1),
+          .job = own_job(config),
+          .is_restart = text.starts_with("again")};
+}
+
+void keep_launch(const Rendezvous& where, const Launch& launch) {
+  keep_at_launcher(where, kKey, launch.id);
+}
+
+}  // namespace longspan

@@ -1,0 +1,82 @@
+// Tries the folders that a run writes into before anything is computed, and finds out the room in
+// them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/comm/group.h"
+#include "longspan/comm/notices.h"
+#include "longspan/config/config.h"
+#include "longspan/liveness/host.h"
+#include "longspan/models/decoder.h"
+#include "longspan/plan/disk_model.h"
+#include "longspan/report/console.h"
+
+namespace longspan {
+
+/// Makes the folder, writes a file into it and removes both again, as far as they were not there.
+/// Several machines may do so at once on a disk that they share. Throws UserError, which begins
+/// with `key`.
+void try_folder(const std::string& key, const std::string& folder);
+
+/// The same for output_dir, TensorBoard's folder and fallback_folder. Throws UserError also where
+/// fallback_output_dir is output_dir, and where fallback_folder is a folder that a run reads from,
+/// or holds results of an earlier run with this output_dir that may not be overwritten.
+void try_output_dirs(const Config& config);
+
+/// Bytes that this process may still write where `folder` is or would be, by statvfs: quotas of a
+/// user or a folder are not in it. nullopt: unknown.
+std::optional<int64_t> free_bytes(const std::string& folder);
+Room room_in(const std::string& folder);
+
+/// What the run will write, but for the number of saves. `adapter`: only what is trained is saved;
+/// `saved_bytes`: of one number of it.
+DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& parameters,
+                     const ParameterTable& specs, bool adapter, int64_t saved_bytes);
+
+/// disk_account with what is free, and check_file_size; empty where the room is unknown. Throws
+/// UserError.
+std::string check_room(const Config& config, const DiskFacts& facts);
+
+/// Is fallback_output_dir on the same disk as output_dir? A warning then, else empty.
+std::string warning_of_fallback(const OutputSettings& config);
+
+/// Saves what must not be lost, whatever becomes of disks.
+class PatientSaver {
+ public:
+  /// All outlive it.
+  PatientSaver(const Group& world, Notices& notices, const Host& host, Console& console)
+      : world_(world), notices_(notices), host_(host), console_(console) {}
+
+  struct Saved {
+    std::string name;       // "the model"
+    int64_t num_bytes = 0;  // about so many
+    std::string kept;       // what there is if this is given up: "the last checkpoint is ..."
+  };
+  /// Runs `attempt(folder)`, which is collective and throws as all_or_none, for the first of
+  /// `folders`; where it fails, for the next. Where the disks are full it says so, waits until
+  /// there is room and tries again, without end; a collective's timeout does not run meanwhile. A
+  /// folder that fails for another reason is not tried again. Returns the folder that has it; empty
+  /// when the host of whichever rank has since asked the run to stop, which has ended the
+  /// waiting; where a rank had been told to stop before, only an interrupt ends it. When no folder
+  /// is left, throws what attempt has thrown for the first. All ranks use rank 0's `folders`.
+  /// Collective.
+  std::string save(const Saved& what, const std::vector<std::string>& folders,
+                   const std::function<void(const std::string&)>& attempt);
+
+ private:
+  /// False: interrupted.
+  bool wait_for_room(const Saved& what, const std::vector<std::string>& folders, double pause,
+                     bool told_before);
+
+  const Group& world_;
+  Notices& notices_;
+  const Host& host_;
+  Console& console_;
+};
+
+}  // namespace longspan

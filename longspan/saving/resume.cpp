@@ -1,0 +1,134 @@
+#include "longspan/saving/resume.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+#include <vector>
+
+#include "longspan/checkpoint/seal.h"
+#include "longspan/checkpoint/state_parts.h"
+#include "longspan/config/user_error.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/saving/checkpoints.h"
+#include "longspan/saving/output_folders.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool names_a_folder(const OutputSettings& config) {
+  const std::string& wanted = config.resume_from_checkpoint;
+  return !wanted.empty() && wanted != "true" && wanted != "false";
+}
+
+/// Folders to try, one a line, the best first. All ranks use rank 0's list.
+std::string candidates_of(const Config& config, const Launch& launch) {
+  std::string folders;
+  const bool by_itself = config.resume_from_checkpoint.empty() && config.overwrite_output_dir;
+  for (const FoundCheckpoint& found : find_checkpoints(config)) {
+    if (!found.has_state) continue;
+    const bool own = launch.is_restart && found.launch == launch.id;
+    // A restart tries its own launch's checkpoints, whatever the configuration says to the first
+    // start.
+    if (own ||
+        (!by_itself && !names_a_folder(config) && config.resume_from_checkpoint != "false")) {
+      folders += found.folder + "\n";
+    }
+  }
+  if (names_a_folder(config)) folders += config.resume_from_checkpoint + "\n";
+  return folders;
+}
+
+/// As broken_part: why the state cannot be read, though its checksums are right.
+std::string read_state(const Group& world, const std::string& folder, TrainingState& state) {
+  std::string mine;
+  try {
+    state = read_training_state(folder);
+    const StateReader readable(folder);
+  } catch (const UserError& error) {
+    mine = error.what();
+  }
+  for (const std::string& problem : world.gather_text(mine)) {
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
+}  // namespace
+
+bool goes_on_in(const Config& config) {
+  const std::string& wanted = config.resume_from_checkpoint;
+  if (!launch_before_requeue(config).empty()) return true;
+  if (wanted == "false") return false;
+  if (names_a_folder(config)) {
+    std::error_code error;
+    if (!fs::exists(fs::path(wanted) / kTrainingStateFile, error)) {
+      throw UserError(fmt::format(
+          "resume_from_checkpoint: {} is not a checkpoint to go on from: it has no {}. Name a "
+          "checkpoint-N folder; to start from its weights alone, give it as model_name_or_path.",
+          wanted, kTrainingStateFile));
+    }
+    const fs::path beside = fs::weakly_canonical(wanted, error).parent_path();
+    return std::ranges::any_of(output_folders(config), [&](const std::string& folder) {
+      return fs::equivalent(beside, folder, error);
+    });
+  }
+  if (wanted.empty() && config.overwrite_output_dir) return false;
+  const bool found = std::ranges::any_of(find_checkpoints(config), &FoundCheckpoint::has_state);
+  if (!found && wanted == "true") {
+    throw UserError(
+        fmt::format("resume_from_checkpoint: true, but output_dir {} holds no checkpoint to go on "
+                    "from. Remove the key to begin anew.",
+                    config.output_dir));
+  }
+  return found;
+}
+
+std::optional<ResumePoint> find_resume_point(const Config& config, const Group& world,
+                                             Notices& notices, const Launch& launch,
+                                             Console& console) {
+  std::string mine;
+  all_or_none(world, [&] {
+    if (world.rank() == 0) mine = candidates_of(config, launch);
+  });
+  std::istringstream folders(world.gather_text(mine)[0]);
+  std::string folder, broken;
+  while (std::getline(folders, folder)) {
+    ResumePoint point{folder, {}};
+    if (world.rank() == 0) {
+      point.in_use = std::make_shared<FileClaim>(folder + "/" + kSealFile, FileClaim::Kind::kRead);
+    }
+    std::string problem = broken_part(world, notices, folder);
+    const std::string unusable = problem.empty() ? "cannot be gone on from" : "is broken";
+    if (problem.empty()) problem = read_state(world, folder, point.state);
+    if (problem.empty()) {
+      if (names_a_folder(config) && folder != config.resume_from_checkpoint) {
+        console.say(
+            fmt::format("resume_from_checkpoint names {}. That is for the first start; this is a "
+                        "restart of that run, which has saved {} since.",
+                        config.resume_from_checkpoint, folder));
+      }
+      return point;
+    }
+    const std::string told = fmt::format("{} {}: {}", folder, unusable, problem);
+    if (folder == config.resume_from_checkpoint) {
+      all_or_none(world, [&] { throw UserError(told + ". Name another checkpoint."); });
+    }
+    console.say(fmt::format("warning: {}; the one before it is tried.", told));
+    broken += fmt::format("\n  {}", told);
+  }
+  if (!broken.empty()) {
+    all_or_none(world, [&] {
+      throw UserError(fmt::format(
+          "No checkpoint in output_dir {} can be gone on from:{}\nNothing was touched. Set "
+          "overwrite_output_dir: true to begin anew, or choose another folder.",
+          config.output_dir, broken));
+    });
+  }
+  return std::nullopt;
+}
+
+}  // namespace longspan

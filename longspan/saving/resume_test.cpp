@@ -1,0 +1,39 @@
+#include "longspan/saving/resume.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "longspan/checkpoint/seal.h"
+#include "longspan/checkpoint/state_parts.h"
+#include "longspan/comm/mesh.h"
+#include "longspan/testing/ranks.h"
+#include "longspan/testing/temporary_folder.h"
+
+namespace longspan {
+
+TEST_CASE("resume: the checkpoint that is gone on from is kept from other runs while it is read") {
+  const testing::TemporaryFolder place;
+  const std::string folder = place / "checkpoint-3";
+  std::filesystem::create_directories(folder + "/" + kStateFolder);
+  write_training_state(folder, {});
+  write_state_part(folder + "/" + state_part_name(1, 1), {});
+  write_seal(folder, checksums_of(folder, {}));
+  Config config;
+  config.output_dir = place / "another";
+  config.resume_from_checkpoint = folder;
+  testing::run_ranks(1, [&](const Mesh& mesh) {
+    Notices alone{Rendezvous{}};
+    Console silent(/*silent=*/true);
+    std::optional<ResumePoint> point = find_resume_point(config, mesh.world, alone, {}, silent);
+    REQUIRE(point);
+    CHECK(point->folder == folder);
+    const std::string seal = folder + "/" + kSealFile;
+    CHECK(FileClaim(seal, FileClaim::Kind::kRemove).refused());
+    point->in_use.reset();
+    CHECK_FALSE(FileClaim(seal, FileClaim::Kind::kRemove).refused());
+  });
+}
+
+}  // namespace longspan

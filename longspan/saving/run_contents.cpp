@@ -1,0 +1,234 @@
+#include "longspan/saving/run_contents.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+
+#include "longspan/checkpoint/weight_files.h"
+#include "longspan/config/names.h"
+#include "longspan/data/dataset_info.h"
+#include "longspan/stages/stage.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kConfig = "model configuration";
+constexpr const char* kWeights = "model weights";
+constexpr const char* kTokenizer = "tokenizer";
+constexpr const char* kMerged = "merged adapter";
+constexpr const char* kAdapter = "adapter";
+constexpr const char* kReference = "reference model";
+constexpr const char* kTraining = "training data";
+constexpr const char* kEvaluation = "evaluation data";
+
+struct Consequence {
+  std::string_view role, where_it_decides, where_it_does_not;
+};
+constexpr Consequence kConsequences[] = {
+    {kConfig, "", "What it says now counts from here on."},
+    {kWeights, "What is not trained comes from there, and what is trained fits no other weights.",
+     "The checkpoint's weights are trained on."},
+    {kTokenizer, "The rows are made by it.", ""},
+    {kMerged, "What is trained fits no other weights than those with it merged in.", ""},
+    {kAdapter, "", "The checkpoint's adapter is trained on."},
+    {kReference, "The loss compares with it.", "What it says now counts from here on."},
+    {kTraining, "The rows and their order come from it.", ""},
+    {kEvaluation, "", "Evaluations before and after cannot be compared."}};
+
+std::string consequence_of(const RunFile& file) {
+  for (const Consequence& one : kConsequences) {
+    if (one.role != file.role) continue;
+    return std::string(file.decides ? one.where_it_decides : one.where_it_does_not);
+  }
+  return "";
+}
+
+class Listing {
+ public:
+  void add(const char* role, bool decides, const fs::path& path) {
+    files_.push_back({.role = role,
+                      .name = path.filename().string(),
+                      // With every `..`, which after a link leads elsewhere than a text says.
+                      .path = fs::absolute(path).string(),
+                      .decides = decides,
+                      .stamp = {},
+                      .digest = 0});
+  }
+  void add_where_there(const char* role, bool decides, const fs::path& path) {
+    std::error_code error;
+    if (fs::exists(path, error)) add(role, decides, path);
+  }
+  void add_weights(const char* role, bool decides, const std::string& folder) {
+    const WeightFiles weights = weight_files(folder);
+    if (!weights.single.empty()) return add(role, decides, weights.single);
+    std::set<std::string> paths;
+    for (const auto& [tensor, path] : weights.shards) paths.insert(path);
+    for (const std::string& path : paths) add(role, decides, path);
+  }
+  void add_adapter(const char* role, bool decides, const fs::path& folder) {
+    for (const char* name :
+         {"adapter_config.json", "adapter_model.safetensors", "longspan_adapter.json"}) {
+      add_where_there(role, decides, folder / name);
+    }
+  }
+  void add_data(const char* role, bool decides, const Config& config, const std::string& names) {
+    if (names.empty()) return;
+    for (const DatasetEntry& entry : read_dataset_info(config.dataset_dir, names, config.stage)) {
+      for (const std::string& file : entry.files) add(role, decides, file);
+    }
+  }
+  RunContents take() { return std::move(files_); }
+
+ private:
+  RunContents files_;
+};
+
+std::vector<const RunFile*> of_role(const RunContents& contents, const std::string& role) {
+  std::vector<const RunFile*> files;
+  for (const RunFile& file : contents) {
+    if (file.role == role) files.push_back(&file);
+  }
+  return files;
+}
+
+/// Both were read.
+bool same(const RunFile& one, const RunFile& other) {
+  return one.digest && one.stamp.size == other.stamp.size && one.digest == other.digest;
+}
+
+/// A file of the same name, one with the same contents before others; null where there is none.
+const RunFile* counterpart(const RunFile& file, const std::vector<const RunFile*>& others) {
+  const RunFile* found = nullptr;
+  for (const RunFile* other : others) {
+    if (other->name == file.name && (found == nullptr || same(*other, file))) found = other;
+  }
+  return found;
+}
+
+std::string text_of(const RunFile& file) {
+  return fmt::format("{} bytes, XXH64 {:016x}", file.stamp.size, file.digest.value_or(0));
+}
+
+bool makes_rows(const std::string& role) { return role == kTokenizer || role == kTraining; }
+
+uint64_t number_from_hex(const std::string& digits) {
+  uint64_t number = 0;
+  const char* end = digits.data() + digits.size();
+  const auto [stopped, error] = std::from_chars(digits.data(), end, number, 16);
+  if (error != std::errc() || stopped != end) {
+    throw std::invalid_argument(fmt::format("{} is no digest", digits));
+  }
+  return number;
+}
+
+}  // namespace
+
+RunContents files_of_run(const Config& config) {
+  Listing files;
+  const fs::path model = config.model_name_or_path;
+  const bool reference_of_its_own = !config.ref_model.empty();
+  files.add(kConfig, false, model / "config.json");
+  files.add_weights(kWeights,
+                    config.finetuning_type != "full" ||
+                        (stage_of(config).has_reference(config) && !reference_of_its_own),
+                    config.model_name_or_path);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                           "chat_template.jinja"}) {
+    files.add_where_there(kTokenizer, true, model / name);
+  }
+  std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
+  if (!adapters.empty()) {
+    files.add_adapter(kAdapter, false, adapters.back());
+    adapters.pop_back();
+  }
+  for (const std::string& folder : adapters) files.add_adapter(kMerged, true, folder);
+  if (stage_of(config).has_reference(config) && reference_of_its_own) {
+    files.add(kReference, false, fs::path(config.ref_model) / "config.json");
+    files.add_weights(kReference, true, config.ref_model);
+    for (const std::string& folder : split_names(config.ref_model_adapters)) {
+      files.add_adapter(kReference, true, folder);
+    }
+  }
+  files.add_data(kTraining, true, config, config.dataset);
+  files.add_data(kEvaluation, false, config, config.eval_dataset);
+  return files.take();
+}
+
+std::vector<ChangedFile> changed_files(const RunContents& then, const RunContents& now) {
+  std::vector<ChangedFile> changed;
+  if (then.empty() || now.empty()) return changed;
+  for (const Consequence& known : kConsequences) {
+    const std::string role(known.role);
+    const auto before = of_role(then, role), after = of_role(now, role);
+    if (std::ranges::equal(before, after,
+                           [](const auto* one, const auto* other) { return same(*one, *other); })) {
+      continue;
+    }
+    const auto add = [&](const RunFile& file, std::string how) {
+      changed.push_back(
+          {role, file.path, std::move(how), consequence_of(file), file.decides, makes_rows(role)});
+    };
+    for (const RunFile* file : after) {
+      if (!file->digest) continue;
+      const RunFile* old = counterpart(*file, before);
+      if (old != nullptr && same(*old, *file)) continue;
+      if (old != nullptr && !old->digest) {
+        changed.push_back(
+            {.role = role, .path = file->path, .how = "", .consequence = "", .was_read = false});
+      } else if (old != nullptr) {
+        add(*file, fmt::format("has {} now, and had {}", text_of(*file), text_of(*old)));
+      } else if (role != kEvaluation) {  // which the key eval_dataset says
+        add(*file, "is new");
+      }
+    }
+    for (const RunFile* file : before) {
+      if (role != kEvaluation && counterpart(*file, after) == nullptr) add(*file, "is gone");
+    }
+  }
+  return changed;
+}
+
+Json json_of_contents(const RunContents& contents) {
+  Json files = Json::array();
+  for (const RunFile& file : contents) {
+    Json entry = {{"role", file.role},
+                  {"name", file.name},
+                  {"path", file.path},
+                  {"decides", file.decides},
+                  {"size", file.stamp.size},
+                  {"mtime_ns", file.stamp.mtime_ns},
+                  {"ctime_ns", file.stamp.ctime_ns},
+                  {"inode", file.stamp.inode}};
+    if (file.digest) entry["xxh64"] = fmt::format("{:016x}", *file.digest);
+    files.push_back(std::move(entry));
+  }
+  return files;
+}
+
+RunContents contents_from(const Json& json) {
+  RunContents contents;
+  for (const Json& file : json) {
+    contents.push_back({.role = file.at("role"),
+                        .name = file.at("name"),
+                        .path = file.at("path"),
+                        .decides = file.at("decides"),
+                        .stamp = {.size = file.at("size"),
+                                  .mtime_ns = file.at("mtime_ns"),
+                                  .ctime_ns = file.at("ctime_ns"),
+                                  .inode = file.at("inode")},
+                        .digest = file.contains("xxh64")
+                                      ? std::optional(number_from_hex(file.at("xxh64")))
+                                      : std::nullopt});
+  }
+  return contents;
+}
+
+}  // namespace longspan

@@ -1,0 +1,114 @@
+// Whether a run may go on from what another start of it has saved, and what has changed since.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <utility>
+
+#include "longspan/config/user_error.h"
+#include "longspan/saving/training_state.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kBeginAnew =
+    "To begin anew, set overwrite_output_dir: true or choose another output_dir.";
+
+bool have_same_rows(const RunIdentity& then, const RunIdentity& now) {
+  return then.rows == now.rows && then.num_rows == now.num_rows;
+}
+
+/// "template was qwen, and is chatml", ... with what may change; empty where nothing has.
+std::string other_changes(const RunIdentity& then, const RunIdentity& now) {
+  std::vector<std::string> texts;
+  for (const ChangedSetting& one : changed_settings(then.settings, now.settings)) {
+    texts.push_back(fmt::format("{} was {}, and is {}", one.key, one.then, one.now));
+  }
+  return texts.empty() ? "" : fmt::format(" Of the keys {}.", fmt::join(texts, "; "));
+}
+
+}  // namespace
+
+void require_same_run(const std::string& checkpoint, const RunIdentity& then,
+                      const RunIdentity& now, int64_t rows_per_micro_batch) {
+  const auto require = [&](const std::string& what, const auto& was, const auto& is,
+                           const std::string& remedy) {
+    if (was == is) return;
+    throw UserError(
+        fmt::format("{} cannot go on with this configuration: {} was {}, and is {} now. {} {}",
+                    checkpoint, what, was, is, remedy, kBeginAnew));
+  };
+  require("stage", then.stage, now.stage, "Set it back.");
+  require("finetuning_type", then.finetuning_type, now.finetuning_type, "Set it back.");
+  for (const ChangedSetting& one : changed_settings(then.settings, now.settings)) {
+    if (one.on_resume == OnResume::kRefused) require(one.key, one.then, one.now, "Set it back.");
+  }
+  const bool same_rows = have_same_rows(then, now);
+  for (const ChangedFile& file : changed_files(then.contents, now.contents)) {
+    if (!file.decides || (file.makes_rows && same_rows)) continue;
+    throw UserError(
+        fmt::format("{} cannot go on: {} ({}) is not what it was when the run began: it {}. {} Put "
+                    "back what was there.{} {}",
+                    checkpoint, file.path, file.role, file.how, file.consequence,
+                    file.makes_rows ? other_changes(then, now) : "", kBeginAnew));
+  }
+  require(
+      "the fingerprint of the trained parameters", then.trained, now.trained,
+      "Set model_name_or_path, and the keys of LoRA or freezing, back." + other_changes(then, now));
+  if (!then.rope_scaling.empty()) {
+    require("rope_scaling", then.rope_scaling, now.rope_scaling,
+            "Set rope_scaling and cutoff_len, which decides the factor, back.");
+  }
+  require("the number of training rows", then.num_rows, now.num_rows,
+          "Set dataset, val_size, max_samples and cutoff_len back." + other_changes(then, now));
+  require("the fingerprint of the training rows", then.rows, now.rows,
+          "Set dataset, template, cutoff_len and what else makes the rows back." +
+              other_changes(then, now));
+  require("seed", then.seed, now.seed, "Set it back.");
+  require("disable_shuffling", !then.shuffled, !now.shuffled, "Set it back.");
+  require(
+      "the number of rows in a step, per_device_train_batch_size x data-parallel groups x "
+      "gradient_accumulation_steps,",
+      then.rows_per_step, now.rows_per_step,
+      then.rows_per_step % rows_per_micro_batch == 0
+          ? fmt::format("Set gradient_accumulation_steps: {}.",
+                        then.rows_per_step / rows_per_micro_batch)
+          : fmt::format("Choose the three so that their product is {}.", then.rows_per_step));
+}
+
+std::vector<std::string> changes_since(const std::string& checkpoint, const RunIdentity& then,
+                                       const RunIdentity& now, int64_t next_step) {
+  std::vector<std::string> lines;
+  if (then.settings.empty() || then.contents.empty()) {
+    lines.push_back(fmt::format(
+        "{} does not say with which keys and files it was made (an earlier version saved it): "
+        "contents of model and data files and most keys were not compared.",
+        checkpoint));
+  }
+  for (const ChangedSetting& one : changed_settings(then.settings, now.settings)) {
+    lines.push_back(
+        fmt::format("{} was {} and is {} from step {} on", one.key, one.then, one.now, next_step));
+  }
+  std::map<std::string, int64_t> num_changed;
+  const std::vector<ChangedFile> files = changed_files(then.contents, now.contents);
+  for (const ChangedFile& file : files) ++num_changed[file.role];
+  for (const ChangedFile& file : files) {
+    const int64_t count = std::exchange(num_changed[file.role], 0);
+    if (count == 0) continue;  // said with the first one
+    const std::string which =
+        fmt::format("{}{} ({})", file.path,
+                    count == 1 ? "" : fmt::format(" and {} more", count - 1), file.role);
+    if (!file.was_read) {
+      lines.push_back(fmt::format(
+          "{} could not be read when the run began: whether it has changed is not known.", which));
+      continue;
+    }
+    lines.push_back(
+        fmt::format("{} is not what it was when the run began: it {}. {}", which, file.how,
+                    file.makes_rows && have_same_rows(then, now) ? "The rows are the same."
+                                                                 : file.consequence));
+  }
+  return lines;
+}
+
+}  // namespace longspan

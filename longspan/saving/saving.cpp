@@ -1,0 +1,215 @@
+#include "longspan/saving/saving.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <set>
+
+#include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/adapter_positions.h"
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/chat_files.h"
+#include "longspan/checkpoint/file_list.h"
+#include "longspan/checkpoint/left_temporary.h"
+#include "longspan/checkpoint/model_folder.h"
+#include "longspan/checkpoint/written_names.h"
+#include "longspan/config/names.h"
+#include "longspan/config/user_error.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/liveness/unfinished.h"
+#include "longspan/saving/checkpoints.h"
+#include "longspan/saving/output_folders.h"
+#include "longspan/saving/resume.h"
+#include "longspan/saving/sharded_saving.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The files in which a run reports on itself in output_dir.
+const std::set<std::string> kReports = {
+    "trainer_state.json",     "trainer_log.jsonl",
+    "train_results.json",     "eval_results.json",
+    "all_results.json",       "training_loss.png",
+    "training_eval_loss.png", "training_rewards_accuracies.png"};
+
+constexpr const char* kLog = "trainer_log.jsonl";
+
+/// Does a file or folder of this name tell of an earlier run that has something to lose? A log
+/// alone is what is left of one that was killed before it saved anything.
+bool is_result(const std::string& name) {
+  return (kReports.contains(name) && name != kLog) || name.ends_with(".safetensors") ||
+         name.starts_with("checkpoint-") || name == "config.json" ||
+         name == "model.safetensors.index.json" || name == "pytorch_model.bin" ||
+         name == "adapter_config.json";
+}
+
+std::string final_temporary(const std::string& output_dir) {
+  return output_dir + "/" + kUnfinishedModel;
+}
+
+/// An unlisted chat template beside the new model would take precedence over the model's own.
+void set_aside_other_chat_templates(const std::string& folder, const std::set<std::string>& fresh) {
+  for (const char* name : {"chat_template.jinja", "chat_template.json"}) {
+    std::error_code error;
+    const bool is_there = fs::exists(fs::symlink_status(folder + "/" + name, error));
+    if (is_there && !fresh.contains(name)) set_aside(folder, name);
+  }
+}
+
+/// Moves the files of that folder into output_dir, after removing what an earlier run has listed as
+/// its model there. Moves the list last: until then the folder shows what is still to be done.
+void move_final(const std::string& output_dir) {
+  const UninterruptedScope uninterrupted;
+  const std::string from = final_temporary(output_dir);
+  on_disk(output_dir, [&] {
+    const FileList before = read_file_list(output_dir);
+    std::set<std::string> fresh{kFileList};
+    for (const auto& [name, listed] : read_file_list(from)) fresh.insert(name);
+    for (const std::string& name : fresh) {
+      if (name != kFileList && fs::exists(from + "/" + name)) {
+        fs::rename(from + "/" + name, output_dir + "/" + name);
+      }
+    }
+    remove_listed(output_dir, before, fresh);
+    remove_other_weights(output_dir, fresh);
+    set_aside_other_chat_templates(output_dir, fresh);
+    sync_folder(output_dir);
+    fs::rename(from + "/" + kFileList, output_dir + "/" + kFileList);
+    sync_folder(output_dir);
+  });
+}
+
+}  // namespace
+
+void on_disk(const std::string& path, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const fs::filesystem_error& error) {
+    const int number = error.code().value();
+    throw_disk_error(number, fmt::format("{}: cannot be written ({}). {}", path,
+                                         error.code().message(), remedy_for(number)));
+  }
+}
+
+void check_output_dir(const Config& config) {
+  const std::string& output_dir = config.output_dir;
+  if (output_dir.empty()) throw UserError("output_dir is not set; name a folder for the results.");
+  const bool goes_on = goes_on_in(config);
+  std::error_code error;
+  const fs::file_status status = fs::status(output_dir, error);
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status)) {
+    throw UserError(fmt::format("output_dir {} is a file; name a folder.", output_dir));
+  }
+  const auto protect = [&](const char* key, const std::string& folder) {
+    if (folder.empty() || !fs::equivalent(output_dir, folder, error)) return;
+    throw UserError(
+        fmt::format("output_dir {} is the folder of {}; what is there would be replaced by what is "
+                    "trained. Choose another folder.",
+                    output_dir, key));
+  };
+  protect("model_name_or_path", config.model_name_or_path);
+  protect("ref_model", config.ref_model);
+  for (const std::string& folder : split_names(config.adapter_name_or_path)) {
+    protect("adapter_name_or_path", folder);
+  }
+  for (const std::string& folder : split_names(config.ref_model_adapters)) {
+    protect("ref_model_adapters", folder);
+  }
+  if (config.overwrite_output_dir || goes_on) return;
+  for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
+    const std::string name = entry.path().filename();
+    if (!is_result(name)) continue;
+    throw UserError(fmt::format(
+        "output_dir {} holds results of an earlier run ({}){}. Nothing was touched. Choose another "
+        "folder, or set overwrite_output_dir: true.",
+        output_dir, name,
+        name.starts_with("checkpoint-") && config.resume_from_checkpoint != "false"
+            ? ", and its checkpoints hold the model alone: a run cannot go on from them"
+            : ""));
+  }
+}
+
+void prepare_output_dir(const std::string& output_dir) {
+  on_disk(output_dir, [&] {
+    fs::create_directories(output_dir);
+    remove_leftovers(output_dir);
+  });
+  prove_writable(output_dir);
+}
+
+void prove_writable(const std::string& folder) {
+  const std::string probe = folder + "/" + temporary_name("can-write");
+  write_file_atomically(probe, "yes\n");
+  std::error_code ignored;
+  fs::remove(probe, ignored);
+}
+
+void finish_saved_model(const std::string& output_dir) {
+  const std::string from = final_temporary(output_dir);
+  std::error_code error;
+  if (!foreign_entry(from).empty() || read_file_list(from).empty()) return;
+  move_final(output_dir);
+  fs::remove(from, error);  // if it is empty
+}
+
+void remove_reports(const std::string& output_dir, bool goes_on) {
+  on_disk(output_dir, [&] {
+    for (const std::string& name : kReports) {
+      if (!goes_on || name != kLog) fs::remove(output_dir + "/" + name);
+    }
+  });
+}
+
+ModelSaver::ModelSaver(SavedModel model) : model_(std::move(model)) {}
+
+void ModelSaver::write_model(const std::string& folder,
+                             const std::vector<NamedTensor>& parameters) const {
+  on_disk(folder, [&] {
+    std::vector<NamedTensor> own;
+    for (const NamedTensor& parameter : parameters) {
+      const ParameterRole role = model_.specs.of(parameter.name).role;
+      if (model_.lora ? is_lora(role) : !is_value_head(role)) own.push_back(parameter);
+    }
+    if (model_.lora) {
+      save_adapter(folder, *model_.lora, own, model_.dtype, model_.source_folder);
+      save_positions(folder, model_.config, model_.source_folder);
+    } else {
+      save_model_folder(folder, model_.config, own, model_.dtype, model_.source_folder);
+    }
+    save_value_head(folder, parameters);
+    if (model_.chat) write_chat(folder, *model_.chat);
+  });
+}
+
+bool ModelSaver::saves_exactly(const NamedTensor& parameter) const {
+  // A value head is saved in fp32 whatever the model is.
+  return parameter.tensor.scalar_type() == model_.dtype ||
+         is_value_head(model_.specs.of(parameter.name).role);
+}
+
+void ModelSaver::save_final(const std::string& output_dir,
+                            const std::vector<NamedTensor>& parameters) const {
+  const TemporaryFolder temporary(final_temporary(output_dir));
+  write_model(temporary.path(), parameters);
+  on_disk(temporary.path(), [&] { write_file_list(temporary.path()); });
+  move_final(output_dir);
+}
+
+void ModelSaver::save_final_together(const std::string& output_dir, ShardedParameters& parameters,
+                                     const Group& world, Notices& notices) const {
+  std::optional<TemporaryFolder> temporary;
+  all_or_none_patiently(world, notices, [&] {
+    if (world.rank() == 0) temporary.emplace(final_temporary(output_dir));
+  });
+  write_sharded_model(final_temporary(output_dir), model_, parameters, world, notices);
+  all_or_none_patiently(world, notices, [&] {
+    if (world.rank() != 0) return;
+    on_disk(temporary->path(), [&] { write_file_list(temporary->path()); });
+    move_final(output_dir);
+  });
+}
+
+}  // namespace longspan

@@ -1,0 +1,29 @@
+// A run, start to end.
+#pragma once
+
+#include <string>
+
+#include "longspan/config/config.h"
+#include "longspan/liveness/host.h"
+#include "longspan/memory/peak_meter.h"
+#include "longspan/report/training_log.h"
+#include "longspan/train/run_plan.h"
+
+namespace longspan {
+
+struct RunResult {
+  RunEnd end = RunEnd::kDone;
+  Progress progress;     // of this start and those before it
+  double loss = 0.0;     // mean over the steps so far
+  std::string saved_in;  // the folder of the trained model; empty: it was not saved
+};
+
+/// Trains as the configuration says: reads data and model, trains, evaluates, saves. Every process
+/// of `plan` calls it. A process may call it again and again. `meter` measures what the account
+/// says; null: nothing is measured. Throws UserError on rank 0 for what the user can mend and
+/// FailedElsewhere on the others, so that it is said once; CommunicationError where the ranks do
+/// not find each other.
+RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
+                       PeakMeter* meter = nullptr);
+
+}  // namespace longspan

@@ -1,0 +1,47 @@
+#include "longspan/train/run_log.h"
+
+#include <fmt/format.h>
+
+#include "longspan/config/user_error.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/plan/step_plan.h"
+#include "longspan/saving/output_room.h"
+#include "longspan/saving/saving.h"
+
+namespace longspan {
+
+RunLog::RunLog(const Config& config, Console& console)
+    : config_(config),
+      console_(console),
+      log_(config.output_dir, {.train_batch_size = config.per_device_train_batch_size,
+                               .num_train_epochs = epochs_of(config.num_train_epochs)}) {
+  log_.warn([&](const std::string& text) { console_.say("warning: " + text); });
+}
+
+std::string RunLog::open(const Group& world, const Trainer& trainer, const RunStart& start) {
+  std::string account;
+  all_or_none(world, [&] {
+    if (world.rank() != 0) return;
+    account = check_room(config_, trainer.disk());
+    if (wants_tensorboard(config_)) {
+      try {
+        tensorboard_.emplace(config_,
+                             start.resumed ? start.resumed->state.totals.progress.step : -1);
+      } catch (const UserError& error) {
+        console_.say(
+            fmt::format("warning: {} The run goes on without TensorBoard's files.", error.what()));
+      }
+    }
+    // Whatever could be refused has been: from here on the folder is this run's.
+    remove_reports(config_.output_dir, /*goes_on=*/start.resumed.has_value());
+    if (!tensorboard_) return;
+    log_.tell([&](const LogEntry& entry) {
+      if (const std::string problem = tensorboard_->add(entry); !problem.empty()) {
+        console_.say("warning: " + problem);
+      }
+    });
+  });
+  return account;
+}
+
+}  // namespace longspan

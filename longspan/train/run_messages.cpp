@@ -1,0 +1,108 @@
+#include "longspan/train/run_messages.h"
+
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "longspan/report/remarks.h"
+#include "longspan/report/summary.h"
+#include "longspan/saving/launch.h"
+#include "longspan/saving/output_room.h"
+
+namespace longspan {
+namespace {
+
+/// After a stop, in a sentence.
+std::string how_to_go_on(const Config& config) {
+  if (config.save_only_model) return "It holds the model alone, as save_only_model asks.";
+  const std::string& from = config.resume_from_checkpoint;
+  const bool by_itself = from == "true" || (from.empty() && !config.overwrite_output_dir);
+  if (by_itself) return "The same command goes on from there.";
+  return fmt::format("The same command with resume_from_checkpoint=true goes on from there{}.",
+                     own_job(config).empty() ? "" : "; so does this job, if Slurm requeues it");
+}
+
+void say_interrupted(const std::string& where_it_stands, const Trainer& trainer,
+                     const Checkpoints& checkpoints, Host& host) {
+  if (!trainer.saved_in().empty()) {
+    host.say(
+        fmt::format("Interrupted {}; the model is in {}, and its logs and results were given up.",
+                    where_it_stands, trainer.saved_in()));
+    return;
+  }
+  const bool trained_all = trainer.progress().step == trainer.progress().total_steps;
+  host.say(fmt::format(
+      "Interrupted {}; {}. {}", where_it_stands,
+      trained_all ? "the trained model was given up" : "the step under way was left",
+      checkpoints.last().empty() ? "No model was saved."
+                                 : "The last checkpoint is " + checkpoints.last() + "."));
+}
+
+}  // namespace
+
+void say_start(const StartFacts& facts, Console& console) {
+  const auto& [config, plan, data, start, trained, trainer, memory, disk] = facts;
+  console.say(summary_of({.config = config,
+                          .model = plan.model,
+                          .plan = plan.parallel,
+                          .steps = trainer.steps(),
+                          .train_examples = *data.train,
+                          .eval_examples = *data.eval,
+                          .num_parameters = trained.num_parameters(),
+                          .num_trained = trained.num_trained(),
+                          .num_warmup_steps = trainer.num_warmup_steps(),
+                          .device = device_text(plan.device)}));
+  for (const std::string& remark :
+       remarks_at_start({.config = config,
+                         .model = plan.model,
+                         .plan_warning = plan.warning,
+                         .num_rows = data.train->size(),
+                         .rows_per_step = start.identity.rows_per_step,
+                         .local_world_size = plan.where.local_world_size,
+                         .num_cores = static_cast<int>(std::thread::hardware_concurrency()),
+                         .cuda = plan.device.cuda()})) {
+    console.say(remark);
+  }
+  if (const std::string text = warning_of_fallback(config); !text.empty()) console.say(text);
+  console.say(
+      fmt::format("\n{}", facts.memory.begin(plan.where.local_world_size, plan.device.cuda())));
+  if (!disk.empty()) console.say(disk);
+  if (!start.resumed) return;
+  console.say(fmt::format("Going on from {}, step {} of {}{}", start.resumed->folder,
+                          trainer.progress().step, trainer.progress().total_steps,
+                          trainer.progress().step == trainer.progress().total_steps
+                              ? ": nothing is left to train"
+                              : ""));
+  for (const std::string& change : start.changes) console.say(change);
+}
+
+RunEnd say_stopped_before_steps(const Config& config, Host& host, Console& console) {
+  const std::string kept =
+      fmt::format("the reference log-probabilities so far are kept in {}.", config.output_dir);
+  if (host.requested()) {
+    host.say("Interrupted; " + kept);
+    return RunEnd::kInterrupted;
+  }
+  console.say(fmt::format("Stopped before the first step ({}); {}", host.why_stopped(), kept));
+  return RunEnd::kStopped;
+}
+
+void say_end(const Config& config, RunEnd end, const Trainer& trainer,
+             const Checkpoints& checkpoints, Host& host, Console& console) {
+  const std::string where_it_stands =
+      fmt::format("after step {} of {}", trainer.progress().step, trainer.progress().total_steps);
+  switch (end) {
+    case RunEnd::kDone:
+      console.say(fmt::format("Saved the model and logs in {}", trainer.saved_in()));
+      return;
+    case RunEnd::kStopped:
+      console.say(fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands, host.why_stopped(),
+                              checkpoints.last(), how_to_go_on(config)));
+      return;
+    case RunEnd::kInterrupted:
+      say_interrupted(where_it_stands, trainer, checkpoints, host);
+      return;
+  }
+}
+
+}  // namespace longspan

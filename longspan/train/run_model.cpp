@@ -1,0 +1,96 @@
+#include "longspan/train/run_model.h"
+
+#include <utility>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/stages/stage.h"
+#include "longspan/train/reference_cache.h"
+
+namespace longspan {
+namespace {
+
+bool uses_bf16(const Config& config) { return config.bf16 || config.pure_bf16; }
+
+}  // namespace
+
+RunModel::RunModel(const Config& config, const RunPlan& plan, Workers& workers)
+    : config_(config),
+      plan_(plan),
+      workers_(workers),
+      device_(plan.own_device()),
+      attention_(make_attention(plan.parallel, workers.mesh(),
+                                plan.device.cuda() ? cuda_block_kernel() : cpu_block_kernel())),
+      sharding_(sharding_of(config, workers.mesh(), device_)) {
+  all_or_none_patiently(workers.world(), workers.notices(), [&] {
+    if (config.offload_activations != "false") {
+      const bool on_disk = config.offload_activations == "disk";
+      activations_ =
+          std::make_unique<ActivationOffload>(device_, on_disk ? config.offload_folder : "");
+    }
+    trained_ = load_trained_model(config, plan.model, sharding_, device_);
+    trained_.options.activation_store = activations_.get();
+    decoder_ =
+        std::make_unique<Decoder>(plan.model, trained_.parameters, *attention_, trained_.options);
+  });
+}
+
+std::unique_ptr<Reference> RunModel::make_own_reference() {
+  return make_reference(config_, trained_, plan_.model, *decoder_, *attention_, sharding_, device_);
+}
+
+bool RunModel::find_objective(const RunData& data, const Host& host, Console& console) {
+  const bool idle_rows = sharding_ && sharding_->stage >= 2;
+  const Stage& stage = stage_of(config_);
+  if (stage.has_reference(config_) && !config_.precompute_ref_log_probs) {
+    all_or_none_patiently(workers_.world(), workers_.notices(),
+                          [&] { reference_ = make_own_reference(); });
+  } else if (stage.has_reference(config_)) {
+    const JoinedExamples examples(*data.train, *data.eval);
+    const auto stops = [&] { return host.requested() || host.told_to_stop(); };
+    const ReferenceJob job{config_,  workers_.mesh(), *attention_, device_,
+                           examples, stops,           idle_rows};
+    std::optional<ReferenceTable> table =
+        precompute_reference(job, [&] { return make_own_reference(); }, console);
+    if (!table) return false;
+    reference_ = reference_table(std::move(*table));
+  }
+  context_.emplace(ObjectiveContext{.config = config_,
+                                    .mesh = workers_.mesh(),
+                                    .attention = *attention_,
+                                    .model = *decoder_,
+                                    .device = device_,
+                                    .reference = reference_.get(),
+                                    .idle_rows = idle_rows});
+  objective_ = stage.make(*context_);
+  return true;
+}
+
+AttentionTraffic RunModel::traffic() const {
+  const ModelConfig& model = plan_.model;
+  return {workers_.mesh(),
+          plan_.parallel,
+          {plain_attention(model.num_heads, model.num_kv_heads, model.head_dim),
+           uses_bf16(config_) ? 2 : 4},
+          model.num_layers,
+          !config_.disable_gradient_checkpointing,
+          activations_ && !attention_->overlaps_projections(),
+          device_};
+}
+
+RunParameters RunModel::parameters() const {
+  RunParameters parameters{.used = trained_.held(), .divided = std::nullopt, .reference = {}};
+  if (trained_.sharded) parameters.divided = trained_.sharded->held_bytes();
+  if (reference_) parameters.reference = reference_->held_bytes();
+  return parameters;
+}
+
+ModelSaver RunModel::saver(const RunData& data) const {
+  // Adapters and their optimizer are in fp32; so they are saved.
+  const at::ScalarType dtype = trained_.lora ? (config_.pure_bf16 ? at::kBFloat16 : at::kFloat)
+                                             : trained_.options.compute_dtype;
+  return ModelSaver(
+      {plan_.model, dtype, config_.model_name_or_path, trained_.lora, data.chat, trained_.specs});
+}
+
+}  // namespace longspan

@@ -1,0 +1,52 @@
+#include "longspan/train/run_plan.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "longspan/comm/cuda.h"
+#include "longspan/plan/plan_checks.h"
+#include "longspan/plan/plan_request.h"
+#include "longspan/text/counted.h"
+#include "longspan/train/trained_model.h"
+
+namespace longspan {
+
+at::Device RunPlan::own_device() const {
+  return device.cuda() ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
+                       : at::Device(at::kCPU);
+}
+
+Computer RunPlan::computer() const {
+  return {.cuda = device.cuda(), .num_threads = at::get_num_threads()};
+}
+
+RunPlan plan_run(const Config& config, const Rendezvous& where) {
+  RunPlan plan;
+  plan.where = where;
+  plan.device = choose_device(config, look_for_gpus);
+  require_gpus(plan.device, std::max(where.local_world_size, where.local_rank + 1));
+  plan.model = model_config_for(config, config.model_name_or_path);
+  const PlanRequest request = plan_request(config, spec_of(plan.model), where.world_size,
+                                           where.local_world_size, plan.device.cuda());
+  plan.parallel = make_parallel_plan(request);
+  plan.warning = warning_of_shards(request);
+  return plan;
+}
+
+MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const RowLengths& row) {
+  std::optional<ModelSpec> reference;
+  if (!config.ref_model.empty()) reference = spec_of(model_config_for(config, config.ref_model));
+  return planned_account(config, spec_of(plan.model), plan.parallel, row, plan.computer(),
+                         reference ? &*reference : nullptr);
+}
+
+std::string device_text(const DeviceChoice& device) {
+  if (device.cuda()) return "CUDA";
+  return fmt::format("CPU with {} each ({})", counted(at::get_num_threads(), "thread"),
+                     device.why_cpu);
+}
+
+}  // namespace longspan

@@ -1,0 +1,144 @@
+#include "longspan/train/step.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "longspan/models/dropout.h"
+#include "longspan/optim/schedule.h"
+
+namespace longspan {
+namespace {
+
+/// Sums over ranks, back on the host.
+std::vector<double> sums_over(const Group& group, const std::vector<double>& values,
+                              at::Device device) {
+  at::Tensor sums = at::tensor(values, at::TensorOptions().dtype(at::kDouble)).to(device);
+  group.sum_(sums);
+  sums = sums.cpu();
+  const double* data = sums.const_data_ptr<double>();
+  return {data, data + values.size()};
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(const TrainingJob& job)
+    : context_(job.context),
+      config_(job.context.config),
+      mesh_(job.context.mesh),
+      world_(job.context.mesh.world),
+      model_(job.context.model),
+      device_(job.context.device),
+      objective_(job.objective),
+      examples_(job.train_examples),
+      host_(job.host),
+      traffic_(job.traffic),
+      console_(job.console),
+      loader_(examples_.size(), config_.per_device_train_batch_size, mesh_.data.rank(),
+              mesh_.data.size(), !config_.disable_shuffling, config_.seed),
+      plan_(StepPlan::make(loader_.num_batches(), config_.gradient_accumulation_steps,
+                           config_.num_train_epochs, config_.max_steps)),
+      num_warmup_steps_(
+          warmup_steps_of(config_.warmup_ratio, config_.warmup_steps, plan_.total_steps)),
+      update_(model_.parameters(), job.saver.model().specs, job.sharded, world_, config_) {}
+
+StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
+  const std::vector<Row> rows = rows_of(plan_.place(step));  // the same on all SP members
+
+  // The loss is a mean over the whole global batch. Its only denominator is known before anything
+  // is computed.
+  std::vector<double> counts(4, 0.0);
+  for (const Row& row : rows) {
+    counts[0] += objective_.weight(row);
+    counts[1] += static_cast<double>(row.num_tokens());
+    counts[2] += static_cast<double>(row.examples.size());
+    counts[3] += static_cast<double>(row.num_computed_tokens());
+  }
+  counts = sums_over(mesh_.data, counts, device_);
+  StepResult result;
+  result.learning_rate =
+      config_.learning_rate *
+      schedule_factor(config_.lr_scheduler_type, step, num_warmup_steps_, plan_.total_steps);
+  const double total_weight = counts[0];
+  result.num_tokens = static_cast<int64_t>(counts[1]);
+  result.num_samples = static_cast<int64_t>(counts[2]);
+  result.num_computed_tokens = static_cast<int64_t>(counts[3]);
+
+  const auto averages_before = averages_.sums();
+  objective_.begin();
+  if (objective_.looks_ahead()) {
+    for (const Row& row : rows) objective_.look(row);
+    objective_.looked();
+  }
+  const bool leads = mesh_.sequence.rank() == 0;
+  Averages others;
+  std::vector<at::Tensor> contributions;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    traffic_.begin_row();
+    model_.set_dropout_seed(dropout_seed(step, i));
+    const at::Tensor contribution =
+        objective_.loss(rows[i], i, total_weight, leads ? averages_ : others);
+    model_.set_dropout_seed(std::nullopt);
+    traffic_.end_forward(rows[i].local.packing);
+    contribution.backward();
+    update_.end_backward();
+    traffic_.end_backward();
+    contributions.push_back(contribution.detach());
+    if (world_.size() == 1 && host_.requested()) break;
+  }
+  double loss = 0.0;
+  if (leads || !objective_.replicated()) {
+    for (const at::Tensor& contribution : contributions) loss += contribution.item<double>();
+  }
+
+  // A signal that one rank has seen counts for all: they leave at the same step.
+  const std::vector<double> sums = sums_over(
+      world_, {loss, host_.requested() ? 1.0 : 0.0, host_.told_to_stop() ? 1.0 : 0.0}, device_);
+  result.loss = sums[0];
+  result.interrupted = sums[1] > 0.0;
+  result.stops = sums[2] > 0.0;
+  if (result.interrupted) return result;
+  if (std::isfinite(result.loss)) result.grad_norm = update_.sum_gradients();
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+    averages_.set(averages_before);
+    std::vector<double> own_losses;
+    for (size_t i = 0; i < contributions.size(); ++i) {
+      own_losses.push_back(contributions[i].item<double>() * total_weight /
+                           std::max(1.0, objective_.weight(rows[i])));
+    }
+    if (!objective_.replicated()) own_losses = sums_over(mesh_.sequence, own_losses, device_);
+    leave_out(result, step, own_losses, num_skipped);
+    update_.drop_gradients();
+    return result;
+  }
+  if (config_.max_grad_norm > 0) update_.clip(result.grad_norm, config_.max_grad_norm);
+  update_.step(result.learning_rate);
+  skipped_in_a_row_ = 0;
+  return result;
+}
+
+std::vector<Row> TrainingStep::rows_of(const StepPlace& place) const {
+  std::vector<Row> rows;
+  for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
+    std::vector<ExamplePointer> examples;
+    for (const int64_t index : loader_.rows(place.epoch, batch)) {
+      examples.push_back(examples_.example(index));
+    }
+    // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
+    if (examples.empty() && !context_.idle_rows) continue;
+    rows.push_back(make_row(examples, objective_.documents(), context_.attention, device_));
+  }
+  return rows;
+}
+
+uint64_t TrainingStep::dropout_seed(int64_t step, size_t row_number) const {
+  uint64_t seed = static_cast<uint64_t>(config_.seed);
+  for (const uint64_t number : {static_cast<uint64_t>(step), static_cast<uint64_t>(row_number),
+                                static_cast<uint64_t>(mesh_.data.rank())}) {
+    seed = mix_seed(seed, number);
+  }
+  return seed;
+}
+
+}  // namespace longspan

@@ -1,0 +1,95 @@
+#include "longspan/train/workers.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "longspan/comm/beat.h"
+#include "longspan/comm/communication_error.h"
+#include "longspan/comm/cuda.h"
+#include "longspan/comm/descriptors.h"
+#include "longspan/comm/within.h"
+#include "longspan/config/user_error.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/memory/out_of_memory.h"
+#include "longspan/text/print.h"
+
+namespace longspan {
+namespace {
+
+int64_t timeout_of(const Config& config) { return patience_of(config.ddp_timeout).count(); }
+
+/// All workers of this start, after each has found out that it can open what it needs.
+Rendezvous joined(const Config& config, const RunPlan& plan) {
+  const Rendezvous& launched = plan.where;
+  if (plan.device.cuda()) use_gpu_of_rank(launched.local_rank);
+  const bool serves_store =
+      launched.rank == 0 && launched.world_size > 1 && !launched.launcher_hosts_store;
+  rank_0_first(launched.rank, [&] {
+    require_descriptors("A process of this run", descriptors_of_rank(plan.parallel, serves_store));
+  });
+  return joined_start(launched, timeout_of(config));
+}
+
+}  // namespace
+
+ToldOfEarlyStops::ToldOfEarlyStops(Host& host, const Notices& notices, int rank) : host_(host) {
+  host_.before_early_stop([&notices, rank](const std::string& signal) {
+    notices.announce_stop(fmt::format("rank {} on host {} got {}", rank, own_host(), signal));
+  });
+}
+
+Workers::Workers(const Config& config, const RunPlan& plan, Host& host)
+    : host_(host),
+      where_(joined(config, plan)),
+      notices_(where_, timeout_of(config)),
+      // Before this rank meets the others, some of which may be past the meeting before it is.
+      told_(host, notices_, where_.rank),
+      mesh_(std::make_unique<Mesh>(
+          make_mesh(where_, plan.parallel, plan.device.cuda(), timeout_of(config)))),
+      heartbeat_(
+          where_, timeout_of(config),
+          [&host](const std::string& message) {
+            print_err("error: {}\n", message);
+            host.end_process(1);
+          },
+          [&host](const std::string& why) { host.told_elsewhere(why); },
+          [&host] { return host.launcher_gone(); }) {}
+
+RunEnd Workers::run(const std::function<RunEnd()>& work) {
+  // Closing connections waits for what is under way on them, and so for ranks that are gone.
+  const auto leave_open = [&] { static_cast<void>(mesh_.release()); };
+  try {
+    heartbeat_.meet(world().gather_text(heartbeat_.card())[0]);
+    return work();
+  } catch (const CommunicationError& error) {
+    leave_open();
+    if (host_.requested()) {  // and so are the others, of which one was quicker
+      host_.say("Interrupted; nothing more was saved.");
+      return RunEnd::kInterrupted;
+    }
+    const std::string diagnosis = heartbeat_.diagnosis();
+    if (const std::string why = heartbeat_.stop_notice(); !why.empty()) {
+      host_.say_stopped_early(why);
+      std::fflush(stdout);
+      host_.end_process(0);
+    }
+    throw UserError(fmt::format("{}\n{}", error.what(),
+                                diagnosis.empty() ? "The messages of the rank that ended first say "
+                                                    "why."
+                                                  : diagnosis));
+  } catch (const AgreedError&) {
+    throw;
+  } catch (const FailedElsewhere&) {
+    throw;
+  } catch (const std::exception& error) {
+    leave_open();
+    const std::string what = describe_failure(error);
+    heartbeat_.failed(what);
+    const bool ours = dynamic_cast<const UserError*>(&error) != nullptr;
+    if (ours || !is_out_of_memory(error)) throw;
+    throw UserError(where_.world_size == 1 ? what : fmt::format("rank {}: {}", where_.rank, what));
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,58 @@
+// The processes of a run, once they have met.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "longspan/comm/heartbeat.h"
+#include "longspan/comm/mesh.h"
+#include "longspan/comm/notices.h"
+#include "longspan/config/config.h"
+#include "longspan/liveness/host.h"
+#include "longspan/train/run_plan.h"
+
+namespace longspan {
+
+/// While this object lives, a signal to stop that reaches this rank before the first step is
+/// announced to the others.
+class ToldOfEarlyStops {
+ public:
+  ToldOfEarlyStops(Host& host, const Notices& notices, int rank);
+  ~ToldOfEarlyStops() { host_.before_early_stop({}); }
+  ToldOfEarlyStops(const ToldOfEarlyStops&) = delete;
+  ToldOfEarlyStops& operator=(const ToldOfEarlyStops&) = delete;
+
+ private:
+  Host& host_;
+};
+
+/// This rank's connections to the others.
+class Workers {
+ public:
+  /// Waits for all ranks. `host` outlives it. Throws UserError, and CommunicationError where the
+  /// ranks do not find each other.
+  Workers(const Config& config, const RunPlan& plan, Host& host);
+
+  /// Does the work of a rank. Where it fails because others are gone, finds out who is and throws
+  /// UserError with that; tells the others where it fails by itself. Returns kInterrupted where the
+  /// others left because all were interrupted.
+  RunEnd run(const std::function<RunEnd()>& work);
+
+  const Rendezvous& where() const { return where_; }
+  const Mesh& mesh() const { return *mesh_; }
+  const Group& world() const { return mesh_->world; }
+  bool is_main() const { return where_.rank == 0; }
+  Notices& notices() { return notices_; }
+  Heartbeat& heartbeat() { return heartbeat_; }
+
+ private:
+  Host& host_;
+  Rendezvous where_;
+  Notices notices_;
+  ToldOfEarlyStops told_;
+  std::unique_ptr<Mesh> mesh_;
+  Heartbeat heartbeat_;
+};
+
+}  // namespace longspan
