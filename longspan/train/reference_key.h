@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "longspan/config/config.h"
-#include "longspan/data/example.h"
+#include "longspan/data/example_source.h"
 
 namespace longspan {
 

@@ -1,6 +1,7 @@
 #include "longspan/train/run.h"
 
-#include <optional>
+#include <memory>
+#include <string>
 
 #include "longspan/liveness/agreement.h"
 #include "longspan/saving/checkpoints.h"
@@ -20,12 +21,12 @@ namespace longspan {
 namespace {
 
 /// Makes the folders the run's own, so that no other run writes there. On rank 0.
-std::optional<OutputClaim> claim_folders(const Config& config, Workers& workers,
-                                         const Launch& launch) {
-  std::optional<OutputClaim> claim;
+std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& workers,
+                                           const Launch& launch) {
+  std::unique_ptr<OutputClaim> claim;
   // Another machine's lock may take longer to see through than a collective waits.
   all_or_none_patiently(workers.world(), workers.notices(), [&] {
-    if (workers.is_main()) claim.emplace(config, launch.is_restart);
+    if (workers.is_main()) claim = std::make_unique<OutputClaim>(config, launch.is_restart);
   });
   return claim;
 }
@@ -56,7 +57,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host, Pe
   result.end = workers.run([&] {
     Console console(/*silent=*/!workers.is_main(), /*shows_progress=*/!config.disable_tqdm);
     const Launch launch = find_launch(config, workers.where(), workers.world());
-    const std::optional<OutputClaim> claim = claim_folders(config, workers, launch);
+    const std::unique_ptr<OutputClaim> claim = claim_folders(config, workers, launch);
     const RunData data = read_same_data(config, plan, workers, console);
     RunModel model(config, plan, workers);
     RunStart start = find_run_start(config, workers.mesh(), plan.model, model.trained(), data,
