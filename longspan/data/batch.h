@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "longspan/data/packing.h"
+#include "longspan/data/token_order.h"
 
 namespace longspan {
 
@@ -35,13 +36,6 @@ struct Batch {
   at::Tensor documents_T;  // int64
   Packing packing;
   at::Tensor places_T = {};  // int64, or undefined
-};
-
-/// The order in which one rank of a sequence-parallel group holds the tokens of a row.
-struct TokenOrder {
-  Packing packing;  // of the padded row, in the order of the whole row
-  std::vector<int64_t>
-      index;  // for each local token its index in the unpadded row, or -1 for padding
 };
 
 /// Samples -> one row with a document each; shifts the labels. Shapes: T = sum of the lengths.
