@@ -257,5 +257,28 @@ TEST_CASE("geometry: in a sliding window fewer keys travel, and later hops have 
   CHECK(foreign_keys(plan("zigzag-ring"), 64, 8).first < 4 * 3 * 16);
 }
 
+TEST_CASE("geometry: the busiest rank's work, by hop") {
+  const Packing row = Packing::single(64);  // 16 tokens on each of four ranks
+  const auto work = [&](const char* name, int64_t num_heads, int64_t tile = 1) {
+    const ParallelPlan plan = make_parallel_plan(4, 4, method_named(name), num_heads, num_heads);
+    return busiest_rank(plan, plain_attention(num_heads, num_heads, 16), row, tile);
+  };
+  using Pairs = std::vector<double>;
+  using Calls = std::vector<int64_t>;
+  const RankWork zigzag = work("zigzag-ring", 3);
+  CHECK(zigzag.heads == 3);
+  CHECK(zigzag.head_pairs == Pairs{3 * 136, 3 * 128, 3 * 128, 3 * 128});
+  CHECK(zigzag.calls == Calls{1, 1, 1, 1});
+  // All wait for the rank that sees most: the first sees no other's keys, the last everyone's.
+  CHECK(work("ring", 1).head_pairs == Pairs{136, 256, 256, 256});
+  CHECK(work("allgather", 1).head_pairs == Pairs{48 * 16 + 136});
+  CHECK(work("ulysses", 8).head_pairs == Pairs{2 * 64 * 65 / 2});
+  CHECK(work("ulysses", 8).heads == 2);
+  CHECK(work("dummy-head-ulysses", 5).head_pairs == Pairs{2 * 64 * 65 / 2});
+  // A rank's run of a head and a half is two calls, of tiles that are computed whole.
+  CHECK(work("balanced-ulysses", 6).calls == Calls{2});
+  CHECK(work("ulysses", 4, 16).head_pairs == Pairs{16 * 16 * 10});
+}
+
 }  // namespace
 }  // namespace longspan
