@@ -1,6 +1,7 @@
 """Small models, a tokenizer and data sets, made at test time, and ways to run `longspan`."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -32,6 +33,15 @@ CHATML = (
     "+ '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+
+
+@functools.cache
+def modes_of_the_program():
+    """The methods of sequence parallelism, in the order of the program's register."""
+    said = subprocess.run([PROGRAM, "schema"], capture_output=True, text=True, timeout=30, check=True).stdout
+    first, *modes = json.loads(said)["properties"]["sequence_parallel_mode"]["anyOf"][0]["enum"]
+    assert first == "auto" and modes
+    return modes
 
 
 def words_of_real_text():

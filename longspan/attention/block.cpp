@@ -1,9 +1,25 @@
+#include "longspan/attention/block.h"
+
 #include <algorithm>
 
-#include "longspan/attention/block_kernel.h"
 #include "longspan/attention/masked_rectangles.h"
 
 namespace longspan {
+namespace {
+
+double in_tiles(int64_t queries, int64_t keys, int64_t tile) {
+  const auto whole = [&](int64_t length) {
+    return static_cast<double>((length + tile - 1) / tile * tile);
+  };
+  return whole(queries) * whole(keys);
+}
+
+double triangle_in_tiles(int64_t queries, int64_t tile) {
+  const auto n = static_cast<double>((queries + tile - 1) / tile);
+  return static_cast<double>(tile * tile) * n * (n + 1) / 2;
+}
+
+}  // namespace
 
 std::vector<Block> causal_blocks(const Packing& packing) {
   std::vector<Block> blocks;
@@ -34,6 +50,43 @@ std::vector<Block> aligned_at_end(const std::vector<Block>& blocks) {
     }
   }
   return aligned;
+}
+
+void add_part(std::vector<Block>& parts, const Block& block, int64_t q_begin, int64_t q_end,
+              int64_t k_first, int64_t k_last) {
+  if (!block.causal) {
+    if (q_begin < q_end && k_first < k_last) {
+      parts.push_back({q_begin, q_end - q_begin, block.k_begin + k_first, k_last - k_first, false});
+    }
+    return;
+  }
+  int64_t offset = block.offset + (q_begin - block.q_begin) - k_first;
+  if (offset < 0) {
+    q_begin -= offset;
+    offset = 0;
+  }
+  const int64_t q_length = q_end - q_begin;
+  const int64_t k_length = std::min(k_last - k_first, q_length + offset);
+  if (q_length <= 0 || k_length <= 0) return;
+  const bool causal = offset + 1 < k_length;
+  parts.push_back(
+      {q_begin, q_length, block.k_begin + k_first, k_length, causal, causal ? offset : 0});
+}
+
+double pairs_of(const std::vector<Block>& blocks, int64_t tile) {
+  double pairs = 0;
+  for (const Block& block : blocks) {
+    if (!block.causal) {
+      pairs += in_tiles(block.q_length, block.k_length, tile);
+      continue;
+    }
+    // Query i sees min(i + offset + 1, k_length) keys: a rectangle and a triangle, then a rectangle
+    // of the queries that see all keys.
+    const int64_t growing = std::clamp<int64_t>(block.k_length - block.offset, 0, block.q_length);
+    pairs += in_tiles(growing, block.offset, tile) + triangle_in_tiles(growing, tile) +
+             in_tiles(block.q_length - growing, block.k_length, tile);
+  }
+  return pairs;
 }
 
 }  // namespace longspan

@@ -8,25 +8,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "longspan/data/packing.h"
+#include "longspan/attention/block.h"
 #include "longspan/spec/attention_spec.h"
 
 namespace longspan {
-
-/// Queries [q_begin, q_begin + q_length) attend to keys [k_begin, k_begin + k_length). When causal,
-/// query i of the block sees keys 0..i + offset of the block; offset >= 0.
-struct Block {
-  int64_t q_begin, q_length, k_begin, k_length;
-  bool causal;
-  int64_t offset = 0;
-};
-
-/// One causal block for each document, in parts where it is forked (masked_rectangles.h).
-std::vector<Block> causal_blocks(const Packing& packing);
-
-/// The same attention in blocks whose last query, where causal, sees exactly the last key: what
-/// kernels that align at the bottom right ask for. Queries are split, never shared.
-std::vector<Block> aligned_at_end(const std::vector<Block>& blocks);
 
 /// out_TNH in the dtype of q; lse_NT in fp32 (fp64 when q is). Queries in no block have out 0 and
 /// lse -inf.

@@ -71,9 +71,9 @@ AttentionResult saved_or_computed(const std::function<AttentionResult()>& comput
     return result;
   }
   AttentionResult result = compute();
-  if (SavedAttention* keeping = SavedAttention::saving()) {
+  if (SavedAttention* saving = SavedAttention::saving()) {
     // Detached: an output gets an autograd node where gradients are on, and that would hold us.
-    keeping->results.push_back({result.out_TNH.detach(), result.lse_NT});
+    saving->results.push_back({result.out_TNH.detach(), result.lse_NT});
   }
   return result;
 }

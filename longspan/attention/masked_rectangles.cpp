@@ -3,32 +3,6 @@
 #include <algorithm>
 
 namespace longspan {
-namespace {
-
-// Queries [q_begin, q_end) of `block` over its keys from the k_first-th to the one before the
-// k_last-th. Queries that see none of them and keys that no query sees are left out.
-void add_part(std::vector<Block>& parts, const Block& block, int64_t q_begin, int64_t q_end,
-              int64_t k_first, int64_t k_last) {
-  if (!block.causal) {
-    if (q_begin < q_end && k_first < k_last) {
-      parts.push_back({q_begin, q_end - q_begin, block.k_begin + k_first, k_last - k_first, false});
-    }
-    return;
-  }
-  int64_t offset = block.offset + (q_begin - block.q_begin) - k_first;
-  if (offset < 0) {
-    q_begin -= offset;
-    offset = 0;
-  }
-  const int64_t q_length = q_end - q_begin;
-  const int64_t k_length = std::min(k_last - k_first, q_length + offset);
-  if (q_length <= 0 || k_length <= 0) return;
-  const bool causal = offset + 1 < k_length;
-  parts.push_back(
-      {q_begin, q_length, block.k_begin + k_first, k_length, causal, causal ? offset : 0});
-}
-
-}  // namespace
 
 std::vector<MaskedRectangle> masked_rectangles_of(const Packing& packing,
                                                   const TokensBefore& queries_before,

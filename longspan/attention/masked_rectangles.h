@@ -1,12 +1,12 @@
 // Masked rectangles: the pairs of queries and keys that the forks of a row (data/packing.h) take
-// out of attention.
+// out of attention. No torch.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <vector>
 
-#include "longspan/attention/block_kernel.h"
+#include "longspan/attention/block.h"
 #include "longspan/data/packing.h"
 
 namespace longspan {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <random>
 
+#include "longspan/attention/block_kernel.h"
+
 namespace longspan {
 namespace {
 

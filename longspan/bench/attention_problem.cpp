@@ -123,19 +123,19 @@ at::Tensor AttentionProblem::forward(Attention& attention) {
   for (at::Tensor& x : inputs_.tokens) x.mutable_grad() = at::Tensor();
   for (at::Tensor& x : parameters_) x.mutable_grad() = at::Tensor();
   out_ = at::Tensor();
-  kept_ = {};
+  saved_ = {};
   if (!shape_.checkpointing) {
     out_ = run(attention);
     return out_.detach();
   }
   const c10::NoGradGuard no_grad;
-  const SaveScope scope(kept_);
+  const SaveScope scope(saved_);
   return run(attention);
 }
 
 void AttentionProblem::backward(Attention& attention) {
   if (shape_.checkpointing) {
-    const ReplayScope scope(kept_);
+    const ReplayScope scope(saved_);
     out_ = run(attention);
   }
   at::Tensor out = std::move(out_);

@@ -50,7 +50,7 @@ class AttentionProblem {
   AttentionProblem(const ProblemShape& shape, const Packing& row, const TokenOrder& order,
                    ProblemInputs inputs);
 
-  /// Forgets the gradients, then runs forward and keeps what the backward needs. Detached output.
+  /// Forgets the gradients, then runs forward and saves what the backward needs. Detached output.
   at::Tensor forward(Attention& attention);
   void backward(Attention& attention);
 
@@ -69,7 +69,7 @@ class AttentionProblem {
   RotaryTable rotary_;
   std::vector<at::Tensor> parameters_;
   at::Tensor out_;
-  SavedAttention kept_;
+  SavedAttention saved_;
 };
 
 /// Names of ProblemGradients, in their order.

@@ -2,7 +2,6 @@
 
 #include <time.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace longspan {
@@ -15,22 +14,6 @@ double thread_seconds() {
 }
 
 }  // namespace
-
-double pairs_of(const std::vector<Block>& blocks) {
-  double pairs = 0;
-  for (const Block& block : blocks) {
-    if (!block.causal) {
-      pairs += static_cast<double>(block.q_length) * static_cast<double>(block.k_length);
-      continue;
-    }
-    // Query i sees min(i + offset + 1, k_length) keys: a trapezium, then a rectangle.
-    const int64_t growing = std::clamp<int64_t>(block.k_length - block.offset, 0, block.q_length);
-    pairs += static_cast<double>(growing) *
-             (static_cast<double>(block.offset) + (static_cast<double>(growing) + 1) / 2);
-    pairs += static_cast<double>(block.q_length - growing) * static_cast<double>(block.k_length);
-  }
-  return pairs;
-}
 
 AttentionResult MeasuredKernel::forward_round(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
                                               const at::Tensor& v_SMH, const AttentionSpec& spec,

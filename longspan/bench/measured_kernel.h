@@ -39,7 +39,4 @@ class MeasuredKernel : public BlockKernel {
   mutable KernelWork forward_, backward_;
 };
 
-/// Pairs of a query and a key it sees, for one head.
-double pairs_of(const std::vector<Block>& blocks);
-
 }  // namespace longspan

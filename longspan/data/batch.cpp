@@ -1,6 +1,11 @@
 #include "longspan/data/batch.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <stdexcept>
 
 namespace longspan {
 
@@ -8,9 +13,103 @@ namespace {
 
 at::Tensor empty_row(int64_t num_tokens) { return at::empty({num_tokens}, at::kLong); }
 
+int64_t num_tokens_of(const Sample& sample) { return std::ssize(sample.input_ids); }
+
+// 0: positions are a count of the tokens.
+int64_t num_axes(const Sample& sample) {
+  return sample.positions_AT.defined() ? sample.positions_AT.size(0) : 0;
+}
+
+at::Tensor positions_on_axes(const Sample& sample, int64_t num_axes) {
+  if (sample.positions_AT.defined()) return sample.positions_AT;
+  return at::arange(num_tokens_of(sample), at::kLong).expand({num_axes, num_tokens_of(sample)});
+}
+
+void check_column(const Sample& sample, const std::string& name, const Column& like) {
+  const auto found = sample.columns.find(name);
+  if (found == sample.columns.end()) {
+    throw std::logic_error(fmt::format("a sample of a row has no column {}", name));
+  }
+  const Column& column = found->second;
+  if (column.values.dim() == 0 || column.values.size(0) != num_tokens_of(sample) ||
+      column.values.sizes().slice(1) != like.values.sizes().slice(1) ||
+      column.values.scalar_type() != like.values.scalar_type() || column.padding != like.padding) {
+    throw std::logic_error(
+        fmt::format("column {} differs between samples, or from their tokens", name));
+  }
+}
+
+Columns joined_columns(const std::vector<const Sample*>& samples) {
+  Columns joined;
+  if (samples.empty()) return joined;
+  for (const auto& [name, column] : samples.front()->columns) {
+    std::vector<at::Tensor> parts;
+    for (const Sample* sample : samples) parts.push_back(sample->columns.at(name).values);
+    joined[name] = {at::cat(parts), column.padding};
+  }
+  return joined;
+}
+
+int64_t most_axes(const std::vector<const Sample*>& samples) {
+  int64_t axes = 0;
+  for (const Sample* sample : samples) axes = std::max(axes, num_axes(*sample));
+  return axes;
+}
+
+// [A, T] where a sample has axes, else undefined.
+at::Tensor joined_positions(const std::vector<const Sample*>& samples) {
+  const int64_t axes = most_axes(samples);
+  if (axes == 0) return {};
+  std::vector<at::Tensor> parts;
+  for (const Sample* sample : samples) parts.push_back(positions_on_axes(*sample, axes));
+  return at::cat(parts, 1);
+}
+
+// The row with `cut` applied to each tensor of tokens. Tokens are its last dimension in positions,
+// its first elsewhere; `padding` is the value of a token that pads the row.
+using Cut = std::function<at::Tensor(const at::Tensor& x, int64_t dim, double padding)>;
+
+Batch with_each(const Batch& row, const Cut& cut) {
+  Batch result;
+  result.packing = row.packing;
+  result.tokens_T = cut(row.tokens_T, 0, 0);
+  result.labels_T = cut(row.labels_T, 0, kIgnoreLabel);
+  result.positions_T = cut(row.positions_T, row.positions_T.dim() - 1, 0);
+  result.documents_T = cut(row.documents_T, 0, -1);
+  if (row.places_T.defined()) result.places_T = cut(row.places_T, 0, 0);
+  for (const auto& [name, column] : row.columns) {
+    result.columns[name] = {cut(column.values, 0, column.padding), column.padding};
+  }
+  return result;
+}
+
+at::Tensor indices(const std::vector<int64_t>& values) {
+  return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions(at::kLong));
+}
+
 }  // namespace
 
+void check_alike(const std::vector<const Sample*>& samples) {
+  if (samples.empty()) return;
+  const int64_t axes = most_axes(samples);
+  for (const Sample* sample : samples) {
+    if (sample->columns.size() != samples.front()->columns.size()) {
+      throw std::logic_error("samples of a row differ in their columns");
+    }
+    for (const auto& [name, column] : samples.front()->columns) {
+      check_column(*sample, name, column);
+    }
+    const at::Tensor& positions_AT = sample->positions_AT;
+    if (positions_AT.defined() && (positions_AT.dim() != 2 || positions_AT.size(0) != axes ||
+                                   positions_AT.size(1) != num_tokens_of(*sample) ||
+                                   positions_AT.scalar_type() != at::kLong)) {
+      throw std::logic_error("positions of samples differ in their axes, or from their tokens");
+    }
+  }
+}
+
 Batch collate(const std::vector<const Sample*>& samples) {
+  check_alike(samples);
   std::vector<int64_t> lengths;
   lengths.reserve(samples.size());
   for (const Sample* sample : samples) lengths.push_back(std::ssize(sample->input_ids));
@@ -37,35 +136,47 @@ Batch collate(const std::vector<const Sample*>& samples) {
     }
     ++number;
   }
+  batch.columns = joined_columns(samples);
+  if (const at::Tensor positions_AT = joined_positions(samples); positions_AT.defined()) {
+    batch.places_T = batch.positions_T;
+    batch.positions_T = positions_AT;
+  }
   return batch;
 }
 
+Sample joined(const std::vector<const Sample*>& samples) {
+  check_alike(samples);
+  Sample all;
+  for (const Sample* sample : samples) {
+    all.input_ids.insert(all.input_ids.end(), sample->input_ids.begin(), sample->input_ids.end());
+    all.labels.insert(all.labels.end(), sample->labels.begin(), sample->labels.end());
+  }
+  all.columns = joined_columns(samples);
+  all.positions_AT = joined_positions(samples);
+  return all;
+}
+
+Batch take(const Batch& row, const std::vector<int64_t>& index, const Packing& packing) {
+  const at::Tensor places = indices(index);
+  Batch taken = with_each(row, [&](const at::Tensor& x, int64_t dim, double /*padding*/) {
+    return x.index_select(dim, places);
+  });
+  taken.packing = packing;
+  return taken;
+}
+
 Batch shard(const Batch& row, const TokenOrder& order) {
-  const int64_t num_local = std::ssize(order.index);
-  Batch local{empty_row(num_local), empty_row(num_local), empty_row(num_local),
-              empty_row(num_local), order.packing};
-  const int64_t* tokens = row.tokens_T.const_data_ptr<int64_t>();
-  const int64_t* labels = row.labels_T.const_data_ptr<int64_t>();
-  const int64_t* positions = row.positions_T.const_data_ptr<int64_t>();
-  const int64_t* documents = row.documents_T.const_data_ptr<int64_t>();
-  int64_t* token = local.tokens_T.mutable_data_ptr<int64_t>();
-  int64_t* label = local.labels_T.mutable_data_ptr<int64_t>();
-  int64_t* position = local.positions_T.mutable_data_ptr<int64_t>();
-  int64_t* document = local.documents_T.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < num_local; ++i) {
-    const int64_t from = order.index[i];
-    token[i] = from < 0 ? 0 : tokens[from];
-    label[i] = from < 0 ? kIgnoreLabel : labels[from];
-    position[i] = from < 0 ? 0 : positions[from];
-    document[i] = from < 0 ? -1 : documents[from];
-  }
-  if (row.places_T.defined()) {
-    local.places_T = empty_row(num_local);
-    const int64_t* places = row.places_T.const_data_ptr<int64_t>();
-    int64_t* place = local.places_T.mutable_data_ptr<int64_t>();
-    for (const int64_t from : order.index) *place++ = from < 0 ? 0 : places[from];
-  }
+  const at::Tensor index = indices(order.index), padded = index.lt(0).nonzero().squeeze(1),
+                   places = index.clamp_min(0);
+  Batch local = with_each(row, [&](const at::Tensor& x, int64_t dim, double padding) {
+    return x.index_select(dim, places).index_fill_(dim, padded, padding);
+  });
+  local.packing = order.packing;
   return local;
+}
+
+Batch on_device(const Batch& batch, at::Device device) {
+  return with_each(batch, [&](const at::Tensor& x, int64_t, double) { return x.to(device); });
 }
 
 at::Tensor token_keys(const Batch& batch) {

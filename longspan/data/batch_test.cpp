@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <stdexcept>
+
 namespace longspan {
 
 namespace {
@@ -47,6 +49,71 @@ TEST_CASE("shard: shares of a row hold each label once, padding holds none") {
   CHECK(values(two.labels_T) == std::vector<int64_t>{7, 8, -100, -100});
   CHECK(one.packing == padded);
   CHECK(count_labels(one) + count_labels(two) == count_labels(row));
+}
+
+namespace {
+
+Sample with_columns(Sample sample, double advantage) {
+  const auto T = std::ssize(sample.input_ids);
+  sample.columns["advantage"] = {at::arange(T, at::kFloat).add(advantage), 0.5};
+  sample.columns["image place"] = {at::arange(2 * T, at::kLong).view({T, 2}), -1};
+  return sample;
+}
+
+at::Tensor three_axes(int64_t num_tokens) {
+  return at::arange(3 * num_tokens, at::kLong).view({3, num_tokens});
+}
+
+}  // namespace
+
+TEST_CASE("collate: columns follow the tokens and are not shifted") {
+  const Sample first = with_columns(kFirst, 10), second = with_columns(kSecond, 20);
+  const Batch row = collate({&first, &second});
+  CHECK(row.columns.size() == 2);
+  const at::Tensor advantages = at::tensor({10.f, 11.f, 12.f, 13.f, 20.f, 21.f});
+  CHECK(row.columns.at("advantage").values.equal(advantages));
+  const at::Tensor places = row.columns.at("image place").values;
+  CHECK(places.equal(at::cat({first.columns.at("image place").values,  //
+                              second.columns.at("image place").values})));
+  const Batch local = shard(row, {Packing::from_lengths({4, 2, 2}), {5, -1, 0}});
+  CHECK(local.columns.at("advantage").values.equal(at::tensor({21.f, 0.5f, 10.f})));
+  CHECK(values(local.columns.at("image place").values) == std::vector<int64_t>{2, 3, -1, -1, 0, 1});
+  CHECK(local.columns.at("image place").padding == -1);
+}
+
+TEST_CASE("collate: samples of a row have the same columns") {
+  const Sample named = with_columns(kFirst, 10);
+  CHECK_THROWS_AS(collate({&named, &kSecond}), std::logic_error);
+  CHECK_THROWS_AS(collate({&kSecond, &named}), std::logic_error);
+  const auto changed = [](auto change) {
+    Sample other = with_columns(kSecond, 0);
+    change(other.columns.at("advantage"));
+    return other;
+  };
+  const Sample shorter = changed([](Column& x) { x.values = x.values.narrow(0, 0, 1); });
+  const Sample wider = changed([](Column& x) { x.values = x.values.unsqueeze(1); });
+  const Sample of_doubles = changed([](Column& x) { x.values = x.values.to(at::kDouble); });
+  const Sample padded = changed([](Column& x) { x.padding = 1; });
+  for (const Sample* other : {&shorter, &wider, &of_doubles, &padded}) {
+    CHECK_THROWS_AS(collate({&named, other}), std::logic_error);
+  }
+}
+
+TEST_CASE("collate: positions of several axes; text among them counts on each") {
+  Sample image = kFirst;
+  image.positions_AT = three_axes(4);
+  const Batch row = collate({&image, &kSecond});
+  CHECK(row.positions_T.sizes() == at::IntArrayRef{3, 6});
+  CHECK(values(row.positions_T.select(0, 1).contiguous()) ==
+        std::vector<int64_t>{4, 5, 6, 7, 0, 1});
+  CHECK(values(row.places_T) == std::vector<int64_t>{0, 1, 2, 3, 0, 1});
+  const Batch local = shard(row, {Packing::from_lengths({4, 2}), {5, -1, 1}});
+  CHECK(values(local.positions_T) == std::vector<int64_t>{1, 0, 1, 1, 0, 5, 1, 0, 9});
+  CHECK(values(token_keys(local)) == std::vector<int64_t>{(int64_t{1} << 32) + 1,  //
+                                                          -(int64_t{1} << 32), 1});
+  Sample other = kSecond;
+  other.positions_AT = at::zeros({2, 2}, at::kLong);
+  CHECK_THROWS_AS(collate({&image, &other}), std::logic_error);
 }
 
 }  // namespace longspan

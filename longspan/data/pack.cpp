@@ -36,18 +36,19 @@ EncodedExamples pack_samples(std::vector<Sample> samples, int64_t row_length, bo
   for (const int64_t length : lengths) report.tokens_before += length;
   for (const std::vector<int64_t>& row : best_fit(lengths, row_length)) {
     Example& example = packed.examples.emplace_back();
-    for (const int64_t i : row) {
-      if (neat || example.documents.empty()) {
-        example.documents.push_back(std::move(samples[i]));
-        continue;
-      }
-      Sample& document = example.documents.front();
-      example.position_restarts.push_back(std::ssize(document.input_ids));
-      document.input_ids.insert(document.input_ids.end(), samples[i].input_ids.begin(),
-                                samples[i].input_ids.end());
-      document.labels.insert(document.labels.end(), samples[i].labels.begin(),
-                             samples[i].labels.end());
+    if (neat || row.size() == 1) {
+      for (const int64_t i : row) example.documents.push_back(std::move(samples[i]));
+      continue;
     }
+    std::vector<const Sample*> parts;
+    int64_t length = 0;
+    for (const int64_t i : row) {
+      if (length > 0) example.position_restarts.push_back(length);
+      length += lengths[i];
+      parts.push_back(&samples[i]);
+    }
+    example.documents.push_back(joined(parts));
+    for (const int64_t i : row) samples[i] = {};  // its memory
   }
   report.rows_after = std::ssize(packed.examples);
   report.tokens_after = report.tokens_before;

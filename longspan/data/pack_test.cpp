@@ -1,3 +1,4 @@
+#include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -105,6 +106,36 @@ TEST_CASE("packing: keys of tokens differ where positions restart, and in every 
   CHECK(!plain.places_T.defined());
   CHECK(keys_of(plain) == keys_of(collate({&neat.examples[0].documents[0],  //
                                            &neat.examples[0].documents[1]})));
+}
+
+TEST_CASE("packing: columns and positions of several axes go with their samples") {
+  std::vector<Sample> samples = {sample(10, 3), sample(20, 5)};
+  for (Sample& each : samples) {
+    each.columns["score"] = {at::tensor(std::vector<int64_t>(each.input_ids.begin(),  //
+                                                             each.input_ids.end())),
+                             0};
+  }
+  samples[0].positions_AT = at::arange(6, at::kLong).view({2, 3}).add(50);
+  for (const bool neat : {false, true}) {
+    EncodedExamples packed = pack_samples(samples, 8, neat);
+    REQUIRE(packed.examples.size() == 1);
+    // Beside it a row of text alone, whose positions restart on every axis.
+    EncodedExamples plain = pack_samples({sample(30, 2), sample(40, 1)}, 3, neat);
+    for (Example& example : plain.examples) {
+      for (Sample& document : example.documents) {
+        document.columns["score"] = {at::zeros({std::ssize(document.input_ids)}, at::kLong), 0};
+      }
+    }
+    const Batch row = collate_examples({&packed.examples[0], &plain.examples[0]});
+    CHECK(row.columns.at("score").values.narrow(0, 0, 8).equal(row.tokens_T.narrow(0, 0, 8)));
+    REQUIRE(row.positions_T.sizes() == at::IntArrayRef{2, 11});
+    const auto axis = [&](int64_t number) {
+      const at::Tensor x = row.positions_T.select(0, number).contiguous();
+      return std::vector<int64_t>(x.const_data_ptr<int64_t>(), x.const_data_ptr<int64_t>() + 11);
+    };
+    CHECK(axis(0) == std::vector<int64_t>{0, 1, 2, 3, 4, 50, 51, 52, 0, 1, 0});
+    CHECK(axis(1) == std::vector<int64_t>{0, 1, 2, 3, 4, 53, 54, 55, 0, 1, 0});
+  }
 }
 
 TEST_CASE("packing reports what padding would have cost") {

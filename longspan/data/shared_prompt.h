@@ -13,7 +13,8 @@ namespace longspan {
 /// would make. A pair becomes one forked document (data/packing.h): the tokens that both begin
 /// with, then the rest of the chosen one, then the rest of the rejected one. What they share ends
 /// before the last token of the prompt, which predicts the first token of one answer or the other:
-/// each branch has its own copy. Pairs that share nothing else stay two documents.
+/// each branch has its own copy. Tokens whose columns or given positions differ are not shared.
+/// Pairs that share nothing else stay two documents.
 ///
 /// documents_T is 2 i for the chosen document of pair i and for what it shares, 2 i + 1 for the
 /// rejected one, as with collate(). Shapes: T = sum of the lengths less what is shared.

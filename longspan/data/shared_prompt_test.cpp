@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <stdexcept>
 #include <utility>
 
 namespace longspan {
@@ -61,6 +62,39 @@ TEST_CASE("collate_shared: equal documents keep a branch each; no pairs give an 
   CHECK(values(row.documents_T) == Values{0, 0, 0, 1});
   CHECK(values(row.positions_T) == Values{0, 1, 2, 2});
   CHECK(collate_shared({}).packing.num_documents() == 0);
+}
+
+TEST_CASE("collate_shared: columns fork with the tokens, which are shared where these are equal") {
+  const auto with = [](Sample sample, std::vector<float> column) {
+    sample.columns["score"] = {at::tensor(column), 0};
+    return sample;
+  };
+  const Sample chosen{{5, 6, 7, 8}, {-100, -100, -100, 8}};
+  const Sample rejected{{5, 6, 7, 4}, {-100, -100, -100, 4}};
+  const Example alike = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {1, 2, 3, 5}));
+  const Batch row = collate_shared({&alike});
+  CHECK((row.packing == Packing::from_documents({{6, Fork{2, 4}}})));
+  CHECK(row.columns.at("score").values.equal(at::tensor({1.f, 2.f, 3.f, 4.f, 3.f, 5.f})));
+  // The last token that is equal in both starts the branches: one token less is shared.
+  const Example other = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {1, 2, 9, 5}));
+  CHECK((collate_shared({&other}).packing == Packing::from_documents({{7, Fork{1, 4}}})));
+  const Example none = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {0, 2, 3, 5}));
+  CHECK((collate_shared({&none}).packing == Packing::from_lengths({4, 4})));
+  const Example missing = pair_of(with(chosen, {1, 2, 3, 4}), rejected);
+  CHECK_THROWS_AS(collate_shared({&missing}), std::logic_error);
+}
+
+TEST_CASE("collate_shared: positions of several axes fork with the tokens") {
+  Example pair =
+      pair_of({{5, 6, 7, 8}, {-100, -100, -100, 8}}, {{5, 6, 7, 4}, {-100, -100, -100, 4}});
+  for (Sample& sample : pair.documents) {
+    sample.positions_AT = at::arange(8, at::kLong).view({2, 4});
+  }
+  const Batch row = collate_shared({&pair});
+  CHECK((row.packing == Packing::from_documents({{6, Fork{2, 4}}})));
+  CHECK(values(row.positions_T.contiguous()) == Values{0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 6, 7});
+  pair.documents[1].positions_AT = at::Tensor();
+  CHECK((collate_shared({&pair}).packing == Packing::from_lengths({4, 4})));
 }
 
 }  // namespace longspan

@@ -84,6 +84,8 @@ RotaryFrequencies rotary_frequencies(const ModelConfig& config) {
 
 RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_T,
                          at::ScalarType dtype) {
+  TORCH_CHECK(positions_T.dim() == 1, "rotary embedding: positions of ", positions_T.size(0),
+              " axes, of which it knows one");
   c10::NoGradGuard no_grad;
   const auto inverse_F = frequencies.inverse_F.to(positions_T.device());
   const auto angles_TF = positions_T.to(at::kFloat).unsqueeze(1) * inverse_F;

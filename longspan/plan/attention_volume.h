@@ -41,7 +41,7 @@ struct AttentionVolumeParts {
 /// `padded` is the row as TokenOrder::packing has it. With checkpointing the backward sends again
 /// what the forward's exchange of heads has sent; travelling keys are not needed to replay. With
 /// head waves it repeats the outputs only, since a backward in waves exchanges queries, keys and
-/// values once more in any case. It repeats no outputs where they were kept
+/// values once more in any case. It repeats no outputs where they were saved
 /// (SavedAttention::output_is_known).
 AttentionVolume attention_volume(const ParallelPlan& plan, const AttentionShape& shape,
                                  const Packing& padded, bool checkpointing = false,

@@ -5,19 +5,21 @@
 #include <algorithm>
 #include <set>
 
+#include "longspan/plan/geometry.h"
 #include "longspan/plan/method.h"
 #include "longspan/plan/pass_cost.h"
 
 namespace longspan {
 namespace {
 
-double flop_seconds(const PassCost& cost, double pairs, double heads) {
+double flop_seconds(const PassCost& cost, double head_pairs) {
   const int64_t K = cost.shape.spec.key_dim, V = cost.shape.spec.value_dim;
-  const double flop = static_cast<double>(cost.backward ? 6 * K + 4 * V : 2 * K + 2 * V) * heads;
-  return flop * pairs / (cost.backward ? cost.cluster.backward_flops : cost.cluster.forward_flops);
+  const auto flop = static_cast<double>(cost.backward ? 6 * K + 4 * V : 2 * K + 2 * V);
+  return flop * head_pairs /
+         (cost.backward ? cost.cluster.backward_flops : cost.cluster.forward_flops);
 }
 
-/// Passes that merge a step's output into what there is: five over fp32 numbers in the forward,
+/// Passes that merge a hop's output into what there is: five over fp32 numbers in the forward,
 /// three over the gradients of queries, keys and values in the backward.
 double merge_seconds(const PassCost& cost, double query_heads) {
   const double t = static_cast<double>(cost.padded.num_tokens() / cost.plan.ring_size);
@@ -29,19 +31,19 @@ double merge_seconds(const PassCost& cost, double query_heads) {
   return bytes / cost.cluster.memory_bytes;
 }
 
-double pass_seconds(const PassCost& cost, const AttentionVolumeParts& volume) {
+double pass_seconds(const PassCost& cost, const RankWork& busiest,
+                    const AttentionVolumeParts& volume) {
   const Method& method = *cost.plan.method;
   const auto bytes_of = [&](const AttentionVolume& volume) {
     return static_cast<double>(cost.backward ? volume.backward : volume.forward) /
            cost.plan.sequence_size;
   };
-  const RankWork rank = method.busiest_rank(cost.plan, cost.shape, cost.padded, cost.cluster.tile);
   std::vector<double> work;
-  for (const double pairs : rank.pairs_of_steps) {
-    work.push_back(flop_seconds(cost, pairs, rank.heads) + cost.cluster.call_seconds);
-    if (work.size() > 1) work.back() += merge_seconds(cost, rank.heads);
+  for (size_t hop = 0; hop < busiest.head_pairs.size(); ++hop) {
+    const auto calls = static_cast<double>(busiest.calls[hop]);
+    work.push_back(flop_seconds(cost, busiest.head_pairs[hop]) + calls * cost.cluster.call_seconds);
+    if (hop > 0) work.back() += merge_seconds(cost, busiest.heads);
   }
-  work[0] += rank.extra_calls * cost.cluster.call_seconds;
   const double context = method.context_seconds(cost, bytes_of(volume.context), work);
   return method.exchange_seconds(cost, bytes_of(volume.heads), context);
 }
@@ -96,6 +98,7 @@ double attention_seconds(const ParallelPlan& plan, const AttentionShape& shape, 
                          bool checkpointing, const ClusterModel& cluster) {
   const Packing padded = padded_row(plan, row);
   const AttentionVolumeParts volume = attention_volume_parts(plan, shape, padded, checkpointing);
+  const RankWork busiest = busiest_rank(plan, shape, padded, cluster.tile);
   std::set<int> seen;  // groups that lie on machines alike
   double slowest = 0;
   for (int base = 0; base < plan.world_size; base += plan.sequence_size) {
@@ -103,7 +106,7 @@ double attention_seconds(const ParallelPlan& plan, const AttentionShape& shape, 
     if (!seen.insert(place).second) continue;
     double seconds = 0;
     for (const bool backward : {false, true}) {
-      seconds += pass_seconds({plan, shape, padded, cluster, place, backward}, volume);
+      seconds += pass_seconds({plan, shape, padded, cluster, place, backward}, busiest, volume);
     }
     slowest = std::max(slowest, seconds);
   }

@@ -158,8 +158,6 @@ class CostLine {
     }
   }
 
-  double total() const { return before_.back(); }
-
   /// The first token of the part behind the cut; exact to half a token.
   int64_t cut(double share) const {
     const double target = share * before_.back();
@@ -168,15 +166,6 @@ class CostLine {
         packing_.num_documents() - 1);
     const auto x = std::llround(queries_of(target - before_[document], document));
     return packing_.begin(document) + std::clamp<int64_t>(x, 0, packing_.length(document));
-  }
-
-  /// Of the queries before `token`.
-  double cost_before(int64_t token) const {
-    const auto& boundaries = packing_.boundaries();
-    const auto document = std::min<int64_t>(
-        std::upper_bound(boundaries.begin(), boundaries.end(), token) - boundaries.begin() - 1,
-        packing_.num_documents() - 1);
-    return before_[document] + cost_of_first(token - packing_.begin(document), document);
   }
 
   int64_t document_begin(int64_t token) const {
@@ -252,20 +241,6 @@ HeadSplit split_by_cost(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
     if (queries.empty()) queries.push_back({std::min(first_head, num_heads - 1), {0, 0}, {0, 0}});
   }
   return make_split(assignment, [group](int64_t head) { return head / group; });
-}
-
-double attended_pairs(const RankShare& share, const Packing& packing) {
-  const CostLine line(packing);
-  double pairs = 0;
-  for (const HeadWave& wave : share.waves) {
-    for (const AttentionPiece& piece : wave.pieces) {
-      const HeadBlock& query = piece.query;
-      pairs += static_cast<double>(query.num_heads) *
-               (line.cost_before(query.token_begin + query.num_tokens) -
-                line.cost_before(query.token_begin));
-    }
-  }
-  return pairs;
 }
 
 }  // namespace longspan

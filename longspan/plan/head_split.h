@@ -1,4 +1,5 @@
-// Who attends with which heads of which tokens: the geometry of the Ulysses kinds. No torch.
+// Who attends with which heads of which tokens: what the geometry of the Ulysses kinds is made from
+// (geometry.h). No torch.
 // T: tokens of the row as the group sees it, P: ranks, N: query heads, M: kv heads.
 #pragma once
 
@@ -52,8 +53,5 @@ HeadSplit split_with_dummy_heads(int num_ranks, int64_t num_heads, int64_t num_k
 /// head splits its queries, and each part gets the keys that its queries see. Any P, N, M.
 HeadSplit split_by_cost(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
                         const Packing& packing, int head_waves);
-
-/// Pairs of a query and a key it sees, of all query heads of a rank's pieces.
-double attended_pairs(const RankShare& share, const Packing& packing);
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
 // N: query heads, M: kv heads, P: ranks, T: tokens.
-#include "longspan/plan/head_split.h"
+#include "longspan/plan/geometry.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -64,6 +64,17 @@ void check_complete(const HeadSplit& split, int64_t num_heads, int64_t group, in
     CHECK(std::none_of(held.begin(), held.end(), [](bool x) { return x; }));
   }
   CHECK(std::all_of(times.begin(), times.end(), [](int n) { return n == 1; }));
+}
+
+// Pairs of a query and a key it sees, of all query heads of a rank's pieces.
+double attended_pairs(const RankShare& share, const Packing& packing) {
+  double pairs = 0;
+  for (const AttentionStep& step : geometry_of_share(share, /*num_ranks=*/1, packing).steps) {
+    for (const AttentionCall& call : step.calls) {
+      pairs += static_cast<double>(call.queries.num_heads) * pairs_of(call.blocks);
+    }
+  }
+  return pairs;
 }
 
 const std::vector<std::vector<int64_t>> kRows = {{48}, {7, 1, 25, 15}, {1, 1, 1, 1, 1, 1, 1, 1}};

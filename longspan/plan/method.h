@@ -27,6 +27,8 @@ struct AttentionVolumeParts;
 struct Mesh;
 struct ParallelPlan;
 struct PlanRequest;
+struct RankGeometry;
+struct TokenOrder;
 
 /// Describes a method that can exchange and attend a few heads at a time.
 struct HeadWaves {
@@ -34,15 +36,6 @@ struct HeadWaves {
   bool cuts_heads;  // a wave may hold a part of a head
   /// The most waves that these query heads allow, by the plan's sizes.
   int64_t (&most)(int64_t num_heads, const ParallelPlan& plan);
-};
-
-/// The work of the busiest rank.
-struct RankWork {
-  double heads;  // query heads
-  /// Pairs of a query and a key of one head, in whole tiles, by step. Every step but the first
-  /// waits for keys. With several steps, each step's output is merged into what there is.
-  std::vector<double> pairs_of_steps;
-  double extra_calls = 0;  // of the kernel, beyond one a step
 };
 
 struct Method {
@@ -66,11 +59,14 @@ struct Method {
 
   /// The row with the padding that the method adds, as TokenOrder::packing has it.
   Packing (&padded_row)(const ParallelPlan& plan, const Packing& row);
-  /// Geometry: how much a rank attends in each step. `tile`: queries and keys of a tile.
-  RankWork (&busiest_rank)(const ParallelPlan& plan, const AttentionShape& shape,
-                           const Packing& padded, int64_t tile);
+  /// As SequenceParallel::token_order_of: which tokens of a row a rank holds.
+  TokenOrder (&token_order)(const ParallelPlan& plan, const Packing& row, int64_t multiple,
+                            int rank);
+  /// Which blocks a rank attends in each step, and what reaches it for that (plan/geometry.h).
+  RankGeometry (&geometry)(const ParallelPlan& plan, const AttentionShape& shape,
+                           const Packing& padded, int rank);
   /// Seconds of a pass with keys and values that travel: `bytes` are what a rank sends of them,
-  /// `work` the seconds that it computes in each step.
+  /// `work` the seconds that it computes between waits for keys.
   double (&context_seconds)(const PassCost& cost, double bytes, const std::vector<double>& work);
   /// Seconds of a pass that takes `context_seconds` when heads have been exchanged: with that
   /// exchange, of which a rank sends `bytes`.

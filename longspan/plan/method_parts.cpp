@@ -1,5 +1,4 @@
-// P: ranks of a sequence group, R: ring degree, U: Ulysses degree, N: query heads, c: chunk of a
-// document in zigzag order.
+// P: ranks of a sequence group, R: ring degree, U: Ulysses degree.
 #include "longspan/plan/method_parts.h"
 
 #include <fmt/format.h>
@@ -9,6 +8,7 @@
 
 #include "longspan/plan/plan_checks.h"
 #include "longspan/sequence_parallel/padding.h"
+#include "longspan/sequence_parallel/share_of.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -62,38 +62,17 @@ Packing padded_for_zigzag(const ParallelPlan& plan, const Packing& row) {
   return pad_tail(pad_documents(row, 2 * R), R * std::lcm(int64_t{2}, U));
 }
 
-double even_heads(const ParallelPlan& plan, int64_t num_heads) {
-  return static_cast<double>(num_heads) / plan.ulysses_size;
+TokenOrder consecutive_shares(const ParallelPlan& plan, const Packing& row, int64_t multiple,
+                              int rank) {
+  return consecutive_order(row, multiple, rank, plan.sequence_size);
 }
 
-double rectangle(int64_t queries, int64_t keys, int64_t tile) {
-  return static_cast<double>(round_up(queries, tile)) * static_cast<double>(round_up(keys, tile));
-}
-
-double triangle(int64_t tokens, int64_t tile) {
-  const double n = static_cast<double>(round_up(tokens, tile) / tile);
-  return static_cast<double>(tile * tile) * n * (n + 1) / 2;
-}
-
-RankWork work_on_whole_rows(const ParallelPlan& plan, const AttentionShape& shape,
-                            const Packing& padded, int64_t tile) {
-  double pairs = 0;
-  for (int64_t d = 0; d < padded.num_documents(); ++d) pairs += triangle(padded.length(d), tile);
-  return {even_heads(plan, shape.spec.num_heads), {pairs}};
-}
-
-RankWork work_in_zigzag(const ParallelPlan& plan, const AttentionShape& shape,
-                        const Packing& padded, int64_t tile) {
-  const int64_t R = plan.ring_size;
-  if (R == 1) return work_on_whole_rows(plan, shape, padded, tile);
-  std::vector<double> steps(R, 0.0);
-  for (int64_t d = 0; d < padded.num_documents(); ++d) {
-    const int64_t c = (padded.length(d) + 2 * R - 1) / (2 * R);
-    for (int64_t step = 0; step < R; ++step) {
-      steps[step] += step == 0 ? triangle(2 * c, tile) : rectangle(2 * c, c, tile);
-    }
-  }
-  return {even_heads(plan, shape.spec.num_heads), std::move(steps)};
+RankGeometry geometry_of_whole_heads(const ParallelPlan& plan, const AttentionShape& shape,
+                                     const Packing& padded, int rank) {
+  const int P = plan.sequence_size;
+  const HeadSplit split = split_evenly(P, shape.spec.num_heads, shape.spec.num_kv_heads,
+                                       padded.num_tokens(), plan.head_waves);
+  return geometry_of_share(split[rank], P, padded);
 }
 
 double keys_at_hand(const PassCost& /*cost*/, double /*bytes*/, const std::vector<double>& work) {

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "longspan/data/packing.h"
+#include "longspan/data/token_order.h"
 #include "longspan/plan/attention_volume.h"
+#include "longspan/plan/geometry.h"
 #include "longspan/plan/method.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/pass_cost.h"
@@ -40,18 +42,15 @@ Packing padded_at_tail(const ParallelPlan& plan, const Packing& row);
 /// Each document in chunks of zigzag order over the ring, and its shares cut by Ulysses.
 Packing padded_for_zigzag(const ParallelPlan& plan, const Packing& row);
 
-// Method::busiest_rank
-/// Equal runs of heads, each over the whole row.
-RankWork work_on_whole_rows(const ParallelPlan& plan, const AttentionShape& shape,
-                            const Packing& padded, int64_t tile);
-/// The same over a ring in zigzag order, where ranks have equal work in every step.
-RankWork work_in_zigzag(const ParallelPlan& plan, const AttentionShape& shape,
-                        const Packing& padded, int64_t tile);
-/// What these are computed from: query heads of a rank; pairs, in whole tiles, of a rectangle and
-/// of a causal triangle.
-double even_heads(const ParallelPlan& plan, int64_t num_heads);
-double rectangle(int64_t queries, int64_t keys, int64_t tile);
-double triangle(int64_t tokens, int64_t tile);
+// Method::token_order
+/// The row as it is, padded at its tail, in equal consecutive parts.
+TokenOrder consecutive_shares(const ParallelPlan& plan, const Packing& row, int64_t multiple,
+                              int rank);
+
+// Method::geometry
+/// Ulysses: equal runs of whole heads, each over the whole row.
+RankGeometry geometry_of_whole_heads(const ParallelPlan& plan, const AttentionShape& shape,
+                                     const Packing& padded, int rank);
 
 // Method::context_seconds
 double keys_at_hand(const PassCost& cost, double bytes, const std::vector<double>& work);

@@ -9,6 +9,7 @@
 // not hold. Queries and outputs stay where they are.
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
@@ -85,30 +86,22 @@ class AllGather : public SequenceParallel {
 
 int64_t heads_of_layer(int64_t num_heads, const ParallelPlan& /*plan*/) { return num_heads; }
 
-RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
-                      int64_t tile) {
-  double most = 0;
-  for (int rank = 0; rank < plan.ring_size; ++rank) {
-    const auto [begin, end] = tokens_of_rank(padded, rank, plan.ring_size);
-    double pairs = 0;
-    for (int64_t d = 0; d < padded.num_documents(); ++d) {
-      const int64_t first = std::max(padded.begin(d), begin);
-      const int64_t queries = std::min(padded.end(d), end) - first;
-      if (queries <= 0) continue;
-      pairs += rectangle(queries, first - padded.begin(d), tile) + triangle(queries, tile);
-    }
-    most = std::max(most, pairs);
-  }
-  return {even_heads(plan, shape.spec.num_heads), {most}};
+RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int rank) {
+  const int P = plan.ring_size;
+  const HeadSplit split =
+      split_by_tokens(P, shape.spec.num_heads, shape.spec.num_kv_heads, padded, plan.head_waves);
+  RankGeometry geometry = geometry_of_share(split[rank], P, padded);
+  for (AttentionStep& step : geometry.steps) std::swap(step.keys, step.context_keys);
+  return geometry;
 }
 
 AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
                             const Packing& padded, bool checkpointing, bool output_is_known) {
-  const HeadSplit split = split_by_tokens(plan.ring_size, shape.spec.num_heads,
-                                          shape.spec.num_kv_heads, padded, plan.head_waves);
+  HeadRows gathered;
+  gathered.kv = rows_that_arrive(plan, shape, padded).context_kv;
   return {{},
-          exchange_volume(rows_of_split(split, padded.num_tokens()), shape, plan.head_waves > 1,
-                          checkpointing, output_is_known)};
+          exchange_volume(gathered, shape, plan.head_waves > 1, checkpointing, output_is_known)};
 }
 
 /// All wait for the rank that needs most keys, for those of its first wave under no work.
@@ -145,7 +138,8 @@ extern const Method kAllGather{
     .auto_degrees = not_by_auto,
     .complete = nothing_more,
     .padded_row = padded_at_tail,
-    .busiest_rank = busiest_rank,
+    .token_order = consecutive_shares,
+    .geometry = geometry,
     .context_seconds = gathering_seconds,
     .exchange_seconds = nothing_exchanged,
     .volume = volume,

@@ -1,9 +1,14 @@
+#include <ATen/core/Tensor.h>
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/cost_model.h"
+#include "longspan/plan/geometry.h"
 #include "longspan/sequence_parallel/padding.h"
 #include "longspan/testing/method_checks.h"
+#include "longspan/testing/tolerance.h"
 
 namespace longspan {
 namespace {
@@ -29,6 +34,31 @@ TEST_CASE("allgather: ranks get what their queries see, and no other key") {
   // Ranks begin at 4, 8 and 12; the first document ends at 5.
   CHECK(foreign_keys(4, {5, 11}) == 4 + 3 + 7);
   CHECK(foreign_keys(4, {5, 3, 1, 7}) == 4 + 0 + 3);
+}
+
+TEST_CASE("allgather: a rank's keys end with its last query, and every query sees what it should") {
+  for (const int P : {2, 3, 4}) {
+    const ParallelPlan plan = testing::plan_of(kMethod, P);
+    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{24}, {5, 1, 12, 6}, {1, 23}}) {
+      CAPTURE(fmt::format("P={} documents {}", P, fmt::join(lengths, " ")));
+      const testing::AttentionCase problem =
+          testing::random_case(lengths, /*num_heads=*/4, /*num_kv_heads=*/2, /*head_dim=*/16, 3);
+      for (int rank = 0; rank < P; ++rank) {
+        const auto geometry = kMethod->geometry(plan, problem.spec, problem.packing, rank);
+        REQUIRE(geometry.steps.size() == 1);
+        REQUIRE(geometry.steps[0].context_keys.size() == 1);
+        const TokenSpan& keys = geometry.steps[0].context_keys[0].tokens;
+        CHECK(keys.begin + keys.length == (rank + 1) * 24 / P);
+      }
+      const testing::AttentionSolution expected = testing::solve_plainly(problem);
+      const auto actual = testing::solve_distributed(problem, plan, at::kDouble);
+      // As conformance_test.cpp.
+      CHECK(testing::relative_error(actual.out_TNH, expected.out_TNH) < 1e-11);
+      CHECK(testing::relative_error(actual.dq_TNH, expected.dq_TNH) < 1e-11);
+      CHECK(testing::relative_error(actual.dk_TMH, expected.dk_TMH) < 1e-11);
+      CHECK(testing::relative_error(actual.dv_TMH, expected.dv_TMH) < 1e-11);
+    }
+  }
 }
 
 TEST_CASE("allgather: the row is padded at its tail") {

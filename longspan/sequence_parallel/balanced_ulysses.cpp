@@ -53,20 +53,12 @@ std::vector<int> auto_degrees(const PlanRequest& request, const Method& /*self*/
   return {request.sequence_size};
 }
 
-RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
-                      int64_t tile) {
-  RankWork work = work_on_whole_rows(plan, shape, padded, tile);
-  if (shape.spec.num_heads % plan.sequence_size != 0) work.extra_calls = 2;  // parts at both ends
-  return work;
-}
-
-AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
-                            const Packing& padded, bool checkpointing, bool output_is_known) {
-  const HeadSplit split = split_by_cost(plan.sequence_size, shape.spec.num_heads,
-                                        shape.spec.num_kv_heads, padded, plan.head_waves);
-  return {exchange_volume(rows_of_split(split, padded.num_tokens()), shape, plan.head_waves > 1,
-                          checkpointing, output_is_known),
-          {}};
+RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int rank) {
+  const int P = plan.sequence_size;
+  const HeadSplit split =
+      split_by_cost(P, shape.spec.num_heads, shape.spec.num_kv_heads, padded, plan.head_waves);
+  return geometry_of_share(split[rank], P, padded);
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
@@ -86,10 +78,11 @@ extern const Method kBalancedUlysses{
     .auto_degrees = auto_degrees,
     .complete = nothing_more,
     .padded_row = padded_at_tail,
-    .busiest_rank = busiest_rank,
+    .token_order = consecutive_shares,
+    .geometry = geometry,
     .context_seconds = keys_at_hand,
     .exchange_seconds = exchanged_in_waves,
-    .volume = volume,
+    .volume = volume_of_degrees,
     .make = make,
 };
 

@@ -52,20 +52,12 @@ int64_t padded_heads_of_rank(int64_t num_heads, const ParallelPlan& plan) {
   return round_up(num_heads, plan.sequence_size) / plan.sequence_size;
 }
 
-RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
-                      int64_t tile) {
-  RankWork work = work_on_whole_rows(plan, shape, padded, tile);
-  work.heads = static_cast<double>(padded_heads_of_rank(shape.spec.num_heads, plan));
-  return work;
-}
-
-AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
-                            const Packing& padded, bool checkpointing, bool output_is_known) {
-  const int64_t N = shape.spec.num_heads, M = shape.spec.num_kv_heads, P = plan.sequence_size;
-  const int64_t padded_heads = round_up(N, P);
-  const HeadRows rows = rows_of_whole_heads(P, padded.num_tokens(), padded_heads,
-                                            kv_heads_in_all(P, N, M, padded_heads));
-  return {exchange_volume(rows, shape, plan.head_waves > 1, checkpointing, output_is_known), {}};
+RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int rank) {
+  const int P = plan.sequence_size;
+  const HeadSplit split = split_with_dummy_heads(P, shape.spec.num_heads, shape.spec.num_kv_heads,
+                                                 padded.num_tokens(), plan.head_waves);
+  return geometry_of_share(split[rank], P, padded);
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
@@ -85,10 +77,11 @@ extern const Method kDummyHeadUlysses{
     .auto_degrees = not_by_auto,
     .complete = nothing_more,
     .padded_row = padded_at_tail,
-    .busiest_rank = busiest_rank,
+    .token_order = consecutive_shares,
+    .geometry = geometry,
     .context_seconds = keys_at_hand,
     .exchange_seconds = exchanged_in_waves,
-    .volume = volume,
+    .volume = volume_of_degrees,
     .make = make,
 };
 

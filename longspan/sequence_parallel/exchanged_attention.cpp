@@ -2,37 +2,12 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "longspan/attention/leaf_attention.h"
-#include "longspan/attention/masked_rectangles.h"
+#include "longspan/plan/geometry.h"
 #include "longspan/sequence_parallel/head_waves.h"
 
 namespace longspan {
 namespace {
-
-// Each document's queries among the piece's see their document's keys up to their own, less those
-// of a branch that they are not of.
-std::vector<Block> blocks_of(const HeadBlock& query, const HeadBlock& kv_item,
-                             const Packing& packing) {
-  std::vector<Block> blocks;
-  const auto& boundaries = packing.boundaries();
-  const int64_t end = query.token_begin + query.num_tokens;
-  int64_t document = std::upper_bound(boundaries.begin(), boundaries.end(), query.token_begin) -
-                     boundaries.begin() - 1;
-  for (; document < packing.num_documents() && packing.begin(document) < end; ++document) {
-    const int64_t q_begin = std::max(query.token_begin, packing.begin(document));
-    const int64_t q_end = std::min(end, packing.end(document));
-    if (q_begin >= q_end) continue;
-    blocks.push_back({q_begin - query.token_begin, q_end - q_begin,
-                      packing.begin(document) - kv_item.token_begin,
-                      q_end - packing.begin(document), true, q_begin - packing.begin(document)});
-  }
-  return without_masked_pairs(blocks,
-                              masked_rectangles_of(
-                                  packing, [&](int64_t token) { return token - query.token_begin; },
-                                  [&](int64_t token) { return token - kv_item.token_begin; }));
-}
 
 BlocksByRank items_by_rank(const HeadSplit& split, int wave, std::vector<int> HeadWave::* which) {
   BlocksByRank by_rank;
@@ -55,7 +30,7 @@ AttendPiece piece_attention(const BlockKernel& kernel, const AttentionSpec& spec
                                   const at::Tensor& q_SnH, const at::Tensor& k_SmH,
                                   const at::Tensor& v_SmH) {
     return leaf_attention(kernel, q_SnH, k_SmH, v_SmH, spec,
-                          blocks_of(piece.query, kv_item, packing));
+                          blocks_of_piece(piece.query, kv_item, packing));
   };
 }
 

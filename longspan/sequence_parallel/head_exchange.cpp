@@ -164,11 +164,11 @@ bool output_is_known() {
   return replayed != nullptr && replayed->output_is_known;
 }
 
-void keep(AutogradContext* ctx, const StatePointer& state) {
+void save_state(AutogradContext* ctx, const StatePointer& state) {
   ctx->saved_data["state"] = c10::IValue::make_capsule(state);
 }
 
-StatePointer saved(AutogradContext* ctx) {
+StatePointer saved_state(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<ExchangeState>(ctx->saved_data["state"].toCapsule());
 }
 
@@ -188,22 +188,22 @@ std::vector<at::Tensor> defined(const variable_list& gradients, const ExchangeSt
 
 struct StartToHeads : torch::autograd::Function<StartToHeads> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_tNH, StatePointer state) {
-    keep(ctx, state);
+    save_state(ctx, state);
     state->to_heads = start_to_heads(x_tNH, state->by_rank, state->group);
     return state->token();
   }
   static variable_list backward(AutogradContext* ctx, variable_list) {
-    return {saved(ctx)->received_tokens(), {}};
+    return {saved_state(ctx)->received_tokens(), {}};
   }
 };
 
 struct FinishToHeads : torch::autograd::Function<FinishToHeads> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor&, StatePointer state) {
-    keep(ctx, state);
+    save_state(ctx, state);
     return state->received_blocks();
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const StatePointer state = saved(ctx);
+    const StatePointer state = saved_state(ctx);
     state->to_tokens = start_to_tokens(defined(gradients, *state), state->by_rank, state->group,
                                        state->tokens_per_rank);
     return {state->token(), {}};
@@ -214,7 +214,7 @@ struct StartToTokens : torch::autograd::Function<StartToTokens> {
   // The blocks, then what else the backward has to wait for.
   static at::Tensor forward(AutogradContext* ctx, at::TensorList tensors, StatePointer state,
                             int64_t num_blocks) {
-    keep(ctx, state);
+    save_state(ctx, state);
     ctx->saved_data["others"] = static_cast<int64_t>(tensors.size()) - num_blocks;
     if (output_is_known()) return state->token();
     state->to_tokens = start_to_tokens(tensors.slice(0, num_blocks).vec(), state->by_rank,
@@ -222,7 +222,7 @@ struct StartToTokens : torch::autograd::Function<StartToTokens> {
     return state->token();
   }
   static variable_list backward(AutogradContext* ctx, variable_list) {
-    const StatePointer state = saved(ctx);
+    const StatePointer state = saved_state(ctx);
     variable_list gradients = state->received_blocks();
     const int64_t others = ctx->saved_data["others"].toInt();
     for (int64_t i = 0; i < others; ++i) gradients.push_back(state->token());
@@ -233,7 +233,7 @@ struct StartToTokens : torch::autograd::Function<StartToTokens> {
 
 struct FinishToTokens : torch::autograd::Function<FinishToTokens> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor&, StatePointer state) {
-    keep(ctx, state);
+    save_state(ctx, state);
     if (!state->to_tokens) {
       return without_values({state->tokens_per_rank, state->num_heads, state->head_dim},
                             state->options);
@@ -241,7 +241,7 @@ struct FinishToTokens : torch::autograd::Function<FinishToTokens> {
     return state->received_tokens();
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const StatePointer state = saved(ctx);
+    const StatePointer state = saved_state(ctx);
     state->to_heads = start_to_heads(gradients[0], state->by_rank, state->group);
     return {state->token(), {}};
   }

@@ -100,7 +100,7 @@ std::vector<at::Tensor> replay_wave(WaveState& state, int w, SavedAttention& out
 struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_tNH, const at::Tensor& k_tMH,
                             const at::Tensor& v_tMH, c10::intrusive_ptr<WaveState> state) {
-    SavedAttention *outer_keeping = SavedAttention::saving(),
+    SavedAttention *outer_saving = SavedAttention::saving(),
                    *outer_replaying = SavedAttention::replaying();
     const int64_t t = q_tNH.size(0);
     const std::array<int64_t, 3> shape{t, q_tNH.size(1), v_tMH.size(2)};
@@ -132,9 +132,9 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
         outs = attend_wave(*state, w, heads);
         heads.queries.clear();
         release(state->wave(w), heads);
-        if (outer_keeping != nullptr) {
+        if (outer_saving != nullptr) {
           for (const AttentionResult& result : state->saved[w].results) {
-            outer_keeping->results.push_back(result);
+            outer_saving->results.push_back(result);
           }
         }
       }

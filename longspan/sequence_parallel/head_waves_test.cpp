@@ -66,11 +66,11 @@ Buffers backward_buffers(int head_waves) {
     const at::Tensor out = attention->attend(q, k, v, plain_attention(kHeads, kKvHeads, kHeadDim),
                                              Packing::single(kTokens));
     const int64_t numbers = out.numel() + kHeads / kRanks * kTokens;  // saved: out and lse
-    const auto kept_and_output = static_cast<int64_t>(out.nbytes()) + numbers * 4;
+    const auto saved_and_output = static_cast<int64_t>(out.nbytes()) + numbers * 4;
     counter.restart_peak();
     out.backward(dout);
     if (mesh.world.rank() != 0) return;
-    buffers = {kernel.most_alive - kept_and_output, counter.peak_bytes() - kept_and_output};
+    buffers = {kernel.most_alive - saved_and_output, counter.peak_bytes() - saved_and_output};
   });
   return buffers;
 }

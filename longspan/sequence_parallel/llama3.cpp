@@ -53,25 +53,32 @@ std::vector<Wave> waves_of(int64_t num_heads, int64_t num_kv_heads, int num_rank
   return waves;
 }
 
+// What the queries of a rank see of the keys of the whole row, in the order of the row.
+std::vector<Block> blocks_of_row(const Packing& padded, int rank, int num_ranks) {
+  const int R = num_ranks;
+  std::vector<Block> blocks;
+  for (int64_t document = 0; document < padded.num_documents(); ++document) {
+    const int64_t chunk = padded.length(document) / (2 * R);
+    int64_t q_begin = padded.begin(document) / R;
+    for (const int64_t c : {rank, 2 * R - 1 - rank}) {
+      blocks.push_back({q_begin, chunk, padded.begin(document), (c + 1) * chunk, /*causal=*/true,
+                        /*offset=*/c * chunk});
+      q_begin += chunk;
+    }
+  }
+  return without_masked_pairs(
+      blocks,
+      masked_rectangles_of(
+          padded, [&](int64_t token) { return zigzag_tokens_before(padded, token, rank, R); },
+          [](int64_t token) { return token; }));
+}
+
 struct GatherState : torch::CustomClassHolder {
   GatherState(Group group, const BlockKernel& kernel, const AttentionSpec& spec,
               const Packing& packing, at::Device device)
       : group(std::move(group)), kernel(kernel), spec(spec) {
     const int R = this->group.size(), rank = this->group.rank();
-    for (int64_t document = 0; document < packing.num_documents(); ++document) {
-      const int64_t chunk = packing.length(document) / (2 * R);
-      int64_t q_begin = packing.begin(document) / R;
-      for (const int64_t c : {rank, 2 * R - 1 - rank}) {
-        blocks.push_back({q_begin, chunk, packing.begin(document), (c + 1) * chunk, /*causal=*/true,
-                          /*offset=*/c * chunk});
-        q_begin += chunk;
-      }
-    }
-    blocks = without_masked_pairs(
-        blocks,
-        masked_rectangles_of(
-            packing, [&](int64_t token) { return zigzag_tokens_before(packing, token, rank, R); },
-            [](int64_t token) { return token; }));
+    blocks = blocks_of_row(packing, rank, R);
     std::vector<int64_t> places, gathered(packing.num_tokens());
     places.reserve(packing.num_tokens());
     for (int other = 0; other < R; ++other) {
@@ -196,15 +203,20 @@ class Llama3 : public SequenceParallel {
   const BlockKernel& kernel_;
 };
 
-RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
-                      int64_t tile) {
-  const int64_t R = plan.ring_size;
-  double pairs = 0;
-  for (int64_t d = 0; d < padded.num_documents(); ++d) {
-    const int64_t c = (padded.length(d) + 2 * R - 1) / (2 * R);
-    pairs += rectangle(c, (2 * R - 1) * c, tile) + 2 * triangle(c, tile);
+/// Each gather brings the keys of the whole row.
+RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int rank) {
+  const int R = plan.ring_size;
+  const int64_t T = padded.num_tokens();
+  RankGeometry geometry;
+  for (const Wave& wave : waves_of(shape.spec.num_heads, shape.spec.num_kv_heads, R)) {
+    const HeadTokens keys{wave.kv_begin, wave.num_kv, TokenSpan{0, R, 0, T}};
+    const HeadTokens queries{wave.query_begin, wave.num_queries, TokenSpan{rank, 1, 0, T / R}};
+    AttentionStep& step = geometry.steps.emplace_back();
+    step.context_keys.push_back(keys);
+    step.calls.push_back({queries, keys, blocks_of_row(padded, rank, R)});
   }
-  return {even_heads(plan, shape.spec.num_heads), {pairs}};
+  return geometry;
 }
 
 double gathering_seconds(const PassCost& cost, double bytes, const std::vector<double>& work) {
@@ -213,7 +225,6 @@ double gathering_seconds(const PassCost& cost, double bytes, const std::vector<d
   const auto waves = static_cast<double>(
       waves_of(shape.spec.num_heads, shape.spec.num_kv_heads, cost.plan.ring_size).size());
   const PassCost::Sending gather = cost.to_all(bytes / waves, cost.plan.ring_size);
-  const double calls = (waves - 1) * cluster.call_seconds;
   // The first keys, and the last gradients, whose copies are counted.
   const double ends =
       gather.seconds + (cost.backward ? 0.5 * (gather.seconds - gather.copying) : 0.0);
@@ -221,8 +232,7 @@ double gathering_seconds(const PassCost& cost, double bytes, const std::vector<d
   const double row_bytes = static_cast<double>(cost.padded.num_tokens() * shape.spec.num_kv_heads *
                                                (shape.key_bytes() + shape.value_bytes()));
   const double reordering = (cost.backward ? 4 : 2) * row_bytes / cluster.memory_bytes;
-  return work[0] + reordering + calls + ends +
-         (waves - 1) * PassCost::exposed(gather, work[0] / waves);
+  return work[0] + reordering + ends + (waves - 1) * PassCost::exposed(gather, work[0] / waves);
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
@@ -242,7 +252,8 @@ extern const Method kLlama3{
     .auto_degrees = none_exchange_heads,
     .complete = nothing_more,
     .padded_row = padded_for_zigzag,
-    .busiest_rank = busiest_rank,
+    .token_order = zigzag_shares,
+    .geometry = geometry,
     .context_seconds = gathering_seconds,
     .exchange_seconds = nothing_exchanged,
     .volume = volume_of_degrees,

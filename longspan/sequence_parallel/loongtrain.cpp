@@ -8,6 +8,7 @@
 #include "longspan/plan/method_parts.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/sequence_parallel/ring_attention.h"
+#include "longspan/sequence_parallel/zigzag_order.h"
 
 namespace longspan {
 
@@ -36,7 +37,8 @@ extern const Method kLoongTrain{
     .auto_degrees = not_by_auto,
     .complete = set_window,
     .padded_row = padded_for_zigzag,
-    .busiest_rank = work_in_zigzag,
+    .token_order = zigzag_shares,
+    .geometry = zigzag_geometry,
     .context_seconds = keys_round_rings,
     .exchange_seconds = exchanged_in_waves,
     .volume = volume_of_degrees,

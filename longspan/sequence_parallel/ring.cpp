@@ -1,5 +1,6 @@
 // Ring attention (arXiv 2310.01889): rank r holds the r-th part of the row. Only the row is padded,
-// but of two ranks the later one has more to do. Bytes: ring_attention.h.
+// but of two ranks the later one has more to do, and all wait for the one that sees most in a step:
+// with one document that is nearly twice the average. Bytes: ring_attention.h.
 #include <algorithm>
 
 #include "longspan/plan/exchange_volume.h"
@@ -17,7 +18,7 @@ struct Part {
 };
 
 // A document lies on both ranks, on one, or on neither.
-std::vector<Block> blocks_of(const Packing& padded, int rank, int owner, int num_ranks) {
+std::vector<Block> blocks_in_parts(const Packing& padded, int rank, int owner, int num_ranks) {
   std::vector<Block> blocks;
   if (owner > rank) return blocks;
   const int64_t share = padded.num_tokens() / num_ranks;
@@ -38,34 +39,16 @@ int64_t tokens_before(const Packing& padded, int64_t token, int rank, int num_ra
   return std::clamp<int64_t>(token - rank * share, 0, share);
 }
 
-/// All wait for the rank that sees most in a step: with one document that is nearly twice the
-/// average.
-RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
-                      int64_t tile) {
-  const int64_t R = plan.ring_size, t = padded.num_tokens() / R;
-  std::vector<double> steps(R, 0.0);
-  for (int64_t step = 0; step < R; ++step) {
-    for (int64_t rank = step; rank < R; ++rank) {
-      const int64_t q_begin = rank * t, k_begin = (rank - step) * t;
-      double pairs = 0;
-      for (int64_t d = 0; d < padded.num_documents(); ++d) {
-        const int64_t queries =
-            std::min(padded.end(d), q_begin + t) - std::max(padded.begin(d), q_begin);
-        const int64_t keys =
-            std::min(padded.end(d), k_begin + t) - std::max(padded.begin(d), k_begin);
-        if (queries <= 0 || keys <= 0) continue;
-        pairs += step == 0 ? triangle(queries, tile) : rectangle(queries, keys, tile);
-      }
-      steps[step] = std::max(steps[step], pairs);
-    }
-  }
-  return {even_heads(plan, shape.spec.num_heads), std::move(steps)};
+constexpr RingLayout kLayout{"ring", consecutive_order, blocks_in_parts, tokens_before};
+
+RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int rank) {
+  return ring_geometry(kLayout, plan, shape, padded, rank);
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
                                        const BlockKernel& kernel) {
-  return make_ring_attention(Rings({mesh.ring}),
-                             {"ring", consecutive_order, blocks_of, tokens_before}, kernel);
+  return make_ring_attention(Rings({mesh.ring}), kLayout, kernel);
 }
 
 }  // namespace
@@ -80,7 +63,8 @@ extern const Method kRing{
     .auto_degrees = not_by_auto,
     .complete = nothing_more,
     .padded_row = padded_at_tail,
-    .busiest_rank = busiest_rank,
+    .token_order = consecutive_shares,
+    .geometry = geometry,
     .context_seconds = keys_round_rings,
     .exchange_seconds = nothing_exchanged,
     .volume = volume_of_degrees,

@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "longspan/attention/leaf_attention.h"
-#include "longspan/attention/masked_rectangles.h"
 #include "longspan/attention/merge.h"
 
 namespace longspan {
@@ -55,14 +54,7 @@ struct RingState : torch::CustomClassHolder {
   Packing packing;
 
   std::vector<Block> blocks(int owner) const {
-    const auto tokens_of = [&](int rank) -> TokensBefore {
-      return [this, rank](int64_t token) {
-        return layout.tokens_before(packing, token, rank, rings.size());
-      };
-    };
-    return without_masked_pairs(
-        layout.blocks(packing, rings.rank(), owner, rings.size()),
-        masked_rectangles_of(packing, tokens_of(rings.rank()), tokens_of(owner)));
+    return blocks_of(layout, packing, rings.rank(), owner, rings.size());
   }
 
   AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_TMH,

@@ -1,7 +1,7 @@
-// Consecutive shares of a row.
+// Consecutive shares of a row. No torch.
 #pragma once
 
-#include "longspan/data/batch.h"
+#include "longspan/data/token_order.h"
 
 namespace longspan {
 

@@ -25,7 +25,7 @@ int64_t tokens_before(const Packing& /*padded*/, int64_t token, int rank, int nu
 // Query i of rank r is token i R + r and sees keys j of rank o with j R + o <= i R + r: those up to
 // i, and up to i - 1 where o > r. In a document the first query that sees any of o's keys sees
 // exactly one, and each further query one more: the block is a square triangle.
-std::vector<Block> blocks_of(const Packing& padded, int rank, int owner, int num_ranks) {
+std::vector<Block> blocks_in_stripes(const Packing& padded, int rank, int owner, int num_ranks) {
   std::vector<Block> blocks;
   const int64_t behind = owner > rank ? 1 : 0;
   for (int64_t document = 0; document < padded.num_documents(); ++document) {
@@ -37,20 +37,20 @@ std::vector<Block> blocks_of(const Packing& padded, int rank, int owner, int num
   return blocks;
 }
 
-RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
-                      int64_t tile) {
-  const int64_t R = plan.ring_size;
-  std::vector<double> steps(R, 0.0);
-  for (int64_t d = 0; d < padded.num_documents(); ++d) {
-    for (double& step : steps) step += triangle((padded.length(d) + R - 1) / R, tile);
-  }
-  return {even_heads(plan, shape.spec.num_heads), std::move(steps)};
+constexpr RingLayout kLayout{"striped ring", token_order, blocks_in_stripes, tokens_before};
+
+TokenOrder stripes(const ParallelPlan& plan, const Packing& row, int64_t multiple, int rank) {
+  return token_order(row, multiple, rank, plan.ring_size);
+}
+
+RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int rank) {
+  return ring_geometry(kLayout, plan, shape, padded, rank);
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
                                        const BlockKernel& kernel) {
-  return make_ring_attention(Rings({mesh.ring}),
-                             {"striped ring", token_order, blocks_of, tokens_before}, kernel);
+  return make_ring_attention(Rings({mesh.ring}), kLayout, kernel);
 }
 
 }  // namespace
@@ -65,7 +65,8 @@ extern const Method kStripedRing{
     .auto_degrees = not_by_auto,
     .complete = nothing_more,
     .padded_row = padded_at_tail,
-    .busiest_rank = busiest_rank,
+    .token_order = stripes,
+    .geometry = geometry,
     .context_seconds = keys_round_rings,
     .exchange_seconds = nothing_exchanged,
     .volume = volume_of_degrees,

@@ -2,6 +2,7 @@
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/ring_attention.h"
+#include "longspan/sequence_parallel/zigzag_order.h"
 
 namespace longspan {
 namespace {
@@ -33,7 +34,8 @@ extern const Method kUsp{
     .auto_degrees = auto_degrees,
     .complete = nothing_more,
     .padded_row = padded_for_zigzag,
-    .busiest_rank = work_in_zigzag,
+    .token_order = zigzag_shares,
+    .geometry = zigzag_geometry,
     .context_seconds = keys_round_rings,
     .exchange_seconds = exchanged_in_waves,
     .volume = volume_of_degrees,

@@ -108,27 +108,26 @@ void set_slices(const PlanRequest& request, ParallelPlan& plan) {
   plan.num_head_slices = static_cast<int>(slices_of_head(request.num_heads, plan.sequence_size));
 }
 
-RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
-                      int64_t tile) {
-  RankWork work = work_on_whole_rows(plan, shape, padded, tile);
-  work.heads *= plan.num_head_slices;
-  return work;
+RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
+                      int rank) {
+  const int s = plan.num_head_slices;
+  const HeadSplit by_holder =
+      split_evenly(plan.sequence_size / s, shape.spec.num_heads, shape.spec.num_kv_heads,
+                   padded.num_tokens(), /*head_waves=*/1);
+  RankGeometry geometry = geometry_of_share(by_holder[rank / s], plan.sequence_size, padded);
+  geometry.slice = rank % s;
+  geometry.num_slices = s;
+  return geometry;
 }
 
 /// Slices of heads travel as heads do; then s ranks gather the heads that they hold the slices of.
 AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
                             const Packing& padded, bool checkpointing, bool output_is_known) {
-  const AttentionSpec& spec = shape.spec;
-  const int64_t num_tokens = padded.num_tokens();
-  const int64_t s = plan.num_head_slices, num_holders = plan.sequence_size / s;
-  const int64_t kv_heads =
-      kv_heads_in_all(num_holders, spec.num_heads, spec.num_kv_heads, spec.num_heads);
+  const HeadRows rows = rows_that_arrive(plan, shape, padded);
   AttentionVolume heads =
-      exchange_volume(rows_of_whole_heads(plan.sequence_size, num_tokens, spec.num_heads, kv_heads),
-                      shape, false, checkpointing, output_is_known);
-  const int64_t gathered =
-      (s - 1) * num_tokens *
-      ((spec.num_heads + kv_heads) * shape.key_bytes() + kv_heads * shape.value_bytes());
+      exchange_volume(rows, shape, /*in_waves=*/false, checkpointing, output_is_known);
+  const int64_t gathered = (rows.gathered_query + rows.gathered_kv) * shape.key_bytes() +
+                           rows.gathered_kv * shape.value_bytes();
   heads.forward += gathered;
   heads.backward += gathered;  // reduce-scattered
   if (checkpointing) heads.backward += gathered;
@@ -152,7 +151,8 @@ extern const Method kXtunerUlysses{
     .auto_degrees = not_by_auto,
     .complete = set_slices,
     .padded_row = padded_at_tail,
-    .busiest_rank = busiest_rank,
+    .token_order = consecutive_shares,
+    .geometry = geometry,
     .context_seconds = keys_at_hand,
     .exchange_seconds = exchanged_in_waves,
     .volume = volume,

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/padding.h"
+#include "longspan/sequence_parallel/share_of.h"
 
 namespace longspan {
 
@@ -62,6 +64,22 @@ std::vector<Block> zigzag_blocks(const Packing& padded, int rank, int owner, int
     }
   }
   return blocks;
+}
+
+RingLayout zigzag_layout(const char* name) {
+  return {name, zigzag_order, zigzag_blocks, zigzag_tokens_before};
+}
+
+RankGeometry zigzag_geometry(const ParallelPlan& plan, const AttentionShape& shape,
+                             const Packing& padded, int rank) {
+  if (plan.ring_size == 1) return geometry_of_whole_heads(plan, shape, padded, rank);
+  return ring_geometry(zigzag_layout("zigzag"), plan, shape, padded, rank);
+}
+
+TokenOrder zigzag_shares(const ParallelPlan& plan, const Packing& row, int64_t multiple, int rank) {
+  const int R = plan.ring_size, U = plan.ulysses_size;
+  if (R == 1) return consecutive_shares(plan, row, multiple, rank);
+  return share_of(zigzag_order(row, multiple * U, rank / U, R), rank % U, U);
 }
 
 }  // namespace longspan

@@ -18,8 +18,7 @@ std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh&
 
 std::unique_ptr<SequenceParallel> make_zigzag_ring(Rings rings, const char* name,
                                                    const BlockKernel& kernel) {
-  return make_ring_attention(std::move(rings),
-                             {name, zigzag_order, zigzag_blocks, zigzag_tokens_before}, kernel);
+  return make_ring_attention(std::move(rings), zigzag_layout(name), kernel);
 }
 
 extern const Method kZigzagRing{
@@ -32,7 +31,8 @@ extern const Method kZigzagRing{
     .auto_degrees = none_exchange_heads,
     .complete = nothing_more,
     .padded_row = padded_for_zigzag,
-    .busiest_rank = work_in_zigzag,
+    .token_order = zigzag_shares,
+    .geometry = zigzag_geometry,
     .context_seconds = keys_round_rings,
     .exchange_seconds = nothing_exchanged,
     .volume = volume_of_degrees,

@@ -49,13 +49,7 @@ int64_t Row::num_tokens() const {
 int64_t Row::num_computed_tokens() const { return examples.empty() ? 0 : whole.tokens_T.numel(); }
 
 Batch local_share(const Batch& row, const SequenceParallel& attention, at::Device device) {
-  Batch local = shard(row, attention.token_order(row.packing));
-  local.tokens_T = local.tokens_T.to(device);
-  local.labels_T = local.labels_T.to(device);
-  local.positions_T = local.positions_T.to(device);
-  local.documents_T = local.documents_T.to(device);
-  if (local.places_T.defined()) local.places_T = local.places_T.to(device);
-  return local;
+  return on_device(shard(row, attention.token_order(row.packing)), device);
 }
 
 }  // namespace longspan

@@ -1,0 +1,284 @@
+// The geometry of every method in the register: what must be attended is, once, with what has
+// arrived. That attention runs as it says is sequence_parallel/geometry_test.cpp's, that its bytes
+// are counted ones attention_volume_test.cpp's.
+#include "longspan/plan/geometry.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "longspan/data/token_order.h"
+#include "longspan/plan/method.h"
+#include "longspan/testing/method_plans.h"
+
+namespace longspan {
+namespace {
+
+using Places = std::vector<std::vector<int64_t>>;  // in the padded row, of each rank's tokens
+
+const Packing kRows[] = {
+    Packing::from_lengths({37}), Packing::from_lengths({13, 1, 22, 9}), Packing::from_lengths({3}),
+    Packing::from_documents({{31, Fork{8, 21}}}),
+    Packing::from_documents({{11, Fork{5, 9}}, {6}, {3, Fork{1, 2}}, {14, Fork{9, 10}}})};
+
+/// Does the row's mask allow it? Places of the padded row.
+bool is_allowed(const Packing& padded, int64_t query, int64_t key) {
+  const auto& ends = padded.boundaries();
+  const auto document_of = [&](int64_t place) {
+    return std::upper_bound(ends.begin(), ends.end(), place) - ends.begin() - 1;
+  };
+  const int64_t document = document_of(query);
+  if (key > query || document_of(key) != document) return false;
+  const auto& fork = padded.fork(document);
+  const int64_t begin = padded.begin(document);
+  return !fork || query < begin + fork->second || key < begin + fork->first ||
+         key >= begin + fork->second;
+}
+
+/// A padded row needs no more padding, so that a token's index in it is its place.
+Places places_of(const ParallelPlan& plan, const Packing& padded) {
+  Places places;
+  for (int rank = 0; rank < plan.sequence_size; ++rank) {
+    const TokenOrder order = plan.method->token_order(plan, padded, 1, rank);
+    CHECK(order.packing == padded);
+    CHECK(std::ranges::is_sorted(order.index));
+    places.push_back(order.index);
+  }
+  return places;
+}
+
+std::vector<int64_t> places_in(const TokenSpan& span, const Places& places) {
+  std::vector<int64_t> all;
+  for (int rank = span.first_rank; rank < span.first_rank + span.num_ranks; ++rank) {
+    all.insert(all.end(), places[rank].begin(), places[rank].end());
+  }
+  std::ranges::sort(all);
+  return {all.begin() + span.begin, all.begin() + span.begin + span.length};
+}
+
+/// What a rank holds of queries, or of keys: heads by tokens.
+class Held {
+ public:
+  explicit Held(const std::vector<int64_t>& own) : own_(own.begin(), own.end()) {}
+
+  void add(const HeadTokens& heads, const Places& places) {
+    for (const int64_t place : places_in(heads.tokens, places)) {
+      for (int64_t i = 0; i < heads.num_heads; ++i) arrived_.insert({heads.head_begin + i, place});
+    }
+  }
+
+  bool has(const HeadTokens& heads, const Places& places) const {
+    for (const int64_t place : places_in(heads.tokens, places)) {
+      for (int64_t i = 0; i < heads.num_heads && !own_.contains(place); ++i) {
+        if (!arrived_.contains({heads.head_begin + i, place})) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::set<int64_t> own_;
+  std::set<std::pair<int64_t, int64_t>> arrived_;
+};
+
+/// How often each query of each slice of each head attends each key, over all ranks and steps.
+class Attended {
+ public:
+  Attended(const ParallelPlan& plan, const AttentionSpec& spec, const Packing& padded)
+      : spec_(spec),
+        T_(padded.num_tokens()),
+        counts_(spec.num_heads * plan.num_head_slices * T_ * T_) {}
+
+  void add(const AttentionCall& call, const RankGeometry& geometry, const Places& places) {
+    const auto queries = places_in(call.queries.tokens, places);
+    const auto keys = places_in(call.keys.tokens, places);
+    const int64_t group = call.queries.num_heads / call.keys.num_heads;
+    right_heads_ = right_heads_ && group * call.keys.num_heads == call.queries.num_heads;
+    for (int64_t i = 0; i < call.queries.num_heads; ++i) {
+      const int64_t head = call.queries.head_begin + i;
+      if (head >= spec_.num_heads) continue;  // an added one
+      const int64_t of_layer = spec_.num_heads / spec_.num_kv_heads;
+      right_heads_ = right_heads_ && call.keys.head_begin + i / group == head / of_layer;
+      int64_t* of_head = &counts_[(head * geometry.num_slices + geometry.slice) * T_ * T_];
+      for (const Block& block : call.blocks) {
+        for (int64_t q = 0; q < block.q_length; ++q) {
+          const int64_t seen =
+              block.causal ? std::min(block.k_length, q + block.offset + 1) : block.k_length;
+          for (int64_t k = 0; k < seen; ++k) {
+            of_head[queries.at(block.q_begin + q) * T_ + keys.at(block.k_begin + k)] += 1;
+          }
+        }
+      }
+    }
+  }
+
+  /// Is every kv head that of its query head, and every count `right(count, query, key)`?
+  template <typename Right>
+  bool is(const Right& right) const {
+    bool all_right = right_heads_;
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      const auto pair = static_cast<int64_t>(i) % (T_ * T_);
+      all_right = all_right && right(counts_[i], pair / T_, pair % T_);
+    }
+    return all_right;
+  }
+
+ private:
+  AttentionSpec spec_;
+  int64_t T_;
+  std::vector<int64_t> counts_;
+  bool right_heads_ = true;
+};
+
+TEST_CASE("geometry: every pair that the row's mask allows is attended once, with what is here") {
+  for (const testing::MethodPlan& each : testing::plans_of_every_method(5)) {
+    const auto& [plan, spec] = each;
+    const AttentionShape shape(spec);
+    for (const Packing& row : kRows) {
+      CAPTURE(fmt::format("{} P={}, heads {}/{}, {} documents, {} tokens", describe_method(plan),
+                          plan.sequence_size, spec.num_heads, spec.num_kv_heads,
+                          row.num_documents(), row.num_tokens()));
+      const Packing padded = plan.method->padded_row(plan, row);
+      const Places places = places_of(plan, padded);
+      Attended attended(plan, spec, padded);
+      bool all_here = true;
+      for (int rank = 0; rank < plan.sequence_size; ++rank) {
+        const RankGeometry geometry = plan.method->geometry(plan, shape, padded, rank);
+        Held queries(places[rank]), keys(places[rank]);
+        for (const AttentionStep& step : geometry.steps) {
+          for (const HeadTokens& heads : step.queries) queries.add(heads, places);
+          for (const HeadTokens& heads : step.keys) keys.add(heads, places);
+          for (const HeadTokens& heads : step.context_keys) keys.add(heads, places);
+          for (const AttentionCall& call : step.calls) {
+            all_here = all_here && queries.has(call.queries, places) && keys.has(call.keys, places);
+            attended.add(call, geometry, places);
+          }
+        }
+      }
+      CHECK(all_here);
+      CHECK(attended.is([&](int64_t count, int64_t query, int64_t key) {
+        return count == (is_allowed(padded, query, key) ? 1 : 0);
+      }));
+    }
+  }
+}
+
+/// Positions as a window counts them, by place: a second branch goes on from its prompt.
+std::vector<int64_t> positions_of(const Packing& padded) {
+  std::vector<int64_t> positions(padded.num_tokens());
+  std::iota(positions.begin(), positions.end(), 0);
+  for (int64_t d = 0; d < padded.num_documents(); ++d) {
+    const auto& fork = padded.fork(d);
+    if (!fork) continue;
+    for (int64_t place = padded.begin(d) + fork->second; place < padded.end(d); ++place) {
+      positions[place] -= fork->second - fork->first;
+    }
+  }
+  return positions;
+}
+
+TEST_CASE("geometry: a sliding window keeps what is inside, once, and needs no other keys") {
+  for (const testing::MethodPlan& each : testing::plans_of_every_method(4)) {
+    const auto& [plan, spec] = each;
+    for (const Packing& row : {kRows[0], kRows[1], kRows[4]}) {
+      const Packing padded = plan.method->padded_row(plan, row);
+      const Places places = places_of(plan, padded);
+      const std::vector<int64_t> positions = positions_of(padded);
+      for (const int64_t window : {1, 5, 64}) {
+        CAPTURE(fmt::format("{} P={}, window {}, {} documents", describe_method(plan),
+                            plan.sequence_size, window, row.num_documents()));
+        Attended attended(plan, spec, padded);
+        bool all_here = true;
+        for (int rank = 0; rank < plan.sequence_size; ++rank) {
+          const RankGeometry geometry = within_window(
+              plan.method->geometry(plan, spec, padded, rank), window, padded, places);
+          Held keys(places[rank]);
+          for (const AttentionStep& step : geometry.steps) {
+            for (const HeadTokens& heads : step.keys) keys.add(heads, places);
+            for (const HeadTokens& heads : step.context_keys) keys.add(heads, places);
+            for (const AttentionCall& call : step.calls) {
+              attended.add(call, geometry, places);
+              for (const Block& block : call.blocks) {
+                HeadTokens used = call.keys;
+                used.tokens.begin += block.k_begin;
+                used.tokens.length = block.k_length;
+                all_here = all_here && keys.has(used, places);
+              }
+            }
+          }
+        }
+        CHECK(all_here);
+        CHECK(attended.is([&](int64_t count, int64_t query, int64_t key) {
+          const int64_t apart = positions[query] - positions[key];
+          if (!is_allowed(padded, query, key) || apart >= 2 * window) return count == 0;
+          return apart < window ? count == 1 : count <= 1;
+        }));
+      }
+    }
+  }
+}
+
+/// Keys and values of one head that reach ranks from others in a window, and the last hop that any
+/// rank attends in. Window 0: none.
+std::pair<int64_t, int> foreign_keys(const ParallelPlan& plan, int64_t length, int64_t window) {
+  const AttentionSpec spec = plain_attention(1, 1, 1);
+  const Packing row = Packing::single(length);
+  const Places places = places_of(plan, row);
+  int64_t keys = 0;
+  int last_hop = 0;
+  for (int rank = 0; rank < plan.sequence_size; ++rank) {
+    RankGeometry geometry = plan.method->geometry(plan, spec, row, rank);
+    if (window > 0) geometry = within_window(geometry, window, row, places);
+    for (const AttentionStep& step : geometry.steps) {
+      for (const HeadTokens& heads : step.context_keys) {
+        keys += foreign_tokens(heads.tokens, rank, length / plan.sequence_size);
+      }
+      if (!step.calls.empty()) last_hop = std::max(last_hop, step.hop);
+    }
+  }
+  return {keys, last_hop};
+}
+
+TEST_CASE("geometry: in a sliding window fewer keys travel, and later hops have nothing to do") {
+  const auto plan = [](const char* name) {
+    return make_parallel_plan(4, 4, method_named(name), /*num_heads=*/1, /*num_kv_heads=*/1);
+  };
+  // Four ranks of 16 tokens. The first query of a rank sees 7 keys of the rank before it.
+  CHECK(foreign_keys(plan("allgather"), 64, 0).first == 16 + 32 + 48);
+  CHECK(foreign_keys(plan("allgather"), 64, 8).first == 3 * 7);
+  CHECK(foreign_keys(plan("allgather"), 64, 1).first == 0);
+  CHECK(foreign_keys(plan("ring"), 64, 0) == std::pair<int64_t, int>{4 * 3 * 16, 3});
+  CHECK(foreign_keys(plan("ring"), 64, 8) == std::pair<int64_t, int>{3 * 7, 1});
+  CHECK(foreign_keys(plan("ring"), 64, 18) == std::pair<int64_t, int>{3 * 16 + 2, 2});
+  CHECK(foreign_keys(plan("ring"), 64, 1) == std::pair<int64_t, int>{0, 0});
+  CHECK(foreign_keys(plan("zigzag-ring"), 64, 8).first < 4 * 3 * 16);
+}
+
+TEST_CASE("geometry: the busiest rank's work, by hop") {
+  const Packing row = Packing::single(64);  // 16 tokens on each of four ranks
+  const auto work = [&](const char* name, int64_t num_heads, int64_t tile = 1) {
+    const ParallelPlan plan = make_parallel_plan(4, 4, method_named(name), num_heads, num_heads);
+    return busiest_rank(plan, plain_attention(num_heads, num_heads, 16), row, tile);
+  };
+  using Pairs = std::vector<double>;
+  using Calls = std::vector<int64_t>;
+  const RankWork zigzag = work("zigzag-ring", 3);
+  CHECK(zigzag.heads == 3);
+  CHECK(zigzag.head_pairs == Pairs{3 * 136, 3 * 128, 3 * 128, 3 * 128});
+  CHECK(zigzag.calls == Calls{1, 1, 1, 1});
+  // All wait for the rank that sees most: the first sees no other's keys, the last everyone's.
+  CHECK(work("ring", 1).head_pairs == Pairs{136, 256, 256, 256});
+  CHECK(work("allgather", 1).head_pairs == Pairs{48 * 16 + 136});
+  CHECK(work("ulysses", 8).head_pairs == Pairs{2 * 64 * 65 / 2});
+  CHECK(work("ulysses", 8).heads == 2);
+  CHECK(work("dummy-head-ulysses", 5).head_pairs == Pairs{2 * 64 * 65 / 2});
+  // A rank's run of a head and a half is two calls, of tiles that are computed whole.
+  CHECK(work("balanced-ulysses", 6).calls == Calls{2});
+  CHECK(work("ulysses", 4, 16).head_pairs == Pairs{16 * 16 * 10});
+}
+
+}  // namespace
+}  // namespace longspan
