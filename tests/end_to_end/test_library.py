@@ -26,10 +26,10 @@ def test_two_runs_in_one_process_are_those_of_the_program(settings, tmp_path):  
         assert f"the model is in {folder}\n" in run.stdout
     assert weights(folders[0]) != weights(folders[1])
     # What does not depend on the length of rows is known before there is a tensor, to the last digit.
-    said = run.stdout.splitlines()
+    said = run.stdout.splitlines()  # the plan; then of each run its start and its end
     for line in ("Parameters ", "Gradients ", "Optimizer "):
         account = [text for text in said if text.startswith(line)]
-        assert len(account) == 3 and len(set(account)) == 1, run.stdout
+        assert len(account) == 5 and len(set(account)) == 1, run.stdout
 
 
 def test_a_mistake_is_an_error_of_the_library(settings, tmp_path):  # noqa: F811
