@@ -14,7 +14,7 @@ namespace longspan {
 namespace {
 
 /// Text as a string literal of Jinja.
-std::string quoted(std::string_view text) {
+std::string jinja_text(std::string_view text) {
   std::string literal = "'";
   for (const char c : text) {
     if (c == '\n') {
@@ -67,7 +67,7 @@ class JinjaWriter {
                          std::string_view ending = {}) const {
     std::vector<std::string> parts;
     const auto add = [&parts](std::string_view text) {
-      if (!text.empty()) parts.push_back(quoted(text));
+      if (!text.empty()) parts.push_back(jinja_text(text));
     };
     for (size_t i = 0; i < frame.size(); ++i) {
       if (frame[i].kind != Piece::kText) {
@@ -86,7 +86,7 @@ class JinjaWriter {
   }
 
   void begin() {
-    line(fmt::format("set system_message = {}", quoted(default_system_)));
+    line(fmt::format("set system_message = {}", jinja_text(default_system_)));
     line("set turns = messages");
     line("if messages and messages[0]['role'] == 'system'");
     line("set turns = messages[1:]");
@@ -115,14 +115,14 @@ class JinjaWriter {
       line(
           "if add_generation_prompt and loop.last or not loop.last and "
           "turns[loop.index]['role'] == 'assistant'");
-      print(quoted(format_.generation));
+      print(jinja_text(format_.generation));
       line("endif");
     }
     if (!format_.thinks) return;
     line(fmt::format("if loop.last and add_generation_prompt and {}",
                      thinking_.enabled ? "enable_thinking is defined and not enable_thinking"
                                        : "not (enable_thinking is defined and enable_thinking)"));
-    print(quoted(kNoThoughts));
+    print(jinja_text(kNoThoughts));
     line("endif");
   }
 
@@ -146,7 +146,7 @@ class JinjaWriter {
       }
       line(fmt::format("if {}'<think>' not in content and '</think>' not in content",
                        thinking_.last_answer_only ? "is_last and " : ""));
-      line(fmt::format("set content = {} + content", quoted(kNoThoughts)));
+      line(fmt::format("set content = {} + content", jinja_text(kNoThoughts)));
       line("endif");
     }
     line("set content = content + written.calls");
@@ -193,7 +193,7 @@ class JinjaWriter {
         break;
     }
     line("if not loop.first");
-    line(fmt::format("set written.calls = written.calls + {}", quoted(between)));
+    line(fmt::format("set written.calls = written.calls + {}", jinja_text(between)));
     line("endif");
     line(fmt::format("set written.calls = written.calls + {}", call));
     line("endfor");
@@ -204,7 +204,7 @@ class JinjaWriter {
   }
 
   void strip_thoughts() {
-    const std::string open = quoted(kThoughtsBegin), close = quoted(kThoughtsClose);
+    const std::string open = jinja_text(kThoughtsBegin), close = jinja_text(kThoughtsClose);
     line("set kept = namespace(text='')");
     line(fmt::format("for part in content.split({})", close));
     line("if loop.last");
