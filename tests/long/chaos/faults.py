@@ -6,6 +6,7 @@ then compared, bit for bit, with one that nobody disturbed."""
 import dataclasses
 import re
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -40,6 +41,8 @@ def kill(what, choose):
         scene.notes.append(f"SIGKILL to {what} {pids}")
         scene.missed = not pids
         spare_waiting_torchrun(scene, pids)
+        if scene.kind.start == TORCHRUN_MACHINES:
+            scene.ends = scene.ends | {STOPPED}  # it tells the killed one's neighbours to stop
         scene.now()
         scene.live.kill_all(pids)
     return strike
@@ -226,11 +229,16 @@ def pause(live, seconds):
         time.sleep(seconds if number == signal.SIGSTOP else 0)
 
 
+def checkpoints_of(live):
+    return set(live.world.on_host(live.output_dir).glob("checkpoint-*"))
+
+
 def second_run(at_once=False, other_machine=False):
     """Refused by a message that names the owner; the first one is undisturbed. The second would train something else."""
     def strike(scene):
         # The same command twice; or one that would spoil what the first one makes, but not what it has made.
         changes = {} if at_once else dict(learning_rate=3e-3)
+        before = checkpoints_of(scene.live)
         second = scene.start_second(changes, 1 if other_machine else 0)
         passed_at = None
         end = time.monotonic() + 60 + 2 * scene.ddp_timeout
@@ -251,6 +259,12 @@ def second_run(at_once=False, other_machine=False):
         refused = second.is_over() and second.end() == FAILED and passed_at is None
         # One of the two came when the other had trained all, and had let the folder go.
         in_turn = any(f"step {STEPS} of {STEPS}: nothing is left to train" in said for said in (text, scene.live.text()))
+        if second_was_first:
+            # The first one would go on from what it has saved: whoever ends it removes that.
+            for pid in second.processes():
+                second.signal(pid, signal.SIGSTOP)
+            for folder in checkpoints_of(second) - before:
+                shutil.rmtree(folder)
         second.kill_all()
         second.wait(time.monotonic() + 20)
         if refused and not ("output_dir" in text and re.search(r"process \d+", text)):
