@@ -199,7 +199,7 @@ class Player:
     def wait_for_launchers(self, fault, live, scene, outcome, timeline):
         """Of the program's own, those that may end after the workers do so in time too. One that is stopped cannot, and a torchrun
         of the user's own waits as long as that has been told to."""
-        stay = {pid for pid in scene.spared if (state := state_of(pid)) and state[0] == "T"}
+        stay = scene.stopped
         if self.case.kind.start != runs.MACHINES or not any(map(state_of, scene.spared - stay)):
             return
         outcome.launcher_bound = fault.launcher_seconds(self.case.kind, self.ddp_timeout, timeline.end)

@@ -84,6 +84,7 @@ def stop(choose, least, most, for_good=False):
         scene.notes.append(f"SIGSTOP to {pids}{'' if for_good else f' for {seconds:.1f} s'}")
         if for_good:
             # Of two launchers the other one may wait for this one.
+            scene.stopped |= set(pids)
             scene.spared |= set(pids) | set(scene.live.launchers() if scene.kind.num_machines == 2 else [])
             return
         scene.wait(seconds)

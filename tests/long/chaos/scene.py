@@ -19,6 +19,7 @@ class Scene:
     start_second: Callable  # (changes, machine) -> Live: the same configuration once more
     struck_at: float = 0.0  # monotonic: from here on the end is timed
     spared: set = dataclasses.field(default_factory=set)  # processes that are not waited for with the others
+    stopped: set = dataclasses.field(default_factory=set)  # those of them that are stopped for good
     notes: list = dataclasses.field(default_factory=list)
     wrong: str = ""  # what the fault itself saw and must not be
     missed: bool = False  # nothing was there any more
