@@ -1,7 +1,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
-#include "longspan/models/gemm.h"
+#include "longspan/kernels/gemm.h"
 
 int main(int argc, char** argv) {
   longspan::bound_compiled_gemms();  // as a run does

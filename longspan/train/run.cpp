@@ -15,10 +15,10 @@
 #include "longspan/comm/notices.h"
 #include "longspan/comm/within.h"
 #include "longspan/config/user_error.h"
+#include "longspan/kernels/gemm.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/memory/out_of_memory.h"
 #include "longspan/memory/tensor_pool.h"
-#include "longspan/models/gemm.h"
 #include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/plan_checks.h"
@@ -114,7 +114,8 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     }
     trained = load_trained_model(config, shape.model, sharding, device);
     trained.options.activation_store = activations.get();
-    model = std::make_unique<Decoder>(shape.model, trained.parameters, *attention, trained.options);
+    model = std::make_unique<Decoder>(spec_of(shape.model), trained.parameters, *attention,
+                                      trained.options);
   });
   RunStart start =
       find_run_start(config, mesh, shape.model, trained, data, launch, notices, console);
@@ -126,12 +127,9 @@ int run_with_peers(const Config& config, const Rendezvous& where, const Shape& s
     keep_launch(where, launch);
   });
 
-  AttentionTraffic traffic(
-      mesh, shape.plan,
-      {plain_attention(shape.model.num_heads, shape.model.num_kv_heads, shape.model.head_dim),
-       bf16 ? 2 : 4},
-      shape.model.num_layers, !config.disable_gradient_checkpointing,
-      activations && !attention->overlaps_projections(), device);
+  AttentionTraffic traffic(mesh, shape.plan, attentions_of(spec_of(shape.model)), bf16 ? 2 : 4,
+                           !config.disable_gradient_checkpointing,
+                           activations && !attention->overlaps_projections(), device);
   interrupts.begin_steps();
   const bool idle_rows = sharding && sharding->stage >= 2;
   std::unique_ptr<Reference> reference;

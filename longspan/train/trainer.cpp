@@ -10,7 +10,7 @@
 
 #include "longspan/comm/communication_error.h"
 #include "longspan/config/user_error.h"
-#include "longspan/models/dropout.h"
+#include "longspan/kernels/dropout.h"
 #include "longspan/optim/schedule.h"
 #include "longspan/train/agreement.h"
 #include "longspan/train/curves.h"
