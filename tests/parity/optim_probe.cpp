@@ -1,8 +1,9 @@
 // Lets the Python tests reach the optimizers: optim_probe <job.json> <result.safetensors>.
 //
 // The job: weights (a safetensors file), gradients (one such file for each step), optimizer
-// (a value of optim), learning_rate, beta1, beta2, epsilon, weight_decay. The result: weights,
-// moments, and the values of 8-bit numbers.
+// (a value of optim), learning_rate, beta1, beta2, epsilon, weight_decay, and roles of those
+// parameters that are not matrices of linear layers. The result: weights, moments, and the values
+// of 8-bit numbers.
 #include <ATen/ATen.h>
 
 #include <fstream>
@@ -12,8 +13,26 @@
 
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/optim/block_quantization.h"
-#include "longspan/testing/parameter_specs.h"
+#include "longspan/spec/parameter_spec.h"
 #include "longspan/train/model_update.h"
+
+namespace longspan {
+namespace {
+
+ParameterRole role_named(const std::string& name) {
+  static const std::map<std::string, ParameterRole> roles = {
+      {"embedding", ParameterRole::kEmbedding},
+      {"norm", ParameterRole::kNorm},
+      {"projection", ParameterRole::kProjection},
+      {"bias", ParameterRole::kBias},
+      {"head", ParameterRole::kHead},
+      {"lora_A", ParameterRole::kLoraA},
+      {"value_head", ParameterRole::kValueHead}};
+  return roles.at(name);
+}
+
+}  // namespace
+}  // namespace longspan
 
 int main(int argc, char** argv) {
   using namespace longspan;
@@ -30,8 +49,12 @@ int main(int argc, char** argv) {
     for (const auto& [name, tensor] : read_safetensors(job.at("weights"))) {
       parameters.push_back({name, tensor.clone().set_requires_grad(true)});
     }
-    ModelUpdate update(parameters, testing::projections(parameters), /*sharded=*/nullptr, Group(),
-                       config);
+    ParameterTable specs;
+    for (const auto& [name, tensor] : parameters) {
+      const std::string role = job.at("roles").value(name, "projection");
+      specs.add(parameter_spec(name, tensor.sizes().vec(), role_named(role), kAlwaysThere));
+    }
+    ModelUpdate update(parameters, specs, /*sharded=*/nullptr, Group(), config);
     for (const std::string path : job.at("gradients")) {
       std::map<std::string, at::Tensor> gradients;
       for (const auto& [name, tensor] : read_safetensors(path)) gradients[name] = tensor;
