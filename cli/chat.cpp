@@ -57,7 +57,8 @@ class Chat {
  public:
   Chat(Assistant& assistant, bool terminal)
       : assistant_(assistant),
-        decoder_(assistant.config, std::move(assistant.parameters), /*num_sequences=*/1),
+        decoder_(spec_of(assistant.config), std::move(assistant.parameters), /*num_sequences=*/1,
+                 assistant.config.max_position_embeddings),
         terminal_(terminal) {}
 
   /// Answers on stdout, and returns how the answer ended. Throws UserError: the template refuses

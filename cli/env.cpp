@@ -11,7 +11,7 @@
 #include "longspan/attention/flash/flash_attention.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/cpu/vector_math.h"
-#include "longspan/models/gemm.h"
+#include "longspan/kernels/gemm.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/print.h"
 

@@ -9,6 +9,8 @@
 #include <iterator>
 
 #include "longspan/attention/saved_attention.h"
+#include "longspan/layers/mixer_pass.h"
+#include "longspan/layers/self_attention.h"
 
 namespace longspan {
 namespace {
@@ -24,8 +26,14 @@ at::Tensor in_dtype(const ProblemShape& shape, const at::Tensor& values) {
   return values.to(shape.rounded_to).to(shape.dtype);
 }
 
+/// The first half of a layer and its parameters.
+struct RandomLayer {
+  Layer layer;
+  std::vector<at::Tensor> parameters;
+};
+
 // Of the scale that keeps the projections' outputs near 1.
-BlockWeights random_weights(const ProblemShape& shape) {
+RandomLayer random_layer(const ProblemShape& shape) {
   at::Generator generator = at::detail::createCPUGenerator(kWeightSeed);
   const auto linear = [&](int64_t out, int64_t in) {
     at::Tensor weight = random_tensor({out, in}, generator) / std::sqrt(static_cast<double>(in));
@@ -34,14 +42,20 @@ BlockWeights random_weights(const ProblemShape& shape) {
     return linear;
   };
   const int64_t D = shape.model_dim, H = shape.head_dim;
-  BlockWeights weights;
-  weights.input_norm = in_dtype(shape, 1 + 0.1 * random_tensor({D}, generator));
-  weights.input_norm.requires_grad_(true);
+  const at::Tensor norm =
+      in_dtype(shape, 1 + 0.1 * random_tensor({D}, generator)).requires_grad_(true);
+  SelfAttention::Weights weights;
   weights.q_proj = linear(shape.num_heads * H, D);
   weights.k_proj = linear(shape.num_kv_heads * H, D);
   weights.v_proj = linear(shape.num_kv_heads * H, D);
   weights.o_proj = linear(D, shape.num_heads * H);
-  return weights;
+  SelfAttentionSpec spec;
+  spec.attention = shape.attention();
+  spec.rotary = RotarySpec{};
+  const double eps = 1e-6;
+  return {{norm, {}, eps, std::make_shared<SelfAttention>(spec, weights, eps, /*rotary=*/0), {}},
+          {norm, weights.q_proj.weight, weights.k_proj.weight, weights.v_proj.weight,
+           weights.o_proj.weight}};
 }
 
 // Where each of a rank's tokens is in its document; 0 for padding.
@@ -98,25 +112,17 @@ AttentionProblem::AttentionProblem(const ProblemShape& shape, const Packing& row
     : shape_(shape), packing_(order.packing), inputs_(std::move(inputs)) {
   for (at::Tensor& x : inputs_.tokens) x.requires_grad_(true);
   if (!shape.layer) return;
-  weights_ = random_weights(shape);
+  RandomLayer random = random_layer(shape);
+  layer_ = std::move(random.layer);
+  parameters_ = std::move(random.parameters);
   rotary_ = make_rotary(shape, positions_of(row, order));
-  parameters_ = {weights_.input_norm, weights_.q_proj.weight, weights_.k_proj.weight,
-                 weights_.v_proj.weight, weights_.o_proj.weight};
 }
 
 at::Tensor AttentionProblem::run(Attention& attention) const {
   const std::vector<at::Tensor>& x = inputs_.tokens;
   if (!shape_.layer) return attention.attend(x[0], x[1], x[2], shape_.attention(), packing_);
-  RowContext row{};
-  row.attention = &attention;
-  row.packing = packing_;
-  row.rotary = rotary_;
-  row.num_heads = shape_.num_heads;
-  row.num_kv_heads = shape_.num_kv_heads;
-  row.head_dim = shape_.head_dim;
-  row.eps = 1e-6;
-  row.compute_dtype = shape_.dtype;
-  return attention_sublayer(x[0], weights_, row, {});
+  return mixer_sublayer(x[0], layer_, {&attention, packing_, {rotary_}, shape_.dtype},
+                        /*rows_L=*/{});
 }
 
 at::Tensor AttentionProblem::forward(Attention& attention) {

@@ -10,7 +10,8 @@
 
 #include "longspan/attention/saved_attention.h"
 #include "longspan/data/batch.h"
-#include "longspan/models/decoder_block.h"
+#include "longspan/kernels/rope.h"
+#include "longspan/layers/layer.h"
 
 namespace longspan {
 
@@ -65,7 +66,7 @@ class AttentionProblem {
   ProblemShape shape_;
   Packing packing_;
   ProblemInputs inputs_;
-  BlockWeights weights_;
+  Layer layer_;  // its first half alone
   RotaryTable rotary_;
   std::vector<at::Tensor> parameters_;
   at::Tensor out_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "longspan/models/decoder.h"
+#include "longspan/models/model_config.h"
 #include "longspan/models/parameter_source.h"
 
 namespace longspan {

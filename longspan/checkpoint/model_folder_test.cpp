@@ -7,6 +7,7 @@
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/models/model_config.h"
 #include "longspan/models/parameter_count.h"
+#include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
@@ -61,7 +62,7 @@ TEST_CASE("parameter count: that of the list, or refused") {
     config.tie_word_embeddings = tied;
     config.qk_norm = config.output_bias = config.mlp_bias = !tied;
     int64_t listed = 0;
-    for (const auto& [name, shape] : parameter_shapes(config)) {
+    for (const auto& [name, shape] : testing::parameter_shapes(spec_of(config))) {
       int64_t size = 1;
       for (const int64_t dim : shape) size *= dim;
       listed += size;

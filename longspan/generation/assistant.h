@@ -11,6 +11,7 @@
 #include "longspan/data/turns.h"
 #include "longspan/generation/generate.h"
 #include "longspan/models/decoder.h"
+#include "longspan/models/model_config.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "longspan/models/gemm.h"
+#include "longspan/kernels/gemm.h"
 
 namespace longspan {
 namespace {
@@ -18,8 +18,7 @@ DecoderOptions options_for(const std::vector<NamedTensor>& parameters) {
   return options;
 }
 
-at::Tensor head_of(const ModelConfig& config, const std::vector<NamedTensor>& parameters) {
-  const ModelSpec spec = spec_of(config);
+at::Tensor head_of(const ModelSpec& spec, const std::vector<NamedTensor>& parameters) {
   const std::vector<ParameterSpec> specs = parameters_of(spec);
   const auto head =
       std::ranges::find_if(specs, [&](const ParameterSpec& p) { return spec.is_head(p.role); });
@@ -32,15 +31,22 @@ at::Tensor logits_of(const at::Tensor& hidden_LD, const at::Tensor& head_VD) {
   return logits_LV.scalar_type() == at::kDouble ? logits_LV : logits_LV.to(at::kFloat);
 }
 
+/// Layers that attend to earlier tokens, whose keys and values are remembered.
+int64_t num_attentions(const ModelSpec& spec) {
+  int64_t layers = 0;
+  for (const auto& [attention, count] : attentions_of(spec)) layers += count;
+  return layers;
+}
+
 }  // namespace
 
-CachedDecoder::CachedDecoder(const ModelConfig& config, std::vector<NamedTensor> parameters,
-                             int64_t num_sequences)
+CachedDecoder::CachedDecoder(const ModelSpec& spec, std::vector<NamedTensor> parameters,
+                             int64_t num_sequences, int64_t max_length)
     : tokens_(num_sequences),
-      max_length_(config.max_position_embeddings),
-      attention_(cpu_block_kernel(), config.num_layers, num_sequences),
-      decoder_(config, parameters, attention_, options_for(parameters)),
-      head_VD_(head_of(config, parameters)) {}
+      max_length_(max_length),
+      attention_(cpu_block_kernel(), num_attentions(spec), num_sequences),
+      decoder_(spec, parameters, attention_, options_for(parameters)),
+      head_VD_(head_of(spec, parameters)) {}
 
 void CachedDecoder::truncate(int64_t sequence, int64_t length) {
   attention_.truncate(sequence, length);

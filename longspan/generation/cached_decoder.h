@@ -16,8 +16,9 @@ namespace longspan {
 class CachedDecoder {
  public:
   /// Parameters in the dtype of computation (fp32, bf16; fp64 for tests), on the CPU.
-  CachedDecoder(const ModelConfig& config, std::vector<NamedTensor> parameters,
-                int64_t num_sequences);
+  /// `max_length`: the most tokens of a sequence (max_position_embeddings).
+  CachedDecoder(const ModelSpec& spec, std::vector<NamedTensor> parameters, int64_t num_sequences,
+                int64_t max_length);
 
   /// The next tokens of a sequence, at least one.
   struct Extension {
@@ -36,7 +37,7 @@ class CachedDecoder {
   const std::vector<int32_t>& tokens(int64_t sequence) const { return tokens_[sequence]; }
   /// Forgets a sequence's tokens from `length` on.
   void truncate(int64_t sequence, int64_t length);
-  /// How long a sequence may become: max_position_embeddings.
+  /// How long a sequence may become.
   int64_t max_length() const { return max_length_; }
 
   /// Tokens of a chunk.

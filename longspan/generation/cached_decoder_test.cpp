@@ -10,6 +10,7 @@
 #include "longspan/attention/block_kernel.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/generation/generate.h"
+#include "longspan/models/model_config.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/tolerance.h"
 
@@ -47,7 +48,7 @@ at::Tensor whole(const ModelConfig& config, const std::vector<int32_t>& tokens) 
   const auto attention = make_local(cpu_block_kernel());
   DecoderOptions options;
   options.gradient_checkpointing = false;
-  Decoder decoder(config, parameters_of(config), *attention, options);
+  Decoder decoder(spec_of(config), parameters_of(config), *attention, options);
   Batch batch;
   batch.packing = Packing::single(std::ssize(tokens));
   batch.tokens_T = at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end()), at::kLong);
@@ -59,7 +60,7 @@ at::Tensor whole(const ModelConfig& config, const std::vector<int32_t>& tokens) 
 
 TEST_CASE("cached decoder: steps of any size say what the whole row says, sequence by sequence") {
   const ModelConfig config = small_config();
-  CachedDecoder decoder(config, parameters_of(config), 3);
+  CachedDecoder decoder(spec_of(config), parameters_of(config), 3, config.max_position_embeddings);
   // The long one takes several chunks, and room for its keys several times.
   const auto a = tokens_of(2 * CachedDecoder::kChunkTokens + 40, 1), b = tokens_of(9, 2);
   const auto first = [](const std::vector<int32_t>& tokens, int64_t count) {
@@ -99,7 +100,8 @@ TEST_CASE("generate: answers are those of each prompt alone, however many at a t
     options.sampling.do_sample = do_sample;
     std::vector<std::vector<Answer>> runs;
     for (const int64_t num_sequences : {1, 3}) {
-      CachedDecoder decoder(config, parameters_of(config), num_sequences);
+      CachedDecoder decoder(spec_of(config), parameters_of(config), num_sequences,
+                            config.max_position_embeddings);
       std::vector<Answer> answers(prompts.size());
       std::vector<std::vector<int32_t>> streamed(prompts.size());
       GenerationListener listener;
@@ -128,7 +130,7 @@ TEST_CASE("generate: answers are those of each prompt alone, however many at a t
 
 TEST_CASE("generate: an interrupt keeps what was said, and what was read") {
   const ModelConfig config = small_config();
-  CachedDecoder decoder(config, parameters_of(config), 1);
+  CachedDecoder decoder(spec_of(config), parameters_of(config), 1, config.max_position_embeddings);
   GenerationOptions options;
   Answer answer{{}, FinishReason::kStop};
   int64_t told = 0;

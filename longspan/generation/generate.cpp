@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "longspan/models/dropout.h"
+#include "longspan/kernels/dropout.h"
 
 namespace longspan {
 namespace {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "longspan/config/user_error.h"
-#include "longspan/models/dropout.h"
+#include "longspan/kernels/dropout.h"
 
 namespace longspan {
 namespace {

@@ -16,8 +16,10 @@
 #include "longspan/memory/host_memory.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
+#include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/testing/tolerance.h"
@@ -59,7 +61,8 @@ Weights weights_of(const ModelConfig& config, bool lora, at::ScalarType dtype = 
     if (name.ends_with("norm.weight")) tensor = tensor + 1;
     weights.all.push_back({name, tensor.to(dtype).requires_grad_(train)});
   };
-  for (const auto& [name, shape] : parameter_shapes(config)) add(name, shape, !lora);
+  for (const auto& [name, shape] : testing::parameter_shapes(spec_of(config)))
+    add(name, shape, !lora);
   if (lora) {
     LoraShape shape;
     shape.r = 3;
@@ -106,7 +109,7 @@ using Results = std::map<std::string, at::Tensor>;
 /// thrown away once, as an error would.
 Results results_of(const ModelConfig& config, Weights weights, Attention& attention,
                    const Batch& local) {
-  Decoder model(config, weights.all, attention, weights.options);
+  Decoder model(spec_of(config), weights.all, attention, weights.options);
   if (weights.options.lora_dropout > 0) model.set_dropout_seed(17);
   {
     const at::Tensor dropped = model.token_logprobs(local);
@@ -258,7 +261,7 @@ TEST_CASE("tiled MLP: gate and up are never whole") {
     Weights weights = weights_of(config, /*lora=*/true);
     weights.options.gradient_checkpointing = checkpointing;
     weights.options.mlp_tiles = 32;
-    Decoder model(config, weights.all, *attention, weights.options);
+    Decoder model(spec_of(config), weights.all, *attention, weights.options);
     AllocationCounter device(AllocationCounter::Of::kProcess);
     torch::autograd::backward({model.token_logprobs(row).sum()}, {});
     CHECK(device.peak_bytes() < gate_bytes / 2);
@@ -292,7 +295,7 @@ TEST_CASE("activation offload: device memory does not grow with the number of la
     Weights weights = weights_of(config, /*lora=*/true);
     weights.options.lora_dropout = 0;
     weights.options.activation_store = &store;
-    Decoder model(config, weights.all, *attention, weights.options);
+    Decoder model(spec_of(config), weights.all, *attention, weights.options);
     AllocationCounter device(AllocationCounter::Of::kProcess);
     const at::Tensor loss = model.token_logprobs(row).sum();
     CHECK(host_bytes().live - host_before >= num_layers * row.tokens_T.numel() * 4 * (48 + 64));

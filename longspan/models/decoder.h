@@ -12,26 +12,18 @@
 
 #include "longspan/attention/attention.h"
 #include "longspan/data/batch.h"
-#include "longspan/models/activation_store.h"
-#include "longspan/models/model_config.h"
+#include "longspan/layers/activation_store.h"
 #include "longspan/models/named_tensor.h"
 #include "longspan/models/parameter_hooks.h"
+#include "longspan/spec/model_spec.h"
 
 namespace longspan {
 
-/// Names and shapes of all parameters of an architecture, in Hugging Face order (lm_head.weight
-/// only when not tied).
-struct ParameterShape {
-  std::string name;
-  std::vector<int64_t> shape;
-};
-std::vector<ParameterShape> parameter_shapes(const ModelConfig& config);
-
 struct DecoderOptions {
-  bool gradient_checkpointing = true;  // per block; attention's out and lse are saved
+  bool gradient_checkpointing = true;  // per layer; attention's out and lse are saved
   /// fp32 or bf16; fp64 parameters are always computed with in fp64. With bf16, matrix products and
   /// attention take bf16 (parameters are cast at use) and norms, rotation, softmax and loss are
-  /// computed in fp32. Hidden states between the blocks, parameters and their gradients keep the
+  /// computed in fp32. Hidden states between the layers, parameters and their gradients keep the
   /// parameters' dtype: with fp32 parameters this is what torch.autocast does, and so `bf16: true`
   /// in LLaMA-Factory; with bf16 parameters it is its `pure_bf16: true`.
   at::ScalarType compute_dtype = at::kFloat;
@@ -46,6 +38,9 @@ struct DecoderOptions {
   /// absent (tensors over memory that is not there) between uses, and gradients of another dtype
   /// than their parameter.
   ParameterHooks* parameter_hooks = nullptr;
+  /// Computes each layer by its plain version, in ATen's operations with autograd's own gradients:
+  /// for comparisons, on one process and a few tokens. Of the above it knows the dtype alone.
+  bool plain_layers = false;
 };
 
 class Decoder {
@@ -56,7 +51,7 @@ class Decoder {
   /// `attention` must outlive the decoder and the graphs of its results. A backward pass adds to
   /// the parameters' .grad by itself, so torch::autograd::grad() knows nothing of them, and two
   /// threads must not share parameters.
-  Decoder(const ModelConfig& config, std::vector<NamedTensor> parameters, Attention& attention,
+  Decoder(const ModelSpec& spec, std::vector<NamedTensor> parameters, Attention& attention,
           const DecoderOptions& options);
   ~Decoder();
 

@@ -9,10 +9,13 @@
 #include <string>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/kernels/embedding.h"
+#include "longspan/kernels/linear_cross_entropy.h"
+#include "longspan/kernels/rope.h"
+#include "longspan/layers/gated_mlp.h"
+#include "longspan/layers/layer.h"
+#include "longspan/layers/self_attention.h"
 #include "longspan/memory/counting_allocator.h"
-#include "longspan/models/decoder_block.h"
-#include "longspan/models/embedding.h"
-#include "longspan/models/linear_cross_entropy.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/tolerance.h"
 
@@ -32,8 +35,25 @@ at::Tensor rounded(at::IntArrayRef shape, double scale, double mean = 0) {
   return (at::randn(shape) * scale + mean).to(at::kBFloat16);
 }
 
-/// A block's weights, numbers that bf16 has, with biases, norms of heads and adapters.
-BlockWeights weights_of(at::ScalarType dtype, bool adapters) {
+/// A layer's weights, numbers that bf16 has, with biases, norms of heads and adapters.
+struct Weights {
+  at::Tensor input_norm, post_attention_norm;
+  SelfAttention::Weights attention;
+  GatedMlp::Weights mlp;
+
+  Layer layer() const {
+    SelfAttentionSpec spec;
+    spec.attention = plain_attention(kN, kM, kH);
+    spec.rotary = RotarySpec{};
+    spec.qk_norm = spec.qkv_bias = spec.output_bias = true;
+    const double eps = 1e-6;
+    return {input_norm, post_attention_norm, eps,
+            std::make_shared<SelfAttention>(spec, attention, eps, /*rotary=*/0),
+            std::make_shared<GatedMlp>(GatedMlpSpec{.intermediate_size = kI, .bias = true}, mlp)};
+  }
+};
+
+Weights weights_of(at::ScalarType dtype, bool adapters) {
   at::manual_seed(5);
   const auto leaf = [&](at::Tensor tensor) { return tensor.to(dtype).requires_grad_(true); };
   const auto linear = [&](int64_t out, int64_t in) {
@@ -46,23 +66,23 @@ BlockWeights weights_of(at::ScalarType dtype, bool adapters) {
     layer.lora_scale = 0.5;
     return layer;
   };
-  BlockWeights weights;
+  Weights weights;
   weights.input_norm = leaf(rounded({kD}, 0.1, 1));
   weights.post_attention_norm = leaf(rounded({kD}, 0.1, 1));
-  weights.q_proj = linear(kN * kH, kD);
-  weights.k_proj = linear(kM * kH, kD);
-  weights.v_proj = linear(kM * kH, kD);
-  weights.o_proj = linear(kD, kN * kH);
-  weights.gate_proj = linear(kI, kD);
-  weights.up_proj = linear(kI, kD);
-  weights.down_proj = linear(kD, kI);
-  weights.q_norm = leaf(rounded({kH}, 0.1, 1));
-  weights.k_norm = leaf(rounded({kH}, 0.1, 1));
+  weights.attention.q_proj = linear(kN * kH, kD);
+  weights.attention.k_proj = linear(kM * kH, kD);
+  weights.attention.v_proj = linear(kM * kH, kD);
+  weights.attention.o_proj = linear(kD, kN * kH);
+  weights.mlp.gate_proj = linear(kI, kD);
+  weights.mlp.up_proj = linear(kI, kD);
+  weights.mlp.down_proj = linear(kD, kI);
+  weights.attention.q_norm_K = leaf(rounded({kH}, 0.1, 1));
+  weights.attention.k_norm_K = leaf(rounded({kH}, 0.1, 1));
   return weights;
 }
 
 /// Gradients by name, taken off the parameters.
-Gradients take_gradients(const BlockWeights& weights) {
+Gradients take_gradients(const Weights& weights) {
   Gradients gradients;
   const auto take = [&](const std::string& name, const at::Tensor& parameter) {
     if (!parameter.defined()) return;
@@ -72,9 +92,10 @@ Gradients take_gradients(const BlockWeights& weights) {
     parameter.mutable_grad().reset();
   };
   const std::vector<std::pair<std::string, const Linear*>> layers = {
-      {"q", &weights.q_proj},      {"k", &weights.k_proj},       {"v", &weights.v_proj},
-      {"o", &weights.o_proj},      {"gate", &weights.gate_proj}, {"up", &weights.up_proj},
-      {"down", &weights.down_proj}};
+      {"q", &weights.attention.q_proj}, {"k", &weights.attention.k_proj},
+      {"v", &weights.attention.v_proj}, {"o", &weights.attention.o_proj},
+      {"gate", &weights.mlp.gate_proj}, {"up", &weights.mlp.up_proj},
+      {"down", &weights.mlp.down_proj}};
   for (const auto& [name, layer] : layers) {
     take(name, layer->weight);
     take(name + " bias", layer->bias);
@@ -83,8 +104,8 @@ Gradients take_gradients(const BlockWeights& weights) {
   }
   take("input norm", weights.input_norm);
   take("post-attention norm", weights.post_attention_norm);
-  take("q norm", weights.q_norm);
-  take("k norm", weights.k_norm);
+  take("q norm", weights.attention.q_norm_K);
+  take("k norm", weights.attention.k_norm_K);
   return gradients;
 }
 
@@ -98,24 +119,18 @@ constexpr Computed kPureBf16{at::kBFloat16, at::kBFloat16, at::kBFloat16},
 /// Of one row of T tokens in documents of 64, whose MLP is computed in `tiles` parts and whose
 /// queries, keys and values in parts of 1024 tokens.
 Gradients block_gradients(const Computed& as, int64_t T, int64_t tiles, bool adapters = false) {
-  const BlockWeights weights = weights_of(as.parameters, adapters);
+  const Weights weights = weights_of(as.parameters, adapters);
   at::manual_seed(6);
   const at::Tensor h_TD = rounded({T, kD}, 1.0, 0.3).to(as.hidden).requires_grad_(true),
                    dout_TD = rounded({T, kD}, 1.0, 0.3).to(as.hidden);
-  ModelConfig config;
-  config.head_dim = kH;
   const auto attention = make_local(cpu_block_kernel());
   const RowContext row{attention.get(),
                        Packing::from_lengths(std::vector<int64_t>(T / 64, 64)),
-                       rotary_table(rotary_frequencies(config),
-                                    at::arange(64, at::kLong).repeat({T / 64}), as.compute),
-                       kN,
-                       kM,
-                       kH,
-                       1e-6,
+                       {rotary_table(rotary_frequencies({RotarySpec{}, kH}),
+                                     at::arange(64, at::kLong).repeat({T / 64}), as.compute)},
                        as.compute,
                        tiles};
-  const at::Tensor out_TD = checkpointed_block(h_TD, weights, row, {});
+  const at::Tensor out_TD = run_checkpointed(h_TD, weights.layer(), row, {});
   torch::autograd::backward({out_TD}, {dout_TD});
   return take_gradients(weights);
 }

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "longspan/models/dropout.h"
+#include "longspan/kernels/dropout.h"
 #include "longspan/spec/fnv1a.h"
 
 namespace longspan {

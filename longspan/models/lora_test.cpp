@@ -10,9 +10,11 @@
 
 #include "longspan/comm/group.h"
 #include "longspan/config/user_error.h"
-#include "longspan/models/dropout.h"
+#include "longspan/kernels/dropout.h"
+#include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
 
 namespace longspan {
@@ -64,7 +66,7 @@ struct Adapted {
     shape.r = 3;
     shape.alpha = 5;
     shape.modules = lora_modules_from(target, spec_of(config));
-    base = random_leaves(parameter_shapes(config), /*train=*/false);
+    base = random_leaves(testing::parameter_shapes(spec_of(config)), /*train=*/false);
     std::vector<ParameterShape> shapes;
     for (const auto& [name, tensor] : new_lora_parameters(spec_of(config), shape, 1)) {
       shapes.push_back({name, tensor.sizes().vec()});
@@ -121,9 +123,10 @@ TEST_CASE("lora: an adapter is B A added to its weight, in the result and in all
       CAPTURE(checkpointing);
       const Adapted adapted(target);
       const Batch batch = random_batch(adapted.config);
-      Decoder model(adapted.config, adapted.all, *attention, adapted.options(checkpointing));
+      Decoder model(spec_of(adapted.config), adapted.all, *attention,
+                    adapted.options(checkpointing));
       const auto merged = adapted.merged();
-      Decoder expected(adapted.config, merged, *attention, {checkpointing});
+      Decoder expected(spec_of(adapted.config), merged, *attention, {checkpointing});
       const at::Tensor logprobs = model.token_logprobs(batch);
       const at::Tensor expected_logprobs = expected.token_logprobs(batch);
       CHECK(at::allclose(logprobs, expected_logprobs, 1e-11, 1e-12));
@@ -134,7 +137,7 @@ TEST_CASE("lora: an adapter is B A added to its weight, in the result and in all
       for (const auto& [name, tensor] : adapted.base) CHECK(!tensor.grad().defined());
 
       model.use_adapters(false);
-      Decoder base(adapted.config, adapted.base, *attention, {checkpointing});
+      Decoder base(spec_of(adapted.config), adapted.base, *attention, {checkpointing});
       CHECK(at::equal(model.token_logprobs(batch), base.token_logprobs(batch)));
     }
   }
@@ -148,7 +151,7 @@ TEST_CASE("lora: projections in parts have the same adapters") {
   const Batch batch = random_batch(adapted.config);
   const auto local = make_local(cpu_block_kernel());
   const auto merged = adapted.merged();
-  Decoder expected(adapted.config, merged, *local, {});
+  Decoder expected(spec_of(adapted.config), merged, *local, {});
   torch::autograd::backward({expected.negative_log_likelihood_sum(batch)}, {});
   // Each rank has matrices of its own, as processes have: threads must not add to the same ones.
   std::vector<std::vector<NamedTensor>> of_ranks(2);
@@ -159,7 +162,8 @@ TEST_CASE("lora: projections in parts have the same adapters") {
   }
   testing::run_ranks(plan, [&](const Mesh& mesh) {
     const auto attention = make_attention(plan, mesh, cpu_block_kernel());
-    Decoder model(adapted.config, of_ranks[mesh.world.rank()], *attention, adapted.options(true));
+    Decoder model(spec_of(adapted.config), of_ranks[mesh.world.rank()], *attention,
+                  adapted.options(true));
     const Batch share = shard(batch, attention->token_order(batch.packing));
     torch::autograd::backward({model.negative_log_likelihood_sum(share)}, {});
   });
@@ -197,7 +201,8 @@ TEST_CASE("lora: dropout is the same in the forward, the recomputation and the b
   std::vector<at::Tensor> losses;
   std::vector<std::vector<at::Tensor>> gradients;
   for (const bool checkpointing : {false, true}) {
-    Decoder model(adapted.config, adapted.all, *attention, adapted.options(checkpointing, 0.4));
+    Decoder model(spec_of(adapted.config), adapted.all, *attention,
+                  adapted.options(checkpointing, 0.4));
     model.set_dropout_seed(9);
     losses.push_back(model.negative_log_likelihood_sum(batch));
     torch::autograd::backward({losses.back()}, {});
@@ -212,7 +217,7 @@ TEST_CASE("lora: dropout is the same in the forward, the recomputation and the b
     CHECK(at::allclose(gradients[0][i], gradients[1][i], 1e-11, 1e-12));
   }
   // Against finite differences: the loss with this seed is a smooth function of the matrices.
-  Decoder model(adapted.config, adapted.all, *attention, adapted.options(true, 0.4));
+  Decoder model(spec_of(adapted.config), adapted.all, *attention, adapted.options(true, 0.4));
   model.set_dropout_seed(9);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < adapted.adapter.size(); i += 3) {
@@ -231,7 +236,7 @@ TEST_CASE("lora: dropout is the same in the forward, the recomputation and the b
   model.set_dropout_seed(10);
   CHECK(!at::allclose(model.negative_log_likelihood_sum(batch), losses[0], 1e-4));
   model.set_dropout_seed(std::nullopt);
-  Decoder plain(adapted.config, adapted.all, *attention, adapted.options(true));
+  Decoder plain(spec_of(adapted.config), adapted.all, *attention, adapted.options(true));
   CHECK(at::equal(model.negative_log_likelihood_sum(batch),
                   plain.negative_log_likelihood_sum(batch)));
 }

@@ -1,15 +1,22 @@
-// A tensor and its name.
+// A tensor and its name, and what is known of it before it is there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace longspan {
 
 struct NamedTensor {
   std::string name;  // Hugging Face name, e.g. model.layers.0.self_attn.q_proj.weight
   at::Tensor tensor;
+};
+
+struct ParameterShape {
+  std::string name;
+  std::vector<int64_t> shape;
 };
 
 }  // namespace longspan

@@ -2,14 +2,10 @@
 // between. What happens then is not the model's business.
 #pragma once
 
-#include "longspan/models/model_config.h"
-
 namespace longspan {
 
 /// Parameters come and go by units (spec/parameter_spec.h). Nobody is told of those of
 /// kAlwaysThere.
-int head_unit(const ModelConfig& config);
-
 class ParameterHooks {
  public:
   enum class Use {

@@ -5,17 +5,17 @@
 namespace longspan {
 
 ModelSpec spec_of(const ModelConfig& config) {
-  LayerSpec layer;
-  layer.mixer.attention = {.num_heads = config.num_heads,
-                           .num_kv_heads = config.num_kv_heads,
-                           .key_dim = config.head_dim,
-                           .value_dim = config.head_dim,
-                           .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))};
-  layer.mixer.rotary = RotarySpec{config.rope_theta, config.rope};
-  layer.mixer.qk_norm = config.qk_norm;
-  layer.mixer.qkv_bias = config.qkv_bias;
-  layer.mixer.output_bias = config.output_bias;
-  layer.feed_forward = {config.intermediate_size, config.mlp_bias};
+  SelfAttentionSpec mixer;
+  mixer.attention = {.num_heads = config.num_heads,
+                     .num_kv_heads = config.num_kv_heads,
+                     .key_dim = config.head_dim,
+                     .value_dim = config.head_dim,
+                     .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))};
+  mixer.rotary = RotarySpec{config.rope_theta, config.rope};
+  mixer.qk_norm = config.qk_norm;
+  mixer.qkv_bias = config.qkv_bias;
+  mixer.output_bias = config.output_bias;
+  const LayerSpec layer{mixer, GatedMlpSpec{config.intermediate_size, config.mlp_bias}};
   return {.vocab_size = config.vocab_size,
           .hidden_size = config.hidden_size,
           .padding_token = config.padding_token,

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "longspan/models/dropout.h"
+#include "longspan/kernels/dropout.h"
 
 namespace longspan {
 namespace {

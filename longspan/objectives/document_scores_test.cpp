@@ -6,7 +6,9 @@
 
 #include <cmath>
 
+#include "longspan/models/model_config.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/testing/parameter_specs.h"
 
 namespace longspan {
 namespace {
@@ -31,7 +33,7 @@ struct Signs {
     config.tie_word_embeddings = true;
     config.rms_norm_eps = 0.0;
     std::vector<NamedTensor> parameters;
-    for (const auto& [name, shape] : parameter_shapes(config)) {
+    for (const auto& [name, shape] : testing::parameter_shapes(spec_of(config))) {
       at::Tensor values = at::zeros(shape, at::kDouble);
       if (name.ends_with("norm.weight")) values.fill_(1.0);
       if (name.find("embed_tokens") != std::string::npos) values = at::randn_like(values).sign();
@@ -39,7 +41,7 @@ struct Signs {
     }
     DecoderOptions options;
     options.compute_dtype = dtype;
-    model = std::make_unique<Decoder>(config, parameters, *attention, options);
+    model = std::make_unique<Decoder>(spec_of(config), parameters, *attention, options);
     std::vector<Sample> samples;
     for (int32_t i = 0; i < kDocuments; ++i) samples.push_back({{i, i}, {-100, i}});
     std::vector<const Sample*> pointers;

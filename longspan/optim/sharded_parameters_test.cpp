@@ -18,6 +18,7 @@
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/memory/host_memory.h"
 #include "longspan/models/lora.h"
+#include "longspan/models/model_config.h"
 #include "longspan/objectives/document_scores.h"
 #include "longspan/optim/adamw.h"
 #include "longspan/optim/gradient_norm.h"
@@ -123,7 +124,8 @@ Trained train_whole(const Problem& problem) {
     specs.add(source.spec);
   }
   const auto attention = make_local(cpu_block_kernel());
-  Decoder model(small_config(problem.tied), parameters, *attention, decoder_options(problem));
+  Decoder model(spec_of(small_config(problem.tied)), parameters, *attention,
+                decoder_options(problem));
   AdamW optimizer(whole_pieces(parameters, specs), {.weight_decay = 0.1});
   Trained result;
   for (int step = 0; step < kNumSteps; ++step) {
@@ -158,7 +160,7 @@ Trained train_sharded(const Problem& problem, const ParallelPlan& plan, int stag
     const auto attention = make_attention(plan, mesh, cpu_block_kernel());
     DecoderOptions options = decoder_options(problem);
     options.parameter_hooks = &sharded;
-    Decoder model(small_config(problem.tied), sharded.parameters(), *attention, options);
+    Decoder model(spec_of(small_config(problem.tied)), sharded.parameters(), *attention, options);
     AdamW optimizer(sharded.pieces(), {.weight_decay = 0.1});
     Trained mine;
     for (int step = 0; step < kNumSteps; ++step) {
@@ -310,7 +312,7 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
         parameters.push_back({source.spec.name, source.make().set_requires_grad(true)});
       }
     }
-    Decoder model(config, parameters, *attention, {.parameter_hooks = sharded.get()});
+    Decoder model(spec_of(config), parameters, *attention, {.parameter_hooks = sharded.get()});
     AdamW optimizer(sharded ? sharded->pieces() : whole_pieces(parameters, ParameterTable(all)), {},
                     allocate);
     int64_t live = 0;

@@ -1,5 +1,4 @@
-// D: model dim, I: intermediate dim, A: all query heads, K: all kv heads (elements of a token),
-// V: vocabulary.
+// D: model dim, V: vocabulary.
 #include "longspan/plan/memory_model.h"
 
 #include <fmt/format.h>
@@ -17,26 +16,38 @@ struct Moment {
   double per_token, fixed;
 };
 
+/// Of one kind of layers, or, without the parts that the cost names, of the row.
 struct Sizes {
-  double D, I, A, K, lse;          // bytes of a token in the dtype that each is held in
-  double labels;                   // share of tokens that have one
-  double A_wide, K_wide;           // gradients of attention while they add up
-  int64_t num_tokens, num_labels;  // of this rank
+  LayerCost cost;
+  // Bytes of a token in the dtype that each is held in
+  double D, queries, keys, kv, output, state;
+  double feed_forward_saved, feed_forward_working;
+  double queries_wide, kv_wide, output_wide;  // gradients of attention while they add up
+  double labels;                              // share of tokens that have one
+  int64_t num_tokens, num_labels;             // of this rank
 };
 
-Sizes sizes_of(const MemoryFacts& facts) {
+Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost) {
   Sizes s{};
+  s.cost = cost;
   const auto rb = static_cast<double>(facts.residual_bytes),
              cb = static_cast<double>(facts.compute_bytes);
-  const auto heads = static_cast<double>(facts.num_heads * facts.head_dim),
-             kv_heads = static_cast<double>(facts.num_kv_heads * facts.head_dim);
+  const double wide = facts.widens_attention ? 4.0 : cb;
+  const auto queries = static_cast<double>(cost.mixer.queries),
+             keys = static_cast<double>(cost.mixer.keys),
+             kv = static_cast<double>(cost.mixer.keys + cost.mixer.values),
+             output = static_cast<double>(cost.mixer.output);
   s.D = rb * static_cast<double>(facts.hidden_size);
-  s.I = cb * static_cast<double>(facts.intermediate_size);
-  s.A = cb * heads;
-  s.K = cb * kv_heads;
-  s.lse = 4.0 * static_cast<double>(facts.num_heads);
-  s.A_wide = (facts.widens_attention ? 4.0 : cb) * heads;
-  s.K_wide = (facts.widens_attention ? 4.0 : cb) * kv_heads;
+  s.queries = cb * queries;
+  s.keys = cb * keys;
+  s.kv = cb * kv;
+  s.output = cb * output;
+  s.state = static_cast<double>(cost.mixer.state_bytes);
+  s.queries_wide = wide * queries;
+  s.kv_wide = wide * kv;
+  s.output_wide = wide * output;
+  s.feed_forward_saved = cb * static_cast<double>(cost.feed_forward.saved);
+  s.feed_forward_working = cb * static_cast<double>(cost.feed_forward.working);
   s.labels = facts.num_tokens == 0
                  ? 0.0
                  : static_cast<double>(facts.num_labels) / static_cast<double>(facts.num_tokens);
@@ -45,13 +56,13 @@ Sizes sizes_of(const MemoryFacts& facts) {
   return s;
 }
 
-/// Rows and bytes as models/mlp_sublayer, models/attention_sublayer and models/linear_cross_entropy
+/// Rows and bytes as layers/feed_forward_pass, layers/mixer_pass and kernels/linear_cross_entropy
 /// choose them.
 constexpr int64_t kMinChunkRows = 1024, kMlpChunkBytes = int64_t{8} << 20,
                   kHeadsChunkBytes = int64_t{2} << 20;
 constexpr int64_t kHeadChunkBytes = int64_t{64} << 20, kMinHeadRows = 32, kMostHeadRows = 1024;
 
-/// The chunk of a gemm that is added to more precise numbers (models/gemm).
+/// The chunk of a gemm that is added to more precise numbers (kernels/gemm).
 constexpr int64_t kProductPartBytes = int64_t{16} << 20;
 
 /// Bytes that matrices which are used together take beside what is held of them anyway: `numbers`
@@ -65,11 +76,13 @@ double of_matrices(double numbers, double largest, bool cast, bool summed_apart,
   return numbers * ((cast ? compute : 0.0) + (summed_apart ? 4.0 : 0.0)) + part;
 }
 
-/// Buffers of the threads of attention/flash, for tiles of 96 queries and 192 keys.
-double attention_scratch(const MemoryFacts& facts) {
-  constexpr int64_t kQueries = 96, kKeys = 192;
-  const int64_t tiles = facts.num_kv_heads * ((facts.num_tokens + kKeys - 1) / kKeys);
-  const int64_t floats = (5 * kKeys + 2 * kQueries) * facts.head_dim + 2 * kQueries * kKeys;
+/// Buffers of the threads of attention/flash, for tiles of 96 queries and 192 keys. ATen's kernel,
+/// which takes the other head dims, has none.
+double attention_scratch(const MemoryFacts& facts, const TokenMixerCost& mixer) {
+  constexpr int64_t kQueries = 96, kKeys = 192, kHeadDimMultiple = 16;
+  if (mixer.head_dim % kHeadDimMultiple != 0) return 0;
+  const int64_t tiles = mixer.kv_heads * ((facts.num_tokens + kKeys - 1) / kKeys);
+  const int64_t floats = (5 * kKeys + 2 * kQueries) * mixer.head_dim + 2 * kQueries * kKeys;
   return 4.0 * static_cast<double>(std::min(facts.attention_threads, tiles) * floats);
 }
 
@@ -78,9 +91,10 @@ int64_t rows_of_chunk(int64_t bytes, int64_t width, int64_t element_bytes) {
 }
 
 double mlp_rows(const MemoryFacts& facts, const Sizes& s) {
-  const int64_t rows = facts.mlp_tiles > 0 ? (s.num_tokens + facts.mlp_tiles - 1) / facts.mlp_tiles
-                                           : rows_of_chunk(kMlpChunkBytes, facts.intermediate_size,
-                                                           facts.compute_bytes);
+  const int64_t rows =
+      facts.mlp_tiles > 0
+          ? (s.num_tokens + facts.mlp_tiles - 1) / facts.mlp_tiles
+          : rows_of_chunk(kMlpChunkBytes, s.cost.feed_forward.width, facts.compute_bytes);
   return static_cast<double>(std::min(rows, s.num_tokens));
 }
 
@@ -88,28 +102,35 @@ double mlp_rows(const MemoryFacts& facts, const Sizes& s) {
 /// whole row and of this rank's share in 8 bytes each, the angles, and where the labels are.
 double index_bytes(const MemoryFacts& facts, const Sizes& s) {
   return (facts.keeps_places ? 40.0 : 32.0) * static_cast<double>(facts.sequence_size + 1) +
-         4.0 * static_cast<double>(facts.head_dim) + 16.0 * s.labels;
+         4.0 * static_cast<double>(facts.angle_numbers) + 16.0 * s.labels;
 }
 
 bool keeps_output_too(const MemoryFacts& facts) {
   return facts.offload_activations && (facts.exchanges_heads || facts.passes_keys);
 }
 
-/// Bytes a token that one block saves for its backward.
-double saved_by_block(const MemoryFacts& facts, const Sizes& s, double rows) {
-  double kept = s.D + s.A + s.lse;
-  if (facts.checkpointing) return keeps_output_too(facts) ? kept + s.A : kept;
-  kept += s.A + 2 * s.K + 4;               // queries, keys, values and a norm
-  if (facts.exchanges_heads) kept += s.A;  // the output as heads and as tokens
-  if (facts.head_norms) kept += s.A + s.K;
-  kept += rows * (s.D + (facts.mlp_tiles > 0 ? 0.0 : 2 * s.I));
-  return kept;
+/// Bytes a token that one layer saves for its backward.
+double saved_by_layer(const MemoryFacts& facts, const Sizes& s, double rows) {
+  double saved = s.D + s.output + s.state;
+  if (facts.checkpointing) return keeps_output_too(facts) ? saved + s.output : saved;
+  saved += s.queries + s.kv + 4;                 // and a norm
+  if (facts.exchanges_heads) saved += s.output;  // as heads and as tokens
+  saved += static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_norms);
+  saved += rows * (s.D + (facts.mlp_tiles > 0 ? 0.0 : s.feed_forward_saved));
+  return saved;
 }
 
-double saved_by_blocks(const MemoryFacts& facts, const Sizes& s) {
-  // Of the last block's MLP only rows with labels are wanted.
-  return static_cast<double>(facts.num_layers - 1) * saved_by_block(facts, s, 1.0) +
-         saved_by_block(facts, s, s.labels);
+double saved_by_layers(const MemoryFacts& facts) {
+  double saved = 0;
+  for (size_t i = 0; i < facts.layers.size(); ++i) {
+    const auto& [cost, count] = facts.layers[i];
+    const Sizes s = sizes_of(facts, cost);
+    const bool last = i == facts.last_layer;
+    saved += static_cast<double>(count - (last ? 1 : 0)) * saved_by_layer(facts, s, 1.0);
+    // Of the last layer's feed-forward only rows with labels are wanted.
+    if (last) saved += saved_by_layer(facts, s, s.labels);
+  }
+  return saved;
 }
 
 /// Bytes that sharing the row adds to the attention's backward.
@@ -120,23 +141,21 @@ double exchange_bytes(const MemoryFacts& facts, const Sizes& s) {
     // keys and values as tokens, as heads, and on their way beside the output and its gradient.
     const double others = 1.0 - 1.0 / static_cast<double>(facts.sequence_size);
     if (facts.head_waves <= 1) {
-      return facts.offload_activations ? others * (s.A + 2 * s.K) : s.A + s.K;
+      return facts.offload_activations ? others * (s.queries + s.kv) : s.output + s.keys;
     }
     const double share = std::min(1.0, 3.0 / static_cast<double>(facts.head_waves));
-    return share * 3 * (s.A + s.K) + 2 * s.K_wide;
+    return share * 3 * (s.queries + s.keys) + s.kv_wide;
   }
   // Keys and values that arrive while others are attended to, and their gradients.
-  if (facts.passes_keys) return 4 * s.K + 4 * s.K_wide + s.A_wide;
+  if (facts.passes_keys) return 2 * s.kv + 2 * s.kv_wide + s.output_wide;
   return 0;
 }
 
-std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
+/// The head: hidden states before and after the last norm and their gradients, a chunk of logits.
+Moment head_moment(const MemoryFacts& facts, const Sizes& s) {
   const double index = index_bytes(facts, s);
-  const bool stored = facts.offload_activations;
   const double hidden = s.labels * s.D * static_cast<double>(facts.compute_bytes) /
                         static_cast<double>(facts.residual_bytes);
-  std::vector<Moment> moments;
-  // The head: hidden states before and after the last norm and their gradients, a chunk of logits.
   const auto V = static_cast<double>(facts.vocab_size);
   const auto D = static_cast<double>(facts.hidden_size);
   const double logits = V * (facts.compute_bytes < 4 ? 4.0 + 2.0 : 4.0);  // and rounded to bf16
@@ -144,51 +163,60 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   const auto head_rows = static_cast<double>(
       std::min(s.num_labels, std::clamp(head_chunk, kMinHeadRows, kMostHeadRows)));
   const bool head_in_chunks = static_cast<double>(s.num_labels) > head_rows;
-  moments.push_back({"the head", index + s.labels * s.D + 2 * hidden,
-                     head_rows * logits + of_matrices(V * D, V * D, facts.casts_head,
-                                                      facts.sums_head_apart && head_in_chunks,
-                                                      facts.compute_bytes)});
+  return {"the head", index + s.labels * s.D + 2 * hidden,
+          head_rows * logits + of_matrices(V * D, V * D, facts.casts_head,
+                                           facts.sums_head_apart && head_in_chunks,
+                                           facts.compute_bytes)};
+}
+
+/// The moments of one kind of layers.
+std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
+  const double index = index_bytes(facts, s);
+  const bool stored = facts.offload_activations;
+  std::vector<Moment> moments;
   // The MLP's backward: gradients of the block's output and of the attention's; where they left the
   // device, h and the attention's output come back.
   const double rows = mlp_rows(facts, s);
-  const auto I = static_cast<double>(facts.intermediate_size),
-             A = static_cast<double>(facts.num_heads * facts.head_dim),
-             K = static_cast<double>(facts.num_kv_heads * facts.head_dim);
+  const MatrixCost &matrices = s.cost.feed_forward.matrices, &before = s.cost.mixer.before;
+  const auto numbers = static_cast<double>(matrices.numbers),
+             after = static_cast<double>(s.cost.mixer.after.numbers);
   const bool mlp_in_chunks = static_cast<double>(s.num_tokens) > rows;
-  const double chunk =
-      rows * (3 * s.I + 4 * s.D) +
-      of_matrices(3 * I * D + (facts.checkpointing ? A * D : 0.0), I * D, facts.casts_blocks,
-                  facts.sums_blocks_apart && mlp_in_chunks, facts.compute_bytes);
+  const double chunk = rows * (s.feed_forward_working + 4 * s.D) +
+                       of_matrices(numbers + (facts.checkpointing ? after : 0.0),
+                                   static_cast<double>(matrices.largest), facts.casts_blocks,
+                                   facts.sums_blocks_apart && mlp_in_chunks, facts.compute_bytes);
   if (facts.checkpointing) {
-    const double replayed = stored || facts.sequence_size == 1 ? 0.0 : s.A + s.A + 2 * s.K + s.A;
-    moments.push_back({"an MLP's backward",
-                       index + s.D + s.A + replayed +
-                           (stored ? s.D + s.A + s.lse + (facts.exchanges_heads ? s.A : 0.0) : 0.0),
-                       chunk});
+    const double replayed =
+        stored || facts.sequence_size == 1 ? 0.0 : 2 * s.output + s.queries + s.kv;
+    const double back = s.D + s.output + s.state + (facts.exchanges_heads ? s.output : 0.0);
+    moments.push_back(
+        {"an MLP's backward", index + s.D + s.output + replayed + (stored ? back : 0.0), chunk});
   } else {
     moments.push_back({"an MLP's backward", index + 2 * s.D, chunk});
   }
   // The attention's: gradients of its output, of queries, keys and values. What else is needed
   // later waits in the store, where there is one, and its own output is back from there.
-  double attention = index + s.A + s.A_wide + 2 * s.K_wide + s.lse + exchange_bytes(facts, s);
-  if (facts.checkpointing) attention += s.A + 2 * s.K;
-  attention += stored ? s.A + s.lse : s.D;
-  if (facts.reads_ahead) attention += saved_by_block(facts, s, 1.0);
+  double attention =
+      index + s.output + s.queries_wide + s.kv_wide + s.state + exchange_bytes(facts, s);
+  if (facts.checkpointing) attention += s.queries + s.kv;
+  attention += stored ? s.output + s.state : s.D;
+  if (facts.reads_ahead) attention += saved_by_layer(facts, s, 1.0);
   // All of them once more in fp32.
-  if (facts.widens_attention) attention += 3 * s.A_wide + 2 * s.K_wide;
-  moments.push_back({"attention's backward", attention, attention_scratch(facts)});
+  if (facts.widens_attention) attention += s.queries_wide + 2 * s.output_wide + s.kv_wide;
+  moments.push_back({"attention's backward", attention, attention_scratch(facts, s.cost.mixer)});
   // The projections': a chunk's of all.
-  const int64_t chunk_rows = std::min(
-      s.num_tokens,
-      rows_of_chunk(kHeadsChunkBytes, std::max(facts.hidden_size, facts.num_heads * facts.head_dim),
-                    facts.compute_bytes));
+  const int64_t chunk_rows =
+      std::min(s.num_tokens,
+               rows_of_chunk(kHeadsChunkBytes, std::max(facts.hidden_size, s.cost.mixer.queries),
+                             facts.compute_bytes));
   moments.push_back(
       {"the projections' backward",
-       index + s.D + s.A + 2 * s.K + (stored ? s.D : 0.0) +
-           (facts.reads_ahead ? saved_by_block(facts, s, 1.0) : 0.0),
-       static_cast<double>(chunk_rows) * (3 * s.D + s.A + s.K) +
-           of_matrices((A + 2 * K) * D, A * D, facts.casts_blocks,
-                       facts.sums_blocks_apart && s.num_tokens > chunk_rows, facts.compute_bytes)});
+       index + s.D + s.queries + s.kv + (stored ? s.D : 0.0) +
+           (facts.reads_ahead ? saved_by_layer(facts, s, 1.0) : 0.0),
+       static_cast<double>(chunk_rows) * (3 * s.D + s.queries + s.keys) +
+           of_matrices(static_cast<double>(before.numbers), static_cast<double>(before.largest),
+                       facts.casts_blocks, facts.sums_blocks_apart && s.num_tokens > chunk_rows,
+                       facts.compute_bytes)});
   return moments;
 }
 
@@ -196,8 +224,14 @@ double total(const Moment& moment, const Sizes& s) {
   return moment.per_token * static_cast<double>(s.num_tokens) + moment.fixed;
 }
 
-Moment fullest(const MemoryFacts& facts, const Sizes& s) {
-  const std::vector<Moment> moments = moments_of(facts, s);
+Moment fullest(const MemoryFacts& facts) {
+  const Sizes s = sizes_of(facts, {});
+  std::vector<Moment> moments{head_moment(facts, s)};
+  for (const auto& [cost, count] : facts.layers) {
+    if (count == 0) continue;
+    const std::vector<Moment> more = moments_of(facts, sizes_of(facts, cost));
+    moments.insert(moments.end(), more.begin(), more.end());
+  }
   return *std::max_element(moments.begin(), moments.end(), [&](const Moment& a, const Moment& b) {
     return total(a, s) < total(b, s);
   });
@@ -229,16 +263,16 @@ std::string text_of(int64_t bytes) {
 }  // namespace
 
 TokenBytes token_bytes(const MemoryFacts& facts) {
-  const Sizes s = sizes_of(facts);
+  const Sizes s = sizes_of(facts, {});
   TokenBytes bytes;
-  const double kept = saved_by_blocks(facts, s);
+  const double kept = saved_by_layers(facts);
   // The store also holds the gradient that waits for an attention's backward.
   if (facts.offload_activations) {
     bytes.on_host = kept + s.D;
   } else {
     bytes.kept = kept;
   }
-  bytes.working = fullest(facts, s).per_token;
+  bytes.working = fullest(facts).per_token;
   return bytes;
 }
 
@@ -285,10 +319,10 @@ MemoryAccount account_of(const MemoryFacts& facts) {
     add({"Reference model", facts.reference_on_device, facts.reference_on_host, how(3)});
   }
 
-  const Sizes s = sizes_of(facts);
+  const Sizes s = sizes_of(facts, {});
   const TokenBytes tokens = token_bytes(facts);
   const auto row = static_cast<double>(s.num_tokens);
-  const Moment moment = fullest(facts, s);
+  const Moment moment = fullest(facts);
   add({"Activations kept", static_cast<int64_t>(tokens.kept * row),
        facts.in_file ? 0 : static_cast<int64_t>(tokens.on_host * row),
        fmt::format("{:.1f} KiB a token{}",

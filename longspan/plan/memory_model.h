@@ -9,14 +9,21 @@
 #include <string>
 #include <vector>
 
+#include "longspan/spec/model_spec.h"
+
 namespace longspan {
 
 /// The numbers that the account is made from. Bytes of an element: 4 for fp32, 2 for bf16.
 struct MemoryFacts {
   // Model
-  int64_t hidden_size = 0, intermediate_size = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  int64_t num_layers = 0, vocab_size = 0;
-  bool head_norms = false;  // Qwen3's norms of queries and keys
+  int64_t hidden_size = 0, vocab_size = 0;
+  struct Layers {
+    LayerCost cost;
+    int64_t count = 0;  // layers that are alike
+  };
+  std::vector<Layers> layers;
+  size_t last_layer = 0;      // the last layer's place among them
+  int64_t angle_numbers = 0;  // of the rotations of a token, in fp32
   // Parameters as this process would hold them alone
   int64_t parameter_bytes = 0;          // all
   int64_t trained_parameter_bytes = 0;  // of those that are trained

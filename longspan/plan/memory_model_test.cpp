@@ -7,15 +7,18 @@
 namespace longspan {
 namespace {
 
+std::vector<MemoryFacts::Layers> some_layers(int64_t count, int64_t intermediate_size) {
+  SelfAttentionSpec mixer;
+  mixer.attention = plain_attention(4, 2, 16);
+  return {{cost_of(LayerSpec{mixer, GatedMlpSpec{intermediate_size}}, 64), count}};
+}
+
 /// A model of 1000 trained parameters in fp32 and a row of 1024 tokens.
 MemoryFacts some_facts() {
   MemoryFacts facts;
   facts.hidden_size = 64;
-  facts.intermediate_size = 160;
-  facts.num_heads = 4;
-  facts.num_kv_heads = 2;
-  facts.head_dim = 16;
-  facts.num_layers = 5;
+  facts.layers = some_layers(5, 160);
+  facts.angle_numbers = 16;
   facts.vocab_size = 100;
   facts.parameter_bytes = facts.trained_parameter_bytes = 4000;
   facts.num_trained = 1000;
@@ -65,7 +68,7 @@ TEST_CASE("memory account: states by stage, shard and offload") {
 TEST_CASE("memory account: a token costs layers without offloading, and one block with it") {
   MemoryFacts facts = some_facts();
   const auto cost = [](MemoryFacts of, int64_t num_layers) {
-    of.num_layers = num_layers;
+    of.layers[0].count = num_layers;
     return account_of(of).activation_bytes_per_token;
   };
   // h, attention's output and one number a head, all in fp32.
@@ -83,6 +86,30 @@ TEST_CASE("memory account: a token costs layers without offloading, and one bloc
   CHECK(cost(facts, 9) - cost(facts, 5) == doctest::Approx(4 * all));
   facts.mlp_tiles = 2;
   CHECK(cost(facts, 9) - cost(facts, 5) == doctest::Approx(4 * (all - 2 * 4 * 160)));
+}
+
+TEST_CASE("memory account: layers of several kinds") {
+  MemoryFacts facts = some_facts();
+  SelfAttentionSpec mixer;
+  mixer.attention = plain_attention(8, 2, 32);
+  facts.layers.push_back({cost_of(LayerSpec{mixer, GatedMlpSpec{40}}, 64), 3});
+  facts.last_layer = 1;
+  facts.num_labels = 512;  // half of the last layer's rows
+  facts.checkpointing = false;
+  // As above, of five layers and of three.
+  const double first = 2 * 4 * 64 + 4 * 4 + 4 * 64 + 2 * 4 * 32 + 4,
+               second = 4 * 64 + 4 * 256 + 4 * 8 + 4 * 256 + 2 * 4 * 64 + 4;
+  const double first_mlp = 4 * 64 + 2 * 4 * 160, second_mlp = 4 * 64 + 2 * 4 * 40;
+  CHECK(token_bytes(facts).kept ==
+        doctest::Approx(5 * (first + first_mlp) + 3 * second + 2.5 * second_mlp));
+  // What is worked with is that of the layer that needs most.
+  facts.vocab_size = 1;
+  const double both = token_bytes(facts).working;
+  facts.layers.erase(facts.layers.begin());
+  facts.last_layer = 0;
+  CHECK(token_bytes(facts).working == doctest::Approx(both));
+  facts.layers = some_layers(5, 160);
+  CHECK(token_bytes(facts).working < both);
 }
 
 TEST_CASE("memory account: what is made of matrices in use") {
@@ -104,7 +131,7 @@ TEST_CASE("memory account: what is made of matrices in use") {
 
   facts = some_facts();
   facts.vocab_size = 1;
-  facts.intermediate_size = 1'000'000;  // the MLP is
+  facts.layers = some_layers(5, 1'000'000);  // the MLP is
   const int64_t chunk = buffers();
   facts.casts_blocks = true;
   facts.compute_bytes = 2;
@@ -125,7 +152,7 @@ TEST_CASE("memory account: places of tokens in documents whose positions restart
 TEST_CASE("memory account: threads of a CPU's attention") {
   MemoryFacts facts = some_facts();
   facts.attention_threads = 4;
-  facts.intermediate_size = 1;  // attention is the fullest moment
+  facts.layers = some_layers(5, 1);  // attention is the fullest moment
   facts.vocab_size = 1;
   const int64_t four = line(account_of(facts), "Buffers").device;
   CHECK(four > 0);

@@ -17,15 +17,14 @@ class Chooser {
   Chooser(const PlanRequest& request, ParallelPlan base)
       : request_(request),
         base_(std::move(base)),
-        shape_{attention_of(request), request.element_bytes,
-               std::max<int64_t>(4, request.element_bytes)},
+        kinds_(kinds_of(request)),
         cluster_(cluster_model(request.cuda, request.ranks_per_machine, request.element_bytes)) {}
 
   ParallelPlan asked_for(const Method& method) const {
     check_keys_fit(request_, method);
-    check_heads(request_, method);
+    for (const Kind& kind : kinds_) check_heads(kind.request, method);
     const std::vector<Candidate> candidates =
-        candidates_of(method, method.ulysses_degrees(request_, method));
+        candidates_of(method, degrees_of_all(method.ulysses_degrees, method));
     Candidate best = cheapest(candidates);
     best.plan.reason =
         fmt::format("sequence parallelism: {}{}", describe_method(best.plan),
@@ -87,6 +86,75 @@ class Chooser {
     double seconds = 0;
   };
 
+  /// One kind of attention in the model's layers.
+  struct Kind {
+    PlanRequest request;  // for layers of this kind alone
+    AttentionShape shape;
+    double share;  // of the layers
+  };
+
+  static std::vector<Kind> kinds_of(const PlanRequest& request) {
+    std::vector<std::pair<AttentionSpec, int64_t>> layers = request.layers;
+    if (layers.empty()) layers.emplace_back(attention_of(request), 1);
+    int64_t num_layers = 0;
+    for (const auto& [attention, count] : layers) num_layers += count;
+    std::vector<Kind> kinds;
+    for (const auto& [attention, count] : layers) {
+      PlanRequest own = request;
+      own.num_heads = attention.num_heads;
+      own.num_kv_heads = attention.num_kv_heads;
+      own.head_dim = attention.key_dim;
+      own.value_dim = attention.value_dim;
+      kinds.push_back(
+          {std::move(own),
+           {attention, request.element_bytes, std::max<int64_t>(4, request.element_bytes)},
+           static_cast<double>(count) / static_cast<double>(num_layers)});
+    }
+    return kinds;
+  }
+
+  /// The degrees that serve every kind of layer, ascending.
+  std::vector<int> degrees_of_all(std::vector<int> (&degrees_of)(const PlanRequest&, const Method&),
+                                  const Method& method) const {
+    std::vector<int> degrees = degrees_of(kinds_.front().request, method);
+    for (const Kind& kind : kinds_) {
+      const std::vector<int> own = degrees_of(kind.request, method);
+      std::erase_if(degrees, [&](int d) { return std::ranges::find(own, d) == own.end(); });
+    }
+    if (degrees.empty() && request_.method != nullptr) {
+      throw UserError(fmt::format(
+          "sequence_parallel_mode: {} has no degree that serves all layers of this model, whose "
+          "numbers of heads differ. Take another mode, or leave it out.",
+          method.name));
+    }
+    return degrees;
+  }
+
+  /// Completes the plan for all kinds of layers. Throws UserError.
+  void complete(ParallelPlan& plan) const {
+    plan.method->complete(kinds_.front().request, plan);
+    for (const Kind& kind : kinds_) {
+      ParallelPlan own = plan;
+      plan.method->complete(kind.request, own);
+      if (own.num_head_slices != plan.num_head_slices) {
+        throw UserError(fmt::format(
+            "sequence_parallel_mode: {} cuts the heads of this model's layers in different ways, "
+            "since their numbers differ. Take another mode, or leave it out.",
+            plan.method->name));
+      }
+      check_waves(kind.request, plan);
+    }
+  }
+
+  double seconds_of(const ParallelPlan& plan) const {
+    double seconds = 0;
+    for (const Kind& kind : kinds_) {
+      seconds += kind.share * attention_seconds(plan, kind.shape, request_.row,
+                                                request_.checkpointing, cluster_);
+    }
+    return seconds;
+  }
+
   /// What was assumed of the data: "rows of 1 x 32768 tokens".
   std::string rows() const {
     const Packing& row = request_.row;
@@ -115,8 +183,11 @@ class Chooser {
     for (const Method* method : all_methods()) {
       if (degrees && !method->has_degrees) continue;
       if (waves && !has_head_waves(*method)) continue;
-      if (!can_split(*method, request_.sequence_size, shape_.spec)) continue;
-      const std::vector<int> tried = method->auto_degrees(request_, *method);
+      const bool splits_all = std::ranges::all_of(kinds_, [&](const Kind& kind) {
+        return can_split(*method, request_.sequence_size, kind.shape.spec);
+      });
+      if (!splits_all) continue;
+      const std::vector<int> tried = degrees_of_all(method->auto_degrees, *method);
       const auto candidates = candidates_of(*method, tried, /*among_others=*/!degrees);
       if (!candidates.empty()) of_methods.push_back(cheapest(candidates));
     }
@@ -128,7 +199,9 @@ class Chooser {
     if (request_.head_waves) return *request_.head_waves;
     if (!plan.method->head_waves) return 1;
     const auto& [own, cuts_heads, most] = *plan.method->head_waves;
-    return static_cast<int>(std::min<int64_t>(own, most(request_.num_heads, plan)));
+    int64_t waves = own;
+    for (const Kind& kind : kinds_) waves = std::min(waves, most(kind.request.num_heads, plan));
+    return static_cast<int>(waves);
   }
 
   /// The plans of a method, one for each Ulysses degree. Where all are refused the reason is
@@ -145,15 +218,13 @@ class Chooser {
       plan.ring_size = request_.sequence_size / degree;
       plan.head_waves = waves_of(plan);
       try {
-        method.complete(request_, plan);
-        check_waves(request_, plan);
+        complete(plan);
       } catch (const UserError& error) {
         if (!choice) throw;
         if (!refused || degree > 1) refused = error;  // degree 1 has no waves at all
         continue;
       }
-      const double seconds =
-          attention_seconds(plan, shape_, request_.row, request_.checkpointing, cluster_);
+      const double seconds = seconds_of(plan);
       candidates.push_back({std::move(plan), seconds});
     }
     if (candidates.empty() && refused && !among_others) throw *refused;
@@ -162,7 +233,7 @@ class Chooser {
 
   const PlanRequest& request_;
   ParallelPlan base_;
-  AttentionShape shape_;
+  std::vector<Kind> kinds_;
   ClusterModel cluster_;
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "longspan/data/packing.h"
@@ -40,7 +41,10 @@ struct PlanRequest {
   int zero_stage = 0;
   std::optional<int64_t> shard_size;  // absent: the world with a zero_stage, 1 without
   int64_t num_heads = 1, num_kv_heads = 1, head_dim = 64;
-  std::optional<int64_t> value_dim;     // of values and outputs; absent: head_dim
+  std::optional<int64_t> value_dim;  // of values and outputs; absent: head_dim
+  /// The attentions of a model's layers, where they are of several kinds, each with the number of
+  /// layers that have it. The plan then serves all of them. Empty: one, of these heads.
+  std::vector<std::pair<AttentionSpec, int64_t>> layers;
   Packing row = Packing::single(8192);  // documents that are expected in a row
   int64_t element_bytes = 4;            // of queries and keys
   bool cuda = false;

@@ -255,5 +255,25 @@ TEST_CASE("plan: errors say what was given, the limit and the remedy") {
   for (const Method* method : all_methods()) CHECK(method_named(method->name) == method);
 }
 
+TEST_CASE("plan: serves layers whose numbers of heads differ, or says which mode can not") {
+  PlanRequest request = request_of(4, 4, method_named("ulysses"), 8, 4);
+  request.layers = {{plain_attention(8, 4, 64), 3}, {plain_attention(6, 2, 32), 1}};
+  check_error(request, {"sequence_parallel_mode: ulysses", "6 attention heads"});
+  request.method = method_named("xtuner-ulysses");
+  check_error(request, {"xtuner-ulysses cuts the heads of this model's layers in different ways"});
+  // Of the degrees of one kind of layers those that serve the other.
+  request.method = method_named("usp");
+  CHECK(make_parallel_plan(request).ulysses_size <= 2);
+  request.method = nullptr;
+  const ParallelPlan chosen = make_parallel_plan(request);
+  for (const auto& [attention, count] : request.layers) {
+    CHECK(can_split(*chosen.method, 4, attention));
+  }
+  // Layers that are alike are one.
+  PlanRequest one = request_of(4, 4, nullptr, 8, 4), many = one;
+  many.layers = {{attention_of(one), 28}};
+  CHECK(make_parallel_plan(many).reason == make_parallel_plan(one).reason);
+}
+
 }  // namespace
 }  // namespace longspan

@@ -19,10 +19,12 @@ PlanRequest plan_request(const Config& config, const ModelSpec& model, int world
   request.head_waves = config.sequence_parallel_head_waves;
   request.zero_stage = static_cast<int>(config.zero_stage.value_or(0));
   request.shard_size = config.zero_shard_size;
-  const AttentionSpec& attention = model.layer(0).mixer.attention;  // they are all alike
+  request.layers = attentions_of(model);
+  const AttentionSpec& attention = request.layers.front().first;
   request.num_heads = attention.num_heads;
   request.num_kv_heads = attention.num_kv_heads;
   request.head_dim = attention.key_dim;
+  request.value_dim = attention.value_dim;
   // They are all alike: more of them change no choice.
   constexpr int64_t kMostRows = 4096;
   request.row = Packing::from_lengths(std::vector<int64_t>(

@@ -24,6 +24,15 @@ int64_t largest_unit(const std::vector<HeldParameter>& parameters,
   return largest;
 }
 
+std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model) {
+  std::vector<MemoryFacts::Layers> layers;
+  const std::vector<int64_t> counts = layers_of_pattern(model);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    layers.push_back({cost_of(model.pattern[i], model.hidden_size), counts[i]});
+  }
+  return layers;
+}
+
 }  // namespace
 
 RunParameters planned_run_parameters(const Config& config, const ModelSpec& model,
@@ -55,17 +64,12 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
                          const Computer& computer) {
   const bool bf16 = config.bf16 || config.pure_bf16;
   const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
-  const LayerSpec& layer = model.layer(0);  // they are all alike
-  const AttentionSpec& attention = layer.mixer.attention;
   MemoryFacts facts;
   facts.hidden_size = model.hidden_size;
-  facts.intermediate_size = layer.feed_forward.intermediate_size;
-  facts.num_heads = attention.num_heads;
-  facts.num_kv_heads = attention.num_kv_heads;
-  facts.head_dim = attention.key_dim;
-  facts.num_layers = model.num_layers;
   facts.vocab_size = model.vocab_size;
-  facts.head_norms = layer.mixer.qk_norm;
+  facts.layers = layers_of(model);
+  facts.last_layer = static_cast<size_t>((model.num_layers - 1) % std::ssize(model.pattern));
+  for (const RotaryKind& kind : rotary_kinds_of(model)) facts.angle_numbers += kind.head_dim;
   const UpdateRule& rule = update_rule_of(config);
   int64_t state_bytes = 0;
   for (const HeldParameter& parameter : parameters.used) {
@@ -123,8 +127,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
     }
   }
   facts.widens_attention = bf16 && !computer.cuda;
-  const bool own_attention = !computer.cuda && attention.key_dim % 16 == 0;
-  facts.attention_threads = own_attention ? computer.num_threads : 0;
+  facts.attention_threads = computer.cuda ? 0 : computer.num_threads;
   facts.checkpointing = !config.disable_gradient_checkpointing;
   facts.offload_activations = config.offload_activations != "false";
   facts.in_file = config.offload_activations == "disk";

@@ -3,6 +3,7 @@
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -35,11 +36,10 @@ nlohmann::ordered_json json_of(const Direction& direction) {
 }  // namespace
 
 AttentionTraffic::AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
-                                   const AttentionShape& shape, int64_t num_layers,
-                                   bool checkpointing, bool output_is_known, at::Device device)
+                                   const std::vector<std::pair<AttentionSpec, int64_t>>& layers,
+                                   int64_t element_bytes, bool checkpointing, bool output_is_known,
+                                   at::Device device)
     : plan_(plan),
-      shape_(shape),
-      num_layers_(num_layers),
       checkpointing_(checkpointing),
       output_is_known_(output_is_known),
       device_(device),
@@ -47,6 +47,10 @@ AttentionTraffic::AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
       counts_rows_(mesh.sequence.rank() == 0),
       mesh_(mesh) {
   mine_.choice = plan.reason;
+  for (const auto& [attention, count] : layers) {
+    layers_.emplace_back(AttentionShape(attention, element_bytes), count);
+    num_layers_ += count;
+  }
 }
 
 void AttentionTraffic::add_to(Direction& direction) {
@@ -63,10 +67,12 @@ void AttentionTraffic::begin_row() { before_ = sequence_traffic(mesh_); }
 void AttentionTraffic::end_forward(const Packing& padded) {
   add_to(mine_.forward);
   if (!counts_rows_) return;
-  const AttentionVolume volume =
-      attention_volume(plan_, shape_, padded, checkpointing_, output_is_known_);
-  mine_.forward.formula += volume.forward;
-  mine_.backward.formula += volume.backward;
+  for (const auto& [shape, count] : layers_) {
+    const AttentionVolume volume =
+        attention_volume(plan_, shape, padded, checkpointing_, output_is_known_);
+    mine_.forward.formula += count * volume.forward;
+    mine_.backward.formula += count * volume.backward;
+  }
   mine_.num_rows += 1;
   mine_.num_tokens += padded.num_tokens();
 }
@@ -75,14 +81,13 @@ void AttentionTraffic::end_backward() { add_to(mine_.backward); }
 
 AttentionTraffic::Report AttentionTraffic::report(const Group& world) const {
   Report report = mine_;
-  std::vector<int64_t*> numbers{&report.num_rows, &report.num_tokens};
+  std::vector<int64_t*> numbers, of_layers;
   for (Direction* direction : {&report.forward, &report.backward}) {
-    numbers.push_back(&direction->formula);
-    for (const Column& column : kCollectives) {
-      numbers.push_back(&(direction->*column.bytes));
-      *numbers.back() /= num_layers_;
-    }
+    of_layers.push_back(&direction->formula);
+    for (const Column& column : kCollectives) of_layers.push_back(&(direction->*column.bytes));
   }
+  numbers = of_layers;
+  numbers.insert(numbers.end(), {&report.num_rows, &report.num_tokens});
   std::vector<int64_t> values;
   for (const int64_t* number : numbers) values.push_back(*number);
   at::Tensor sums = at::tensor(values, at::kLong);
@@ -92,6 +97,7 @@ AttentionTraffic::Report AttentionTraffic::report(const Group& world) const {
     sums = sums.cpu();
   }
   for (size_t i = 0; i < numbers.size(); ++i) *numbers[i] = sums.const_data_ptr<int64_t>()[i];
+  for (int64_t* number : of_layers) *number /= std::max<int64_t>(1, num_layers_);
   return report;
 }
 

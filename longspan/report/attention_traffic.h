@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "longspan/comm/group.h"
@@ -18,10 +19,13 @@ namespace longspan {
 /// it.
 class AttentionTraffic {
  public:
-  /// `shape` is one layer's of `num_layers`. `checkpointing` and `output_is_known` as
-  /// attention_volume has them.
-  AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan, const AttentionShape& shape,
-                   int64_t num_layers, bool checkpointing, bool output_is_known, at::Device device);
+  /// `layers`: the attentions of the model's layers, each with the number of layers that have it;
+  /// `element_bytes`: of their numbers. `checkpointing` and `output_is_known` as attention_volume
+  /// has them.
+  AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
+                   const std::vector<std::pair<AttentionSpec, int64_t>>& layers,
+                   int64_t element_bytes, bool checkpointing, bool output_is_known,
+                   at::Device device);
 
   /// Counts what a row sends. Call begin_row() before the row's forward, end_forward() after it,
   /// and end_backward() after its backward.
@@ -30,7 +34,8 @@ class AttentionTraffic {
   void end_forward(const Packing& padded);
   void end_backward();
 
-  /// Bytes sent to other ranks, of all ranks of the run together, a layer.
+  /// Bytes sent to other ranks, of all ranks of the run together, a layer: the mean of the layers,
+  /// where they are of several kinds.
   struct Direction {
     int64_t all_to_all = 0, all_gather = 0, reduce_scatter = 0, shift = 0;
     int64_t formula = 0;
@@ -49,14 +54,14 @@ class AttentionTraffic {
   void add_to(Direction& direction);
 
   ParallelPlan plan_;
-  AttentionShape shape_;
-  int64_t num_layers_;
+  std::vector<std::pair<AttentionShape, int64_t>> layers_;
+  int64_t num_layers_ = 0;
   bool checkpointing_, output_is_known_;
   at::Device device_;
   bool counts_rows_;
   const Mesh& mesh_;
   Traffic before_;
-  Report mine_;  // measured of all layers; formula of one, on one rank of a sequence group
+  Report mine_;  // of all layers; formula on one rank of a sequence group
 };
 
 /// A small table. Empty where nothing was exchanged.

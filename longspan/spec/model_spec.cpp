@@ -1,9 +1,6 @@
 #include "longspan/spec/model_spec.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <initializer_list>
 #include <string_view>
 #include <utility>
 
@@ -12,62 +9,7 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view kLayers = "model.layers.";
 constexpr const char* kHead = "lm_head.weight";
-
-/// Lists the parameters of one layer.
-class LayerList {
- public:
-  LayerList(const ModelSpec& model, int64_t layer)
-      : matrices_{Initialisation::Kind::kNormal, model.initializer_range}, layer_(layer) {}
-
-  void linear(const char* module, const char* name, int64_t num_out, int64_t num_in, bool bias) {
-    const std::string linear = fmt::format("{}.{}", module, name);
-    add(module, linear + ".weight", {num_out, num_in}, ParameterRole::kProjection, matrices_)
-        .lora_target = name;
-    if (bias) add(module, linear + ".bias", {num_out}, ParameterRole::kBias, {});
-  }
-  void norm(const char* module, const std::string& name, int64_t size) {
-    add(module, name + ".weight", {size}, ParameterRole::kNorm, {});
-  }
-  std::vector<ParameterSpec> take() { return std::move(parameters_); }
-
- private:
-  ParameterSpec& add(const char* module, const std::string& name, std::vector<int64_t> shape,
-                     ParameterRole role, Initialisation init) {
-    parameters_.push_back(parameter_spec(fmt::format("{}{}.{}", kLayers, layer_, name),
-                                         std::move(shape), role, static_cast<int>(layer_) + 1,
-                                         init));
-    parameters_.back().layer = layer_;
-    parameters_.back().module = module;
-    return parameters_.back();
-  }
-
-  Initialisation matrices_;
-  int64_t layer_;
-  std::vector<ParameterSpec> parameters_;
-};
-
-void list_mixer(const SelfAttentionSpec& mixer, int64_t hidden_size, LayerList& list) {
-  const AttentionSpec& attention = mixer.attention;
-  const int64_t query_dim = attention.num_heads * attention.key_dim;
-  list.linear("self_attn", "q_proj", query_dim, hidden_size, mixer.qkv_bias);
-  list.linear("self_attn", "k_proj", attention.num_kv_heads * attention.key_dim, hidden_size,
-              mixer.qkv_bias);
-  list.linear("self_attn", "v_proj", attention.num_kv_heads * attention.value_dim, hidden_size,
-              mixer.qkv_bias);
-  list.linear("self_attn", "o_proj", hidden_size, attention.num_heads * attention.value_dim,
-              mixer.output_bias);
-  if (!mixer.qk_norm) return;
-  list.norm("self_attn", "self_attn.q_norm", attention.key_dim);
-  list.norm("self_attn", "self_attn.k_norm", attention.key_dim);
-}
-
-void list_feed_forward(const MlpSpec& mlp, int64_t hidden_size, LayerList& list) {
-  list.linear("mlp", "gate_proj", mlp.intermediate_size, hidden_size, mlp.bias);
-  list.linear("mlp", "up_proj", mlp.intermediate_size, hidden_size, mlp.bias);
-  list.linear("mlp", "down_proj", hidden_size, mlp.intermediate_size, mlp.bias);
-}
 
 std::vector<ParameterSpec> before_layers(const ModelSpec& model) {
   return {parameter_spec("model.embed_tokens.weight", {model.vocab_size, model.hidden_size},
@@ -88,11 +30,53 @@ std::vector<ParameterSpec> after_layers(const ModelSpec& model) {
 
 }  // namespace
 
+LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size) {
+  const auto cost = [&](const auto& part) { return cost_of(part, hidden_size); };
+  return {std::visit(cost, layer.mixer), std::visit(cost, layer.feed_forward)};
+}
+
+std::vector<int64_t> layers_of_pattern(const ModelSpec& model) {
+  const int64_t length = std::ssize(model.pattern);
+  std::vector<int64_t> counts;
+  for (int64_t i = 0; i < length; ++i)
+    counts.push_back((model.num_layers + length - 1 - i) / length);
+  return counts;
+}
+
+std::vector<std::pair<AttentionSpec, int64_t>> attentions_of(const ModelSpec& model) {
+  std::vector<std::pair<AttentionSpec, int64_t>> attentions;
+  const std::vector<int64_t> counts = layers_of_pattern(model);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const AttentionSpec* attention =
+        std::visit([](const auto& mixer) { return attention_in(mixer); }, model.pattern[i].mixer);
+    if (attention == nullptr || counts[i] == 0) continue;
+    const auto known =
+        std::ranges::find(attentions, *attention, &std::pair<AttentionSpec, int64_t>::first);
+    if (known == attentions.end()) {
+      attentions.emplace_back(*attention, counts[i]);
+    } else {
+      known->second += counts[i];
+    }
+  }
+  return attentions;
+}
+
+std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model) {
+  std::vector<RotaryKind> kinds;
+  for (const LayerSpec& layer : model.pattern) {
+    const std::optional<RotaryKind> kind =
+        std::visit([](const auto& mixer) { return rotary_in(mixer); }, layer.mixer);
+    if (kind && std::ranges::find(kinds, *kind) == kinds.end()) kinds.push_back(*kind);
+  }
+  return kinds;
+}
+
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer) {
-  LayerList list(model, layer);
+  LayerParameters list(layer, model.hidden_size, model.initializer_range);
   const LayerSpec& spec = model.layer(layer);
-  list_mixer(spec.mixer, model.hidden_size, list);
-  list_feed_forward(spec.feed_forward, model.hidden_size, list);
+  const auto add = [&](const auto& part) { list_parameters(part, list); };
+  std::visit(add, spec.mixer);
+  std::visit(add, spec.feed_forward);
   list.norm("input_layernorm", "input_layernorm", model.hidden_size);
   list.norm("post_attention_layernorm", "post_attention_layernorm", model.hidden_size);
   return list.take();
@@ -121,10 +105,10 @@ int64_t num_parameters_of(const ModelSpec& model, const std::string& what) {
     return total;
   };
   int64_t total = counted_sum({count(before_layers(model)), count(after_layers(model))}, what);
-  const int64_t length = std::ssize(model.pattern);
-  for (int64_t i = 0; i < length; ++i) {
-    const int64_t times = (model.num_layers + length - 1 - i) / length;
-    total = counted_sum({total, product(times, count(layer_parameters(model, i)))}, what);
+  const std::vector<int64_t> counts = layers_of_pattern(model);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const int64_t layer = static_cast<int64_t>(i);
+    total = counted_sum({total, product(counts[i], count(layer_parameters(model, layer)))}, what);
   }
   return total;
 }
@@ -147,8 +131,8 @@ bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name)
 }
 
 std::optional<std::string> layer_of_tensor(const std::string& stored_name) {
-  if (!stored_name.starts_with(kLayers)) return std::nullopt;
-  const std::string rest = stored_name.substr(kLayers.size());
+  if (!stored_name.starts_with(kLayersPrefix)) return std::nullopt;
+  const std::string rest = stored_name.substr(kLayersPrefix.size());
   return rest.substr(0, rest.find('.'));
 }
 

@@ -5,39 +5,36 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
-#include "longspan/spec/attention_spec.h"
+#include "longspan/spec/gated_mlp_spec.h"
+#include "longspan/spec/layer_cost.h"
 #include "longspan/spec/parameter_spec.h"
-#include "longspan/spec/rotary_spec.h"
+#include "longspan/spec/self_attention_spec.h"
 
 namespace longspan {
 
-/// What mixes the tokens of a row: softmax attention, with what a layer does around it.
-struct SelfAttentionSpec {
-  AttentionSpec attention;
-  std::optional<RotarySpec> rotary;  ///< how queries and keys are rotated; none: not at all
-  bool qk_norm = false;              ///< an RMSNorm over each head of queries and of keys
-  bool qkv_bias = false, output_bias = false;
-
-  bool operator==(const SelfAttentionSpec&) const = default;
-};
-
-/// down(silu(gate x) * up x), of each token by itself.
-struct MlpSpec {
-  int64_t intermediate_size = 0;
-  bool bias = false;  ///< of all three
-
-  bool operator==(const MlpSpec&) const = default;
-};
+/// What mixes the tokens of a row: the kinds that there are.
+using TokenMixerSpec = std::variant<SelfAttentionSpec>;
+/// What each token goes through by itself: the kinds that there are.
+using FeedForwardSpec = std::variant<GatedMlpSpec>;
 
 /// h += mixer(norm(h)), then h += feed_forward(norm(h)); the norms are RMSNorms.
 struct LayerSpec {
-  SelfAttentionSpec mixer;
-  MlpSpec feed_forward;
+  TokenMixerSpec mixer;
+  FeedForwardSpec feed_forward;
 
   bool operator==(const LayerSpec&) const = default;
 };
+
+/// What a layer's parts cost, by its spec.
+struct LayerCost {
+  TokenMixerCost mixer;
+  FeedForwardCost feed_forward;
+};
+LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size);
 
 /// Embedding, layers, an RMSNorm, head.
 struct ModelSpec {
@@ -63,6 +60,16 @@ struct ModelSpec {
 
   bool operator==(const ModelSpec&) const = default;
 };
+
+/// How many layers are of each kind, in the order of the pattern.
+std::vector<int64_t> layers_of_pattern(const ModelSpec& model);
+
+/// The softmax attentions of the layers: each once, in the order of the layers, with the number of
+/// layers that compute it.
+std::vector<std::pair<AttentionSpec, int64_t>> attentions_of(const ModelSpec& model);
+
+/// The rotations in the layers, each once.
+std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model);
 
 /// The parameters of one layer, in Hugging Face's order.
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <map>
 #include <stdexcept>
+#include <utility>
+#include <variant>
 
 #include "longspan/config/user_error.h"
 
@@ -13,14 +15,13 @@ namespace {
 
 /// Three layers, of which the second is wider; every bias and norm that there is.
 ModelSpec small_model() {
-  LayerSpec layer;
-  layer.mixer.attention = {
+  SelfAttentionSpec mixer;
+  mixer.attention = {
       .num_heads = 4, .num_kv_heads = 2, .key_dim = 6, .value_dim = 10, .scale = 0.5};
-  layer.mixer.rotary = RotarySpec{};
-  layer.mixer.qk_norm = layer.mixer.qkv_bias = layer.mixer.output_bias = true;
-  layer.feed_forward = {.intermediate_size = 40, .bias = true};
-  LayerSpec wide = layer;
-  wide.feed_forward.intermediate_size = 56;
+  mixer.rotary = RotarySpec{};
+  mixer.qk_norm = mixer.qkv_bias = mixer.output_bias = true;
+  const LayerSpec layer{mixer, GatedMlpSpec{.intermediate_size = 40, .bias = true}};
+  const LayerSpec wide{mixer, GatedMlpSpec{.intermediate_size = 56, .bias = true}};
   ModelSpec model;
   model.vocab_size = 100;
   model.hidden_size = 32;
@@ -135,6 +136,43 @@ TEST_CASE("model spec: numbers are counted without a list, whatever the pattern 
   model.num_layers = int64_t{1} << 50;
   CHECK_THROWS_WITH_AS(num_parameters_of(model, "this model"), doctest::Contains("this model"),
                        UserError);
+}
+
+TEST_CASE("model spec: attentions and rotations of the layers, each once") {
+  ModelSpec model = small_model();
+  SelfAttentionSpec other = std::get<SelfAttentionSpec>(model.pattern[0].mixer);
+  CHECK(attentions_of(model) == std::vector{std::pair{other.attention, int64_t{3}}});
+  CHECK(rotary_kinds_of(model) == std::vector{RotaryKind{RotarySpec{}, 6}});
+  const AttentionSpec first = other.attention;
+  other.attention.scale = 0.25;
+  other.rotary->theta = 500.0;
+  model.pattern.push_back({other, model.pattern[0].feed_forward});
+  SelfAttentionSpec unrotated;
+  unrotated.attention = other.attention;
+  model.pattern.push_back({unrotated, model.pattern[0].feed_forward});
+  model.num_layers = 9;  // of a pattern of four
+  CHECK(attentions_of(model) ==
+        std::vector{std::pair{first, int64_t{5}}, std::pair{other.attention, int64_t{4}}});
+  CHECK(rotary_kinds_of(model) ==
+        std::vector{RotaryKind{RotarySpec{}, 6}, RotaryKind{RotarySpec{.theta = 500.0}, 6}});
+}
+
+TEST_CASE("model spec: what layers cost is what their parameters are") {
+  const ModelSpec model = small_model();
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    const LayerCost cost = cost_of(model.layer(layer), model.hidden_size);
+    int64_t before = 0, after = 0, feed_forward = 0;
+    for (const ParameterSpec& parameter : layer_parameters(model, layer)) {
+      if (parameter.role != ParameterRole::kProjection) continue;
+      int64_t& part = parameter.module == "mlp"           ? feed_forward
+                      : parameter.lora_target == "o_proj" ? after
+                                                          : before;
+      part += parameter.num_elements();
+    }
+    CHECK(cost.mixer.before.numbers == before);
+    CHECK(cost.mixer.after.numbers == after);
+    CHECK(cost.feed_forward.matrices.numbers == feed_forward);
+  }
 }
 
 TEST_CASE("model spec: tensors of files that are no parameters") {

@@ -28,4 +28,12 @@ struct RotarySpec {
   bool operator==(const RotarySpec&) const = default;
 };
 
+/// A rotation of heads of `head_dim` numbers: layers that have the same one share its angles.
+struct RotaryKind {
+  RotarySpec rotary;
+  int64_t head_dim = 0;
+
+  bool operator==(const RotaryKind&) const = default;
+};
+
 }  // namespace longspan

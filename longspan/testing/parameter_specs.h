@@ -4,9 +4,19 @@
 #include <vector>
 
 #include "longspan/models/named_tensor.h"
+#include "longspan/spec/model_spec.h"
 #include "longspan/spec/parameter_spec.h"
 
 namespace longspan::testing {
+
+/// Names and shapes of all parameters of a model, in Hugging Face's order.
+inline std::vector<ParameterShape> parameter_shapes(const ModelSpec& model) {
+  std::vector<ParameterShape> shapes;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    shapes.push_back({parameter.name, parameter.shape});
+  }
+  return shapes;
+}
 
 /// As if each were the matrix of a linear layer, whatever its name.
 inline ParameterTable projections(const std::vector<NamedTensor>& parameters) {

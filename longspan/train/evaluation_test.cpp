@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include "longspan/memory/counting_allocator.h"
+#include "longspan/models/model_config.h"
+#include "longspan/testing/parameter_specs.h"
 
 namespace longspan {
 namespace {
@@ -50,10 +52,10 @@ struct Case {
     shape.head_dim = 2;
     shape.tie_word_embeddings = true;
     std::vector<NamedTensor> parameters;
-    for (const auto& [name, sizes] : parameter_shapes(shape)) {
+    for (const auto& [name, sizes] : testing::parameter_shapes(spec_of(shape))) {
       parameters.push_back({name, at::zeros(sizes)});
     }
-    model = std::make_unique<Decoder>(shape, parameters, *attention, DecoderOptions{});
+    model = std::make_unique<Decoder>(spec_of(shape), parameters, *attention, DecoderOptions{});
     Sample sample;
     sample.input_ids.assign(1000, 3);
     sample.labels.assign(1000, 3);

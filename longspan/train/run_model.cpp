@@ -30,8 +30,8 @@ RunModel::RunModel(const Config& config, const RunPlan& plan, Workers& workers)
     }
     trained_ = load_trained_model(config, plan.model, sharding_, device_);
     trained_.options.activation_store = activations_.get();
-    decoder_ =
-        std::make_unique<Decoder>(plan.model, trained_.parameters, *attention_, trained_.options);
+    decoder_ = std::make_unique<Decoder>(spec_of(plan.model), trained_.parameters, *attention_,
+                                         trained_.options);
   });
 }
 
@@ -67,12 +67,10 @@ bool RunModel::find_objective(const RunData& data, const Host& host, Console& co
 }
 
 AttentionTraffic RunModel::traffic() const {
-  const ModelConfig& model = plan_.model;
   return {workers_.mesh(),
           plan_.parallel,
-          {plain_attention(model.num_heads, model.num_kv_heads, model.head_dim),
-           uses_bf16(config_) ? 2 : 4},
-          model.num_layers,
+          attentions_of(spec_of(plan_.model)),
+          uses_bf16(config_) ? 2 : 4,
           !config_.disable_gradient_checkpointing,
           activations_ && !attention_->overlaps_projections(),
           device_};

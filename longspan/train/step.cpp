@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "longspan/models/dropout.h"
+#include "longspan/kernels/dropout.h"
 #include "longspan/optim/schedule.h"
 
 namespace longspan {

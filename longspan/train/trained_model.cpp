@@ -15,8 +15,8 @@
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"
+#include "longspan/kernels/dropout.h"
 #include "longspan/memory/machine_memory.h"
-#include "longspan/models/dropout.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/stages/stage.h"
@@ -319,13 +319,13 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
                          .compute_dtype = trained.options.compute_dtype,
                          .mlp_tiles = trained.options.mlp_tiles};
   if (!sharding || sharding->stage < 3) {
-    return reference_model(
-        std::make_unique<Decoder>(reference_config, make_all(sources, device), attention, options));
+    return reference_model(std::make_unique<Decoder>(
+        spec_of(reference_config), make_all(sources, device), attention, options));
   }
   auto sharded = std::make_unique<ShardedParameters>(sources, *sharding);
   options.parameter_hooks = sharded.get();
-  auto decoder =
-      std::make_unique<Decoder>(reference_config, sharded->parameters(), attention, options);
+  auto decoder = std::make_unique<Decoder>(spec_of(reference_config), sharded->parameters(),
+                                           attention, options);
   return reference_model(std::move(decoder), std::move(sharded));
 }
 

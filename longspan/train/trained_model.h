@@ -9,6 +9,7 @@
 #include "longspan/config/config.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
+#include "longspan/models/model_config.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/plan/held_parameters.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"

@@ -61,7 +61,7 @@ void run(const std::string& folder, const nlohmann::json& job, const std::string
   DecoderOptions options;
   options.gradient_checkpointing = job.value("checkpointing", false);
   options.compute_dtype = dtype_named(job.value("compute_dtype", "float32"));
-  Decoder model(config, parameters, *attention, options);
+  Decoder model(spec_of(config), parameters, *attention, options);
   const Batch batch = read_batch(job);
   const int64_t num_labels =
       std::max<int64_t>(batch.labels_T.ne(kIgnoreLabel).sum().item<int64_t>(), 1);

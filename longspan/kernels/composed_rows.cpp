@@ -1,0 +1,75 @@
+#include "longspan/kernels/composed_rows.h"
+
+#include <ATen/ATen.h>
+
+namespace longspan::composed {
+namespace {
+
+at::Tensor precise(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+}
+
+}  // namespace
+
+at::Tensor reciprocal_rms(const at::Tensor& h_TD, double eps) {
+  return precise(h_TD).square().mean(-1).add(eps).rsqrt();
+}
+
+at::Tensor scale_rows(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at::Tensor& weight_D,
+                      at::ScalarType dtype) {
+  return (precise(h_TD) * rstd_T.unsqueeze(1) * precise(weight_D)).to(dtype);
+}
+
+at::Tensor norm_backward(const at::Tensor& dy_TD, const at::Tensor& h_TD, const at::Tensor& rstd_T,
+                         const at::Tensor& weight_D, const at::Tensor& residual_TD,
+                         const at::Tensor& dweight_D) {
+  const auto normal_TD = precise(h_TD) * rstd_T.unsqueeze(1);
+  const auto dy = precise(dy_TD);
+  if (dweight_D.defined()) dweight_D.add_((dy * normal_TD).sum(0));
+  const auto scaled_TD = dy * precise(weight_D);
+  const auto mean_T1 = (scaled_TD * normal_TD).mean(-1, /*keepdim=*/true);
+  auto dh_TD = (scaled_TD - normal_TD * mean_T1) * rstd_T.unsqueeze(1);
+  if (residual_TD.defined()) dh_TD.add_(residual_TD);
+  return dh_TD.to(h_TD.scalar_type());
+}
+
+at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
+  const auto halves = precise(x_TNH).chunk(2, -1);
+  const auto cos = table.cos_TF.unsqueeze(1);
+  const auto sin = inverse ? -table.sin_TF.unsqueeze(1) : table.sin_TF.unsqueeze(1);
+  return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1)
+      .to(x_TNH.scalar_type());
+}
+
+at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI) {
+  return (at::silu(precise(gate_TI)) * precise(up_TI)).to(gate_TI.scalar_type());
+}
+
+void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI) {
+  const auto gate = precise(gate_TI), up = precise(up_TI), dact = precise(dact_TI);
+  const auto silu = at::silu(gate);
+  const auto dgate = at::silu_backward(dact * up, gate);
+  const auto dup = dact * silu;
+  dact_TI.copy_(silu * up);
+  gate_TI.copy_(dgate);
+  up_TI.copy_(dup);
+}
+
+void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,
+                      at::Tensor picked_T) {
+  const auto largest_T1 = logits_TV.amax({1}, /*keepdim=*/true);
+  const auto sums_T = at::sum(at::exp(logits_TV - largest_T1), {1}, false, at::kDouble);
+  lse_T.copy_(largest_T1.squeeze(1) + sums_T.log());
+  picked_T.copy_(logits_TV.gather(1, labels_T.unsqueeze(1)).squeeze(1));
+}
+
+void cross_entropy_gradient_(at::Tensor& logits_TV, const at::Tensor& labels_T,
+                             const at::Tensor& lse_T, const at::Tensor& scale_T) {
+  // What rounding takes from the log-sum-exp goes into the factor.
+  const auto rounded_T = lse_T.to(logits_TV.scalar_type());
+  const auto factor_T = (scale_T * at::exp(rounded_T - lse_T)).to(logits_TV.scalar_type());
+  logits_TV.sub_(rounded_T.unsqueeze(1)).exp_().mul_(factor_T.unsqueeze(1));
+  logits_TV.scatter_add_(1, labels_T.unsqueeze(1), -scale_T.unsqueeze(1));
+}
+
+}  // namespace longspan::composed

@@ -1,0 +1,61 @@
+#include "longspan/kernels/dropout.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace longspan {
+namespace {
+
+/// Rows hashed at a time: the hashes are eight bytes an element.
+constexpr int64_t kChunkRows = 256;
+
+/// The finalizer of splitmix64.
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+/// The same on tensors of int64, whose right shift keeps the sign: it is masked away.
+at::Tensor mix(at::Tensor x) {
+  const auto shifted = [](const at::Tensor& value, int64_t by) {
+    return value.__rshift__(by).bitwise_and_((int64_t{1} << (64 - by)) - 1);
+  };
+  x = x.bitwise_xor(shifted(x, 30)).mul_(static_cast<int64_t>(0xbf58476d1ce4e5b9ull));
+  x = x.bitwise_xor(shifted(x, 27)).mul_(static_cast<int64_t>(0x94d049bb133111ebull));
+  return x.bitwise_xor(shifted(x, 31));
+}
+
+}  // namespace
+
+uint64_t mix_seed(uint64_t seed, uint64_t number) {
+  return mix(seed + 0x9e3779b97f4a7c15ull * (number + 1));
+}
+
+at::Tensor Dropout::apply(const at::Tensor& x_TI) const {
+  if (!active()) return x_TI;
+  c10::NoGradGuard no_grad;
+  const int64_t T = x_TI.size(0), I = x_TI.size(1);
+  TORCH_CHECK(keys_T.numel() == T, "dropout: keys of ", keys_T.numel(), " rows for ", T);
+  at::Tensor y_TI = at::empty_like(x_TI);
+  const at::Tensor columns_I =
+      mix(at::arange(1, I + 1, keys_T.options()).mul_(static_cast<int64_t>(0x9e3779b97f4a7c15ull)));
+  // A hash is uniform: below p of its 2^53 values is dropped.
+  const double limit = p * std::ldexp(1.0, 53);
+  const double scale = 1.0 / (1.0 - p);
+  for (int64_t begin = 0; begin < T; begin += kChunkRows) {
+    const int64_t size = std::min(kChunkRows, T - begin);
+    const at::Tensor rows_C = mix(keys_T.narrow(0, begin, size) + static_cast<int64_t>(seed));
+    const at::Tensor hash_CI =
+        mix(rows_C.unsqueeze(1) + columns_I.unsqueeze(0)).bitwise_and_((int64_t{1} << 53) - 1);
+    const at::Tensor kept_CI = hash_CI.ge(static_cast<int64_t>(limit));
+    at::Tensor part_CI = y_TI.narrow(0, begin, size);
+    at::mul_out(part_CI, x_TI.narrow(0, begin, size) * scale, kept_CI.to(x_TI.scalar_type()));
+  }
+  return y_TI;
+}
+
+}  // namespace longspan

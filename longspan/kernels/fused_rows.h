@@ -1,0 +1,49 @@
+// Fused ops over rows of activations, between the gemms. Each reads and writes memory once. The CPU
+// runs loops of their own; other devices run ATen's operators (composed_rows.h). Arithmetic is in
+// fp32 (fp64 for fp64 tensors) whatever the storage: fp32, bf16 or fp64. T: rows, D: model dim, I:
+// intermediate dim, N: heads, H: head dim, F = H / 2, V: vocabulary.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "longspan/kernels/rope.h"
+
+namespace longspan {
+
+/// 1 / sqrt(mean(h^2) + eps) of each row: fp32 or fp64, [T].
+at::Tensor reciprocal_rms(const at::Tensor& h_TD, double eps);
+
+/// weight * h * rstd in `dtype` (RMSNorm, arXiv 1910.07467).
+at::Tensor scale_rows(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at::Tensor& weight_D,
+                      at::ScalarType dtype);
+
+/// Gradient of the norm with respect to h, in the dtype of h, plus `residual_TD` (of that dtype)
+/// where defined. The gradient of the weight is added to dweight_D (fp32 or fp64) where defined.
+at::Tensor norm_backward(const at::Tensor& dy_TD, const at::Tensor& h_TD, const at::Tensor& rstd_T,
+                         const at::Tensor& weight_D, const at::Tensor& residual_TD,
+                         const at::Tensor& dweight_D);
+
+/// Rotates each pair (x[f], x[f + F]) by the row's angles; backwards when `inverse`, which is the
+/// gradient. In place on a contiguous x_TNH.
+void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
+/// The same into a new tensor.
+at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
+
+/// silu(gate) * up (SwiGLU, arXiv 2002.05202) into `out`, which may be `gate` or `up`.
+void swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI);
+
+/// On entry gate, up and d loss / d act; on return d loss / d gate, d loss / d up and act, in the
+/// same memory.
+void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI);
+
+/// For each row of logits (fp32 or fp64): lse_T = log sum exp, picked_T = logit of the label, both
+/// fp64: their difference, a loss, keeps the digits of the logits.
+void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,
+                      at::Tensor picked_T);
+
+/// logits <- scale * (softmax(logits) - onehot(label)) in place, with a scale for each row; lse_T
+/// in fp64.
+void cross_entropy_gradient_(at::Tensor& logits_TV, const at::Tensor& labels_T,
+                             const at::Tensor& lse_T, const at::Tensor& scale_T);
+
+}  // namespace longspan

@@ -1,0 +1,122 @@
+#include "longspan/kernels/gemm.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "longspan/config/user_error.h"
+#include "longspan/cpu/capability.h"
+
+namespace longspan {
+namespace {
+
+/// torch's own entry to oneDNN: result = beta result + alpha a b. It is exported, but no header of
+/// it is shipped, so it is looked up by name; a torch that lacks it falls back to at::mm.
+using OneDnnGemm = void (*)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result,
+                            float beta, float alpha);
+
+enum class Library { kFaster, kMkl, kOneDnn };
+
+Library wanted_library() {
+  const char* value = std::getenv(kProductsVariable);
+  const std::string wanted = value == nullptr ? "" : value;
+  if (wanted.empty()) return Library::kFaster;
+  if (wanted == "mkl") return Library::kMkl;
+  if (wanted == "onednn") return Library::kOneDnn;
+  throw UserError(fmt::format("environment variable {}={}: choose mkl or onednn, or unset it",
+                              kProductsVariable, wanted));
+}
+
+/// Whether oneDNN is the faster one on this processor.
+bool onednn_is_faster() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_is("amd") && cpu_capability() == CpuCapability::kAvx512;
+#else
+  return false;
+#endif
+}
+
+OneDnnGemm find_onednn_gemm() {
+  const Library wanted = wanted_library();
+  if (wanted == Library::kMkl || (wanted == Library::kFaster && !onednn_is_faster()))
+    return nullptr;
+  const auto onednn = reinterpret_cast<OneDnnGemm>(
+      dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
+  std::string refusal = "this torch does not have it";
+  if (onednn) try {
+      // torch refuses where it finds no AVX-512, or is told so (ONEDNN_MAX_CPU_ISA).
+      const at::Tensor one = at::ones({1, 1});
+      onednn(one, one, at::empty({1, 1}), 0.0f, 1.0f);
+      return onednn;
+    } catch (const c10::Error& error) {
+      refusal = error.what_without_backtrace();
+    }
+  if (wanted == Library::kFaster) return nullptr;
+  throw UserError(fmt::format("environment variable {}=onednn: {}; choose mkl, or unset it",
+                              kProductsVariable, refusal));
+}
+
+OneDnnGemm onednn_gemm() {
+  static const OneDnnGemm onednn = find_onednn_gemm();
+  return onednn;
+}
+
+/// Of a product that is added to more precise numbers: large enough for full speed.
+constexpr int64_t kPartBytes = int64_t{16} << 20, kMinPartRows = 256;
+
+/// Null when at::mm is as good or the operands are not oneDNN's business.
+OneDnnGemm onednn_for(const at::Tensor& a, const at::Tensor& b) {
+  const bool fits = a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
+                    a.numel() > 0 && b.numel() > 0;
+  return fits ? onednn_gemm() : nullptr;
+}
+
+}  // namespace
+
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
+  if (!onednn_for(a, b)) return at::mm(a, b);
+  return gemm_out(at::empty({a.size(0), b.size(1)}, a.options()), a, b);
+}
+
+at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
+  if (const OneDnnGemm onednn = onednn_for(a, b)) {
+    onednn(a, b, c, 0.0f, 1.0f);
+  } else {
+    at::mm_out(c, a, b);
+  }
+  return c;
+}
+
+at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale) {
+  if (c.scalar_type() != a.scalar_type()) {
+    // A sum of two dtypes makes a copy of the smaller one first.
+    const auto row_bytes = b.size(1) * static_cast<int64_t>(b.itemsize() + c.itemsize());
+    const int64_t part = std::max(kMinPartRows, kPartBytes / std::max<int64_t>(1, row_bytes));
+    for (int64_t begin = 0; begin < c.size(0); begin += part) {
+      const int64_t size = std::min(part, c.size(0) - begin);
+      c.narrow(0, begin, size).add_(gemm(a.narrow(0, begin, size), b), scale);
+    }
+    return c;
+  }
+  if (const OneDnnGemm onednn = onednn_for(a, b)) {
+    onednn(a, b, c, 1.0f, static_cast<float>(scale));
+  } else {
+    c.addmm_(a, b, /*beta=*/1.0, /*alpha=*/scale);
+  }
+  return c;
+}
+
+std::string gemm_library() {
+  if (onednn_gemm()) return "oneDNN";
+  return at::hasMKL() ? "MKL" : "torch's";
+}
+
+}  // namespace longspan

@@ -1,0 +1,57 @@
+#include "longspan/kernels/gemm.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <malloc.h>
+
+namespace longspan {
+
+TEST_CASE("gemm and add_gemm_ equal fp64 products for every stride and dtype") {
+  at::manual_seed(1);
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    // Relative to the norm a product of n random terms rounds to about epsilon; times 4 for the
+    // orders of summation.
+    const double tolerance = 4 * (dtype == at::kFloat    ? 1.2e-7
+                                  : dtype == at::kDouble ? 2.3e-16
+                                                         : 7.9e-3);
+    for (const auto& [m, k, n] :
+         {std::tuple{33, 70, 17}, std::tuple{1, 5, 1}, std::tuple{5000, 8, 450}}) {
+      const at::Tensor a = at::randn({m, k}).to(dtype), b = at::randn({k, n}).to(dtype);
+      const at::Tensor want = a.to(at::kDouble).mm(b.to(at::kDouble));
+      const auto error = [&](const at::Tensor& x) {
+        return ((x.to(at::kDouble) - want).norm() / want.norm()).item<double>();
+      };
+      CHECK(error(gemm(a, b)) < tolerance);
+      CHECK(error(gemm(a.t().contiguous().t(), b)) < tolerance);
+      CHECK(error(gemm(a, b.t().contiguous().t())) < tolerance);
+      at::Tensor wide = at::full({m + 2, n + 3}, 5.0, a.options());
+      CHECK(error(gemm_out(wide.narrow(0, 1, m).narrow(1, 2, n), a, b)) < tolerance);
+      CHECK(wide.select(0, 0).eq(5).all().item<bool>());
+      CHECK(wide.select(1, 1).eq(5).all().item<bool>());
+      at::Tensor c = at::zeros({m, n}, a.options());
+      add_gemm_(c, a, b);
+      CHECK(error(c) < tolerance);
+      add_gemm_(c, a, b);
+      CHECK(error(c / 2) < tolerance);
+    }
+  }
+}
+
+TEST_CASE("gemms of six hundred shapes leave no more behind than three hundred") {
+  const auto in_use = [] { return static_cast<double>(mallinfo2().uordblks) / (1 << 20); };  // MiB
+  const at::Tensor b = at::ones({64, 32});
+  const auto multiply = [&](int64_t from, int64_t to) {
+    for (int64_t m = from; m < to; ++m) gemm(at::ones({m, 64}), b);
+  };
+  multiply(1, 300);
+  const double before = in_use();
+  multiply(300, 600);
+  CHECK(in_use() - before < 5);
+}
+
+TEST_CASE("an empty gemm is empty or zero") {
+  CHECK(gemm(at::ones({0, 3}), at::ones({3, 2})).sizes() == at::IntArrayRef({0, 2}));
+  CHECK(gemm(at::ones({2, 0}), at::ones({0, 3})).abs().sum().item<double>() == 0);
+}
+
+}  // namespace longspan

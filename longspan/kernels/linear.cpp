@@ -1,0 +1,189 @@
+#include "longspan/kernels/linear.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+#include "longspan/kernels/gemm.h"
+
+namespace longspan {
+namespace {
+
+void add_bias_and_adapter(const Linear& layer, at::Tensor& y_TO, const at::Tensor& x_TI) {
+  const auto dtype = x_TI.scalar_type();
+  if (layer.bias.defined()) y_TO.add_(layer.bias.to(dtype));
+  if (!layer.has_adapter()) return;
+  const at::Tensor inner_TR =
+      gemm(layer.dropout.apply(x_TI), layer.lora_a.to(dtype).t()).mul_(layer.lora_scale);
+  add_gemm_(y_TO, inner_TR, layer.lora_b.to(dtype).t());
+}
+
+void add_adapter_input_gradient(const Linear& layer, at::Tensor& dx_TI, const at::Tensor& dy_TO) {
+  if (!layer.has_adapter()) return;
+  const auto dtype = dy_TO.scalar_type();
+  const at::Tensor dinner_TR = gemm(dy_TO, layer.lora_b.to(dtype)).mul_(layer.lora_scale);
+  if (layer.dropout.active()) {
+    dx_TI.add_(layer.dropout.apply(gemm(dinner_TR, layer.lora_a.to(dtype))));
+  } else {
+    add_gemm_(dx_TI, dinner_TR, layer.lora_a.to(dtype));
+  }
+}
+
+}  // namespace
+
+at::Tensor& gradient_of(const at::Tensor& parameter) {
+  at::Tensor& grad = parameter.mutable_grad();
+  if (!grad.defined()) grad = at::zeros_like(parameter, at::MemoryFormat::Contiguous);
+  return grad;
+}
+
+at::ScalarType gradient_dtype(const at::Tensor& parameter) {
+  return parameter.grad().defined() ? parameter.grad().scalar_type() : parameter.scalar_type();
+}
+
+PreciseSums::PreciseSums(const std::vector<at::Tensor>& parameters, int64_t num_parts) {
+  if (num_parts < 2) return;
+  c10::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.defined() || !parameter.requires_grad() ||
+        gradient_dtype(parameter) != at::kBFloat16) {
+      continue;
+    }
+    at::Tensor& grad = parameter.mutable_grad();
+    sums_.push_back({parameter, grad});
+    grad = grad.defined() ? grad.to(at::kFloat)
+                          : at::zeros(parameter.sizes(), parameter.options().dtype(at::kFloat));
+  }
+}
+
+PreciseSums::~PreciseSums() {
+  for (Sum& sum : sums_) sum.parameter.mutable_grad() = sum.before;
+}
+
+void PreciseSums::finish() {
+  c10::NoGradGuard no_grad;
+  for (Sum& sum : std::exchange(sums_, {})) {
+    at::Tensor& grad = sum.parameter.mutable_grad();
+    grad = sum.before.defined() ? sum.before.copy_(grad) : grad.to(at::kBFloat16);
+  }
+}
+
+void add_gradient(const at::Tensor& parameter, at::Tensor gradient) {
+  c10::NoGradGuard no_grad;
+  at::Tensor& grad = parameter.mutable_grad();
+  if (grad.defined()) {
+    grad.add_(gradient);
+  } else {
+    grad = gradient.to(parameter.scalar_type()).contiguous();
+  }
+}
+
+void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
+                          const at::Tensor& b_TI) {
+  c10::NoGradGuard no_grad;
+  at::Tensor& grad = parameter.mutable_grad();
+  if (!grad.defined() && parameter.scalar_type() == a_TO.scalar_type()) {
+    grad = gemm(a_TO.t(), b_TI);
+  } else {
+    add_gemm_(gradient_of(parameter), a_TO.t(), b_TI);
+  }
+}
+
+at::Tensor Linear::forward(const at::Tensor& x_TI) const {
+  const auto dtype = x_TI.scalar_type();
+  at::Tensor y_TO = gemm(x_TI, weight.to(dtype).t());
+  add_bias_and_adapter(*this, y_TO, x_TI);
+  return y_TO;
+}
+
+void Linear::forward_out(at::Tensor y_TO, const at::Tensor& x_TI) const {
+  gemm_out(y_TO, x_TI, weight.to(x_TI.scalar_type()).t());
+  add_bias_and_adapter(*this, y_TO, x_TI);
+}
+
+void Linear::add_forward_(at::Tensor y_TO, const at::Tensor& x_TI) const {
+  if (y_TO.scalar_type() != x_TI.scalar_type()) {
+    y_TO.add_(forward(x_TI));
+    return;
+  }
+  add_gemm_(y_TO, x_TI, weight.to(x_TI.scalar_type()).t());
+  add_bias_and_adapter(*this, y_TO, x_TI);
+}
+
+void Linear::add_forward_out(at::Tensor out_TO, const at::Tensor& h_TO,
+                             const at::Tensor& x_TI) const {
+  if (h_TO.scalar_type() != x_TI.scalar_type()) {
+    at::add_out(out_TO, h_TO, forward(x_TI));
+    return;
+  }
+  if (!out_TO.is_same(h_TO)) out_TO.copy_(h_TO);
+  add_forward_(out_TO, x_TI);
+}
+
+void Linear::add_gradients(const at::Tensor& dy_TO, const at::Tensor& x_TI) const {
+  if (cast_of) {
+    Linear held = *cast_of;
+    held.dropout = dropout;
+    held.add_gradients(dy_TO, x_TI);
+    return;
+  }
+  if (weight.requires_grad()) add_product_gradient(weight, dy_TO, x_TI);
+  if (bias.defined() && bias.requires_grad()) {
+    add_gradient(bias, at::sum(dy_TO, {0}, /*keepdim=*/false, gradient_dtype(bias)));
+  }
+  if (!has_adapter() || !lora_a.requires_grad()) return;
+  const auto dtype = x_TI.scalar_type();
+  const at::Tensor x = dropout.apply(x_TI);
+  const at::Tensor inner_TR = gemm(x, lora_a.to(dtype).t()).mul_(lora_scale);
+  const at::Tensor dinner_TR = gemm(dy_TO, lora_b.to(dtype)).mul_(lora_scale);
+  add_product_gradient(lora_b, dy_TO, inner_TR);
+  add_product_gradient(lora_a, dinner_TR, x);
+}
+
+at::Tensor Linear::input_gradient(const at::Tensor& dy_TO) const {
+  at::Tensor dx_TI = gemm(dy_TO, weight.to(dy_TO.scalar_type()));
+  add_adapter_input_gradient(*this, dx_TI, dy_TO);
+  return dx_TI;
+}
+
+void Linear::input_gradient_out(at::Tensor dx_TI, const at::Tensor& dy_TO) const {
+  gemm_out(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()));
+  add_adapter_input_gradient(*this, dx_TI, dy_TO);
+}
+
+void Linear::add_input_gradient(at::Tensor& dx_TI, const at::Tensor& dy_TO) const {
+  add_gemm_(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()));
+  add_adapter_input_gradient(*this, dx_TI, dy_TO);
+}
+
+Linear Linear::cast(at::ScalarType dtype) const {
+  c10::NoGradGuard no_grad;
+  Linear layer = *this;
+  for (at::Tensor* x : {&layer.weight, &layer.bias, &layer.lora_a, &layer.lora_b}) {
+    if (x->defined()) *x = x->detach().to(dtype);
+  }
+  return layer;
+}
+
+Linear Linear::cast_for_uses(at::ScalarType dtype) const {
+  Linear layer = cast(dtype);
+  if (!cast_of) layer.cast_of = std::make_shared<const Linear>(*this);
+  return layer;
+}
+
+Linear Linear::for_rows(int64_t begin, int64_t size) const {
+  if (!dropout.active()) return *this;
+  Linear layer = *this;
+  layer.dropout.keys_T = dropout.keys_T.narrow(0, begin, size);
+  return layer;
+}
+
+Linear Linear::for_rows(const at::Tensor& rows_L) const {
+  if (!dropout.active()) return *this;
+  Linear layer = *this;
+  layer.dropout.keys_T = dropout.keys_T.index_select(0, rows_L);
+  return layer;
+}
+
+}  // namespace longspan

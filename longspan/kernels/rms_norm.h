@@ -1,0 +1,18 @@
+// RMSNorm (arXiv 1910.07467) as an operation of autograd's graph.
+// T: rows, D: numbers of a row.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace longspan {
+
+/// weight * h / sqrt(mean(h^2) + eps) in `dtype`. The backward is fused and saves h and one number
+/// a row.
+at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, double eps,
+                    at::ScalarType dtype);
+
+/// Zeros to add up a norm weight's gradient in: fp64 where `like` is fp64, else fp32. Undefined
+/// where the weight is frozen.
+at::Tensor zeros_for_norm(const at::Tensor& weight_D, const at::TensorOptions& like);
+
+}  // namespace longspan

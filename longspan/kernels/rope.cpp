@@ -1,0 +1,101 @@
+#include "longspan/kernels/rope.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace longspan {
+namespace {
+
+/// base^(2i / H) for i < F.
+at::Tensor periods(const RotaryKind& kind) {
+  const auto exponents =
+      at::arange(0, kind.head_dim, 2, at::kFloat) / static_cast<double>(kind.head_dim);
+  return at::pow(at::Scalar(kind.rotary.theta), exponents);
+}
+
+/// Llama 3.1: long wavelengths are stretched, short ones kept, the ones between interpolated.
+at::Tensor llama3(const at::Tensor& inverse, const RopeScaling& rope) {
+  const double context = static_cast<double>(rope.original_max_position_embeddings);
+  const double longest_kept = context / rope.high_freq_factor;
+  const double shortest_stretched = context / rope.low_freq_factor;
+  const auto wavelength = 2 * std::numbers::pi / inverse;
+  const auto stretched = at::where(wavelength > shortest_stretched, inverse / rope.factor, inverse);
+  const auto smooth = (context / wavelength - rope.low_freq_factor) /
+                      (rope.high_freq_factor - rope.low_freq_factor);
+  const auto smoothed = (1 - smooth) * stretched / rope.factor + smooth * stretched;
+  const auto between = (wavelength >= longest_kept).logical_and(wavelength <= shortest_stretched);
+  return at::where(between, smoothed, stretched);
+}
+
+double yarn_mscale(double scale, double mscale) {
+  return scale <= 1 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0;
+}
+
+RotaryFrequencies yarn(const RotaryKind& kind) {
+  const RopeScaling& rope = kind.rotary.scaling;
+  const double dim = static_cast<double>(kind.head_dim);
+  // The dimension whose wavelength fits `num_rotations` times into the original context.
+  const auto correction_dim = [&](double num_rotations) {
+    return dim *
+           std::log(static_cast<double>(rope.original_max_position_embeddings) /
+                    (num_rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(kind.rotary.theta));
+  };
+  double low = correction_dim(rope.beta_fast), high = correction_dim(rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1);
+  if (low == high) high += 0.001;
+
+  const auto period = periods(kind);
+  const auto ramp =
+      at::clamp((at::arange(kind.head_dim / 2, at::kFloat) - low) / (high - low), 0, 1);
+  const auto kept = 1 - ramp;
+  const auto inverse = 1.0 / (rope.factor * period) * (1 - kept) + 1.0 / period * kept;
+
+  double attention_factor = yarn_mscale(rope.factor, 1.0);
+  if (rope.attention_factor) {
+    attention_factor = *rope.attention_factor;
+  } else if (rope.mscale.value_or(0) != 0 && rope.mscale_all_dim.value_or(0) != 0) {
+    attention_factor =
+        yarn_mscale(rope.factor, *rope.mscale) / yarn_mscale(rope.factor, *rope.mscale_all_dim);
+  }
+  return {inverse, attention_factor};
+}
+
+}  // namespace
+
+RotaryFrequencies rotary_frequencies(const RotaryKind& kind) {
+  c10::NoGradGuard no_grad;
+  const RopeScaling& rope = kind.rotary.scaling;
+  if (rope.type == "yarn") return yarn(kind);
+  auto inverse = 1.0 / periods(kind);
+  if (rope.type == "linear") inverse = inverse / rope.factor;
+  if (rope.type == "llama3") inverse = llama3(inverse, rope);
+  return {inverse, 1.0};
+}
+
+RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_T,
+                         at::ScalarType dtype) {
+  TORCH_CHECK(positions_T.dim() == 1, "rotary embedding: positions of ", positions_T.size(0),
+              " axes, of which it knows one");
+  c10::NoGradGuard no_grad;
+  const auto inverse_F = frequencies.inverse_F.to(positions_T.device());
+  const auto angles_TF = positions_T.to(at::kFloat).unsqueeze(1) * inverse_F;
+  const auto table_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  RotaryTable table{angles_TF.cos(), angles_TF.sin()};
+  if (frequencies.attention_factor != 1.0) {
+    table.cos_TF.mul_(frequencies.attention_factor);
+    table.sin_TF.mul_(frequencies.attention_factor);
+  }
+  return {table.cos_TF.to(table_dtype), table.sin_TF.to(table_dtype)};
+}
+
+}  // namespace longspan

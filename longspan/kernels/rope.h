@@ -1,0 +1,26 @@
+// Rotary position embeddings (RoFormer, arXiv 2104.09864) and their scalings.
+// T: tokens, F: half the head dim.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "longspan/spec/rotary_spec.h"
+
+namespace longspan {
+
+/// Frequencies in fp32, rounded as transformers rounds them: at position 100,000 one unit in the
+/// last place of a frequency already turns a pair by 0.01 rad.
+struct RotaryFrequencies {
+  at::Tensor inverse_F;           // fp32
+  double attention_factor = 1.0;  // multiplies cos and sin (YaRN, arXiv 2309.00071)
+};
+RotaryFrequencies rotary_frequencies(const RotaryKind& kind);
+
+/// Made once for a row and used by every layer. fp32, or fp64 for fp64 models.
+struct RotaryTable {
+  at::Tensor cos_TF, sin_TF;
+};
+RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_T,
+                         at::ScalarType dtype);
+
+}  // namespace longspan

@@ -1,0 +1,52 @@
+#include "longspan/layers/adapters.h"
+
+#include <memory>
+#include <utility>
+
+namespace longspan {
+namespace {
+
+/// A copy of the layer whose linear layers can be exchanged for others.
+struct OpenLayer {
+  std::shared_ptr<TokenMixer> mixer;
+  std::shared_ptr<FeedForward> feed_forward;
+
+  explicit OpenLayer(const Layer& layer)
+      : mixer(layer.mixer->clone()), feed_forward(layer.feed_forward->clone()) {}
+
+  std::vector<Linear*> linears() const {
+    std::vector<Linear*> all = mixer->linears_before();
+    for (const auto& more : {mixer->linears_after(), feed_forward->linears()}) {
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+  }
+  Layer in_place_of(Layer layer) && {
+    layer.mixer = std::move(mixer);
+    layer.feed_forward = std::move(feed_forward);
+    return layer;
+  }
+};
+
+}  // namespace
+
+Layer without_adapters(const Layer& layer) {
+  OpenLayer open(layer);
+  for (Linear* linear : open.linears()) linear->lora_a = linear->lora_b = at::Tensor();
+  return std::move(open).in_place_of(layer);
+}
+
+Layer with_dropout(const Layer& layer, const Dropout& dropout, const at::Tensor& rows_L) {
+  OpenLayer open(layer);
+  uint64_t number = 0;
+  for (Linear* linear : open.linears()) {
+    linear->dropout = dropout;
+    linear->dropout.seed = mix_seed(dropout.seed, number++);
+  }
+  if (rows_L.defined()) {  // the feed-forward gets these alone
+    for (Linear* linear : open.feed_forward->linears()) *linear = linear->for_rows(rows_L);
+  }
+  return std::move(open).in_place_of(layer);
+}
+
+}  // namespace longspan

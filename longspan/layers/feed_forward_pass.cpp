@@ -1,0 +1,132 @@
+#include "longspan/layers/feed_forward_pass.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+
+#include "longspan/kernels/fused_op.h"
+#include "longspan/kernels/fused_rows.h"
+#include "longspan/kernels/rms_norm.h"
+
+namespace longspan {
+namespace {
+
+/// Rows worked on at a time: enough for matrix products at full speed, few enough that what lives
+/// only inside of the feed-forward is small beside the row. A row is never cut below this.
+constexpr int64_t kMinChunkRows = 1024;
+constexpr int64_t kChunkBytes = int64_t{8} << 20;  // of the widest activation
+
+int64_t chunk_rows(int64_t width, at::ScalarType dtype) {
+  return std::max(kMinChunkRows,
+                  kChunkBytes / (width * static_cast<int64_t>(c10::elementSize(dtype))));
+}
+
+std::unique_ptr<FeedForward> cast_for_uses(const FeedForward& feed_forward, at::ScalarType dtype) {
+  std::unique_ptr<FeedForward> cast = feed_forward.clone();
+  for (Linear* linear : cast->linears()) *linear = linear->cast_for_uses(dtype);
+  return cast;
+}
+
+SavedStep rows_of(const SavedStep& saved, const RowRange& rows) {
+  SavedStep some;
+  for (const at::Tensor& x : saved) some.push_back(x.narrow(0, rows.begin, rows.size));
+  return some;
+}
+
+at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& layer,
+                   const RowContext& row) {
+  const auto dtype = row.compute_dtype;
+  const at::Tensor rstd_T = reciprocal_rms(h_TD, layer.norm_eps);
+  const std::unique_ptr<FeedForward> cast = cast_for_uses(*layer.feed_forward, dtype);
+  const int64_t T = h_TD.size(0), chunk = feed_forward_chunk_rows(T, layer, row);
+  const at::Tensor room =
+      cast->forward_room(std::min(chunk, T), !saved.empty(), h_TD.options().dtype(dtype));
+  auto out_TD = at::empty_like(h_TD);
+  for (int64_t begin = 0; begin < T; begin += chunk) {
+    const RowRange rows{begin, std::min(chunk, T - begin)};
+    const auto h = h_TD.narrow(0, begin, rows.size);
+    const auto x =
+        scale_rows(h, rstd_T.narrow(0, begin, rows.size), layer.feed_forward_norm_D, dtype);
+    cast->forward_out(out_TD.narrow(0, begin, rows.size), h, x, rows, rows_of(saved, rows), room);
+  }
+  return out_TD;
+}
+
+}  // namespace
+
+int64_t feed_forward_chunk_rows(int64_t num_rows, const Layer& layer, const RowContext& row) {
+  if (row.mlp_tiles == 0) return chunk_rows(layer.feed_forward->width(), row.compute_dtype);
+  return std::max<int64_t>(1, (num_rows + row.mlp_tiles - 1) / row.mlp_tiles);
+}
+
+int64_t feed_forward_num_chunks(int64_t num_rows, const Layer& layer, const RowContext& row) {
+  const int64_t rows = feed_forward_chunk_rows(num_rows, layer, row);
+  return (num_rows + rows - 1) / rows;
+}
+
+at::Tensor feed_forward_sublayer(const at::Tensor& h_TD, const Layer& layer,
+                                 const RowContext& row) {
+  const bool differentiable = needs_backward({h_TD}, layer.feed_forward_parameters());
+  SavedStep saved;
+  at::Tensor out_TD;
+  {
+    c10::NoGradGuard no_grad;
+    if (differentiable && row.mlp_tiles == 0) {
+      saved =
+          layer.feed_forward->empty_saved(h_TD.size(0), h_TD.options().dtype(row.compute_dtype));
+    }
+    out_TD = forward(h_TD, saved, layer, row);
+  }
+  if (!differentiable) return out_TD;
+  return attach_backward({out_TD}, {h_TD}, layer.feed_forward_parameters(),
+                         [h_TD = h_TD.detach(), saved = std::move(saved), layer,
+                          row](std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
+                           return {feed_forward_backward(gradients[0], h_TD, saved, layer, row)};
+                         })[0];
+}
+
+FeedForwardBackward::FeedForwardBackward(const at::TensorOptions& residual, int64_t num_rows,
+                                         bool saved, const Layer& layer, const RowContext& row)
+    : layer_(layer),
+      row_(row),
+      cast_(cast_for_uses(*layer.feed_forward, row.compute_dtype)),
+      dnorm_D_(zeros_for_norm(layer.feed_forward_norm_D, residual)),
+      sums_(layer.feed_forward_parameters(), feed_forward_num_chunks(num_rows, layer, row)) {
+  room_ = cast_->backward_room(std::min(feed_forward_chunk_rows(num_rows, layer, row), num_rows),
+                               saved, residual.dtype(row.compute_dtype));
+}
+
+void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at::Tensor& dout_CD,
+                                const SavedStep& saved, const at::Tensor& dh_CD) {
+  const RowRange rows{begin, h_CD.size(0)};
+  const at::Tensor& norm_D = layer_.feed_forward_norm_D;
+  const auto rstd_C = reciprocal_rms(h_CD, layer_.norm_eps);
+  const auto x_CD = scale_rows(h_CD, rstd_C, norm_D, row_.compute_dtype);
+  const auto dx_CD = cast_->backward(dout_CD.to(row_.compute_dtype), x_CD, rows, saved, room_);
+  dh_CD.copy_(norm_backward(dx_CD, h_CD, rstd_C, norm_D, dout_CD, dnorm_D_));
+}
+
+void FeedForwardBackward::finish() {
+  if (dnorm_D_.defined()) add_gradient(layer_.feed_forward_norm_D, dnorm_D_);
+  sums_.finish();
+}
+
+at::Tensor feed_forward_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD,
+                                 const SavedStep& saved, const Layer& layer,
+                                 const RowContext& row) {
+  c10::NoGradGuard no_grad;
+  const int64_t T = h_TD.size(0), chunk = feed_forward_chunk_rows(T, layer, row);
+  FeedForwardBackward backward(h_TD.options(), T, !saved.empty(), layer, row);
+  auto dh_TD = at::empty_like(h_TD);
+  // No labels, no rows: every parameter still gets its gradient, of zeros.
+  for (int64_t begin = 0; begin < std::max<int64_t>(T, 1); begin += chunk) {
+    const RowRange rows{begin, std::min(chunk, T - begin)};
+    const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows.size); };
+    backward.chunk(begin, part(h_TD), part(dout_TD), rows_of(saved, rows), part(dh_TD));
+  }
+  backward.finish();
+  return dh_TD;
+}
+
+}  // namespace longspan

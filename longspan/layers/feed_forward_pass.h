@@ -1,0 +1,43 @@
+// The second half of a layer, h + feed_forward(norm(h)), over any FeedForward, in chunks of rows:
+// nothing that is as wide as the feed-forward is ever as long as the row.
+// T: tokens, C: rows of a chunk, D: model dim.
+#pragma once
+
+#include "longspan/layers/layer.h"
+
+namespace longspan {
+
+/// Saves h, and what the feed-forward saves where the row has no tiles.
+at::Tensor feed_forward_sublayer(const at::Tensor& h_TD, const Layer& layer, const RowContext& row);
+
+/// d loss / d h given d loss / d output, and gradients of the parameters. What is saved is
+/// overwritten; where nothing is, it is computed again from h, chunk by chunk.
+at::Tensor feed_forward_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD,
+                                 const SavedStep& saved, const Layer& layer, const RowContext& row);
+
+/// Rows of the chunks in which a feed-forward works.
+int64_t feed_forward_chunk_rows(int64_t num_rows, const Layer& layer, const RowContext& row);
+int64_t feed_forward_num_chunks(int64_t num_rows, const Layer& layer, const RowContext& row);
+
+/// The backward, a chunk of C rows at a time.
+class FeedForwardBackward {
+ public:
+  /// `residual`: options of h. `layer` and `row` must outlive it.
+  FeedForwardBackward(const at::TensorOptions& residual, int64_t num_rows, bool saved,
+                      const Layer& layer, const RowContext& row);
+  /// d loss / d h of rows [begin, begin + C) into dh_CD, which may be dout_CD. `saved`: of these
+  /// rows, or empty.
+  void chunk(int64_t begin, const at::Tensor& h_CD, const at::Tensor& dout_CD,
+             const SavedStep& saved, const at::Tensor& dh_CD);
+  /// After the last chunk: the gradient of the norm's weight.
+  void finish();
+
+ private:
+  const Layer& layer_;
+  const RowContext& row_;
+  std::unique_ptr<FeedForward> cast_;  // in the dtype of computation
+  at::Tensor room_, dnorm_D_;
+  PreciseSums sums_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,45 @@
+// A gated MLP (spec/gated_mlp_spec.h): down(silu(gate x) * up x) (SwiGLU, arXiv 2002.05202).
+// T: tokens, C: some of them, D: model dim, I: intermediate dim.
+#pragma once
+
+#include <memory>
+
+#include "longspan/layers/layer.h"
+#include "longspan/layers/layer_weights.h"
+#include "longspan/spec/model_spec.h"
+
+namespace longspan {
+
+class GatedMlp : public FeedForward {
+ public:
+  struct Weights {
+    Linear gate_proj, up_proj, down_proj;
+  };
+  GatedMlp(const GatedMlpSpec& spec, Weights weights);
+
+  std::unique_ptr<FeedForward> clone() const override;
+  std::vector<Linear*> linears() override;
+  std::vector<at::Tensor> parameters() const override;
+  int64_t width() const override { return spec_.intermediate_size; }
+  SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const override;
+  at::Tensor forward_room(int64_t num_rows, bool saved,
+                          const at::TensorOptions& options) const override;
+  at::Tensor backward_room(int64_t num_rows, bool saved,
+                           const at::TensorOptions& options) const override;
+  void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
+                   const RowRange& rows, const SavedStep& saved,
+                   const at::Tensor& room) const override;
+  at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD, const RowRange& rows,
+                      const SavedStep& saved, const at::Tensor& room) const override;
+  at::Tensor plain(const at::Tensor& x_TD) const override;
+
+ private:
+  GatedMlpSpec spec_;
+  Weights weights_;
+};
+
+std::shared_ptr<const FeedForward> make_feed_forward(const GatedMlpSpec& spec,
+                                                     const ModelSpec& model,
+                                                     const LayerWeights& weights);
+
+}  // namespace longspan

@@ -1,0 +1,166 @@
+// A layer of the decoder: h + mixer(norm(h)), then h + feed_forward(norm(h)). A kind of layer is a
+// TokenMixer or a FeedForward in a file of its own; checkpointing, chunks, adapters and overlap
+// with exchanges are written once, over these interfaces. T: tokens, C: some consecutive ones of
+// them, L: rows that are wanted from the layer, D: model dim.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "longspan/attention/attention.h"
+#include "longspan/kernels/linear.h"
+#include "longspan/kernels/rope.h"
+#include "longspan/layers/activation_store.h"
+
+namespace longspan {
+
+/// What all layers of a row share.
+struct RowContext {
+  Attention* attention;
+  Packing packing;
+  std::vector<RotaryTable> rotary;  // one for each rotary_kinds_of() the model
+  at::ScalarType compute_dtype;
+  int64_t mlp_tiles = 0;  // parts of the row in which each feed-forward is computed; 0: by size
+  ActivationStore* store = nullptr;  // of what checkpointing saves; null: saved as it is
+};
+
+/// Rows [begin, begin + size) of those that a layer works on.
+struct RowRange {
+  int64_t begin, size;
+};
+
+/// What a step of a layer saves for its own backward.
+using SavedStep = std::vector<at::Tensor>;
+
+/// What mixes the tokens of a row, of x = norm(h): steps before that look at each row by itself,
+/// the mixing, and a step after it that looks at each row by itself. All but the mixing are outside
+/// of autograd: their backward is a function of its own, which adds gradients of parameters to
+/// their .grad and takes any rows of the row.
+class TokenMixer {
+ public:
+  virtual ~TokenMixer() = default;
+  /// Shares the parameters; its linear layers can be exchanged for others.
+  virtual std::unique_ptr<TokenMixer> clone() const = 0;
+
+  /// The linear layers before and after the mixing, in the order in which LoRA's dropout numbers
+  /// them.
+  virtual std::vector<Linear*> linears_before() = 0;
+  virtual std::vector<Linear*> linears_after() = 0;
+  /// All parameters before and after the mixing; some may be undefined.
+  virtual std::vector<at::Tensor> parameters_before() const = 0;
+  virtual std::vector<at::Tensor> parameters_after() const = 0;
+
+  /// How many tensors are mixed: three, of queries, keys and values, in self-attention.
+  virtual int num_inputs() const = 0;
+  /// Numbers of a row in the widest of them.
+  virtual int64_t width() const = 0;
+  /// Memory for input i of so many rows.
+  virtual at::Tensor empty_input(int i, int64_t num_rows,
+                                 const at::TensorOptions& options) const = 0;
+  /// Computes input i of x_CD, which are these rows, into `room`. Returns `room`; or, where `saved`
+  /// takes what input_backward() would compute again, perhaps another tensor.
+  virtual at::Tensor input(int i, at::Tensor room, const at::Tensor& x_CD, const RowRange& rows,
+                           const RowContext& row, SavedStep* saved) const = 0;
+  /// Takes d loss / d input i of these rows. Adds d loss / d x to dx_CD, which it makes where it is
+  /// undefined; not where dx_CD is null. `saved`: of input(), or null.
+  virtual void input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
+                              const RowRange& rows, const RowContext& row, const SavedStep* saved,
+                              at::Tensor* dx_CD) const = 0;
+
+  /// All inputs, of all rows -> [T, ...]. Differentiable by autograd.
+  virtual at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const = 0;
+
+  /// Writes h + what is made of the mixed rows into sum_CD, which may be h_CD.
+  virtual void output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
+                          const RowRange& rows) const = 0;
+  /// Takes d loss / d sum in the dtype of computation. Writes d loss / d mixed into dmixed_C where
+  /// that is defined.
+  virtual void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C,
+                               const RowRange& rows, at::Tensor dmixed_C) const = 0;
+
+  /// For an attention that exchanges one input while the next is projected, and projects some heads
+  /// while others are on their way (Attention::project_and_attend). The mixer's inputs are then
+  /// queries, keys and values, and `linear` is all that its output does.
+  struct Overlap {
+    AttentionSpec attention;
+    const Linear* linear;
+  };
+  /// None where the mixer is no such thing.
+  virtual std::optional<Overlap> overlap() const { return std::nullopt; }
+
+  /// What is added to h, [T, D], in a few operations of ATen with autograd's own gradients: what
+  /// tests compare the above with. Of one process alone, without adapters.
+  virtual at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const = 0;
+};
+
+/// What each token goes through by itself, of x = norm(h). Outside of autograd, as the steps of a
+/// TokenMixer.
+class FeedForward {
+ public:
+  virtual ~FeedForward() = default;
+  virtual std::unique_ptr<FeedForward> clone() const = 0;
+
+  /// In the order in which LoRA's dropout numbers them.
+  virtual std::vector<Linear*> linears() = 0;
+  virtual std::vector<at::Tensor> parameters() const = 0;
+
+  /// Numbers of a row in its widest activation.
+  virtual int64_t width() const = 0;
+  /// Memory for what the backward of so many rows needs; row r of each tensor is that of row r.
+  virtual SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const = 0;
+  /// Memory to work in, for chunks of up to so many rows. `saved`: whether the forward saves, or
+  /// the backward has, what empty_saved() is for.
+  virtual at::Tensor forward_room(int64_t num_rows, bool saved,
+                                  const at::TensorOptions& options) const = 0;
+  virtual at::Tensor backward_room(int64_t num_rows, bool saved,
+                                   const at::TensorOptions& options) const = 0;
+
+  /// Writes h + what is made of x into out_CD, which may be h_CD. `saved`: the rows' part of
+  /// empty_saved(), or empty.
+  virtual void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
+                           const RowRange& rows, const SavedStep& saved,
+                           const at::Tensor& room) const = 0;
+  /// d loss / d out, in the dtype of computation -> d loss / d x. What is saved is overwritten;
+  /// where nothing is, it is computed again.
+  virtual at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
+                              const RowRange& rows, const SavedStep& saved,
+                              const at::Tensor& room) const = 0;
+
+  /// What is added to h, as TokenMixer::plain().
+  virtual at::Tensor plain(const at::Tensor& x_TD) const = 0;
+};
+
+struct Layer {
+  at::Tensor mixer_norm_D, feed_forward_norm_D;  // weights of the RMSNorms
+  double norm_eps;
+  std::shared_ptr<const TokenMixer> mixer;
+  std::shared_ptr<const FeedForward> feed_forward;
+
+  /// Of each half, its norm's among them.
+  std::vector<at::Tensor> mixer_parameters() const;
+  std::vector<at::Tensor> feed_forward_parameters() const;
+};
+
+/// Adds weight, bias and adapters of these layers to the list.
+void append_parameters(std::vector<at::Tensor>& parameters,
+                       const std::vector<const Linear*>& linears);
+
+/// The layer on a row: of all its tokens, or of `rows_L` where defined. Saves all that the backward
+/// needs.
+at::Tensor run_layer(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
+                     const at::Tensor& rows_L);
+
+/// The same with gradient checkpointing: saves h and the attention's out and lse, on the device or
+/// in the row's store. The backward recomputes the rest around the saved result, and what lies
+/// between attention and the layer's output a chunk at a time. d loss / d output is overwritten
+/// where nobody else holds it.
+at::Tensor run_checkpointed(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
+                            const at::Tensor& rows_L);
+
+/// The same by the plain versions of its parts.
+at::Tensor run_plainly(const at::Tensor& h_TD, const Layer& layer, const RowContext& row);
+
+}  // namespace longspan

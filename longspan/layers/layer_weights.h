@@ -1,0 +1,37 @@
+// The parameters of one layer of the decoder, by what follows the layer's number in their names.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "longspan/kernels/linear.h"
+
+namespace longspan {
+
+using TensorsByName = std::map<std::string, at::Tensor, std::less<>>;
+
+class LayerWeights {
+ public:
+  /// `parameters`, those of the whole model, must outlive it.
+  LayerWeights(const TensorsByName& parameters, int64_t layer, double lora_scale)
+      : parameters_(parameters), layer_(layer), lora_scale_(lora_scale) {}
+
+  /// Of the linear layer self_attn.q_proj, say: weight, and where they are there bias and adapter.
+  Linear linear(const std::string& name) const;
+  /// What the norm self_attn.q_norm, say, multiplies by.
+  at::Tensor norm(const std::string& name) const;
+
+ private:
+  /// Undefined where there is none.
+  at::Tensor find(const std::string& name) const;
+  at::Tensor required(const std::string& name) const;
+
+  const TensorsByName& parameters_;
+  int64_t layer_;
+  double lora_scale_;
+};
+
+}  // namespace longspan

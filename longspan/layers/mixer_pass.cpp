@@ -1,0 +1,185 @@
+#include "longspan/layers/mixer_pass.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "longspan/kernels/fused_op.h"
+#include "longspan/kernels/fused_rows.h"
+#include "longspan/kernels/rms_norm.h"
+#include "longspan/layers/chunked_projections.h"
+
+namespace longspan {
+namespace {
+
+/// Rows worked on at a time, as in the feed-forward: what lives only inside of a chunk is small.
+int64_t chunk_rows(const Layer& layer, const RowContext& row, const at::Tensor& h_TD) {
+  constexpr int64_t kMinChunkRows = 1024, kChunkBytes = int64_t{2} << 20;
+  const int64_t width = std::max(h_TD.size(1), layer.mixer->width());
+  return std::max(
+      kMinChunkRows,
+      kChunkBytes / (width * static_cast<int64_t>(c10::elementSize(row.compute_dtype))));
+}
+
+/// With the matrices of its first steps cast once, for several chunks.
+std::unique_ptr<TokenMixer> cast_before(const TokenMixer& mixer, at::ScalarType dtype) {
+  std::unique_ptr<TokenMixer> cast = mixer.clone();
+  for (Linear* linear : cast->linears_before()) *linear = linear->cast_for_uses(dtype);
+  return cast;
+}
+
+/// As mixer_inputs(), with a graph: norm and projections in one operation that saves h, one number
+/// a row, and what the mixer's steps save.
+std::vector<at::Tensor> differentiable_inputs(const at::Tensor& h_TD, const Layer& layer,
+                                              const RowContext& row) {
+  const TokenMixer& mixer = *layer.mixer;
+  const RowRange all{0, h_TD.size(0)};
+  at::Tensor rstd_T;
+  std::vector<at::Tensor> inputs;
+  std::vector<SavedStep> saved(mixer.num_inputs());
+  {
+    c10::NoGradGuard no_grad;
+    rstd_T = reciprocal_rms(h_TD, layer.norm_eps);
+    const auto x_TD = scale_rows(h_TD, rstd_T, layer.mixer_norm_D, row.compute_dtype);
+    for (int i = 0; i < mixer.num_inputs(); ++i) {
+      inputs.push_back(mixer.input(i, mixer.empty_input(i, all.size, x_TD.options()), x_TD, all,
+                                   row, &saved[i]));
+    }
+  }
+  return attach_backward(
+      inputs, {h_TD}, layer.mixer_parameters(),
+      [h_TD = h_TD.detach(), rstd_T, layer, row, all, saved = std::move(saved),
+       wants_input = h_TD.requires_grad()](std::vector<at::Tensor> gradients) {
+        const auto x_TD = scale_rows(h_TD, rstd_T, layer.mixer_norm_D, row.compute_dtype);
+        const bool wants_dx = wants_input || layer.mixer_norm_D.requires_grad();
+        at::Tensor dx_TD;
+        for (int i = 0; i < layer.mixer->num_inputs(); ++i) {
+          const at::Tensor gradient = std::exchange(gradients[i], {});
+          layer.mixer->input_backward(i, gradient, x_TD, all, row, &saved[i],
+                                      wants_dx ? &dx_TD : nullptr);
+        }
+        if (!wants_dx) return std::vector<at::Tensor>{};
+        const auto dweight_D = zeros_for_norm(layer.mixer_norm_D, rstd_T.options());
+        auto dh_TD = norm_backward(dx_TD, h_TD, rstd_T, layer.mixer_norm_D, {}, dweight_D);
+        if (dweight_D.defined()) add_gradient(layer.mixer_norm_D, dweight_D);
+        return wants_input ? std::vector<at::Tensor>{dh_TD} : std::vector<at::Tensor>{};
+      });
+}
+
+}  // namespace
+
+std::vector<at::Tensor> mixer_inputs(const at::Tensor& h_TD, const Layer& layer,
+                                     const RowContext& row) {
+  c10::NoGradGuard no_grad;
+  const int64_t T = h_TD.size(0), chunk = chunk_rows(layer, row, h_TD);
+  const auto options = h_TD.options().dtype(row.compute_dtype).requires_grad(false);
+  const std::unique_ptr<TokenMixer> mixer = cast_before(*layer.mixer, row.compute_dtype);
+  std::vector<at::Tensor> inputs;
+  for (int i = 0; i < mixer->num_inputs(); ++i) {
+    inputs.push_back(mixer->empty_input(i, T, options));
+  }
+  for (int64_t begin = 0; begin < T; begin += chunk) {
+    const RowRange rows{begin, std::min(chunk, T - begin)};
+    const auto h = h_TD.narrow(0, begin, rows.size);
+    const auto x =
+        scale_rows(h, reciprocal_rms(h, layer.norm_eps), layer.mixer_norm_D, row.compute_dtype);
+    for (int i = 0; i < mixer->num_inputs(); ++i) {
+      mixer->input(i, inputs[i].narrow(0, begin, rows.size), x, rows, row, /*saved=*/nullptr);
+    }
+  }
+  return inputs;
+}
+
+void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::Tensor& h_TD,
+                           at::Tensor dh_TD, bool wants_input, const Layer& layer,
+                           const RowContext& row) {
+  c10::NoGradGuard no_grad;
+  const int64_t T = h_TD.size(0), chunk = chunk_rows(layer, row, h_TD);
+  const at::Tensor& norm_D = layer.mixer_norm_D;
+  const std::unique_ptr<TokenMixer> mixer = cast_before(*layer.mixer, row.compute_dtype);
+  at::Tensor dnorm_D;
+  PreciseSums sums(layer.mixer->parameters_before(), (T + chunk - 1) / chunk);
+  const bool wants_dx = wants_input || norm_D.requires_grad();
+  // No tokens: every parameter still gets its gradient, of zeros.
+  for (int64_t begin = 0; begin < std::max<int64_t>(T, 1); begin += chunk) {
+    const RowRange rows{begin, std::min(chunk, T - begin)};
+    const auto h = h_TD.narrow(0, begin, rows.size);
+    const auto rstd_C = reciprocal_rms(h, layer.norm_eps);
+    if (!dnorm_D.defined()) dnorm_D = zeros_for_norm(norm_D, rstd_C.options());
+    const auto x = scale_rows(h, rstd_C, norm_D, row.compute_dtype);
+    at::Tensor dx;
+    for (int i = 0; i < mixer->num_inputs(); ++i) {
+      mixer->input_backward(i, gradients[i].narrow(0, begin, rows.size), x, rows, row,
+                            /*saved=*/nullptr, wants_dx ? &dx : nullptr);
+    }
+    if (!wants_dx) continue;
+    auto dh = dh_TD.narrow(0, begin, rows.size);
+    dh.copy_(norm_backward(dx, h, rstd_C, norm_D, dh, dnorm_D));
+  }
+  sums.finish();
+  if (dnorm_D.defined()) add_gradient(norm_D, dnorm_D);
+}
+
+std::shared_ptr<const TokenMixer> with_output_of(const Layer& layer, const at::Tensor& rows_L,
+                                                 std::optional<at::ScalarType> dtype) {
+  if (!rows_L.defined() && !dtype) return layer.mixer;
+  std::shared_ptr<TokenMixer> mixer = layer.mixer->clone();
+  for (Linear* linear : mixer->linears_after()) {
+    if (rows_L.defined()) *linear = linear->for_rows(rows_L);
+    if (dtype) *linear = linear->cast_for_uses(*dtype);
+  }
+  return mixer;
+}
+
+// Saves what was mixed, which the attention saves too.
+at::Tensor mixer_output(const at::Tensor& h_LD, const at::Tensor& mixed_L,
+                        const std::shared_ptr<const TokenMixer>& mixer, const RowContext& row) {
+  const RowRange all{0, h_LD.size(0)};
+  at::Tensor sum_LD;
+  {
+    c10::NoGradGuard no_grad;
+    sum_LD = at::empty_like(h_LD);
+    mixer->output_out(sum_LD, h_LD, mixed_L, all);
+  }
+  const std::vector<at::Tensor> parameters = mixer->parameters_after();
+  if (!needs_backward({h_LD, mixed_L}, parameters)) return sum_LD;
+  return attach_backward({sum_LD}, {h_LD, mixed_L}, parameters,
+                         [mixed_L = mixed_L.detach(), mixer, all, dtype = row.compute_dtype,
+                          wants_mixed = mixed_L.requires_grad()](
+                             std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
+                           at::Tensor dmixed;
+                           if (wants_mixed) dmixed = at::empty(mixed_L.sizes(), mixed_L.options());
+                           mixer->output_backward(gradients[0].to(dtype), mixed_L, all, dmixed);
+                           return {gradients[0], dmixed};
+                         })[0];
+}
+
+bool overlaps(const Layer& layer, const RowContext& row) {
+  if (!row.attention->overlaps_projections()) return false;
+  const std::optional<TokenMixer::Overlap> overlap = layer.mixer->overlap();
+  // The parts would need the dropout of some columns of the output's input.
+  return overlap && !overlap->linear->dropout.active();
+}
+
+at::Tensor mixer_sublayer(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
+                          const at::Tensor& rows_L) {
+  if (overlaps(layer, row)) {
+    ChunkedProjections parts(h_TD, layer, row, rows_L);
+    return row.attention->project_and_attend(parts.as_functions(),
+                                             layer.mixer->overlap()->attention, row.packing);
+  }
+  at::Tensor mixed_T;
+  {
+    const bool differentiable = needs_backward({h_TD}, layer.mixer_parameters());
+    mixed_T = layer.mixer->mix(
+        differentiable ? differentiable_inputs(h_TD, layer, row) : mixer_inputs(h_TD, layer, row),
+        row);
+  }
+  if (!rows_L.defined()) return mixer_output(h_TD, mixed_T, layer.mixer, row);
+  return mixer_output(h_TD.index_select(0, rows_L), mixed_T.index_select(0, rows_L),
+                      with_output_of(layer, rows_L), row);
+}
+
+}  // namespace longspan

@@ -1,0 +1,203 @@
+#include "longspan/layers/self_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "longspan/kernels/fused_rows.h"
+#include "longspan/kernels/rms_norm.h"
+
+namespace longspan {
+namespace {
+
+RotaryTable rows_of(const RotaryTable& table, const RowRange& rows) {
+  return {table.cos_TF.narrow(0, rows.begin, rows.size),
+          table.sin_TF.narrow(0, rows.begin, rows.size)};
+}
+
+/// Every head of every row is a row to a norm of heads.
+at::Tensor heads_as_rows(const at::Tensor& x_CNH) {
+  return x_CNH.contiguous().view({-1, x_CNH.size(2)});
+}
+
+}  // namespace
+
+SelfAttention::SelfAttention(const SelfAttentionSpec& spec, Weights weights, double norm_eps,
+                             size_t rotary)
+    : spec_(spec), weights_(std::move(weights)), norm_eps_(norm_eps), rotary_(rotary) {}
+
+std::unique_ptr<TokenMixer> SelfAttention::clone() const {
+  return std::make_unique<SelfAttention>(*this);
+}
+
+std::vector<Linear*> SelfAttention::linears_before() {
+  return {&weights_.q_proj, &weights_.k_proj, &weights_.v_proj};
+}
+
+std::vector<Linear*> SelfAttention::linears_after() { return {&weights_.o_proj}; }
+
+std::vector<at::Tensor> SelfAttention::parameters_before() const {
+  std::vector<at::Tensor> parameters{weights_.q_norm_K, weights_.k_norm_K};
+  append_parameters(parameters, {&weights_.q_proj, &weights_.k_proj, &weights_.v_proj});
+  return parameters;
+}
+
+std::vector<at::Tensor> SelfAttention::parameters_after() const {
+  return weights_.o_proj.parameters();
+}
+
+SelfAttention::Projection SelfAttention::projection(int i) const {
+  static const at::Tensor kNoNorm;
+  const AttentionSpec& attention = spec_.attention;
+  const bool rotated = spec_.rotary.has_value();
+  if (i == 0) {
+    return {weights_.q_proj, weights_.q_norm_K, rotated, attention.num_heads, attention.key_dim};
+  }
+  if (i == 1) {
+    return {weights_.k_proj, weights_.k_norm_K, rotated, attention.num_kv_heads, attention.key_dim};
+  }
+  TORCH_CHECK(i == 2, "self-attention has no input ", i);
+  return {weights_.v_proj, kNoNorm, false, attention.num_kv_heads, attention.value_dim};
+}
+
+at::Tensor SelfAttention::empty_input(int i, int64_t num_rows,
+                                      const at::TensorOptions& options) const {
+  const Projection projection = this->projection(i);
+  return at::empty({num_rows, projection.num_heads, projection.head_dim}, options);
+}
+
+at::Tensor SelfAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
+                                const RowRange& rows, const RowContext& row,
+                                SavedStep* saved) const {
+  const Projection projection = this->projection(i);
+  projection.linear.for_rows(rows.begin, rows.size).forward_out(room.flatten(1), x_CD);
+  at::Tensor heads = std::move(room);
+  if (projection.norm_H.defined()) {
+    const at::Tensor x_RH = heads_as_rows(heads), rstd_R = reciprocal_rms(x_RH, norm_eps_);
+    const at::Tensor y_CNH =
+        scale_rows(x_RH, rstd_R, projection.norm_H, heads.scalar_type()).view(heads.sizes());
+    if (saved != nullptr) {
+      *saved = {std::exchange(heads, y_CNH), rstd_R};
+    } else {
+      heads.copy_(y_CNH);
+    }
+  }
+  if (projection.is_rotated) {
+    rotate_(heads, rows_of(row.rotary.at(rotary_), rows), /*inverse=*/false);
+  }
+  return heads;
+}
+
+void SelfAttention::input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
+                                   const RowRange& rows, const RowContext& row,
+                                   const SavedStep* saved, at::Tensor* dx_CD) const {
+  const Projection projection = this->projection(i);
+  const Linear linear = projection.linear.for_rows(rows.begin, rows.size);
+  at::Tensor dheads = dinput_C;
+  if (projection.is_rotated) {
+    dheads = rotate(dheads, rows_of(row.rotary.at(rotary_), rows), /*inverse=*/true);
+  }
+  if (const at::Tensor& norm_H = projection.norm_H; norm_H.defined()) {
+    at::Tensor x_RH, rstd_R;
+    if (saved != nullptr) {
+      x_RH = heads_as_rows((*saved)[0]);
+      rstd_R = (*saved)[1];
+    } else {
+      x_RH = linear.forward(x_CD).view({-1, projection.head_dim});
+      rstd_R = reciprocal_rms(x_RH, norm_eps_);
+    }
+    const at::Tensor dnorm_H = zeros_for_norm(norm_H, rstd_R.options());
+    dheads = norm_backward(heads_as_rows(dheads), x_RH, rstd_R, norm_H, {}, dnorm_H)
+                 .view(dheads.sizes());
+    if (dnorm_H.defined()) add_gradient(norm_H, dnorm_H);
+  }
+  const at::Tensor dy_CO = dheads.flatten(1);
+  linear.add_gradients(dy_CO, x_CD);
+  if (dx_CD == nullptr) return;
+  if (dx_CD->defined()) {
+    linear.add_input_gradient(*dx_CD, dy_CO);
+  } else {
+    *dx_CD = linear.input_gradient(dy_CO);
+  }
+}
+
+at::Tensor SelfAttention::mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const {
+  return row.attention->attend(inputs[0], inputs[1], inputs[2], spec_.attention, row.packing);
+}
+
+void SelfAttention::output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
+                               const RowRange& rows) const {
+  weights_.o_proj.for_rows(rows.begin, rows.size)
+      .add_forward_out(std::move(sum_CD), h_CD, mixed_C.flatten(1));
+}
+
+void SelfAttention::output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C,
+                                    const RowRange& rows, at::Tensor dmixed_C) const {
+  const Linear o_proj = weights_.o_proj.for_rows(rows.begin, rows.size);
+  o_proj.add_gradients(dsum_CD, mixed_C.flatten(1));
+  if (dmixed_C.defined()) o_proj.input_gradient_out(dmixed_C.flatten(1), dsum_CD);
+}
+
+std::optional<TokenMixer::Overlap> SelfAttention::overlap() const {
+  return Overlap{spec_.attention, &weights_.o_proj};
+}
+
+at::Tensor SelfAttention::plain(const at::Tensor& x_TD, const RowContext& row) const {
+  const AttentionSpec& attention = spec_.attention;
+  TORCH_CHECK(!attention.window && !attention.softcap && !attention.has_sinks,
+              "plain attention has no window, softcap or sinks");
+  const int64_t T = x_TD.size(0);
+  std::vector<at::Tensor> inputs;
+  for (int i = 0; i < kNumInputs; ++i) {
+    const Projection projection = this->projection(i);
+    at::Tensor x = at::linear(x_TD, projection.linear.weight, projection.linear.bias)
+                       .view({T, projection.num_heads, projection.head_dim});
+    if (projection.norm_H.defined()) {
+      x = x * (x.square().mean(-1, /*keepdim=*/true) + norm_eps_).rsqrt() * projection.norm_H;
+    }
+    if (projection.is_rotated) {
+      const RotaryTable& angles = row.rotary.at(rotary_);
+      const at::Tensor cos = angles.cos_TF.unsqueeze(1), sin = angles.sin_TF.unsqueeze(1);
+      const std::vector<at::Tensor> ab = x.chunk(2, -1);
+      x = at::cat({ab[0] * cos - ab[1] * sin, ab[1] * cos + ab[0] * sin}, -1);
+    }
+    inputs.push_back(x.transpose(0, 1).repeat_interleave(attention.num_heads / projection.num_heads,
+                                                         /*dim=*/0));  // [N, T, H]
+  }
+  at::Tensor hidden_TT = at::ones({T, T}, at::kBool);
+  for (int64_t d = 0; d < row.packing.num_documents(); ++d) {
+    TORCH_CHECK(!row.packing.fork(d), "plain attention has no forks");
+    const int64_t begin = row.packing.begin(d), size = row.packing.length(d);
+    hidden_TT.narrow(0, begin, size).narrow(1, begin, size).triu_(1);
+  }
+  const at::Tensor scores_NTT = at::matmul(inputs[0], inputs[1].transpose(1, 2))
+                                    .mul(attention.scale)
+                                    .masked_fill(hidden_TT.to(x_TD.device()), -INFINITY);
+  const at::Tensor mixed_TNV = at::matmul(scores_NTT.softmax(-1), inputs[2]).transpose(0, 1);
+  return at::linear(mixed_TNV.flatten(1), weights_.o_proj.weight, weights_.o_proj.bias);
+}
+
+std::shared_ptr<const TokenMixer> make_token_mixer(const SelfAttentionSpec& spec,
+                                                   const ModelSpec& model,
+                                                   const LayerWeights& weights) {
+  size_t rotary = 0;
+  if (const std::optional<RotaryKind> kind = rotary_in(spec)) {
+    const std::vector<RotaryKind> kinds = rotary_kinds_of(model);
+    rotary = static_cast<size_t>(std::ranges::find(kinds, *kind) - kinds.begin());
+  }
+  SelfAttention::Weights own{weights.linear("self_attn.q_proj"),
+                             weights.linear("self_attn.k_proj"),
+                             weights.linear("self_attn.v_proj"),
+                             weights.linear("self_attn.o_proj"),
+                             {},
+                             {}};
+  if (spec.qk_norm) {
+    own.q_norm_K = weights.norm("self_attn.q_norm");
+    own.k_norm_K = weights.norm("self_attn.k_norm");
+  }
+  return std::make_shared<SelfAttention>(spec, std::move(own), model.norm_eps, rotary);
+}
+
+}  // namespace longspan

@@ -1,0 +1,67 @@
+// Softmax attention over heads of queries, keys and values (spec/self_attention_spec.h).
+// T: tokens, C: some of them, D: model dim, N: query heads, M: kv heads, K: numbers in a query's
+// and a key's head, V: in a value's and an output's.
+#pragma once
+
+#include <memory>
+
+#include "longspan/layers/layer.h"
+#include "longspan/layers/layer_weights.h"
+#include "longspan/spec/model_spec.h"
+
+namespace longspan {
+
+class SelfAttention : public TokenMixer {
+ public:
+  struct Weights {
+    Linear q_proj, k_proj, v_proj, o_proj;
+    at::Tensor q_norm_K, k_norm_K;  // undefined where there are none
+  };
+  /// `rotary`: the number of its rotation in RowContext::rotary; not read where it has none.
+  SelfAttention(const SelfAttentionSpec& spec, Weights weights, double norm_eps, size_t rotary);
+
+  std::unique_ptr<TokenMixer> clone() const override;
+  std::vector<Linear*> linears_before() override;
+  std::vector<Linear*> linears_after() override;
+  std::vector<at::Tensor> parameters_before() const override;
+  std::vector<at::Tensor> parameters_after() const override;
+
+  int num_inputs() const override { return kNumInputs; }
+  int64_t width() const override { return spec_.attention.num_heads * spec_.attention.key_dim; }
+  at::Tensor empty_input(int i, int64_t num_rows, const at::TensorOptions& options) const override;
+  at::Tensor input(int i, at::Tensor room, const at::Tensor& x_CD, const RowRange& rows,
+                   const RowContext& row, SavedStep* saved) const override;
+  void input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
+                      const RowRange& rows, const RowContext& row, const SavedStep* saved,
+                      at::Tensor* dx_CD) const override;
+  at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const override;
+  void output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
+                  const RowRange& rows) const override;
+  void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C, const RowRange& rows,
+                       at::Tensor dmixed_C) const override;
+  std::optional<Overlap> overlap() const override;
+  at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const override;
+
+ private:
+  static constexpr int kNumInputs = 3;  // queries, keys, values
+
+  /// What makes input i of x.
+  struct Projection {
+    const Linear& linear;
+    const at::Tensor& norm_H;  // undefined: none
+    bool is_rotated;
+    int64_t num_heads, head_dim;
+  };
+  Projection projection(int i) const;
+
+  SelfAttentionSpec spec_;
+  Weights weights_;
+  double norm_eps_;
+  size_t rotary_;
+};
+
+std::shared_ptr<const TokenMixer> make_token_mixer(const SelfAttentionSpec& spec,
+                                                   const ModelSpec& model,
+                                                   const LayerWeights& weights);
+
+}  // namespace longspan

@@ -1,0 +1,89 @@
+// Self-attention against its plain version, and what it costs.
+#include "longspan/layers/self_attention.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/layers/make_layer.h"
+#include "longspan/layers/mixer_pass.h"
+#include "longspan/memory/counting_allocator.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/testing/layer_check.h"
+
+namespace longspan {
+namespace {
+
+const GatedMlpSpec kMlp{.intermediate_size = 20};
+
+SelfAttentionSpec rotated(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim) {
+  SelfAttentionSpec spec;
+  spec.attention = plain_attention(num_heads, num_kv_heads, head_dim);
+  spec.rotary = RotarySpec{};
+  return spec;
+}
+
+TEST_CASE("self-attention: output and gradients are those of its plain version") {
+  SelfAttentionSpec with_all = rotated(4, 2, 6);
+  with_all.attention.value_dim = 10;
+  with_all.attention.scale = 0.21;
+  with_all.rotary->theta = 100.0;
+  with_all.rotary->scaling.type = "linear";
+  with_all.rotary->scaling.factor = 3.0;
+  with_all.qk_norm = with_all.qkv_bias = with_all.output_bias = true;
+  SelfAttentionSpec unrotated = rotated(3, 1, 8);
+  unrotated.rotary.reset();
+  unrotated.qk_norm = true;
+  for (const SelfAttentionSpec& spec : {rotated(6, 2, 4), with_all, unrotated}) {
+    CAPTURE(spec.attention.num_heads);
+    for (const bool all_rows : {true, false}) {
+      CAPTURE(all_rows);
+      testing::check_layer({.layer = {spec, kMlp}, .all_rows = all_rows});
+    }
+  }
+}
+
+TEST_CASE("self-attention: projections in several chunks of rows") {
+  SelfAttentionSpec spec = rotated(2, 1, 4);
+  spec.qk_norm = true;
+  // Chunks are of 1024 rows at least.
+  testing::check_layer({.layer = {spec, kMlp}, .document_lengths = {700, 450}});
+}
+
+TEST_CASE("self-attention: saves what its cost says") {
+  constexpr int64_t kTokens = 64, kHidden = 24;
+  for (const bool qk_norm : {false, true}) {
+    CAPTURE(qk_norm);
+    SelfAttentionSpec spec = rotated(4, 2, 16);
+    spec.qk_norm = qk_norm;
+    ModelSpec model;
+    model.hidden_size = kHidden;
+    model.num_layers = 1;
+    model.pattern = {{spec, kMlp}};
+    TensorsByName leaves;
+    for (const ParameterSpec& parameter : layer_parameters(model, 0)) {
+      leaves[parameter.name] = at::randn(parameter.shape).requires_grad_(true);
+    }
+    const Layer layer = make_layer(model, 0, leaves, /*lora_scale=*/0);
+    const auto attention = make_local(cpu_block_kernel());
+    const RowContext row{attention.get(),
+                         Packing::single(kTokens),
+                         {rotary_table(rotary_frequencies({RotarySpec{}, 16}),
+                                       at::arange(kTokens, at::kLong), at::kFloat)},
+                         at::kFloat};
+    const at::Tensor h_TD = at::randn({kTokens, kHidden}).requires_grad_(true);
+    const AllocationCounter counter(AllocationCounter::Of::kThisThread);
+    const at::Tensor out_TD = mixer_sublayer(h_TD, layer, row, /*rows_L=*/{});
+    const TokenMixerCost cost = cost_of(spec, kHidden);
+    const int64_t numbers =
+        cost.queries + cost.keys + cost.values + cost.output + cost.saved_for_norms;
+    // Of norms of heads a number a head is saved too, of which the account knows nothing.
+    const int64_t of_norms = qk_norm ? 4 * kTokens * (4 + 2) : 0;
+    const int64_t of_norm = 4 * kTokens, output = 4 * kTokens * kHidden;
+    CHECK(counter.live_bytes() ==
+          kTokens * (4 * numbers + cost.state_bytes) + of_norms + of_norm + output);
+  }
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,21 @@
+#include "longspan/spec/gated_mlp_spec.h"
+
+namespace longspan {
+
+void list_parameters(const GatedMlpSpec& mlp, LayerParameters& list) {
+  const int64_t I = mlp.intermediate_size, D = list.hidden_size();
+  list.linear("mlp", "gate_proj", I, D, mlp.bias);
+  list.linear("mlp", "up_proj", I, D, mlp.bias);
+  list.linear("mlp", "down_proj", D, I, mlp.bias);
+}
+
+FeedForwardCost cost_of(const GatedMlpSpec& mlp, int64_t hidden_size) {
+  const int64_t I = mlp.intermediate_size;
+  // gate and up; in the backward the gradient of what goes into down as well.
+  return {.width = I,
+          .saved = 2 * I,
+          .working = 3 * I,
+          .matrices = {3 * I * hidden_size, I * hidden_size}};
+}
+
+}  // namespace longspan

@@ -1,0 +1,22 @@
+// A gated MLP, as data. No torch. What it computes is in layers/gated_mlp.h.
+#pragma once
+
+#include <cstdint>
+
+#include "longspan/spec/layer_cost.h"
+#include "longspan/spec/layer_parameters.h"
+
+namespace longspan {
+
+/// A feed-forward: down(silu(gate x) * up x), of each token by itself.
+struct GatedMlpSpec {
+  int64_t intermediate_size = 0;
+  bool bias = false;  ///< of all three
+
+  bool operator==(const GatedMlpSpec&) const = default;
+};
+
+void list_parameters(const GatedMlpSpec& mlp, LayerParameters& list);
+FeedForwardCost cost_of(const GatedMlpSpec& mlp, int64_t hidden_size);
+
+}  // namespace longspan

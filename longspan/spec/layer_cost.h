@@ -1,0 +1,30 @@
+// What the parts of a layer cost, for the account of memory (plan/memory_model.h). Numbers are
+// those of one token, and are held in the dtype of computation. No torch.
+#pragma once
+
+#include <cstdint>
+
+namespace longspan {
+
+/// Numbers of matrices that are used together: of all, and of the largest.
+struct MatrixCost {
+  int64_t numbers = 0, largest = 0;
+};
+
+struct TokenMixerCost {
+  int64_t queries = 0, keys = 0, values = 0;  ///< what the tokens are mixed by
+  int64_t output = 0;                         ///< what the mixing gives
+  int64_t state_bytes = 0;             ///< what the mixing saves for its backward beside its output
+  int64_t saved_for_norms = 0;         ///< what norms of queries and keys save, unless recomputed
+  MatrixCost before, after;            ///< of the projections before and after the mixing
+  int64_t kv_heads = 0, head_dim = 0;  ///< what the tiles of flash attention are made of
+};
+
+struct FeedForwardCost {
+  int64_t width = 0;    ///< of its widest activation, by which its chunks are chosen
+  int64_t saved = 0;    ///< what it saves for its backward, unless recomputed
+  int64_t working = 0;  ///< what its backward works with
+  MatrixCost matrices;
+};
+
+}  // namespace longspan

@@ -1,0 +1,42 @@
+#include "longspan/spec/layer_parameters.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace longspan {
+
+std::string layer_parameter_name(int64_t layer, std::string_view name) {
+  return fmt::format("{}{}.{}", kLayersPrefix, layer, name);
+}
+
+LayerParameters::LayerParameters(int64_t layer, int64_t hidden_size, double initializer_range)
+    : layer_(layer),
+      hidden_size_(hidden_size),
+      matrices_{Initialisation::Kind::kNormal, initializer_range} {}
+
+void LayerParameters::linear(const char* module, const char* name, int64_t num_out, int64_t num_in,
+                             bool bias) {
+  const std::string linear = fmt::format("{}.{}", module, name);
+  add(module, linear + ".weight", {num_out, num_in}, ParameterRole::kProjection, matrices_)
+      .lora_target = name;
+  if (bias) add(module, linear + ".bias", {num_out}, ParameterRole::kBias, {});
+}
+
+void LayerParameters::norm(const char* module, const std::string& name, int64_t size) {
+  add(module, name + ".weight", {size}, ParameterRole::kNorm, {});
+}
+
+std::vector<ParameterSpec> LayerParameters::take() { return std::move(parameters_); }
+
+ParameterSpec& LayerParameters::add(const char* module, const std::string& name,
+                                    std::vector<int64_t> shape, ParameterRole role,
+                                    Initialisation init) {
+  parameters_.push_back(parameter_spec(layer_parameter_name(layer_, name), std::move(shape), role,
+                                       static_cast<int>(layer_) + 1, init));
+  parameters_.back().layer = layer_;
+  parameters_.back().module = module;
+  return parameters_.back();
+}
+
+}  // namespace longspan

@@ -1,0 +1,41 @@
+// The parameters of one layer, as its token mixer and its feed-forward list them. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "longspan/spec/parameter_spec.h"
+
+namespace longspan {
+
+/// What the names of all parameters within layers begin with.
+inline constexpr std::string_view kLayersPrefix = "model.layers.";
+
+/// The name of a layer's parameter, of which `name` is what follows the layer's number
+/// (self_attn.q_proj.weight).
+std::string layer_parameter_name(int64_t layer, std::string_view name);
+
+class LayerParameters {
+ public:
+  LayerParameters(int64_t layer, int64_t hidden_size, double initializer_range);
+
+  int64_t hidden_size() const { return hidden_size_; }
+  /// Adds <module>.<name>.weight [num_out, num_in], to which LoRA can add an adapter, and where it
+  /// has a bias <module>.<name>.bias.
+  void linear(const char* module, const char* name, int64_t num_out, int64_t num_in, bool bias);
+  /// Adds <name>.weight [size], what a norm multiplies by.
+  void norm(const char* module, const std::string& name, int64_t size);
+  std::vector<ParameterSpec> take();
+
+ private:
+  ParameterSpec& add(const char* module, const std::string& name, std::vector<int64_t> shape,
+                     ParameterRole role, Initialisation init);
+
+  int64_t layer_, hidden_size_;
+  Initialisation matrices_;
+  std::vector<ParameterSpec> parameters_;
+};
+
+}  // namespace longspan

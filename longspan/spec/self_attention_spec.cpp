@@ -1,0 +1,37 @@
+#include "longspan/spec/self_attention_spec.h"
+
+#include <algorithm>
+
+namespace longspan {
+
+void list_parameters(const SelfAttentionSpec& mixer, LayerParameters& list) {
+  const AttentionSpec& attention = mixer.attention;
+  const int64_t N = attention.num_heads, M = attention.num_kv_heads;
+  const int64_t K = attention.key_dim, V = attention.value_dim, D = list.hidden_size();
+  list.linear("self_attn", "q_proj", N * K, D, mixer.qkv_bias);
+  list.linear("self_attn", "k_proj", M * K, D, mixer.qkv_bias);
+  list.linear("self_attn", "v_proj", M * V, D, mixer.qkv_bias);
+  list.linear("self_attn", "o_proj", D, N * V, mixer.output_bias);
+  if (!mixer.qk_norm) return;
+  list.norm("self_attn", "self_attn.q_norm", K);
+  list.norm("self_attn", "self_attn.k_norm", K);
+}
+
+TokenMixerCost cost_of(const SelfAttentionSpec& mixer, int64_t hidden_size) {
+  const AttentionSpec& attention = mixer.attention;
+  TokenMixerCost cost;
+  cost.queries = attention.num_heads * attention.key_dim;
+  cost.keys = attention.num_kv_heads * attention.key_dim;
+  cost.values = attention.num_kv_heads * attention.value_dim;
+  cost.output = attention.num_heads * attention.value_dim;
+  cost.state_bytes = 4 * attention.num_heads;  // the log-sum-exp of each query's scores, in fp32
+  if (mixer.qk_norm) cost.saved_for_norms = cost.queries + cost.keys;
+  cost.before = {(cost.queries + cost.keys + cost.values) * hidden_size,
+                 std::max(cost.queries, cost.values) * hidden_size};
+  cost.after = {cost.output * hidden_size, cost.output * hidden_size};
+  cost.kv_heads = attention.num_kv_heads;
+  cost.head_dim = attention.key_dim;
+  return cost;
+}
+
+}  // namespace longspan

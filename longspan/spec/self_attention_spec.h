@@ -1,0 +1,37 @@
+// Softmax attention with what a layer does around it, as data. No torch. What it computes is in
+// layers/self_attention.h.
+#pragma once
+
+#include <optional>
+
+#include "longspan/spec/attention_spec.h"
+#include "longspan/spec/layer_cost.h"
+#include "longspan/spec/layer_parameters.h"
+#include "longspan/spec/rotary_spec.h"
+
+namespace longspan {
+
+/// A token mixer: o(attend(rotated q(x), rotated k(x), v(x))).
+struct SelfAttentionSpec {
+  AttentionSpec attention;
+  std::optional<RotarySpec> rotary;  ///< how queries and keys are rotated; none: not at all
+  bool qk_norm = false;              ///< an RMSNorm over each head of queries and of keys
+  bool qkv_bias = false, output_bias = false;
+
+  bool operator==(const SelfAttentionSpec&) const = default;
+};
+
+void list_parameters(const SelfAttentionSpec& mixer, LayerParameters& list);
+/// The softmax attention in it: what strategies, plan and traffic go by. Null in a mixer that has
+/// none.
+inline const AttentionSpec* attention_in(const SelfAttentionSpec& mixer) {
+  return &mixer.attention;
+}
+/// The rotation in it.
+inline std::optional<RotaryKind> rotary_in(const SelfAttentionSpec& mixer) {
+  if (!mixer.rotary) return std::nullopt;
+  return RotaryKind{*mixer.rotary, mixer.attention.key_dim};
+}
+TokenMixerCost cost_of(const SelfAttentionSpec& mixer, int64_t hidden_size);
+
+}  // namespace longspan

@@ -1,0 +1,150 @@
+#include "longspan/testing/layer_check.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/layers/make_layer.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/testing/tolerance.h"
+
+namespace longspan::testing {
+namespace {
+
+constexpr int64_t kHidden = 24;
+
+/// A model of this one layer: what names, rotations and norms go by.
+ModelSpec model_of(const LayerSpec& layer) {
+  ModelSpec model;
+  model.hidden_size = kHidden;
+  model.num_layers = 1;
+  model.pattern = {layer};
+  model.norm_eps = 1e-3;
+  return model;
+}
+
+TensorsByName random_leaves(const ModelSpec& model) {
+  at::manual_seed(21);
+  TensorsByName leaves;
+  for (const ParameterSpec& parameter : layer_parameters(model, 0)) {
+    at::Tensor leaf = at::randn(parameter.shape, at::kDouble) * 0.3;
+    if (parameter.role == ParameterRole::kNorm) leaf = leaf + 1;
+    leaves[parameter.name] = leaf.requires_grad_(true);
+  }
+  return leaves;
+}
+
+using Results = std::map<std::string, at::Tensor, std::less<>>;
+
+void check_near(const Results& actual, const Results& expected) {
+  CHECK(actual.size() == expected.size());
+  for (const auto& [name, tensor] : expected) {
+    INFO(name);
+    REQUIRE(actual.contains(name));
+    // Softmax does not see a bias of the keys: its gradient is 0 up to rounding.
+    CHECK(at::allclose(actual.at(name), tensor, 1e-10, 1e-11));
+  }
+}
+
+class Check {
+ public:
+  explicit Check(const LayerCase& problem)
+      : model_(model_of(problem.layer)),
+        leaves_(random_leaves(model_)),
+        layer_(make_layer(model_, 0, leaves_, /*lora_scale=*/0)),
+        attention_(make_local(cpu_block_kernel())) {
+    const Packing packing = Packing::from_lengths(problem.document_lengths);
+    const int64_t T = packing.num_tokens();
+    std::vector<at::Tensor> positions;
+    for (const int64_t length : problem.document_lengths) {
+      positions.push_back(at::arange(length, at::kLong));
+    }
+    row_ = {attention_.get(), packing, {}, at::kDouble, problem.mlp_tiles};
+    for (const RotaryKind& kind : rotary_kinds_of(model_)) {
+      row_.rotary.push_back(
+          rotary_table(rotary_frequencies(kind), at::cat(positions), at::kDouble));
+    }
+    h_TD_ = at::randn({T, kHidden}, at::kDouble).requires_grad_(true);
+    if (!problem.all_rows) rows_L_ = at::rand({T}).lt(0.3).nonzero().squeeze(1);
+    dout_TD_ = at::randn({T, kHidden}, at::kDouble);
+  }
+
+  enum class Way { kPlain, kRun, kCheckpointed };
+
+  at::Tensor output(Way way) const {
+    switch (way) {
+      case Way::kPlain: {
+        const at::Tensor out_TD = run_plainly(h_TD_, layer_, row_);
+        return rows_L_.defined() ? out_TD.index_select(0, rows_L_) : out_TD;
+      }
+      case Way::kRun:
+        return run_layer(h_TD_, layer_, row_, rows_L_);
+      case Way::kCheckpointed:
+        return run_checkpointed(h_TD_, layer_, row_, rows_L_);
+    }
+    throw std::logic_error("no such way");
+  }
+
+  Results results(Way way) const {
+    Results results;
+    const at::Tensor out = output(way);
+    results["output"] = out.detach();
+    const at::Tensor dout = rows_L_.defined() ? dout_TD_.index_select(0, rows_L_) : dout_TD_;
+    torch::autograd::backward({(out * dout).sum()}, {});
+    TensorsByName leaves = leaves_;
+    leaves["h"] = h_TD_;
+    for (const auto& [name, leaf] : leaves) {
+      if (leaf.grad().defined()) results[name] = leaf.grad();
+      leaf.mutable_grad().reset();
+    }
+    return results;
+  }
+
+  const TensorsByName& leaves() const { return leaves_; }
+
+ private:
+  ModelSpec model_;
+  TensorsByName leaves_;
+  Layer layer_;
+  std::unique_ptr<SequenceParallel> attention_;
+  RowContext row_;
+  at::Tensor h_TD_, rows_L_, dout_TD_;
+};
+
+}  // namespace
+
+void check_layer(const LayerCase& problem) {
+  using Way = Check::Way;
+  const Check check(problem);
+  const Results expected = check.results(Way::kPlain);
+  CHECK(expected.size() == check.leaves().size() + 2);  // and h's gradient, and the output
+  for (const Way way : {Way::kRun, Way::kCheckpointed}) {
+    CAPTURE(static_cast<int>(way));
+    check_near(check.results(way), expected);
+    const c10::NoGradGuard no_grad;
+    CHECK(at::allclose(check.output(way), expected.at("output"), 1e-11, 1e-12));
+  }
+  // Every other parameter is frozen.
+  Results some = expected;
+  bool freezes = true;
+  for (const auto& [name, leaf] : check.leaves()) {
+    if (freezes) {
+      leaf.set_requires_grad(false);
+      some.erase(name);
+    }
+    freezes = !freezes;
+  }
+  for (const Way way : {Way::kRun, Way::kCheckpointed}) {
+    CAPTURE(static_cast<int>(way));
+    check_near(check.results(way), some);
+  }
+}
+
+}  // namespace longspan::testing
