@@ -57,8 +57,7 @@ std::optional<int64_t> group_limit(const std::string& root) {
   for (std::string line; std::getline(file, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers =
-        fmt::format(",{},", line.substr(first + 1, second - first - 1));
+    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
     const std::string group = line.substr(second + 1);
     std::optional<int64_t> limit;
     if (controllers == ",,") {
