@@ -35,7 +35,7 @@ std::string account_of_made(const Config& config, const ModelConfig& model, cons
   const std::optional<ShardingOptions> sharding = sharding_of(config, mesh, at::kCPU);
   const TrainedModel trained = load_trained_model(config, model, sharding, at::kCPU);
   const auto attention = make_local(cpu_block_kernel());
-  Decoder policy(model, trained.parameters, *attention, trained.options);
+  Decoder policy(spec_of(model), trained.parameters, *attention, trained.options);
   RunParameters parameters{.used = trained.held(), .divided = std::nullopt, .reference = {}};
   if (trained.sharded) parameters.divided = trained.sharded->held_bytes();
   if (config.stage == "dpo") {
