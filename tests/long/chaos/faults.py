@@ -43,6 +43,8 @@ def kill(what, choose):
         spare_waiting_torchrun(scene, pids)
         if scene.kind.start == TORCHRUN_MACHINES:
             scene.ends = scene.ends | {STOPPED}  # it tells the killed one's neighbours to stop
+            if what == "launcher":  # where workers are done, the other machine's waits minutes for this one
+                scene.spared |= set(scene.live.tops.values()) - set(pids)
         scene.now()
         scene.live.kill_all(pids)
     return strike
