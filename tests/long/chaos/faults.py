@@ -262,7 +262,7 @@ def second_run(at_once=False, other_machine=False):
         refused = second.is_over() and second.end() == FAILED and passed_at is None
         # One of the two came when the other had trained all, and had let the folder go.
         in_turn = any(f"step {STEPS} of {STEPS}: nothing is left to train" in said for said in (text, scene.live.text()))
-        if second_was_first:
+        if second_was_first and not at_once:
             # The first one would go on from what it has saved: whoever ends it removes that.
             for pid in second.processes():
                 second.signal(pid, signal.SIGSTOP)

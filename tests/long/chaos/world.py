@@ -244,7 +244,7 @@ class World:
             return False
         wait_until(unmounted, "the disk to be unmounted")
         # 1: mistakes were mended, which a broken journal leaves.
-        done = subprocess.run(["e2fsck", "-p", self.image], capture_output=True, text=True, check=False)
+        done = subprocess.run(["e2fsck", "-fy", self.image], capture_output=True, text=True, check=False)
         if done.returncode > 1:
             raise HarnessTrouble(f"e2fsck: {done.stdout}{done.stderr}")
         self._mount()
