@@ -37,7 +37,7 @@ KERNELS = {
                                MKL_CBWR="COMPATIBLE", ONEDNN_MAX_CPU_ISA="SSE41")),
 }
 UNIT_TESTS = ["tiled MLP: as untiled*", "checkpointed block: chunks*", "gemm and add_gemm_*", "fused rows*",
-              "vector math*", "flash*", "large scores*"]
+              "gated MLP*", "self-attention*", "vector math*", "flash*", "large scores*"]
 PYTHON_TESTS = [
     "tests/end_to_end/test_stages.py::test_ranks",
     "tests/end_to_end/test_parallel_training.py::test_same_losses",
