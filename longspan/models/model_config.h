@@ -23,6 +23,8 @@ struct ModelConfig {
   /// nn.Embedding). A tied head's gradient it gets.
   std::optional<int64_t> padding_token;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
+  /// Tokens that a query sees, itself among them, in every layer; none: all before it.
+  std::optional<int64_t> window;
   bool qk_norm = false;  // RMSNorm of each query and key head
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
