@@ -23,9 +23,11 @@ struct ModelConfig {
   /// nn.Embedding). A tied head's gradient it gets.
   std::optional<int64_t> padding_token;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
-  /// Tokens that a query sees, itself among them, in every layer; none: all before it.
-  std::optional<int64_t> window;
-  bool qk_norm = false;  // RMSNorm of each query and key head
+  bool qk_norm = false;      // RMSNorm of each query and key head
+  bool output_gate = false;  // SelfAttentionSpec::output_gate
+  NormKind norm_kind = NormKind::kWeight;
+  std::optional<int64_t> rotary_dim;  // RotarySpec::dim
+  std::optional<int64_t> window;      // AttentionSpec::window, of every layer
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
 };
