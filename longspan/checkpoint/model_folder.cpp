@@ -82,7 +82,7 @@ Listing check(const std::string& folder, const ModelConfig& config) {
   std::vector<std::string> missing;
   for (size_t i = 0; i < listing.wanted.size(); ++i) {
     const std::string& name = listing.wanted[i].stored_as;
-    const std::vector<int64_t>& shape = listing.wanted[i].shape;
+    const std::vector<int64_t> shape = stored_shape(listing.wanted[i]);
     unexpected.erase(name);
     const auto file = files.find(name);
     if (file == files.end()) {
@@ -127,6 +127,16 @@ Listing check(const std::string& folder, const ModelConfig& config) {
   if (!missing.empty()) complain("missing tensor", missing);
   if (!unexpected.empty()) complain("unexpected tensor", {unexpected.begin(), unexpected.end()});
   return listing;
+}
+
+at::Tensor read_parameter(const SafetensorsFile& file, const SafetensorsEntry& entry,
+                          const ParameterSpec& spec, at::ScalarType dtype) {
+  if (!spec.stored_part) return file.read(entry, dtype);
+  const int64_t row = spec.num_elements() / spec.shape.at(0);  // numbers in one
+  at::Tensor part = at::empty(spec.shape, at::TensorOptions(dtype));
+  file.read_run(entry, spec.stored_part->begin * row,
+                (spec.stored_part->begin + spec.shape[0]) * row, part.view({-1}));
+  return part;
 }
 
 const char* dtype_name(at::ScalarType dtype) {
@@ -192,7 +202,9 @@ std::vector<ParameterSource> parameter_sources(const std::string& folder, const 
   for (size_t i = 0; i < listing.wanted.size(); ++i) {
     sources.push_back(
         {listing.wanted[i], dtype, /*trained=*/false,
-         [found = listing.found[i], dtype] { return found.file->read(*found.entry, dtype); }});
+         [found = listing.found[i], dtype, spec = listing.wanted[i]] {
+           return read_parameter(*found.file, *found.entry, spec, dtype);
+         }});
   }
   return sources;
 }
@@ -251,25 +263,32 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
                                 folder, error.message()));
   }
   const ParameterTable specs(parameters_of(spec_of(config)));
-  std::vector<std::vector<NamedTensor>> shards(1);
+  std::vector<std::vector<NamedTensor>> shards(1);  // by the names that they are known by here
   int64_t shard_bytes = 0;
   for (const auto& [name, tensor] : parameters) {
     const int64_t num_bytes = tensor.numel() * static_cast<int64_t>(c10::elementSize(dtype));
-    if (shard_bytes + num_bytes > max_shard_bytes && !shards.back().empty()) {
+    if (shard_bytes + num_bytes > max_shard_bytes && !shards.back().empty() &&
+        begins_stored(specs.of(name))) {
       shards.emplace_back();
       shard_bytes = 0;
     }
-    shards.back().push_back({specs.of(name).stored_as, tensor});
+    shards.back().push_back({name, tensor});
     shard_bytes += num_bytes;
   }
   std::vector<std::pair<ParameterShape, std::string>> files;
   const int num_files = static_cast<int>(shards.size());
   for (int i = 0; i < num_files; ++i) {
     const std::string name = weight_file_name(i + 1, num_files);
-    write_safetensors((fs::path(folder) / name).string(), shards[i], dtype);
-    for (const auto& [parameter, tensor] : shards[i]) {
-      files.push_back({{parameter, tensor.sizes().vec()}, name});
+    std::vector<SafetensorsWriter::Planned> planned;
+    for (const NamedTensor& parameter : shards[i]) {
+      const ParameterSpec& spec = specs.of(parameter.name);
+      if (!begins_stored(spec)) continue;
+      planned.push_back({spec.stored_as, dtype, stored_shape(spec)});
+      files.push_back({{spec.stored_as, stored_shape(spec)}, name});
     }
+    SafetensorsWriter file((fs::path(folder) / name).string(), std::move(planned));
+    for (const NamedTensor& parameter : shards[i]) file.write(parameter.tensor);
+    file.commit();
   }
   save_model_files(folder, config, dtype, source_folder, files);
 }

@@ -21,6 +21,8 @@ class LayerWeights {
 
   /// Of the linear layer self_attn.q_proj, say: weight, and where they are there bias and adapter.
   Linear linear(const std::string& name) const;
+  /// The logits of sinks, self_attn.sinks, say.
+  at::Tensor sinks(const std::string& name) const;
   /// The weight of the norm self_attn.q_norm, say.
   at::Tensor norm(const std::string& name) const;
 

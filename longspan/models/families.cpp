@@ -7,10 +7,11 @@
 
 namespace longspan {
 
-extern const Family kQwen2, kQwen3, kLlama, kMistral;
+extern const Family kQwen2, kQwen3, kLlama, kMistral, kGemma3, kPhi3;
 
 std::span<const Family* const> all_families() {
-  static constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3, &kLlama, &kMistral};
+  static constexpr const Family* kFamilies[] = {&kQwen2,   &kQwen3,  &kLlama,
+                                                &kMistral, &kGemma3, &kPhi3};
   return kFamilies;
 }
 

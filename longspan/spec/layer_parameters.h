@@ -28,6 +28,11 @@ class LayerParameters {
   void linear(const char* module, const char* name, int64_t num_out, int64_t num_in, bool bias);
   /// Adds <name>.weight [size], of a norm of the model's kind.
   void norm(const char* module, const std::string& name, int64_t size);
+  /// Adds <name> [num_heads], the logits of attention's sinks.
+  void sinks(const char* module, const std::string& name, int64_t num_heads);
+  /// The weights of the last so many linear layers, without biases, are rows of one tensor of the
+  /// files, <module>.<name>.weight. They can have no adapter: one would be of them all.
+  void store_together(const char* module, const char* name, int num_linears);
   std::vector<ParameterSpec> take();
 
  private:
