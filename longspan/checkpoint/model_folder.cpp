@@ -86,7 +86,7 @@ Listing check(const std::string& folder, const ModelConfig& config) {
     unexpected.erase(name);
     const auto file = files.find(name);
     if (file == files.end()) {
-      missing.push_back(name);
+      if (begins_stored(listing.wanted[i])) missing.push_back(name);
       continue;
     }
     auto [header, is_new] = headers.try_emplace(file->second);
@@ -200,11 +200,10 @@ std::vector<ParameterSource> parameter_sources(const std::string& folder, const 
   const Listing listing = check(folder, config);
   std::vector<ParameterSource> sources;
   for (size_t i = 0; i < listing.wanted.size(); ++i) {
-    sources.push_back(
-        {listing.wanted[i], dtype, /*trained=*/false,
-         [found = listing.found[i], dtype, spec = listing.wanted[i]] {
-           return read_parameter(*found.file, *found.entry, spec, dtype);
-         }});
+    sources.push_back({listing.wanted[i], dtype, /*trained=*/false,
+                       [found = listing.found[i], dtype, spec = listing.wanted[i]] {
+                         return read_parameter(*found.file, *found.entry, spec, dtype);
+                       }});
   }
   return sources;
 }

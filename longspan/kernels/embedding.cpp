@@ -90,7 +90,8 @@ void add_to(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Tensor& ro
 at::Tensor embed(const at::Tensor& weight_VD, const at::Tensor& tokens_T, at::ScalarType dtype,
                  std::optional<int64_t> padding_token, double scale) {
   // As transformers has it: of a weight in bf16 the scale is a bf16 number.
-  if (scale != 1.0) scale = at::scalar_tensor(scale, weight_VD.options().requires_grad(false)).item<double>();
+  if (scale != 1.0)
+    scale = at::scalar_tensor(scale, weight_VD.options().requires_grad(false)).item<double>();
   at::Tensor h_TD;
   {
     c10::NoGradGuard no_grad;
@@ -99,8 +100,8 @@ at::Tensor embed(const at::Tensor& weight_VD, const at::Tensor& tokens_T, at::Sc
   }
   if (!needs_backward({}, {weight_VD})) return h_TD;
   return attach_backward({h_TD}, {}, {weight_VD},
-                         [weight_VD, tokens_T, padding_token, scale](
-                             std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
+                         [weight_VD, tokens_T, padding_token,
+                          scale](std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
                            c10::NoGradGuard no_grad;
                            at::Tensor& sum_VD = gradient_of(weight_VD);
                            at::Tensor padding_D;

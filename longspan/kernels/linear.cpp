@@ -1,5 +1,5 @@
-#include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/linear.h"
+#include "longspan/kernels/fused_op.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>

@@ -75,8 +75,8 @@ at::Tensor Checkpoint::forward(const at::Tensor& h_TD) {
     const auto mixer = with_output_of(layer_, rows_L_);
     const OutputNorm norm = layer_.mixer_output_norm();
     middle_LD = rows_L_.defined()
-                    ? mixer_output(h_TD.index_select(0, rows_L_),
-                                   mixed_T.index_select(0, rows_L_), mixer, norm, row_)
+                    ? mixer_output(h_TD.index_select(0, rows_L_), mixed_T.index_select(0, rows_L_),
+                                   mixer, norm, row_)
                     : mixer_output(h_TD, mixed_T, mixer, norm, row_);
   }
   keep(h_TD, mixed_T, results);

@@ -161,8 +161,7 @@ at::Tensor mixer_output(const at::Tensor& h_LD, const at::Tensor& mixed_L,
   if (!needs_backward({h_LD, mixed_L}, parameters)) return sum_LD;
   return attach_backward({sum_LD}, {h_LD, mixed_L}, parameters,
                          [mixed_L = mixed_L.detach(), y_LD, mixer, norm, all,
-                          dtype = row.compute_dtype,
-                          wants_mixed = mixed_L.requires_grad()](
+                          dtype = row.compute_dtype, wants_mixed = mixed_L.requires_grad()](
                              std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
                            at::Tensor dmixed;
                            if (wants_mixed) dmixed = at::empty(mixed_L.sizes(), mixed_L.options());

@@ -159,7 +159,7 @@ at::Tensor SelfAttention::mix(const std::vector<at::Tensor>& inputs, const RowCo
   }
   const auto [q_TNK, gate_TNV] = split_heads(inputs[0], attention.key_dim);
   return gated(row.attention->attend(q_TNK, inputs[1], inputs[2], attention, row.packing,
-                                      as_input(weights_.sinks_N)),
+                                     as_input(weights_.sinks_N)),
                gate_TNV);
 }
 

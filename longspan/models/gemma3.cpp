@@ -1,6 +1,6 @@
-// Gemma 3, text (arXiv 2503.19786): five layers with a sliding window and a rotary base of their own,
-// then one without; norms that multiply by 1 + weight, before and behind both halves of a layer and
-// over each head; an embedding that is multiplied by the root of its width; GeGLU.
+// Gemma 3, text (arXiv 2503.19786): five layers with a sliding window and a rotary base of their
+// own, then one without; norms that multiply by 1 + weight, before and behind both halves of a
+// layer and over each head; an embedding that is multiplied by the root of its width; GeGLU.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ std::vector<bool> windowed_layers(const JsonObject& keys, int64_t num_layers) {
   if (keys.has("layer_types")) {
     const nlohmann::json& types = keys.value("layer_types");
     if (!types.is_array() || std::ssize(types) != num_layers) {
-      keys.fail(fmt::format("layer_types must be a list of one kind for each of {} layers",
-                            num_layers));
+      keys.fail(
+          fmt::format("layer_types must be a list of one kind for each of {} layers", num_layers));
     }
     for (const nlohmann::json& type : types) {
       if (type != "sliding_attention" && type != "full_attention") {
@@ -49,8 +49,8 @@ void read_own_keys(const JsonObject& keys, ModelConfig& config) {
   config.norm_kind = NormKind::kOnePlusWeight;
   const auto activation = keys.get<std::string>("hidden_activation", "gelu_pytorch_tanh");
   if (activation != "gelu_pytorch_tanh") {
-    keys.fail(fmt::format("hidden_activation {} is not supported; gelu_pytorch_tanh is",
-                          activation));
+    keys.fail(
+        fmt::format("hidden_activation {} is not supported; gelu_pytorch_tanh is", activation));
   }
   config.activation = GateActivation::kGeluTanh;
   const auto scalar = keys.get<double>("query_pre_attn_scalar", 256.0);
@@ -59,8 +59,8 @@ void read_own_keys(const JsonObject& keys, ModelConfig& config) {
   config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
   for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (keys.has(cap)) {
-      keys.fail(fmt::format("{} is not supported in Gemma 3, whose models have none. Set it to null",
-                            cap));
+      keys.fail(fmt::format(
+          "{} is not supported in Gemma 3, whose models have none. Set it to null", cap));
     }
   }
   if (keys.get<bool>("use_bidirectional_attention", false)) {
@@ -79,7 +79,7 @@ void read_own_keys(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-extern const Family kGemma3{"gemma3_text", "Gemma 3 (text)", "Gemma3ForCausalLM", true, 1e-6,
-                            131072,        read_own_keys};
+extern const Family kGemma3{"gemma3_text", "Gemma 3 (text)", "Gemma3ForCausalLM", true,
+                            1e-6,          131072,           read_own_keys};
 
 }  // namespace longspan

@@ -12,9 +12,10 @@ void read_own_keys(const JsonObject& keys, ModelConfig& config) {
   if (!keys.json().contains("pad_token_id")) {  // transformers' default
     constexpr int64_t kDefaultPadding = 32000;
     if (kDefaultPadding >= config.vocab_size) {
-      keys.fail(fmt::format("pad_token_id is missing, and that of this family, {}, is outside of "
-                            "the vocabulary of {}. Set it to the padding token, or to null",
-                            kDefaultPadding, config.vocab_size));
+      keys.fail(
+          fmt::format("pad_token_id is missing, and that of this family, {}, is outside of "
+                      "the vocabulary of {}. Set it to the padding token, or to null",
+                      kDefaultPadding, config.vocab_size));
     }
     config.padding_token = kDefaultPadding;
   }
@@ -32,6 +33,7 @@ void read_own_keys(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-extern const Family kPhi3{"phi3", "Phi-4", "Phi3ForCausalLM", false, 1e-5, 4096, read_own_keys, 1.0};
+extern const Family kPhi3{"phi3", "Phi-4", "Phi3ForCausalLM", false,
+                          1e-5,   4096,    read_own_keys,     1.0};
 
 }  // namespace longspan

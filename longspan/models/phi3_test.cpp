@@ -14,26 +14,16 @@ using Json = nlohmann::json;
 
 /// The published config.json of Phi-4.
 ModelConfig read(const Json& changes) {
-  Json json = {{"model_type", "phi3"},
-               {"architectures", {"Phi3ForCausalLM"}},
-               {"attention_bias", false},
-               {"embd_pdrop", 0.0},
-               {"hidden_act", "silu"},
-               {"hidden_size", 5120},
-               {"intermediate_size", 17920},
-               {"max_position_embeddings", 16384},
-               {"num_attention_heads", 40},
-               {"num_hidden_layers", 40},
-               {"num_key_value_heads", 10},
-               {"original_max_position_embeddings", 16384},
-               {"pad_token_id", 100349},
-               {"resid_pdrop", 0.0},
-               {"rms_norm_eps", 1e-05},
-               {"rope_scaling", nullptr},
-               {"rope_theta", 250000},
-               {"sliding_window", nullptr},
-               {"tie_word_embeddings", false},
-               {"vocab_size", 100352}};
+  Json json = {{"model_type", "phi3"},         {"architectures", {"Phi3ForCausalLM"}},
+               {"attention_bias", false},      {"embd_pdrop", 0.0},
+               {"hidden_act", "silu"},         {"hidden_size", 5120},
+               {"intermediate_size", 17920},   {"max_position_embeddings", 16384},
+               {"num_attention_heads", 40},    {"num_hidden_layers", 40},
+               {"num_key_value_heads", 10},    {"original_max_position_embeddings", 16384},
+               {"pad_token_id", 100349},       {"resid_pdrop", 0.0},
+               {"rms_norm_eps", 1e-05},        {"rope_scaling", nullptr},
+               {"rope_theta", 250000},         {"sliding_window", nullptr},
+               {"tie_word_embeddings", false}, {"vocab_size", 100352}};
   json.update(changes);
   return parse_model_config(json.dump(), "config.json");
 }

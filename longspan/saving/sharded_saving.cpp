@@ -25,8 +25,8 @@ namespace {
 
 /// Which rank writes which parameter: neighbours in the list together, about equal in bytes, and
 /// those that are parts of one stored tensor in one file.
-std::vector<int> writers_of(const std::vector<NamedTensor>& parameters,
-                            const ParameterTable& specs, int num_ranks) {
+std::vector<int> writers_of(const std::vector<NamedTensor>& parameters, const ParameterTable& specs,
+                            int num_ranks) {
   int64_t total = 0, before = 0;
   for (const NamedTensor& parameter : parameters) total += parameter.tensor.numel();
   std::vector<int> writers;
