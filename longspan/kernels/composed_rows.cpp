@@ -34,10 +34,12 @@ at::Tensor norm_backward(const at::Tensor& dy_TD, const at::Tensor& h_TD, const 
 }
 
 at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
-  const auto halves = precise(x_TNH).chunk(2, -1);
+  const int64_t F = table.cos_TF.size(1), rest = x_TNH.size(2) - 2 * F;
+  const auto x = precise(x_TNH);
+  const auto low = x.narrow(2, 0, F), high = x.narrow(2, F, F);
   const auto cos = table.cos_TF.unsqueeze(1);
   const auto sin = inverse ? -table.sin_TF.unsqueeze(1) : table.sin_TF.unsqueeze(1);
-  return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1)
+  return at::cat({low * cos - high * sin, high * cos + low * sin, x.narrow(2, 2 * F, rest)}, -1)
       .to(x_TNH.scalar_type());
 }
 

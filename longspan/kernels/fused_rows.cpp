@@ -201,7 +201,7 @@ void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
     return;
   }
   TORCH_CHECK(x_TNH.is_contiguous(), "rotate_ wants contiguous heads");
-  const int64_t T = x_TNH.size(0), N = x_TNH.size(1), H = x_TNH.size(2), F = H / 2;
+  const int64_t T = x_TNH.size(0), N = x_TNH.size(1), H = x_TNH.size(2), F = table.cos_TF.size(1);
   with_type(x_TNH.scalar_type(), [&](auto storage) {
     using S = decltype(storage);
     using A = Arithmetic<S>;

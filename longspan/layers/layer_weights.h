@@ -21,7 +21,7 @@ class LayerWeights {
 
   /// Of the linear layer self_attn.q_proj, say: weight, and where they are there bias and adapter.
   Linear linear(const std::string& name) const;
-  /// What the norm self_attn.q_norm, say, multiplies by.
+  /// The weight of the norm self_attn.q_norm, say.
   at::Tensor norm(const std::string& name) const;
 
  private:

@@ -23,7 +23,10 @@ struct ModelConfig {
   /// nn.Embedding). A tied head's gradient it gets.
   std::optional<int64_t> padding_token;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
-  bool qk_norm = false;  // RMSNorm of each query and key head
+  bool qk_norm = false;      // RMSNorm of each query and key head
+  bool output_gate = false;  // SelfAttentionSpec::output_gate
+  NormKind norm_kind = NormKind::kWeight;
+  std::optional<int64_t> rotary_dim;  // RotarySpec::dim
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
 };
