@@ -57,6 +57,20 @@ void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_T
   up_TI.copy_(dup);
 }
 
+at::Tensor geglu(const at::Tensor& gate_TI, const at::Tensor& up_TI) {
+  return (at::gelu(precise(gate_TI), "tanh") * precise(up_TI)).to(gate_TI.scalar_type());
+}
+
+void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI) {
+  const auto gate = precise(gate_TI), up = precise(up_TI), dact = precise(dact_TI);
+  const auto gelu = at::gelu(gate, "tanh");
+  const auto dgate = at::gelu_backward(dact * up, gate, "tanh");
+  const auto dup = dact * gelu;
+  dact_TI.copy_(gelu * up);
+  gate_TI.copy_(dgate);
+  up_TI.copy_(dup);
+}
+
 void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,
                       at::Tensor picked_T) {
   const auto largest_T1 = logits_TV.amax({1}, /*keepdim=*/true);

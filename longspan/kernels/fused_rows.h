@@ -37,6 +37,10 @@ void swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor&
 /// same memory.
 void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI);
 
+/// The same of gelu(gate) * up (GeGLU, arXiv 2002.05202), with gelu in its form with tanh.
+void geglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI);
+void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI);
+
 /// For each row of logits (fp32 or fp64): lse_T = log sum exp, picked_T = logit of the label, both
 /// fp64: their difference, a loss, keeps the digits of the logits.
 void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,

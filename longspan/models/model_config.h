@@ -27,6 +27,7 @@ struct ModelConfig {
   bool output_gate = false;  // SelfAttentionSpec::output_gate
   NormKind norm_kind = NormKind::kWeight;
   std::optional<int64_t> rotary_dim;  // RotarySpec::dim
+  std::optional<int64_t> window;      // AttentionSpec::window, of every layer
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
 };

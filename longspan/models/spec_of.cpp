@@ -10,7 +10,8 @@ ModelSpec spec_of(const ModelConfig& config) {
                      .num_kv_heads = config.num_kv_heads,
                      .key_dim = config.head_dim,
                      .value_dim = config.head_dim,
-                     .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))};
+                     .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim)),
+                     .window = config.window};
   mixer.rotary = RotarySpec{config.rope_theta, config.rope, config.rotary_dim};
   mixer.qk_norm = config.qk_norm;
   mixer.qkv_bias = config.qkv_bias;
