@@ -18,6 +18,8 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CCACHE_SLOPPINESS := pch_defines,time_macros
+# The cache reads what a file includes from the compiler's own list, and preprocesses nothing for itself.
+export CCACHE_DEPEND := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
