@@ -359,3 +359,15 @@ def test_a_worker_that_stays_stopped_is_ended(tmp_path):
     assert run.returncode == 128 + signal.SIGKILL, run.stderr
     assert "was stopped (SIGSTOP) for 4 s and did not go on: it is ended" in run.stderr, run.stderr
     assert "error: rank 1 was ended by SIGKILL" in run.stderr and "Traceback" not in run.stderr, run.stderr
+
+
+def test_a_launcher_waits_for_the_first_machine_as_long_as_it_says():
+    """torchrun alone waits twice as long: once for each of two kinds of addresses."""
+    source = (ROOT / "cli/quiet_torchrun.cpp").read_text()
+    launcher = re.search(r'R"\((.*?)\)";', source, re.S)[1]
+    command = [sys.executable, "-c", launcher, "--no-python", "--nnodes=2", "--node-rank=1", "--nproc-per-node=1",
+               "--master-addr=127.0.0.1", f"--master-port={free_port()}", "--rdzv-conf=timeout=20", "true"]
+    begin = time.monotonic()
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    assert run.returncode == 1 and "did not meet at 127.0.0.1" in run.stderr and "in 20 s" in run.stderr, run.stderr
+    assert time.monotonic() - begin < 38
