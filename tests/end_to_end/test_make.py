@@ -28,9 +28,10 @@ def test_make_test_makes_every_part():
     assert line.split()[-3:] == ["unit-tests", "kernel-tests", "python-tests"], line
 
 
-def python_tests(folder):
+def python_tests(folder, workers=0):
     (folder / "pytest.ini").write_text("[pytest]\n")
-    done = subprocess.run([ROOT / "tools" / "python_tests", sys.executable, "."], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([ROOT / "tools" / "python_tests", sys.executable, "."], cwd=folder, capture_output=True, text=True,
+                          env=os.environ | dict(TEST_WORKERS=str(workers)))
     return done.returncode, done.stdout
 
 
@@ -41,7 +42,7 @@ def test_what_fails_beside_others_runs_again_alone(tmp_path):
         "def test_disturbed():\n"
         "    seen = pathlib.Path('seen')\n"
         "    assert seen.exists() or seen.touch()\n")
-    status, said = python_tests(tmp_path)
+    status, said = python_tests(tmp_path, workers=2)
     assert status == 0 and "== 1 failed beside others; once more, alone" in said, said
     # Named at the very end, so that a number that is right at times only is seen.
     assert said.splitlines()[-2].startswith("== passed alone, after they had failed beside others"), said

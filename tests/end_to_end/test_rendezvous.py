@@ -17,6 +17,7 @@ import pytest
 from conftest import PROGRAM, ROOT, Running, free_port, settings_of
 from faults import TORCHRUN, Launched, children_of, is_alive, wait_for, write_config
 from held_meetings import before_meeting, held_meetings  # noqa: F401
+from patience import patient_time
 from safetensors.torch import load_file
 from test_slow_disk import slow_disk  # noqa: F401
 
@@ -151,7 +152,7 @@ def heir_of_orphans():
 
 def statuses_of(pids, seconds, text):
     """As in heir_of_orphans: how these processes ended, in time."""
-    statuses, end = {}, time.monotonic() + seconds
+    statuses, end = {}, patient_time() + seconds
     try:
         while len(statuses) < len(pids):
             for pid in set(pids) - set(statuses):
@@ -159,7 +160,7 @@ def statuses_of(pids, seconds, text):
                     done, status = os.waitpid(pid, os.WNOHANG)
                     if done == pid:
                         statuses[pid] = os.waitstatus_to_exitcode(status)
-            assert time.monotonic() < end, text()
+            assert patient_time() < end, text()
             time.sleep(0.02)
     finally:
         for pid in set(pids) - set(statuses):
@@ -178,9 +179,9 @@ def test_a_launcher_killed_in_the_save(keys, slow_disk, settings, tmp_path):  # 
         running = started(settings(nproc_per_node=2, ddp_timeout=timeout, max_steps=100000, save_strategy="steps", save_steps=3,
                                    save_total_limit=1, gradient_accumulation_steps=1, **keys),
                           dict(LD_PRELOAD=slow_disk, SLOW_RANK=0, SLOW_WHILE_THERE=held))
-        end = time.monotonic() + LIMIT
+        end = patient_time() + LIMIT
         while not list(running.output_dir.glob(".checkpoint-3.partial/.longspan-model*")):
-            assert time.monotonic() < end and running.ranks[0].poll() is None, running.text()
+            assert patient_time() < end and running.ranks[0].poll() is None, running.text()
             time.sleep(0.02)
         workers = children_of(running.ranks[0].pid)
         assert len(workers) == 2, running.text()
@@ -207,9 +208,9 @@ def test_a_launcher_that_is_nobodys_parent(settings):
     workers = running.workers()
     assert len(workers) == 2
     running.ranks[0].kill()
-    end = time.monotonic() + LIMIT
+    end = patient_time() + LIMIT
     while any(map(is_alive, workers)):
-        assert time.monotonic() < end, running.text()
+        assert patient_time() < end, running.text()
         time.sleep(0.05)
     running.ranks[0].wait()
     text = running.text()
