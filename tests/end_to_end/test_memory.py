@@ -80,9 +80,9 @@ def test_offloaded_activations_are_the_same_bits(train, pairs, tmp_path, case):
                    disable_gradient_checkpointing=True), [3]),
 ], ids=["one process", "without checkpointing", "4 ranks", "4 ranks without checkpointing"])
 def test_tiled_mlp_is_the_untiled_one(model, keys, tiles, train):
-    keys = dict(keys, max_steps=20, learning_rate=3e-4)
+    keys = dict(keys, max_steps=10, learning_rate=3e-4)
     expected = train(model, **keys)
-    assert len(expected.logged("loss")) == 20
+    assert len(expected.logged("loss")) == 10
     for n in tiles:
         tiled = train(model, tiled_mlp=n, **keys)
         # One tile is none. With more, gradients of the weights are sums in another order.

@@ -9,7 +9,7 @@ from conftest import (
 )
 from shared import made_once
 
-NUM_STEPS = 20
+NUM_STEPS = 10
 MODES = modes_of_the_program()
 
 

@@ -13,7 +13,7 @@ from shared import made_once
 from test_parallel_training import MODES
 from tolerance import TOLERANCE, of_log_ratio
 
-NUM_STEPS = 20
+NUM_STEPS = 10
 STAGES = {
     "pt": dict(stage="pt", dataset="texts", cutoff_len=64),
     "rm": dict(stage="rm", dataset="pairs"),

@@ -225,17 +225,15 @@ def holds(pid, number):
     return int(status.partition("SigBlk:")[2].split()[0], 16) >> (number - 1) & 1
 
 
-@pytest.mark.long
+@pytest.mark.parametrize("delay", [0, 0.3, 1, 2, 3, 4, 6])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_launcher_told_while_it_starts(number, settings):
+def test_a_launcher_told_while_it_starts(number, delay, settings):
     """Whatever has been started by then: python, torchrun, the workers, training."""
-    for delay in (0, 0.3, 1, 2, 3, 4, 6):
-        running = Running(settings("run", nproc_per_node=2, max_steps=100000, save_strategy="no"))
-        while not holds(running.ranks[0].pid, number):  # the system still loads the program
-            time.sleep(0.01)
-        time.sleep(delay)
-        running.ranks[0].send_signal(number)
-        stopped = running.wait(timeout=30)
-        assert stopped.status == 0, (delay, stopped.text)
-        assert stopped.text.count("Stopped") == 1, (delay, stopped.text)
-        shutil.rmtree(stopped.output_dir, ignore_errors=True)
+    running = Running(settings("run", nproc_per_node=2, max_steps=100000, save_strategy="no"))
+    while not holds(running.ranks[0].pid, number):  # the system still loads the program
+        time.sleep(0.01)
+    time.sleep(delay)
+    running.ranks[0].send_signal(number)
+    stopped = running.wait(timeout=30)
+    assert stopped.status == 0, stopped.text
+    assert stopped.text.count("Stopped") == 1, stopped.text
