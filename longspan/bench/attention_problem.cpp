@@ -53,7 +53,13 @@ RandomLayer random_layer(const ProblemShape& shape) {
   spec.attention = shape.attention();
   spec.rotary = RotarySpec{};
   const double eps = 1e-6;
-  return {{norm, {}, eps, std::make_shared<SelfAttention>(spec, weights, eps, /*rotary=*/0), {}},
+  const SelfAttention::Norm kind{NormKind::kWeight, eps};
+  return {{norm,
+           {},
+           kind.kind,
+           eps,
+           std::make_shared<SelfAttention>(spec, weights, kind, /*rotary=*/0),
+           {}},
           {norm, weights.q_proj.weight, weights.k_proj.weight, weights.v_proj.weight,
            weights.o_proj.weight}};
 }
