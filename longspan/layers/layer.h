@@ -26,6 +26,9 @@ struct RowContext {
   at::ScalarType compute_dtype;
   int64_t mlp_tiles = 0;  // parts of the row in which each feed-forward is computed; 0: by size
   ActivationStore* store = nullptr;  // of what checkpointing saves; null: saved as it is
+  /// For mixers that go over whole rows. Null: this process holds all tokens, in the row's order.
+  std::shared_ptr<const WholeRow> whole_row = nullptr;
+  RecurrentMemory* memory = nullptr;  // Attention::memory()
 };
 
 /// Rows [begin, begin + size) of those that a layer works on.

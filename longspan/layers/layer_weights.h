@@ -23,6 +23,8 @@ class LayerWeights {
   Linear linear(const std::string& name) const;
   /// The weight of the norm self_attn.q_norm, say.
   at::Tensor norm(const std::string& name) const;
+  /// What is called linear_attn.A_log, say, and has no .weight behind its name.
+  at::Tensor parameter(const std::string& name) const { return required(name); }
 
  private:
   /// Undefined where there is none.

@@ -148,6 +148,10 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
   for (const RotaryFrequencies& kind : frequencies) {
     row.rotary.push_back(rotary_table(kind, batch.positions_T, options.compute_dtype));
   }
+  if (goes_over_rows(spec)) {
+    row.whole_row = attention->whole_row(batch.packing);
+    row.memory = attention->memory();
+  }
   ParameterHooks* const hooks = options.parameter_hooks;
   before(kEmbeddingUnit, /*next=*/1);
   auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype, spec.padding_token);

@@ -28,11 +28,14 @@ struct ModelConfig {
   NormKind norm_kind = NormKind::kWeight;
   std::optional<int64_t> rotary_dim;  // RotarySpec::dim
   std::optional<int64_t> window;      // AttentionSpec::window, of every layer
+  /// Of models that have such layers: which layers of the pattern that repeats they are.
+  std::optional<GatedDeltaNetSpec> gated_delta_net;
+  std::vector<bool> recurrent_layers;
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
 };
 
-/// What the model is made of: its layers are all alike.
+/// What the model is made of.
 ModelSpec spec_of(const ModelConfig& config);
 
 /// Reads folder/config.json (or the file itself). Throws UserError: missing, broken JSON (line),
