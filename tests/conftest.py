@@ -75,7 +75,8 @@ def write_tokenizer(folder):
 
 
 def write_model(folder, kind, dtype="float32", **overrides):
-    """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 (norms of heads) with 6, or llama with rope scaling."""
+    """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 (norms of heads) with 6, qwen3_moe with 6 experts
+    of which a token goes to 2, or llama with rope scaling."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -100,6 +101,12 @@ def write_model(folder, kind, dtype="float32", **overrides):
         shape |= dict(hidden_size=96, intermediate_size=160, num_attention_heads=6, head_dim=16)
         shape |= overrides
         model_class, config = Qwen3ForCausalLM, Qwen3Config(**shape)
+    elif kind == "qwen3_moe":
+        from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+        shape |= dict(hidden_size=64, intermediate_size=96, num_attention_heads=6, head_dim=16)
+        shape |= dict(moe_intermediate_size=48, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True)
+        shape |= overrides
+        model_class, config = Qwen3MoeForCausalLM, Qwen3MoeConfig(**shape)
     else:
         shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=8)
         shape |= dict(
@@ -119,6 +126,8 @@ def write_model(folder, kind, dtype="float32", **overrides):
         # transformers starts biases at 0 and norms at 1: an error in them would not show.
         if name.endswith("bias") or "norm" in name:
             parameter.data.add_(0.1 * torch.randn_like(parameter))
+        elif name.endswith(".gate.weight"):  # of routers: large, so that few choices are close
+            parameter.data.mul_(10)
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     return folder
 

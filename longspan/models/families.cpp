@@ -7,10 +7,10 @@
 
 namespace longspan {
 
-extern const Family kQwen2, kQwen3, kLlama, kMistral;
+extern const Family kQwen2, kQwen3, kQwen3Moe, kLlama, kMistral;
 
 std::span<const Family* const> all_families() {
-  static constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3, &kLlama, &kMistral};
+  static constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3, &kQwen3Moe, &kLlama, &kMistral};
   return kFamilies;
 }
 

@@ -24,11 +24,16 @@ struct ModelConfig {
   std::optional<int64_t> padding_token;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;  // RMSNorm of each query and key head
+  /// In the place of the MLP, in each layer i for which has_experts[i % has_experts.size()].
+  std::optional<MixtureOfExpertsSpec> experts;
+  std::vector<bool> has_experts;
+  /// router_aux_loss_coef, where output_router_logits asks for the auxiliary loss.
+  std::optional<double> router_aux_loss_coef;
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
 };
 
-/// What the model is made of: its layers are all alike.
+/// What the model is made of.
 ModelSpec spec_of(const ModelConfig& config);
 
 /// Reads folder/config.json (or the file itself). Throws UserError: missing, broken JSON (line),

@@ -11,6 +11,7 @@
 
 #include "longspan/spec/gated_mlp_spec.h"
 #include "longspan/spec/layer_cost.h"
+#include "longspan/spec/mixture_of_experts_spec.h"
 #include "longspan/spec/parameter_spec.h"
 #include "longspan/spec/self_attention_spec.h"
 
@@ -19,7 +20,7 @@ namespace longspan {
 /// What mixes the tokens of a row: the kinds that there are.
 using TokenMixerSpec = std::variant<SelfAttentionSpec>;
 /// What each token goes through by itself: the kinds that there are.
-using FeedForwardSpec = std::variant<GatedMlpSpec>;
+using FeedForwardSpec = std::variant<GatedMlpSpec, MixtureOfExpertsSpec>;
 
 /// h += mixer(norm(h)), then h += feed_forward(norm(h)); the norms are RMSNorms.
 struct LayerSpec {
@@ -77,9 +78,17 @@ std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t laye
 /// All parameters of the model, in Hugging Face's order; a head only where it is not the embedding.
 std::vector<ParameterSpec> parameters_of(const ModelSpec& model);
 
-/// Numbers of all parameters, without a list of them. Throws UserError, which says `what` they are
-/// of, when these are more than can be counted (2^53).
+/// Numbers of all parameters, without a list of them, and without buffers. Throws UserError, which
+/// says `what` they are of, when these are more than can be counted (2^53).
 int64_t num_parameters_of(const ModelSpec& model, const std::string& what);
+
+/// Numbers of parameters that one token does not go through: those of experts not chosen.
+int64_t idle_parameters_of(const ModelSpec& model);
+
+/// The mixture of experts in the layer; null: it has another feed-forward.
+const MixtureOfExpertsSpec* experts_of(const LayerSpec& layer);
+/// The numbers of the layers that have one.
+std::vector<int64_t> layers_with_experts(const ModelSpec& model);
 
 /// The linear layers that can have an adapter, by the names that a user calls them, each once.
 std::vector<std::string> lora_targets(const ModelSpec& model);

@@ -7,14 +7,19 @@ import subprocess
 import pytest
 import torch
 from conftest import BUILD
+from experts import by_file_name
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config,
+                          Qwen3MoeConfig)
 
 PROBE = BUILD / "model_probe"
 
 LLAMA = dict(vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
              num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=256)
 ORIGINAL = dict(original_max_position_embeddings=64)
+QWEN3_MOE = dict(vocab_size=307, hidden_size=64, intermediate_size=96, moe_intermediate_size=24,
+                 num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, head_dim=16,
+                 num_experts=8, num_experts_per_tok=3, max_position_embeddings=512)
 
 CONFIGS = {
     "qwen2": Qwen2Config(vocab_size=307, hidden_size=112, intermediate_size=160,
@@ -25,6 +30,10 @@ CONFIGS = {
     "qwen3": Qwen3Config(vocab_size=307, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
                          num_attention_heads=6, num_key_value_heads=2, head_dim=16,
                          tie_word_embeddings=True, rope_theta=1e6, max_position_embeddings=512),
+    "qwen3-moe": Qwen3MoeConfig(**QWEN3_MOE, norm_topk_prob=True),
+    "qwen3-moe-some-dense": Qwen3MoeConfig(**QWEN3_MOE | dict(num_hidden_layers=5),
+                                           decoder_sparse_step=2, mlp_only_layers=[3],
+                                           attention_bias=True, tie_word_embeddings=True),
     "llama": LlamaConfig(**LLAMA),
     "llama3": LlamaConfig(**LLAMA, rope_theta=5e5, tie_word_embeddings=True, rope_scaling=dict(
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL)),
@@ -49,6 +58,8 @@ def make_model(config, dtype=torch.float32):
             parameter.data.uniform_(0.5, 1.5)
         elif name.endswith("bias"):
             parameter.data.normal_(std=0.3)
+        elif name.endswith(".gate.weight"):  # of routers: large, so that few choices are close
+            parameter.data.normal_(std=0.5)
         else:
             parameter.data.normal_(std=0.08)
     return model.to(dtype).eval()
@@ -88,7 +99,7 @@ def relative_error(actual, expected):
 
 
 def assert_gradients_equal(results, model, tolerance):
-    gradients = {name: p.grad for name, p in model.named_parameters()}
+    gradients = by_file_name({name: p.grad for name, p in model.named_parameters()})
     names = {name.removeprefix("gradient.") for name in results if name.startswith("gradient.")}
     assert names == set(gradients)
     for name, expected in gradients.items():
