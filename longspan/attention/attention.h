@@ -19,6 +19,7 @@ namespace longspan {
 struct AttentionProjections {
   std::function<at::Tensor()> query, key, value;  // -> q_TNH, k_TMH, v_TMH, rotated
   std::function<at::Tensor()> begin_output;       // -> y_TD, what the output is added to
+  at::Tensor sinks_N = {};                        // where the layer has them
   /// y_TD + out_TnH W^T of those n heads; y is not used again by the caller.
   std::function<at::Tensor(const at::Tensor& y_TD, const at::Tensor& out_TnH,
                            const std::vector<int64_t>& heads)>
@@ -32,10 +33,12 @@ struct AttentionProjections {
 class Attention {
  public:
   virtual ~Attention() = default;
-  /// q_TNH, k_TMH, v_TMH (rotary embedding already applied) -> out_TNH, in the dtype of q.
+  /// q_TNH, k_TMH, v_TMH (rotary embedding already applied) -> out_TNH, in the dtype of q. sinks_N:
+  /// one a query head where the layer has them (AttentionSpec::has_sinks), the same on all
+  /// processes, each of which gets the gradient of what it attends: they add up.
   virtual at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
                             const at::Tensor& v_TMH, const AttentionSpec& spec,
-                            const Packing& packing) = 0;
+                            const Packing& packing, const at::Tensor& sinks_N = {}) = 0;
 
   /// Whether project_and_attend() is worth its smaller operations.
   virtual bool overlaps_projections() const { return false; }

@@ -19,7 +19,51 @@ double triangle_in_tiles(int64_t queries, int64_t tile) {
   return static_cast<double>(tile * tile) * n * (n + 1) / 2;
 }
 
+/// Of a block with a lower end: row by row of tiles.
+double band_in_tiles(const Block& block, int64_t tile) {
+  double pairs = 0;
+  for (int64_t i = 0; i < block.q_length; i += tile) {
+    const int64_t last = std::min(i + tile, block.q_length) - 1;
+    const int64_t begin = keys_of(block, i).begin / tile * tile, end = keys_of(block, last).end;
+    if (begin < end) pairs += in_tiles(last - i + 1, end - begin, tile);
+  }
+  return pairs;
+}
+
 }  // namespace
+
+KeyRange keys_of(const Block& block, int64_t i) {
+  const int64_t end = block.causal ? std::min(block.k_length, i + block.offset + 1) : block.k_length;
+  return {block.lower ? std::max<int64_t>(0, i + *block.lower) : 0, end};
+}
+
+Block trimmed(const Block& block) {
+  Block part = block;
+  if (!part.lower) return part;
+  if (part.causal && part.offset < *part.lower) {  // nobody sees anything
+    part.q_length = part.k_length = 0;
+    return part;
+  }
+  // Of all lower ends query 0's is the lowest.
+  if (const int64_t unseen = std::min(*part.lower, part.k_length); unseen > 0) {
+    part.k_begin += unseen;
+    part.k_length -= unseen;
+    *part.lower -= unseen;
+    if (part.causal) part.offset -= unseen;
+  }
+  part.q_length = std::clamp<int64_t>(part.k_length - *part.lower, 0, part.q_length);
+  if (part.causal) part.k_length = std::min(part.k_length, part.q_length + part.offset);
+  if (part.causal && part.offset + 1 >= part.k_length) {
+    part.causal = false;
+    part.offset = 0;
+  }
+  if (*part.lower + part.q_length - 1 <= 0) part.lower.reset();
+  return part;
+}
+
+bool have_lower_ends(const std::vector<Block>& blocks) {
+  return std::ranges::any_of(blocks, [](const Block& block) { return block.lower.has_value(); });
+}
 
 std::vector<Block> causal_blocks(const Packing& packing) {
   std::vector<Block> blocks;
@@ -42,11 +86,13 @@ std::vector<Block> aligned_at_end(const std::vector<Block>& blocks) {
     // Queries before this one see a part of the keys, the last of them all but those past its own.
     const int64_t num_partly = std::clamp<int64_t>(b.k_length - b.offset, 0, b.q_length);
     if (num_partly > 0) {
-      aligned.push_back({b.q_begin, num_partly, b.k_begin, num_partly + b.offset, true, b.offset});
+      aligned.push_back(
+          {b.q_begin, num_partly, b.k_begin, num_partly + b.offset, true, b.offset, b.lower});
     }
     if (num_partly < b.q_length) {
       aligned.push_back(
           {b.q_begin + num_partly, b.q_length - num_partly, b.k_begin, b.k_length, false});
+      if (b.lower) aligned.back().lower = *b.lower + num_partly;
     }
   }
   return aligned;
@@ -76,6 +122,10 @@ void add_part(std::vector<Block>& parts, const Block& block, int64_t q_begin, in
 double pairs_of(const std::vector<Block>& blocks, int64_t tile) {
   double pairs = 0;
   for (const Block& block : blocks) {
+    if (block.lower) {
+      pairs += band_in_tiles(block, tile);
+      continue;
+    }
     if (!block.causal) {
       pairs += in_tiles(block.q_length, block.k_length, tile);
       continue;

@@ -24,7 +24,13 @@ void check_spec(const KernelAbilities& kernel, const at::Tensor& q_TNH, const at
   };
   if (spec.window && !kernel.window) refuse("a sliding window");
   if (spec.softcap && !kernel.softcap) refuse("a softcap on its scores");
-  if (spec.has_sinks && !kernel.sinks) refuse("sinks");
+  const int64_t head_dim = std::max(spec.key_dim, spec.value_dim);
+  if (kernel.most_head_dim > 0 && head_dim > kernel.most_head_dim) {
+    throw UserError(fmt::format(
+        "{} computes heads of at most {} numbers, and a layer of the model has {}. Take a model "
+        "with shorter heads, or train it on the CPU.",
+        kernel.name, kernel.most_head_dim, head_dim));
+  }
   TORCH_CHECK(q_TNH.size(2) == spec.key_dim && k_SMH.size(2) == spec.key_dim &&
                   v_SMH.size(2) == spec.value_dim,
               "attention: heads of ", q_TNH.size(2), ", ", k_SMH.size(2), " and ", v_SMH.size(2),

@@ -31,12 +31,13 @@ struct AttentionGradients {
 std::vector<std::vector<Block>> rounds_of(const std::vector<Block>& blocks);
 
 /// What a kernel computes beyond scale, grouped heads and values of another head dim than keys,
-/// which every kernel does. What is not named here it refuses.
+/// which every kernel does. What is not named here it refuses. Sinks it never sees: they belong to
+/// a query's whole softmax, and its caller, who merges parts, adds them once (sinks.h).
 struct KernelAbilities {
   const char* name;  // for messages: "The attention kernel of ..."
-  bool window = false, softcap = false;
-  /// Sinks belong to a query's whole softmax: a caller that merges parts adds them once.
-  bool sinks = false;
+  bool window = false;  // blocks with lower ends, which sliding windows are cut into
+  bool softcap = false;
+  int64_t most_head_dim = 0;  // of keys and of values; 0: any
 };
 
 /// A pure function on tensors, outside autograd. Queries and keys may be in several blocks of a

@@ -4,7 +4,9 @@
 // fp32 and the backward of bf16 go to the flash attention of this folder; fp64, the forward of bf16
 // and head dims that it does not take go to ATen's, whose causal mask is aligned at the top left: a
 // block with an offset becomes one over the keys that all of its queries see and one that is
-// aligned. ATen's knows one head dim: the shorter of keys and values get zeros.
+// aligned. ATen's knows one head dim: the shorter of keys and values get zeros. It knows no lower
+// ends and no softcap: these go to the flash attention of this folder too, with bf16 cast to fp32
+// and zeros behind heads that it does not take, and in fp64 to composed_attention.
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -14,6 +16,7 @@
 #include <limits>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/attention/composed_attention.h"
 #include "longspan/attention/equal_dims.h"
 #include "longspan/attention/flash/flash_attention.h"
 #include "longspan/attention/merge.h"
@@ -84,15 +87,33 @@ AlignedBlocks align(const std::vector<Block>& blocks) {
   return aligned;
 }
 
+// Does it take what ATen's does not compute?
+bool is_beyond_aten(const AttentionSpec& spec, const std::vector<Block>& blocks) {
+  return spec.softcap.has_value() || have_lower_ends(blocks);
+}
+
+// Heads in fp32, with zeros behind them up to what flash attention takes.
+at::Tensor for_flash(const at::Tensor& x_TNH) {
+  return with_head_dim(x_TNH.to(at::kFloat), (x_TNH.size(2) + 15) / 16 * 16);
+}
+
 class CpuKernel : public BlockKernel {
  public:
-  KernelAbilities abilities() const override { return {"The attention kernel of the CPU"}; }
+  KernelAbilities abilities() const override {
+    return {.name = "The attention kernel of the CPU", .window = true, .softcap = true};
+  }
 
  protected:
   AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const AttentionSpec& spec,
                                 const std::vector<Block>& blocks) const override {
-    if (flash::supports(q, v)) return flash::forward(q, k, v, spec.scale, blocks);
+    if (flash::supports(q, v)) return flash::forward(q, k, v, spec, blocks);
+    if (is_beyond_aten(spec, blocks)) {
+      if (q.scalar_type() == at::kDouble) return composed::forward(q, k, v, spec, blocks);
+      AttentionResult result = flash::forward(for_flash(q), for_flash(k), for_flash(v), spec, blocks);
+      result.out_TNH = without_padding(result.out_TNH, spec.value_dim).to(q.scalar_type());
+      return result;
+    }
     const int64_t H = std::max(spec.key_dim, spec.value_dim);
     const at::Tensor q_TNH = with_head_dim(q, H), k_SMH = with_head_dim(k, H),
                      v_SMH = with_head_dim(v, H);
@@ -113,14 +134,25 @@ class CpuKernel : public BlockKernel {
                                      const AttentionSpec& spec,
                                      const std::vector<Block>& blocks) const override {
     if (flash::supports(q, v)) {
-      return flash::backward(dout, q, k, v, out, lse_NT, spec.scale, blocks);
+      return flash::backward(dout, q, k, v, out, lse_NT, spec, blocks);
+    }
+    if (is_beyond_aten(spec, blocks)) {
+      if (q.scalar_type() == at::kDouble) {
+        return composed::backward(dout, q, k, v, out, lse_NT, spec, blocks);
+      }
+      const AttentionGradients gradients =
+          flash::backward(for_flash(dout), for_flash(q), for_flash(k), for_flash(v),
+                          for_flash(out), lse_NT, spec, blocks);
+      return {without_padding(gradients.dq_TNH, spec.key_dim),
+              without_padding(gradients.dk_SMH, spec.key_dim),
+              without_padding(gradients.dv_SMH, spec.value_dim)};
     }
     if (q.scalar_type() == at::kBFloat16) {
       // Its gradients are in fp32 anyway, and ATen's are of as many kv heads as query heads.
       const at::Tensor wide_q = q.to(at::kFloat), wide_v = v.to(at::kFloat);
       if (flash::supports(wide_q, wide_v)) {
         return flash::backward(dout.to(at::kFloat), wide_q, k.to(at::kFloat), wide_v,
-                               out.to(at::kFloat), lse_NT, spec.scale, blocks);
+                               out.to(at::kFloat), lse_NT, spec, blocks);
       }
     }
     AlignedBlocks aligned = align(blocks);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -38,13 +39,14 @@ Plain plain_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   at::Tensor seen = at::zeros({q.size(0), k.size(0)}, at::kBool);
   for (const Block& b : blocks) {
     at::Tensor all = at::ones({b.q_length, b.k_length}, at::kBool);
-    seen.narrow(0, b.q_begin, b.q_length)
-        .narrow(1, b.k_begin, b.k_length)
-        .copy_(b.causal ? all.tril(b.offset) : all);
+    if (b.causal) all = all.tril(b.offset);
+    if (b.lower) all = all.triu(*b.lower);
+    seen.narrow(0, b.q_begin, b.q_length).narrow(1, b.k_begin, b.k_length).copy_(all);
   }
   const int64_t group = q.size(1) / k.size(1);
   const at::Tensor keys = k.repeat_interleave(group, 1).permute({1, 2, 0});
   at::Tensor scores = at::matmul(q.transpose(0, 1), keys) * spec.scale;
+  if (spec.softcap) scores = *spec.softcap * at::tanh(scores / *spec.softcap);
   scores = scores.masked_fill(seen.logical_not(), -1e300);
   const at::Tensor any = seen.any(1).unsqueeze(-1);
   const at::Tensor weights = at::softmax(scores, -1) * any;
@@ -71,20 +73,28 @@ TEST_CASE("cpu kernel: blocks, groupings and strides against a plain softmax, fp
        {14, 26, 0, 30, true, 12},
        {18, 5, 35, 5, true, 1},
        {38, 2, 45, 5, false}},
+      // Windows: of a document, with an offset, of queries that see nothing, of two blocks.
+      {{0, 40, 0, 40, true, 0, -6}},
+      {{0, 40, 0, 50, true, 10, 3}},
+      {{0, 30, 0, 12, false, 0, -8}, {30, 10, 20, 20, true, 4, 4}},
+      {{0, 20, 0, 20, true, 0, -4}, {20, 20, 20, 20, true, 0, -4}, {20, 4, 16, 4, false, 0, 0}},
   };
   struct Dims {
     int64_t key, value;
     double scale;
+    std::optional<double> softcap = {};
   };
   for (const auto& [N, M, dims] : {std::tuple{4, 4, Dims{16, 16, 0.25}},
                                    {6, 2, Dims{16, 16, 0.31}},
                                    {5, 1, Dims{16, 16, 0.25}},
                                    {6, 2, Dims{16, 10, 0.25}},
                                    {4, 4, Dims{16, 13, 0.2}},
+                                   {6, 2, Dims{16, 10, 0.9, 2.5}},
                                    {5, 1, Dims{8, 24, 0.07}}}) {
     AttentionSpec spec = plain_attention(N, M, dims.key);
     spec.value_dim = dims.value;
     spec.scale = dims.scale;
+    spec.softcap = dims.softcap;
     // Slices of one fused projection: rows are N + 2 M heads apart.
     const at::Tensor fused = random({S, N + 2 * M, std::max(dims.key, dims.value)});
     for (size_t i = 0; i < block_lists.size(); ++i) {
@@ -117,12 +127,23 @@ TEST_CASE("cpu kernel: blocks, groupings and strides against a plain softmax, fp
 
 TEST_CASE("cpu kernel: queries in several blocks, fp32 and bf16, tiles and threads") {
   // Rows of two tiles and more; one kv head, so that the backward cuts its keys for two threads.
-  const std::vector<Block> blocks{{0, 300, 0, 300, true},      {300, 250, 0, 110, false},
-                                  {300, 250, 300, 250, true},  {560, 40, 550, 30, false},
-                                  {580, 20, 580, 20, true, 3}, {300, 30, 560, 20, false}};
-  for (const auto& [N, M, value_dim] :
-       {std::tuple{2, 1, 16}, {4, 2, 16}, {4, 2, 32}, {2, 1, 24}, {4, 4, 8}}) {
+  const std::vector<Block> several{{0, 300, 0, 300, true},      {300, 250, 0, 110, false},
+                                   {300, 250, 300, 250, true},  {560, 40, 550, 30, false},
+                                   {580, 20, 580, 20, true, 3}, {300, 30, 560, 20, false}};
+  const std::vector<Block> windows{{0, 300, 0, 300, true, 0, -99},
+                                   {300, 99, 201, 99, false, 0, 1},
+                                   {300, 320, 300, 320, true, 0, -99}};
+  for (const auto& [N, M, value_dim, softcap, blocks] :
+       {std::tuple{2, 1, 16, 0.0, several},
+        {4, 2, 16, 0.0, several},
+        {4, 2, 32, 0.0, several},
+        {2, 1, 24, 0.0, several},
+        {4, 4, 8, 0.0, several},
+        {4, 2, 16, 0.0, windows},
+        {4, 2, 24, 1.5, windows},
+        {4, 4, 8, 1.5, several}}) {
     AttentionSpec spec = plain_attention(N, M, 16);
+    if (softcap > 0) spec.softcap = softcap;
     spec.value_dim = value_dim;
     if (value_dim != 16) spec.scale = 0.19;
     for (const auto dtype : {at::kFloat, at::kBFloat16}) {
@@ -221,30 +242,44 @@ TEST_CASE("kernels refuse by name what they cannot compute, forward and backward
   const std::vector<Block> blocks{{0, 6, 0, 6, true}};
   const AttentionSpec plain = spec_of(q, k);
   const AttentionResult result = cpu_block_kernel().forward(q, k, k, plain, blocks);
-  AttentionSpec window = plain, softcap = plain, sinks = plain, wider = plain, values = plain;
+  // A kernel of nothing but rectangles and triangles.
+  struct Plainest : BlockKernel {
+    KernelAbilities abilities() const override { return {.name = "A kernel of the tests"}; }
+    AttentionResult forward_round(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                  const AttentionSpec&,
+                                  const std::vector<Block>&) const override {
+      return {};
+    }
+    AttentionGradients backward_blocks(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                       const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                       const AttentionSpec&,
+                                       const std::vector<Block>&) const override {
+      return {};
+    }
+  } plainest;
+  AttentionSpec window = plain, softcap = plain, wider = plain, values = plain, longer = plain;
   window.window = 4;
   softcap.softcap = 30.0;
-  sinks.has_sinks = true;
   wider.key_dim = 32;
   values.value_dim = 32;
+  longer.key_dim = longer.value_dim = 512;
+  const auto check = [&](const BlockKernel& kernel, const AttentionSpec& spec,
+                         const char* message) {
+    CHECK_THROWS_WITH_AS(kernel.forward(q, k, k, spec, blocks), doctest::Contains(message),
+                         UserError);
+    CHECK_THROWS_WITH_AS(
+        kernel.backward(q, q, k, k, result.out_TNH, result.lse_NT, spec, blocks),
+        doctest::Contains(message), UserError);
+  };
+  check(plainest, window, "A kernel of the tests cannot compute attention with a sliding window");
+  check(plainest, softcap, "A kernel of the tests cannot compute attention with a softcap");
+  check(cuda_block_kernel(), longer,
+        "The attention kernel of CUDA computes heads of at most 256 numbers, and a layer of the "
+        "model has 512");
   for (const BlockKernel* kernel : {&cpu_block_kernel(), &cuda_block_kernel()}) {
-    const auto forward = [&](const AttentionSpec& spec) { kernel->forward(q, k, k, spec, blocks); };
-    const auto backward = [&](const AttentionSpec& spec) {
-      kernel->backward(q, q, k, k, result.out_TNH, result.lse_NT, spec, blocks);
-    };
-    const std::string name = kernel->abilities().name;
-    const auto refusal = [&](const char* feature) {
-      return name + " cannot compute attention with " + feature;
-    };
-    const auto check = [&](const AttentionSpec& spec, const char* feature) {
-      CHECK_THROWS_WITH_AS(forward(spec), doctest::Contains(refusal(feature).c_str()), UserError);
-      CHECK_THROWS_WITH_AS(backward(spec), doctest::Contains(refusal(feature).c_str()), UserError);
-    };
-    check(window, "a sliding window");
-    check(softcap, "a softcap");
-    check(sinks, "sinks");
-    CHECK_THROWS_AS(forward(wider), c10::Error);
-    CHECK_THROWS_AS(backward(values), c10::Error);
+    CHECK_THROWS_AS(kernel->forward(q, k, k, wider, blocks), c10::Error);
+    CHECK_THROWS_AS(
+        kernel->backward(q, q, k, k, result.out_TNH, result.lse_NT, values, blocks), c10::Error);
   }
   CHECK(std::string(cpu_block_kernel().abilities().name) != cuda_block_kernel().abilities().name);
 }

@@ -1,7 +1,8 @@
 // ATen's flash attention on CUDA. It is reached through the dispatcher, so this file needs nothing
 // of CUDA and is part of the core; the kernels themselves live in torch_cuda.
 // Compiled and linked; not yet run on a GPU.
-// It knows one head dim: the shorter of keys and values get zeros.
+// It knows one head dim, up to 256: the shorter of keys and values get zeros. Blocks with lower ends
+// are its windows. It knows no softcap: those go to composed_attention.
 // T: query tokens, S: key tokens, N: query heads, M: kv heads, H: numbers in a head.
 #include <ATen/ATen.h>
 #include <ATen/ops/_flash_attention_backward.h>
@@ -10,10 +11,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <optional>
 #include <tuple>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/attention/composed_attention.h"
 #include "longspan/attention/equal_dims.h"
 #include "longspan/config/user_error.h"
 
@@ -54,22 +58,37 @@ struct Segments {
 struct Call {
   Segments queries, keys;
   bool causal;
+  int64_t window_left;  // keys that a query sees before the one it is aligned with; -1: all
+
+  std::optional<int64_t> left() const {
+    return window_left < 0 ? std::nullopt : std::optional(window_left);
+  }
+  // Where the left is given, so is the right.
+  std::optional<int64_t> right() const {
+    return window_left < 0 ? std::nullopt : std::optional<int64_t>(causal ? 0 : -1);
+  }
 };
 
-// The kernel takes one causal flag for all its segments.
+// The kernel takes one causal flag and one window for all its segments.
 std::vector<Call> calls_of(const std::vector<Block>& blocks, int64_t T, int64_t S,
                            at::Device device) {
-  std::vector<Call> calls;
-  for (bool causal : {true, false}) {
+  struct Ranges {
     std::vector<std::pair<int64_t, int64_t>> queries, keys;
-    for (const Block& block : aligned_at_end(blocks)) {
-      if (block.causal != causal || block.q_length == 0 || block.k_length == 0) continue;
-      queries.emplace_back(block.q_begin, block.q_length);
-      keys.emplace_back(block.k_begin, block.k_length);
-    }
-    if (!queries.empty()) {
-      calls.push_back({Segments(queries, T, device), Segments(keys, S, device), causal});
-    }
+  };
+  std::map<std::pair<bool, int64_t>, Ranges, std::greater<>> by_kind;
+  for (const Block& block : aligned_at_end(blocks)) {
+    if (block.q_length == 0 || block.k_length == 0) continue;
+    // Query i is aligned with key i + k_length - q_length.
+    const int64_t left = block.lower ? block.k_length - block.q_length - *block.lower : -1;
+    TORCH_CHECK(!block.lower || left >= 0, "attention: a window that ends before its queries");
+    Ranges& ranges = by_kind[{block.causal, left}];
+    ranges.queries.emplace_back(block.q_begin, block.q_length);
+    ranges.keys.emplace_back(block.k_begin, block.k_length);
+  }
+  std::vector<Call> calls;
+  for (const auto& [kind, ranges] : by_kind) {
+    calls.push_back({Segments(ranges.queries, T, device), Segments(ranges.keys, S, device),
+                     kind.first, kind.second});
   }
   return calls;
 }
@@ -85,13 +104,19 @@ void check_dtype(const at::Tensor& q) {
 
 class CudaKernel : public BlockKernel {
  public:
-  KernelAbilities abilities() const override { return {"The attention kernel of CUDA"}; }
+  KernelAbilities abilities() const override {
+    return {.name = "The attention kernel of CUDA",
+            .window = true,
+            .softcap = true,
+            .most_head_dim = 256};
+  }
 
  protected:
   AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const AttentionSpec& spec,
                                 const std::vector<Block>& blocks) const override {
     check_dtype(q);
+    if (spec.softcap) return composed::forward(q, k, v, spec, blocks);
     const int64_t H = std::max(spec.key_dim, spec.value_dim);
     AttentionResult result = forward_equal(with_head_dim(q, H), with_head_dim(k, H),
                                            with_head_dim(v, H), spec.scale, blocks);
@@ -105,6 +130,7 @@ class CudaKernel : public BlockKernel {
                                      const AttentionSpec& spec,
                                      const std::vector<Block>& blocks) const override {
     check_dtype(q);
+    if (spec.softcap) return composed::backward(dout, q, k, v, out, lse_NT, spec, blocks);
     const int64_t H = std::max(spec.key_dim, spec.value_dim);
     const AttentionGradients gradients =
         backward_equal(with_head_dim(dout, H), with_head_dim(q, H), with_head_dim(k, H),
@@ -128,7 +154,8 @@ class CudaKernel : public BlockKernel {
       auto [out, lse, rng_state, unused, mask] = at::_flash_attention_forward(
           call.queries.gather(q_TNH), call.keys.gather(k_SMH), call.keys.gather(v_SMH),
           call.queries.boundaries, call.keys.boundaries, call.queries.longest, call.keys.longest,
-          /*dropout_p=*/0.0, call.causal, /*return_debug_mask=*/false, scale);
+          /*dropout_p=*/0.0, call.causal, /*return_debug_mask=*/false, scale,
+          call.left(), call.right());
       if (!call.queries.index.defined()) return {out, lse};
       result.out_TNH.index_copy_(0, call.queries.index, out);
       result.lse_NT.index_copy_(1, call.queries.index, lse);
@@ -151,7 +178,7 @@ class CudaKernel : public BlockKernel {
           call.queries.gather(dout_TNH), call.queries.gather(q_TNH), call.keys.gather(k_SMH),
           call.keys.gather(v_SMH), call.queries.gather(out_TNH), call.queries.gather(lse_NT, 1),
           call.queries.boundaries, call.keys.boundaries, call.queries.longest, call.keys.longest,
-          /*dropout_p=*/0.0, call.causal, rng_state, unused, scale);
+          /*dropout_p=*/0.0, call.causal, rng_state, unused, scale, call.left(), call.right());
       add(gradients.dq_TNH, call.queries, dq);
       add(gradients.dk_SMH, call.keys, dk);
       add(gradients.dv_SMH, call.keys, dv);

@@ -6,6 +6,8 @@
 #include <stdexcept>
 
 #include "longspan/attention/saved_attention.h"
+#include "longspan/attention/sinks.h"
+#include "longspan/attention/sliding_window.h"
 
 namespace longspan {
 namespace {
@@ -21,10 +23,14 @@ struct LeafState : torch::CustomClassHolder {
 
 struct LeafAttention : torch::autograd::Function<LeafAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TMH,
-                            const at::Tensor& v_TMH, c10::intrusive_ptr<LeafState> state) {
-    AttentionResult result = saved_or_computed(
-        [&] { return state->kernel->forward(q_TNH, k_TMH, v_TMH, state->spec, state->blocks); });
-    ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT});
+                            const at::Tensor& v_TMH, const at::Tensor& sinks_N,
+                            c10::intrusive_ptr<LeafState> state) {
+    AttentionResult result = saved_or_computed([&] {
+      return with_sinks(
+          state->kernel->forward(q_TNH, k_TMH, v_TMH, state->spec, state->blocks), sinks_N,
+          state->spec);
+    });
+    ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT, sinks_N});
     ctx->saved_data["state"] = c10::IValue::make_capsule(state);
     return result.out_TNH;
   }
@@ -36,7 +42,11 @@ struct LeafAttention : torch::autograd::Function<LeafAttention> {
     const at::ScalarType dtype = saved[0].scalar_type();
     AttentionGradients gradients = state->kernel->backward(
         dout[0], saved[0], saved[1], saved[2], saved[3], saved[4], state->spec, state->blocks);
-    return {gradients.dq_TNH.to(dtype), gradients.dk_SMH.to(dtype), gradients.dv_SMH.to(dtype), {}};
+    return {gradients.dq_TNH.to(dtype),
+            gradients.dk_SMH.to(dtype),
+            gradients.dv_SMH.to(dtype),
+            sink_gradient(dout[0], {saved[3], saved[4]}, saved[5]),
+            {}};
   }
 };
 
@@ -44,20 +54,23 @@ struct LeafAttention : torch::autograd::Function<LeafAttention> {
 
 at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
                           const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                          const AttentionSpec& spec, const Packing& packing) {
+                          const AttentionSpec& spec, const Packing& packing,
+                          const at::Tensor& sinks_N) {
   TORCH_CHECK(q_TNH.size(0) == packing.num_tokens(), "attention: ", q_TNH.size(0),
               " tokens, but the packing describes ", packing.num_tokens());
-  return leaf_attention(kernel, q_TNH, k_TMH, v_TMH, spec, causal_blocks(packing));
+  return leaf_attention(kernel, q_TNH, k_TMH, v_TMH, spec,
+                        causal_blocks(packing, spec.window), sinks_N);
 }
 
 at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
                           const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                          const AttentionSpec& spec, std::vector<Block> blocks) {
+                          const AttentionSpec& spec, std::vector<Block> blocks,
+                          const at::Tensor& sinks_N) {
   auto state = c10::make_intrusive<LeafState>();
   state->kernel = &kernel;
   state->spec = spec;
   state->blocks = std::move(blocks);
-  return LeafAttention::apply(q_TNH, k_SMH, v_SMH, state);
+  return LeafAttention::apply(q_TNH, k_SMH, v_SMH, sinks_N, state);
 }
 
 AttentionResult saved_or_computed(const std::function<AttentionResult()>& compute) {

@@ -23,6 +23,8 @@ struct Kernels {
                  int64_t F);
   void (*swiglu)(float* out, const float* gate, const float* up, int64_t n);
   void (*swiglu_backward)(float* gate, float* up, float* dact, int64_t n);
+  void (*geglu)(float* out, const float* gate, const float* up, int64_t n);
+  void (*geglu_backward)(float* gate, float* up, float* dact, int64_t n);
   float (*max)(const float* x, int64_t n);
   double (*sum_exp)(const float* x, float shift, int64_t n);
   void (*scaled_exp)(float* x, float shift, float scale, int64_t n);

@@ -126,6 +126,37 @@ void swiglu_backward_loop(A* gate, A* up, A* dact, int64_t n) {
   }
 }
 
+/// gelu(x) = x sigmoid(slope x (1 + cubic x^2)), the form with tanh of arXiv 1606.08415:
+/// 0.5 x (1 + tanh(y)) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3).
+template <typename A>
+struct GeluTanh {
+  static constexpr A kSlope = A(1.5957691216057307117597842397375), kCubic = A(0.044715);
+};
+
+template <typename A>
+void geglu_loop(A* out, const A* gate, const A* up, int64_t n) {
+  constexpr A slope = GeluTanh<A>::kSlope, cubic = GeluTanh<A>::kCubic;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const A g = gate[i];
+    out[i] = g * sigmoid(slope * g * (1 + cubic * g * g)) * up[i];
+  }
+}
+
+template <typename A>
+void geglu_backward_loop(A* gate, A* up, A* dact, int64_t n) {
+  constexpr A slope = GeluTanh<A>::kSlope, cubic = GeluTanh<A>::kCubic;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const A g = gate[i], u = up[i], d = dact[i];
+    const A s = sigmoid(slope * g * (1 + cubic * g * g));
+    const A gelu = g * s;
+    gate[i] = d * u * (s + gelu * (1 - s) * slope * (1 + 3 * cubic * g * g));
+    up[i] = d * gelu;
+    dact[i] = gelu * u;
+  }
+}
+
 template <typename A>
 A max_loop(const A* x, int64_t n) {
   A largest = -__builtin_inf();
@@ -220,6 +251,8 @@ constexpr Kernels kKernels{INSTRUCTIONS,
                            rotate_loop<float>,
                            swiglu_loop<float>,
                            swiglu_backward_loop<float>,
+                           geglu_loop<float>,
+                           geglu_backward_loop<float>,
                            max_loop<float>,
                            sum_exp_loop<float>,
                            scaled_exp_loop<float>,

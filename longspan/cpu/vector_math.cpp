@@ -102,6 +102,20 @@ void swiglu_backward(double* gate, double* up, double* dact, int64_t n) {
   swiglu_backward_loop(gate, up, dact, n);
 }
 
+void geglu(float* out, const float* gate, const float* up, int64_t n) {
+  kernels().geglu(out, gate, up, n);
+}
+void geglu(double* out, const double* gate, const double* up, int64_t n) {
+  geglu_loop(out, gate, up, n);
+}
+
+void geglu_backward(float* gate, float* up, float* dact, int64_t n) {
+  kernels().geglu_backward(gate, up, dact, n);
+}
+void geglu_backward(double* gate, double* up, double* dact, int64_t n) {
+  geglu_backward_loop(gate, up, dact, n);
+}
+
 float max(const float* x, int64_t n) { return kernels().max(x, n); }
 double max(const double* x, int64_t n) { return max_loop(x, n); }
 

@@ -58,6 +58,12 @@ void swiglu(double* out, const double* gate, const double* up, int64_t n);
 void swiglu_backward(float* gate, float* up, float* dact, int64_t n);
 void swiglu_backward(double* gate, double* up, double* dact, int64_t n);
 
+/// The same of gelu(gate) * up, with gelu in its form with tanh.
+void geglu(float* out, const float* gate, const float* up, int64_t n);
+void geglu(double* out, const double* gate, const double* up, int64_t n);
+void geglu_backward(float* gate, float* up, float* dact, int64_t n);
+void geglu_backward(double* gate, double* up, double* dact, int64_t n);
+
 /// The largest of those that are no NaN; -inf where there is none.
 float max(const float* x, int64_t n);
 double max(const double* x, int64_t n);

@@ -118,13 +118,23 @@ TEST_CASE("vector math: every loop at any length") {
       kernels.swiglu(out.data(), x.data(), y.data(), n);
       swiglu(exact.data(), xd.data(), yd.data(), n);
       CHECK(error_of(out, exact) < kTolerance);
-      std::vector<float> gate = x, up = y, dact = w;
-      std::vector<double> gate_exact = xd, up_exact = yd, dact_exact = wd;
-      kernels.swiglu_backward(gate.data(), up.data(), dact.data(), n);
-      swiglu_backward(gate_exact.data(), up_exact.data(), dact_exact.data(), n);
-      CHECK(error_of(gate, gate_exact) < kTolerance);
-      CHECK(error_of(up, up_exact) < kTolerance);
-      CHECK(error_of(dact, dact_exact) < kTolerance);
+      kernels.geglu(out.data(), x.data(), y.data(), n);
+      geglu(exact.data(), xd.data(), yd.data(), n);
+      CHECK(error_of(out, exact) < kTolerance);
+      for (const bool gelu : {false, true}) {
+        std::vector<float> gate = x, up = y, dact = w;
+        std::vector<double> gate_exact = xd, up_exact = yd, dact_exact = wd;
+        (gelu ? kernels.geglu_backward : kernels.swiglu_backward)(gate.data(), up.data(),
+                                                                  dact.data(), n);
+        if (gelu) {
+          geglu_backward(gate_exact.data(), up_exact.data(), dact_exact.data(), n);
+        } else {
+          swiglu_backward(gate_exact.data(), up_exact.data(), dact_exact.data(), n);
+        }
+        CHECK(error_of(gate, gate_exact) < kTolerance);
+        CHECK(error_of(up, up_exact) < kTolerance);
+        CHECK(error_of(dact, dact_exact) < kTolerance);
+      }
       const float largest = *std::max_element(x.begin(), x.end());
       CHECK(kernels.max(x.data(), n) == largest);
       CHECK(kernels.sum_exp(x.data(), largest, n) ==

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "longspan/attention/sinks.h"
+#include "longspan/attention/sliding_window.h"
+
 namespace longspan {
 
 CachedAttention::CachedAttention(const BlockKernel& kernel, int64_t num_layers,
@@ -37,7 +40,7 @@ void CachedAttention::make_room(at::Tensor& cache_MSCH, const at::Tensor& x_TMH,
 
 at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
                                    const at::Tensor& v_TMH, const AttentionSpec& spec,
-                                   const Packing& packing) {
+                                   const Packing& packing, const at::Tensor& sinks_N) {
   c10::NoGradGuard no_grad;
   TORCH_CHECK(packing.num_documents() == std::ssize(sequences_),
               "cached attention: ", packing.num_documents(), " documents for ", sequences_.size(),
@@ -65,14 +68,19 @@ at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_
     append(layer.k_MSCH, k_TMH);
     append(layer.v_MSCH, v_TMH);
     // A single token is the last one: it sees all.
-    blocks.push_back({begin, size, sequence * C, before + size, size > 1, size > 1 ? before : 0});
+    const Block all{begin, size, sequence * C, before + size, size > 1, size > 1 ? before : 0};
+    for (const Block& block : within_window({all}, spec.window, {{begin, size, before}},
+                                            {{sequence * C, before + size, 0}})) {
+      blocks.push_back(block);
+    }
     if (next_layer_ == layers_.size()) lengths_[sequence] += size;
   }
   const auto tokens_first = [](const at::Tensor& cache) {
     return cache.flatten(1, 2).transpose(0, 1);
   };
-  return kernel_
-      .forward(q_TNH, tokens_first(layer.k_MSCH), tokens_first(layer.v_MSCH), spec, blocks)
+  return with_sinks(kernel_.forward(q_TNH, tokens_first(layer.k_MSCH), tokens_first(layer.v_MSCH),
+                                    spec, blocks),
+                    sinks_N, spec)
       .out_TNH;
 }
 

@@ -24,7 +24,8 @@ class CachedAttention : public Attention {
   /// sequence comes once at most.
   void begin_pass(std::vector<int64_t> sequences);
   at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                    const AttentionSpec& spec, const Packing& packing) override;
+                    const AttentionSpec& spec, const Packing& packing,
+                    const at::Tensor& sinks_N = {}) override;
 
   /// Tokens of a sequence that are remembered.
   int64_t length(int64_t sequence) const { return lengths_[sequence]; }

@@ -34,10 +34,12 @@ at::Tensor norm_backward(const at::Tensor& dy_TD, const at::Tensor& h_TD, const 
 }
 
 at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
-  const auto halves = precise(x_TNH).chunk(2, -1);
+  const int64_t F = table.cos_TF.size(1), rest = x_TNH.size(2) - 2 * F;
+  const auto x = precise(x_TNH);
+  const auto low = x.narrow(2, 0, F), high = x.narrow(2, F, F);
   const auto cos = table.cos_TF.unsqueeze(1);
   const auto sin = inverse ? -table.sin_TF.unsqueeze(1) : table.sin_TF.unsqueeze(1);
-  return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1)
+  return at::cat({low * cos - high * sin, high * cos + low * sin, x.narrow(2, 2 * F, rest)}, -1)
       .to(x_TNH.scalar_type());
 }
 
@@ -51,6 +53,20 @@ void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_T
   const auto dgate = at::silu_backward(dact * up, gate);
   const auto dup = dact * silu;
   dact_TI.copy_(silu * up);
+  gate_TI.copy_(dgate);
+  up_TI.copy_(dup);
+}
+
+at::Tensor geglu(const at::Tensor& gate_TI, const at::Tensor& up_TI) {
+  return (at::gelu(precise(gate_TI), "tanh") * precise(up_TI)).to(gate_TI.scalar_type());
+}
+
+void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI) {
+  const auto gate = precise(gate_TI), up = precise(up_TI), dact = precise(dact_TI);
+  const auto gelu = at::gelu(gate, "tanh");
+  const auto dgate = at::gelu_backward(dact * up, gate, "tanh");
+  const auto dup = dact * gelu;
+  dact_TI.copy_(gelu * up);
   gate_TI.copy_(dgate);
   up_TI.copy_(dup);
 }

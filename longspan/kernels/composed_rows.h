@@ -17,6 +17,8 @@ at::Tensor norm_backward(const at::Tensor& dy_TD, const at::Tensor& h_TD, const 
 at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
 at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI);
 void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI);
+at::Tensor geglu(const at::Tensor& gate_TI, const at::Tensor& up_TI);
+void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI);
 void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,
                       at::Tensor picked_T);
 void cross_entropy_gradient_(at::Tensor& logits_TV, const at::Tensor& labels_T,

@@ -201,7 +201,7 @@ void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
     return;
   }
   TORCH_CHECK(x_TNH.is_contiguous(), "rotate_ wants contiguous heads");
-  const int64_t T = x_TNH.size(0), N = x_TNH.size(1), H = x_TNH.size(2), F = H / 2;
+  const int64_t T = x_TNH.size(0), N = x_TNH.size(1), H = x_TNH.size(2), F = table.cos_TF.size(1);
   with_type(x_TNH.scalar_type(), [&](auto storage) {
     using S = decltype(storage);
     using A = Arithmetic<S>;
@@ -229,11 +229,11 @@ at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool invers
   return y_TNH;
 }
 
-void swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI) {
-  if (!gate_TI.is_cpu()) {
-    out_TI.copy_(composed::swiglu(gate_TI, up_TI));
-    return;
-  }
+namespace {
+
+/// What `f` makes of each row of gate and up.
+template <typename F>
+void gated_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI, F&& f) {
   const int64_t T = gate_TI.size(0), I = gate_TI.size(1);
   TORCH_CHECK(gate_TI.is_contiguous() && up_TI.is_contiguous() && out_TI.is_contiguous());
   with_type(gate_TI.scalar_type(), [&](auto storage) {
@@ -244,16 +244,15 @@ void swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor&
     at::parallel_for(0, T, grain(I), [&](int64_t begin, int64_t end) {
       Row<S> gate_row(I), up_row(I), out_row(I);
       for (int64_t t = begin; t < end; ++t) {
-        vm::swiglu(out_row.target(out + t * I), gate_row.load(gate + t * I),
-                   up_row.load(up + t * I), I);
+        f(out_row.target(out + t * I), gate_row.load(gate + t * I), up_row.load(up + t * I), I);
         out_row.store(out + t * I);
       }
     });
   });
 }
 
-void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI) {
-  if (!gate_TI.is_cpu()) return composed::swiglu_backward_(gate_TI, up_TI, dact_TI);
+template <typename F>
+void gated_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI, F&& f) {
   const int64_t T = gate_TI.size(0), I = gate_TI.size(1);
   TORCH_CHECK(gate_TI.is_contiguous() && up_TI.is_contiguous() && dact_TI.is_contiguous());
   with_type(gate_TI.scalar_type(), [&](auto storage) {
@@ -264,13 +263,49 @@ void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_T
     at::parallel_for(0, T, grain(I), [&](int64_t begin, int64_t end) {
       Row<S> gate_row(I), up_row(I), dact_row(I);
       for (int64_t t = begin; t < end; ++t) {
-        vm::swiglu_backward(gate_row.load_target(gate + t * I), up_row.load_target(up + t * I),
-                            dact_row.load_target(dact + t * I), I);
+        f(gate_row.load_target(gate + t * I), up_row.load_target(up + t * I),
+          dact_row.load_target(dact + t * I), I);
         gate_row.store(gate + t * I);
         up_row.store(up + t * I);
         dact_row.store(dact + t * I);
       }
     });
+  });
+}
+
+}  // namespace
+
+void swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI) {
+  if (!gate_TI.is_cpu()) {
+    out_TI.copy_(composed::swiglu(gate_TI, up_TI));
+    return;
+  }
+  gated_out(out_TI, gate_TI, up_TI, [](auto* out, const auto* gate, const auto* up, int64_t n) {
+    vm::swiglu(out, gate, up, n);
+  });
+}
+
+void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI) {
+  if (!gate_TI.is_cpu()) return composed::swiglu_backward_(gate_TI, up_TI, dact_TI);
+  gated_backward_(gate_TI, up_TI, dact_TI, [](auto* gate, auto* up, auto* dact, int64_t n) {
+    vm::swiglu_backward(gate, up, dact, n);
+  });
+}
+
+void geglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI) {
+  if (!gate_TI.is_cpu()) {
+    out_TI.copy_(composed::geglu(gate_TI, up_TI));
+    return;
+  }
+  gated_out(out_TI, gate_TI, up_TI, [](auto* out, const auto* gate, const auto* up, int64_t n) {
+    vm::geglu(out, gate, up, n);
+  });
+}
+
+void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI) {
+  if (!gate_TI.is_cpu()) return composed::geglu_backward_(gate_TI, up_TI, dact_TI);
+  gated_backward_(gate_TI, up_TI, dact_TI, [](auto* gate, auto* up, auto* dact, int64_t n) {
+    vm::geglu_backward(gate, up, dact, n);
   });
 }
 

@@ -1,7 +1,7 @@
 // Fused ops over rows of activations, between the gemms. Each reads and writes memory once. The CPU
 // runs loops of their own; other devices run ATen's operators (composed_rows.h). Arithmetic is in
 // fp32 (fp64 for fp64 tensors) whatever the storage: fp32, bf16 or fp64. T: rows, D: model dim, I:
-// intermediate dim, N: heads, H: head dim, F = H / 2, V: vocabulary.
+// intermediate dim, N: heads, H: head dim, F: pairs of a head that are rotated, V: vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,8 +23,9 @@ at::Tensor norm_backward(const at::Tensor& dy_TD, const at::Tensor& h_TD, const 
                          const at::Tensor& weight_D, const at::Tensor& residual_TD,
                          const at::Tensor& dweight_D);
 
-/// Rotates each pair (x[f], x[f + F]) by the row's angles; backwards when `inverse`, which is the
-/// gradient. In place on a contiguous x_TNH.
+/// Rotates each pair (x[f], x[f + F]) by the row's angles, of which there are F: where 2F < H the
+/// other numbers stay as they are. Backwards when `inverse`, which is the gradient. In place on a
+/// contiguous x_TNH.
 void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
 /// The same into a new tensor.
 at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
@@ -35,6 +36,10 @@ void swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor&
 /// On entry gate, up and d loss / d act; on return d loss / d gate, d loss / d up and act, in the
 /// same memory.
 void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI);
+
+/// The same of gelu(gate) * up (GeGLU, arXiv 2002.05202), with gelu in its form with tanh.
+void geglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI);
+void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI);
 
 /// For each row of logits (fp32 or fp64): lse_T = log sum exp, picked_T = logit of the label, both
 /// fp64: their difference, a loss, keeps the digits of the logits.

@@ -76,6 +76,25 @@ TEST_CASE("fused rows: rotation") {
   }
 }
 
+TEST_CASE("fused rows: GeGLU, over the whole range of gates") {
+  at::manual_seed(5);
+  for (const auto dtype : kDtypes) {
+    for (const double scale : {1.0, 5.0, 50.0}) {
+      auto gate = random({19, 53}, dtype, scale), up = random({19, 53}, dtype),
+           dact = random({19, 53}, dtype);
+      auto out = at::empty_like(gate);
+      geglu_out(out, gate, up);
+      CHECK(relative_error(out, composed::geglu(gate, up)) < tolerance(dtype));
+      auto gate2 = gate.clone(), up2 = up.clone(), dact2 = dact.clone();
+      geglu_backward_(gate, up, dact);
+      composed::geglu_backward_(gate2, up2, dact2);
+      CHECK(relative_error(gate, gate2) < 4 * tolerance(dtype));
+      CHECK(relative_error(up, up2) < tolerance(dtype));
+      CHECK(relative_error(dact, dact2) < tolerance(dtype));
+    }
+  }
+}
+
 TEST_CASE("fused rows: SwiGLU, over the whole range of gates") {
   at::manual_seed(4);
   for (const auto dtype : kDtypes) {

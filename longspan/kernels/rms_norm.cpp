@@ -16,20 +16,27 @@ at::Tensor zeros_for_norm(const at::Tensor& weight_D, const at::TensorOptions& l
              : at::Tensor();
 }
 
-at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, double eps,
+at::Tensor norm_factors(const at::Tensor& weight_D, NormKind kind) {
+  if (kind == NormKind::kWeight) return weight_D;
+  c10::NoGradGuard no_grad;
+  return weight_D.to(weight_D.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).add(1);
+}
+
+at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, NormKind kind, double eps,
                     at::ScalarType dtype) {
   at::Tensor rstd_T, y_TD;
   {
     c10::NoGradGuard no_grad;
     rstd_T = reciprocal_rms(h_TD, eps);
-    y_TD = scale_rows(h_TD, rstd_T, weight_D, dtype);
+    y_TD = scale_rows(h_TD, rstd_T, norm_factors(weight_D, kind), dtype);
   }
   if (needs_backward({h_TD}, {weight_D})) {
     y_TD = attach_backward(
         {y_TD}, {h_TD}, {weight_D},
-        [h_TD = h_TD.detach(), rstd_T, weight_D](std::vector<at::Tensor> gradients) {
+        [h_TD = h_TD.detach(), rstd_T, weight_D, kind](std::vector<at::Tensor> gradients) {
           const auto dweight_D = zeros_for_norm(weight_D, rstd_T.options());
-          auto dh_TD = norm_backward(gradients[0], h_TD, rstd_T, weight_D, {}, dweight_D);
+          auto dh_TD = norm_backward(gradients[0], h_TD, rstd_T, norm_factors(weight_D, kind), {},
+                                     dweight_D);
           if (dweight_D.defined()) add_gradient(weight_D, dweight_D);
           return std::vector<at::Tensor>{dh_TD};
         })[0];

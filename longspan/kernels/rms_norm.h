@@ -4,11 +4,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "longspan/spec/norm_kind.h"
+
 namespace longspan {
 
-/// weight * h / sqrt(mean(h^2) + eps) in `dtype`. The backward is fused and saves h and one number
-/// a row.
-at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, double eps,
+/// What a norm of this kind multiplies by. Outside of autograd: its gradient is the weight's.
+at::Tensor norm_factors(const at::Tensor& weight_D, NormKind kind);
+
+/// norm_factors() * h / sqrt(mean(h^2) + eps) in `dtype`. The backward is fused and saves h and one
+/// number a row.
+at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, NormKind kind, double eps,
                     at::ScalarType dtype);
 
 /// Zeros to add up a norm weight's gradient in: fp64 where `like` is fp64, else fp32. Undefined

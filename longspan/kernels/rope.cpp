@@ -12,8 +12,7 @@ namespace {
 
 /// base^(2i / H) for i < F.
 at::Tensor periods(const RotaryKind& kind) {
-  const auto exponents =
-      at::arange(0, kind.head_dim, 2, at::kFloat) / static_cast<double>(kind.head_dim);
+  const auto exponents = at::arange(0, kind.dim, 2, at::kFloat) / static_cast<double>(kind.dim);
   return at::pow(at::Scalar(kind.rotary.theta), exponents);
 }
 
@@ -37,7 +36,7 @@ double yarn_mscale(double scale, double mscale) {
 
 RotaryFrequencies yarn(const RotaryKind& kind) {
   const RopeScaling& rope = kind.rotary.scaling;
-  const double dim = static_cast<double>(kind.head_dim);
+  const double dim = static_cast<double>(kind.dim);
   // The dimension whose wavelength fits `num_rotations` times into the original context.
   const auto correction_dim = [&](double num_rotations) {
     return dim *
@@ -55,8 +54,7 @@ RotaryFrequencies yarn(const RotaryKind& kind) {
   if (low == high) high += 0.001;
 
   const auto period = periods(kind);
-  const auto ramp =
-      at::clamp((at::arange(kind.head_dim / 2, at::kFloat) - low) / (high - low), 0, 1);
+  const auto ramp = at::clamp((at::arange(kind.dim / 2, at::kFloat) - low) / (high - low), 0, 1);
   const auto kept = 1 - ramp;
   const auto inverse = 1.0 / (rope.factor * period) * (1 - kept) + 1.0 / period * kept;
 

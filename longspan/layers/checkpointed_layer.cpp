@@ -101,7 +101,8 @@ void Checkpoint::keep(const at::Tensor& h_TD, const at::Tensor& mixed_T, SavedAt
   if (mixed_T.defined() && !out_) {
     out_ = tensors.size();
     tensors.push_back(mixed_T);
-    replayed_.output_is_known = !row_.attention->overlaps_projections();
+    replayed_.output_is_known =
+        !row_.attention->overlaps_projections() && layer_.mixer->mixes_by_attention_alone();
   }
   saved_ = row_.store->put(std::move(tensors));
 }

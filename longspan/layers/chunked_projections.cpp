@@ -50,7 +50,7 @@ ChunkedProjections::ChunkedProjections(const at::Tensor& h_TD, const Layer& laye
       shared_(std::make_shared<Shared>()) {
   c10::NoGradGuard no_grad;
   shared_->rstd_T = reciprocal_rms(h_TD, layer.norm_eps);
-  x_TD_ = scale_rows(h_TD, shared_->rstd_T, layer.mixer_norm_D, row.compute_dtype);
+  x_TD_ = scale_rows(h_TD, shared_->rstd_T, layer.mixer_norm_factors(), row.compute_dtype);
 }
 
 AttentionProjections ChunkedProjections::as_functions() {
@@ -85,9 +85,9 @@ at::Tensor ChunkedProjections::input(int i) {
   const auto backward = [i, h_TD = h_TD_.detach(), layer = layer_, row = row_, all,
                          saved = std::move(saved), shared = shared_,
                          wants_input = h_TD_.requires_grad()](std::vector<at::Tensor> gradients) {
-    const at::Tensor& norm_D = layer.mixer_norm_D;
+    const at::Tensor &norm_D = layer.mixer_norm_D, factors_D = layer.mixer_norm_factors();
     if (!shared->x_TD.defined()) {
-      shared->x_TD = scale_rows(h_TD, shared->rstd_T, norm_D, row.compute_dtype);
+      shared->x_TD = scale_rows(h_TD, shared->rstd_T, factors_D, row.compute_dtype);
     }
     const bool wants_dx = wants_input || norm_D.requires_grad();
     layer.mixer->input_backward(i, gradients[0], shared->x_TD, all, row, &saved,
@@ -96,7 +96,7 @@ at::Tensor ChunkedProjections::input(int i) {
     shared->x_TD.reset();
     const at::Tensor dweight_D = zeros_for_norm(norm_D, shared->rstd_T.options());
     const at::Tensor dh_TD = norm_backward(std::exchange(shared->dx_TD, {}), h_TD, shared->rstd_T,
-                                           norm_D, {}, dweight_D);
+                                           factors_D, {}, dweight_D);
     if (dweight_D.defined()) add_gradient(norm_D, dweight_D);
     return wants_input ? std::vector<at::Tensor>{dh_TD} : std::vector<at::Tensor>(1);
   };

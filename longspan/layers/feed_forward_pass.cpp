@@ -41,12 +41,12 @@ at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& 
   const int64_t T = h_TD.size(0), chunk = feed_forward_chunk_rows(T, layer, row);
   const at::Tensor room =
       cast->forward_room(std::min(chunk, T), !saved.empty(), h_TD.options().dtype(dtype));
+  const at::Tensor factors_D = layer.feed_forward_norm_factors();
   auto out_TD = at::empty_like(h_TD);
   for (int64_t begin = 0; begin < T; begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto h = h_TD.narrow(0, begin, rows.size);
-    const auto x =
-        scale_rows(h, rstd_T.narrow(0, begin, rows.size), layer.feed_forward_norm_D, dtype);
+    const auto x = scale_rows(h, rstd_T.narrow(0, begin, rows.size), factors_D, dtype);
     cast->forward_out(out_TD.narrow(0, begin, rows.size), h, x, rows, row, rows_of(saved, rows),
                       room);
   }
@@ -100,12 +100,12 @@ FeedForwardBackward::FeedForwardBackward(const at::TensorOptions& residual, int6
 void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at::Tensor& dout_CD,
                                 const SavedStep& saved, const at::Tensor& dh_CD) {
   const RowRange rows{begin, h_CD.size(0)};
-  const at::Tensor& norm_D = layer_.feed_forward_norm_D;
+  const at::Tensor factors_D = layer_.feed_forward_norm_factors();
   const auto rstd_C = reciprocal_rms(h_CD, layer_.norm_eps);
-  const auto x_CD = scale_rows(h_CD, rstd_C, norm_D, row_.compute_dtype);
+  const auto x_CD = scale_rows(h_CD, rstd_C, factors_D, row_.compute_dtype);
   const auto dx_CD =
       cast_->backward(dout_CD.to(row_.compute_dtype), x_CD, rows, row_, saved, room_);
-  dh_CD.copy_(norm_backward(dx_CD, h_CD, rstd_C, norm_D, dout_CD, dnorm_D_));
+  dh_CD.copy_(norm_backward(dx_CD, h_CD, rstd_C, factors_D, dout_CD, dnorm_D_));
 }
 
 void FeedForwardBackward::finish() {

@@ -1,4 +1,4 @@
-// A gated MLP (spec/gated_mlp_spec.h): down(silu(gate x) * up x) (SwiGLU, arXiv 2002.05202).
+// A gated MLP (spec/gated_mlp_spec.h): down(activation(gate x) * up x) (arXiv 2002.05202).
 // T: tokens, C: some of them, D: model dim, I: intermediate dim.
 #pragma once
 

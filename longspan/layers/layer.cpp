@@ -8,8 +8,9 @@
 namespace longspan {
 namespace {
 
-at::Tensor plain_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, double eps) {
-  return h_TD * (h_TD.square().mean(-1, /*keepdim=*/true) + eps).rsqrt() * weight_D;
+at::Tensor plain_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, const Layer& layer) {
+  const at::Tensor factors_D = layer.norm_kind == NormKind::kWeight ? weight_D : 1 + weight_D;
+  return h_TD * (h_TD.square().mean(-1, /*keepdim=*/true) + layer.norm_eps).rsqrt() * factors_D;
 }
 
 }  // namespace
@@ -43,9 +44,9 @@ at::Tensor run_layer(const at::Tensor& h_TD, const Layer& layer, const RowContex
 
 at::Tensor run_plainly(const at::Tensor& h_TD, const Layer& layer, const RowContext& row) {
   const at::Tensor middle_TD =
-      h_TD + layer.mixer->plain(plain_norm(h_TD, layer.mixer_norm_D, layer.norm_eps), row);
-  return middle_TD + layer.feed_forward->plain(
-                         plain_norm(middle_TD, layer.feed_forward_norm_D, layer.norm_eps));
+      h_TD + layer.mixer->plain(plain_norm(h_TD, layer.mixer_norm_D, layer), row);
+  return middle_TD +
+         layer.feed_forward->plain(plain_norm(middle_TD, layer.feed_forward_norm_D, layer));
 }
 
 }  // namespace longspan

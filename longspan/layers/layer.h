@@ -12,6 +12,7 @@
 
 #include "longspan/attention/attention.h"
 #include "longspan/kernels/linear.h"
+#include "longspan/kernels/rms_norm.h"
 #include "longspan/kernels/rope.h"
 #include "longspan/layers/activation_store.h"
 #include "longspan/layers/expert_load.h"
@@ -76,6 +77,10 @@ class TokenMixer {
 
   /// All inputs, of all rows -> [T, ...]. Differentiable by autograd.
   virtual at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const = 0;
+
+  /// Whether what is mixed is what row.attention gives, as it is. Then a replay in the backward
+  /// that has it wants gradients alone (SavedAttention::output_is_known).
+  virtual bool mixes_by_attention_alone() const = 0;
 
   /// Writes h + what is made of the mixed rows into sum_CD, which may be h_CD.
   virtual void output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
@@ -143,10 +148,16 @@ class FeedForward {
 
 struct Layer {
   at::Tensor mixer_norm_D, feed_forward_norm_D;  // weights of the RMSNorms
+  NormKind norm_kind;
   double norm_eps;
   std::shared_ptr<const TokenMixer> mixer;
   std::shared_ptr<const FeedForward> feed_forward;
 
+  /// What the norms multiply by.
+  at::Tensor mixer_norm_factors() const { return norm_factors(mixer_norm_D, norm_kind); }
+  at::Tensor feed_forward_norm_factors() const {
+    return norm_factors(feed_forward_norm_D, norm_kind);
+  }
   /// Of each half, its norm's among them.
   std::vector<at::Tensor> mixer_parameters() const;
   std::vector<at::Tensor> feed_forward_parameters() const;

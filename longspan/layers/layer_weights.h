@@ -24,7 +24,7 @@ class LayerWeights {
   /// The matrix or the buffer of this whole name.
   at::Tensor tensor(const std::string& name) const { return required(name); }
   int64_t layer() const { return layer_; }
-  /// What the norm self_attn.q_norm, say, multiplies by.
+  /// The weight of the norm self_attn.q_norm, say.
   at::Tensor norm(const std::string& name) const;
 
  private:

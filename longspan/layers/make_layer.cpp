@@ -14,7 +14,10 @@ Layer make_layer(const ModelSpec& model, int64_t layer, const TensorsByName& par
                  double lora_scale) {
   const LayerSpec& spec = model.layer(layer);
   const LayerWeights weights(parameters, layer, lora_scale);
-  return {weights.norm("input_layernorm"), weights.norm("post_attention_layernorm"), model.norm_eps,
+  return {weights.norm("input_layernorm"),
+          weights.norm("post_attention_layernorm"),
+          model.norm_kind,
+          model.norm_eps,
           std::visit([&](const auto& mixer) { return make_token_mixer(mixer, model, weights); },
                      spec.mixer),
           std::visit([&](const auto& part) { return make_feed_forward(part, model, weights); },

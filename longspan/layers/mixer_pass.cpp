@@ -42,7 +42,7 @@ std::vector<at::Tensor> differentiable_inputs(const at::Tensor& h_TD, const Laye
   {
     c10::NoGradGuard no_grad;
     rstd_T = reciprocal_rms(h_TD, layer.norm_eps);
-    const auto x_TD = scale_rows(h_TD, rstd_T, layer.mixer_norm_D, row.compute_dtype);
+    const auto x_TD = scale_rows(h_TD, rstd_T, layer.mixer_norm_factors(), row.compute_dtype);
     for (int i = 0; i < mixer.num_inputs(); ++i) {
       inputs.push_back(mixer.input(i, mixer.empty_input(i, all.size, x_TD.options()), x_TD, all,
                                    row, &saved[i]));
@@ -52,7 +52,7 @@ std::vector<at::Tensor> differentiable_inputs(const at::Tensor& h_TD, const Laye
       inputs, {h_TD}, layer.mixer_parameters(),
       [h_TD = h_TD.detach(), rstd_T, layer, row, all, saved = std::move(saved),
        wants_input = h_TD.requires_grad()](std::vector<at::Tensor> gradients) {
-        const auto x_TD = scale_rows(h_TD, rstd_T, layer.mixer_norm_D, row.compute_dtype);
+        const auto x_TD = scale_rows(h_TD, rstd_T, layer.mixer_norm_factors(), row.compute_dtype);
         const bool wants_dx = wants_input || layer.mixer_norm_D.requires_grad();
         at::Tensor dx_TD;
         for (int i = 0; i < layer.mixer->num_inputs(); ++i) {
@@ -62,7 +62,7 @@ std::vector<at::Tensor> differentiable_inputs(const at::Tensor& h_TD, const Laye
         }
         if (!wants_dx) return std::vector<at::Tensor>{};
         const auto dweight_D = zeros_for_norm(layer.mixer_norm_D, rstd_T.options());
-        auto dh_TD = norm_backward(dx_TD, h_TD, rstd_T, layer.mixer_norm_D, {}, dweight_D);
+        auto dh_TD = norm_backward(dx_TD, h_TD, rstd_T, layer.mixer_norm_factors(), {}, dweight_D);
         if (dweight_D.defined()) add_gradient(layer.mixer_norm_D, dweight_D);
         return wants_input ? std::vector<at::Tensor>{dh_TD} : std::vector<at::Tensor>{};
       });
@@ -76,6 +76,7 @@ std::vector<at::Tensor> mixer_inputs(const at::Tensor& h_TD, const Layer& layer,
   const int64_t T = h_TD.size(0), chunk = chunk_rows(layer, row, h_TD);
   const auto options = h_TD.options().dtype(row.compute_dtype).requires_grad(false);
   const std::unique_ptr<TokenMixer> mixer = cast_before(*layer.mixer, row.compute_dtype);
+  const at::Tensor factors_D = layer.mixer_norm_factors();
   std::vector<at::Tensor> inputs;
   for (int i = 0; i < mixer->num_inputs(); ++i) {
     inputs.push_back(mixer->empty_input(i, T, options));
@@ -83,8 +84,7 @@ std::vector<at::Tensor> mixer_inputs(const at::Tensor& h_TD, const Layer& layer,
   for (int64_t begin = 0; begin < T; begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto h = h_TD.narrow(0, begin, rows.size);
-    const auto x =
-        scale_rows(h, reciprocal_rms(h, layer.norm_eps), layer.mixer_norm_D, row.compute_dtype);
+    const auto x = scale_rows(h, reciprocal_rms(h, layer.norm_eps), factors_D, row.compute_dtype);
     for (int i = 0; i < mixer->num_inputs(); ++i) {
       mixer->input(i, inputs[i].narrow(0, begin, rows.size), x, rows, row, /*saved=*/nullptr);
     }
@@ -97,7 +97,7 @@ void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::T
                            const RowContext& row) {
   c10::NoGradGuard no_grad;
   const int64_t T = h_TD.size(0), chunk = chunk_rows(layer, row, h_TD);
-  const at::Tensor& norm_D = layer.mixer_norm_D;
+  const at::Tensor &norm_D = layer.mixer_norm_D, factors_D = layer.mixer_norm_factors();
   const std::unique_ptr<TokenMixer> mixer = cast_before(*layer.mixer, row.compute_dtype);
   at::Tensor dnorm_D;
   PreciseSums sums(layer.mixer->parameters_before(), (T + chunk - 1) / chunk);
@@ -108,7 +108,7 @@ void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::T
     const auto h = h_TD.narrow(0, begin, rows.size);
     const auto rstd_C = reciprocal_rms(h, layer.norm_eps);
     if (!dnorm_D.defined()) dnorm_D = zeros_for_norm(norm_D, rstd_C.options());
-    const auto x = scale_rows(h, rstd_C, norm_D, row.compute_dtype);
+    const auto x = scale_rows(h, rstd_C, factors_D, row.compute_dtype);
     at::Tensor dx;
     for (int i = 0; i < mixer->num_inputs(); ++i) {
       mixer->input_backward(i, gradients[i].narrow(0, begin, rows.size), x, rows, row,
@@ -116,7 +116,7 @@ void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::T
     }
     if (!wants_dx) continue;
     auto dh = dh_TD.narrow(0, begin, rows.size);
-    dh.copy_(norm_backward(dx, h, rstd_C, norm_D, dh, dnorm_D));
+    dh.copy_(norm_backward(dx, h, rstd_C, factors_D, dh, dnorm_D));
   }
   sums.finish();
   if (dnorm_D.defined()) add_gradient(norm_D, dnorm_D);

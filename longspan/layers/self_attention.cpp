@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "longspan/kernels/fused_rows.h"
+#include "longspan/kernels/output_gate.h"
 #include "longspan/kernels/rms_norm.h"
 
 namespace longspan {
@@ -24,9 +25,9 @@ at::Tensor heads_as_rows(const at::Tensor& x_CNH) {
 
 }  // namespace
 
-SelfAttention::SelfAttention(const SelfAttentionSpec& spec, Weights weights, double norm_eps,
+SelfAttention::SelfAttention(const SelfAttentionSpec& spec, Weights weights, const Norm& norm,
                              size_t rotary)
-    : spec_(spec), weights_(std::move(weights)), norm_eps_(norm_eps), rotary_(rotary) {}
+    : spec_(spec), weights_(std::move(weights)), norm_(norm), rotary_(rotary) {}
 
 std::unique_ptr<TokenMixer> SelfAttention::clone() const {
   return std::make_unique<SelfAttention>(*this);
@@ -53,19 +54,21 @@ SelfAttention::Projection SelfAttention::projection(int i) const {
   const AttentionSpec& attention = spec_.attention;
   const bool rotated = spec_.rotary.has_value();
   if (i == 0) {
-    return {weights_.q_proj, weights_.q_norm_K, rotated, attention.num_heads, attention.key_dim};
+    return {weights_.q_proj,     weights_.q_norm_K, rotated,
+            attention.num_heads, attention.key_dim, spec_.output_gate ? attention.value_dim : 0};
   }
   if (i == 1) {
-    return {weights_.k_proj, weights_.k_norm_K, rotated, attention.num_kv_heads, attention.key_dim};
+    return {weights_.k_proj,        weights_.k_norm_K, rotated,
+            attention.num_kv_heads, attention.key_dim, 0};
   }
   TORCH_CHECK(i == 2, "self-attention has no input ", i);
-  return {weights_.v_proj, kNoNorm, false, attention.num_kv_heads, attention.value_dim};
+  return {weights_.v_proj, kNoNorm, false, attention.num_kv_heads, attention.value_dim, 0};
 }
 
 at::Tensor SelfAttention::empty_input(int i, int64_t num_rows,
                                       const at::TensorOptions& options) const {
   const Projection projection = this->projection(i);
-  return at::empty({num_rows, projection.num_heads, projection.head_dim}, options);
+  return at::empty({num_rows, projection.num_heads, projection.row_dim()}, options);
 }
 
 at::Tensor SelfAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
@@ -74,10 +77,28 @@ at::Tensor SelfAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
   const Projection projection = this->projection(i);
   projection.linear.for_rows(rows.begin, rows.size).forward_out(room.flatten(1), x_CD);
   at::Tensor heads = std::move(room);
+  if (projection.gate_dim > 0) {
+    // Norm and rotation take the heads without their gates.
+    const at::Tensor of_room_CNH = heads.narrow(2, 0, projection.head_dim);
+    at::Tensor x_CNH = of_room_CNH.contiguous();
+    if (projection.norm_H.defined()) {
+      const at::Tensor x_RH = heads_as_rows(x_CNH), rstd_R = reciprocal_rms(x_RH, norm_.eps);
+      if (saved != nullptr) *saved = {x_CNH, rstd_R};
+      x_CNH =
+          scale_rows(x_RH, rstd_R, norm_factors(projection.norm_H, norm_.kind), x_RH.scalar_type())
+              .view(x_CNH.sizes());
+    }
+    if (projection.is_rotated) {
+      rotate_(x_CNH, rows_of(row.rotary.at(rotary_), rows), /*inverse=*/false);
+    }
+    of_room_CNH.copy_(x_CNH);
+    return heads;
+  }
   if (projection.norm_H.defined()) {
-    const at::Tensor x_RH = heads_as_rows(heads), rstd_R = reciprocal_rms(x_RH, norm_eps_);
+    const at::Tensor x_RH = heads_as_rows(heads), rstd_R = reciprocal_rms(x_RH, norm_.eps);
     const at::Tensor y_CNH =
-        scale_rows(x_RH, rstd_R, projection.norm_H, heads.scalar_type()).view(heads.sizes());
+        scale_rows(x_RH, rstd_R, norm_factors(projection.norm_H, norm_.kind), heads.scalar_type())
+            .view(heads.sizes());
     if (saved != nullptr) {
       *saved = {std::exchange(heads, y_CNH), rstd_R};
     } else {
@@ -95,7 +116,7 @@ void SelfAttention::input_backward(int i, const at::Tensor& dinput_C, const at::
                                    const SavedStep* saved, at::Tensor* dx_CD) const {
   const Projection projection = this->projection(i);
   const Linear linear = projection.linear.for_rows(rows.begin, rows.size);
-  at::Tensor dheads = dinput_C;
+  at::Tensor dheads = dinput_C.narrow(2, 0, projection.head_dim);
   if (projection.is_rotated) {
     dheads = rotate(dheads, rows_of(row.rotary.at(rotary_), rows), /*inverse=*/true);
   }
@@ -105,13 +126,20 @@ void SelfAttention::input_backward(int i, const at::Tensor& dinput_C, const at::
       x_RH = heads_as_rows((*saved)[0]);
       rstd_R = (*saved)[1];
     } else {
-      x_RH = linear.forward(x_CD).view({-1, projection.head_dim});
-      rstd_R = reciprocal_rms(x_RH, norm_eps_);
+      x_RH = heads_as_rows(linear.forward(x_CD)
+                               .view({-1, projection.num_heads, projection.row_dim()})
+                               .narrow(2, 0, projection.head_dim));
+      rstd_R = reciprocal_rms(x_RH, norm_.eps);
     }
     const at::Tensor dnorm_H = zeros_for_norm(norm_H, rstd_R.options());
-    dheads = norm_backward(heads_as_rows(dheads), x_RH, rstd_R, norm_H, {}, dnorm_H)
+    const at::Tensor factors_H = norm_factors(norm_H, norm_.kind);
+    dheads = norm_backward(heads_as_rows(dheads), x_RH, rstd_R, factors_H, {}, dnorm_H)
                  .view(dheads.sizes());
     if (dnorm_H.defined()) add_gradient(norm_H, dnorm_H);
+  }
+  if (projection.gate_dim > 0) {
+    const at::Tensor dgate = dinput_C.narrow(2, projection.head_dim, projection.gate_dim);
+    dheads = at::cat({dheads, dgate}, 2);
   }
   const at::Tensor dy_CO = dheads.flatten(1);
   linear.add_gradients(dy_CO, x_CD);
@@ -124,7 +152,13 @@ void SelfAttention::input_backward(int i, const at::Tensor& dinput_C, const at::
 }
 
 at::Tensor SelfAttention::mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const {
-  return row.attention->attend(inputs[0], inputs[1], inputs[2], spec_.attention, row.packing);
+  const AttentionSpec& attention = spec_.attention;
+  if (!spec_.output_gate) {
+    return row.attention->attend(inputs[0], inputs[1], inputs[2], attention, row.packing);
+  }
+  const auto [q_TNK, gate_TNV] = split_heads(inputs[0], attention.key_dim);
+  return gated(row.attention->attend(q_TNK, inputs[1], inputs[2], attention, row.packing),
+               gate_TNV);
 }
 
 void SelfAttention::output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
@@ -141,6 +175,7 @@ void SelfAttention::output_backward(const at::Tensor& dsum_CD, const at::Tensor&
 }
 
 std::optional<TokenMixer::Overlap> SelfAttention::overlap() const {
+  if (spec_.output_gate) return std::nullopt;
   return Overlap{spec_.attention, &weights_.o_proj};
 }
 
@@ -150,18 +185,26 @@ at::Tensor SelfAttention::plain(const at::Tensor& x_TD, const RowContext& row) c
               "plain attention has no window, softcap or sinks");
   const int64_t T = x_TD.size(0);
   std::vector<at::Tensor> inputs;
+  at::Tensor gate_TNV;
   for (int i = 0; i < kNumInputs; ++i) {
     const Projection projection = this->projection(i);
     at::Tensor x = at::linear(x_TD, projection.linear.weight, projection.linear.bias)
-                       .view({T, projection.num_heads, projection.head_dim});
+                       .view({T, projection.num_heads, projection.row_dim()});
+    if (projection.gate_dim > 0) gate_TNV = x.narrow(2, projection.head_dim, projection.gate_dim);
+    x = x.narrow(2, 0, projection.head_dim);
     if (projection.norm_H.defined()) {
-      x = x * (x.square().mean(-1, /*keepdim=*/true) + norm_eps_).rsqrt() * projection.norm_H;
+      const at::Tensor factors_H =
+          norm_.kind == NormKind::kWeight ? projection.norm_H : 1 + projection.norm_H;
+      x = x * (x.square().mean(-1, /*keepdim=*/true) + norm_.eps).rsqrt() * factors_H;
     }
     if (projection.is_rotated) {
       const RotaryTable& angles = row.rotary.at(rotary_);
       const at::Tensor cos = angles.cos_TF.unsqueeze(1), sin = angles.sin_TF.unsqueeze(1);
-      const std::vector<at::Tensor> ab = x.chunk(2, -1);
-      x = at::cat({ab[0] * cos - ab[1] * sin, ab[1] * cos + ab[0] * sin}, -1);
+      const int64_t F = angles.cos_TF.size(1);
+      const at::Tensor a = x.narrow(2, 0, F), b = x.narrow(2, F, F);
+      x = at::cat(
+          {a * cos - b * sin, b * cos + a * sin, x.narrow(2, 2 * F, projection.head_dim - 2 * F)},
+          -1);
     }
     inputs.push_back(x.transpose(0, 1).repeat_interleave(attention.num_heads / projection.num_heads,
                                                          /*dim=*/0));  // [N, T, H]
@@ -175,7 +218,8 @@ at::Tensor SelfAttention::plain(const at::Tensor& x_TD, const RowContext& row) c
   const at::Tensor scores_NTT = at::matmul(inputs[0], inputs[1].transpose(1, 2))
                                     .mul(attention.scale)
                                     .masked_fill(hidden_TT.to(x_TD.device()), -INFINITY);
-  const at::Tensor mixed_TNV = at::matmul(scores_NTT.softmax(-1), inputs[2]).transpose(0, 1);
+  at::Tensor mixed_TNV = at::matmul(scores_NTT.softmax(-1), inputs[2]).transpose(0, 1);
+  if (gate_TNV.defined()) mixed_TNV = mixed_TNV * at::sigmoid(gate_TNV);
   return at::linear(mixed_TNV.flatten(1), weights_.o_proj.weight, weights_.o_proj.bias);
 }
 
@@ -197,7 +241,8 @@ std::shared_ptr<const TokenMixer> make_token_mixer(const SelfAttentionSpec& spec
     own.q_norm_K = weights.norm("self_attn.q_norm");
     own.k_norm_K = weights.norm("self_attn.k_norm");
   }
-  return std::make_shared<SelfAttention>(spec, std::move(own), model.norm_eps, rotary);
+  return std::make_shared<SelfAttention>(
+      spec, std::move(own), SelfAttention::Norm{model.norm_kind, model.norm_eps}, rotary);
 }
 
 }  // namespace longspan

@@ -1,6 +1,6 @@
 // Softmax attention over heads of queries, keys and values (spec/self_attention_spec.h).
 // T: tokens, C: some of them, D: model dim, N: query heads, M: kv heads, K: numbers in a query's
-// and a key's head, V: in a value's and an output's.
+// and a key's head, V: in a value's, an output's and its gate's, J: in a head of what input 0 has.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,13 @@ class SelfAttention : public TokenMixer {
     Linear q_proj, k_proj, v_proj, o_proj;
     at::Tensor q_norm_K, k_norm_K;  // undefined where there are none
   };
+  /// Of its norms.
+  struct Norm {
+    NormKind kind;
+    double eps;
+  };
   /// `rotary`: the number of its rotation in RowContext::rotary; not read where it has none.
-  SelfAttention(const SelfAttentionSpec& spec, Weights weights, double norm_eps, size_t rotary);
+  SelfAttention(const SelfAttentionSpec& spec, Weights weights, const Norm& norm, size_t rotary);
 
   std::unique_ptr<TokenMixer> clone() const override;
   std::vector<Linear*> linears_before() override;
@@ -27,7 +32,7 @@ class SelfAttention : public TokenMixer {
   std::vector<at::Tensor> parameters_after() const override;
 
   int num_inputs() const override { return kNumInputs; }
-  int64_t width() const override { return spec_.attention.num_heads * spec_.attention.key_dim; }
+  int64_t width() const override { return projection(0).num_heads * projection(0).row_dim(); }
   at::Tensor empty_input(int i, int64_t num_rows, const at::TensorOptions& options) const override;
   at::Tensor input(int i, at::Tensor room, const at::Tensor& x_CD, const RowRange& rows,
                    const RowContext& row, SavedStep* saved) const override;
@@ -39,24 +44,27 @@ class SelfAttention : public TokenMixer {
                   const RowRange& rows) const override;
   void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C, const RowRange& rows,
                        at::Tensor dmixed_C) const override;
+  bool mixes_by_attention_alone() const override { return !spec_.output_gate; }
   std::optional<Overlap> overlap() const override;
   at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const override;
 
  private:
-  static constexpr int kNumInputs = 3;  // queries, keys, values
+  static constexpr int kNumInputs = 3;  // queries and their gates, keys, values
 
   /// What makes input i of x.
   struct Projection {
     const Linear& linear;
     const at::Tensor& norm_H;  // undefined: none
     bool is_rotated;
-    int64_t num_heads, head_dim;
+    int64_t num_heads, head_dim, gate_dim;  // each head's numbers, and of its gate behind them
+
+    int64_t row_dim() const { return head_dim + gate_dim; }
   };
   Projection projection(int i) const;
 
   SelfAttentionSpec spec_;
   Weights weights_;
-  double norm_eps_;
+  Norm norm_;
   size_t rotary_;
 };
 

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <utility>
+
 #include "longspan/attention/block_kernel.h"
 #include "longspan/layers/make_layer.h"
 #include "longspan/layers/mixer_pass.h"
@@ -43,19 +45,46 @@ TEST_CASE("self-attention: output and gradients are those of its plain version")
   }
 }
 
+/// With a gate; 6 of 10 numbers of a head are rotated.
+SelfAttentionSpec gated_and_partly_rotated(bool qk_norm) {
+  SelfAttentionSpec spec = rotated(4, 2, 10);
+  spec.attention.value_dim = 6;
+  spec.rotary->dim = 6;
+  spec.output_gate = spec.qkv_bias = true;
+  spec.qk_norm = qk_norm;
+  return spec;
+}
+
+TEST_CASE("self-attention: output gate, part of a head rotated, norms of both kinds") {
+  for (const bool qk_norm : {false, true}) {
+    CAPTURE(qk_norm);
+    for (const NormKind kind : {NormKind::kWeight, NormKind::kOnePlusWeight}) {
+      CAPTURE(static_cast<int>(kind));
+      testing::check_layer({.layer = {gated_and_partly_rotated(qk_norm), kMlp},
+                            .all_rows = kind == NormKind::kWeight,
+                            .norm_kind = kind});
+    }
+  }
+}
+
 TEST_CASE("self-attention: projections in several chunks of rows") {
   SelfAttentionSpec spec = rotated(2, 1, 4);
   spec.qk_norm = true;
   // Chunks are of 1024 rows at least.
   testing::check_layer({.layer = {spec, kMlp}, .document_lengths = {700, 450}});
+  testing::check_layer(
+      {.layer = {gated_and_partly_rotated(/*qk_norm=*/true), kMlp}, .document_lengths = {1150}});
 }
 
 TEST_CASE("self-attention: saves what its cost says") {
   constexpr int64_t kTokens = 64, kHidden = 24;
-  for (const bool qk_norm : {false, true}) {
+  for (const auto& [qk_norm, output_gate] :
+       {std::pair{false, false}, {true, false}, {true, true}}) {
     CAPTURE(qk_norm);
+    CAPTURE(output_gate);
     SelfAttentionSpec spec = rotated(4, 2, 16);
     spec.qk_norm = qk_norm;
+    spec.output_gate = output_gate;
     ModelSpec model;
     model.hidden_size = kHidden;
     model.num_layers = 1;
@@ -75,8 +104,8 @@ TEST_CASE("self-attention: saves what its cost says") {
     const AllocationCounter counter(AllocationCounter::Of::kThisThread);
     const at::Tensor out_TD = mixer_sublayer(h_TD, layer, row, /*rows_L=*/{});
     const TokenMixerCost cost = cost_of(spec, kHidden);
-    const int64_t numbers =
-        cost.queries + cost.keys + cost.values + cost.output + cost.saved_for_norms;
+    const int64_t numbers = cost.queries + cost.keys + cost.values + cost.output +
+                            cost.saved_for_norms + cost.saved_for_gate;
     // Of norms of heads a number a head is saved too, of which the account knows nothing.
     const int64_t of_norms = qk_norm ? 4 * kTokens * (4 + 2) : 0;
     const int64_t of_norm = 4 * kTokens, output = 4 * kTokens * kHidden;

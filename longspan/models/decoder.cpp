@@ -87,7 +87,7 @@ struct Decoder::Impl {
   at::Tensor run_one(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
                      const at::Tensor& rows_L) const;
   at::Tensor final_norm(const at::Tensor& h_LD) {
-    return rms_norm(h_LD, weights.final_norm, spec.norm_eps, options.compute_dtype);
+    return rms_norm(h_LD, weights.final_norm, spec.norm_kind, spec.norm_eps, options.compute_dtype);
   }
   /// Hidden states that predict a label, after the last norm, [L, D], and those labels, [L].
   std::pair<at::Tensor, at::Tensor> label_states(const Batch& batch);

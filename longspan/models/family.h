@@ -1,6 +1,7 @@
 // What sets one model family apart from another. Everything else is shared code. No torch.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -19,6 +20,9 @@ struct Family {
   double default_rms_norm_eps;
   int64_t default_max_position_embeddings;
   void (*read_own_keys)(const JsonObject& keys, ModelConfig& config);
+  /// partial_rotary_factor where the file has none, of families that read it; empty: those whose
+  /// heads are always rotated whole.
+  std::optional<double> default_partial_rotary_factor = std::nullopt;
 };
 
 /// The register (families.cpp).

@@ -47,8 +47,12 @@ struct Weights {
     spec.rotary = RotarySpec{};
     spec.qk_norm = spec.qkv_bias = spec.output_bias = true;
     const double eps = 1e-6;
-    return {input_norm, post_attention_norm, eps,
-            std::make_shared<SelfAttention>(spec, attention, eps, /*rotary=*/0),
+    return {input_norm,
+            post_attention_norm,
+            NormKind::kWeight,
+            eps,
+            std::make_shared<SelfAttention>(
+                spec, attention, SelfAttention::Norm{NormKind::kWeight, eps}, /*rotary=*/0),
             std::make_shared<GatedMlp>(GatedMlpSpec{.intermediate_size = kI, .bias = true}, mlp)};
   }
 };

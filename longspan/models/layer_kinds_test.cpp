@@ -26,10 +26,11 @@ using testing::relative_error;
 using testing::small_model;
 using testing::take_gradients;
 
-/// Four layers that differ in all that layers can differ in.
+/// Five layers that differ in all that layers can differ in.
 ModelSpec mixed_model() {
   ModelSpec spec = small_model(/*tied=*/false, /*biases=*/false);
-  spec.num_layers = 4;
+  spec.num_layers = 5;
+  spec.norm_kind = NormKind::kOnePlusWeight;
   SelfAttentionSpec stretched;
   stretched.attention = {
       .num_heads = 4, .num_kv_heads = 4, .key_dim = 6, .value_dim = 10, .scale = 0.31};
@@ -53,6 +54,12 @@ ModelSpec mixed_model() {
                     .groups_per_token = 2};
   experts.shared = {.intermediate_size = 12, .name = "shared_expert", .is_gated = true};
   spec.pattern.push_back({stretched, experts});
+  SelfAttentionSpec gated;
+  gated.attention = plain_attention(4, 2, 8);
+  gated.attention.value_dim = 6;
+  gated.rotary = RotarySpec{.theta = 700.0, .dim = 4};
+  gated.qk_norm = gated.output_gate = true;
+  spec.pattern.push_back({gated, GatedMlpSpec{.intermediate_size = 32}});
   return spec;
 }
 

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "longspan/config/user_error.h"
 #include "longspan/models/parse_model_config.h"
@@ -31,26 +32,37 @@ TEST_CASE("mistral: a decoder without biases, with transformers' defaults") {
   CHECK(read({{"head_dim", 32}}).head_dim == 32);
 }
 
-TEST_CASE("mistral: a window that would apply is refused by name, with the remedy") {
-  const auto refused = [](const Json& changes, const char* part) {
-    CHECK_THROWS_WITH_AS(read(changes), doctest::Contains(part), UserError);
+TEST_CASE("mistral: its window, that of transformers where it says none, and null for none") {
+  const auto window = [](const ModelConfig& config) {
+    return attentions_of(spec_of(config)).at(0).first.window;
   };
-  refused({{"sliding_window", 4096}, {"max_position_embeddings", 32768}},
-          "sliding_window 4096 is smaller than max_position_embeddings 32768");
-  refused({{"sliding_window", 4096}, {"max_position_embeddings", 32768}},
-          "Set sliding_window to null");
-  refused({{"sliding_window", "4096"}}, "sliding_window must be a whole number");
-  refused({{"sliding_window", 0}}, "sliding_window 0 is smaller");
-  // Of 4096 tokens all are in the window.
-  CHECK_NOTHROW(read({{"sliding_window", 4096}, {"max_position_embeddings", 4096}}));
-  // Without the key there is transformers' window.
+  CHECK(window(read({{"sliding_window", 512}})) == 512);
+  CHECK(window(read(Json::object())) == std::nullopt);
   Json silent = {{"model_type", "mistral"},  {"vocab_size", 100},
                  {"hidden_size", 64},        {"intermediate_size", 96},
                  {"num_hidden_layers", 2},   {"num_attention_heads", 4},
                  {"num_key_value_heads", 2}, {"max_position_embeddings", 8192}};
-  CHECK_THROWS_WITH_AS(parse_model_config(silent.dump(), "config.json"),
-                       doctest::Contains("sliding_window 4096 (the default of this family)"),
-                       UserError);
+  CHECK(window(parse_model_config(silent.dump(), "config.json")) == 4096);
+  const auto refused = [](const Json& changes, const char* part) {
+    CHECK_THROWS_WITH_AS(read(changes), doctest::Contains(part), UserError);
+  };
+  refused({{"sliding_window", "4096"}}, "sliding_window must be a whole number");
+  refused({{"sliding_window", 0}}, "sliding_window is 0, it must be positive");
+}
+
+// Its published config.json, and the number of parameters of its weights.
+TEST_CASE("mistral: Mistral-7B-v0.1 has 7 241 732 096 parameters") {
+  const ModelConfig config = read({{"hidden_size", 4096},
+                                   {"intermediate_size", 14336},
+                                   {"max_position_embeddings", 32768},
+                                   {"num_attention_heads", 32},
+                                   {"num_hidden_layers", 32},
+                                   {"num_key_value_heads", 8},
+                                   {"rms_norm_eps", 1e-05},
+                                   {"rope_theta", 10000.0},
+                                   {"sliding_window", 4096},
+                                   {"vocab_size", 32000}});
+  CHECK(num_parameters_of(spec_of(config), "the model") == 7241732096);
 }
 
 }  // namespace

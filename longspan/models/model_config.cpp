@@ -37,8 +37,10 @@ int64_t positive(const JsonObject& keys, const char* name, int64_t most, int64_t
 
 /// The rope keys of transformers 4 (rope_theta and rope_scaling) and 5 (rope_parameters); where
 /// both stand rope_scaling wins, as in transformers' RotaryEmbeddingConfigMixin.
-void read_rope(const JsonObject& keys, ModelConfig& config) {
+void read_rope(const JsonObject& keys, const Family& family, ModelConfig& config) {
   config.rope_theta = keys.get<double>("rope_theta", 10000.0);
+  double rotated =
+      keys.get<double>("partial_rotary_factor", family.default_partial_rotary_factor.value_or(1.0));
   const char* name = keys.has("rope_scaling") && !keys.value("rope_scaling").empty()
                          ? "rope_scaling"
                          : "rope_parameters";
@@ -52,9 +54,7 @@ void read_rope(const JsonObject& keys, ModelConfig& config) {
       rope.fail(fmt::format("rope type {} is not supported; default, linear, llama3 and yarn are",
                             out.type));
     }
-    if (rope.get<double>("partial_rotary_factor", 1.0) != 1.0) {
-      rope.fail("partial_rotary_factor other than 1 is not supported");
-    }
+    rotated = rope.get<double>("partial_rotary_factor", rotated);
     if (out.type == "linear" || out.type == "llama3") out.factor = rope.get<double>("factor");
     if (out.type == "llama3" || out.type == "yarn") {
       const char* original = "original_max_position_embeddings";
@@ -85,6 +85,20 @@ void read_rope(const JsonObject& keys, ModelConfig& config) {
     if (!(out.factor > 0)) rope.fail("factor must be positive");
   }
   if (!(config.rope_theta > 1)) keys.fail("rope_theta must be larger than 1");
+  if (rotated == 1.0) return;
+  if (!family.default_partial_rotary_factor) {
+    keys.fail(fmt::format("partial_rotary_factor {}: in a model of type {} whole heads are rotated",
+                          rotated, family.model_type));
+  }
+  if (!(rotated > 0) || !(rotated < 1)) {
+    keys.fail(fmt::format("partial_rotary_factor {} is not above 0 and at most 1", rotated));
+  }
+  config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * rotated);
+  if (*config.rotary_dim <= 0 || *config.rotary_dim % 2 != 0) {
+    keys.fail(fmt::format(
+        "partial_rotary_factor {} rotates {} of a head's {} numbers; rotation needs pairs", rotated,
+        *config.rotary_dim, config.head_dim));
+  }
 }
 
 const Family& find_family(const JsonObject& keys) {
@@ -160,8 +174,8 @@ ModelConfig parse_model_config(const std::string& text, const std::string& sourc
     }
     config.padding_token = token < 0 ? token + config.vocab_size : token;
   }
-  read_rope(keys, config);
   family.read_own_keys(keys, config);
+  read_rope(keys, family, config);
   try {
     parameter_count(config);
   } catch (const UserError& error) {

@@ -23,7 +23,11 @@ struct ModelConfig {
   /// nn.Embedding). A tied head's gradient it gets.
   std::optional<int64_t> padding_token;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
-  bool qk_norm = false;  // RMSNorm of each query and key head
+  bool qk_norm = false;      // RMSNorm of each query and key head
+  bool output_gate = false;  // SelfAttentionSpec::output_gate
+  NormKind norm_kind = NormKind::kWeight;
+  std::optional<int64_t> rotary_dim;  // RotarySpec::dim
+  std::optional<int64_t> window;      // AttentionSpec::window, of every layer
   /// In the place of the MLP, in each layer i for which has_experts[i % has_experts.size()].
   std::optional<MixtureOfExpertsSpec> experts;
   std::vector<bool> has_experts;

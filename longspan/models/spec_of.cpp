@@ -31,11 +31,13 @@ ModelSpec spec_of(const ModelConfig& config) {
                      .num_kv_heads = config.num_kv_heads,
                      .key_dim = config.head_dim,
                      .value_dim = config.head_dim,
-                     .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))};
-  mixer.rotary = RotarySpec{config.rope_theta, config.rope};
+                     .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim)),
+                     .window = config.window};
+  mixer.rotary = RotarySpec{config.rope_theta, config.rope, config.rotary_dim};
   mixer.qk_norm = config.qk_norm;
   mixer.qkv_bias = config.qkv_bias;
   mixer.output_bias = config.output_bias;
+  mixer.output_gate = config.output_gate;
   const LayerSpec layer{mixer, GatedMlpSpec{config.intermediate_size, config.mlp_bias}};
   return {.vocab_size = config.vocab_size,
           .hidden_size = config.hidden_size,
@@ -43,6 +45,7 @@ ModelSpec spec_of(const ModelConfig& config) {
           .num_layers = config.num_layers,
           .pattern = with_experts({layer}, config),
           .norm_eps = config.rms_norm_eps,
+          .norm_kind = config.norm_kind,
           .tied_head = config.tie_word_embeddings,
           .initializer_range = config.initializer_range};
 }

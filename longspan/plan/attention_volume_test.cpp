@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "longspan/plan/cost_model.h"
 #include "longspan/testing/attention_case.h"
@@ -26,12 +27,14 @@ const Packing kRows[] = {Packing::from_lengths({97}),
 /// Counted by the ranks, which are connected once for all plans of the same groups.
 class CountedBytes {
  public:
-  void add(const PlanRequest& request, bool checkpointing = false, bool output_is_known = false) {
+  void add(const PlanRequest& request, bool checkpointing = false, bool output_is_known = false,
+           std::optional<int64_t> window = std::nullopt) {
     const at::ScalarType dtype = request.element_bytes == 2 ? at::kBFloat16 : at::kFloat;
     for (const Packing& row : kRows) {
       requests_.push_back(request);
       problems_.push_back(
           std::make_unique<AttentionCase>(random_case(row, attention_of(request), 1)));
+      problems_.back()->spec.window = window;
       tasks_.push_back({problems_.back().get(), make_parallel_plan(request), dtype, checkpointing,
                         output_is_known});
     }
@@ -49,7 +52,7 @@ class CountedBytes {
       const Packing padded = padded_row(plan, problem->packing);
       CHECK(padded.num_tokens() == solutions[i].padded.num_tokens());
       const AttentionVolume volume =
-          attention_volume(plan, {attention_of(requests_[i]), requests_[i].element_bytes}, padded,
+          attention_volume(plan, {problem->spec, requests_[i].element_bytes}, padded,
                            checkpointing, output_is_known);
       const Traffic& sent = solutions[i].traffic;
       CHECK(sent.sum == 0);
@@ -142,6 +145,52 @@ TEST_CASE("volume: compositions, windows and waves, kept and replayed, fp32 and 
     }
   }
   counted.check();
+}
+
+TEST_CASE("volume: sliding windows, every method, kept and replayed, fp32 and bf16") {
+  CountedBytes counted;
+  for (const Method* method : all_methods()) {
+    for (const int P : {2, 3, 4}) {
+      for (const auto& [N, M] : {std::pair{12, 3}, {6, 2}}) {
+        PlanRequest request = request_of(P, method, N, M);
+        request.element_bytes = N == 12 ? 4 : 2;
+        if (!can_split(*method, P, attention_of(request))) continue;
+        for (const int64_t window : {6, 30}) {
+          counted.add(request, /*checkpointing=*/P == 3, /*output_is_known=*/false, window);
+          if (P != 4 || !method->has_degrees) continue;
+          request.ulysses_degree = 2;
+          counted.add(request, /*checkpointing=*/true, /*output_is_known=*/true, window);
+          request.ulysses_degree.reset();
+        }
+      }
+    }
+  }
+  counted.check();
+}
+
+TEST_CASE("volume: in a window of 1024 of 32k tokens four ranks of a ring send 0.15x at most") {
+  PlanRequest request = request_of(4, method_named("ring"), 1, 1);
+  const Packing row = Packing::single(32768);
+  const auto sent = [&](const char* method, std::optional<int64_t> window) {
+    request.method = method_named(method);
+    const ParallelPlan plan = make_parallel_plan(request);
+    AttentionSpec spec = attention_of(request);
+    spec.window = window;
+    const AttentionVolume volume = attention_volume(plan, spec, row);
+    AttentionCase problem = random_case(row, attention_of(request), 1);
+    problem.spec.window = window;
+    if (window) {  // full attention of such a row takes its time, and is counted above
+      const Traffic traffic =
+          solve_all({{&problem, plan, at::kFloat}})[0].traffic;
+      CHECK(traffic.all_to_all + traffic.shift == volume.forward + volume.backward);
+    }
+    return static_cast<double>(volume.forward + volume.backward);
+  };
+  // Three ranks fetch 1023 tokens instead of four 3 x 8192; zigzag's six chunks instead.
+  CHECK(sent("ring", 1024) / sent("ring", std::nullopt) ==
+        doctest::Approx(3.0 * 1023 / (4 * 3 * 8192)));
+  CHECK(sent("zigzag-ring", 1024) / sent("zigzag-ring", std::nullopt) ==
+        doctest::Approx(6.0 * 1023 / (4 * 3 * 8192)));
 }
 
 TEST_CASE("volume: balanced heads send no more than dummy heads, and no ring less than its hops") {

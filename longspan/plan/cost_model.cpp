@@ -20,9 +20,12 @@ double flop_seconds(const PassCost& cost, double head_pairs) {
 }
 
 /// Passes that merge a hop's output into what there is: five over fp32 numbers in the forward,
-/// three over the gradients of queries, keys and values in the backward.
-double merge_seconds(const PassCost& cost, double query_heads) {
-  const double t = static_cast<double>(cost.padded.num_tokens() / cost.plan.ring_size);
+/// three over the gradients of queries, keys and values in the backward. In a sliding window of the
+/// `rows` that saw keys of the hop.
+double merge_seconds(const PassCost& cost, double query_heads, int64_t rows) {
+  const int64_t share = cost.padded.num_tokens() / cost.plan.ring_size;
+  const double t =
+      static_cast<double>(cost.shape.spec.window ? std::min(rows, share) : share);
   const AttentionSpec& spec = cost.shape.spec;
   const double K = static_cast<double>(spec.key_dim), V = static_cast<double>(spec.value_dim);
   const double kv = std::max(1.0, static_cast<double>(spec.num_kv_heads) / cost.plan.ulysses_size);
@@ -42,7 +45,7 @@ double pass_seconds(const PassCost& cost, const RankWork& busiest,
   for (size_t hop = 0; hop < busiest.head_pairs.size(); ++hop) {
     const auto calls = static_cast<double>(busiest.calls[hop]);
     work.push_back(flop_seconds(cost, busiest.head_pairs[hop]) + calls * cost.cluster.call_seconds);
-    if (hop > 0) work.back() += merge_seconds(cost, busiest.heads);
+    if (hop > 0) work.back() += merge_seconds(cost, busiest.heads, busiest.rows[hop]);
   }
   const double context = method.context_seconds(cost, bytes_of(volume.context), work);
   return method.exchange_seconds(cost, bytes_of(volume.heads), context);

@@ -1,8 +1,6 @@
 #include "longspan/plan/geometry.h"
 
 #include <algorithm>
-#include <iterator>
-#include <numeric>
 
 #include "longspan/attention/masked_rectangles.h"
 #include "longspan/attention/sliding_window.h"
@@ -15,8 +13,18 @@ HeadTokens on_ranks(const HeadBlock& block, int first_rank, int num_ranks) {
           TokenSpan{first_rank, num_ranks, block.token_begin, block.num_tokens}};
 }
 
+namespace {
+
+/// Where the document begins in which an item's keys do.
+int64_t first_of_document(const HeadBlock& kv_item, const Packing& padded) {
+  const auto& boundaries = padded.boundaries();
+  return *(std::upper_bound(boundaries.begin(), boundaries.end() - 1, kv_item.token_begin) - 1);
+}
+
+}  // namespace
+
 std::vector<Block> blocks_of_piece(const HeadBlock& query, const HeadBlock& kv_item,
-                                   const Packing& padded) {
+                                   const Packing& padded, std::optional<int64_t> window) {
   std::vector<Block> blocks;
   const auto& boundaries = padded.boundaries();
   const int64_t end = query.token_begin + query.num_tokens;
@@ -30,13 +38,24 @@ std::vector<Block> blocks_of_piece(const HeadBlock& query, const HeadBlock& kv_i
                       padded.begin(document) - kv_item.token_begin, q_end - padded.begin(document),
                       true, q_begin - padded.begin(document)});
   }
-  return without_masked_pairs(blocks,
-                              masked_rectangles_of(
-                                  padded, [&](int64_t token) { return token - query.token_begin; },
-                                  [&](int64_t token) { return token - kv_item.token_begin; }));
+  // Blocks may begin with keys that are not here, since a window hides them.
+  blocks = without_masked_pairs(blocks,
+                                masked_rectangles_of(
+                                    padded, [&](int64_t token) { return token - query.token_begin; },
+                                    [&](int64_t token) { return token - kv_item.token_begin; }));
+  if (!window) return blocks;
+  const int64_t keys_begin = first_of_document(kv_item, padded);
+  for (Block& block : blocks) block.k_begin += kv_item.token_begin - keys_begin;
+  const Positions keys = window_positions(
+      keys_begin, kv_item.token_begin + kv_item.num_tokens - keys_begin, padded);
+  blocks = within_window(blocks, window,
+                         window_positions(query.token_begin, query.num_tokens, padded), keys);
+  for (Block& block : blocks) block.k_begin -= kv_item.token_begin - keys_begin;
+  return blocks;
 }
 
-RankGeometry geometry_of_share(const RankShare& share, int num_ranks, const Packing& padded) {
+RankGeometry geometry_of_share(const RankShare& share, int num_ranks, const Packing& padded,
+                               const AttentionShape& shape) {
   RankGeometry geometry;
   for (const HeadWave& wave : share.waves) {
     AttentionStep& step = geometry.steps.emplace_back();
@@ -51,7 +70,7 @@ RankGeometry geometry_of_share(const RankShare& share, int num_ranks, const Pack
       call.keys = on_ranks(item, 0, num_ranks);
       call.keys.head_begin += piece.kv_begin;
       call.keys.num_heads = piece.num_kv;
-      call.blocks = blocks_of_piece(piece.query, item, padded);
+      call.blocks = blocks_of_piece(piece.query, item, padded, shape.spec.window);
     }
   }
   return geometry;
@@ -77,134 +96,26 @@ RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, con
       const auto hop = static_cast<size_t>(step.hop);
       work.head_pairs.resize(std::max(work.head_pairs.size(), hop + 1));
       work.calls.resize(work.head_pairs.size());
+      work.rows.resize(work.head_pairs.size());
       for (const AttentionCall& call : step.calls) {
         const auto heads = static_cast<double>(call.queries.num_heads);
         work.head_pairs[hop] += heads * pairs_of(call.blocks, tile);
         if (!call.blocks.empty()) work.calls[hop] += 1;
+        for (const Block& block : call.blocks) work.rows[hop] += block.q_length;
         if (hop == 0) work.heads += heads;
       }
     }
     most.heads = std::max(most.heads, work.heads);
     most.head_pairs.resize(std::max(most.head_pairs.size(), work.head_pairs.size()));
     most.calls.resize(most.head_pairs.size());
+    most.rows.resize(most.head_pairs.size());
     for (size_t hop = 0; hop < work.head_pairs.size(); ++hop) {
       most.head_pairs[hop] = std::max(most.head_pairs[hop], work.head_pairs[hop]);
       most.calls[hop] = std::max(most.calls[hop], work.calls[hop]);
+      most.rows[hop] = std::max(most.rows[hop], work.rows[hop]);
     }
   }
   return most;
-}
-
-namespace {
-
-std::vector<int64_t> places_of(const TokenSpan& span,
-                               const std::vector<std::vector<int64_t>>& places) {
-  std::vector<int64_t> all;
-  for (int rank = span.first_rank; rank < span.first_rank + span.num_ranks; ++rank) {
-    all.insert(all.end(), places[rank].begin(), places[rank].end());
-  }
-  std::sort(all.begin(), all.end());
-  return {all.begin() + span.begin, all.begin() + span.begin + span.length};
-}
-
-// Places as a window counts them: a forked document's second branch goes on from its prompt.
-std::vector<int64_t> window_places(std::vector<int64_t> places, const Packing& padded) {
-  if (!padded.has_forks()) return places;
-  const auto& boundaries = padded.boundaries();
-  for (int64_t& place : places) {
-    const int64_t document =
-        std::upper_bound(boundaries.begin(), boundaries.end(), place) - boundaries.begin() - 1;
-    const auto& fork = padded.fork(document);
-    if (fork && place >= padded.begin(document) + fork->second) place -= fork->second - fork->first;
-  }
-  return places;
-}
-
-// The same blocks, so that the places of each one's queries ascend: those of the first branch and
-// those of the second may see the same part of their prompt.
-std::vector<Block> split_at_branches(const std::vector<Block>& blocks,
-                                     const std::vector<int64_t>& query_places) {
-  std::vector<Block> parts;
-  for (const Block& block : blocks) {
-    int64_t begin = block.q_begin;
-    const int64_t end = block.q_begin + block.q_length;
-    for (int64_t query = begin + 1; query < end; ++query) {
-      if (query_places[query] > query_places[query - 1]) continue;
-      add_part(parts, block, begin, query, 0, block.k_length);
-      begin = query;
-    }
-    if (begin == block.q_begin) {
-      parts.push_back(block);
-    } else {
-      add_part(parts, block, begin, end, 0, block.k_length);
-    }
-  }
-  return parts;
-}
-
-struct Range {
-  int64_t begin = 0, end = 0;
-  bool empty() const { return begin >= end; }
-  void include(int64_t other_begin, int64_t other_end) {
-    *this = empty() ? Range{other_begin, other_end}
-                    : Range{std::min(begin, other_begin), std::max(end, other_end)};
-  }
-};
-
-bool same_ranks(const TokenSpan& a, const TokenSpan& b) {
-  return a.first_rank == b.first_rank && a.num_ranks == b.num_ranks;
-}
-
-// What calls of these steps see of the keys that have arrived, counted in the tokens of the span's
-// ranks.
-Range keys_seen(const HeadTokens& arrived, const std::vector<AttentionStep>& steps) {
-  Range seen;
-  for (const AttentionStep& step : steps) {
-    for (const AttentionCall& call : step.calls) {
-      const bool shares_heads = call.keys.head_begin < arrived.head_begin + arrived.num_heads &&
-                                arrived.head_begin < call.keys.head_begin + call.keys.num_heads;
-      if (!shares_heads || !same_ranks(call.keys.tokens, arrived.tokens)) continue;
-      for (const Block& block : call.blocks) {
-        const int64_t begin = call.keys.tokens.begin + block.k_begin;
-        seen.include(begin, begin + block.k_length);
-      }
-    }
-  }
-  return seen;
-}
-
-}  // namespace
-
-RankGeometry within_window(const RankGeometry& geometry, int64_t window, const Packing& padded,
-                           const std::vector<std::vector<int64_t>>& places) {
-  RankGeometry cut = geometry;
-  for (AttentionStep& step : cut.steps) {
-    for (AttentionCall& call : step.calls) {
-      const auto queries = window_places(places_of(call.queries.tokens, places), padded);
-      const auto keys = window_places(places_of(call.keys.tokens, places), padded);
-      call.blocks = within_window(
-          split_at_branches(call.blocks, queries), window,
-          [&](int64_t token) { return queries[token]; },
-          [&](int64_t token) { return keys[token]; });
-    }
-    std::erase_if(step.calls, [](const AttentionCall& call) { return call.blocks.empty(); });
-  }
-  for (AttentionStep& step : cut.steps) {
-    for (std::vector<HeadTokens>* arriving : {&step.keys, &step.context_keys}) {
-      std::vector<HeadTokens> needed;
-      for (HeadTokens heads : *arriving) {
-        const Range seen = keys_seen(heads, cut.steps);
-        const int64_t begin = std::max(seen.begin, heads.tokens.begin);
-        const int64_t end = std::min(seen.end, heads.tokens.begin + heads.tokens.length);
-        if (begin >= end) continue;
-        heads.tokens.begin = begin;
-        heads.tokens.length = end - begin;
-        needed.push_back(heads);
-      }
-      *arriving = std::move(needed);
-    }
-  }
-  return cut;
 }
 
 }  // namespace longspan

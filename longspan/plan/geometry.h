@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "longspan/attention/block.h"
@@ -54,12 +55,14 @@ struct RankGeometry {
 HeadTokens on_ranks(const HeadBlock& block, int first_rank, int num_ranks);
 
 /// Each document's queries among those of `query` see their document's keys up to their own, less
-/// those of a branch that they are not of. Counted in the tokens of the two.
+/// those of a branch that they are not of, and those outside of the layer's window. Counted in the
+/// tokens of the two.
 std::vector<Block> blocks_of_piece(const HeadBlock& query, const HeadBlock& kv_item,
-                                   const Packing& padded);
+                                   const Packing& padded, std::optional<int64_t> window);
 
 /// Of one rank's share of a split over ranks that hold the row in consecutive parts: a step a wave.
-RankGeometry geometry_of_share(const RankShare& share, int num_ranks, const Packing& padded);
+RankGeometry geometry_of_share(const RankShare& share, int num_ranks, const Packing& padded,
+                               const AttentionShape& shape);
 
 /// Tokens of a span that `rank` does not hold. The span's ranks hold consecutive parts of its
 /// tokens, or it has all of their tokens. `tokens_per_rank`: T / P.
@@ -71,17 +74,11 @@ struct RankWork {
   double heads = 0;                // query heads of a rank
   std::vector<double> head_pairs;  // a query and a key of one head, in whole tiles; by hop
   std::vector<int64_t> calls;      // of the kernel; by hop
+  std::vector<int64_t> rows;       // queries of a head that attend; by hop
 };
 
 /// All head waves together. `tile`: queries and keys of a tile.
 RankWork busiest_rank(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
                       int64_t tile);
-
-/// The geometry if attention had a sliding window of so many positions, a query's own among them:
-/// blocks without what lies outside (attention/sliding_window.h), and of what reaches the rank the
-/// keys that are then seen. `places[r]`: where the tokens that rank r holds are in the padded row.
-/// Keys that travel round a ring still pass ranks that do not see them.
-RankGeometry within_window(const RankGeometry& geometry, int64_t window, const Packing& padded,
-                           const std::vector<std::vector<int64_t>>& places);
 
 }  // namespace longspan

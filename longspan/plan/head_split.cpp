@@ -5,6 +5,8 @@
 #include <functional>
 #include <stdexcept>
 
+#include "longspan/attention/sliding_window.h"
+
 namespace longspan {
 namespace {
 
@@ -152,7 +154,8 @@ double triangle(int64_t length) {
 // Cuts a row where a share of its causal cost lies before.
 class CostLine {
  public:
-  explicit CostLine(const Packing& packing) : packing_(packing) {
+  CostLine(const Packing& packing, std::optional<int64_t> window)
+      : packing_(packing), window_(window) {
     for (int64_t d = 0; d < packing.num_documents(); ++d) {
       before_.push_back(before_.back() + cost_of_first(packing.length(d), d));
     }
@@ -164,19 +167,21 @@ class CostLine {
     const auto document = std::min<int64_t>(
         std::upper_bound(before_.begin(), before_.end(), target) - before_.begin() - 1,
         packing_.num_documents() - 1);
-    const auto x = std::llround(queries_of(target - before_[document], document));
+    const double cost = target - before_[document];
+    const int64_t x = window_ ? queries_in_window(cost, document)
+                              : std::llround(queries_of(cost, document));
     return packing_.begin(document) + std::clamp<int64_t>(x, 0, packing_.length(document));
-  }
-
-  int64_t document_begin(int64_t token) const {
-    const auto& boundaries = packing_.boundaries();
-    return *(std::upper_bound(boundaries.begin(), boundaries.end(), token) - 1);
   }
 
  private:
   /// Of the first `length` queries of a document. Those of its second branch do not see the first.
   double cost_of_first(int64_t length, int64_t document) const {
     const auto& fork = packing_.fork(document);
+    if (window_) {
+      if (!fork || length <= fork->second) return in_window(length);
+      return in_window(fork->second) + in_window(fork->first + length - fork->second) -
+             in_window(fork->first);
+    }
     if (!fork || length <= fork->second) return triangle(length);
     return triangle(length) - static_cast<double>(length - fork->second) * unseen(*fork);
   }
@@ -191,9 +196,30 @@ class CostLine {
     return half + std::sqrt(std::max(0.0, half * half - 2.0 * constant));
   }
 
+  /// Pairs of the first `length` positions in a window.
+  double in_window(int64_t length) const {
+    const int64_t growing = std::min(length, *window_);
+    return triangle(growing) + static_cast<double>(length - growing) * static_cast<double>(*window_);
+  }
+
+  /// The least x for which cost_of_first(x) >= cost.
+  int64_t queries_in_window(double cost, int64_t document) const {
+    int64_t low = 0, high = packing_.length(document);
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (cost_of_first(middle, document) < cost) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
   static double unseen(const Fork& fork) { return static_cast<double>(fork.second - fork.first); }
 
   const Packing& packing_;
+  std::optional<int64_t> window_;
   std::vector<double> before_{0.0};
 };
 
@@ -215,10 +241,10 @@ HeadSplit split_with_dummy_heads(int num_ranks, int64_t num_heads, int64_t num_k
 }
 
 HeadSplit split_by_cost(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
-                        const Packing& packing, int head_waves) {
+                        const Packing& packing, int head_waves, std::optional<int64_t> window) {
   const int64_t T = packing.num_tokens(), group = num_heads / num_kv_heads;
   const int64_t num_parts = int64_t{num_ranks} * head_waves;
-  const CostLine line(packing);
+  const CostLine line(packing, window);
   // Part i begins in this head at this token.
   const auto begin_of = [&](int64_t part) {
     const int64_t position = part * num_heads, head = position / num_parts;
@@ -235,7 +261,7 @@ HeadSplit split_by_cost(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
       const int64_t begin = head == first_head ? first_token : 0;
       const int64_t end = head == last_head ? end_token : T;
       if (begin >= end) continue;
-      queries.push_back({head, {begin, end}, {line.document_begin(begin), end}});
+      queries.push_back({head, {begin, end}, {first_key_seen(begin, end, packing, window), end}});
     }
     // An empty part still takes part in every exchange.
     if (queries.empty()) queries.push_back({std::min(first_head, num_heads - 1), {0, 0}, {0, 0}});

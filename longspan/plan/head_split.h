@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "longspan/data/packing.h"
@@ -50,8 +51,10 @@ HeadSplit split_with_dummy_heads(int num_ranks, int64_t num_heads, int64_t num_k
                                  int64_t num_tokens, int head_waves);
 
 /// Query heads on a line that is cut in P (times waves) equal parts of causal cost; a cut inside a
-/// head splits its queries, and each part gets the keys that its queries see. Any P, N, M.
+/// head splits its queries, and each part gets the keys that its queries see, within the layer's
+/// sliding window where it has one. Any P, N, M.
 HeadSplit split_by_cost(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
-                        const Packing& packing, int head_waves);
+                        const Packing& packing, int head_waves,
+                        std::optional<int64_t> window = std::nullopt);
 
 }  // namespace longspan

@@ -116,7 +116,8 @@ double saved_by_layer(const MemoryFacts& facts, const Sizes& s, double rows) {
   if (facts.checkpointing) return keeps_output_too(facts) ? saved + s.output : saved;
   saved += s.queries + s.kv + 4;                 // and a norm
   if (facts.exchanges_heads) saved += s.output;  // as heads and as tokens
-  saved += static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_norms);
+  saved += static_cast<double>(facts.compute_bytes *
+                               (s.cost.mixer.saved_for_norms + s.cost.mixer.saved_for_gate));
   saved += rows * (s.D + (facts.mlp_tiles > 0 ? 0.0 : s.feed_forward_saved));
   return saved;
 }

@@ -72,16 +72,42 @@ RankGeometry geometry_of_whole_heads(const ParallelPlan& plan, const AttentionSh
   const int P = plan.sequence_size;
   const HeadSplit split = split_evenly(P, shape.spec.num_heads, shape.spec.num_kv_heads,
                                        padded.num_tokens(), plan.head_waves);
-  return geometry_of_share(split[rank], P, padded);
+  return geometry_of_share(split[rank], P, padded, shape);
 }
 
 double keys_at_hand(const PassCost& /*cost*/, double /*bytes*/, const std::vector<double>& work) {
   return work[0];
 }
 
+namespace {
+
+/// In a sliding window: what is seen of each rank's keys comes straight from it, in the steps in
+/// which anything is; in the backward the gradients of the last ones go home when all work is done.
+double keys_from_owners(const PassCost& cost, double bytes, const std::vector<double>& work) {
+  double seconds = 0;
+  int num_fetches = 0;
+  for (size_t step = 0; step < work.size(); ++step) {
+    seconds += work[step];
+    if (step > 0 && work[step] > 0) ++num_fetches;
+  }
+  if (num_fetches == 0 || bytes == 0) return seconds;
+  const PassCost::Sending fetch =
+      cost.to_next(bytes / num_fetches, cost.crossings(cost.plan.ring_size, 1));
+  double last_work = work[0];
+  for (size_t step = 1; step < work.size(); ++step) {
+    if (work[step] == 0) continue;
+    seconds += PassCost::exposed(fetch, last_work);
+    last_work = work[step];
+  }
+  return seconds + (cost.backward ? 0.5 * (fetch.seconds - fetch.copying) : 0.0);
+}
+
+}  // namespace
+
 double keys_round_rings(const PassCost& cost, double bytes, const std::vector<double>& work) {
   const int R = cost.plan.ring_size, W = cost.plan.window_size;
   if (R == 1) return work[0];
+  if (cost.shape.spec.window) return keys_from_owners(cost, bytes, work);
   const double hop_bytes = bytes / (R - 1);
   const int inner = W > 1 ? cost.crossings(W, 1) : cost.crossings(R, 1);
   const PassCost::Sending hop = cost.to_next(hop_bytes, inner);

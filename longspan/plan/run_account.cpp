@@ -69,7 +69,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.vocab_size = model.vocab_size;
   facts.layers = layers_of(model);
   facts.last_layer = static_cast<size_t>((model.num_layers - 1) % std::ssize(model.pattern));
-  for (const RotaryKind& kind : rotary_kinds_of(model)) facts.angle_numbers += kind.head_dim;
+  for (const RotaryKind& kind : rotary_kinds_of(model)) facts.angle_numbers += kind.dim;
   const UpdateRule& rule = update_rule_of(config);
   int64_t state_bytes = 0;
   for (const HeldParameter& parameter : parameters.used) {

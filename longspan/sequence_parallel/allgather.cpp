@@ -8,9 +8,10 @@
 // Sent by all ranks, each way: the keys and values that keys_of_rank() names and that the rank does
 // not hold. Queries and outputs stay where they are.
 #include <algorithm>
-#include <iterator>
+#include <optional>
 #include <utility>
 
+#include "longspan/attention/sliding_window.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
@@ -31,16 +32,17 @@ TokenRange tokens_of_rank(const Packing& padded, int rank, int num_ranks) {
 }
 
 // Which keys a rank's queries see: from the first one that its first query sees, which is where its
-// document begins (a sliding window begins later), to its own last one.
-TokenRange keys_of_rank(const Packing& padded, int rank, int num_ranks) {
+// document begins, or a sliding window, to its own last one.
+TokenRange keys_of_rank(const Packing& padded, int rank, int num_ranks,
+                        std::optional<int64_t> window) {
   const TokenRange queries = tokens_of_rank(padded, rank, num_ranks);
-  const auto& ends = padded.boundaries();
-  return {*std::prev(std::upper_bound(ends.begin(), ends.end(), queries.begin)), queries.end};
+  return {first_key_seen(queries.begin, queries.end, padded, window), queries.end};
 }
 
 // All query heads of a rank's own tokens, with all kv heads of the keys that it needs.
 HeadSplit split_by_tokens(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
-                          const Packing& padded, int head_waves) {
+                          const Packing& padded, int head_waves,
+                          std::optional<int64_t> window) {
   const RankShare all_heads =
       split_evenly(/*num_ranks=*/1, num_heads, num_kv_heads, padded.num_tokens(), head_waves)[0];
   HeadSplit split(num_ranks, all_heads);
@@ -49,7 +51,7 @@ HeadSplit split_by_tokens(int num_ranks, int64_t num_heads, int64_t num_kv_heads
       block.token_begin = tokens.begin;
       block.num_tokens = tokens.end - tokens.begin;
     };
-    for (HeadBlock& item : split[rank].kv_items) only(item, keys_of_rank(padded, rank, num_ranks));
+    for (HeadBlock& item : split[rank].kv_items) only(item, keys_of_rank(padded, rank, num_ranks, window));
     for (HeadWave& wave : split[rank].waves) {
       for (AttentionPiece& piece : wave.pieces) {
         only(piece.query, tokens_of_rank(padded, rank, num_ranks));
@@ -65,11 +67,12 @@ class AllGather : public SequenceParallel {
       : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing) override {
-    const HeadSplit split =
-        split_by_tokens(group_.size(), q_tNH.size(1), k_tMH.size(1), packing, head_waves_);
+                    const AttentionSpec& spec, const Packing& packing,
+                    const at::Tensor& sinks_N) override {
+    const HeadSplit split = split_by_tokens(group_.size(), q_tNH.size(1), k_tMH.size(1), packing,
+                                            head_waves_, spec.window);
     return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_,
-                            piece_attention(kernel_, spec, packing));
+                            piece_attention(kernel_, spec, packing), sinks_N);
   }
 
   int rank() const override { return group_.rank(); }
@@ -89,9 +92,9 @@ int64_t heads_of_layer(int64_t num_heads, const ParallelPlan& /*plan*/) { return
 RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
                       int rank) {
   const int P = plan.ring_size;
-  const HeadSplit split =
-      split_by_tokens(P, shape.spec.num_heads, shape.spec.num_kv_heads, padded, plan.head_waves);
-  RankGeometry geometry = geometry_of_share(split[rank], P, padded);
+  const HeadSplit split = split_by_tokens(P, shape.spec.num_heads, shape.spec.num_kv_heads, padded,
+                                          plan.head_waves, shape.spec.window);
+  RankGeometry geometry = geometry_of_share(split[rank], P, padded, shape);
   for (AttentionStep& step : geometry.steps) std::swap(step.keys, step.context_keys);
   return geometry;
 }
@@ -109,8 +112,9 @@ double gathering_seconds(const PassCost& cost, double bytes, const std::vector<d
   const int P = cost.plan.ring_size;
   double most = 0, sum = 0;
   for (int rank = 0; rank < P; ++rank) {
-    const double foreign = static_cast<double>(tokens_of_rank(cost.padded, rank, P).begin -
-                                               keys_of_rank(cost.padded, rank, P).begin);
+    const double foreign = static_cast<double>(
+        tokens_of_rank(cost.padded, rank, P).begin -
+        keys_of_rank(cost.padded, rank, P, cost.shape.spec.window).begin);
     most = std::max(most, foreign);
     sum += foreign;
   }

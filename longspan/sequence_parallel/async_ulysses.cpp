@@ -82,7 +82,7 @@ class AsyncUlysses : public SequenceParallel {
       std::vector<at::Tensor> also;
       receive(k[wave], now, heads.k_items, also);
       receive(v[wave], now, heads.v_items, also);
-      std::vector<at::Tensor> outs = attend_pieces(share, now, heads, attend);
+      std::vector<at::Tensor> outs = attend_pieces(share, now, heads, projections.sinks_N, attend);
       out.push_back(start_heads_to_tokens(outs, wave_heads(split, wave).numbered, group_, t, also));
     }
     at::Tensor y_tD = projections.begin_output();
@@ -95,8 +95,10 @@ class AsyncUlysses : public SequenceParallel {
 
   /// Without projections at hand there is less to overlap with; the waves are.
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing,
+                    const at::Tensor& sinks_N) override {
     AttentionProjections given;
+    given.sinks_N = sinks_N;
     given.query = [&] { return q_tNH; };
     given.key = [&] { return k_tMH; };
     given.value = [&] { return v_tMH; };

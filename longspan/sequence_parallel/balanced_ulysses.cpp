@@ -3,7 +3,7 @@
 //
 // The query heads lie on a line that is cut in P parts of equal length. A cut inside a head splits
 // that head's queries where the same share of their causal cost lies before, so the early part
-// needs only the early keys. A part meets few kv heads, and a rank gets each of their keys that it
+// needs only the early keys (and within a sliding window no part the keys long before it). A part meets few kv heads, and a rank gets each of their keys that it
 // needs once. No dummy head, no attention done twice. With more ranks than heads every rank has a
 // part of one head's queries and the keys before them: context parallelism by gathering what is
 // needed.
@@ -25,11 +25,12 @@ class BalancedUlysses : public SequenceParallel {
       : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing) override {
-    const HeadSplit split =
-        split_by_cost(group_.size(), q_tNH.size(1), k_tMH.size(1), packing, head_waves_);
+                    const AttentionSpec& spec, const Packing& packing,
+                    const at::Tensor& sinks_N) override {
+    const HeadSplit split = split_by_cost(group_.size(), q_tNH.size(1), k_tMH.size(1), packing,
+                                          head_waves_, spec.window);
     return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_,
-                            piece_attention(kernel_, spec, packing));
+                            piece_attention(kernel_, spec, packing), sinks_N);
   }
 
   int rank() const override { return group_.rank(); }
@@ -56,9 +57,9 @@ std::vector<int> auto_degrees(const PlanRequest& request, const Method& /*self*/
 RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
                       int rank) {
   const int P = plan.sequence_size;
-  const HeadSplit split =
-      split_by_cost(P, shape.spec.num_heads, shape.spec.num_kv_heads, padded, plan.head_waves);
-  return geometry_of_share(split[rank], P, padded);
+  const HeadSplit split = split_by_cost(P, shape.spec.num_heads, shape.spec.num_kv_heads, padded,
+                                        plan.head_waves, shape.spec.window);
+  return geometry_of_share(split[rank], P, padded, shape);
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,

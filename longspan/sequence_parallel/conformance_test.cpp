@@ -6,6 +6,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/attention_case.h"
 #include "longspan/testing/tolerance.h"
 
@@ -63,6 +64,10 @@ void check_close(const AttentionSolution& actual, const AttentionSolution& expec
   CHECK(relative_error(actual.dq_TNH, expected.dq_TNH) < tolerance);
   CHECK(relative_error(actual.dk_TMH, expected.dk_TMH) < tolerance);
   CHECK(relative_error(actual.dv_TMH, expected.dv_TMH) < tolerance);
+  REQUIRE(actual.dsinks_N.defined() == expected.dsinks_N.defined());
+  if (expected.dsinks_N.defined()) {
+    CHECK(relative_error(actual.dsinks_N, expected.dsinks_N) < tolerance);
+  }
 }
 
 struct NamedRow {
@@ -297,27 +302,110 @@ TEST_CASE("conformance: slices of heads must divide values too") {
                        doctest::Contains("does not divide head_dim of values, 15"), UserError);
 }
 
-TEST_CASE("conformance: every method refuses what its kernel cannot compute") {
+/// Windows within a rank's share and beyond several, sinks, a softcap, values of another head dim,
+/// one by one and together.
+std::vector<AttentionSpec> featured_specs(Heads heads) {
+  std::vector<AttentionSpec> specs(6, spec_of(heads));
+  specs[0].window = 4;
+  specs[1].window = 23;
+  specs[1].softcap = 1.5;
+  specs[2].has_sinks = true;
+  specs[3].window = 1;
+  specs[3].has_sinks = true;
+  specs[4].window = 9;
+  specs[4].has_sinks = true;
+  specs[4].softcap = 0.8;
+  specs[4].value_dim = 12;
+  specs[5].window = 6;
+  specs[5].value_dim = 36;
+  specs[5].has_sinks = true;
+  return specs;
+}
+
+TEST_CASE("conformance: windows, sinks and softcaps, every method, degrees, windows and waves") {
+  const std::pair<const char*, Packing> rows[] = {
+      {"one document", Packing::from_lengths({61})},
+      {"ragged documents", Packing::from_lengths({13, 1, 22, 9})},
+      {"forks", Packing::from_documents({{31, Fork{11, 24}}, {7}, {24, Fork{1, 20}}})},
+      {"row shorter than 2 P", Packing::from_lengths({3})}};
+  std::vector<Problem> problems;
+  for (const Heads heads : {Heads{8, 2}, {14, 2}, {6, 6}}) {
+    for (const AttentionSpec& spec : featured_specs(heads)) {
+      // Each spec meets each row, with one of the heads at least.
+      for (size_t i = problems.size() % 2; i < std::size(rows); i += 2) {
+        AttentionCase problem = random_case(rows[i].second, spec, 19);
+        AttentionSolution expected = solve_plainly(problem);
+        problems.push_back({fmt::format("heads {}/{}, window {}, sinks {}, softcap {}, values of "
+                                        "{}, {}",
+                                        heads.num, heads.num_kv, spec.window.value_or(0),
+                                        spec.has_sinks, spec.softcap.value_or(0), spec.value_dim,
+                                        rows[i].first),
+                            heads, std::move(problem), std::move(expected)});
+      }
+    }
+  }
+  Conformance conformance;
+  for (const Problem& problem : problems) {
+    const AttentionSpec& spec = problem.problem.spec;
+    const auto add = [&](const PlanRequest& request) {
+      const ParallelPlan plan = make_parallel_plan(request);
+      conformance.add(plan, problem);
+      conformance.add(plan, problem, /*checkpointing=*/true, /*output_is_known=*/true);
+    };
+    for (const Method* method : all_methods()) {
+      for (const int P : {1, 2, 3, 5}) {
+        if (P > 1 && !can_split(*method, P, spec)) continue;
+        PlanRequest request = request_of(method, P, spec);
+        add(request);
+        request.head_waves = 2;
+        if (P == 3 && method->head_waves && !method->has_degrees &&
+            (cuts_heads(*method) || problem.heads.num > P)) {
+          add(request);
+        }
+      }
+    }
+    if (problem.heads.num != 8) continue;
+    PlanRequest request = request_of(method_named("usp"), 6, spec);
+    request.ulysses_degree = 2;
+    add(request);
+    request.head_waves = 2;
+    add(request);
+    request = request_of(method_named("loongtrain"), 8, spec);
+    request.ulysses_degree = 2;
+    request.window_size = 2;
+    add(request);
+  }
+  conformance.check();
+}
+
+TEST_CASE("conformance: sinks that are not there, or not asked for, are no silent zeros") {
   AttentionCase problem = random_case({9, 20}, 8, 2, kHeadDim, 9);
-  problem.spec.window = 5;
-  for (const Method* method : all_methods()) {
-    CAPTURE(std::string(method->name));
-    CHECK_THROWS_WITH_AS(
-        solve_distributed(problem, plan_of(method, 2, {8, 2}), at::kDouble),
-        doctest::Contains("The attention kernel of the CPU cannot compute attention with a sliding "
-                          "window"),
-        UserError);
+  problem.sinks_N = at::zeros({8}, at::kDouble);
+  AttentionCase without = problem;
+  without.sinks_N = {};
+  without.spec.has_sinks = true;
+  const auto attention = make_local(cpu_block_kernel());
+  for (const AttentionCase& wrong : {problem, without}) {
+    CHECK_THROWS_AS(attention->attend(wrong.q_TNH, wrong.k_TMH, wrong.v_TMH, wrong.spec,
+                                      wrong.packing, wrong.sinks_N),
+                    std::logic_error);
   }
 }
 
 TEST_CASE("conformance: saved and replayed attention gives the same bits") {
-  const AttentionCase problem = random_case({37, 1, 64, 90, 16}, 8, 2, kHeadDim, 10);
+  AttentionSpec featured = spec_of({8, 2});
+  featured.window = 29;
+  featured.has_sinks = true;
+  const Packing row = Packing::from_lengths({37, 1, 64, 90, 16});
+  const AttentionCase plain = random_case(row, spec_of({8, 2}), 10),
+                      windowed = random_case(row, featured, 10);
   std::vector<DistributedTask> tasks;
   for (const Method* method : all_methods()) {
-    for (const int waves : {1, 2}) {
+    for (const int waves : {1, 2, -1}) {
+      const AttentionCase& problem = waves < 0 ? windowed : plain;
       if (waves > 1 && method != method_named("ulysses")) continue;
       for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-        const ParallelPlan plan = plan_of(method, 4, {8, 2}, waves);
+        const ParallelPlan plan = plan_of(method, 4, {8, 2}, std::max(waves, 1));
         tasks.push_back({&problem, plan, dtype});
         tasks.push_back({&problem, plan, dtype, true});
         tasks.push_back({&problem, plan, dtype, true, /*output_is_known=*/true});
@@ -333,6 +421,10 @@ TEST_CASE("conformance: saved and replayed attention gives the same bits") {
     CHECK(replayed.dq_TNH.equal(once.dq_TNH));
     CHECK(replayed.dk_TMH.equal(once.dk_TMH));
     CHECK(replayed.dv_TMH.equal(once.dv_TMH));
+    // The ranks' gradients of sinks are added up in any order.
+    if (once.dsinks_N.defined()) {
+      CHECK(relative_error(replayed.dsinks_N, once.dsinks_N) < 1e-6);
+    }
   }
 }
 

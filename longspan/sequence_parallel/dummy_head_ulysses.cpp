@@ -23,7 +23,8 @@ class DummyHeadUlysses : public SequenceParallel {
       : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing,
+                    const at::Tensor& sinks_N) override {
     const int64_t t = q_tNH.size(0), N = q_tNH.size(1), H = q_tNH.size(2);
     const int64_t num_dummies = round_up(N, group_.size()) - N;
     const HeadSplit split =
@@ -31,8 +32,11 @@ class DummyHeadUlysses : public SequenceParallel {
     const at::Tensor padded =
         num_dummies == 0 ? q_tNH
                          : at::cat({q_tNH, at::zeros({t, num_dummies, H}, q_tNH.options())}, 1);
+    const at::Tensor sinks = num_dummies == 0 || !sinks_N.defined()
+                                 ? sinks_N
+                                 : at::constant_pad_nd(sinks_N, {0, num_dummies});
     const at::Tensor out = attend_exchanged(padded, k_tMH, v_tMH, split, group_,
-                                            piece_attention(kernel_, spec, packing));
+                                            piece_attention(kernel_, spec, packing), sinks);
     return num_dummies == 0 ? out : out.narrow(1, 0, N);
   }
 
@@ -57,7 +61,7 @@ RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, con
   const int P = plan.sequence_size;
   const HeadSplit split = split_with_dummy_heads(P, shape.spec.num_heads, shape.spec.num_kv_heads,
                                                  padded.num_tokens(), plan.head_waves);
-  return geometry_of_share(split[rank], P, padded);
+  return geometry_of_share(split[rank], P, padded, shape);
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,

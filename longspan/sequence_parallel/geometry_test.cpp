@@ -28,7 +28,7 @@ using Pairs = std::vector<Pair>;
 /// Reads who attends whom from the numbers of queries and keys, which say where they are from.
 class RecordingKernel : public BlockKernel {
  public:
-  KernelAbilities abilities() const override { return {.name = "A kernel that records"}; }
+  KernelAbilities abilities() const override { return {.name = "A kernel that records", .window = true}; }
 
   mutable std::vector<Pairs> forward_calls;
   mutable Pairs backward_pairs;
@@ -65,9 +65,8 @@ class RecordingKernel : public BlockKernel {
     Pairs pairs;
     for (const Block& block : blocks) {
       for (int64_t q = 0; q < block.q_length; ++q) {
-        const int64_t seen =
-            block.causal ? std::min(block.k_length, q + block.offset + 1) : block.k_length;
-        for (int64_t k = 0; k < seen; ++k) {
+        const KeyRange seen = keys_of(block, q);
+        for (int64_t k = seen.begin; k < seen.end; ++k) {
           for (int64_t n = 0; n < N; ++n) {
             const int64_t* query = at(queries, N, block.q_begin + q, n);
             const int64_t* key = at(keys, M, block.k_begin + k, n / (N / M));
@@ -170,9 +169,8 @@ Pairs pairs_of_call(const AttentionCall& call, const std::vector<TokenOrder>& or
   Pairs pairs;
   for (const Block& block : call.blocks) {
     for (int64_t q = 0; q < block.q_length; ++q) {
-      const int64_t seen =
-          block.causal ? std::min(block.k_length, q + block.offset + 1) : block.k_length;
-      for (int64_t k = 0; k < seen; ++k) {
+      const KeyRange seen = keys_of(block, q);
+      for (int64_t k = seen.begin; k < seen.end; ++k) {
         for (int64_t i = 0; i < call.queries.num_heads; ++i) {
           const int64_t head = call.queries.head_begin + i;
           const int64_t kv =
@@ -211,15 +209,21 @@ TEST_CASE("geometry: the attention of every method runs it, call by call") {
     for (const Packing& row : rows) {
       tasks.push_back({each.plan, each.spec, row, each.plan.method->padded_row(each.plan, row)});
     }
+    // Windows within a rank's share and beyond, each with some of the rows.
+    for (const auto& [window, row] : {std::pair{4, rows[0]}, {18, rows[0]}, {4, rows[2]}}) {
+      AttentionSpec spec = each.spec;
+      spec.window = window;
+      tasks.push_back({each.plan, spec, row, each.plan.method->padded_row(each.plan, row)});
+    }
   }
   const std::vector<Recorded> recorded = run_all(tasks);
   for (size_t i = 0; i < tasks.size(); ++i) {
     const auto& [plan, spec, row, padded] = tasks[i];
     const AttentionShape shape(spec);
     for (int rank = 0; rank < plan.sequence_size; ++rank) {
-      CAPTURE(fmt::format("{} P={} rank {}, heads {}/{}, {} documents", describe_method(plan),
-                          plan.sequence_size, rank, spec.num_heads, spec.num_kv_heads,
-                          padded.num_documents()));
+      CAPTURE(fmt::format("{} P={} rank {}, heads {}/{}, {} documents, window {}",
+                          describe_method(plan), plan.sequence_size, rank, spec.num_heads,
+                          spec.num_kv_heads, padded.num_documents(), spec.window.value_or(0)));
       const TokenOrder order = plan.method->token_order(plan, padded, 1, rank);
       CHECK(order.index == recorded[i].orders[rank].index);
       CHECK(order.packing == padded);

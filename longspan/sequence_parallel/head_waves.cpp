@@ -81,9 +81,10 @@ void finish_into(std::optional<TokensInFlight>& returning, at::Tensor& x_tNH, bo
 }
 
 /// A wave's outputs: computed and saved, or taken from an outer checkpoint, which has them already.
-std::vector<at::Tensor> attend_wave(WaveState& state, int w, const ExchangedHeads& heads) {
+std::vector<at::Tensor> attend_wave(WaveState& state, int w, const ExchangedHeads& heads,
+                                    const at::Tensor& sinks_N) {
   SaveScope save(state.saved[w]);
-  return attend_pieces(state.mine(), state.wave(w), heads, state.attend);
+  return attend_pieces(state.mine(), state.wave(w), heads, sinks_N, state.attend);
 }
 
 std::vector<at::Tensor> replay_wave(WaveState& state, int w, SavedAttention& outer) {
@@ -99,7 +100,8 @@ std::vector<at::Tensor> replay_wave(WaveState& state, int w, SavedAttention& out
 
 struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_tNH, const at::Tensor& k_tMH,
-                            const at::Tensor& v_tMH, c10::intrusive_ptr<WaveState> state) {
+                            const at::Tensor& v_tMH, const at::Tensor& sinks_N,
+                            c10::intrusive_ptr<WaveState> state) {
     SavedAttention *outer_saving = SavedAttention::saving(),
                    *outer_replaying = SavedAttention::replaying();
     const int64_t t = q_tNH.size(0);
@@ -129,7 +131,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
         heads.queries = next_q->wait();
         next_items.wait_into(state->wave(w), heads);
         start_next(w + 1);
-        outs = attend_wave(*state, w, heads);
+        outs = attend_wave(*state, w, heads, sinks_N);
         heads.queries.clear();
         release(state->wave(w), heads);
         if (outer_saving != nullptr) {
@@ -143,7 +145,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       returning = start_to_tokens(outs, query_blocks(state->split, w), state->group, t);
     }
     finish_into(returning, out_tNH, /*add=*/false);
-    ctx->save_for_backward({q_tNH, k_tMH, v_tMH});
+    ctx->save_for_backward({q_tNH, k_tMH, v_tMH, sinks_N});
     ctx->saved_data["state"] = c10::IValue::make_capsule(state);
     return out_tNH;
   }
@@ -152,7 +154,8 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
     auto state =
         c10::static_intrusive_pointer_cast<WaveState>(ctx->saved_data["state"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &q_tNH = saved[0], &k_tMH = saved[1], &v_tMH = saved[2];
+    const at::Tensor &q_tNH = saved[0], &k_tMH = saved[1], &v_tMH = saved[2], &sinks_N = saved[3];
+    at::Tensor dsinks_N;
     const at::Tensor dout_tNH = gradients[0].contiguous();
     const int64_t t = q_tNH.size(0);
     const at::ScalarType dtype = q_tNH.scalar_type();
@@ -189,7 +192,8 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       next_items.wait_into(wave, heads);
       if (w + 1 < state->num_waves()) next_q = start_queries(*state, w + 1, q_tNH);
       if (overlaps) start_rest(w + 1);
-      std::vector<at::Tensor> dqs = wave_gradients(*state, w, heads, douts, dk_items, dv_items);
+      std::vector<at::Tensor> dqs = wave_gradients(*state, w, heads, sinks_N, douts, dk_items,
+                                                    dv_items, dsinks_N);
       heads.queries.clear();
       douts.clear();
       release(wave, heads);
@@ -204,7 +208,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       if (!overlaps) finish_returns();
     }
     finish_returns();
-    return {dq_tNH, dk_tMH.to(dtype), dv_tMH.to(dtype), {}};
+    return {dq_tNH, dk_tMH.to(dtype), dv_tMH.to(dtype), dsinks_N, {}};
   }
 
  private:
@@ -228,11 +232,14 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
     return gradients;
   }
 
-  // dq of each piece; adds to the items' gradients. The forward is replayed on what was saved.
+  // dq of each piece; adds to the gradients of items and sinks. The forward is replayed on what was
+  // saved.
   static std::vector<at::Tensor> wave_gradients(WaveState& state, int w, ExchangedHeads& heads,
+                                                const at::Tensor& sinks_N,
                                                 const std::vector<at::Tensor>& douts,
                                                 std::vector<at::Tensor>& dk_items,
-                                                std::vector<at::Tensor>& dv_items) {
+                                                std::vector<at::Tensor>& dv_items,
+                                                at::Tensor& dsinks_N) {
     const HeadWave& wave = state.wave(w);
     std::vector<int> used;
     for (const AttentionPiece& piece : wave.pieces) {
@@ -254,11 +261,12 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       leaves.k_items[item] = leaf(heads.k_items[item]);
       leaves.v_items[item] = leaf(heads.v_items[item]);
     }
+    const at::Tensor sinks_leaf = sinks_N.defined() ? leaf(sinks_N) : at::Tensor();
     SavedAttention saved = std::move(state.saved[w]);
     std::vector<at::Tensor> outs;
     {
       ReplayScope replay(saved);
-      outs = attend_pieces(state.mine(), wave, leaves, state.attend);
+      outs = attend_pieces(state.mine(), wave, leaves, sinks_leaf, state.attend);
     }
     variable_list results = torch::autograd::grad(outs, inputs, douts);
     const size_t num_pieces = wave.pieces.size();
@@ -275,6 +283,10 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       add(dk_items[used[i]], results[num_pieces + 2 * i]);
       add(dv_items[used[i]], results[num_pieces + 2 * i + 1]);
     }
+    if (sinks_N.defined()) {
+      const c10::AutoGradMode no_gradients(false);
+      dsinks_N = dsinks_N.defined() ? dsinks_N + results.back() : results.back();
+    }
     results.resize(num_pieces);
     return results;
   }
@@ -284,12 +296,12 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
 
 at::Tensor attend_in_waves(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
                            const at::Tensor& v_tMH, const HeadSplit& split, const Group& group,
-                           const AttendPiece& attend) {
+                           const AttendPiece& attend, const at::Tensor& sinks_N) {
   auto state = c10::make_intrusive<WaveState>();
   state->group = group;
   state->split = split;
   state->attend = attend;
-  return AttentionInWaves::apply(q_tNH, k_tMH, v_tMH, state);
+  return AttentionInWaves::apply(q_tNH, k_tMH, v_tMH, sinks_N, state);
 }
 
 }  // namespace longspan

@@ -10,6 +10,6 @@ namespace longspan {
 /// attention's out and lse: queries, keys and values are exchanged again there.
 at::Tensor attend_in_waves(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
                            const at::Tensor& v_tMH, const HeadSplit& split, const Group& group,
-                           const AttendPiece& attend);
+                           const AttendPiece& attend, const at::Tensor& sinks_N);
 
 }  // namespace longspan

@@ -7,6 +7,9 @@
 // (K + V) e in the forward and again in the backward, which has saved only this rank's keys;
 // reduce-scatter (R - 1) T M (K + V) g.
 //
+// Of a layer with a sliding window ranks see keys of few others, and fetch them from these as a ring
+// in zigzag order does (fetched_attention.h).
+//
 // t: this rank's tokens, T = R t: tokens of the row, N: query heads, M: kv heads, m: kv heads of a
 // wave, n: their query heads, H: numbers in a head.
 #include <ATen/ATen.h>
@@ -18,8 +21,10 @@
 
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/masked_rectangles.h"
+#include "longspan/attention/sinks.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
+#include "longspan/sequence_parallel/ring_attention.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/zigzag_order.h"
 
@@ -161,9 +166,11 @@ struct GatherState : torch::CustomClassHolder {
 
 struct GatherAttention : torch::autograd::Function<GatherAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_tNH, const at::Tensor& k_tMH,
-                            const at::Tensor& v_tMH, c10::intrusive_ptr<GatherState> state) {
-    AttentionResult result = saved_or_computed([&] { return state->forward(q_tNH, k_tMH, v_tMH); });
-    ctx->save_for_backward({q_tNH, k_tMH, v_tMH, result.out_TNH, result.lse_NT});
+                            const at::Tensor& v_tMH, const at::Tensor& sinks_N,
+                            c10::intrusive_ptr<GatherState> state) {
+    AttentionResult result = saved_or_computed(
+        [&] { return with_sinks(state->forward(q_tNH, k_tMH, v_tMH), sinks_N, state->spec); });
+    ctx->save_for_backward({q_tNH, k_tMH, v_tMH, result.out_TNH, result.lse_NT, sinks_N});
     ctx->saved_data["state"] = c10::IValue::make_capsule(state);
     return result.out_TNH;
   }
@@ -174,21 +181,30 @@ struct GatherAttention : torch::autograd::Function<GatherAttention> {
     const variable_list saved = ctx->get_saved_variables();
     AttentionGradients gradients =
         state->backward(dout[0], saved[0], saved[1], saved[2], saved[3], saved[4]);
-    return {gradients.dq_TNH, gradients.dk_SMH, gradients.dv_SMH, {}};
+    return {gradients.dq_TNH,
+            gradients.dk_SMH,
+            gradients.dv_SMH,
+            sink_gradient(dout[0], {saved[3], saved[4]}, saved[5]),
+            {}};
   }
 };
 
 class Llama3 : public SequenceParallel {
  public:
-  Llama3(Group group, const BlockKernel& kernel) : group_(std::move(group)), kernel_(kernel) {}
+  Llama3(Group group, const BlockKernel& kernel)
+      : group_(std::move(group)),
+        kernel_(kernel),
+        in_windows_(make_zigzag_ring(Rings({group_}), group_, "llama3", kernel)) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing,
+                    const at::Tensor& sinks_N) override {
+    if (spec.window) return in_windows_->attend(q_tNH, k_tMH, v_tMH, spec, packing, sinks_N);
     TORCH_CHECK(q_tNH.size(0) * group_.size() == packing.num_tokens(), "llama3: ", q_tNH.size(0),
                 " tokens on each of ", group_.size(), " ranks, but the packing describes ",
                 packing.num_tokens());
     return GatherAttention::apply(
-        q_tNH, k_tMH, v_tMH,
+        q_tNH, k_tMH, v_tMH, sinks_N,
         c10::make_intrusive<GatherState>(group_, kernel_, spec, packing, q_tNH.device()));
   }
 
@@ -201,11 +217,13 @@ class Llama3 : public SequenceParallel {
  private:
   Group group_;
   const BlockKernel& kernel_;
+  std::unique_ptr<SequenceParallel> in_windows_;
 };
 
 /// Each gather brings the keys of the whole row.
 RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
                       int rank) {
+  if (shape.spec.window) return zigzag_geometry(plan, shape, padded, rank);
   const int R = plan.ring_size;
   const int64_t T = padded.num_tokens();
   RankGeometry geometry;
@@ -220,6 +238,7 @@ RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, con
 }
 
 double gathering_seconds(const PassCost& cost, double bytes, const std::vector<double>& work) {
+  if (cost.shape.spec.window) return keys_round_rings(cost, bytes, work);
   const ClusterModel& cluster = cost.cluster;
   const AttentionShape& shape = cost.shape;
   const auto waves = static_cast<double>(

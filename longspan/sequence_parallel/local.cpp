@@ -15,8 +15,9 @@ class Local : public SequenceParallel {
   explicit Local(const BlockKernel& kernel) : kernel_(kernel) {}
 
   at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                    const AttentionSpec& spec, const Packing& packing) override {
-    return leaf_attention(kernel_, q_TNH, k_TMH, v_TMH, spec, packing);
+                    const AttentionSpec& spec, const Packing& packing,
+                    const at::Tensor& sinks_N) override {
+    return leaf_attention(kernel_, q_TNH, k_TMH, v_TMH, spec, packing, sinks_N);
   }
 
   int rank() const override { return 0; }

@@ -21,8 +21,9 @@ void set_window(const PlanRequest& request, ParallelPlan& plan) {
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
                                        const BlockKernel& kernel) {
   if (plan.ring_size == 1) return ulysses_around(make_local(kernel), plan, mesh);
-  return ulysses_around(make_zigzag_ring(Rings({mesh.windows, mesh.window}), "double ring", kernel),
-                        plan, mesh);
+  return ulysses_around(
+      make_zigzag_ring(Rings({mesh.windows, mesh.window}), mesh.ring, "double ring", kernel), plan,
+      mesh);
 }
 
 }  // namespace

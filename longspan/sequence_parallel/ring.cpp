@@ -39,7 +39,12 @@ int64_t tokens_before(const Packing& padded, int64_t token, int rank, int num_ra
   return std::clamp<int64_t>(token - rank * share, 0, share);
 }
 
-constexpr RingLayout kLayout{"ring", consecutive_order, blocks_in_parts, tokens_before};
+Positions places(const Packing& padded, int rank, int num_ranks) {
+  const int64_t share = padded.num_tokens() / num_ranks;
+  return {{0, share, rank * share}};
+}
+
+constexpr RingLayout kLayout{"ring", consecutive_order, blocks_in_parts, tokens_before, places};
 
 RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
                       int rank) {
@@ -48,7 +53,7 @@ RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, con
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
                                        const BlockKernel& kernel) {
-  return make_ring_attention(Rings({mesh.ring}), kLayout, kernel);
+  return make_ring_attention(Rings({mesh.ring}), mesh.ring, kLayout, kernel);
 }
 
 }  // namespace

@@ -5,10 +5,11 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
-
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/merge.h"
+#include "longspan/attention/sinks.h"
+#include "longspan/sequence_parallel/fetched_attention.h"
+#include "longspan/sequence_parallel/seeing_queries.h"
 
 namespace longspan {
 namespace {
@@ -16,49 +17,31 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The queries that see anything in a step: a zigzag step in which half of a document's queries do
-// then works on half of the tensors.
-struct Seeing {
-  int64_t begin = 0, length = 0;
-  std::vector<Block> blocks;  // q_begin counted from `begin`
-
-  explicit Seeing(std::vector<Block> all) : blocks(std::move(all)) {
-    if (blocks.empty()) return;
-    begin = blocks[0].q_begin;
-    int64_t end = begin;
-    for (const Block& block : blocks) {
-      begin = std::min(begin, block.q_begin);
-      end = std::max(end, block.q_begin + block.q_length);
-    }
-    length = end - begin;
-    for (Block& block : blocks) block.q_begin -= begin;
-  }
-
-  at::Tensor of(const at::Tensor& x_TNH) const { return x_TNH.narrow(0, begin, length); }
-  at::Tensor of_lse(const at::Tensor& x_NT) const { return x_NT.narrow(1, begin, length); }
-};
-
 struct RingState : torch::CustomClassHolder {
-  RingState(Rings rings, RingLayout layout, const BlockKernel& kernel, const AttentionSpec& spec,
-            Packing packing)
+  RingState(Rings rings, const Group& ring, RingLayout layout, const BlockKernel& kernel,
+            const AttentionSpec& spec, Packing packing)
       : rings(std::move(rings)),
         layout(layout),
         kernel(kernel),
         spec(spec),
-        packing(std::move(packing)) {}
+        packing(std::move(packing)) {
+    if (spec.window) fetched.emplace(ring, layout, kernel, spec, this->packing);
+  }
 
   Rings rings;
   RingLayout layout;
   const BlockKernel& kernel;
   AttentionSpec spec;
   Packing packing;
+  std::optional<FetchedAttention> fetched;  // in a sliding window
 
   std::vector<Block> blocks(int owner) const {
-    return blocks_of(layout, packing, rings.rank(), owner, rings.size());
+    return blocks_of(layout, packing, rings.rank(), owner, rings.size(), /*window=*/std::nullopt);
   }
 
   AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
                           const at::Tensor& v_TMH) const {
+    if (fetched) return fetched->forward(q_TNH, k_TMH, v_TMH);
     AttentionResult total;
     rings.forward({k_TMH, v_TMH}, [&](const Rings::Tensors& kv, int owner) {
       if (!total.out_TNH.defined()) {  // our own keys
@@ -66,7 +49,7 @@ struct RingState : torch::CustomClassHolder {
         total.out_TNH = total.out_TNH.to(total.lse_NT.scalar_type());
         return;
       }
-      const Seeing seeing(blocks(owner));
+      const SeeingQueries seeing(blocks(owner));
       if (seeing.blocks.empty()) return;
       AttentionResult seen{seeing.of(total.out_TNH), seeing.of_lse(total.lse_NT)};
       merge_(seen, kernel.forward(seeing.of(q_TNH), kv[0], kv[1], spec, seeing.blocks));
@@ -77,6 +60,7 @@ struct RingState : torch::CustomClassHolder {
   AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
                               const at::Tensor& k_TMH, const at::Tensor& v_TMH,
                               const at::Tensor& out_TNH, const at::Tensor& lse_NT) const {
+    if (fetched) return fetched->backward(dout_TNH, q_TNH, k_TMH, v_TMH, out_TNH, lse_NT);
     at::Tensor dq_TNH;
     const Rings::Tensors dkv =
         rings.backward({k_TMH, v_TMH}, [&](const Rings::Tensors& kv, int owner) -> Rings::Tensors {
@@ -86,7 +70,7 @@ struct RingState : torch::CustomClassHolder {
             dq_TNH = own.dq_TNH;
             return {own.dk_SMH, own.dv_SMH};
           }
-          const Seeing seeing(blocks(owner));
+          const SeeingQueries seeing(blocks(owner));
           if (seeing.blocks.empty()) return {};
           AttentionGradients part =
               kernel.backward(seeing.of(dout_TNH), seeing.of(q_TNH), kv[0], kv[1],
@@ -100,9 +84,11 @@ struct RingState : torch::CustomClassHolder {
 
 struct RingFunction : torch::autograd::Function<RingFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TMH,
-                            const at::Tensor& v_TMH, c10::intrusive_ptr<RingState> ring) {
-    AttentionResult result = saved_or_computed([&] { return ring->forward(q_TNH, k_TMH, v_TMH); });
-    ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT});
+                            const at::Tensor& v_TMH, const at::Tensor& sinks_N,
+                            c10::intrusive_ptr<RingState> ring) {
+    AttentionResult result = saved_or_computed(
+        [&] { return with_sinks(ring->forward(q_TNH, k_TMH, v_TMH), sinks_N, ring->spec); });
+    ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT, sinks_N});
     ctx->saved_data["ring"] = c10::IValue::make_capsule(ring);
     return result.out_TNH;
   }
@@ -113,23 +99,28 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
     const AttentionGradients gradients =
         ring->backward(dout[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4]);
     const at::ScalarType dtype = saved[0].scalar_type();
-    return {gradients.dq_TNH.to(dtype), gradients.dk_SMH.to(dtype), gradients.dv_SMH.to(dtype), {}};
+    return {gradients.dq_TNH.to(dtype),
+            gradients.dk_SMH.to(dtype),
+            gradients.dv_SMH.to(dtype),
+            sink_gradient(dout[0], {saved[3], saved[4]}, saved[5]),
+            {}};
   }
 };
 
 class RingAttention : public SequenceParallel {
  public:
-  RingAttention(Rings rings, RingLayout layout, const BlockKernel& kernel)
-      : rings_(std::move(rings)), layout_(layout), kernel_(kernel) {}
+  RingAttention(Rings rings, Group ring, RingLayout layout, const BlockKernel& kernel)
+      : rings_(std::move(rings)), ring_(std::move(ring)), layout_(layout), kernel_(kernel) {}
 
   at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                    const AttentionSpec& spec, const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing,
+                    const at::Tensor& sinks_N) override {
     TORCH_CHECK(q_TNH.size(0) * rings_.size() == packing.num_tokens(), layout_.name, ": ",
                 q_TNH.size(0), " tokens on each of ", rings_.size(),
                 " ranks, but the packing describes ", packing.num_tokens());
     return RingFunction::apply(
-        q_TNH, k_TMH, v_TMH,
-        c10::make_intrusive<RingState>(rings_, layout_, kernel_, spec, packing));
+        q_TNH, k_TMH, v_TMH, sinks_N,
+        c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing));
   }
 
   int rank() const override { return rings_.rank(); }
@@ -140,15 +131,16 @@ class RingAttention : public SequenceParallel {
 
  private:
   Rings rings_;
+  Group ring_;
   RingLayout layout_;
   const BlockKernel& kernel_;
 };
 
 }  // namespace
 
-std::unique_ptr<SequenceParallel> make_ring_attention(Rings rings, RingLayout layout,
+std::unique_ptr<SequenceParallel> make_ring_attention(Rings rings, Group ring, RingLayout layout,
                                                       const BlockKernel& kernel) {
-  return std::make_unique<RingAttention>(std::move(rings), layout, kernel);
+  return std::make_unique<RingAttention>(std::move(rings), std::move(ring), layout, kernel);
 }
 
 }  // namespace longspan

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "longspan/comm/group.h"
 #include "longspan/sequence_parallel/ring_layout.h"
 #include "longspan/sequence_parallel/ring_pass.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
@@ -15,11 +16,14 @@ namespace longspan {
 /// Bytes sent by all R ranks together, for a padded row of T tokens, M kv heads with keys of K and
 /// values of V numbers, e bytes a number and g a gradient (4; 8 in fp64): forward (R - 1) T M (K +
 /// V) e, backward (R - 1) T M (K + V) (e + g).
-std::unique_ptr<SequenceParallel> make_ring_attention(Rings rings, RingLayout layout,
+///
+/// Of a layer with a sliding window no keys go round: each rank sends every other one what that sees
+/// (fetched_attention.h), by the group `ring` of all ranks of `rings`, in their order.
+std::unique_ptr<SequenceParallel> make_ring_attention(Rings rings, Group ring, RingLayout layout,
                                                       const BlockKernel& kernel);
 
 /// The same in zigzag order, for messages under this name.
-std::unique_ptr<SequenceParallel> make_zigzag_ring(Rings rings, const char* name,
+std::unique_ptr<SequenceParallel> make_zigzag_ring(Rings rings, Group ring, const char* name,
                                                    const BlockKernel& kernel);
 
 }  // namespace longspan

@@ -1,18 +1,58 @@
 #include "longspan/sequence_parallel/ring_layout.h"
 
+#include <algorithm>
+
 #include "longspan/attention/masked_rectangles.h"
 
 namespace longspan {
 
 std::vector<Block> blocks_of(const RingLayout& layout, const Packing& padded, int rank, int owner,
-                             int num_ranks) {
+                             int num_ranks, std::optional<int64_t> window) {
   const auto tokens_of = [&](int of) -> TokensBefore {
     return [&layout, &padded, of, num_ranks](int64_t token) {
       return layout.tokens_before(padded, token, of, num_ranks);
     };
   };
-  return without_masked_pairs(layout.blocks(padded, rank, owner, num_ranks),
-                              masked_rectangles_of(padded, tokens_of(rank), tokens_of(owner)));
+  const std::vector<Block> blocks =
+      without_masked_pairs(layout.blocks(padded, rank, owner, num_ranks),
+                           masked_rectangles_of(padded, tokens_of(rank), tokens_of(owner)));
+  if (!window) return blocks;
+  const auto positions_of = [&](int of) {
+    return window_positions(layout.places(padded, of, num_ranks), padded);
+  };
+  return within_window(blocks, window, positions_of(rank), positions_of(owner));
+}
+
+std::vector<TokenRun> keys_seen(const std::vector<Block>& blocks) {
+  std::vector<TokenRun> seen;
+  for (const Block& block : blocks) {
+    if (block.q_length > 0 && block.k_length > 0) seen.push_back({block.k_begin, block.k_length});
+  }
+  std::ranges::sort(seen, {}, &TokenRun::begin);
+  std::vector<TokenRun> runs;
+  for (const TokenRun& run : seen) {
+    const int64_t end = runs.empty() ? -1 : runs.back().begin + runs.back().length;
+    if (run.begin <= end) {
+      runs.back().length = std::max(end, run.begin + run.length) - runs.back().begin;
+    } else {
+      runs.push_back(run);
+    }
+  }
+  return runs;
+}
+
+std::vector<Block> over_runs(std::vector<Block> blocks, const std::vector<TokenRun>& runs) {
+  for (Block& block : blocks) {
+    int64_t before = 0;
+    for (const TokenRun& run : runs) {
+      if (block.k_begin < run.begin + run.length) {
+        block.k_begin += before - run.begin;
+        break;
+      }
+      before += run.length;
+    }
+  }
+  return blocks;
 }
 
 int owner_after(int hops, int rank, int num_ranks, int window) {
@@ -25,6 +65,7 @@ RankGeometry ring_geometry(const RingLayout& layout, const ParallelPlan& plan,
                            const AttentionShape& shape, const Packing& padded, int rank) {
   const int R = plan.ring_size, U = plan.ulysses_size, ring_rank = rank / U;
   const int64_t num_tokens = padded.num_tokens() / R;  // of a ring rank
+  const std::optional<int64_t> window = shape.spec.window;
   const auto on_ring_rank = [&](const HeadBlock& block, int of) {
     return on_ranks(block, of * U, U);
   };
@@ -37,7 +78,7 @@ RankGeometry ring_geometry(const RingLayout& layout, const ParallelPlan& plan,
       const HeadBlock& item = share.kv_items[piece.kv_item];
       const HeadBlock kv_heads{item.head_begin + piece.kv_begin, piece.num_kv, 0, num_tokens};
       for (int hop = 0; hop < R; ++hop) {
-        const int owner = owner_after(hop, ring_rank, R, plan.window_size);
+        const int owner = owner_after(hop, ring_rank, R, window ? 1 : plan.window_size);
         AttentionStep& step = geometry.steps.emplace_back();
         step.hop = hop;
         if (arrives) {
@@ -49,9 +90,16 @@ RankGeometry ring_geometry(const RingLayout& layout, const ParallelPlan& plan,
           }
           arrives = false;
         }
-        if (hop > 0) step.context_keys.push_back(on_ring_rank(kv_heads, owner));
+        std::vector<Block> blocks = blocks_of(layout, padded, ring_rank, owner, R, window);
+        if (hop > 0 && !window) step.context_keys.push_back(on_ring_rank(kv_heads, owner));
+        if (hop > 0 && window) {
+          for (const TokenRun& run : keys_seen(blocks)) {
+            step.context_keys.push_back(on_ring_rank(
+                {kv_heads.head_begin, kv_heads.num_heads, run.begin, run.length}, owner));
+          }
+        }
         step.calls.push_back({on_ring_rank(piece.query, ring_rank), on_ring_rank(kv_heads, owner),
-                              blocks_of(layout, padded, ring_rank, owner, R)});
+                              std::move(blocks)});
       }
     }
   }

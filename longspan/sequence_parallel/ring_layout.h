@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "longspan/attention/block.h"
+#include "longspan/attention/sliding_window.h"
 #include "longspan/data/token_order.h"
 #include "longspan/plan/geometry.h"
 
@@ -21,18 +22,30 @@ struct RingLayout {
   std::vector<Block> (*blocks)(const Packing& padded, int rank, int owner, int num_ranks);
   /// How many of a rank's tokens, which it holds in the order of the row, come before `token`.
   int64_t (*tokens_before)(const Packing& padded, int64_t token, int rank, int num_ranks);
+  /// Where they are in the padded row.
+  Positions (*places)(const Packing& padded, int rank, int num_ranks);
 };
 
-/// The layout's blocks without the pairs that forks mask.
+/// The layout's blocks without the pairs that forks mask, and those outside of the layer's window.
 std::vector<Block> blocks_of(const RingLayout& layout, const Packing& padded, int rank, int owner,
-                             int num_ranks);
+                             int num_ranks, std::optional<int64_t> window);
+
+/// Consecutive tokens of a rank.
+struct TokenRun {
+  int64_t begin, length;
+};
+/// The keys that blocks see: in their order, none twice.
+std::vector<TokenRun> keys_seen(const std::vector<Block>& blocks);
+/// Blocks that see no other keys than these, with those laid one behind the other.
+std::vector<Block> over_runs(std::vector<Block> blocks, const std::vector<TokenRun>& runs);
 
 /// Whose keys a ring rank has after so many hops on a ring of `num_ranks`. With windows of more
 /// than one rank, after so many steps of a double ring (ring_pass.h).
 int owner_after(int hops, int rank, int num_ranks, int window);
 
 /// Method::geometry of such a ring inside Ulysses of the plan's degree: for each wave and each of
-/// its pieces a pass round the ring.
+/// its pieces a pass round the ring. In a sliding window what is seen of a rank's keys comes straight
+/// from it, and nothing else does.
 RankGeometry ring_geometry(const RingLayout& layout, const ParallelPlan& plan,
                            const AttentionShape& shape, const Packing& padded, int rank);
 

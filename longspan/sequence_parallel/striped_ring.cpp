@@ -1,6 +1,7 @@
 // Striped attention (arXiv 2311.09431): token i of the row is on rank i mod R, so that every step
 // of the ring is a triangle, and ranks have the same work up to a diagonal. Only the row is padded.
-// Bytes: ring_attention.h.
+// Bytes: ring_attention.h. In a sliding window of R tokens and more every rank sees keys of all
+// others, so that windows save work and no bytes.
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/padding.h"
@@ -37,7 +38,11 @@ std::vector<Block> blocks_in_stripes(const Packing& padded, int rank, int owner,
   return blocks;
 }
 
-constexpr RingLayout kLayout{"striped ring", token_order, blocks_in_stripes, tokens_before};
+Positions places(const Packing& padded, int rank, int num_ranks) {
+  return {{0, padded.num_tokens() / num_ranks, rank, num_ranks}};
+}
+
+constexpr RingLayout kLayout{"striped ring", token_order, blocks_in_stripes, tokens_before, places};
 
 TokenOrder stripes(const ParallelPlan& plan, const Packing& row, int64_t multiple, int rank) {
   return token_order(row, multiple, rank, plan.ring_size);
@@ -50,7 +55,7 @@ RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, con
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
                                        const BlockKernel& kernel) {
-  return make_ring_attention(Rings({mesh.ring}), kLayout, kernel);
+  return make_ring_attention(Rings({mesh.ring}), mesh.ring, kLayout, kernel);
 }
 
 }  // namespace

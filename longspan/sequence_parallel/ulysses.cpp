@@ -22,15 +22,17 @@ class Ulysses : public SequenceParallel {
       : group_(std::move(group)), inner_(std::move(inner)), head_waves_(head_waves) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing,
+                    const at::Tensor& sinks_N) override {
     const HeadSplit split = split_evenly(group_.size(), q_tNH.size(1), k_tMH.size(1),
                                          q_tNH.size(0) * group_.size(), head_waves_);
-    return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_,
-                            [inner = inner_.get(), spec, packing](
-                                const AttentionPiece&, const HeadBlock&, const at::Tensor& q_TnH,
-                                const at::Tensor& k_TmH, const at::Tensor& v_TmH) {
-                              return inner->attend(q_TnH, k_TmH, v_TmH, spec, packing);
-                            });
+    const auto attend = [inner = inner_.get(), spec, packing](
+                            const AttentionPiece&, const HeadBlock&, const at::Tensor& q_TnH,
+                            const at::Tensor& k_TmH, const at::Tensor& v_TmH,
+                            const at::Tensor& sinks_n) {
+      return inner->attend(q_TnH, k_TmH, v_TmH, spec, packing, sinks_n);
+    };
+    return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_, attend, sinks_N);
   }
 
   int rank() const override { return inner_->rank() * group_.size() + group_.rank(); }

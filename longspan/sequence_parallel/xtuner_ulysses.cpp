@@ -28,7 +28,8 @@ class XtunerUlysses : public SequenceParallel {
       : group_(std::move(group)), slices_(std::move(slices)), kernel_(kernel) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing) override {
+                    const AttentionSpec& spec, const Packing& packing,
+                    const at::Tensor& sinks_N) override {
     const int num_holders = group_.size() / slices_.size();  // of different heads
     const int64_t N = q_tNH.size(1), M = k_tMH.size(1), t = q_tNH.size(0);
     const HeadSplit by_holder = split_evenly(num_holders, N, M, t * group_.size(), 1);
@@ -42,8 +43,9 @@ class XtunerUlysses : public SequenceParallel {
     heads.k_items = whole(finish_tokens_to_heads(k));
     heads.v_items = whole(finish_tokens_to_heads(v));
     const RankShare& share = by_holder[group_.rank() / slices_.size()];
-    std::vector<at::Tensor> outs =
-        attend_pieces(share, share.waves[0], heads, piece_attention(kernel_, spec, packing));
+    // Each neighbour's gradient of the sinks is that of its slice of the output.
+    std::vector<at::Tensor> outs = attend_pieces(share, share.waves[0], heads, sinks_N,
+                                                 piece_attention(kernel_, spec, packing));
     const int64_t h = v_tMH.size(2) / slices_.size();
     for (at::Tensor& out : outs) out = out.narrow(2, slices_.rank() * h, h);
     const at::Tensor out_tNh =
@@ -114,7 +116,7 @@ RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, con
   const HeadSplit by_holder =
       split_evenly(plan.sequence_size / s, shape.spec.num_heads, shape.spec.num_kv_heads,
                    padded.num_tokens(), /*head_waves=*/1);
-  RankGeometry geometry = geometry_of_share(by_holder[rank / s], plan.sequence_size, padded);
+  RankGeometry geometry = geometry_of_share(by_holder[rank / s], plan.sequence_size, padded, shape);
   geometry.slice = rank % s;
   geometry.num_slices = s;
   return geometry;

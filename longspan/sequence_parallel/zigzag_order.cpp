@@ -66,8 +66,21 @@ std::vector<Block> zigzag_blocks(const Packing& padded, int rank, int owner, int
   return blocks;
 }
 
+Positions zigzag_runs(const Packing& padded, int rank, int num_ranks) {
+  Positions runs;
+  int64_t token = 0;
+  for (int64_t document = 0; document < padded.num_documents(); ++document) {
+    const int64_t chunk = padded.length(document) / (2 * num_ranks);
+    for (const int64_t c : {rank, 2 * num_ranks - 1 - rank}) {
+      add_run(runs, {token, chunk, padded.begin(document) + c * chunk});
+      token += chunk;
+    }
+  }
+  return runs;
+}
+
 RingLayout zigzag_layout(const char* name) {
-  return {name, zigzag_order, zigzag_blocks, zigzag_tokens_before};
+  return {name, zigzag_order, zigzag_blocks, zigzag_tokens_before, zigzag_runs};
 }
 
 RankGeometry zigzag_geometry(const ParallelPlan& plan, const AttentionShape& shape,

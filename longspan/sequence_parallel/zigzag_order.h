@@ -18,6 +18,9 @@ TokenOrder zigzag_order(const Packing& packing, int64_t multiple, int rank, int 
 /// Where the local tokens of a rank are in the padded row.
 std::vector<int64_t> zigzag_places(const Packing& padded, int rank, int num_ranks);
 
+/// The same as runs.
+Positions zigzag_runs(const Packing& padded, int rank, int num_ranks);
+
 /// How many of them come before `token` of the padded row.
 int64_t zigzag_tokens_before(const Packing& padded, int64_t token, int rank, int num_ranks);
 

@@ -11,14 +11,14 @@ namespace {
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
                                        const BlockKernel& kernel) {
-  return make_zigzag_ring(Rings({mesh.ring}), "zigzag ring", kernel);
+  return make_zigzag_ring(Rings({mesh.ring}), mesh.ring, "zigzag ring", kernel);
 }
 
 }  // namespace
 
-std::unique_ptr<SequenceParallel> make_zigzag_ring(Rings rings, const char* name,
+std::unique_ptr<SequenceParallel> make_zigzag_ring(Rings rings, Group ring, const char* name,
                                                    const BlockKernel& kernel) {
-  return make_ring_attention(std::move(rings), zigzag_layout(name), kernel);
+  return make_ring_attention(std::move(rings), std::move(ring), zigzag_layout(name), kernel);
 }
 
 extern const Method kZigzagRing{

@@ -8,10 +8,16 @@
 
 namespace longspan {
 
-/// A feed-forward: down(silu(gate x) * up x), of each token by itself.
+enum class GateActivation {
+  kSilu,
+  kGeluTanh,  ///< gelu in its form with tanh (arXiv 1606.08415): gelu_pytorch_tanh
+};
+
+/// A feed-forward: down(activation(gate x) * up x), of each token by itself.
 struct GatedMlpSpec {
   int64_t intermediate_size = 0;
   bool bias = false;  ///< of all three
+  GateActivation activation = GateActivation::kSilu;
 
   bool operator==(const GatedMlpSpec&) const = default;
 };

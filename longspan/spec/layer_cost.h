@@ -16,6 +16,7 @@ struct TokenMixerCost {
   int64_t output = 0;                         ///< what the mixing gives
   int64_t state_bytes = 0;             ///< what the mixing saves for its backward beside its output
   int64_t saved_for_norms = 0;         ///< what norms of queries and keys save, unless recomputed
+  int64_t saved_for_gate = 0;          ///< what was mixed before its gate, unless recomputed
   MatrixCost before, after;            ///< of the projections before and after the mixing
   int64_t kv_heads = 0, head_dim = 0;  ///< what the tiles of flash attention are made of
 };

@@ -10,10 +10,12 @@ std::string layer_parameter_name(int64_t layer, std::string_view name) {
   return fmt::format("{}{}.{}", kLayersPrefix, layer, name);
 }
 
-LayerParameters::LayerParameters(int64_t layer, int64_t hidden_size, double initializer_range)
+LayerParameters::LayerParameters(int64_t layer, int64_t hidden_size, double initializer_range,
+                                 NormKind norms)
     : layer_(layer),
       hidden_size_(hidden_size),
-      matrices_{Initialisation::Kind::kNormal, initializer_range} {}
+      matrices_{Initialisation::Kind::kNormal, initializer_range},
+      norms_(norms) {}
 
 void LayerParameters::linear(const char* module, const char* name, int64_t num_out, int64_t num_in,
                              bool bias) {
@@ -39,7 +41,7 @@ void LayerParameters::buffer(const char* module, const std::string& name, int64_
 }
 
 void LayerParameters::norm(const char* module, const std::string& name, int64_t size) {
-  add(module, name + ".weight", {size}, ParameterRole::kNorm, {});
+  add(module, name + ".weight", {size}, ParameterRole::kNorm, {}).init = first_values(norms_);
 }
 
 std::vector<ParameterSpec> LayerParameters::take() { return std::move(parameters_); }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "longspan/spec/norm_kind.h"
 #include "longspan/spec/parameter_spec.h"
 
 namespace longspan {
@@ -19,7 +20,7 @@ std::string layer_parameter_name(int64_t layer, std::string_view name);
 
 class LayerParameters {
  public:
-  LayerParameters(int64_t layer, int64_t hidden_size, double initializer_range);
+  LayerParameters(int64_t layer, int64_t hidden_size, double initializer_range, NormKind norms);
 
   int64_t hidden_size() const { return hidden_size_; }
   /// Adds <module>.<name>.weight [num_out, num_in], to which LoRA can add an adapter, and where it
@@ -32,7 +33,7 @@ class LayerParameters {
   void router(const char* module, const std::string& name, int64_t num_experts);
   /// Adds <name> [size], which is not trained.
   void buffer(const char* module, const std::string& name, int64_t size);
-  /// Adds <name>.weight [size], what a norm multiplies by.
+  /// Adds <name>.weight [size], of a norm of the model's kind.
   void norm(const char* module, const std::string& name, int64_t size);
   std::vector<ParameterSpec> take();
 
@@ -42,6 +43,7 @@ class LayerParameters {
 
   int64_t layer_, hidden_size_;
   Initialisation matrices_;
+  NormKind norms_;
   std::vector<ParameterSpec> parameters_;
 };
 

@@ -20,6 +20,7 @@ std::vector<ParameterSpec> before_layers(const ModelSpec& model) {
 std::vector<ParameterSpec> after_layers(const ModelSpec& model) {
   std::vector<ParameterSpec> parameters{
       parameter_spec("model.norm.weight", {model.hidden_size}, ParameterRole::kNorm, kAlwaysThere)};
+  parameters.back().init = first_values(model.norm_kind);
   if (!model.tied_head) {
     parameters.push_back(parameter_spec(kHead, {model.vocab_size, model.hidden_size},
                                         ParameterRole::kHead, model.head_unit(),
@@ -88,7 +89,7 @@ std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model) {
 }
 
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer) {
-  LayerParameters list(layer, model.hidden_size, model.initializer_range);
+  LayerParameters list(layer, model.hidden_size, model.initializer_range, model.norm_kind);
   const LayerSpec& spec = model.layer(layer);
   const auto add = [&](const auto& part) { list_parameters(part, list); };
   std::visit(add, spec.mixer);

@@ -12,6 +12,7 @@
 #include "longspan/spec/gated_mlp_spec.h"
 #include "longspan/spec/layer_cost.h"
 #include "longspan/spec/mixture_of_experts_spec.h"
+#include "longspan/spec/norm_kind.h"
 #include "longspan/spec/parameter_spec.h"
 #include "longspan/spec/self_attention_spec.h"
 
@@ -48,6 +49,8 @@ struct ModelSpec {
   /// since num_layers may be a lie until the weights are looked at.
   std::vector<LayerSpec> pattern;
   double norm_eps = 1e-6;
+  /// Of the layers' norms, the norms of heads and the last norm.
+  NormKind norm_kind = NormKind::kWeight;
   bool tied_head = false;  ///< the embedding is also the head
   double initializer_range = 0.02;
 

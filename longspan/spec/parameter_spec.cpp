@@ -84,6 +84,10 @@ ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, Param
           .stored_as = name};
 }
 
+Initialisation first_values(NormKind norm) {
+  return {norm == NormKind::kWeight ? Initialisation::Kind::kOnes : Initialisation::Kind::kZeros};
+}
+
 std::string linear_name(const ParameterSpec& projection) {
   return projection.name.substr(0, projection.name.size() - kWeight.size());
 }

@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "longspan/spec/norm_kind.h"
+
 namespace longspan {
 
 enum class ParameterRole {
   kEmbedding,   ///< [vocabulary, hidden], looked up by token; also the head where the two are tied
-  kNorm,        ///< what a norm multiplies by
+  kNorm,        ///< the weight of a norm
   kProjection,  ///< the matrix [out, in] of a linear layer within a layer of the model
   kBias,        ///< what a linear layer adds
   kRouter,      ///< [experts, hidden], from a hidden state to a score of each expert
@@ -71,6 +73,9 @@ struct ParameterSpec {
 /// biases do not; norms begin as ones and biases as zeros, and so does what has no other `init`.
 ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, ParameterRole role,
                              int unit, Initialisation init = {});
+
+/// Those of the weight of a norm, with which it multiplies by ones.
+Initialisation first_values(NormKind norm);
 
 /// Names as TRL's AutoModelForCausalLMWithValueHead and LLaMA-Factory write them in
 /// value_head.safetensors: [1, hidden] and [1].

@@ -20,18 +20,19 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// One rotation, of all numbers of a head.
+/// One rotation, of the first numbers of a head.
 struct RotarySpec {
   double theta = 10000.0;  ///< the base of the frequencies
   RopeScaling scaling = {};
+  std::optional<int64_t> dim = {};  ///< how many numbers, an even number; none: all of the head
 
   bool operator==(const RotarySpec&) const = default;
 };
 
-/// A rotation of heads of `head_dim` numbers: layers that have the same one share its angles.
+/// A rotation of the first `dim` numbers of heads: layers that have the same one share its angles.
 struct RotaryKind {
   RotarySpec rotary;
-  int64_t head_dim = 0;
+  int64_t dim = 0;
 
   bool operator==(const RotaryKind&) const = default;
 };

@@ -8,7 +8,7 @@ void list_parameters(const SelfAttentionSpec& mixer, LayerParameters& list) {
   const AttentionSpec& attention = mixer.attention;
   const int64_t N = attention.num_heads, M = attention.num_kv_heads;
   const int64_t K = attention.key_dim, V = attention.value_dim, D = list.hidden_size();
-  list.linear("self_attn", "q_proj", N * K, D, mixer.qkv_bias);
+  list.linear("self_attn", "q_proj", N * (mixer.output_gate ? K + V : K), D, mixer.qkv_bias);
   list.linear("self_attn", "k_proj", M * K, D, mixer.qkv_bias);
   list.linear("self_attn", "v_proj", M * V, D, mixer.qkv_bias);
   list.linear("self_attn", "o_proj", D, N * V, mixer.output_bias);
@@ -29,6 +29,13 @@ TokenMixerCost cost_of(const SelfAttentionSpec& mixer, int64_t hidden_size) {
   cost.before = {(cost.queries + cost.keys + cost.values) * hidden_size,
                  std::max(cost.queries, cost.values) * hidden_size};
   cost.after = {cost.output * hidden_size, cost.output * hidden_size};
+  if (mixer.output_gate) {
+    // The gate is made with the queries; it is kept beside what it multiplies.
+    cost.before.numbers += cost.output * hidden_size;
+    cost.before.largest += cost.output * hidden_size;
+    cost.queries += cost.output;
+    cost.saved_for_gate = cost.output;
+  }
   cost.kv_heads = attention.num_kv_heads;
   cost.head_dim = attention.key_dim;
   return cost;

@@ -11,12 +11,16 @@
 
 namespace longspan {
 
-/// A token mixer: o(attend(rotated q(x), rotated k(x), v(x))).
+/// A token mixer: o(attend(rotated q(x), rotated k(x), v(x))). With a gate it is o(sigmoid(gate(x))
+/// * attend(...)).
 struct SelfAttentionSpec {
   AttentionSpec attention;
   std::optional<RotarySpec> rotary;  ///< how queries and keys are rotated; none: not at all
   bool qk_norm = false;              ///< an RMSNorm over each head of queries and of keys
   bool qkv_bias = false, output_bias = false;
+  /// The attention's output is multiplied by sigmoid(gate), number by number. The query projection
+  /// makes both: key_dim numbers of a query and then value_dim of its gate, head after head.
+  bool output_gate = false;
 
   bool operator==(const SelfAttentionSpec&) const = default;
 };
@@ -30,7 +34,7 @@ inline const AttentionSpec* attention_in(const SelfAttentionSpec& mixer) {
 /// The rotation in it.
 inline std::optional<RotaryKind> rotary_in(const SelfAttentionSpec& mixer) {
   if (!mixer.rotary) return std::nullopt;
-  return RotaryKind{*mixer.rotary, mixer.attention.key_dim};
+  return RotaryKind{*mixer.rotary, mixer.rotary->dim.value_or(mixer.attention.key_dim)};
 }
 TokenMixerCost cost_of(const SelfAttentionSpec& mixer, int64_t hidden_size);
 

@@ -37,12 +37,14 @@ AttentionCase random_case(const Packing& packing, const AttentionSpec& spec, uin
   problem.k_TMH = random(spec.num_kv_heads, spec.key_dim);
   problem.v_TMH = random(spec.num_kv_heads, spec.value_dim);
   problem.dout_TNH = random(spec.num_heads, spec.value_dim);
+  if (spec.has_sinks) problem.sinks_N = at::randn({spec.num_heads}, generator, at::kDouble);
   return problem;
 }
 
 AttentionSolution solve_plainly(const AttentionCase& problem) {
   auto leaf = [](const at::Tensor& x) { return x.detach().clone().requires_grad_(true); };
   const at::Tensor q = leaf(problem.q_TNH), k = leaf(problem.k_TMH), v = leaf(problem.v_TMH);
+  const at::Tensor sinks = problem.spec.has_sinks ? leaf(problem.sinks_N) : at::Tensor();
   const int64_t group = q.size(1) / k.size(1);
   std::vector<at::Tensor> outs;
   for (int64_t d = 0; d < problem.packing.num_documents(); ++d) {
@@ -52,18 +54,31 @@ AttentionSolution solve_plainly(const AttentionCase& problem) {
     };
     at::Tensor scores =
         at::matmul(heads_first(q, 1), heads_first(k, group).transpose(1, 2)) * problem.spec.scale;
+    if (problem.spec.softcap) {
+      scores = *problem.spec.softcap * at::tanh(scores / *problem.spec.softcap);
+    }
     at::Tensor unseen = at::ones({length, length}, at::kBool).triu(1);
+    at::Tensor positions = at::arange(length, at::kLong);
     if (const auto& fork = problem.packing.fork(d)) {
+      positions.narrow(0, fork->second, length - fork->second).sub_(fork->second - fork->first);
       unseen.narrow(0, fork->second, length - fork->second)
           .narrow(1, fork->first, fork->second - fork->first)
           .fill_(true);
     }
+    if (problem.spec.window) {
+      unseen = unseen.logical_or(positions.unsqueeze(1) - positions >= *problem.spec.window);
+    }
     scores = scores.masked_fill(unseen, -std::numeric_limits<double>::infinity());
-    outs.push_back(at::matmul(at::softmax(scores, -1), heads_first(v, group)).transpose(0, 1));
+    if (sinks.defined()) {
+      scores = at::cat({scores, sinks.view({-1, 1, 1}).expand({-1, length, 1})}, -1);
+    }
+    const at::Tensor weights = at::softmax(scores, -1).narrow(2, 0, length);
+    outs.push_back(at::matmul(weights, heads_first(v, group)).transpose(0, 1));
   }
   const at::Tensor out = at::cat(outs);
   (out * problem.dout_TNH).sum().backward();
-  return {out.detach(), q.grad(), k.grad(), v.grad()};
+  return {out.detach(), q.grad(), k.grad(), v.grad(),
+          sinks.defined() ? sinks.grad() : at::Tensor()};
 }
 
 namespace {
@@ -83,6 +98,7 @@ DistributedSolution unsolved(const AttentionCase& problem, at::ScalarType dtype)
   solution.dq_TNH = unset(problem.q_TNH);
   solution.dk_TMH = unset(problem.k_TMH);
   solution.dv_TMH = unset(problem.v_TMH);
+  if (problem.spec.has_sinks) solution.dsinks_N = at::zeros_like(problem.sinks_N);
   return solution;
 }
 
@@ -101,10 +117,14 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   const at::Tensor q = share(problem.q_TNH, 10).requires_grad_(true);
   const at::Tensor k = share(problem.k_TMH, 10).requires_grad_(true);
   const at::Tensor v = share(problem.v_TMH, 10).requires_grad_(true);
+  at::Tensor sinks;
+  if (problem.spec.has_sinks) {
+    sinks = problem.sinks_N.to(dtype, /*non_blocking=*/false, /*copy=*/true).requires_grad_(true);
+  }
   // The loss does not see padding: its gradient is 0 there.
   const at::Tensor dout = share(problem.dout_TNH, 0);
   const Traffic before = sequence_traffic(mesh);
-  auto attend = [&] { return attention.attend(q, k, v, problem.spec, order.packing); };
+  auto attend = [&] { return attention.attend(q, k, v, problem.spec, order.packing, sinks); };
   at::Tensor out, values;
   if (task.checkpointing) {
     SavedAttention kept;
@@ -135,6 +155,7 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   put(whole.dq_TNH, q.grad());
   put(whole.dk_TMH, k.grad());
   put(whole.dv_TMH, v.grad());
+  if (sinks.defined()) whole.dsinks_N.add_(sinks.grad());
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace longspan::testing {
 
 struct AttentionCase {
   at::Tensor q_TNH, k_TMH, v_TMH, dout_TNH;
+  at::Tensor sinks_N;  // where the spec has them
   AttentionSpec spec;
   Packing packing;
 };
@@ -27,10 +28,12 @@ AttentionCase random_case(const std::vector<int64_t>& document_lengths, int64_t 
 
 struct AttentionSolution {
   at::Tensor out_TNH, dq_TNH, dk_TMH, dv_TMH;
+  at::Tensor dsinks_N;  // of ranks: their sum
 };
 
 /// softmax(scale q k^T + mask) v of each document and head by matmul and softmax in fp64, with
-/// autograd's own gradients.
+/// autograd's own gradients; scores capped, keys outside of a window masked and sinks one more
+/// column of the scores, as transformers has them.
 AttentionSolution solve_plainly(const AttentionCase& problem);
 
 struct DistributedSolution : AttentionSolution {

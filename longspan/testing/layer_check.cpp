@@ -23,12 +23,13 @@ namespace {
 constexpr int64_t kHidden = 24;
 
 /// A model of this one layer: what names, rotations and norms go by.
-ModelSpec model_of(const LayerSpec& layer) {
+ModelSpec model_of(const LayerCase& problem) {
   ModelSpec model;
   model.hidden_size = kHidden;
   model.num_layers = 1;
-  model.pattern = {layer};
+  model.pattern = {problem.layer};
   model.norm_eps = 1e-3;
+  model.norm_kind = problem.norm_kind;
   return model;
 }
 
@@ -58,7 +59,7 @@ void check_near(const Results& actual, const Results& expected) {
 class Check {
  public:
   explicit Check(const LayerCase& problem)
-      : model_(model_of(problem.layer)),
+      : model_(model_of(problem)),
         leaves_(random_leaves(model_)),
         layer_(make_layer(model_, 0, leaves_, /*lora_scale=*/0)),
         attention_(make_local(cpu_block_kernel())) {

@@ -13,6 +13,7 @@ struct LayerCase {
   std::vector<int64_t> document_lengths = {9, 1, 14};
   bool all_rows = true;   ///< else about a third of the rows is wanted from the layer
   int64_t mlp_tiles = 0;  ///< RowContext::mlp_tiles
+  NormKind norm_kind = NormKind::kWeight;  ///< ModelSpec::norm_kind
 };
 
 /// In fp64: with checkpointing and without, output, d loss / d h and the gradients of all

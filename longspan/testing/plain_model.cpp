@@ -107,14 +107,19 @@ at::Tensor plain_logprobs(const ModelSpec& spec, const std::vector<NamedTensor>&
     return bias == weights.end() ? y : y + bias->second;
   };
   const auto norm = [&](const at::Tensor& x, const std::string& name) {
-    return x * (x.square().mean(-1, true) + spec.norm_eps).rsqrt() * weights.at(name + ".weight");
+    const at::Tensor weight = weights.at(name + ".weight");
+    return x * (x.square().mean(-1, true) + spec.norm_eps).rsqrt() *
+           (spec.norm_kind == NormKind::kWeight ? weight : 1 + weight);
   };
   const int64_t T = batch.tokens_T.size(0);
   const auto rotate = [&](const at::Tensor& x, const RotaryKind& kind) {
     const auto table = rotary_table(rotary_frequencies(kind), batch.positions_T, at::kDouble);
     const auto cos = at::cat({table.cos_TF, table.cos_TF}, 1).unsqueeze(1);
     const auto sin = at::cat({-table.sin_TF, table.sin_TF}, 1).unsqueeze(1);
-    return x * cos + at::roll(x, kind.head_dim / 2, -1) * sin;
+    const auto turned = x.narrow(2, 0, kind.dim);
+    return at::cat({turned * cos + at::roll(turned, kind.dim / 2, -1) * sin,
+                    x.narrow(2, kind.dim, x.size(2) - kind.dim)},
+                   2);
   };
   auto mask = at::zeros({T, T}, at::kDouble).fill_(-INFINITY);
   for (int64_t d = 0; d < batch.packing.num_documents(); ++d) {
@@ -128,19 +133,28 @@ at::Tensor plain_logprobs(const ModelSpec& spec, const std::vector<NamedTensor>&
     const std::string prefix = fmt::format("model.layers.{}.", layer);
     const auto& mixer = std::get<SelfAttentionSpec>(spec.layer(layer).mixer);
     const int64_t N = mixer.attention.num_heads, groups = N / mixer.attention.num_kv_heads;
-    const int64_t K = mixer.attention.key_dim;
+    const int64_t K = mixer.attention.key_dim, V = mixer.attention.value_dim;
+    at::Tensor gate;
     const auto x = norm(h, prefix + "input_layernorm");
     const auto heads = [&](const std::string& name) {
-      auto y = linear(x, prefix + "self_attn." + name + "_proj").view({T, -1, K});
+      auto y = linear(x, prefix + "self_attn." + name + "_proj");
+      if (name == "q" && mixer.output_gate) {
+        y = y.view({T, N, K + V});
+        gate = y.narrow(2, K, V).sigmoid();
+        y = y.narrow(2, 0, K);
+      } else {
+        y = y.view({T, -1, K});
+      }
       if (mixer.qk_norm) y = norm(y, prefix + "self_attn." + name + "_norm");
-      return mixer.rotary ? rotate(y, {*mixer.rotary, K}) : y;
+      return mixer.rotary ? rotate(y, *rotary_in(mixer)) : y;
     };
     const auto q = heads("q"), k = heads("k").repeat_interleave(groups, 1);
     const auto v = linear(x, prefix + "self_attn.v_proj")
                        .view({T, -1, mixer.attention.value_dim})
                        .repeat_interleave(groups, 1);
     const auto scores = at::matmul(q.transpose(0, 1), k.permute({1, 2, 0})) * mixer.attention.scale;
-    const auto out = at::matmul((scores + mask).softmax(-1), v.transpose(0, 1)).transpose(0, 1);
+    auto out = at::matmul((scores + mask).softmax(-1), v.transpose(0, 1)).transpose(0, 1);
+    if (gate.defined()) out = out * gate;
     h = h + linear(out.flatten(1), prefix + "self_attn.o_proj");
     const auto y = norm(h, prefix + "post_attention_layernorm");
     const auto gated_mlp = [&](const std::string& name) {

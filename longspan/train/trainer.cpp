@@ -219,7 +219,7 @@ RunEnd Trainer::finish() {
   if (!is_main()) return RunEnd::kDone;
   if (config_.plot_loss) {
     try {
-      plot_curves(job_.log, saved_in_);
+      plot_curves(job_.log, record_in_);
     } catch (const UserError& error) {
       job_.console.say(fmt::format("warning: {}; the picture is left out.", error.what()));
     }
@@ -261,13 +261,16 @@ bool Trainer::save_reports(const TrainingResult& result, const AttentionTraffic:
     });
   };
   const std::string where = "the model is in " + saved_in_;
+  std::vector<std::string> folders = output_folders(config_);
+  std::erase(folders, saved_in_);
+  folders.insert(folders.begin(), saved_in_);
   try {
-    return !job_.patient_saver
-                .save({.name = "the record of the run (logs and results)",
-                       .num_bytes = kReportBytes + kEntryBytes * std::ssize(job_.log.history()),
-                       .kept = where},
-                      {saved_in_}, write_reports)
-                .empty();
+    record_in_ = job_.patient_saver.save(
+        {.name = "the record of the run (logs and results)",
+         .num_bytes = kReportBytes + kEntryBytes * std::ssize(job_.log.history()),
+         .kept = where},
+        folders, write_reports);
+    return !record_in_.empty();
   } catch (const std::exception& error) {
     if (is_main() && is_agreed(world_, error)) {
       job_.console.say(fmt::format("warning: {}; what tells of the run cannot be written.", where));

@@ -172,7 +172,7 @@ class NoAttention : public SequenceParallel {
     throw UserError("not here");
   }
   at::Tensor attend(const at::Tensor&, const at::Tensor&, const at::Tensor&, const AttentionSpec&,
-                    const Packing&) override {
+                    const Packing&, const at::Tensor&) override {
     throw UserError("not here");
   }
 };

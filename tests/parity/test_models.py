@@ -45,6 +45,7 @@ CONFIGS = {
         truncate=False, **ORIGINAL)),
     "llama-biases-head-dim": LlamaConfig(**LLAMA, head_dim=32, attention_bias=True, mlp_bias=True),
     "mistral": MistralConfig(**LLAMA, head_dim=16, rope_theta=1e6, sliding_window=None),
+    "mistral-window": MistralConfig(**LLAMA, head_dim=16, sliding_window=13),
 }
 
 

@@ -26,6 +26,7 @@ int64_t end_of_tile(const Task& task, int64_t query) {
 
 BackwardOrder::BackwardOrder(std::vector<Block> blocks, int64_t num_queries, int64_t num_kv_heads)
     : num_cells_((num_queries + kQueryTile - 1) / kQueryTile), num_kv_heads_(num_kv_heads) {
+  for (Block& block : blocks) block = trimmed(block);
   std::stable_sort(blocks.begin(), blocks.end(),
                    [](const Block& a, const Block& b) { return a.k_begin < b.k_begin; });
   std::vector<int32_t> adders_of_cell(num_cells_, 0);
@@ -37,30 +38,43 @@ BackwardOrder::BackwardOrder(std::vector<Block> blocks, int64_t num_queries, int
 }
 
 void BackwardOrder::add_run(const Block& block, std::vector<int32_t>& adders_of_cell) {
-  Run run{block, std::ssize(tasks_), 0, block.q_begin / kQueryTile, {}, {}};
+  Run run{block, std::ssize(tasks_), 0, block.q_begin / kQueryTile, {}, {}, {}};
   const int64_t cells_end = (block.q_begin + block.q_length - 1) / kQueryTile + 1;
-  std::vector<int32_t> begins_at(cells_end - run.first_cell, 0);
+  std::vector<int32_t> begins_at(cells_end - run.first_cell, 0), ends_at = begins_at;
   for (int64_t key = 0; key < block.k_length; key += kKeyTile) {
     if (block.causal && key >= block.q_length + block.offset) break;  // no query sees these keys
+    const int64_t count = std::min(kKeyTile, block.k_length - key);
+    int64_t q_length = block.q_length;
+    if (block.lower) {  // up to the tile of the last query that sees the last of the keys
+      const int64_t seeing = key + count - *block.lower;
+      q_length = std::min(q_length, (seeing + kQueryTile - 1) / kQueryTile * kQueryTile);
+    }
     const Task task{0,
                     block.q_begin,
-                    block.q_length,
+                    q_length,
                     block.k_begin + key,
-                    std::min(kKeyTile, block.k_length - key),
+                    count,
                     block.offset - key,
+                    block.lower ? *block.lower - key : kNoLowerEnd,
                     block.causal,
                     std::ssize(tasks_)};
     begins_at[(block.q_begin + first_query(task)) / kQueryTile - run.first_cell] += 1;
+    ends_at[(block.q_begin + q_length - 1) / kQueryTile - run.first_cell] += 1;
     tasks_.push_back(task);
     run_of_task_.push_back(runs_.size());
     run.num_tasks += 1;
   }
-  // A task adds to every cell from the one where it begins to the block's last.
+  // A task adds to every cell from the one where it begins to the one where it ends, and later
+  // tasks neither begin nor end earlier.
   int32_t adders = 0;
+  int64_t first_adder = run.first_task;
   for (int64_t cell = run.first_cell; cell < cells_end; ++cell) {
     adders += begins_at[cell - run.first_cell];
     run.before.push_back(adders_of_cell[cell]);
+    run.first_adder.push_back(first_adder);
     adders_of_cell[cell] += adders;
+    adders -= ends_at[cell - run.first_cell];
+    first_adder += ends_at[cell - run.first_cell];
   }
   for (size_t i = 0; block.k_begin < keys_end_ && i < runs_.size(); ++i) {
     if (runs_[i].block.k_begin + runs_[i].block.k_length > block.k_begin) {
@@ -77,7 +91,8 @@ BackwardOrder::Count& BackwardOrder::turn(const Task& task, int64_t cell) {
 
 int32_t BackwardOrder::number_at(const Task& task, int64_t cell) const {
   const Run& run = run_of(task);
-  return run.before[cell - run.first_cell] + static_cast<int32_t>(task.number - run.first_task);
+  return run.before[cell - run.first_cell] +
+         static_cast<int32_t>(task.number - run.first_adder[cell - run.first_cell]);
 }
 
 void BackwardOrder::wait_for_queries(const Task& task, int64_t query) {

@@ -24,11 +24,16 @@ at::Tensor readable(const at::Tensor& x) { return x.stride(2) == 1 ? x : x.conti
 
 /// Queries times keys that are seen.
 double cost_of(const Task& task) {
-  if (!task.causal) return double(task.q_length) * task.k_length;
+  const bool has_lower_end = task.lower > kNoLowerEnd / 2;
+  if (!task.causal && !has_lower_end) return double(task.q_length) * task.k_length;
   double total = 0;
   for (int64_t i = 0; i < task.q_length; i += kQueryTile) {
-    const int64_t rows = std::min(kQueryTile, task.q_length - i);
-    total += double(rows) * std::clamp<int64_t>(i + rows / 2 + task.offset, 0, task.k_length);
+    const int64_t rows = std::min(kQueryTile, task.q_length - i), middle = i + rows / 2;
+    const int64_t end =
+        task.causal ? std::clamp<int64_t>(middle + task.offset, 0, task.k_length) : task.k_length;
+    const int64_t begin =
+        has_lower_end ? std::clamp<int64_t>(middle + task.lower, 0, end) : int64_t{0};
+    total += double(rows) * (end - begin);
   }
   return total;
 }
@@ -83,7 +88,8 @@ bool supports(const at::Tensor& q_TNH, const at::Tensor& v_SMH) {
 }
 
 AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
-                        double scale, const std::vector<Block>& blocks, const Tiles& tiles) {
+                        const AttentionSpec& spec, const std::vector<Block>& blocks,
+                        const Tiles& tiles) {
   const at::Tensor q = readable(q_in), k = readable(k_in), v = readable(v_in);
   const int64_t T = q.size(0), N = q.size(1), M = k.size(1), key_dim = q.size(2),
                 value_dim = v.size(2);
@@ -98,7 +104,8 @@ AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at
       for (int64_t head = 0; head < M; ++head)
         tasks.push_back({head, block.q_begin + query,
                          std::min(task_queries, block.q_length - query), block.k_begin,
-                         block.k_length, query + block.offset, block.causal});
+                         block.k_length, query + block.offset,
+                         block.lower ? query + *block.lower : kNoLowerEnd, block.causal});
   }
   if (covered < T) {  // queries in no block
     result.out_TNH.zero_();
@@ -120,7 +127,8 @@ AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at
                      M,
                      key_dim,
                      value_dim,
-                     static_cast<float>(scale)};
+                     static_cast<float>(spec.scale),
+                     static_cast<float>(spec.softcap.value_or(0.0))};
   for_each(int64_t(tasks.size()), tiles.forward_scratch(key_dim, value_dim, N / M),
            [&](int64_t i, float* scratch) { tiles.forward(call, tasks[i], scratch); });
   return result;
@@ -128,8 +136,9 @@ AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at
 
 AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
                             const at::Tensor& k_in, const at::Tensor& v_in,
-                            const at::Tensor& out_TNH, const at::Tensor& lse_NT, double scale,
-                            const std::vector<Block>& blocks, const Tiles& tiles) {
+                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                            const AttentionSpec& spec, const std::vector<Block>& blocks,
+                            const Tiles& tiles) {
   const at::Tensor q = readable(q_in), k = readable(k_in), v = readable(v_in),
                    dout = readable(dout_in);
   const at::Tensor lse = lse_NT.contiguous();
@@ -173,7 +182,8 @@ AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
                       M,
                       key_dim,
                       value_dim,
-                      static_cast<float>(scale),
+                      static_cast<float>(spec.scale),
+                      static_cast<float>(spec.softcap.value_or(0.0)),
                       order.turns()};
   // In the order of the tasks, the kv heads side by side: they have nothing in common to wait for.
   for_each(std::ssize(order.tasks()) * M, tiles.backward_scratch(key_dim, value_dim, N / M),

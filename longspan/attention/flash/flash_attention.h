@@ -14,15 +14,16 @@ bool supports(const at::Tensor& q_TNH, const at::Tensor& v_SMH);
 /// asks for less.
 const Tiles& best_tiles();
 
-/// As BlockKernel::forward, of scores that are `scale` q k^T.
+/// As BlockKernel::forward. Of the spec it asks for scale and softcap.
 AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                        double scale, const std::vector<Block>& blocks,
+                        const AttentionSpec& spec, const std::vector<Block>& blocks,
                         const Tiles& tiles = best_tiles());
 
 /// As BlockKernel::backward.
 AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
                             const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                            const at::Tensor& out_TNH, const at::Tensor& lse_NT, double scale,
+                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                            const AttentionSpec& spec,
                             const std::vector<Block>& blocks, const Tiles& tiles = best_tiles());
 
 }  // namespace longspan::flash

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -22,24 +23,29 @@ struct Reference {
 };
 
 Reference reference(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                    const at::Tensor& dout_TNH, double scale, const std::vector<Block>& blocks) {
+                    const at::Tensor& dout_TNH, const AttentionSpec& spec,
+                    const std::vector<Block>& blocks) {
   const int64_t T = q_TNH.size(0), N = q_TNH.size(1), S = k_SMH.size(0), M = k_SMH.size(1);
   at::Tensor seen = at::zeros({T, S}, at::kBool);
   for (const Block& b : blocks) {
     at::Tensor part = at::ones({b.q_length, b.k_length}, at::kBool);
     if (b.causal) part = part.tril(b.offset);
+    if (b.lower) part = part.triu(*b.lower);
     seen.narrow(0, b.q_begin, b.q_length).narrow(1, b.k_begin, b.k_length).copy_(part);
   }
   const at::Tensor q = q_TNH.to(at::kDouble).transpose(0, 1);
   const at::Tensor k = k_SMH.to(at::kDouble).transpose(0, 1).repeat_interleave(N / M, 0);
   const at::Tensor v = v_SMH.to(at::kDouble).transpose(0, 1).repeat_interleave(N / M, 0);
   const at::Tensor dout = dout_TNH.to(at::kDouble).transpose(0, 1);
-  const at::Tensor scores =
-      (q.bmm(k.transpose(1, 2)) * scale).masked_fill(seen.logical_not(), -INFINITY);
+  const at::Tensor products = q.bmm(k.transpose(1, 2)) * spec.scale;
+  const at::Tensor tanh = spec.softcap ? (products / *spec.softcap).tanh() : at::Tensor();
+  const at::Tensor scores = (spec.softcap ? tanh * *spec.softcap : products)
+                                .masked_fill(seen.logical_not(), -INFINITY);
   const at::Tensor lse = scores.logsumexp(-1);
   const at::Tensor p = (scores - lse.unsqueeze(-1)).exp().nan_to_num(0.0);
   const at::Tensor out = p.bmm(v), dp = dout.bmm(v.transpose(1, 2));
-  const at::Tensor ds = p * (dp - (dout * out).sum(-1, true)) * scale;
+  at::Tensor ds = p * (dp - (dout * out).sum(-1, true)) * spec.scale;
+  if (spec.softcap) ds = ds * (1 - tanh.square());
   const auto ungroup = [&](const at::Tensor& x) {
     return x.view({M, N / M, S, x.size(2)}).sum(1).transpose(0, 1);
   };
@@ -59,7 +65,13 @@ struct Case {
   std::vector<Block> blocks;
   int64_t value_dim = H;
   double scale = 1 / std::sqrt(double(H));
+  std::optional<double> softcap = {};
+
+  AttentionSpec spec() const { return {.scale = scale, .softcap = softcap}; }
 };
+
+/// What calls ask of it that have no case.
+const AttentionSpec kSpec{.scale = 0.25};
 
 /// Rounding of a sum of products in fp32 grows at most like the square root of its length: under
 /// 2e-7 * sqrt(n) / a few here; 3e-6 leaves a factor of about five over what is seen and is far
@@ -71,15 +83,15 @@ void check(const Case& c, const Tiles& tiles) {
   const at::Tensor q = at::randn({c.T, c.N, c.H}), k = at::randn({c.S, c.M, c.H});
   const at::Tensor v = at::randn({c.S, c.M, c.value_dim}),
                    dout = at::randn({c.T, c.N, c.value_dim});
-  const Reference want = reference(q, k, v, dout, c.scale, c.blocks);
-  const AttentionResult got = forward(q, k, v, c.scale, c.blocks, tiles);
+  const Reference want = reference(q, k, v, dout, c.spec(), c.blocks);
+  const AttentionResult got = forward(q, k, v, c.spec(), c.blocks, tiles);
   CHECK(relative_error(got.out_TNH, want.out) < kTolerance);
   const at::Tensor finite = want.lse.isfinite();
   CHECK(at::equal(got.lse_NT.isfinite(), finite));
   CHECK(relative_error(got.lse_NT.masked_select(finite), want.lse.masked_select(finite)) <
         kTolerance);
   const AttentionGradients grads =
-      backward(dout, q, k, v, got.out_TNH, got.lse_NT, c.scale, c.blocks, tiles);
+      backward(dout, q, k, v, got.out_TNH, got.lse_NT, c.spec(), c.blocks, tiles);
   CHECK(relative_error(grads.dq_TNH, want.dq) < kTolerance);
   CHECK(relative_error(grads.dk_SMH, want.dk) < kTolerance);
   CHECK(relative_error(grads.dv_SMH, want.dv) < kTolerance);
@@ -116,6 +128,53 @@ TEST_CASE("flash attention equals plain fp64 attention for every instruction set
        1,
        16,
        {{0, 40, 0, 64, false}, {50, 50, 0, 50, true}}},
+      {"a window of 50 and one of 1",
+       500,
+       500,
+       4,
+       2,
+       32,
+       {{0, 400, 0, 400, true, 0, -49}, {400, 100, 400, 100, true, 0, 0}}},
+      {"a window longer than tiles", 1000, 1000, 4, 1, 16, {{0, 1000, 0, 1000, true, 0, -299}}},
+      {"a window with nothing for the last queries, and one that begins behind the first keys",
+       420,
+       500,
+       2,
+       2,
+       16,
+       {{7, 300, 3, 200, false, 0, -60}, {310, 110, 190, 300, true, 150, 40}}},
+      {"a window over keys of another block",
+       300,
+       300,
+       2,
+       1,
+       16,
+       {{0, 150, 0, 150, true, 0, -69}, {150, 69, 80, 70, false, 0, 1}, {219, 81, 0, 300, false}}},
+      {.name = "a softcap",
+       .T = 200,
+       .S = 200,
+       .N = 4,
+       .M = 2,
+       .H = 32,
+       .blocks = {{0, 200, 0, 200, true}},
+       .scale = 3.0,
+       .softcap = 20.0},
+      {.name = "a softcap in a window, large and small scores",
+       .T = 200,
+       .S = 200,
+       .N = 4,
+       .M = 2,
+       .H = 32,
+       .blocks = {{0, 200, 0, 200, true, 0, -29}},
+       .scale = 0.05,
+       .softcap = 5.0},
+      {.name = "head dim 256",
+       .T = 130,
+       .S = 130,
+       .N = 2,
+       .M = 1,
+       .H = 256,
+       .blocks = {{0, 130, 0, 130, true}}},
       {"more queries than keys, causal", 260, 100, 2, 2, 16, {{0, 260, 0, 100, true}}},
       {"more keys than queries, causal", 100, 260, 2, 2, 16, {{0, 100, 0, 260, true}}},
       {"the later queries", 150, 400, 4, 2, 32, {{0, 150, 0, 400, true, 250}}},
@@ -199,8 +258,8 @@ TEST_CASE("flash attention: gradients are the same bits with any number of threa
     const auto run = [&](int num_threads) {
       const Threads threads(num_threads);
       const AttentionResult result =
-          forward(q, k, v, 0.25, rows[i].size() == 5 ? rows[0] : rows[i]);
-      return backward(dout, q, k, v, result.out_TNH, result.lse_NT, 0.25, rows[i]);
+          forward(q, k, v, kSpec, rows[i].size() == 5 ? rows[0] : rows[i]);
+      return backward(dout, q, k, v, result.out_TNH, result.lse_NT, kSpec, rows[i]);
     };
     const AttentionGradients alone = run(1);
     for (const int num_threads : {2, 7, 32}) {
@@ -217,12 +276,12 @@ TEST_CASE("flash attention: the backward's memory is its gradients and a little 
   const int64_t T = 2048, N = 6, M = 3, H = 16;
   const at::Tensor q = at::randn({T, N, H}), k = at::randn({T, M, H}), v = at::randn({T, M, H});
   const std::vector<Block> blocks{{0, T, 0, T, true}};
-  const AttentionResult result = forward(q, k, v, 0.25, blocks);
+  const AttentionResult result = forward(q, k, v, kSpec, blocks);
   for (const int num_threads : {1, 32}) {
     CAPTURE(num_threads);
     const Threads threads(num_threads);
     AllocationCounter counter(AllocationCounter::Of::kProcess);
-    backward(q, q, k, v, result.out_TNH, result.lse_NT, 0.25, blocks);
+    backward(q, q, k, v, result.out_TNH, result.lse_NT, kSpec, blocks);
     const int64_t gradients = T * H * (N + 2 * M), delta = T * N;
     const int64_t tasks = M * ((T + kKeyTile - 1) / kKeyTile);
     const int64_t scratch =
@@ -236,12 +295,12 @@ TEST_CASE("flash attention reads tensors with any token and head stride") {
   const at::Tensor qkv = at::randn({T, 6, 32}), dout = at::randn({2, T, 32}).transpose(0, 1);
   const at::Tensor q = qkv.narrow(1, 0, 2), k = qkv.narrow(1, 2, 2), v = qkv.narrow(1, 4, 2);
   const std::vector<Block> blocks{{0, T, 0, T, true}};
-  const AttentionResult a = forward(q, k, v, 0.25, blocks);
-  const AttentionResult b = forward(q.contiguous(), k.contiguous(), v.contiguous(), 0.25, blocks);
+  const AttentionResult a = forward(q, k, v, kSpec, blocks);
+  const AttentionResult b = forward(q.contiguous(), k.contiguous(), v.contiguous(), kSpec, blocks);
   CHECK(at::equal(a.out_TNH, b.out_TNH));
-  const AttentionGradients x = backward(dout, q, k, v, a.out_TNH, a.lse_NT, 0.25, blocks);
+  const AttentionGradients x = backward(dout, q, k, v, a.out_TNH, a.lse_NT, kSpec, blocks);
   const AttentionGradients y = backward(dout.contiguous(), q.contiguous(), k.contiguous(),
-                                        v.contiguous(), b.out_TNH, b.lse_NT, 0.25, blocks);
+                                        v.contiguous(), b.out_TNH, b.lse_NT, kSpec, blocks);
   CHECK(at::equal(x.dq_TNH, y.dq_TNH));
   CHECK(at::equal(x.dk_SMH, y.dk_SMH));
 }
@@ -250,8 +309,8 @@ TEST_CASE("large scores neither overflow nor vanish") {
   const at::Tensor q = at::randn({64, 1, 16}) * 100, k = at::randn({64, 1, 16}) * 100,
                    v = at::randn({64, 1, 16});
   const std::vector<Block> blocks{{0, 64, 0, 64, true}};
-  const AttentionResult got = forward(q, k, v, 0.25, blocks);
-  const Reference want = reference(q, k, v, v, 0.25, blocks);
+  const AttentionResult got = forward(q, k, v, kSpec, blocks);
+  const Reference want = reference(q, k, v, v, kSpec, blocks);
   // Scores near 1e5 are themselves rounded to 1e-2 in fp32, so only places with a clear winner can
   // be compared.
   CHECK(got.out_TNH.isfinite().all().item<bool>());

@@ -28,19 +28,22 @@ struct Forward {
   float *out, *lse;  // out[T, N, value_dim] contiguous; lse[N, T] contiguous
   Strides q_strides, k_strides, v_strides;
   int64_t num_tokens, num_heads, num_kv_heads, key_dim, value_dim;
-  float scale;
+  float scale, softcap;  // softcap 0: none
 };
 
-/// A run of queries against a run of keys; query i of [0, q_length) sees key j iff !causal or j <=
-/// i + offset.
+/// A run of queries against a run of keys; query i of [0, q_length) sees key j iff (!causal or j <=
+/// i + offset) and j >= i + lower.
 struct Task {
   int64_t kv_head;
   int64_t q_begin, q_length;
   int64_t k_begin, k_length;
   int64_t offset;
+  int64_t lower;  // kNoLowerEnd, or a little more, where there is none
   bool causal;
   int64_t number = 0;  // in the order in which tasks begin
 };
+
+inline constexpr int64_t kNoLowerEnd = -(int64_t{1} << 60);
 
 /// Tasks that run at the same time add to the same gradients, each number in the order of the
 /// tasks. The tile code asks for its turn and passes it on.
@@ -61,7 +64,7 @@ struct Backward {
   float *dq, *dk, *dv;  // [T, N, key_dim], [S, M, key_dim], [S, M, value_dim] contiguous; added to
   Strides q_strides, k_strides, v_strides, dout_strides;
   int64_t num_tokens, num_heads, num_kv_heads, key_dim, value_dim;
-  float scale;
+  float scale, softcap;
   Turns turns;
 };
 

@@ -140,10 +140,38 @@ inline void pack_transposed(const float* from, int64_t stride, int64_t rows, int
     for (int64_t i = rows; i < padded; ++i) to[h * kKeyTile + i] = 0;
 }
 
-/// How many keys of [key, key + count) query `query` of a task sees.
+/// tanh x to 2 ulp or so: near 0 by a polynomial (Cephes' tanhf), else by 2^x.
+inline Vector tanh_of(Vector x) {
+  const IntVector negative = x < Vector{};
+  const Vector size = negative ? -x : x, square = x * x;
+  Vector p = splat(-5.70498872745e-3f);
+  p = p * square + splat(2.06390887954e-2f);
+  p = p * square + splat(-5.37397155531e-2f);
+  p = p * square + splat(1.33314422036e-1f);
+  p = p * square + splat(-3.33332819422e-1f);
+  p = p * square * x + x;
+  const Vector power = exp2_of(size * splat(-2.0f * kLog2E));
+  const Vector far = (splat(1.0f) - power) / (splat(1.0f) + power);
+  return size < splat(0.625f) ? p : (negative ? -far : far);
+}
+
+/// Scores -> cap tanh(scores / cap).
+inline void cap_row(float* scores, int64_t padded, float cap) {
+  const Vector inverse = splat(1.0f / cap), limit = splat(cap);
+  for (int64_t j = 0; j < padded; j += LANES)
+    store(scores + j, limit * tanh_of(load(scores + j) * inverse));
+}
+
+/// How many keys of [key, key + count), the first ones, query `query` of a task sees, less those
+/// that hidden() counts.
 inline int64_t visible(const Task& task, int64_t query, int64_t key, int64_t count) {
   if (!task.causal) return count;
   return larger(0, smaller(count, query + task.offset - key + 1));
+}
+
+/// How many of them, the first ones, are before the query's lower end.
+inline int64_t hidden(const Task& task, int64_t query, int64_t key, int64_t count) {
+  return larger(0, smaller(count, query + task.lower - key));
 }
 
 /// Keys that any of the queries before `query_end` sees.
@@ -159,8 +187,9 @@ int64_t forward_scratch(int64_t key_dim, int64_t value_dim, int64_t group) {
 
 /// Turns a row of scores (in units of log 2) into probabilities relative to the running maximum;
 /// rescales what was summed.
-inline void softmax_row(float* scores, int64_t seen, int64_t padded, float* maximum, float* total,
-                        float* out, int64_t head_dim) {
+inline void softmax_row(float* scores, int64_t unseen, int64_t seen, int64_t padded, float* maximum,
+                        float* total, float* out, int64_t head_dim) {
+  for (int64_t j = 0; j < unseen; ++j) scores[j] = kMinusInfinity;
   for (int64_t j = seen; j < padded; ++j) scores[j] = kMinusInfinity;
   Vector largest = splat(*maximum);
   for (int64_t j = 0; j < padded; j += LANES) {
@@ -214,7 +243,7 @@ void forward(const Forward& f, const Task& task, float* scratch) {
   }
 
   const int64_t limit = key_limit(task, task.q_length);
-  for (int64_t key = 0; key < limit; key += kKeyTile) {
+  for (int64_t key = larger(0, task.lower); key < limit; key += kKeyTile) {
     const int64_t count = smaller(kKeyTile, limit - key), padded = round_up(count);
     pack_transposed(
         f.k + (task.k_begin + key) * f.k_strides.token + task.kv_head * f.k_strides.head,
@@ -223,17 +252,19 @@ void forward(const Forward& f, const Task& task, float* scratch) {
          f.v_strides.token, count, V, 1.0f, values);
     for (int64_t part = 0; part < num_parts; ++part) {
       const int64_t query = part / group * kQueryTile, rows = rows_of(part / group);
-      if (key >= key_limit(task, query + rows)) continue;
+      if (key >= key_limit(task, query + rows) || key + count <= query + task.lower) continue;
       float* out = sums + part * sum_size;
       multiply(rows, padded, K, queries + part * query_size, K, 1, keys, kKeyTile, scores, kKeyTile,
                false);
       for (int64_t i = 0; i < rows; ++i) {
-        const int64_t seen = visible(task, query + i, key, count);
+        const int64_t seen = visible(task, query + i, key, count),
+                      unseen = hidden(task, query + i, key, count);
         float* row = scores + i * kKeyTile;
-        if (seen == 0) {
+        if (seen <= unseen) {
           for (int64_t j = 0; j < padded; ++j) row[j] = 0;
         } else {
-          softmax_row(row, seen, padded, maxima + part * kQueryTile + i,
+          if (f.softcap > 0) cap_row(row, padded, f.softcap * kLog2E);
+          softmax_row(row, unseen, seen, padded, maxima + part * kQueryTile + i,
                       totals + part * kQueryTile + i, out + i * V, V);
         }
       }
@@ -261,9 +292,21 @@ int64_t backward_scratch(int64_t key_dim, int64_t value_dim, int64_t /*group*/) 
          2 * kQueryTile * kKeyTile + 64;
 }
 
-/// scores -> probabilities, dprobabilities -> dscores, for a tile; masked places become 0.
-inline void backward_row(float* scores, float* gradients, int64_t seen, int64_t padded, float lse,
-                         float delta) {
+/// scores -> probabilities, dprobabilities -> dscores, for a tile; masked places become 0. `cap`:
+/// of scores, in units of log 2; 0: none.
+inline void backward_row(float* scores, float* gradients, int64_t unseen, int64_t seen,
+                         int64_t padded, float lse, float delta, float cap) {
+  if (cap > 0) {
+    // d (cap tanh(s / cap)) / d s = 1 - tanh^2, which is taken in before places are masked.
+    const Vector inverse = splat(1.0f / cap), limit = splat(cap), one = splat(1.0f);
+    for (int64_t j = 0; j < padded; j += LANES) {
+      const Vector t = tanh_of(load(scores + j) * inverse), slope = one - t * t;
+      store(scores + j, limit * t);
+      store(gradients + j, (load(gradients + j) - splat(delta)) * slope);
+    }
+    delta = 0;
+  }
+  for (int64_t j = 0; j < unseen; ++j) scores[j] = kMinusInfinity;
   for (int64_t j = seen; j < padded; ++j) scores[j] = kMinusInfinity;
   // A query that saw no key at all has lse -inf; its scores are all -inf too, and their difference
   // must not be NaN.
@@ -310,7 +353,8 @@ void backward(const Backward& b, const Task& task, float* scratch) {
       const float* delta = b.delta + head * b.num_tokens + token;
       for (int64_t i = 0; i < rows; ++i)
         backward_row(scores + i * kKeyTile, gradients + i * kKeyTile,
-                     visible(task, query + i, 0, count), padded, lse[i], delta[i]);
+                     hidden(task, query + i, 0, count), visible(task, query + i, 0, count), padded,
+                     lse[i], delta[i], b.softcap * kLog2E);
       multiply(count, V, rows, scores, 1, kKeyTile, douts, V, dvalues, V, true);
       multiply(count, K, rows, gradients, 1, kKeyTile, queries, K, dkeys, K, true);
       if (head == task.kv_head * group) b.turns.wait_for_queries(b.turns.self, task, query);

@@ -1,0 +1,19 @@
+// Attention of blocks in a few operations of ATen, in the dtype that they accumulate in, a few
+// queries at a time: for what ATen's flash attention does not compute, windows and softcaps.
+#pragma once
+
+#include "longspan/attention/block_kernel.h"
+
+namespace longspan::composed {
+
+/// As BlockKernel::forward_round.
+AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                        const AttentionSpec& spec, const std::vector<Block>& blocks);
+
+/// As BlockKernel::backward_blocks.
+AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                            const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                            const AttentionSpec& spec, const std::vector<Block>& blocks);
+
+}  // namespace longspan::composed

@@ -1,0 +1,37 @@
+// The queries of some blocks. T: tokens, N: heads, H: numbers in a head.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "longspan/attention/block.h"
+
+namespace longspan {
+
+/// The queries that see anything in a step: a step in which half of a document's queries do, or the
+/// first ones of a share, then works on that part of the tensors.
+struct SeeingQueries {
+  int64_t begin = 0, length = 0;
+  std::vector<Block> blocks;  // q_begin counted from `begin`
+
+  explicit SeeingQueries(std::vector<Block> all) : blocks(std::move(all)) {
+    if (blocks.empty()) return;
+    begin = blocks[0].q_begin;
+    int64_t end = begin;
+    for (const Block& block : blocks) {
+      begin = std::min(begin, block.q_begin);
+      end = std::max(end, block.q_begin + block.q_length);
+    }
+    length = end - begin;
+    for (Block& block : blocks) block.q_begin -= begin;
+  }
+
+  at::Tensor of(const at::Tensor& x_TNH) const { return x_TNH.narrow(0, begin, length); }
+  at::Tensor of_lse(const at::Tensor& x_NT) const { return x_NT.narrow(1, begin, length); }
+};
+
+}  // namespace longspan
