@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kMostLayersInStep = int64_t{1} << 20;
+constexpr int64_t kMostLayersInStep = int64_t{1} << 20, kDefaultWindow = 4096;
 
 bool is_sparse(const JsonObject& keys, int64_t layer) {
   if (keys.has("mlp_only_layers")) {
@@ -33,10 +33,10 @@ void check_layers(const JsonObject& keys) {
 void read_own_keys(const JsonObject& keys, ModelConfig& config) {
   config.qk_norm = true;
   config.qkv_bias = config.output_bias = keys.get<bool>("attention_bias", false);
+  // Of all layers, as transformers has it for this family.
   if (keys.get<bool>("use_sliding_window", false)) {
-    keys.fail(
-        "use_sliding_window: true is not supported, attention is always full. Set it to false to "
-        "train with full attention");
+    config.window =
+        keys.has("sliding_window") ? keys.whole("sliding_window", 1, kMostIndexed) : kDefaultWindow;
   }
   MixtureOfExpertsSpec experts;
   // transformers 5 writes num_local_experts.

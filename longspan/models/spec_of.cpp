@@ -43,6 +43,7 @@ ModelSpec spec_of(const ModelConfig& config) {
           .hidden_size = config.hidden_size,
           .padding_token = config.padding_token,
           .num_layers = config.num_layers,
+          .extra_layers = config.extra_layers,
           .pattern = with_experts({layer}, config),
           .norm_eps = config.rms_norm_eps,
           .norm_kind = config.norm_kind,

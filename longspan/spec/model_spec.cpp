@@ -163,6 +163,9 @@ const MixtureOfExpertsSpec* experts_of(const LayerSpec& layer) {
 }
 
 bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name) {
+  for (int64_t i = 0; i < model.extra_layers; ++i) {
+    if (stored_name.starts_with(layer_parameter_name(model.num_layers + i, ""))) return true;
+  }
   return stored_name.ends_with(".rotary_emb.inv_freq") || (model.tied_head && stored_name == kHead);
 }
 

@@ -45,6 +45,9 @@ struct ModelSpec {
   /// gradient of a head that is tied to the embedding it gets.
   std::optional<int64_t> padding_token;
   int64_t num_layers = 0;
+  /// Layers that files may hold behind these and nothing reads: those that predict further tokens
+  /// (multi-token prediction, arXiv 2404.19737).
+  int64_t extra_layers = 0;
   /// Layer i is pattern[i % pattern.size()]: one for layers that are all alike. Not a list of all,
   /// since num_layers may be a lie until the weights are looked at.
   std::vector<LayerSpec> pattern;
@@ -97,7 +100,8 @@ std::vector<int64_t> layers_with_experts(const ModelSpec& model);
 std::vector<std::string> lora_targets(const ModelSpec& model);
 
 /// Does a file of the model's weights hold this tensor to no use? Older ones carry the rotary
-/// frequencies, and some the head though it is the embedding.
+/// frequencies, some the head though it is the embedding, and some layers that are no part of the
+/// model.
 bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name);
 
 /// The number of the layer that a tensor of the model's files belongs to; none: it is outside.
