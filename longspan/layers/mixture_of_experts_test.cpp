@@ -122,7 +122,6 @@ TEST_CASE("mixture of experts: the auxiliary loss and its gradients, by any chun
     }
     return at::Tensor();
   };
-  Decoder plain(spec, parameters, *attention, {.plain_layers = true});
   ModelSpec without = spec;
   without.pattern[0].feed_forward = GatedMlpSpec{.intermediate_size = 1};
   std::vector<NamedTensor> silent;

@@ -8,7 +8,7 @@ import torch
 from conftest import PROGRAM, Running, relative_difference, settings_of, write_dataset, write_model
 from experts import by_file_name
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from test_lora import assert_same_training, distance, logits_of, with_adapter
 from test_models import CONFIGS, assert_gradients_equal, make_model, make_row, probe, relative_error
 from test_trainer import WEIGHTS, our_rows, transformers_run
@@ -22,8 +22,13 @@ LOADS = ("expert_load/max_mean", "expert_load/max_worst", "expert_load/unused")
 
 
 @pytest.fixture(scope="module")
-def model_folder(place):
-    return str(write_model(place / "qwen3_moe", "qwen3_moe"))
+def model_folders(place):
+    return {kind: str(write_model(place / kind, kind)) for kind in ("qwen3_moe", "glm4_moe")}
+
+
+@pytest.fixture(scope="module")
+def model_folder(model_folders):
+    return model_folders["qwen3_moe"]
 
 
 @pytest.fixture(scope="module")
@@ -62,23 +67,31 @@ def test_auxiliary_loss(name, documents, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_saved_folder(dtype, tmp_path):
-    """transformers reads what is saved, in several files, and computes what it did before."""
-    config = CONFIGS["qwen3-moe-some-dense"]
+@pytest.mark.parametrize("name", ["qwen3-moe-some-dense", "glm4-moe"])
+def test_saved_folder(name, dtype, tmp_path):
+    """transformers reads what is saved, in several files, and has what it had before, to the bit. Layers that predict
+    further tokens, which it drops as well, may be in the files."""
+    config = CONFIGS[name]
     model = make_model(config, dtype)
     model.save_pretrained(tmp_path / "model")
+    if name == "glm4-moe":
+        file = tmp_path / "model" / "model.safetensors"
+        save_file(load_file(file) | {"model.layers.3.eh_proj.weight": torch.ones(2, 2)}, file, {"format": "pt"})
     tokens, labels = make_row(config.vocab_size, [60])
     kind = "bfloat16" if dtype == torch.bfloat16 else "float32"
     probe(tmp_path / "model", tmp_path, tokens, labels, [60], [], save_to=str(tmp_path / "copy"),
           save_shard_bytes=100_000, save_dtype=kind, parameter_dtype=kind)
     copy, info = AutoModelForCausalLM.from_pretrained(tmp_path / "copy", dtype=dtype, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    assert all(torch.equal(value, copy.state_dict()[name]) for name, value in model.state_dict().items())
+    for key, value in model.state_dict().items():
+        assert value.dtype == (torch.float32 if key.endswith("correction_bias") else dtype)
+        assert torch.equal(value, copy.state_dict()[key]), key
 
 
-@pytest.mark.parametrize("auxiliary", [None, 0.05], ids=["plain", "auxiliary"])
-def test_training(auxiliary, model_folder, short_rows, tmp_path):
+@pytest.mark.parametrize("kind, auxiliary", [("qwen3_moe", None), ("qwen3_moe", 0.05), ("glm4_moe", None)])
+def test_training(kind, auxiliary, model_folders, short_rows, tmp_path):
     """transformers' Trainer, whose auxiliary loss is of each micro-batch: here of one, of four rows."""
+    model_folder = model_folders[kind]
     shared = SHARED | dict(per_device_train_batch_size=4, gradient_accumulation_steps=1)
     settings = settings_of(model_folder, short_rows, tmp_path / "ours", disable_shuffling=True) | shared
     if auxiliary:
@@ -98,6 +111,9 @@ def test_training(auxiliary, model_folder, short_rows, tmp_path):
     saved = AutoModelForCausalLM.from_pretrained(finished.output_dir, dtype=torch.float32).state_dict()
     start = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).state_dict()
     assert distance(saved, model.state_dict()) < WEIGHTS * distance(start, model.state_dict())
+    begin, end = [load_file(f"{folder}/model.safetensors") for folder in (model_folder, finished.output_dir)]
+    biases = [name for name in begin if name.endswith("correction_bias")]
+    assert len(biases) == (kind == "glm4_moe") and all(torch.equal(begin[name], end[name]) for name in biases)
     # A load of 1 is the mean; at most all tokens go to one expert, of which each token has two of six.
     for key in LOADS:
         assert len(finished.logged(key)) == NUM_STEPS
@@ -167,8 +183,6 @@ def write_expert_adapter(folder, model_folder, targets, r=4, alpha=12):
             key = f"base_model.model.{linear}.lora_{which}.weight"
             matrices[key] = 0.1 * torch.randn(shape, generator=generator)
     folder.mkdir()
-    from safetensors.torch import save_file
-
     save_file(matrices, folder / "adapter_model.safetensors")
     config = dict(peft_type="LORA", task_type="CAUSAL_LM", r=r, lora_alpha=alpha, lora_dropout=0.0, bias="none",
                   target_modules=sorted(targets), base_model_name_or_path=str(model_folder))
@@ -224,16 +238,21 @@ def test_adapters(targets, model_folder, short_rows, tmp_path):
     (dict(lora_target="gate_proj,down_proj"), "need both gate_proj and up_proj or neither"),
     (dict(lora_target="all", lora_dropout=0.1), "are not supported with lora_dropout"),
     (dict(lora_target="all", use_rslora=True), "are not supported with use_rslora"),
+    (dict(lora_target="all", model="glm4_moe"), "has MLPs that all tokens go through"),
 ])
-def test_adapters_that_peft_cannot_have(keys, says, model_folder, short_rows, tmp_path):
-    settings = settings_of(model_folder, short_rows, tmp_path / "ours", finetuning_type="lora", **keys)
+def test_adapters_that_peft_cannot_have(keys, says, model_folders, short_rows, tmp_path):
+    keys = dict(keys)
+    settings = settings_of(model_folders[keys.pop("model", "qwen3_moe")], short_rows, tmp_path / "ours", finetuning_type="lora", **keys)
     finished = Running(settings).wait()
     assert finished.status == 1 and says in finished.text
 
 
-def test_auxiliary_loss_without_experts(models, short_rows, tmp_path):
-    finished = Running(settings_of(models["llama"], short_rows, tmp_path / "ours", moe_aux_loss_coef=0.1)).wait()
-    assert finished.status == 1 and "moe_aux_loss_coef: 0.1 is given, but LlamaForCausalLM has no experts" in finished.text
+@pytest.mark.parametrize("kind, says", [("llama", "LlamaForCausalLM has no experts"),
+                                        ("glm4_moe", "routers of Glm4MoeForCausalLM have a sigmoid")])
+def test_no_such_auxiliary_loss(kind, says, models, model_folders, short_rows, tmp_path):
+    folder = (models | model_folders)[kind]
+    finished = Running(settings_of(folder, short_rows, tmp_path / "ours", moe_aux_loss_coef=0.1)).wait()
+    assert finished.status == 1 and says in finished.text
 
 
 def test_dpo(model_folder, place, tmp_path):
