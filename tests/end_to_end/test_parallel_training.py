@@ -7,16 +7,20 @@ from conftest import (
     ROOT, TOLERANCE, Running, add_dataset, modes_of_the_program, relative_difference, same_run, settings_of,
     write_model,
 )
+from shared import made_once
 
-NUM_STEPS = 20
+NUM_STEPS = 10
 MODES = modes_of_the_program()
 
 
 @pytest.fixture(scope="session")
 def models(models, place):
     """Two more: 6 query and 2 kv heads, which 2 and 3 divide, without and with norms of heads."""
-    return models | {"six": str(write_model(place / "six", "qwen2", num_attention_heads=6, hidden_size=96)),
-                     "qwen3": str(write_model(place / "qwen3", "qwen3"))}
+    def six(folder):
+        write_model(folder, "qwen2", num_attention_heads=6, hidden_size=96)
+
+    return models | {"six": str(made_once(place / "six", six)),
+                     "qwen3": str(made_once(place / "qwen3", lambda folder: write_model(folder, "qwen3")))}
 
 
 def check_traffic(run):
