@@ -101,7 +101,8 @@ def write_tokenizer(folder):
 
 def write_model(folder, kind, dtype="float32", **overrides):
     """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 (norms of heads) with 6, qwen3_5 with layers of
-    GatedDeltaNet, or llama with rope scaling."""
+    GatedDeltaNet, qwen3_moe with 6 experts of which a token goes to 2, glm4_moe with a dense layer before one of experts in
+    groups, or llama with rope scaling."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -134,6 +135,19 @@ def write_model(folder, kind, dtype="float32", **overrides):
         shape |= dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25))
         shape |= overrides
         model_class, config = Qwen3_5ForCausalLM, Qwen3_5TextConfig(**shape)
+    elif kind == "qwen3_moe":
+        from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+        shape |= dict(hidden_size=64, intermediate_size=96, num_attention_heads=6, head_dim=16)
+        shape |= dict(moe_intermediate_size=48, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True)
+        shape |= overrides
+        model_class, config = Qwen3MoeForCausalLM, Qwen3MoeConfig(**shape)
+    elif kind == "glm4_moe":
+        from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+        shape |= dict(hidden_size=64, intermediate_size=96, num_attention_heads=6, head_dim=16, use_qk_norm=True)
+        shape |= dict(moe_intermediate_size=48, n_routed_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2)
+        shape |= dict(first_k_dense_replace=1, routed_scaling_factor=1.5)
+        shape |= overrides
+        model_class, config = Glm4MoeForCausalLM, Glm4MoeConfig(**shape)
     else:
         shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=8)
         shape |= dict(
@@ -153,6 +167,11 @@ def write_model(folder, kind, dtype="float32", **overrides):
         # transformers starts biases at 0 and norms at 1: an error in them would not show.
         if name.endswith("bias") or "norm" in name:
             parameter.data.add_(0.1 * torch.randn_like(parameter))
+        elif name.endswith(".gate.weight"):  # of routers: large, so that few choices are close
+            parameter.data.mul_(10)
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.add_(0.1 * torch.randn_like(buffer))
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     return folder
 

@@ -190,9 +190,10 @@ std::vector<ParameterSource> parameter_sources(const std::string& folder, const 
   const Listing listing = check(folder, config);
   std::vector<ParameterSource> sources;
   for (size_t i = 0; i < listing.wanted.size(); ++i) {
+    const at::ScalarType held = stored_dtype(listing.wanted[i], dtype);
     sources.push_back(
-        {listing.wanted[i], dtype, /*trained=*/false,
-         [found = listing.found[i], dtype] { return found.file->read(*found.entry, dtype); }});
+        {listing.wanted[i], held, /*trained=*/false,
+         [found = listing.found[i], held] { return found.file->read(*found.entry, held); }});
   }
   return sources;
 }
@@ -217,18 +218,22 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
   write_file_atomically((target / "config.json").string(), updated_config(config, dtype));
   if (!source_folder.empty()) copy_tokenizer_files(source_folder, folder);
   std::set<std::string> written{"config.json"};
-  int64_t total_parameters = 0;
+  int64_t total_parameters = 0, total_bytes = 0;
   nlohmann::ordered_json weight_map;
+  std::map<std::string, at::ScalarType> dtypes;
+  for (const ParameterSpec& parameter : parameters_of(spec_of(config))) {
+    dtypes[parameter.stored_as] = stored_dtype(parameter, dtype);
+  }
   for (const auto& [parameter, file] : files) {
-    total_parameters += c10::multiply_integers(parameter.shape);
+    const int64_t numbers = c10::multiply_integers(parameter.shape);
+    total_parameters += numbers;
+    total_bytes += numbers * static_cast<int64_t>(c10::elementSize(dtypes.at(parameter.name)));
     weight_map[parameter.name] = file;
     written.insert(file);
   }
   if (!written.contains(kSingle)) {
     nlohmann::ordered_json index;
-    index["metadata"] = {
-        {"total_parameters", total_parameters},
-        {"total_size", total_parameters * static_cast<int64_t>(c10::elementSize(dtype))}};
+    index["metadata"] = {{"total_parameters", total_parameters}, {"total_size", total_bytes}};
     index["weight_map"] = std::move(weight_map);
     write_file_atomically((target / kIndex).string(), index.dump(2) + "\n");
     written.insert(kIndex);
@@ -252,6 +257,7 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
   }
   const ParameterTable specs(parameters_of(spec_of(config)));
   std::vector<std::vector<NamedTensor>> shards(1);
+  std::map<std::string, at::ScalarType> dtypes;
   int64_t shard_bytes = 0;
   for (const auto& [name, tensor] : parameters) {
     const int64_t num_bytes = tensor.numel() * static_cast<int64_t>(c10::elementSize(dtype));
@@ -259,17 +265,23 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
       shards.emplace_back();
       shard_bytes = 0;
     }
-    shards.back().push_back({specs.of(name).stored_as, tensor});
+    const ParameterSpec& parameter = specs.of(name);
+    shards.back().push_back({parameter.stored_as, tensor});
+    dtypes[parameter.stored_as] = stored_dtype(parameter, dtype);
     shard_bytes += num_bytes;
   }
   std::vector<std::pair<ParameterShape, std::string>> files;
   const int num_files = static_cast<int>(shards.size());
   for (int i = 0; i < num_files; ++i) {
     const std::string name = weight_file_name(i + 1, num_files);
-    write_safetensors((fs::path(folder) / name).string(), shards[i], dtype);
+    std::vector<SafetensorsWriter::Planned> planned;
     for (const auto& [parameter, tensor] : shards[i]) {
       files.push_back({{parameter, tensor.sizes().vec()}, name});
+      planned.push_back({parameter, dtypes.at(parameter), tensor.sizes().vec()});
     }
+    SafetensorsWriter file((fs::path(folder) / name).string(), std::move(planned));
+    for (const auto& [parameter, tensor] : shards[i]) file.write(tensor);
+    file.commit();
   }
   save_model_files(folder, config, dtype, source_folder, files);
 }

@@ -74,7 +74,8 @@ std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t s
   std::vector<NamedTensor> parameters;
   for (const ParameterSpec& parameter : parameters_of(spec_of(config))) {
     const uint64_t key = mix(mix(seed) ^ fnv1a(parameter.name));
-    parameters.push_back({parameter.name, new_values(parameter, key).to(dtype)});
+    const at::Tensor values = new_values(parameter, key);
+    parameters.push_back({parameter.name, values.to(stored_dtype(parameter, dtype))});
   }
   return parameters;
 }

@@ -6,6 +6,7 @@
 // and that is missing here does not compile.
 #include "longspan/layers/gated_delta_net.h"
 #include "longspan/layers/gated_mlp.h"
+#include "longspan/layers/mixture_of_experts.h"
 #include "longspan/layers/self_attention.h"
 
 namespace longspan {

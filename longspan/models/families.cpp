@@ -7,10 +7,11 @@
 
 namespace longspan {
 
-extern const Family kQwen2, kQwen3, kLlama, kMistral, kQwen3_5;
+extern const Family kQwen2, kQwen3, kQwen3Moe, kQwen3_5, kLlama, kMistral, kGlm4Moe;
 
 std::span<const Family* const> all_families() {
-  static constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3, &kLlama, &kMistral, &kQwen3_5};
+  static constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3,   &kQwen3Moe, &kQwen3_5,
+                                                &kLlama, &kMistral, &kGlm4Moe};
   return kFamilies;
 }
 

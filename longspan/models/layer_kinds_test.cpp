@@ -26,10 +26,10 @@ using testing::relative_error;
 using testing::small_model;
 using testing::take_gradients;
 
-/// Four layers that differ in all that layers can differ in.
+/// Five layers that differ in all that layers can differ in.
 ModelSpec mixed_model() {
   ModelSpec spec = small_model(/*tied=*/false, /*biases=*/false);
-  spec.num_layers = 4;
+  spec.num_layers = 5;
   spec.norm_kind = NormKind::kOnePlusWeight;
   SelfAttentionSpec stretched;
   stretched.attention = {
@@ -45,6 +45,15 @@ ModelSpec mixed_model() {
   unrotated.qkv_bias = true;
   spec.pattern.push_back({stretched, GatedMlpSpec{.intermediate_size = 24, .bias = true}});
   spec.pattern.push_back({unrotated, GatedMlpSpec{.intermediate_size = 56}});
+  MixtureOfExpertsSpec experts{.num_experts = 6, .experts_per_token = 2, .expert_size = 10};
+  experts.router = {.scores = RouterSpec::Scores::kSigmoid,
+                    .normalises = true,
+                    .scale = 1.7,
+                    .has_correction_bias = true,
+                    .num_groups = 3,
+                    .groups_per_token = 2};
+  experts.shared = {.intermediate_size = 12, .name = "shared_expert", .is_gated = true};
+  spec.pattern.push_back({stretched, experts});
   SelfAttentionSpec gated;
   gated.attention = plain_attention(4, 2, 8);
   gated.attention.value_dim = 6;

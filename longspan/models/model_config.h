@@ -31,6 +31,13 @@ struct ModelConfig {
   /// Of models that have such layers: which layers of the pattern that repeats they are.
   std::optional<GatedDeltaNetSpec> gated_delta_net;
   std::vector<bool> recurrent_layers;
+  /// In the place of the MLP, in each layer i for which has_experts[i % has_experts.size()].
+  std::optional<MixtureOfExpertsSpec> experts;
+  std::vector<bool> has_experts;
+  /// Layers behind these in the files that are no part of the model (ModelSpec::extra_layers).
+  int64_t extra_layers = 0;
+  /// router_aux_loss_coef, where output_router_logits asks for the auxiliary loss.
+  std::optional<double> router_aux_loss_coef;
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
 };

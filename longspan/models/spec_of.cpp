@@ -1,10 +1,29 @@
 #include <cmath>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "longspan/models/model_config.h"
 
 namespace longspan {
+namespace {
+
+/// The layers, some of which have experts in the place of their MLP.
+std::vector<LayerSpec> with_experts(const std::vector<LayerSpec>& pattern,
+                                    const ModelConfig& config) {
+  if (!config.experts) return pattern;
+  std::vector<LayerSpec> layers;
+  const size_t length = std::lcm(pattern.size(), config.has_experts.size());
+  for (size_t i = 0; i < length; ++i) {
+    layers.push_back(pattern[i % pattern.size()]);
+    if (config.has_experts[i % config.has_experts.size()]) {
+      layers.back().feed_forward = *config.experts;
+    }
+  }
+  return layers;
+}
+
+}  // namespace
 
 ModelSpec spec_of(const ModelConfig& config) {
   SelfAttentionSpec mixer;
@@ -30,7 +49,8 @@ ModelSpec spec_of(const ModelConfig& config) {
           .hidden_size = config.hidden_size,
           .padding_token = config.padding_token,
           .num_layers = config.num_layers,
-          .pattern = std::move(pattern),
+          .extra_layers = config.extra_layers,
+          .pattern = with_experts(std::move(pattern), config),
           .norm_eps = config.rms_norm_eps,
           .norm_kind = config.norm_kind,
           .tied_head = config.tie_word_embeddings,

@@ -68,10 +68,13 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
   std::vector<SafetensorsWriter::Planned> planned;
   for (size_t i = 0; i < own.size(); ++i) {
     const at::Tensor& tensor = own[i].tensor;
-    const std::string& name = model.specs.of(own[i].name).stored_as;
+    const ParameterSpec& parameter = model.specs.of(own[i].name);
+    const std::string& name = parameter.stored_as;
     files.push_back(
         {{name, tensor.sizes().vec()}, weight_file_name(number_of.at(writers[i]), num_files)});
-    if (writers[i] == world.rank()) planned.push_back({name, model.dtype, tensor.sizes().vec()});
+    if (writers[i] == world.rank()) {
+      planned.push_back({name, stored_dtype(parameter, model.dtype), tensor.sizes().vec()});
+    }
   }
   // Whatever happens to this rank's file, the others gather with it to the end.
   std::exception_ptr failure;

@@ -25,6 +25,21 @@ void LayerParameters::linear(const char* module, const char* name, int64_t num_o
   if (bias) add(module, linear + ".bias", {num_out}, ParameterRole::kBias, {});
 }
 
+void LayerParameters::linear_of_part(const char* module, const std::string& part, const char* name,
+                                     int64_t num_out, int64_t num_in) {
+  add(module, fmt::format("{}.{}.{}.weight", module, part, name), {num_out, num_in},
+      ParameterRole::kProjection, matrices_)
+      .lora_target = name;
+}
+
+void LayerParameters::router(const char* module, const std::string& name, int64_t num_experts) {
+  add(module, name + ".weight", {num_experts, hidden_size_}, ParameterRole::kRouter, matrices_);
+}
+
+void LayerParameters::buffer(const char* module, const std::string& name, int64_t size) {
+  add(module, name, {size}, ParameterRole::kBuffer, {});
+}
+
 void LayerParameters::norm(const char* module, const std::string& name, int64_t size) {
   norm_of_kind(module, name, size, norms_);
 }

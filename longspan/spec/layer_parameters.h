@@ -26,6 +26,13 @@ class LayerParameters {
   /// Adds <module>.<name>.weight [num_out, num_in], to which LoRA can add an adapter, and where it
   /// has a bias <module>.<name>.bias.
   void linear(const char* module, const char* name, int64_t num_out, int64_t num_in, bool bias);
+  /// The same, for linear layers below a module's own: <module>.<part>.<name>.weight (an expert's).
+  void linear_of_part(const char* module, const std::string& part, const char* name,
+                      int64_t num_out, int64_t num_in);
+  /// Adds <name>.weight [num_experts, hidden], which scores experts.
+  void router(const char* module, const std::string& name, int64_t num_experts);
+  /// Adds <name> [size], which is not trained.
+  void buffer(const char* module, const std::string& name, int64_t size);
   /// Adds <name>.weight [size], of a norm of the model's kind.
   void norm(const char* module, const std::string& name, int64_t size);
   /// The same of a norm of another kind.

@@ -15,6 +15,7 @@ bool decays(ParameterRole role) {
   switch (role) {
     case ParameterRole::kEmbedding:
     case ParameterRole::kProjection:
+    case ParameterRole::kRouter:
     case ParameterRole::kHead:
     case ParameterRole::kLoraA:
     case ParameterRole::kLoraB:
@@ -24,6 +25,7 @@ bool decays(ParameterRole role) {
       return true;
     case ParameterRole::kNorm:
     case ParameterRole::kBias:
+    case ParameterRole::kBuffer:
     case ParameterRole::kValueHeadBias:
       return false;
   }
@@ -40,6 +42,8 @@ ParameterUse use_of(ParameterRole role) {
     case ParameterRole::kEmbedding:
     case ParameterRole::kNorm:
     case ParameterRole::kBias:
+    case ParameterRole::kRouter:
+    case ParameterRole::kBuffer:
     case ParameterRole::kValueHead:
     case ParameterRole::kValueHeadBias:
     case ParameterRole::kConvolution:
@@ -110,6 +114,8 @@ ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r) {
   return lora_matrix(projection, lora_b_name(projection), {projection.shape[0], r},
                      ParameterRole::kLoraB, {Initialisation::Kind::kZeros});
 }
+
+bool is_buffer(ParameterRole role) { return role == ParameterRole::kBuffer; }
 
 bool is_lora(ParameterRole role) {
   return role == ParameterRole::kLoraA || role == ParameterRole::kLoraB;

@@ -19,6 +19,8 @@ enum class ParameterRole {
   kBias,         ///< what a linear layer, or another, adds
   kConvolution,  ///< [channels, 1, tokens], of a convolution of each channel by itself
   kLogDecay,     ///< logarithms of how fast a recurrence's states decay
+  kRouter,       ///< [experts, hidden], from a hidden state to a score of each expert
+  kBuffer,       ///< numbers that the model reads and nothing trains, kept as the files have them
   kHead,         ///< [vocabulary, hidden], from the last hidden states to logits
   kLoraA,        ///< [r, in], the first matrix of an adapter
   kLoraB,        ///< [out, r], the second
@@ -94,6 +96,9 @@ std::string lora_b_name(const ParameterSpec& projection);
 ParameterSpec lora_a_of(const ParameterSpec& projection, int64_t r);
 ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r);
 
+/// Does training leave it as it is, whatever else is trained? It is no parameter to a user, and is
+/// held and saved in fp32.
+bool is_buffer(ParameterRole role);
 /// Is it a matrix of an adapter?
 bool is_lora(ParameterRole role);
 /// Is it part of a reward model's value head, which is saved in a file of its own?

@@ -7,9 +7,10 @@ import subprocess
 import pytest
 import torch
 from conftest import BUILD
+from experts import by_file_name
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3_5TextConfig,
-                          Qwen3Config)
+from transformers import (AutoModelForCausalLM, Glm4MoeConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3_5TextConfig,
+                          Qwen3Config, Qwen3MoeConfig)
 
 PROBE = BUILD / "model_probe"
 
@@ -21,6 +22,11 @@ QWEN3_5 = dict(vocab_size=307, hidden_size=64, intermediate_size=96, num_hidden_
                rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.25,
                                     mrope_section=[1, 1, 0], mrope_interleaved=True))
 ORIGINAL = dict(original_max_position_embeddings=64)
+QWEN3_MOE = dict(vocab_size=307, hidden_size=64, intermediate_size=96, moe_intermediate_size=24,
+                 num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, head_dim=16,
+                 num_experts=8, num_experts_per_tok=3, max_position_embeddings=512)
+GLM4_MOE = QWEN3_MOE | dict(n_routed_experts=8)
+GLM4_MOE.pop("num_experts")
 
 CONFIGS = {
     "qwen2": Qwen2Config(vocab_size=307, hidden_size=112, intermediate_size=160,
@@ -31,6 +37,14 @@ CONFIGS = {
     "qwen3": Qwen3Config(vocab_size=307, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
                          num_attention_heads=6, num_key_value_heads=2, head_dim=16,
                          tie_word_embeddings=True, rope_theta=1e6, max_position_embeddings=512),
+    "qwen3-moe": Qwen3MoeConfig(**QWEN3_MOE, norm_topk_prob=True),
+    "qwen3-moe-some-dense": Qwen3MoeConfig(**QWEN3_MOE | dict(num_hidden_layers=5),
+                                           decoder_sparse_step=2, mlp_only_layers=[3],
+                                           attention_bias=True, tie_word_embeddings=True,
+                                           use_sliding_window=True, sliding_window=30),
+    "glm4-moe": Glm4MoeConfig(**GLM4_MOE, use_qk_norm=True, first_k_dense_replace=1, n_group=4, topk_group=2,
+                              n_shared_experts=2, routed_scaling_factor=2.5, attention_bias=True),
+    "glm4-moe-air": Glm4MoeConfig(**GLM4_MOE, first_k_dense_replace=0, norm_topk_prob=False, rope_theta=1e6),
     "llama": LlamaConfig(**LLAMA),
     "llama3": LlamaConfig(**LLAMA, rope_theta=5e5, tie_word_embeddings=True, rope_scaling=dict(
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL)),
@@ -62,8 +76,13 @@ def make_model(config, dtype=torch.float32):
             parameter.data.uniform_(0.5, 1.5)
         elif name.endswith(("bias", "A_log", "conv1d.weight")):
             parameter.data.normal_(std=0.3)
+        elif name.endswith(".gate.weight"):  # of routers: large, so that few choices are close
+            parameter.data.normal_(std=0.5)
         else:
             parameter.data.normal_(std=0.08)
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.normal_(std=0.2)
     return model.to(dtype).eval()
 
 
@@ -101,7 +120,7 @@ def relative_error(actual, expected):
 
 
 def assert_gradients_equal(results, model, tolerance):
-    gradients = {name: p.grad for name, p in model.named_parameters()}
+    gradients = by_file_name({name: p.grad for name, p in model.named_parameters()})
     names = {name.removeprefix("gradient.") for name in results if name.startswith("gradient.")}
     assert names == set(gradients)
     for name, expected in gradients.items():
