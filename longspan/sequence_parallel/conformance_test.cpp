@@ -382,7 +382,7 @@ TEST_CASE("conformance: sinks that are not there, or not asked for, are no silen
   AttentionCase problem = random_case({9, 20}, 8, 2, kHeadDim, 9);
   problem.sinks_N = at::zeros({8}, at::kDouble);
   AttentionCase without = problem;
-  without.sinks_N = {};
+  without.sinks_N = at::Tensor();
   without.spec.has_sinks = true;
   const auto attention = make_local(cpu_block_kernel());
   for (const AttentionCase& wrong : {problem, without}) {

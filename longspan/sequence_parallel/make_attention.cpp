@@ -14,8 +14,9 @@ class OverWholeRows : public SequenceParallel {
       : inner_(std::move(inner)), group_(std::move(group)), way_(way) {}
 
   at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                    const AttentionSpec& spec, const Packing& packing) override {
-    return inner_->attend(q_TNH, k_TMH, v_TMH, spec, packing);
+                    const AttentionSpec& spec, const Packing& packing,
+                    const at::Tensor& sinks_N) override {
+    return inner_->attend(q_TNH, k_TMH, v_TMH, spec, packing, sinks_N);
   }
   bool overlaps_projections() const override { return inner_->overlaps_projections(); }
   at::Tensor project_and_attend(const AttentionProjections& projections, const AttentionSpec& spec,
