@@ -3,7 +3,8 @@
 namespace longspan {
 
 const char* const kQuietTorchrun = R"(
-import glob, logging, os, signal, sys, threading, time
+import glob, logging, os, signal, socket, sys, threading, time
+begun = time.monotonic()
 def say(text):
     try:
         print(text, file=sys.stderr, flush=True)
@@ -140,7 +141,20 @@ def explain(error):
     if 'too many open files' in low:
         return 'the launcher may open no more files or connections (ulimit -n): ' + text[:300]
     return f'the processes cannot be started through torchrun: {text[:500]} (LONGSPAN_DEBUG=1 shows all of it)'
+def wait_for_first_machine():
+    '''torchrun would try the two kinds of addresses of the first machine one after the other, each for as long as it waits in all.'''
+    end = begun + float(given('--rdzv-conf').rpartition('=')[2])
+    while True:
+        try:
+            socket.create_connection((given('--master-addr'), int(given('--master-port'))), timeout=5).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise TimeoutError('timed out')
+            time.sleep(0.2)
 try:
+    if int(given('--node-rank') or 0) > 0:
+        wait_for_first_machine()
     main()
 except ChildFailedError as error:
     rank, failure = error.get_first_failure()

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -16,6 +17,9 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+import warm_start  # noqa: E402
+from patience import wait_patiently  # noqa: E402
+from shared import locked, made_once, replace_text  # noqa: E402
 from tolerance import ADAM_EPSILON, TOLERANCE, of_run  # noqa: E402, F401
 
 # Shells start what runs in the background with SIGINT ignored, nohup does so with SIGHUP, and both would be inherited
@@ -33,6 +37,27 @@ CHATML = (
     "+ '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+
+
+def pytest_configure(config):
+    warm_start.install()
+    config.addinivalue_line("markers", "long: takes more than ten seconds, and is begun first")
+
+
+def pytest_collection_modifyitems(items):
+    """Each of pytest's workers gets a run of neighbours, and takes from others' runs when its own are done: the long ones
+    come first in each, so that none is left for the end."""
+    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    long = [item for item in items if item.get_closest_marker("long")]
+    rest = [item for item in items if not item.get_closest_marker("long")]
+    left, ordered = len(items), []
+    for worker in range(num_workers):
+        first = long[worker::num_workers]
+        size = left // (num_workers - worker)
+        ordered += first + rest[: size - len(first)]
+        del rest[: size - len(first)]
+        left -= size
+    items[:] = ordered + rest
 
 
 @functools.cache
@@ -75,8 +100,10 @@ def write_tokenizer(folder):
 
 
 def write_model(folder, kind, dtype="float32", **overrides):
-    """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 (norms of heads) with 6, mistral with windows,
-    gemma3 with windows in one of two layers, phi3 (fused tensors), or llama with rope scaling."""
+    """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 (norms of heads) with 6, qwen3_5 with layers of
+    GatedDeltaNet, qwen3_moe with 6 experts of which a token goes to 2, glm4_moe with a dense layer before one of experts in
+    groups, mistral with windows, gemma3 with windows in one of two layers, phi3 (fused tensors), or llama with rope
+    scaling."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -117,6 +144,27 @@ def write_model(folder, kind, dtype="float32", **overrides):
         shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=4, sliding_window=None)
         shape |= overrides
         model_class, config = Phi3ForCausalLM, Phi3Config(**shape)
+    elif kind == "qwen3_5":
+        from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+        shape |= dict(hidden_size=64, intermediate_size=128, num_attention_heads=4, head_dim=16, num_hidden_layers=4)
+        shape |= dict(linear_num_key_heads=3, linear_num_value_heads=6, linear_key_head_dim=16,
+                      linear_value_head_dim=8)
+        shape |= dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25))
+        shape |= overrides
+        model_class, config = Qwen3_5ForCausalLM, Qwen3_5TextConfig(**shape)
+    elif kind == "qwen3_moe":
+        from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+        shape |= dict(hidden_size=64, intermediate_size=96, num_attention_heads=6, head_dim=16)
+        shape |= dict(moe_intermediate_size=48, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True)
+        shape |= overrides
+        model_class, config = Qwen3MoeForCausalLM, Qwen3MoeConfig(**shape)
+    elif kind == "glm4_moe":
+        from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+        shape |= dict(hidden_size=64, intermediate_size=96, num_attention_heads=6, head_dim=16, use_qk_norm=True)
+        shape |= dict(moe_intermediate_size=48, n_routed_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2)
+        shape |= dict(first_k_dense_replace=1, routed_scaling_factor=1.5)
+        shape |= overrides
+        model_class, config = Glm4MoeForCausalLM, Glm4MoeConfig(**shape)
     else:
         shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=8)
         shape |= dict(
@@ -136,6 +184,11 @@ def write_model(folder, kind, dtype="float32", **overrides):
         # transformers starts biases at 0 and norms at 1: an error in them would not show.
         if name.endswith("bias") or "norm" in name:
             parameter.data.add_(0.1 * torch.randn_like(parameter))
+        elif name.endswith(".gate.weight"):  # of routers: large, so that few choices are close
+            parameter.data.mul_(10)
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.add_(0.1 * torch.randn_like(buffer))
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     return folder
 
@@ -158,30 +211,37 @@ def write_dataset(folder, num_rows=24, seed=0, shortest=10, longest=90, name="ch
 
 
 def add_dataset(folder, name, rows, **entry):
+    """Also while runs read the folder, and other workers add theirs."""
     folder.mkdir(exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(rows))
-    info = folder / "dataset_info.json"
-    known = json.loads(info.read_text()) if info.exists() else {}
-    known[name] = {"file_name": f"{name}.json"} | entry
-    info.write_text(json.dumps(known))
+    with locked(folder):
+        replace_text(folder / f"{name}.json", json.dumps(rows))
+        info = folder / "dataset_info.json"
+        known = json.loads(info.read_text()) if info.exists() else {}
+        known[name] = {"file_name": f"{name}.json"} | entry
+        replace_text(info, json.dumps(known))
 
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("longspan")
+    """A folder of all workers, for what none of them changes: see made_once."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "longspan"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
 def models(place):
-    return {kind: str(write_model(place / kind, kind)) for kind in ("qwen2", "llama")}
+    return {kind: str(made_once(place / kind, lambda folder: write_model(folder, folder.name))) for kind in ("qwen2", "llama")}
 
 
 @pytest.fixture(scope="session")
 def data(place):
-    folder = place / "data"
-    write_dataset(folder)
-    write_dataset(folder, num_rows=5, seed=1, name="held_out")
-    return str(folder)
+    def make(folder):
+        write_dataset(folder)
+        write_dataset(folder, num_rows=5, seed=1, name="held_out")
+
+    return str(made_once(place / "data", make))
 
 
 class Finished:
@@ -244,7 +304,7 @@ class Running:
 
     def wait(self, timeout=60):
         try:
-            statuses = [rank.wait(timeout) for rank in self.ranks]
+            statuses = [wait_patiently(rank, timeout) for rank in self.ranks]
         finally:
             for rank in self.ranks:
                 if rank.poll() is None:
@@ -293,23 +353,31 @@ def train(models, data, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def known_references(tmp_path_factory):
-    return tmp_path_factory.mktemp("reference"), {}
+def known_run(place):
+    """known_run(settings, num_ranks=1): as train, but run once for all tests and workers, in a folder of its own."""
+    known = {}
 
+    def run(settings, num_ranks=1, timeout=60):
+        key = json.dumps([settings, num_ranks], sort_keys=True, default=str)
+        folder = place / "runs" / hashlib.sha256(key.encode()).hexdigest()[:16]
 
-@pytest.fixture
-def reference(models, data, known_references):
-    """reference(model, **keys): one process with whole states and the same global batches. Run once for all tests."""
-    folder, known = known_references
+        def make(folder):
+            finished = Running(settings | dict(output_dir=str(folder / "run")), num_ranks).wait(timeout)
+            assert finished.status == 0, finished.text
+            (folder / "finished.json").write_text(json.dumps([finished.statuses, finished.texts]))
 
-    def run(model, **changes):
-        key = json.dumps([models[model], data, changes], sort_keys=True)
         if key not in known:
-            known[key] = Running(settings_of(models[model], data, folder / str(len(known)), **changes)).wait()
-            assert known[key].status == 0, known[key].text
+            made_once(folder, make)
+            known[key] = Finished(*json.loads((folder / "finished.json").read_text()), folder / "run")
         return known[key]
 
     return run
+
+
+@pytest.fixture
+def reference(models, data, known_run):
+    """reference(model, **keys): one process with whole states and the same global batches."""
+    return lambda model, **changes: known_run(settings_of(models[model], data, "", **changes))
 
 
 def bytes_of_weights(model):

@@ -8,14 +8,15 @@ import sys
 import time
 
 from conftest import PROGRAM, Finished, Running
+from patience import patient_time
 
 TORCHRUN = pathlib.Path(sys.executable).with_name("torchrun")
 
 
 def wait_for(running, word, seconds=60):
-    end = time.monotonic() + seconds
+    end = patient_time() + seconds
     while word not in running.text():
-        assert time.monotonic() < end and any(r.poll() is None for r in running.ranks), running.text()
+        assert patient_time() < end and any(r.poll() is None for r in running.ranks), running.text()
         time.sleep(0.02)
 
 
@@ -77,8 +78,8 @@ class Launched(Running):
     def wait(self, timeout=60):
         workers = self.workers()
         finished = Running.wait(self, timeout)
-        end = time.monotonic() + 5
-        while any(is_alive(pid) for pid in workers) and time.monotonic() < end:
+        end = patient_time() + 5
+        while any(is_alive(pid) for pid in workers) and patient_time() < end:
             time.sleep(0.05)
         left = [pid for pid in workers if is_alive(pid)]
         for pid in left:

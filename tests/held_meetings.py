@@ -6,6 +6,7 @@ import subprocess
 import time
 
 import pytest
+from patience import patient_time
 
 # The rank HELD_RANK that looks for HELD_HOST says so in HELD_FILE, and waits until that is gone. Nobody may take
 # 192.0.2.1, whatever the system lets programs have.
@@ -68,9 +69,9 @@ def before_meeting(held_meetings, tmp_path):
         file.touch()
         running = start(dict(LD_PRELOAD=str(held_meetings), HELD_HOST="127.0.0.1", HELD_RANK=str(rank),
                              HELD_FILE=str(file)))
-        end = time.monotonic() + 60
+        end = patient_time() + 60
         while not file.read_text():
-            assert time.monotonic() < end and running.ranks[rank].poll() is None, running.text()
+            assert patient_time() < end and running.ranks[rank].poll() is None, running.text()
             time.sleep(0.02)
         yield running
         file.unlink()

@@ -6,6 +6,7 @@ import subprocess
 import time
 
 import pytest
+from patience import patient_time
 
 # Who opens the rows says so in a file, and waits until that is gone.
 HELD = r"""
@@ -62,9 +63,9 @@ def while_loading(held_rows, tmp_path, monkeypatch):
         with monkeypatch.context() as environment:
             environment.setenv("LD_PRELOAD", str(held_rows))
             environment.setenv("HELD_FILE", str(file))
-            running, end = start(settings), time.monotonic() + 60
+            running, end = start(settings), patient_time() + 60
         while not file.read_text():
-            assert time.monotonic() < end, running.text()
+            assert patient_time() < end, running.text()
             time.sleep(0.05)
         running.go_on = lambda: file.unlink(missing_ok=True)
         yield running

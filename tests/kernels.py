@@ -2,9 +2,11 @@
 
 Which kernels run is a matter of the processor: ATen, MKL and oneDNN choose theirs, Longspan its own loops, and whether MKL
 or oneDNN makes its fp32 products. Variables make each of them choose as another processor would. What this one cannot
-run is skipped by name. `--short` is what `make test` runs: unit tests and three trainings under three of them."""
+run is skipped by name. `--short` is what `make test` runs: unit tests and three trainings under three of them, as many of
+these six at a time as there are cores."""
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import subprocess
@@ -64,11 +66,13 @@ def processor_has():
 
 
 def run(command, environment):
+    """Did it succeed, and in how many seconds?"""
+    start = time.monotonic()
     done = subprocess.run([str(word) for word in command], cwd=ROOT, env=dict(os.environ) | environment, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         print(done.stdout, flush=True)
-    return done.returncode == 0
+    return done.returncode == 0, time.monotonic() - start
 
 
 def assert_tests_exist():
@@ -86,25 +90,28 @@ def main():
     arguments = parser.parse_args()
     assert_tests_exist()
     has, failed = processor_has(), []
-    for name in arguments.only:
-        if arguments.short and name not in SHORT_KERNELS:
-            continue
-        needs, variables = KERNELS[name]
-        said = " ".join(f"{key}={value}" for key, value in variables.items())
-        if not needs <= has:
-            print(f"   {name}: skipped, this processor lacks {', '.join(sorted(needs - has))}", flush=True)
-            continue
-        start, environment = time.monotonic(), dict(HF_HUB_OFFLINE="1", LONGSPAN_BUILD=str(BUILD)) | variables
-        good = run([BUILD / "unit_tests", f"-tc={','.join(UNIT_TESTS)}"], environment)
-        what = "unit tests"
-        if not arguments.unit:
-            tests = SHORT_PYTHON_TESTS if arguments.short else PYTHON_TESTS
-            good &= run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-n",
-                         1 if arguments.short else 2, *tests], environment)
-            what += ", training"
-        print(f"   {name} ({said or 'no variables'}): {what} {'passed' if good else 'FAILED'}, "
-              f"{time.monotonic() - start:.0f} s", flush=True)
-        failed += [] if good else [name]
+    parts = [("unit tests", [BUILD / "unit_tests", f"-tc={','.join(UNIT_TESTS)}"])]
+    if not arguments.unit:
+        tests = SHORT_PYTHON_TESTS if arguments.short else PYTHON_TESTS
+        parts += [("training", [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-n",
+                                0 if arguments.short else 2, *tests])]
+    # All of pytest's own workers are at work in the long form.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() if arguments.short else 1) as cores:
+        started = []
+        for name in arguments.only:
+            if arguments.short and name not in SHORT_KERNELS:
+                continue
+            needs, variables = KERNELS[name]
+            if not needs <= has:
+                print(f"   {name}: skipped, this processor lacks {', '.join(sorted(needs - has))}", flush=True)
+                continue
+            environment = dict(HF_HUB_OFFLINE="1", LONGSPAN_BUILD=str(BUILD)) | variables
+            started += [(name, variables, what, cores.submit(run, command, environment)) for what, command in parts]
+        for name, variables, what, part in started:
+            good, seconds = part.result()
+            said = " ".join(f"{key}={value}" for key, value in variables.items())
+            print(f"   {name} ({said or 'no variables'}): {what} {'passed' if good else 'FAILED'}, {seconds:.0f} s", flush=True)
+            failed += [] if good or name in failed else [name]
     print(f"   kernels under which tests failed: {', '.join(failed)}" if failed else "   all kernels passed", flush=True)
     return 1 if failed else 0
 

@@ -52,14 +52,13 @@ RandomLayer random_layer(const ProblemShape& shape) {
   SelfAttentionSpec spec;
   spec.attention = shape.attention();
   spec.rotary = RotarySpec{};
-  const double eps = 1e-6;
-  const SelfAttention::Norm kind{NormKind::kWeight, eps};
-  return {{norm,
-           {},
-           kind.kind,
-           eps,
-           std::make_shared<SelfAttention>(spec, weights, kind, /*rotary=*/0),
-           {}},
+  const SelfAttention::Norm rms{NormKind::kWeight, 1e-6};
+  Layer layer;
+  layer.mixer_norm_D = norm;
+  layer.norm_eps = rms.eps;
+  layer.norm_kind = rms.kind;
+  layer.mixer = std::make_shared<SelfAttention>(spec, weights, rms, /*rotary=*/0);
+  return {std::move(layer),
           {norm, weights.q_proj.weight, weights.k_proj.weight, weights.v_proj.weight,
            weights.o_proj.weight}};
 }

@@ -200,9 +200,10 @@ std::vector<ParameterSource> parameter_sources(const std::string& folder, const 
   const Listing listing = check(folder, config);
   std::vector<ParameterSource> sources;
   for (size_t i = 0; i < listing.wanted.size(); ++i) {
-    sources.push_back({listing.wanted[i], dtype, /*trained=*/false,
-                       [found = listing.found[i], dtype, spec = listing.wanted[i]] {
-                         return read_parameter(*found.file, *found.entry, spec, dtype);
+    const at::ScalarType held = stored_dtype(listing.wanted[i], dtype);
+    sources.push_back({listing.wanted[i], held, /*trained=*/false,
+                       [found = listing.found[i], held, spec = listing.wanted[i]] {
+                         return read_parameter(*found.file, *found.entry, spec, held);
                        }});
   }
   return sources;
@@ -228,18 +229,22 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
   write_file_atomically((target / "config.json").string(), updated_config(config, dtype));
   if (!source_folder.empty()) copy_tokenizer_files(source_folder, folder);
   std::set<std::string> written{"config.json"};
-  int64_t total_parameters = 0;
+  int64_t total_parameters = 0, total_bytes = 0;
   nlohmann::ordered_json weight_map;
+  std::map<std::string, at::ScalarType> dtypes;
+  for (const ParameterSpec& parameter : parameters_of(spec_of(config))) {
+    dtypes[parameter.stored_as] = stored_dtype(parameter, dtype);
+  }
   for (const auto& [parameter, file] : files) {
-    total_parameters += c10::multiply_integers(parameter.shape);
+    const int64_t numbers = c10::multiply_integers(parameter.shape);
+    total_parameters += numbers;
+    total_bytes += numbers * static_cast<int64_t>(c10::elementSize(dtypes.at(parameter.name)));
     weight_map[parameter.name] = file;
     written.insert(file);
   }
   if (!written.contains(kSingle)) {
     nlohmann::ordered_json index;
-    index["metadata"] = {
-        {"total_parameters", total_parameters},
-        {"total_size", total_parameters * static_cast<int64_t>(c10::elementSize(dtype))}};
+    index["metadata"] = {{"total_parameters", total_parameters}, {"total_size", total_bytes}};
     index["weight_map"] = std::move(weight_map);
     write_file_atomically((target / kIndex).string(), index.dump(2) + "\n");
     written.insert(kIndex);
@@ -282,7 +287,7 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
     for (const NamedTensor& parameter : shards[i]) {
       const ParameterSpec& spec = specs.of(parameter.name);
       if (!begins_stored(spec)) continue;
-      planned.push_back({spec.stored_as, dtype, stored_shape(spec)});
+      planned.push_back({spec.stored_as, stored_dtype(spec, dtype), stored_shape(spec)});
       files.push_back({{spec.stored_as, stored_shape(spec)}, name});
     }
     SafetensorsWriter file((fs::path(folder) / name).string(), std::move(planned));

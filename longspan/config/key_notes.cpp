@@ -37,6 +37,10 @@ const std::vector<KeyNote>& key_notes() {
        "The rows of one process there; here of a group of sequence_parallel_size processes."},
       {"warmup_ratio",
        "transformers 5.23 has it no longer: warmup_steps below 1 is the same, here too."},
+      {"moe_aux_loss_coef",
+       "The loss is of each micro-batch there, and their sum; here it is of the whole global "
+       "batch. "
+       "0 is the same as left out there."},
       {"on_nonfinite", kOwn},
       {"data_seed", "It may differ from seed there."},
       {"deepspeed",

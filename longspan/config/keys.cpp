@@ -274,6 +274,9 @@ std::vector<KeySection> make_sections() {
         choice(
             "optim", &C::optim, names_of_optimizers(), optimizer_help,
             {"adamw_hf", "adafactor", "sgd", "lion_8bit", "paged_adamw_8bit", "paged_adamw_32bit"}),
+        number("moe_aux_loss_coef", &C::moe_aux_loss_coef, 0,
+               "Weight of the auxiliary loss that balances the load of experts; left out: as the "
+               "model's config.json has it; 0: none."),
         choice("on_nonfinite", &C::on_nonfinite, {"stop", "skip"},
                "When the loss or a gradient is NaN or infinite: stop, or skip the step."),
         plain("bf16", &C::bf16, "Compute in bfloat16, keep the weights in fp32."),

@@ -67,6 +67,7 @@ const std::vector<KeysOf>& table() {
         "adam_beta2",
         "adam_epsilon",
         "optim",
+        "moe_aux_loss_coef",
         "on_nonfinite",
         "bf16"}},
       {OnResume::kFree,

@@ -125,7 +125,6 @@ const std::vector<UnsupportedKey>& unsupported_keys() {
       {"model_max_length", {}, "cutoff_len is the longest row"},
       {"model_revision", "\"main\""},
       {"module_dropout", "0.0"},
-      {"moe_aux_loss_coef", {}, "there are no mixture-of-experts models yet; remove it"},
       {"neftune_noise_alpha"},
       {"new_special_tokens_config"},
       {"num_beams", "1"},

@@ -92,7 +92,10 @@ std::vector<NamedTensor> load_merged(const Folders& folders, const ModelConfig& 
     parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
     merge_lora(spec_of(config), parameters, adapter.shape.scale());
   }
-  for (NamedTensor& parameter : parameters) parameter.tensor = parameter.tensor.to(dtype);
+  const ParameterTable specs(parameters_of(spec_of(config)));
+  for (NamedTensor& parameter : parameters) {
+    parameter.tensor = parameter.tensor.to(stored_dtype(specs.of(parameter.name), dtype));
+  }
   return parameters;
 }
 

@@ -15,18 +15,17 @@ namespace longspan {
 namespace {
 
 /// Rows worked on at a time: enough for matrix products at full speed, few enough that what lives
-/// only inside of the feed-forward is small beside the row. A row is never cut below this.
-constexpr int64_t kMinChunkRows = 1024;
+/// only inside of the feed-forward is small beside the row.
 constexpr int64_t kChunkBytes = int64_t{8} << 20;  // of the widest activation
 
-int64_t chunk_rows(int64_t width, at::ScalarType dtype) {
-  return std::max(kMinChunkRows,
-                  kChunkBytes / (width * static_cast<int64_t>(c10::elementSize(dtype))));
+int64_t chunk_rows(const FeedForward& feed_forward, at::ScalarType dtype) {
+  const auto row_bytes = feed_forward.width() * static_cast<int64_t>(c10::elementSize(dtype));
+  return std::max(feed_forward.min_chunk_rows(), kChunkBytes / row_bytes);
 }
 
 std::unique_ptr<FeedForward> cast_for_uses(const FeedForward& feed_forward, at::ScalarType dtype) {
   std::unique_ptr<FeedForward> cast = feed_forward.clone();
-  for (Linear* linear : cast->linears()) *linear = linear->cast_for_uses(dtype);
+  for (Linear* linear : cast->linears_of_all_rows()) *linear = linear->cast_for_uses(dtype);
   return cast;
 }
 
@@ -63,10 +62,10 @@ at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& 
     const at::Tensor out = out_TD.narrow(0, begin, rows.size);
     if (norm.defined()) {
       const auto [own, y] = taken_apart(rows_of(saved, rows), h);
-      cast->forward_out(y, y, x, rows, own, room);
+      cast->forward_out(y, y, x, rows, row, own, room);
       norm.add_out(out, h, y);
     } else {
-      cast->forward_out(out, h, x, rows, rows_of(saved, rows), room);
+      cast->forward_out(out, h, x, rows, row, rows_of(saved, rows), room);
     }
   }
   return out_TD;
@@ -75,7 +74,7 @@ at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& 
 }  // namespace
 
 int64_t feed_forward_chunk_rows(int64_t num_rows, const Layer& layer, const RowContext& row) {
-  if (row.mlp_tiles == 0) return chunk_rows(layer.feed_forward->width(), row.compute_dtype);
+  if (row.mlp_tiles == 0) return chunk_rows(*layer.feed_forward, row.compute_dtype);
   return std::max<int64_t>(1, (num_rows + row.mlp_tiles - 1) / row.mlp_tiles);
 }
 
@@ -140,13 +139,13 @@ void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at:
     if (saved.empty()) {
       own = rows_of(again_, {0, rows.size});
       y_CD = at::zeros_like(h_CD);
-      cast_->forward_out(y_CD, y_CD, x_CD, rows, own, forward_room_);
+      cast_->forward_out(y_CD, y_CD, x_CD, rows, row_, own, forward_room_);
     } else {
       std::tie(own, y_CD) = taken_apart(saved, h_CD);
     }
     dy_CD = norm.backward(dout_CD, y_CD, doutput_norm_D_);
   }
-  const auto dx_CD = cast_->backward(dy_CD.to(row_.compute_dtype), x_CD, rows, own, room_);
+  const auto dx_CD = cast_->backward(dy_CD.to(row_.compute_dtype), x_CD, rows, row_, own, room_);
   dh_CD.copy_(norm_backward(dx_CD, h_CD, rstd_C, factors_D, dout_CD, dnorm_D_));
 }
 

@@ -19,18 +19,21 @@ class GatedMlp : public FeedForward {
 
   std::unique_ptr<FeedForward> clone() const override;
   std::vector<Linear*> linears() override;
+  std::vector<Linear*> linears_of_all_rows() override { return linears(); }
   std::vector<at::Tensor> parameters() const override;
   int64_t width() const override { return spec_.intermediate_size; }
+  int64_t min_chunk_rows() const override { return kMinChunkRows; }
   SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const override;
   at::Tensor forward_room(int64_t num_rows, bool saved,
                           const at::TensorOptions& options) const override;
   at::Tensor backward_room(int64_t num_rows, bool saved,
                            const at::TensorOptions& options) const override;
   void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
-                   const RowRange& rows, const SavedStep& saved,
+                   const RowRange& rows, const RowContext& row, const SavedStep& saved,
                    const at::Tensor& room) const override;
   at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD, const RowRange& rows,
-                      const SavedStep& saved, const at::Tensor& room) const override;
+                      const RowContext& row, const SavedStep& saved,
+                      const at::Tensor& room) const override;
   at::Tensor plain(const at::Tensor& x_TD) const override;
 
  private:

@@ -16,6 +16,7 @@
 #include "longspan/kernels/rms_norm.h"
 #include "longspan/kernels/rope.h"
 #include "longspan/layers/activation_store.h"
+#include "longspan/layers/expert_load.h"
 #include "longspan/layers/output_norm.h"
 
 namespace longspan {
@@ -28,6 +29,12 @@ struct RowContext {
   at::ScalarType compute_dtype;
   int64_t mlp_tiles = 0;  // parts of the row in which each feed-forward is computed; 0: by size
   ActivationStore* store = nullptr;  // of what checkpointing saves; null: saved as it is
+  /// For mixers that go over whole rows. Null: this process holds all tokens, in the row's order.
+  std::shared_ptr<const WholeRow> whole_row = nullptr;
+  RecurrentMemory* memory = nullptr;  // Attention::memory()
+  ExpertLoad* expert_load = nullptr;  // where mixtures of experts count; null: nowhere
+  at::Tensor is_real_T = {};  // bool: of the rows of the feed-forward, those that are no padding;
+                              // undefined: all
 };
 
 /// Rows [begin, begin + size) of those that a layer works on.
@@ -113,10 +120,14 @@ class FeedForward {
 
   /// In the order in which LoRA's dropout numbers them.
   virtual std::vector<Linear*> linears() = 0;
+  /// Those of them that are cast to the dtype of computation ahead, for all chunks.
+  virtual std::vector<Linear*> linears_of_all_rows() = 0;
   virtual std::vector<at::Tensor> parameters() const = 0;
 
   /// Numbers of a row in its widest activation.
   virtual int64_t width() const = 0;
+  /// Its chunks are not cut below so many rows.
+  virtual int64_t min_chunk_rows() const = 0;
   /// Memory for what the backward of so many rows needs; row r of each tensor is that of row r.
   virtual SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const = 0;
   /// Memory to work in, for chunks of up to so many rows. `saved`: whether the forward saves, or
@@ -129,12 +140,12 @@ class FeedForward {
   /// Writes h + what is made of x into out_CD, which may be h_CD. `saved`: the rows' part of
   /// empty_saved(), or empty.
   virtual void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
-                           const RowRange& rows, const SavedStep& saved,
+                           const RowRange& rows, const RowContext& row, const SavedStep& saved,
                            const at::Tensor& room) const = 0;
   /// d loss / d out, in the dtype of computation -> d loss / d x. What is saved is overwritten;
   /// where nothing is, it is computed again.
   virtual at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
-                              const RowRange& rows, const SavedStep& saved,
+                              const RowRange& rows, const RowContext& row, const SavedStep& saved,
                               const at::Tensor& room) const = 0;
 
   /// What is added to h, as TokenMixer::plain().

@@ -22,8 +22,6 @@ Linear LayerWeights::linear(const std::string& name) const {
           find(name + ".lora_B.weight"), lora_scale_};
 }
 
-at::Tensor LayerWeights::sinks(const std::string& name) const { return required(name); }
-
 at::Tensor LayerWeights::norm(const std::string& name) const { return required(name + ".weight"); }
 
 }  // namespace longspan

@@ -21,10 +21,13 @@ class LayerWeights {
 
   /// Of the linear layer self_attn.q_proj, say: weight, and where they are there bias and adapter.
   Linear linear(const std::string& name) const;
-  /// The logits of sinks, self_attn.sinks, say.
-  at::Tensor sinks(const std::string& name) const;
+  /// The matrix or the buffer of this whole name.
+  at::Tensor tensor(const std::string& name) const { return required(name); }
+  int64_t layer() const { return layer_; }
   /// The weight of the norm self_attn.q_norm, say.
   at::Tensor norm(const std::string& name) const;
+  /// What is called linear_attn.A_log, say, and has no .weight behind its name.
+  at::Tensor parameter(const std::string& name) const { return required(name); }
 
  private:
   /// Undefined where there is none.

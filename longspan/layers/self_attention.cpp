@@ -246,7 +246,7 @@ std::shared_ptr<const TokenMixer> make_token_mixer(const SelfAttentionSpec& spec
                              weights.linear("self_attn.o_proj"),
                              {},
                              {}};
-  if (spec.attention.has_sinks) own.sinks_N = weights.sinks("self_attn.sinks");
+  if (spec.attention.has_sinks) own.sinks_N = weights.tensor("self_attn.sinks");
   if (spec.qk_norm) {
     own.q_norm_K = weights.norm("self_attn.q_norm");
     own.k_norm_K = weights.norm("self_attn.k_norm");

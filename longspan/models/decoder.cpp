@@ -77,6 +77,7 @@ struct Decoder::Impl {
   std::vector<Layer> base_layers;  // of `weights`, without adapters
   bool adapters_on = true;
   std::optional<uint64_t> dropout_seed;
+  ExpertLoad* expert_load = nullptr;
   std::vector<RotaryFrequencies> frequencies;  // of rotary_kinds_of(spec)
   at::ScalarType residual_dtype;
 
@@ -148,6 +149,14 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
   for (const RotaryFrequencies& kind : frequencies) {
     row.rotary.push_back(rotary_table(kind, batch.positions_T, options.compute_dtype));
   }
+  if (goes_over_rows(spec)) {
+    row.whole_row = attention->whole_row(batch.packing);
+    row.memory = attention->memory();
+  }
+  row.expert_load = expert_load;
+  if (expert_load != nullptr && batch.documents_T.defined()) {
+    row.is_real_T = batch.documents_T.ge(0);
+  }
   ParameterHooks* const hooks = options.parameter_hooks;
   before(kEmbeddingUnit, /*next=*/1);
   auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype, spec.padding_token,
@@ -164,13 +173,17 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
     // The backward goes on below only if something is trained there.
     const int below = unit > 1 && h_TD.requires_grad() ? unit - 1 : -1;
     before(unit, above);
-    // Nothing reads the last layer's other rows.
-    const at::Tensor rows = last ? rows_L : at::Tensor();
+    // Nothing reads the last layer's other rows, but perhaps what is made of all routers' scores.
+    const bool all_rows = expert_load != nullptr && expert_load->sums_scores &&
+                          experts_of(spec.layer(static_cast<int64_t>(i))) != nullptr;
+    const at::Tensor rows = last && !all_rows ? rows_L : at::Tensor();
+    if (rows.defined()) row.is_real_T = at::Tensor();  // rows that are asked for are no padding
     const Layer layer =
         drops ? with_dropout(layers[i], {options.lora_dropout, mix_seed(*dropout_seed, i), keys_T},
                              rows)
               : layers[i];
     h_TD = run_one(h_TD, layer, row, rows);
+    if (last && all_rows && rows_L.defined()) h_TD = h_TD.index_select(0, rows_L);
     after(unit);
     h_TD = between_units(h_TD, hooks, above, {unit, Use::kBackward, below});
   }
@@ -224,6 +237,8 @@ at::Tensor Decoder::hidden_states(const Batch& batch, const at::Tensor& rows_L) 
 }
 
 void Decoder::use_adapters(bool on) { impl_->adapters_on = on; }
+
+void Decoder::count_experts(ExpertLoad* load) { impl_->expert_load = load; }
 
 void Decoder::set_dropout_seed(std::optional<uint64_t> seed) { impl_->dropout_seed = seed; }
 

@@ -13,6 +13,7 @@
 #include "longspan/attention/attention.h"
 #include "longspan/data/batch.h"
 #include "longspan/layers/activation_store.h"
+#include "longspan/layers/expert_load.h"
 #include "longspan/models/named_tensor.h"
 #include "longspan/models/parameter_hooks.h"
 #include "longspan/spec/model_spec.h"
@@ -81,6 +82,11 @@ class Decoder {
   /// never.
   void set_dropout_seed(std::optional<uint64_t> seed);
   std::optional<uint64_t> dropout_seed() const;
+  /// From here on mixtures of experts count in `load` what goes where, of tokens that are no
+  /// padding, and their backwards read it; null (as at the start): nowhere. Where sums of scores
+  /// are wanted, the last layer's feed-forward sees all rows, and not only those that are asked
+  /// for. `load` must outlive the graphs of what follows.
+  void count_experts(ExpertLoad* load);
 
  private:
   struct Impl;

@@ -37,11 +37,21 @@ struct ModelConfig {
   bool output_norms = false;     // LayerSpec::output_norms
   bool stored_as_one = false;    // SelfAttentionSpec::stored_as_one, GatedMlpSpec::stored_as_one
   double embedding_scale = 1.0;  // ModelSpec::embedding_scale
+  /// Of models that have such layers: which layers of the pattern that repeats they are.
+  std::optional<GatedDeltaNetSpec> gated_delta_net;
+  std::vector<bool> recurrent_layers;
+  /// In the place of the MLP, in each layer i for which has_experts[i % has_experts.size()].
+  std::optional<MixtureOfExpertsSpec> experts;
+  std::vector<bool> has_experts;
+  /// Layers behind these in the files that are no part of the model (ModelSpec::extra_layers).
+  int64_t extra_layers = 0;
+  /// router_aux_loss_coef, where output_router_logits asks for the auxiliary loss.
+  std::optional<double> router_aux_loss_coef;
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
 };
 
-/// What the model is made of: its layers are all alike, but for their windows.
+/// What the model is made of.
 ModelSpec spec_of(const ModelConfig& config);
 
 /// Reads folder/config.json (or the file itself). Throws UserError: missing, broken JSON (line),

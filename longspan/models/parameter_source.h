@@ -2,12 +2,19 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <functional>
 
 #include "longspan/spec/parameter_spec.h"
 
 namespace longspan {
+
+/// In which dtype a model of `dtype` holds the parameter, and its files do: buffers are in fp32 at
+/// least.
+inline at::ScalarType stored_dtype(const ParameterSpec& parameter, at::ScalarType dtype) {
+  return is_buffer(parameter.role) && c10::elementSize(dtype) < 4 ? at::kFloat : dtype;
+}
 
 /// Made one at a time, so that nobody need hold all of them.
 struct ParameterSource {

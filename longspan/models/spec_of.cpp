@@ -1,11 +1,29 @@
 #include <cmath>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "longspan/models/model_config.h"
 
 namespace longspan {
 namespace {
 
-LayerSpec layer_of(const ModelConfig& config, bool windowed) {
+/// The layers, some of which have experts in the place of their MLP.
+std::vector<LayerSpec> with_experts(const std::vector<LayerSpec>& pattern,
+                                    const ModelConfig& config) {
+  if (!config.experts) return pattern;
+  std::vector<LayerSpec> layers;
+  const size_t length = std::lcm(pattern.size(), config.has_experts.size());
+  for (size_t i = 0; i < length; ++i) {
+    layers.push_back(pattern[i % pattern.size()]);
+    if (config.has_experts[i % config.has_experts.size()]) {
+      layers.back().feed_forward = *config.experts;
+    }
+  }
+  return layers;
+}
+
+SelfAttentionSpec attention_of(const ModelConfig& config, bool windowed) {
   SelfAttentionSpec mixer;
   mixer.attention = {.num_heads = config.num_heads,
                      .num_kv_heads = config.num_kv_heads,
@@ -22,29 +40,41 @@ LayerSpec layer_of(const ModelConfig& config, bool windowed) {
   mixer.output_bias = config.output_bias;
   mixer.output_gate = config.output_gate;
   mixer.stored_as_one = config.stored_as_one;
-  return {mixer,
-          GatedMlpSpec{config.intermediate_size, config.mlp_bias, config.activation,
-                       config.stored_as_one},
-          config.output_norms};
+  return mixer;
+}
+
+/// What repeats, with an MLP in each layer.
+std::vector<LayerSpec> pattern_of(const ModelConfig& config) {
+  const GatedMlpSpec feed_forward{config.intermediate_size, config.mlp_bias, config.activation,
+                                  config.stored_as_one};
+  const auto attention = [&](bool windowed) {
+    return LayerSpec{attention_of(config, windowed), feed_forward, config.output_norms};
+  };
+  std::vector<LayerSpec> pattern;
+  for (const bool recurrent : config.recurrent_layers) {
+    pattern.push_back(recurrent
+                          ? LayerSpec{*config.gated_delta_net, feed_forward, config.output_norms}
+                          : attention(config.window.has_value()));
+  }
+  for (const bool windowed : config.windowed_layers) pattern.push_back(attention(windowed));
+  if (pattern.empty()) pattern.push_back(attention(config.window.has_value()));
+  return pattern;
 }
 
 }  // namespace
 
 ModelSpec spec_of(const ModelConfig& config) {
-  ModelSpec spec{.vocab_size = config.vocab_size,
-                 .hidden_size = config.hidden_size,
-                 .padding_token = config.padding_token,
-                 .num_layers = config.num_layers,
-                 .norm_eps = config.rms_norm_eps,
-                 .norm_kind = config.norm_kind,
-                 .embedding_scale = config.embedding_scale,
-                 .tied_head = config.tie_word_embeddings,
-                 .initializer_range = config.initializer_range};
-  for (const bool windowed : config.windowed_layers) {
-    spec.pattern.push_back(layer_of(config, windowed));
-  }
-  if (spec.pattern.empty()) spec.pattern = {layer_of(config, config.window.has_value())};
-  return spec;
+  return {.vocab_size = config.vocab_size,
+          .hidden_size = config.hidden_size,
+          .padding_token = config.padding_token,
+          .num_layers = config.num_layers,
+          .extra_layers = config.extra_layers,
+          .pattern = with_experts(pattern_of(config), config),
+          .norm_eps = config.rms_norm_eps,
+          .norm_kind = config.norm_kind,
+          .embedding_scale = config.embedding_scale,
+          .tied_head = config.tie_word_embeddings,
+          .initializer_range = config.initializer_range};
 }
 
 }  // namespace longspan

@@ -104,6 +104,10 @@ std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec
     // must not move it either.
     const bool unused = !stage.uses_lm_head && parameter.role == ParameterRole::kHead;
     const bool trained = freezes ? unfrozen.contains(parameter.name) : !has_adapter;
+    if (is_buffer(parameter.role)) {
+      kept.push_back({parameter, 4, false});
+      continue;
+    }
     kept.push_back({parameter, own_bytes, trained && !unused});
   }
   if (has_adapter) {

@@ -58,22 +58,23 @@ Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost) {
 
 /// Rows and bytes as layers/feed_forward_pass, layers/mixer_pass and kernels/linear_cross_entropy
 /// choose them.
-constexpr int64_t kMinChunkRows = 1024, kMlpChunkBytes = int64_t{8} << 20,
-                  kHeadsChunkBytes = int64_t{2} << 20;
+constexpr int64_t kMlpChunkBytes = int64_t{8} << 20, kHeadsChunkBytes = int64_t{2} << 20;
 constexpr int64_t kHeadChunkBytes = int64_t{64} << 20, kMinHeadRows = 32, kMostHeadRows = 1024;
 
 /// The chunk of a gemm that is added to more precise numbers (kernels/gemm).
 constexpr int64_t kProductPartBytes = int64_t{16} << 20;
 
 /// Bytes that matrices which are used together take beside what is held of them anyway: `numbers`
-/// in all, `largest` in one.
-double of_matrices(double numbers, double largest, bool cast, bool summed_apart,
+/// in all, `largest` in one, `cast_at_once` while they are cast.
+double of_matrices(const MatrixCost& matrices, int64_t cast_at_once, bool cast, bool summed_apart,
                    int64_t compute_bytes) {
   const double compute = static_cast<double>(compute_bytes);
-  const double part = cast || summed_apart ? std::min(static_cast<double>(kProductPartBytes),
-                                                      (compute + 4.0) * largest)
-                                           : 0.0;
-  return numbers * ((cast ? compute : 0.0) + (summed_apart ? 4.0 : 0.0)) + part;
+  const double part = cast || summed_apart
+                          ? std::min(static_cast<double>(kProductPartBytes),
+                                     (compute + 4.0) * static_cast<double>(matrices.largest))
+                          : 0.0;
+  return (cast ? compute * static_cast<double>(cast_at_once) : 0.0) +
+         (summed_apart ? 4.0 * static_cast<double>(matrices.numbers) : 0.0) + part;
 }
 
 /// Buffers of the threads of attention/flash, for tiles of 96 queries and 192 keys. ATen's kernel,
@@ -86,15 +87,15 @@ double attention_scratch(const MemoryFacts& facts, const TokenMixerCost& mixer) 
   return 4.0 * static_cast<double>(std::min(facts.attention_threads, tiles) * floats);
 }
 
-int64_t rows_of_chunk(int64_t bytes, int64_t width, int64_t element_bytes) {
-  return std::max(kMinChunkRows, bytes / std::max<int64_t>(1, width * element_bytes));
+int64_t rows_of_chunk(int64_t bytes, int64_t width, int64_t element_bytes, int64_t least) {
+  return std::max(least, bytes / std::max<int64_t>(1, width * element_bytes));
 }
 
 double mlp_rows(const MemoryFacts& facts, const Sizes& s) {
-  const int64_t rows =
-      facts.mlp_tiles > 0
-          ? (s.num_tokens + facts.mlp_tiles - 1) / facts.mlp_tiles
-          : rows_of_chunk(kMlpChunkBytes, s.cost.feed_forward.width, facts.compute_bytes);
+  const int64_t rows = facts.mlp_tiles > 0
+                           ? (s.num_tokens + facts.mlp_tiles - 1) / facts.mlp_tiles
+                           : rows_of_chunk(kMlpChunkBytes, s.cost.feed_forward.width,
+                                           facts.compute_bytes, s.cost.feed_forward.min_chunk_rows);
   return static_cast<double>(std::min(rows, s.num_tokens));
 }
 
@@ -112,6 +113,9 @@ bool keeps_output_too(const MemoryFacts& facts) {
 /// Bytes a token that one layer saves for its backward.
 double saved_by_layer(const MemoryFacts& facts, const Sizes& s, double rows) {
   double saved = s.D + s.output + s.state;
+  if (facts.checkpointing && s.cost.mixer.is_computed_again) {
+    return s.D + (facts.offload_activations ? s.output : 0.0);
+  }
   if (facts.checkpointing) return keeps_output_too(facts) ? saved + s.output : saved;
   saved += s.queries + s.kv + 4;                 // and a norm
   if (facts.exchanges_heads) saved += s.output;  // as heads and as tokens
@@ -158,14 +162,14 @@ Moment head_moment(const MemoryFacts& facts, const Sizes& s) {
   const double hidden = s.labels * s.D * static_cast<double>(facts.compute_bytes) /
                         static_cast<double>(facts.residual_bytes);
   const auto V = static_cast<double>(facts.vocab_size);
-  const auto D = static_cast<double>(facts.hidden_size);
+  const int64_t head = facts.vocab_size * facts.hidden_size;
   const double logits = V * (facts.compute_bytes < 4 ? 4.0 + 2.0 : 4.0);  // and rounded to bf16
   const int64_t head_chunk = kHeadChunkBytes / (4 * std::max<int64_t>(1, facts.vocab_size));
   const auto head_rows = static_cast<double>(
       std::min(s.num_labels, std::clamp(head_chunk, kMinHeadRows, kMostHeadRows)));
   const bool head_in_chunks = static_cast<double>(s.num_labels) > head_rows;
   return {"the head", index + s.labels * s.D + 2 * hidden,
-          head_rows * logits + of_matrices(V * D, V * D, facts.casts_head,
+          head_rows * logits + of_matrices({head, head}, head, facts.casts_head,
                                            facts.sums_head_apart && head_in_chunks,
                                            facts.compute_bytes)};
 }
@@ -179,12 +183,11 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   // device, h and the attention's output come back.
   const double rows = mlp_rows(facts, s);
   const MatrixCost &matrices = s.cost.feed_forward.matrices, &before = s.cost.mixer.before;
-  const auto numbers = static_cast<double>(matrices.numbers),
-             after = static_cast<double>(s.cost.mixer.after.numbers);
+  const int64_t after = facts.checkpointing ? s.cost.mixer.after.numbers : 0;
   const bool mlp_in_chunks = static_cast<double>(s.num_tokens) > rows;
   const double chunk = rows * (s.feed_forward_working + 4 * s.D) +
-                       of_matrices(numbers + (facts.checkpointing ? after : 0.0),
-                                   static_cast<double>(matrices.largest), facts.casts_blocks,
+                       of_matrices({matrices.numbers + after, matrices.largest},
+                                   s.cost.feed_forward.cast_at_once + after, facts.casts_blocks,
                                    facts.sums_blocks_apart && mlp_in_chunks, facts.compute_bytes);
   if (facts.checkpointing) {
     const double replayed =
@@ -200,6 +203,9 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   double attention =
       index + s.output + s.queries_wide + s.kv_wide + s.state + exchange_bytes(facts, s);
   if (facts.checkpointing) attention += s.queries + s.kv;
+  if (facts.checkpointing && s.cost.mixer.is_computed_again) {
+    attention += 2.0 * static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_gate);
+  }
   attention += stored ? s.output + s.state : s.D;
   if (facts.reads_ahead) attention += saved_by_layer(facts, s, 1.0);
   // All of them once more in fp32.
@@ -209,15 +215,14 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   const int64_t chunk_rows =
       std::min(s.num_tokens,
                rows_of_chunk(kHeadsChunkBytes, std::max(facts.hidden_size, s.cost.mixer.queries),
-                             facts.compute_bytes));
+                             facts.compute_bytes, kMinChunkRows));
   moments.push_back(
       {"the projections' backward",
        index + s.D + s.queries + s.kv + (stored ? s.D : 0.0) +
            (facts.reads_ahead ? saved_by_layer(facts, s, 1.0) : 0.0),
        static_cast<double>(chunk_rows) * (3 * s.D + s.queries + s.keys) +
-           of_matrices(static_cast<double>(before.numbers), static_cast<double>(before.largest),
-                       facts.casts_blocks, facts.sums_blocks_apart && s.num_tokens > chunk_rows,
-                       facts.compute_bytes)});
+           of_matrices(before, before.numbers, facts.casts_blocks,
+                       facts.sums_blocks_apart && s.num_tokens > chunk_rows, facts.compute_bytes)});
   return moments;
 }
 

@@ -79,7 +79,9 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
     const std::string& name = parameter.stored_as;
     const std::vector<int64_t> shape = stored_shape(parameter);
     files.push_back({{name, shape}, weight_file_name(number_of.at(writers[i]), num_files)});
-    if (writers[i] == world.rank()) planned.push_back({name, model.dtype, shape});
+    if (writers[i] == world.rank()) {
+      planned.push_back({name, stored_dtype(parameter, model.dtype), shape});
+    }
   }
   // Whatever happens to this rank's file, the others gather with it to the end.
   std::exception_ptr failure;

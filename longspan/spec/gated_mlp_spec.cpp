@@ -16,7 +16,8 @@ FeedForwardCost cost_of(const GatedMlpSpec& mlp, int64_t hidden_size) {
   return {.width = I,
           .saved = 2 * I,
           .working = 3 * I,
-          .matrices = {3 * I * hidden_size, I * hidden_size}};
+          .matrices = {3 * I * hidden_size, I * hidden_size},
+          .cast_at_once = 3 * I * hidden_size};
 }
 
 }  // namespace longspan

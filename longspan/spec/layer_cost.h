@@ -14,18 +14,29 @@ struct MatrixCost {
 struct TokenMixerCost {
   int64_t queries = 0, keys = 0, values = 0;  ///< what the tokens are mixed by
   int64_t output = 0;                         ///< what the mixing gives
-  int64_t state_bytes = 0;             ///< what the mixing saves for its backward beside its output
-  int64_t saved_for_norms = 0;         ///< what norms of queries and keys save, unless recomputed
-  int64_t saved_for_gate = 0;          ///< what was mixed before its gate, unless recomputed
+  int64_t state_bytes = 0;      ///< what the mixing saves for its backward beside its output
+  int64_t saved_for_norms = 0;  ///< what norms of queries and keys save, unless recomputed
+  int64_t saved_for_gate = 0;   ///< what was mixed before its gate, unless recomputed, and
+                                ///< what else lies between the inputs and the output
+  /// The backward computes the mixing again: checkpointing saves nothing of it.
+  bool is_computed_again = false;
   MatrixCost before, after;            ///< of the projections before and after the mixing
   int64_t kv_heads = 0, head_dim = 0;  ///< what the tiles of flash attention are made of
 };
 
+/// Rows below which the chunks of a feed-forward whose rows all go through the same matrices are
+/// not cut: enough for matrix products at full speed.
+inline constexpr int64_t kMinChunkRows = 1024;
+
 struct FeedForwardCost {
-  int64_t width = 0;    ///< of its widest activation, by which its chunks are chosen
-  int64_t saved = 0;    ///< what it saves for its backward, unless recomputed
-  int64_t working = 0;  ///< what its backward works with
+  int64_t width = 0;  ///< of its widest activation, by which its chunks are chosen
+  int64_t min_chunk_rows = kMinChunkRows;  ///< its chunks are not cut below so many rows
+  int64_t saved = 0;                       ///< what it saves for its backward, unless recomputed
+  int64_t working = 0;                     ///< what its backward works with
   MatrixCost matrices;
+  int64_t cast_at_once = 0;  ///< numbers of them that are cast for uses at a time
+  /// Numbers of matrices that one token does not go through: those of experts not chosen.
+  int64_t idle_matrices = 0;
 };
 
 }  // namespace longspan

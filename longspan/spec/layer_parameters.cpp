@@ -25,8 +25,44 @@ void LayerParameters::linear(const char* module, const char* name, int64_t num_o
   if (bias) add(module, linear + ".bias", {num_out}, ParameterRole::kBias, {});
 }
 
+void LayerParameters::linear_of_part(const char* module, const std::string& part, const char* name,
+                                     int64_t num_out, int64_t num_in) {
+  add(module, fmt::format("{}.{}.{}.weight", module, part, name), {num_out, num_in},
+      ParameterRole::kProjection, matrices_)
+      .lora_target = name;
+}
+
+void LayerParameters::router(const char* module, const std::string& name, int64_t num_experts) {
+  add(module, name + ".weight", {num_experts, hidden_size_}, ParameterRole::kRouter, matrices_);
+}
+
+void LayerParameters::buffer(const char* module, const std::string& name, int64_t size) {
+  add(module, name, {size}, ParameterRole::kBuffer, {});
+}
+
 void LayerParameters::norm(const char* module, const std::string& name, int64_t size) {
-  add(module, name + ".weight", {size}, ParameterRole::kNorm, {}).init = first_values(norms_);
+  norm_of_kind(module, name, size, norms_);
+}
+
+void LayerParameters::norm_of_kind(const char* module, const std::string& name, int64_t size,
+                                   NormKind kind) {
+  add(module, name + ".weight", {size}, ParameterRole::kNorm, {}).init = first_values(kind);
+}
+
+void LayerParameters::bias_of_ones(const char* module, const std::string& name, int64_t size) {
+  add(module, name, {size}, ParameterRole::kBias, {Initialisation::Kind::kOnes});
+}
+
+void LayerParameters::log_decay(const char* module, const std::string& name, int64_t size) {
+  // As transformers begins them.
+  constexpr double kFastest = 16.0;
+  add(module, name, {size}, ParameterRole::kLogDecay,
+      {Initialisation::Kind::kLogUniform, kFastest});
+}
+
+void LayerParameters::convolution(const char* module, const std::string& name, int64_t num_channels,
+                                  int64_t width) {
+  add(module, name, {num_channels, 1, width}, ParameterRole::kConvolution, matrices_);
 }
 
 void LayerParameters::sinks(const char* module, const std::string& name, int64_t num_heads) {

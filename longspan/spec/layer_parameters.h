@@ -26,6 +26,13 @@ class LayerParameters {
   /// Adds <module>.<name>.weight [num_out, num_in], to which LoRA can add an adapter, and where it
   /// has a bias <module>.<name>.bias.
   void linear(const char* module, const char* name, int64_t num_out, int64_t num_in, bool bias);
+  /// The same, for linear layers below a module's own: <module>.<part>.<name>.weight (an expert's).
+  void linear_of_part(const char* module, const std::string& part, const char* name,
+                      int64_t num_out, int64_t num_in);
+  /// Adds <name>.weight [num_experts, hidden], which scores experts.
+  void router(const char* module, const std::string& name, int64_t num_experts);
+  /// Adds <name> [size], which is not trained.
+  void buffer(const char* module, const std::string& name, int64_t size);
   /// Adds <name>.weight [size], of a norm of the model's kind.
   void norm(const char* module, const std::string& name, int64_t size);
   /// Adds <name> [num_heads], the logits of attention's sinks.
@@ -33,6 +40,15 @@ class LayerParameters {
   /// The weights of the last so many linear layers, without biases, are rows of one tensor of the
   /// files, <module>.<name>.weight. They can have no adapter: one would be of them all.
   void store_together(const char* module, const char* name, int num_linears);
+  /// The same of a norm of another kind.
+  void norm_of_kind(const char* module, const std::string& name, int64_t size, NormKind kind);
+  /// Adds <name> [size], a bias that begins as ones.
+  void bias_of_ones(const char* module, const std::string& name, int64_t size);
+  /// Adds <name> [size], logarithms of how fast states decay.
+  void log_decay(const char* module, const std::string& name, int64_t size);
+  /// Adds <name> [num_channels, 1, width], of a convolution of each channel by itself.
+  void convolution(const char* module, const std::string& name, int64_t num_channels,
+                   int64_t width);
   std::vector<ParameterSpec> take();
 
  private:

@@ -45,6 +45,40 @@ std::set<std::string> lora_modules_from(const std::string& target, const ModelSp
   return modules;
 }
 
+void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
+  const bool gate = shape.modules.contains("gate_proj"), up = shape.modules.contains("up_proj");
+  if (!gate && !up && !shape.modules.contains("down_proj")) return;
+  bool has_experts = false, has_others = false;
+  for (const LayerSpec& layer : model.pattern) {
+    const MixtureOfExpertsSpec* const experts = experts_of(layer);
+    has_experts = has_experts || experts != nullptr;
+    has_others = has_others || experts == nullptr || experts->has_shared();
+  }
+  if (!has_experts) return;
+  const auto refuse = [](const std::string& what) {
+    throw UserError(fmt::format(
+        "lora_target: adapters of experts {}. Take lora_target: q_proj,k_proj,v_proj,o_proj",
+        what));
+  };
+  if (has_others) {
+    refuse(
+        "are not supported in a model that also has MLPs that all tokens go through: PEFT loads "
+        "nothing of theirs where experts have adapters");
+  }
+  if (gate != up) {
+    refuse(
+        "need both gate_proj and up_proj or neither, since PEFT loads them as one; or name both");
+  }
+  if (shape.rank_stabilized && gate) {
+    refuse(
+        "are not supported with use_rslora, since PEFT scales gate_proj and up_proj, which it "
+        "loads as one of twice the rank, otherwise");
+  }
+  if (shape.dropout > 0) {
+    refuse("are not supported with lora_dropout, since PEFT has none for them; or set it to 0");
+  }
+}
+
 std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const LoraShape& shape) {
   std::vector<ParameterSpec> matrices;
   for (const ParameterSpec& parameter : parameters_of(model)) {

@@ -25,6 +25,10 @@ struct LoraShape {
 /// "all". Throws UserError for one that the model does not have.
 std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model);
 
+/// Throws UserError where PEFT cannot load an adapter of this shape: on transformers 5 it stacks
+/// adapters of experts into those of the stacked parameters.
+void require_in_peft(const ModelSpec& model, const LoraShape& shape);
+
 /// The matrices of an adapter of this shape, A and B of one linear layer after the other.
 std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const LoraShape& shape);
 

@@ -29,6 +29,22 @@ std::vector<ParameterSpec> after_layers(const ModelSpec& model) {
   return parameters;
 }
 
+/// The kinds of layers that differ: the first layer of each, and how many there are of it.
+std::vector<std::pair<int64_t, int64_t>> distinct_layers(const ModelSpec& model) {
+  const std::vector<int64_t> counts = layers_of_pattern(model);
+  std::vector<std::pair<int64_t, int64_t>> distinct;
+  for (int64_t i = 0; i < std::ssize(model.pattern); ++i) {
+    const auto known = std::ranges::find_if(
+        distinct, [&](const auto& kind) { return model.pattern[kind.first] == model.pattern[i]; });
+    if (known == distinct.end()) {
+      distinct.emplace_back(i, counts[i]);
+    } else {
+      known->second += counts[i];
+    }
+  }
+  return distinct;
+}
+
 }  // namespace
 
 LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size) {
@@ -84,6 +100,19 @@ std::vector<const char*> norm_names(const LayerSpec& layer) {
           "post_feedforward_layernorm"};
 }
 
+std::optional<GatedDeltaNetSpec> recurrence_of(const ModelSpec& model) {
+  for (const LayerSpec& layer : model.pattern) {
+    if (const auto* mixer = std::get_if<GatedDeltaNetSpec>(&layer.mixer)) return *mixer;
+  }
+  return std::nullopt;
+}
+
+bool goes_over_rows(const ModelSpec& model) {
+  return std::ranges::any_of(model.pattern, [](const LayerSpec& layer) {
+    return std::visit([](const auto& mixer) { return goes_over_rows(mixer); }, layer.mixer);
+  });
+}
+
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer) {
   LayerParameters list(layer, model.hidden_size, model.initializer_range, model.norm_kind);
   const LayerSpec& spec = model.layer(layer);
@@ -110,6 +139,7 @@ int64_t num_parameters_of(const ModelSpec& model, const std::string& what) {
   const auto count = [&](const std::vector<ParameterSpec>& parameters) {
     int64_t total = 0;
     for (const ParameterSpec& parameter : parameters) {
+      if (is_buffer(parameter.role)) continue;
       int64_t size = 1;
       for (const int64_t dim : parameter.shape) size = product(size, dim);
       total = counted_sum({total, size}, what);
@@ -117,18 +147,16 @@ int64_t num_parameters_of(const ModelSpec& model, const std::string& what) {
     return total;
   };
   int64_t total = counted_sum({count(before_layers(model)), count(after_layers(model))}, what);
-  const std::vector<int64_t> counts = layers_of_pattern(model);
-  for (size_t i = 0; i < counts.size(); ++i) {
-    const int64_t layer = static_cast<int64_t>(i);
-    total = counted_sum({total, product(counts[i], count(layer_parameters(model, layer)))}, what);
+  for (const auto& [layer, number] : distinct_layers(model)) {
+    total = counted_sum({total, product(number, count(layer_parameters(model, layer)))}, what);
   }
   return total;
 }
 
 std::vector<std::string> lora_targets(const ModelSpec& model) {
   std::vector<std::string> targets;
-  for (int64_t i = 0; i < std::ssize(model.pattern); ++i) {
-    for (const ParameterSpec& parameter : layer_parameters(model, i)) {
+  for (const auto& [layer, number] : distinct_layers(model)) {
+    for (const ParameterSpec& parameter : layer_parameters(model, layer)) {
       if (parameter.lora_target.empty()) continue;
       if (std::ranges::find(targets, parameter.lora_target) == targets.end()) {
         targets.push_back(parameter.lora_target);
@@ -138,7 +166,30 @@ std::vector<std::string> lora_targets(const ModelSpec& model) {
   return targets;
 }
 
+int64_t idle_parameters_of(const ModelSpec& model) {
+  int64_t idle = 0;
+  for (const auto& [layer, number] : distinct_layers(model)) {
+    idle += number * cost_of(model.layer(layer), model.hidden_size).feed_forward.idle_matrices;
+  }
+  return idle;
+}
+
+std::vector<int64_t> layers_with_experts(const ModelSpec& model) {
+  std::vector<int64_t> layers;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    if (experts_of(model.layer(layer)) != nullptr) layers.push_back(layer);
+  }
+  return layers;
+}
+
+const MixtureOfExpertsSpec* experts_of(const LayerSpec& layer) {
+  return std::get_if<MixtureOfExpertsSpec>(&layer.feed_forward);
+}
+
 bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name) {
+  for (int64_t i = 0; i < model.extra_layers; ++i) {
+    if (stored_name.starts_with(layer_parameter_name(model.num_layers + i, ""))) return true;
+  }
   return stored_name.ends_with(".rotary_emb.inv_freq") || (model.tied_head && stored_name == kHead);
 }
 

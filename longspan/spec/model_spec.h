@@ -9,8 +9,10 @@
 #include <variant>
 #include <vector>
 
+#include "longspan/spec/gated_delta_net_spec.h"
 #include "longspan/spec/gated_mlp_spec.h"
 #include "longspan/spec/layer_cost.h"
+#include "longspan/spec/mixture_of_experts_spec.h"
 #include "longspan/spec/norm_kind.h"
 #include "longspan/spec/parameter_spec.h"
 #include "longspan/spec/self_attention_spec.h"
@@ -18,9 +20,9 @@
 namespace longspan {
 
 /// What mixes the tokens of a row: the kinds that there are.
-using TokenMixerSpec = std::variant<SelfAttentionSpec>;
+using TokenMixerSpec = std::variant<SelfAttentionSpec, GatedDeltaNetSpec>;
 /// What each token goes through by itself: the kinds that there are.
-using FeedForwardSpec = std::variant<GatedMlpSpec>;
+using FeedForwardSpec = std::variant<GatedMlpSpec, MixtureOfExpertsSpec>;
 
 /// h += mixer(norm(h)), then h += feed_forward(norm(h)); the norms are RMSNorms.
 struct LayerSpec {
@@ -47,6 +49,9 @@ struct ModelSpec {
   /// gradient of a head that is tied to the embedding it gets.
   std::optional<int64_t> padding_token;
   int64_t num_layers = 0;
+  /// Layers that files may hold behind these and nothing reads: those that predict further tokens
+  /// (multi-token prediction, arXiv 2404.19737).
+  int64_t extra_layers = 0;
   /// Layer i is pattern[i % pattern.size()]: one for layers that are all alike. Not a list of all,
   /// since num_layers may be a lie until the weights are looked at.
   std::vector<LayerSpec> pattern;
@@ -82,21 +87,36 @@ std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model);
 /// where there are any, behind the mixer and behind the feed-forward.
 std::vector<const char*> norm_names(const LayerSpec& layer);
 
+/// What its layers with a recurrence are; none where it has no such layers.
+std::optional<GatedDeltaNetSpec> recurrence_of(const ModelSpec& model);
+
+/// Whether layers go over the tokens of a row one behind the other, as a recurrence does.
+bool goes_over_rows(const ModelSpec& model);
+
 /// The parameters of one layer, in Hugging Face's order.
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer);
 
 /// All parameters of the model, in Hugging Face's order; a head only where it is not the embedding.
 std::vector<ParameterSpec> parameters_of(const ModelSpec& model);
 
-/// Numbers of all parameters, without a list of them. Throws UserError, which says `what` they are
-/// of, when these are more than can be counted (2^53).
+/// Numbers of all parameters, without a list of them, and without buffers. Throws UserError, which
+/// says `what` they are of, when these are more than can be counted (2^53).
 int64_t num_parameters_of(const ModelSpec& model, const std::string& what);
+
+/// Numbers of parameters that one token does not go through: those of experts not chosen.
+int64_t idle_parameters_of(const ModelSpec& model);
+
+/// The mixture of experts in the layer; null: it has another feed-forward.
+const MixtureOfExpertsSpec* experts_of(const LayerSpec& layer);
+/// The numbers of the layers that have one.
+std::vector<int64_t> layers_with_experts(const ModelSpec& model);
 
 /// The linear layers that can have an adapter, by the names that a user calls them, each once.
 std::vector<std::string> lora_targets(const ModelSpec& model);
 
 /// Does a file of the model's weights hold this tensor to no use? Older ones carry the rotary
-/// frequencies, and some the head though it is the embedding.
+/// frequencies, some the head though it is the embedding, and some layers that are no part of the
+/// model.
 bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name);
 
 /// The number of the layer that a tensor of the model's files belongs to; none: it is outside.

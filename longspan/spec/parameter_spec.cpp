@@ -16,13 +16,17 @@ bool decays(ParameterRole role) {
     case ParameterRole::kEmbedding:
     case ParameterRole::kProjection:
     case ParameterRole::kSinks:
+    case ParameterRole::kRouter:
     case ParameterRole::kHead:
     case ParameterRole::kLoraA:
     case ParameterRole::kLoraB:
     case ParameterRole::kValueHead:
+    case ParameterRole::kConvolution:
+    case ParameterRole::kLogDecay:
       return true;
     case ParameterRole::kNorm:
     case ParameterRole::kBias:
+    case ParameterRole::kBuffer:
     case ParameterRole::kValueHeadBias:
       return false;
   }
@@ -40,8 +44,12 @@ ParameterUse use_of(ParameterRole role) {
     case ParameterRole::kNorm:
     case ParameterRole::kBias:
     case ParameterRole::kSinks:
+    case ParameterRole::kRouter:
+    case ParameterRole::kBuffer:
     case ParameterRole::kValueHead:
     case ParameterRole::kValueHeadBias:
+    case ParameterRole::kConvolution:
+    case ParameterRole::kLogDecay:
       return ParameterUse::kAsHeld;
   }
   throw std::logic_error("no role of a parameter");
@@ -119,6 +127,8 @@ ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r) {
   return lora_matrix(projection, lora_b_name(projection), {projection.shape[0], r},
                      ParameterRole::kLoraB, {Initialisation::Kind::kZeros});
 }
+
+bool is_buffer(ParameterRole role) { return role == ParameterRole::kBuffer; }
 
 bool is_lora(ParameterRole role) {
   return role == ParameterRole::kLoraA || role == ParameterRole::kLoraB;

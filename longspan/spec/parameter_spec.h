@@ -13,15 +13,19 @@
 namespace longspan {
 
 enum class ParameterRole {
-  kEmbedding,   ///< [vocabulary, hidden], looked up by token; also the head where the two are tied
-  kNorm,        ///< the weight of a norm
-  kProjection,  ///< the matrix [out, in] of a linear layer within a layer of the model
-  kBias,        ///< what a linear layer adds
-  kSinks,       ///< [heads], the logits of attention's sinks (AttentionSpec::has_sinks)
-  kHead,        ///< [vocabulary, hidden], from the last hidden states to logits
-  kLoraA,       ///< [r, in], the first matrix of an adapter
-  kLoraB,       ///< [out, r], the second
-  kValueHead,   ///< [1, hidden], from a hidden state to one number
+  kEmbedding,    ///< [vocabulary, hidden], looked up by token; also the head where the two are tied
+  kNorm,         ///< the weight of a norm
+  kProjection,   ///< the matrix [out, in] of a linear layer within a layer of the model
+  kBias,         ///< what a linear layer, or another, adds
+  kSinks,        ///< [heads], the logits of attention's sinks (AttentionSpec::has_sinks)
+  kConvolution,  ///< [channels, 1, tokens], of a convolution of each channel by itself
+  kLogDecay,     ///< logarithms of how fast a recurrence's states decay
+  kRouter,       ///< [experts, hidden], from a hidden state to a score of each expert
+  kBuffer,       ///< numbers that the model reads and nothing trains, kept as the files have them
+  kHead,         ///< [vocabulary, hidden], from the last hidden states to logits
+  kLoraA,        ///< [r, in], the first matrix of an adapter
+  kLoraB,        ///< [out, r], the second
+  kValueHead,    ///< [1, hidden], from a hidden state to one number
   kValueHeadBias,  ///< [1]
 };
 
@@ -33,9 +37,11 @@ enum class ParameterUse {
 
 /// What a new parameter holds.
 struct Initialisation {
-  enum class Kind { kZeros, kOnes, kNormal, kUniform };
+  enum class Kind { kZeros, kOnes, kNormal, kUniform, kLogUniform };
   Kind kind = Kind::kZeros;
-  double scale = 0.0;  ///< kNormal: the standard deviation; kUniform: within [-scale, scale)
+  /// kNormal: the standard deviation; kUniform: within [-scale, scale); kLogUniform: logarithms of
+  /// numbers within [0.01, scale).
+  double scale = 0.0;
 
   bool operator==(const Initialisation&) const = default;
 };
@@ -104,6 +110,9 @@ std::string lora_b_name(const ParameterSpec& projection);
 ParameterSpec lora_a_of(const ParameterSpec& projection, int64_t r);
 ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r);
 
+/// Does training leave it as it is, whatever else is trained? It is no parameter to a user, and is
+/// held and saved in fp32.
+bool is_buffer(ParameterRole role);
 /// Is it a matrix of an adapter?
 bool is_lora(ParameterRole role);
 /// Is it part of a reward model's value head, which is saved in a file of its own?

@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 #include <variant>
 
 #include "longspan/kernels/rope.h"
@@ -32,10 +34,10 @@ ModelSpec small_model(bool tied, bool biases) {
 std::vector<NamedTensor> random_leaves(const ModelSpec& spec) {
   at::manual_seed(11);
   std::vector<NamedTensor> parameters;
-  for (const auto& [name, shape] : parameter_shapes(spec)) {
-    auto tensor = at::randn(shape, at::kDouble) * 0.3;
-    if (name.ends_with("norm.weight")) tensor = tensor + 1;
-    parameters.push_back({name, tensor.requires_grad_(true)});
+  for (const ParameterSpec& parameter : parameters_of(spec)) {
+    auto tensor = at::randn(parameter.shape, at::kDouble) * 0.3;
+    if (parameter.role == ParameterRole::kNorm) tensor = tensor + 1;
+    parameters.push_back({parameter.name, tensor.requires_grad_(!is_buffer(parameter.role))});
   }
   return parameters;
 }
@@ -58,6 +60,42 @@ Batch random_batch(const ModelSpec& spec, const std::vector<int64_t>& lengths,
   batch.documents_T = at::cat(documents);
   return batch;
 }
+
+namespace {
+
+/// What each token's experts are weighed by, token by token: 0 for those not chosen, [T, E].
+at::Tensor expert_weights(const MixtureOfExpertsSpec& experts, const at::Tensor& logits_TE,
+                          const at::Tensor& bias_E) {
+  const RouterSpec& router = experts.router;
+  const auto scores_TE =
+      router.scores == RouterSpec::Scores::kSoftmax ? logits_TE.softmax(1) : logits_TE.sigmoid();
+  const int64_t T = scores_TE.size(0), E = experts.num_experts, M = E / router.num_groups;
+  const auto chosen_TE = at::zeros({T, E}, at::kDouble);
+  for (int64_t t = 0; t < T; ++t) {
+    const at::Tensor choice = (scores_TE[t] + bias_E).detach().contiguous();
+    const double* const by = choice.const_data_ptr<double>();
+    std::vector<std::pair<double, int64_t>> groups;
+    for (int64_t g = 0; g < router.num_groups; ++g) {
+      std::vector<double> own(by + g * M, by + (g + 1) * M);
+      std::sort(own.rbegin(), own.rend());
+      groups.emplace_back(own[0] + (M > 1 ? own[1] : 0.0), g);
+    }
+    std::sort(groups.rbegin(), groups.rend());
+    std::vector<std::pair<double, int64_t>> open;
+    for (int64_t i = 0; i < router.groups_per_token; ++i) {
+      for (int64_t e = groups[i].second * M; e < (groups[i].second + 1) * M; ++e) {
+        open.emplace_back(by[e], e);
+      }
+    }
+    std::sort(open.rbegin(), open.rend());
+    for (int64_t i = 0; i < experts.experts_per_token; ++i) chosen_TE[t][open[i].second] = 1.0;
+  }
+  auto weights_TE = scores_TE * chosen_TE;
+  if (router.normalises) weights_TE = weights_TE / (weights_TE.sum(1, true) + router.epsilon);
+  return weights_TE * router.scale;
+}
+
+}  // namespace
 
 at::Tensor plain_logprobs(const ModelSpec& spec, const std::vector<NamedTensor>& parameters,
                           const Batch& batch) {
@@ -119,9 +157,28 @@ at::Tensor plain_logprobs(const ModelSpec& spec, const std::vector<NamedTensor>&
     if (gate.defined()) out = out * gate;
     h = h + linear(out.flatten(1), prefix + "self_attn.o_proj");
     const auto y = norm(h, prefix + "post_attention_layernorm");
-    const auto gate = linear(y, prefix + "mlp.gate_proj");
-    h = h +
-        linear(gate * gate.sigmoid() * linear(y, prefix + "mlp.up_proj"), prefix + "mlp.down_proj");
+    const auto gated_mlp = [&](const std::string& name) {
+      const auto gate = linear(y, name + ".gate_proj");
+      return linear(gate * gate.sigmoid() * linear(y, name + ".up_proj"), name + ".down_proj");
+    };
+    const MixtureOfExpertsSpec* const experts = experts_of(spec.layer(layer));
+    if (experts == nullptr) {
+      h = h + gated_mlp(prefix + "mlp");
+      continue;
+    }
+    const auto weights_TE =
+        expert_weights(*experts, linear(y, prefix + "mlp.gate"),
+                       experts->router.has_correction_bias
+                           ? weights.at(prefix + "mlp.gate.e_score_correction_bias")
+                           : at::zeros({experts->num_experts}, at::kDouble));
+    for (int64_t e = 0; e < experts->num_experts; ++e) {
+      h = h + weights_TE.select(1, e).unsqueeze(1) *
+                  gated_mlp(fmt::format("{}mlp.experts.{}", prefix, e));
+    }
+    if (!experts->has_shared()) continue;
+    const std::string shared = prefix + "mlp." + experts->shared.name;
+    const auto part = gated_mlp(shared);
+    h = h + (experts->shared.is_gated ? linear(y, shared + "_gate").sigmoid() * part : part);
   }
   const auto& head =
       spec.tied_head ? weights.at("model.embed_tokens.weight") : weights.at("lm_head.weight");

@@ -1,5 +1,5 @@
-// A decoder written plainly in ATen's operators, of layers of self-attention and gated MLPs, in
-// fp64 with autograd's own gradients: what decoders are compared with.
+// A decoder written plainly in ATen's operators, of layers of self-attention and gated MLPs
+// or mixtures of these, in fp64 with autograd's own gradients: what decoders are compared with.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -93,7 +93,10 @@ void say_end(const Config& config, RunEnd end, const Trainer& trainer,
       fmt::format("after step {} of {}", trainer.progress().step, trainer.progress().total_steps);
   switch (end) {
     case RunEnd::kDone:
-      console.say(fmt::format("Saved the model and logs in {}", trainer.saved_in()));
+      console.say(trainer.record_in() == trainer.saved_in()
+                      ? fmt::format("Saved the model and logs in {}", trainer.saved_in())
+                      : fmt::format("Saved the model in {}, and its logs and results in {}",
+                                    trainer.saved_in(), trainer.record_in()));
       return;
     case RunEnd::kStopped:
       console.say(fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands, host.why_stopped(),

@@ -41,7 +41,32 @@ TrainingStep::TrainingStep(const TrainingJob& job)
                            config_.num_train_epochs, config_.max_steps)),
       num_warmup_steps_(
           warmup_steps_of(config_.warmup_ratio, config_.warmup_steps, plan_.total_steps)),
-      update_(model_.parameters(), job.saver.model().specs, job.sharded, world_, config_) {}
+      update_(model_.parameters(), job.saver.model().specs, job.sharded, world_, config_),
+      balance_(ExpertBalance::make(job.context, job.saver.model().config)) {}
+
+std::vector<std::string> TrainingStep::names_of_averages() const {
+  std::vector<std::string> names = objective_.averages();
+  if (!balance_) return names;
+  for (const std::string& name : balance_->averages()) names.push_back(name);
+  return names;
+}
+
+void TrainingStep::look_at(const std::vector<Row>& rows, int64_t step) {
+  objective_.begin();
+  if (objective_.looks_ahead()) {
+    for (const Row& row : rows) objective_.look(row);
+    objective_.looked();
+  }
+  if (!balance_) return;
+  balance_->begin();
+  if (!balance_->looks_ahead()) return;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    model_.set_dropout_seed(dropout_seed(step, i));
+    balance_->look(rows[i]);
+    model_.set_dropout_seed(std::nullopt);
+  }
+  balance_->looked();
+}
 
 StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   const std::vector<Row> rows = rows_of(plan_.place(step));  // the same on all SP members
@@ -66,20 +91,21 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   result.num_computed_tokens = static_cast<int64_t>(counts[3]);
 
   const auto averages_before = averages_.sums();
-  objective_.begin();
-  if (objective_.looks_ahead()) {
-    for (const Row& row : rows) objective_.look(row);
-    objective_.looked();
-  }
+  look_at(rows, step);
   const bool leads = mesh_.sequence.rank() == 0;
   Averages others;
   std::vector<at::Tensor> contributions;
   for (size_t i = 0; i < rows.size(); ++i) {
     traffic_.begin_row();
     model_.set_dropout_seed(dropout_seed(step, i));
+    if (balance_) balance_->open();
     const at::Tensor contribution =
         objective_.loss(rows[i], i, total_weight, leads ? averages_ : others);
     model_.set_dropout_seed(std::nullopt);
+    if (balance_) {
+      balance_->close();
+      balance_->count_step();
+    }
     traffic_.end_forward(rows[i].local.packing);
     contribution.backward();
     update_.end_backward();
@@ -87,7 +113,9 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
     contributions.push_back(contribution.detach());
     if (world_.size() == 1 && host_.requested()) break;
   }
-  double loss = 0.0;
+  // A rank without a row takes part in what the others count.
+  if (balance_ && rows.empty()) balance_->count_step();
+  double loss = balance_ ? balance_->loss() : 0.0;
   if (leads || !objective_.replicated()) {
     for (const at::Tensor& contribution : contributions) loss += contribution.item<double>();
   }
@@ -113,6 +141,7 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
     return result;
   }
   if (config_.max_grad_norm > 0) update_.clip(result.grad_norm, config_.max_grad_norm);
+  if (balance_) balance_->add_to(averages_);
   update_.step(result.learning_rate);
   skipped_in_a_row_ = 0;
   return result;

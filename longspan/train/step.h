@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "longspan/data/loader.h"
 #include "longspan/plan/step_plan.h"
 #include "longspan/report/averages.h"
+#include "longspan/train/expert_balance.h"
 #include "longspan/train/model_update.h"
 #include "longspan/train/row.h"
 #include "longspan/train/training_job.h"
@@ -37,11 +39,15 @@ class TrainingStep {
   const StepPlan& plan() const { return plan_; }
   int64_t num_warmup_steps() const { return num_warmup_steps_; }
   ModelUpdate& update() { return update_; }
-  /// What the objective has added up; run() adds to it.
+  /// What the objective and the model's experts have added up; run() adds to it.
   Averages& averages() { return averages_; }
+  /// What they add, in the order of a log line.
+  std::vector<std::string> names_of_averages() const;
 
  private:
   std::vector<Row> rows_of(const StepPlace& place) const;
+  /// What must be known of all rows before the first one's loss. Collective.
+  void look_at(const std::vector<Row>& rows, int64_t step);
   /// Another for each micro-batch, whatever the number of processes that share it.
   uint64_t dropout_seed(int64_t step, size_t row_number) const;
   /// The loss or the gradient norm is not finite: says where it comes from, and stops the run or
@@ -69,6 +75,7 @@ class TrainingStep {
   StepPlan plan_;
   int64_t num_warmup_steps_;
   ModelUpdate update_;
+  std::unique_ptr<ExpertBalance> balance_;  // null: the model has no experts
   Averages averages_;
   int64_t skipped_in_a_row_ = 0;
 };

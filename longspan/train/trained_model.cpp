@@ -21,6 +21,7 @@
 #include "longspan/plan/disk_model.h"
 #include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
+#include "longspan/train/expert_balance.h"
 
 namespace longspan {
 namespace {
@@ -181,7 +182,9 @@ std::vector<HeldParameter> TrainedModel::held() const {
 
 int64_t TrainedModel::num_parameters() const {
   int64_t total = 0;
-  for (const NamedTensor& parameter : parameters) total += parameter.tensor.numel();
+  for (const auto& [name, tensor] : parameters) {
+    if (!is_buffer(specs.of(name).role)) total += tensor.numel();
+  }
   return total;
 }
 
@@ -195,11 +198,19 @@ int64_t TrainedModel::num_trained() const {
 
 void check_trained_model(const Config& config, const ModelConfig& model) {
   const ModelSpec spec = spec_of(model);
+  auxiliary_loss_coefficient(config, model);
   if (config.finetuning_type == "lora") lora_modules_from(config.lora_target, spec);
   const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
+  if (config.finetuning_type == "lora" && adapters.empty()) {
+    require_in_peft(spec, lora_shape_of(config, spec));
+  }
   for (const std::string& folder : adapters) {
     const Adapter adapter = load_adapter(folder, model);
-    if (folder == adapters.back()) require_same_shape(config, spec, adapter.shape);
+    if (folder != adapters.back()) continue;
+    require_same_shape(config, spec, adapter.shape);
+    LoraShape trained = adapter.shape;
+    if (config.lora_dropout > 0) trained.dropout = config.lora_dropout;
+    if (config.finetuning_type == "lora") require_in_peft(spec, trained);
   }
   if (config.finetuning_type == "lora" && adapters.empty()) require_room_for_adapter(config, model);
   if (config.finetuning_type == "freeze") trained_by_freeze(config, spec);
@@ -311,6 +322,7 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
       folder, reference_config, all_bf16 && adapters.empty() ? at::kBFloat16 : at::kFloat);
   merge_adapters(adapters, reference_config, sources);
   for (ParameterSource& source : sources) {
+    if (is_buffer(source.spec.role)) continue;
     if (all_bf16 || (bf16 && source.spec.use == ParameterUse::kCast)) {
       convert(source, at::kBFloat16);
     }

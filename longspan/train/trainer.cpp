@@ -27,10 +27,13 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-int64_t num_parameters_without_embeddings(const Decoder& model, const ParameterTable& specs) {
-  int64_t total = 0;
+/// Those that a token goes through.
+int64_t num_parameters_without_embeddings(const Decoder& model, const ParameterTable& specs,
+                                          const ModelSpec& spec) {
+  int64_t total = -idle_parameters_of(spec);
   for (const auto& [name, tensor] : model.parameters()) {
-    if (specs.of(name).role != ParameterRole::kEmbedding) total += tensor.numel();
+    const ParameterRole role = specs.of(name).role;
+    if (role != ParameterRole::kEmbedding && !is_buffer(role)) total += tensor.numel();
   }
   return total;
 }
@@ -119,7 +122,7 @@ void Trainer::log_step(const StepResult& result) {
       .grad_norm = last_grad_norm_,
       .learning_rate = result.learning_rate,
       .means = job_.objective.completed(
-          averages_.means(world_, job_.objective.averages(), context_.device)),
+          averages_.means(world_, step_.names_of_averages(), context_.device)),
       .num_skipped = totals_.num_skipped};
   averages_.clear();
   last_grad_norm_ = kNone;
@@ -202,9 +205,9 @@ RunEnd Trainer::finish() {
       .loss = mean_loss(),
       .seconds = progress.elapsed_seconds,
       .num_samples = static_cast<double>(totals_.num_samples),
-      .total_flos =
-          6.0 * static_cast<double>(progress.num_computed_tokens) *
-          static_cast<double>(num_parameters_without_embeddings(model_, job_.saver.model().specs))};
+      .total_flos = 6.0 * static_cast<double>(progress.num_computed_tokens) *
+                    static_cast<double>(num_parameters_without_embeddings(
+                        model_, job_.saver.model().specs, spec_of(job_.saver.model().config)))};
   job_.heartbeat.stands_at(progress.step, "the saving of the model");
   const AttentionTraffic::Report sent = job_.traffic.report(world_);
   all_or_none(world_, [&] {
@@ -216,7 +219,7 @@ RunEnd Trainer::finish() {
   if (!is_main()) return RunEnd::kDone;
   if (config_.plot_loss) {
     try {
-      plot_curves(job_.log, saved_in_);
+      plot_curves(job_.log, record_in_);
     } catch (const UserError& error) {
       job_.console.say(fmt::format("warning: {}; the picture is left out.", error.what()));
     }
@@ -258,13 +261,16 @@ bool Trainer::save_reports(const TrainingResult& result, const AttentionTraffic:
     });
   };
   const std::string where = "the model is in " + saved_in_;
+  std::vector<std::string> folders = output_folders(config_);
+  std::erase(folders, saved_in_);
+  folders.insert(folders.begin(), saved_in_);
   try {
-    return !job_.patient_saver
-                .save({.name = "the record of the run (logs and results)",
-                       .num_bytes = kReportBytes + kEntryBytes * std::ssize(job_.log.history()),
-                       .kept = where},
-                      {saved_in_}, write_reports)
-                .empty();
+    record_in_ = job_.patient_saver.save(
+        {.name = "the record of the run (logs and results)",
+         .num_bytes = kReportBytes + kEntryBytes * std::ssize(job_.log.history()),
+         .kept = where},
+        folders, write_reports);
+    return !record_in_.empty();
   } catch (const std::exception& error) {
     if (is_main() && is_agreed(world_, error)) {
       job_.console.say(fmt::format("warning: {}; what tells of the run cannot be written.", where));

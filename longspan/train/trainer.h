@@ -27,6 +27,8 @@ class Trainer {
   /// Where the model is after train(): output_dir, or the run's folder in fallback_output_dir.
   /// Empty where it was not saved.
   const std::string& saved_in() const { return saved_in_; }
+  /// Where its logs and results are: the same folder, or the other one where that has no room.
+  const std::string& record_in() const { return record_in_; }
 
   /// Takes weights, optimizer, log and counts from a checkpoint. Throws UserError. Collective.
   void resume(const ResumePoint& from);
@@ -84,7 +86,7 @@ class Trainer {
   double last_grad_norm_;  // since the last log line; NaN: none
   int64_t last_saved_step_ = -1;
   bool checkpoint_owed_ = false;  // the disk was too full for the last one
-  std::string saved_in_;
+  std::string saved_in_, record_in_;
 };
 
 }  // namespace longspan

@@ -14,6 +14,7 @@ import faults
 import pytest
 from conftest import Running, add_dataset, bytes_of_weights, settings_of
 from faults import children_of
+from patience import patient_time
 
 LIMIT = 10  # seconds in which every rank must have ended
 START = 20  # seconds more where a loaded machine has to start the processes first
@@ -30,9 +31,9 @@ def fails(settings, *words, num_ranks=2, status=1):
     """Every rank ends with `status` in time; the message, said once, has the words."""
     output = pathlib.Path(settings["output_dir"])
     existed = output.exists()
-    start = time.monotonic()
+    start = patient_time()
     finished = Running(settings, num_ranks).wait(timeout=LIMIT + START)
-    assert time.monotonic() - start < LIMIT + START
+    assert patient_time() - start < LIMIT + START
     assert set(finished.statuses) == {status}, finished.text
     for word in words:
         assert word in finished.texts[0], finished.text
@@ -171,9 +172,9 @@ def test_a_rank_killed_in_mid_step(mode, settings):
         settings(sequence_parallel_size=2, sequence_parallel_mode=mode) | dict(max_steps=100000), 2)
     wait_for(running, "'loss'")
     running.ranks[1].kill()
-    start = time.monotonic()
+    start = patient_time()
     finished = running.wait(timeout=LIMIT)
-    assert time.monotonic() - start < LIMIT
+    assert patient_time() - start < LIMIT
     assert finished.statuses[0] == 1, finished.text
     said_once(finished)
     assert re.search(r"error: Step \d+: ", finished.texts[0]), finished.texts[0]
@@ -183,8 +184,8 @@ def test_a_rank_killed_in_mid_step(mode, settings):
 
 def all_gone(pids):
     """They are, or will be in a moment: whoever has lost its parent is there until another one has asked how it ended."""
-    end = time.monotonic() + LIMIT + START
-    while any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+    end = patient_time() + LIMIT + START
+    while any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids) and patient_time() < end:
         time.sleep(0.02)
     return not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids)
 

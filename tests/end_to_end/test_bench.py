@@ -2,19 +2,35 @@
 
 import json
 import os
-import socket
 import struct
 import subprocess
 
 import pytest
-from conftest import PROGRAM
+from conftest import PROGRAM, free_port
 
 
 def bench(output, *words, ranks=2, repeats=2):
+    """As a user types it: ranks are started by torchrun."""
     command = [PROGRAM, "bench", "attention", "--ranks", str(ranks), "--threads", "1",
                "--repeats", str(repeats), "--head-dim", "16", "--output", output, *map(str, words)]
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
     return subprocess.run(command, text=True, capture_output=True, env=environment, timeout=120)
+
+
+def two_ranks(*words):
+    """Both of them, started side by side as by a launcher."""
+    place = dict(WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    return [subprocess.Popen(
+        [PROGRAM, "bench", "attention", *map(str, words)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | place | dict(RANK=str(rank), LOCAL_RANK=str(rank))) for rank in (0, 1)]
+
+
+def joined(output, *words, repeats=2):
+    """As bench(), without torchrun; what rank 0 says."""
+    ranks = two_ranks("--threads", "1", "--repeats", repeats, "--head-dim", "16", "--output", output, *words)
+    texts = [rank.communicate(timeout=120) for rank in ranks]
+    assert ranks[1].returncode == ranks[0].returncode, texts
+    return subprocess.CompletedProcess(words, ranks[0].returncode, *texts[0])
 
 
 def result_of(finished, output):
@@ -61,7 +77,7 @@ def test_every_method_has_a_row(tmp_path):
 
 
 def test_layer_in_bf16_with_checkpointing_and_waves(tmp_path):
-    finished = bench(tmp_path, "--tokens", 256, "--layer", "--dtype", "bf16", "--checkpointing",
+    finished = joined(tmp_path, "--tokens", 256, "--layer", "--dtype", "bf16", "--checkpointing",
                      "--waves", "1,2", "--methods", "ulysses", "zigzag-ring")
     result = result_of(finished, tmp_path)
     names = [method["name"] for method in result["methods"]]
@@ -72,7 +88,7 @@ def test_layer_in_bf16_with_checkpointing_and_waves(tmp_path):
 
 
 def test_a_long_row_is_checked_on_a_shorter_one(tmp_path):
-    finished = bench(tmp_path, "--tokens", 17000, "--documents", 2, "--warmup", 0, "--methods",
+    finished = joined(tmp_path, "--tokens", 17000, "--documents", 2, "--warmup", 0, "--methods",
                      "zigzag-ring", "--no-undistributed", repeats=1)
     result = json.loads((tmp_path / "attention_bench.json").read_text())
     assert finished.returncode == 0
@@ -111,7 +127,7 @@ def test_mistakes_are_told_before_anything_starts(words, message, tmp_path):
 
 def test_waves_that_a_method_refuses_are_left_out_unless_it_was_named(tmp_path):
     words = ["--tokens", 64, "--heads", 8, "--waves", "1,8"]
-    finished = bench(tmp_path, *words)
+    finished = joined(tmp_path, *words)
     names = [method["name"] for method in result_of(finished, tmp_path)["methods"]]
     assert {"ulysses", "async-ulysses, heads in 1 wave", "balanced-ulysses, heads in 8 waves",
             "zigzag-ring"} <= set(names)
@@ -123,16 +139,7 @@ def test_waves_that_a_method_refuses_are_left_out_unless_it_was_named(tmp_path):
 
 def test_an_output_that_cannot_be_made_ends_every_rank_of_a_launcher(tmp_path):
     (tmp_path / "file").write_text("")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    ranks = []
-    for rank in (1, 0):
-        variables = dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
-                         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen(
-            [PROGRAM, "bench", "attention", "--tokens", "64", "--output", tmp_path / "file/out"],
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | variables))
+    ranks = two_ranks("--tokens", "64", "--output", tmp_path / "file/out")
     for process in ranks:
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 1 and "cannot make the folder" in errors, errors

@@ -118,7 +118,7 @@ def test_a_report_does_not_write_the_model_again(settings, full_disk, tmp_path):
     flag = tmp_path / "full"
     flag.touch()
     full_disk("train_results.json", FULL_FLAG=flag)
-    running = Running(settings(fallback_output_dir=str(tmp_path / "other")))
+    running = Running(settings())
     wait_for(running, "waits for room")
     text, output_dir = running.text(), running.output_dir
     assert f"the model is in {output_dir}" in text and "the model could not" not in text and "MiB" not in text.split("It takes")[1], text
@@ -127,13 +127,32 @@ def test_a_report_does_not_write_the_model_again(settings, full_disk, tmp_path):
     run = running.wait()
     after = (output_dir / "model.safetensors").stat()
     assert run.status == 0 and (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns), run.text
-    assert (output_dir / "train_results.json").exists() and not (tmp_path / "other").exists()
+    assert (output_dir / "train_results.json").exists()
     flag.touch()
     running = Running(settings(output_dir=str(tmp_path / "given_up")))
     wait_for(running, "waits for room")
     running.ranks[0].send_signal(signal.SIGINT)
     run = running.wait()
     assert run.status == 130 and f"the model is in {tmp_path / 'given_up'}, and its logs and results were given up" in run.text, run.text
+
+
+RECORD = {"trainer_log.jsonl", "trainer_state.json", "train_results.json", "training_loss.png"}
+
+
+def test_a_report_takes_another_folder(settings, full_disk, tmp_path):
+    """Where the disk has room for the model, and none for its logs and results."""
+    full_disk("run/.longspan-train_results.json")
+    other = tmp_path / "other"
+    run = Running(settings(fallback_output_dir=str(other), plot_loss=True), 2).wait()
+    assert set(run.statuses) == {0}, run.text
+    [other] = other.iterdir()  # of this run alone
+    assert f"Saved the model in {run.output_dir}, and its logs and results in {other}\n" in run.text, run.text
+    assert weights(run.output_dir) and not weights(other) and RECORD <= {path.name for path in other.iterdir()}
+    assert "waits for room" not in run.text and f"{other} is tried" in run.text
+    # The next run with this output_dir does not write over either.
+    full_disk()
+    refused = Running(settings(fallback_output_dir=str(other.parent)), 2).wait()
+    assert refused.status == 1 and "overwrite_output_dir" in refused.text, refused.text
 
 
 def test_a_picture_is_no_reason_to_fail(settings, full_disk):

@@ -28,9 +28,10 @@ def test_make_test_makes_every_part():
     assert line.split()[-3:] == ["unit-tests", "kernel-tests", "python-tests"], line
 
 
-def python_tests(folder):
+def python_tests(folder, workers=0):
     (folder / "pytest.ini").write_text("[pytest]\n")
-    done = subprocess.run([ROOT / "tools" / "python_tests", sys.executable, "."], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([ROOT / "tools" / "python_tests", sys.executable, "."], cwd=folder, capture_output=True, text=True,
+                          env=os.environ | dict(TEST_WORKERS=str(workers)))
     return done.returncode, done.stdout
 
 
@@ -41,7 +42,7 @@ def test_what_fails_beside_others_runs_again_alone(tmp_path):
         "def test_disturbed():\n"
         "    seen = pathlib.Path('seen')\n"
         "    assert seen.exists() or seen.touch()\n")
-    status, said = python_tests(tmp_path)
+    status, said = python_tests(tmp_path, workers=2)
     assert status == 0 and "== 1 failed beside others; once more, alone" in said, said
     # Named at the very end, so that a number that is right at times only is seen.
     assert said.splitlines()[-2].startswith("== passed alone, after they had failed beside others"), said
@@ -100,9 +101,15 @@ def test_a_failure_under_a_kernel_hides_no_later_one(tmp_path, monkeypatch, capf
 
 
 
-# What a program of doctest's prints, for two cases of which `FAILS` says how many fail; "disturbed" does so once.
+# What a program of doctest's prints, for 40 cases: those of the first part, of which `FAILS` says how many fail and
+# "disturbed" does so once, and others, which leave their numbers.
 UNIT_TESTS = """#!/bin/sh
-case "$*" in *test-case=*) echo "again: $*";; esac
+case "$*" in
+  *--count*) echo '[doctest] unskipped test cases passing the current filters: 40'; exit 0;;
+  *test-case=*) echo "again: $*";;
+  *--first=1[!0-9]*) ;;
+  *) echo "$*" >> others; exit 0;;
+esac
 status=0
 fail() { printf 'TEST CASE:  %s\\n\\nx.cpp:9: ERROR: CHECK( false )\\n' "$1"; status=1; }
 [ -e seen ] || { touch seen; fail 'disturbed: one, two'; }
@@ -127,8 +134,14 @@ def test_a_disturbed_unit_test_runs_again_and_is_named(tmp_path):
     assert status == 0 and "again: --test-case=disturbed: one? two*" in said, said
     assert said.splitlines()[-2:] == ["== passed alone, after they had failed (look at them if this happens again):",
                                       "   disturbed: one, two"], said
+    (tmp_path / "others").unlink()
     status, said = unit_tests(tmp_path)
-    assert status == 0 and "again" not in said, said
+    assert (status, said) == (0, "40 test cases passed\n")
+    # The parts go round: whatever is in none of the others is in the first, which begins with 1.
+    numbers = [tuple(int(word.partition("=")[2]) for word in line.split())
+               for line in (tmp_path / "others").read_text().splitlines()]
+    rest = sorted(number for first, last in numbers for number in range(first, last + 1))
+    assert rest == list(range(rest[0], 41)) and 1 < rest[0] <= 21, numbers
     status, said = unit_tests(tmp_path, FAILS="1")
     assert status == 1 and "again: --test-case=bad 1*" in said and "passed alone" not in said, said
     # So many are no accident, nor is a crash.

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from conftest import ROOT, TOLERANCE, Running, same_run, settings_of, write_dataset, write_model
+from shared import made_once
 from tolerance import ROUNDING
 
 WAYS = {
@@ -79,9 +80,9 @@ def test_offloaded_activations_are_the_same_bits(train, pairs, tmp_path, case):
                    disable_gradient_checkpointing=True), [3]),
 ], ids=["one process", "without checkpointing", "4 ranks", "4 ranks without checkpointing"])
 def test_tiled_mlp_is_the_untiled_one(model, keys, tiles, train):
-    keys = dict(keys, max_steps=20, learning_rate=3e-4)
+    keys = dict(keys, max_steps=10, learning_rate=3e-4)
     expected = train(model, **keys)
-    assert len(expected.logged("loss")) == 20
+    assert len(expected.logged("loss")) == 10
     for n in tiles:
         tiled = train(model, tiled_mlp=n, **keys)
         # One tile is none. With more, gradients of the weights are sums in another order.
@@ -139,7 +140,10 @@ def test_account_says_what_is_measured(train, long_rows, changes):
 @pytest.fixture(scope="session")
 def wide(place):
     """A model whose states are more than what a short row needs: 2.6 million numbers."""
-    return str(write_model(place / "wide", "llama", hidden_size=256, intermediate_size=704, num_hidden_layers=3))
+    def make(folder):
+        write_model(folder, "llama", hidden_size=256, intermediate_size=704, num_hidden_layers=3)
+
+    return str(made_once(place / "wide", make))
 
 
 @pytest.fixture
@@ -186,7 +190,7 @@ def test_account_of_divided_states(short, pairs, changes):
 @pytest.fixture(scope="session")
 def large_vocabulary(place):
     """The head is most of the model, as in small ones of many languages: 20000 tokens, 2.6 million numbers."""
-    return str(write_model(place / "vocabulary", "llama", vocab_size=20000, hidden_size=128))
+    return str(made_once(place / "vocabulary", lambda folder: write_model(folder, "llama", vocab_size=20000, hidden_size=128)))
 
 
 @pytest.mark.parametrize("changes", [
@@ -208,6 +212,7 @@ def test_account_of_a_large_vocabulary(large_vocabulary, data, tmp_path, changes
         assert 0.93 < memory["device"] / rank["device"] < 1.1, memory
 
 
+@pytest.mark.long
 def test_account_of_bf16_on_a_shared_row(large_vocabulary, tmp_path):
     """Two rows a step, packed of 16 documents, or of two short ones where products in bf16 are slow. What bf16 makes of
     the head in use, and a second gradient of it, were once a third of the whole."""
@@ -241,7 +246,7 @@ def test_saving_takes_no_memory(short, wide, changes):
 
 
 @pytest.fixture(scope="session")
-def long_row_peak(place):
+def long_row_peak(place, known_run):
     """long_row_peak(tokens, num_ranks, **keys): the fullest rank's peak on the device, in a step of the demo's model
     on one row, and the run. The row is packed of documents of 1024 tokens: as large as one document, but attention
     takes little time."""
@@ -250,21 +255,16 @@ def long_row_peak(place):
 
     shape = {key: MODEL[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
                                          "num_attention_heads", "num_key_value_heads")}
-    model = write_model(place / "demo", "qwen2", **shape)
-    write_dataset(place / "long_rows", num_rows=64, shortest=1100, longest=1100)
-    known = {}
+    model = made_once(place / "demo", lambda folder: write_model(folder, "qwen2", **shape))
+    rows = made_once(place / "long_rows", lambda folder: write_dataset(folder, num_rows=64, shortest=1100, longest=1100))
 
     def peak(tokens, num_ranks=1, **keys):
-        key = json.dumps([tokens, num_ranks, keys], sort_keys=True)
-        if key not in known:
-            settings = settings_of(model, place / "long_rows", place / f"long{len(known)}", cutoff_len=1024, max_steps=1,
-                                   per_device_train_batch_size=tokens // 1024, gradient_accumulation_steps=1, **keys)
-            run = Running(settings, num_ranks).wait(timeout=600)
-            assert run.status == 0, run.text
-            memory = json.loads((run.output_dir / "memory.json").read_text())
-            assert memory["facts"]["num_tokens"] == tokens
-            known[key] = max(rank["device"] for rank in memory["measured"]), run
-        return known[key]
+        settings = settings_of(model, rows, "", cutoff_len=1024, max_steps=1, per_device_train_batch_size=tokens // 1024,
+                               gradient_accumulation_steps=1, **keys)
+        run = known_run(settings, num_ranks, timeout=600)
+        memory = json.loads((run.output_dir / "memory.json").read_text())
+        assert memory["facts"]["num_tokens"] == tokens
+        return max(rank["device"] for rank in memory["measured"]), run
 
     return peak
 
@@ -287,6 +287,7 @@ def same_step(left, right):
     same_run(left, right, tolerance=TOLERANCE + math.sqrt(64 * K) * ROUNDING, keys=["grad_norm"])
 
 
+@pytest.mark.long
 def test_a_row_of_64k_takes_a_fifth(long_row_peak):
     off, plain = long_row_peak(64 * K, **OFF)
     on, saving = long_row_peak(64 * K, **ALONE)
@@ -294,6 +295,7 @@ def test_a_row_of_64k_takes_a_fifth(long_row_peak):
     same_step(saving, plain)
 
 
+@pytest.mark.long
 def test_a_shared_row_of_64k_takes_a_fifth(long_row_peak):
     off, plain = long_row_peak(64 * K, **SHARED, **OFF)
     on, saving = long_row_peak(64 * K, **SHARED, **ON, **DIVIDED)
@@ -305,6 +307,7 @@ def test_a_shared_row_of_64k_takes_a_fifth(long_row_peak):
     same_step(saving, plain)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keys, tolerance", [
     (ALONE, 0.01),
     # A group's thread lets go of what was sent a moment after telling.

@@ -7,8 +7,9 @@ from conftest import (
     ROOT, TOLERANCE, Running, add_dataset, modes_of_the_program, relative_difference, same_run, settings_of,
     write_model,
 )
+from shared import made_once
 
-NUM_STEPS = 20
+NUM_STEPS = 10
 MODES = modes_of_the_program()
 
 
@@ -16,9 +17,12 @@ MODES = modes_of_the_program()
 def models(models, place):
     """Three more: 6 query and 2 kv heads, which 2 and 3 divide, without and with norms of heads, and with windows of 24
     tokens in one layer of two."""
-    return models | {"six": str(write_model(place / "six", "qwen2", num_attention_heads=6, hidden_size=96)),
-                     "qwen3": str(write_model(place / "qwen3", "qwen3")),
-                     "gemma3": str(write_model(place / "gemma3", "gemma3", num_attention_heads=6, hidden_size=96))}
+    def six(kind):
+        return lambda folder: write_model(folder, kind, num_attention_heads=6, hidden_size=96)
+
+    return models | {"six": str(made_once(place / "six", six("qwen2"))),
+                     "gemma3": str(made_once(place / "gemma3", six("gemma3"))),
+                     "qwen3": str(made_once(place / "qwen3", lambda folder: write_model(folder, "qwen3")))}
 
 
 def check_traffic(run):

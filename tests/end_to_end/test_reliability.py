@@ -16,6 +16,7 @@ import time
 import pytest
 from conftest import PROGRAM, Running, add_dataset, settings_of, write_dataset
 from faults import TORCHRUN, Launched, children_of, is_alive, processes_with, wait_for, write_config
+from patience import patient_time
 from safetensors.torch import load_file, save_file
 
 TIMEOUT = 4  # ddp_timeout
@@ -32,10 +33,10 @@ def settings(models, data, tmp_path):
 
 def ended(running, but=(), seconds=TIMEOUT + MARGIN):
     """All ranks but these have ended; their statuses and texts."""
-    end = time.monotonic() + seconds
+    end = patient_time() + seconds
     ranks = [rank for rank in range(len(running.ranks)) if rank not in but]
     while any(running.ranks[rank].poll() is None for rank in ranks):
-        assert time.monotonic() < end, running.text()
+        assert patient_time() < end, running.text()
         time.sleep(0.05)
     return {rank: (running.ranks[rank].returncode, running.logs[rank].read_text()) for rank in ranks}
 
@@ -62,6 +63,7 @@ def test_a_killed_rank(victim, sequence_size, settings):
     running.wait()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 3])
 def test_a_stopped_rank(victim, settings):
     running = Running(settings(**ENDLESS, sequence_parallel_size=2), 4)
@@ -77,6 +79,7 @@ def test_a_stopped_rank(victim, settings):
     ended(running)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_stopped_worker_of_a_launcher(victim, settings):
     """The other one says it in time; the launcher ends the one that cannot end itself."""
@@ -86,15 +89,15 @@ def test_a_stopped_worker_of_a_launcher(victim, settings):
     assert len(workers) == 2
     time.sleep(0.6)
     os.kill(workers[victim], signal.SIGSTOP)
-    end = time.monotonic() + TIMEOUT + MARGIN
+    end = patient_time() + TIMEOUT + MARGIN
     while is_alive(workers[1 - victim]):
-        assert time.monotonic() < end, running.text()
+        assert patient_time() < end, running.text()
         time.sleep(0.05)
     says_who(running.text(), victim, workers[victim], "is stopped")
     finished = running.wait(timeout=45)  # torchrun's patience with it is 30 seconds
     assert finished.status == 1 and "Traceback" not in finished.text, finished.text
     while any(is_alive(pid) for pid in workers):  # what is killed is there for a moment
-        assert time.monotonic() < end + 45, workers
+        assert patient_time() < end + 45, workers
         time.sleep(0.05)
 
 
@@ -169,6 +172,7 @@ def on_two_machines(names, settings):
     return running
 
 
+@pytest.mark.long
 def test_a_cut_network(settings):
     with two_machines() as (names, cut):
         running = on_two_machines(names, settings(**ENDLESS, sequence_parallel_size=2))
@@ -176,9 +180,9 @@ def test_a_cut_network(settings):
         workers = running.workers()
         assert len(workers) == 4
         cut()
-        start = time.monotonic()
+        start = patient_time()
         while any(os.path.exists(f"/proc/{pid}/exe") for pid in workers):
-            assert time.monotonic() - start < TIMEOUT + MARGIN, running.text()
+            assert patient_time() - start < TIMEOUT + MARGIN, running.text()
             time.sleep(0.05)
         assert not running.workers() and not processes_with(running.config)  # none new, no orphan
         for launcher in running.ranks:  # torchrun itself may wait for its other half
@@ -206,6 +210,7 @@ def test_two_machines_train(settings):
 LORA = dict(finetuning_type="lora", lora_dropout=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ranks, num_kills, keys", [
     (1, 30, LORA), (2, 5, LORA), (2, 6, dict(zero_stage=3)), (2, 4, dict(zero_stage=3) | LORA)])
 def test_kills(num_ranks, num_kills, keys, models, tmp_path):
@@ -231,9 +236,9 @@ def test_kills(num_ranks, num_kills, keys, models, tmp_path):
             time.sleep(rng.uniform(0, 1))
         else:
             wait_for(running, "Output ")
-            wanted, end = done + rng.randint(0, 4), time.monotonic() + 60
-            while steps_done() < wanted and time.monotonic() < end:
-                pass
+            wanted, end = done + rng.randint(0, 4), patient_time() + 60
+            while steps_done() < wanted and patient_time() < end:
+                time.sleep(0.001)
             time.sleep(rng.uniform(0, 0.1))
         for rank in running.ranks:
             rank.kill()

@@ -17,6 +17,7 @@ import pytest
 from conftest import PROGRAM, ROOT, Running, free_port, settings_of
 from faults import TORCHRUN, Launched, children_of, is_alive, wait_for, write_config
 from held_meetings import before_meeting, held_meetings  # noqa: F401
+from patience import patient_time
 from safetensors.torch import load_file
 from test_slow_disk import slow_disk  # noqa: F401
 
@@ -151,7 +152,7 @@ def heir_of_orphans():
 
 def statuses_of(pids, seconds, text):
     """As in heir_of_orphans: how these processes ended, in time."""
-    statuses, end = {}, time.monotonic() + seconds
+    statuses, end = {}, patient_time() + seconds
     try:
         while len(statuses) < len(pids):
             for pid in set(pids) - set(statuses):
@@ -159,7 +160,7 @@ def statuses_of(pids, seconds, text):
                     done, status = os.waitpid(pid, os.WNOHANG)
                     if done == pid:
                         statuses[pid] = os.waitstatus_to_exitcode(status)
-            assert time.monotonic() < end, text()
+            assert patient_time() < end, text()
             time.sleep(0.02)
     finally:
         for pid in set(pids) - set(statuses):
@@ -178,9 +179,9 @@ def test_a_launcher_killed_in_the_save(keys, slow_disk, settings, tmp_path):  # 
         running = started(settings(nproc_per_node=2, ddp_timeout=timeout, max_steps=100000, save_strategy="steps", save_steps=3,
                                    save_total_limit=1, gradient_accumulation_steps=1, **keys),
                           dict(LD_PRELOAD=slow_disk, SLOW_RANK=0, SLOW_WHILE_THERE=held))
-        end = time.monotonic() + LIMIT
+        end = patient_time() + LIMIT
         while not list(running.output_dir.glob(".checkpoint-3.partial/.longspan-model*")):
-            assert time.monotonic() < end and running.ranks[0].poll() is None, running.text()
+            assert patient_time() < end and running.ranks[0].poll() is None, running.text()
             time.sleep(0.02)
         workers = children_of(running.ranks[0].pid)
         assert len(workers) == 2, running.text()
@@ -207,9 +208,9 @@ def test_a_launcher_that_is_nobodys_parent(settings):
     workers = running.workers()
     assert len(workers) == 2
     running.ranks[0].kill()
-    end = time.monotonic() + LIMIT
+    end = patient_time() + LIMIT
     while any(map(is_alive, workers)):
-        assert time.monotonic() < end, running.text()
+        assert patient_time() < end, running.text()
         time.sleep(0.05)
     running.ranks[0].wait()
     text = running.text()
@@ -219,13 +220,15 @@ def test_a_launcher_that_is_nobodys_parent(settings):
 
 # The last instruction of a worker: one is killed, or one stops its launcher, for which the others wait.
 LAST = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-__attribute__((destructor)) static void last(void) {
+static void last(void) {
   const char *rank = getenv("RANK"), *killed = getenv("KILLED_RANK"), *stopped = getenv("STOPPED_FILE");
   if (rank && killed && !strcmp(rank, killed)) raise(SIGKILL);
   if (rank && stopped && !strcmp(rank, "0")) {
@@ -233,6 +236,12 @@ __attribute__((destructor)) static void last(void) {
     close(open(stopped, O_WRONLY | O_CREAT, 0600));
   }
   while (rank && stopped && access(stopped, F_OK) != 0) usleep(20000);
+}
+
+void _exit(int status) {
+  last();
+  ((void (*)(int))dlsym(RTLD_NEXT, "_exit"))(status);
+  abort();
 }
 """
 
@@ -243,7 +252,7 @@ def on_two_nodes(settings, tmp_path):
     def start(timeout, **variables):
         (tmp_path / "last.c").write_text(LAST)
         compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-        subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "last.so", tmp_path / "last.c"], check=True)
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "last.so", tmp_path / "last.c", "-ldl"], check=True)
         keys = settings(nproc_per_node=1, ddp_timeout=timeout)
         config = write_config(keys)
         place = dict(NNODES="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), LD_PRELOAD=str(tmp_path / "last.so"))
@@ -359,3 +368,15 @@ def test_a_worker_that_stays_stopped_is_ended(tmp_path):
     assert run.returncode == 128 + signal.SIGKILL, run.stderr
     assert "was stopped (SIGSTOP) for 4 s and did not go on: it is ended" in run.stderr, run.stderr
     assert "error: rank 1 was ended by SIGKILL" in run.stderr and "Traceback" not in run.stderr, run.stderr
+
+
+def test_a_launcher_waits_for_the_first_machine_as_long_as_it_says():
+    """torchrun alone waits twice as long: once for each of two kinds of addresses."""
+    source = (ROOT / "cli/quiet_torchrun.cpp").read_text()
+    launcher = re.search(r'R"\((.*?)\)";', source, re.S)[1]
+    command = [sys.executable, "-c", launcher, "--no-python", "--nnodes=2", "--node-rank=1", "--nproc-per-node=1",
+               "--master-addr=127.0.0.1", f"--master-port={free_port()}", "--rdzv-conf=timeout=20", "true"]
+    begin = time.monotonic()
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    assert run.returncode == 1 and "did not meet at 127.0.0.1" in run.stderr and "in 20 s" in run.stderr, run.stderr
+    assert time.monotonic() - begin < 38

@@ -9,7 +9,7 @@ from conftest import (ADAM_EPSILON, TOLERANCE, Running, add_dataset, bytes_of_we
                       words_of_real_text)
 from safetensors.torch import load_file
 
-NUM_STEPS = 20
+NUM_STEPS = 10
 SETTINGS = dict(max_steps=NUM_STEPS, learning_rate=3e-4, weight_decay=0.1)
 
 

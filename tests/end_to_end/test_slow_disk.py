@@ -6,6 +6,7 @@ import time
 
 import pytest
 from conftest import Running, settings_of
+from patience import patient_time
 
 SLOW = r"""
 #define _GNU_SOURCE
@@ -80,9 +81,9 @@ def test_but_not_for_one_that_is_gone(victim, start, tmp_path):
     held = tmp_path / "held"
     held.touch()
     running = start(0, SLOW_WHILE_THERE=held)
-    other, end = running.ranks[1 - victim], time.monotonic() + 90
+    other, end = running.ranks[1 - victim], patient_time() + 90
     while not running.slow():
-        assert time.monotonic() < end and all(rank.poll() is None for rank in running.ranks), running.text()
+        assert patient_time() < end and all(rank.poll() is None for rank in running.ranks), running.text()
         time.sleep(0.02)
     running.ranks[victim].kill()
     try:

@@ -9,10 +9,11 @@ import shutil
 import pytest
 from conftest import Running, add_dataset, relative_difference, same_run, settings_of, words_of_real_text, write_model
 from safetensors.torch import load_file, save_file
+from shared import made_once
 from test_parallel_training import MODES
 from tolerance import TOLERANCE, of_log_ratio
 
-NUM_STEPS = 20
+NUM_STEPS = 10
 STAGES = {
     "pt": dict(stage="pt", dataset="texts", cutoff_len=64),
     "rm": dict(stage="rm", dataset="pairs"),
@@ -57,25 +58,22 @@ def stage_data(data, place):
 
 @pytest.fixture(scope="session")
 def stage_models(models, place):
-    return models | {"six": str(write_model(place / "six-heads", "qwen2", num_attention_heads=6, hidden_size=96))}
+    def six(folder):
+        write_model(folder, "qwen2", num_attention_heads=6, hidden_size=96)
+
+    return models | {"six": str(made_once(place / "six", six))}
 
 
 @pytest.fixture(scope="session")
-def stage_run(stage_models, stage_data, tmp_path_factory):
+def stage_run(stage_models, stage_data, known_run):
     """A run of a stage, made once for all tests that look at it."""
-    folder, known = tmp_path_factory.mktemp("stages"), {}
-
     def run(stage, num_ranks=1, model="six", **changes):
-        key = json.dumps([stage, num_ranks, model, changes], sort_keys=True)
-        if key not in known:
-            settings = settings_of(stage_models[model], stage_data, folder / str(len(known)))
-            settings |= dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=NUM_STEPS,
-                             learning_rate=3e-4) | STAGES[stage] | changes
-            if num_ranks > 1:
-                settings |= dict(sequence_parallel_size=num_ranks)
-            known[key] = Running(settings, num_ranks).wait()
-            assert known[key].status == 0, known[key].text
-        return known[key]
+        settings = settings_of(stage_models[model], stage_data, "")
+        settings |= dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=NUM_STEPS,
+                         learning_rate=3e-4) | STAGES[stage] | changes
+        if num_ranks > 1:
+            settings |= dict(sequence_parallel_size=num_ranks)
+        return known_run(settings, num_ranks)
 
     return run
 

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from conftest import PROGRAM, Running
+from warm_start import COLD_START
 
 VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 
@@ -17,7 +18,9 @@ def in_effect(text):
 
 @pytest.fixture
 def environment():
-    return {name: value for name, value in os.environ.items() if name not in VARIABLES} | dict(OMP_DISPLAY_ENV="VERBOSE")
+    """As it says while it is loaded: by a process of its own."""
+    others = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    return others | {"OMP_DISPLAY_ENV": "VERBOSE", COLD_START: "1"}
 
 
 def said_by(words, environment):

@@ -3,8 +3,8 @@
 //
 // The job: tokens, labels (already shifted, -100 where none), documents (lengths), checkpointing,
 // parameter_dtype and compute_dtype (float32, bfloat16, float64), outputs (any of logits, logprobs,
-// loss, gradients, logprob_gradients), save_to (a folder to write the model to) and
-// save_shard_bytes.
+// loss, gradients, logprob_gradients, auxiliary_gradients, which asks for a coefficient), save_to
+// (a folder to write the model to) and save_shard_bytes.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -18,6 +18,7 @@
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/decoder.h"
+#include "longspan/objectives/load_balance.h"
 #include "longspan/objectives/sft.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 
@@ -46,9 +47,26 @@ Batch read_batch(const nlohmann::json& job) {
 
 void add_gradients(Decoder& model, std::vector<NamedTensor>& results) {
   for (const auto& [name, parameter] : model.parameters()) {
+    if (!parameter.requires_grad()) continue;
     results.push_back({"gradient." + name, parameter.grad().clone()});
     parameter.mutable_grad().reset();
   }
+}
+
+/// Of the loss with the auxiliary one, whose value without its coefficient is aux_loss.
+void add_auxiliary_gradients(Decoder& model, const ModelSpec& spec, const Batch& batch,
+                             int64_t num_labels, double coefficient,
+                             std::vector<NamedTensor>& results) {
+  const MixtureOfExpertsSpec& experts = *experts_of(spec.layer(layers_with_experts(spec).front()));
+  ExpertLoad load(spec.num_layers, experts.num_experts);
+  load.sums_scores = true;
+  model.count_experts(&load);
+  const at::Tensor loss = sft_loss(model, batch, num_labels);
+  model.count_experts(nullptr);
+  load.gradient_E = load_balance_gradient(load.counts_LE(), experts.experts_per_token, coefficient);
+  torch::autograd::backward({loss}, {});
+  add_gradients(model, results);
+  results.push_back({"aux_loss", (load.gradient_E * load.scores_E()).sum() / coefficient});
 }
 
 void run(const std::string& folder, const nlohmann::json& job, const std::string& result_path) {
@@ -56,12 +74,14 @@ void run(const std::string& folder, const nlohmann::json& job, const std::string
   check_model_folder(folder, config);
   auto parameters =
       load_parameters(folder, config, dtype_named(job.value("parameter_dtype", "float32")));
-  for (auto& parameter : parameters) parameter.tensor.requires_grad_(true);
+  const ModelSpec spec = spec_of(config);
+  const ParameterTable specs(parameters_of(spec));
+  for (auto& [name, tensor] : parameters) tensor.requires_grad_(!is_buffer(specs.of(name).role));
   const auto attention = make_local(cpu_block_kernel());
   DecoderOptions options;
   options.gradient_checkpointing = job.value("checkpointing", false);
   options.compute_dtype = dtype_named(job.value("compute_dtype", "float32"));
-  Decoder model(spec_of(config), parameters, *attention, options);
+  Decoder model(spec, parameters, *attention, options);
   const Batch batch = read_batch(job);
   const int64_t num_labels =
       std::max<int64_t>(batch.labels_T.ne(kIgnoreLabel).sum().item<int64_t>(), 1);
@@ -77,6 +97,8 @@ void run(const std::string& folder, const nlohmann::json& job, const std::string
     } else if (output == "gradients") {
       torch::autograd::backward({sft_loss(model, batch, num_labels)}, {});
       add_gradients(model, results);
+    } else if (output == "auxiliary_gradients") {
+      add_auxiliary_gradients(model, spec, batch, num_labels, job.at("coefficient"), results);
     } else if (output == "logprob_gradients") {
       torch::autograd::backward({model.token_logprobs(batch).mean().neg()}, {});
       add_gradients(model, results);

@@ -9,6 +9,7 @@ import torch
 from conftest import PROGRAM, Running, relative_difference, settings_of
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
 from safetensors.torch import load_file
+from shared import made_once
 from test_trainer import WEIGHTS, our_rows, transformers_run
 from tolerance import ADAM_EPSILON, TOLERANCE, of_log_ratio, of_training
 
@@ -26,7 +27,7 @@ ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_pro
 
 @pytest.fixture(scope="module")
 def preferences(place):
-    return write_preference_data(place / "for_adapters")
+    return str(made_once(place / "for_adapters", write_preference_data))
 
 
 def run(settings, num_ranks=1):

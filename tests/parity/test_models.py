@@ -7,15 +7,26 @@ import subprocess
 import pytest
 import torch
 from conftest import BUILD
+from experts import by_file_name
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config,
-                          Qwen3Config)
+from transformers import (AutoModelForCausalLM, Gemma3TextConfig, Glm4MoeConfig, LlamaConfig, MistralConfig, Phi3Config,
+                          Qwen2Config, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig)
 
 PROBE = BUILD / "model_probe"
 
 LLAMA = dict(vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
              num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=256)
+QWEN3_5 = dict(vocab_size=307, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+               num_key_value_heads=2, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
+               linear_key_head_dim=16, linear_value_head_dim=8, max_position_embeddings=512,
+               rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.25,
+                                    mrope_section=[1, 1, 0], mrope_interleaved=True))
 ORIGINAL = dict(original_max_position_embeddings=64)
+QWEN3_MOE = dict(vocab_size=307, hidden_size=64, intermediate_size=96, moe_intermediate_size=24,
+                 num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, head_dim=16,
+                 num_experts=8, num_experts_per_tok=3, max_position_embeddings=512)
+GLM4_MOE = QWEN3_MOE | dict(n_routed_experts=8)
+GLM4_MOE.pop("num_experts")
 
 GEMMA3 = dict(vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
               num_key_value_heads=2, head_dim=32, query_pre_attn_scalar=24, sliding_window=13,
@@ -29,6 +40,14 @@ CONFIGS = {
     "qwen3": Qwen3Config(vocab_size=307, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
                          num_attention_heads=6, num_key_value_heads=2, head_dim=16,
                          tie_word_embeddings=True, rope_theta=1e6, max_position_embeddings=512),
+    "qwen3-moe": Qwen3MoeConfig(**QWEN3_MOE, norm_topk_prob=True),
+    "qwen3-moe-some-dense": Qwen3MoeConfig(**QWEN3_MOE | dict(num_hidden_layers=5),
+                                           decoder_sparse_step=2, mlp_only_layers=[3],
+                                           attention_bias=True, tie_word_embeddings=True,
+                                           use_sliding_window=True, sliding_window=30),
+    "glm4-moe": Glm4MoeConfig(**GLM4_MOE, use_qk_norm=True, first_k_dense_replace=1, n_group=4, topk_group=2,
+                              n_shared_experts=2, routed_scaling_factor=2.5, attention_bias=True),
+    "glm4-moe-air": Glm4MoeConfig(**GLM4_MOE, first_k_dense_replace=0, norm_topk_prob=False, rope_theta=1e6),
     "llama": LlamaConfig(**LLAMA),
     "llama3": LlamaConfig(**LLAMA, rope_theta=5e5, tie_word_embeddings=True, rope_scaling=dict(
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL)),
@@ -39,6 +58,12 @@ CONFIGS = {
         rope_type="yarn", factor=8.0, beta_fast=16, beta_slow=2, mscale=0.7, mscale_all_dim=1.1,
         truncate=False, **ORIGINAL)),
     "llama-biases-head-dim": LlamaConfig(**LLAMA, head_dim=32, attention_bias=True, mlp_bias=True),
+    "qwen3_5": Qwen3_5TextConfig(**QWEN3_5, tie_word_embeddings=True),
+    "qwen3_5-heads": Qwen3_5TextConfig(**QWEN3_5 | dict(
+        linear_num_key_heads=3, linear_num_value_heads=9, linear_key_head_dim=12, num_hidden_layers=5,
+        layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention", "full_attention"],
+        attention_bias=True, rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=1e4,
+                                                  partial_rotary_factor=0.5))),
     "mistral": MistralConfig(**LLAMA, head_dim=16, rope_theta=1e6, sliding_window=None),
     "mistral-window": MistralConfig(**LLAMA, head_dim=16, sliding_window=13),
     "gemma3": Gemma3TextConfig(**GEMMA3, sliding_window_pattern=2),
@@ -61,10 +86,15 @@ def make_model(config, dtype=torch.float32):
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
             parameter.data.uniform_(0.5, 1.5)
-        elif name.endswith("bias"):
+        elif name.endswith(("bias", "A_log", "conv1d.weight")):
             parameter.data.normal_(std=0.3)
+        elif name.endswith(".gate.weight"):  # of routers: large, so that few choices are close
+            parameter.data.normal_(std=0.5)
         else:
             parameter.data.normal_(std=0.08)
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.normal_(std=0.2)
     return model.to(dtype).eval()
 
 
@@ -116,7 +146,7 @@ def parts_of_fused(gradients, results):
 
 
 def assert_gradients_equal(results, model, tolerance):
-    gradients = parts_of_fused({name: p.grad for name, p in model.named_parameters()}, results)
+    gradients = parts_of_fused(by_file_name({name: p.grad for name, p in model.named_parameters()}), results)
     names = {name.removeprefix("gradient.") for name in results if name.startswith("gradient.")}
     assert names == set(gradients)
     for name, expected in gradients.items():
@@ -208,8 +238,9 @@ def test_no_labels_give_zero_gradients(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name, shards", [("qwen2", False), ("qwen2", True), ("gemma3", False), ("phi3", True)])
-def test_round_trip(name, dtype, shards, tmp_path):
+@pytest.mark.parametrize("name, shards", [("qwen2", False), ("qwen2", True), ("qwen3_5", True), ("gemma3", False),
+                                          ("phi3", True)])
+def test_round_trip(dtype, name, shards, tmp_path):
     config = CONFIGS[name]
     model = make_model(config, dtype)
     size = "100KB" if shards else "5GB"

@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import Running, relative_difference, settings_of
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
+from shared import made_once
 from test_trainer import WEIGHTS
 from tolerance import ADAM_EPSILON, TOLERANCE, of_log_ratio
 
@@ -20,7 +21,7 @@ OPTIMIZER = dict(learning_rate=1e-3, adam_epsilon=ADAM_EPSILON, max_steps=NUM_ST
 
 @pytest.fixture(scope="module")
 def preferences(place):
-    return write_preference_data(place / "preferences")
+    return str(made_once(place / "preferences", write_preference_data))
 
 
 def settings_for(stage, model, data, folder, **keys):
@@ -253,14 +254,15 @@ def kto_pair_loss(chosen, rejected, beta):
 @pytest.fixture(scope="module")
 def other(models, place):
     """A model a little apart from models["qwen2"]."""
-    folder = place / "other"
-    shutil.copytree(models["qwen2"], folder)
-    model = load(folder)
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        parameter.data.add_(0.01 * torch.randn_like(parameter))
-    model.save_pretrained(folder)
-    return folder
+    def make(folder):
+        shutil.copytree(models["qwen2"], folder)
+        model = load(folder)
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            parameter.data.add_(0.01 * torch.randn_like(parameter))
+        model.save_pretrained(folder)
+
+    return made_once(place / "other", make)
 
 
 class InFp64:

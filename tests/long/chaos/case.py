@@ -126,7 +126,7 @@ class Player:
             self.world = World(self.folder / "world", self.places, self.case.num_machines)
             finished = self.disturb(timeline) or self.go_on(timeline)
             if finished is not None:
-                self.result.differences += comparing.differences(out, finished.saved_in(), self.disk_lost)
+                self.result.differences += comparing.differences(out, *finished.saved_in(), self.disk_lost)
         except Exception as error:  # whatever it is: it is told, and the next case comes
             self.result.trouble = f"{type(error).__name__}: {error}"
         finally:

@@ -51,17 +51,27 @@ def differing_values(name, left, right):
     return [] if json.dumps(left) == json.dumps(right) else [f"{name}: {left!r}, and {right!r}"]
 
 
-def differences(undisturbed, disturbed, disk_lost=False):
-    """Sentences; none where both are the same bit for bit. disk_lost: the disk may have forgotten what was not synced, as
-    that the lock was let go, which the next run takes over."""
-    names = {side: {path.name for path in folder.iterdir() if is_compared(path.name)}
-             for side, folder in (("undisturbed", undisturbed), ("disturbed", disturbed))}
+def places_of(model, record):
+    """Path by name of what is compared, where logs and results are in a folder of their own."""
+    found = {path.name: path for path in model.iterdir() if is_compared(path.name)}
+    if record != model:
+        found = {name: path for name, path in found.items() if name not in NUMBERS | LINES}
+        found |= {path.name: path for path in record.iterdir() if path.name in NUMBERS | LINES}
+    return found
+
+
+def differences(undisturbed, disturbed, record, disk_lost=False):
+    """Sentences; none where both are the same bit for bit. disturbed: the folder of the model; record: that of its logs and
+    results. disk_lost: the disk may have forgotten what was not synced, as that the lock was let go, which the next run
+    takes over."""
+    places = {"undisturbed": places_of(undisturbed, undisturbed), "disturbed": places_of(disturbed, record)}
+    names = {side: set(found) for side, found in places.items()}
     found = [f"{name} is only in the {side} run" for side, other in (("undisturbed", "disturbed"), ("disturbed", "undisturbed"))
              for name in sorted(names[side] - names[other])]
     if not any(name.endswith(".safetensors") for name in names["undisturbed"]):
         found.append("the undisturbed run has no weights")
     for name in sorted(names["undisturbed"] & names["disturbed"]):
-        left, right = undisturbed / name, disturbed / name
+        left, right = places["undisturbed"][name], places["disturbed"][name]
         if name in NUMBERS:
             found += differing_values(name, *[without_times(json.loads(path.read_text())) for path in (left, right)])
         elif name in LINES:
@@ -78,6 +88,6 @@ def differences(undisturbed, disturbed, disk_lost=False):
                     found.append(f"{folder.name}/{path.name} is only in the undisturbed run")
                 else:
                     found += differing_bytes(f"{folder.name}/{path.name}", path.read_bytes(), (other / path.name).read_bytes())
-    left_over = [path.name for path in disturbed.iterdir()
+    left_over = [path.name for folder in {disturbed, record} for path in folder.iterdir()
                  if path.name.startswith(".") and path.name.endswith((".partial", ".replaced", ".deleted", ".tmp", "-lock"))]
     return found + [f"{name} is left over" for name in sorted(left_over) if not (disk_lost and name == ".longspan-lock")]

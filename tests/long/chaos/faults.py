@@ -43,8 +43,9 @@ def kill(what, choose):
         spare_waiting_torchrun(scene, pids)
         if scene.kind.start == TORCHRUN_MACHINES:
             scene.ends = scene.ends | {STOPPED}  # it tells the killed one's neighbours to stop
-            if what == "launcher":  # where workers are done, the other machine's waits minutes for this one
-                scene.spared |= set(scene.live.tops.values()) - set(pids)
+        if what == "launcher" and scene.kind.num_machines == 2:
+            # The other machine's waits for this one longer than workers do, before they meet and where its own are done.
+            scene.spared |= set(scene.live.tops.values()) - set(pids)
         scene.now()
         scene.live.kill_all(pids)
     return strike

@@ -178,7 +178,7 @@ class Live:
         bad = [status for status in statuses if status in NEVER_STATUS or -status + 128 in NEVER_STATUS]
         if bad:
             return f"it ends with status {bad[0]}"
-        if re.search(r"Saved the model and logs in ", text) and not (own and any(statuses)):
+        if re.search(r"Saved the model (and logs )?in ", text) and not (own and any(statuses)):
             return DONE
         if re.search(r"^Stopped (after step|before the first step)", text, re.M) and not (own and any(statuses)):
             return STOPPED
@@ -193,6 +193,7 @@ class Live:
         return f"it ends without a word, status {statuses}"
 
     def saved_in(self):
-        """Where the model is: output_dir, or a folder of the run's own elsewhere."""
-        found = re.findall(r"Saved the model and logs in (\S+)", self.text())
-        return self.world.on_host(found[-1] if found else self.output_dir)
+        """Where the model is, and where its logs and results are: output_dir, or a folder of the run's own elsewhere."""
+        found = re.findall(r"Saved the model (?:and logs )?in ([^\s,]+)(?:, and its logs and results in (\S+))?", self.text())
+        model, record = found[-1] if found else (self.output_dir, "")
+        return self.world.on_host(model), self.world.on_host(record or model)

@@ -1,0 +1,82 @@
+// A mixture of experts (spec/mixture_of_experts_spec.h): each token goes through the gated MLPs of
+// the experts that its router chooses, weighed, and through a shared one.
+// T: tokens, C: some of them, R: those of one expert, D: model dim, I: intermediate dim of an
+// expert, S: of the shared one, E: experts, K: experts of a token.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "longspan/layers/gated_mlp.h"
+#include "longspan/layers/layer.h"
+#include "longspan/layers/layer_weights.h"
+#include "longspan/layers/router.h"
+#include "longspan/spec/model_spec.h"
+
+namespace longspan {
+
+/// Works on one expert after the other: gathers its rows, computes its gated MLP of them, adds them
+/// where they belong. So no row is padded, and nothing as wide as an expert is as long as the rows
+/// times the experts of each. Saves nothing: the backward routes and computes again.
+class MixtureOfExperts : public FeedForward {
+ public:
+  struct Weights {
+    Router router;
+    std::vector<GatedMlp::Weights> experts;
+    std::optional<GatedMlp> shared;
+    Linear shared_gate;  // has no weight where the shared expert is not gated
+  };
+  /// `layer`: its number, by which it counts in RowContext::expert_load.
+  MixtureOfExperts(const MixtureOfExpertsSpec& spec, int64_t hidden_size, int64_t layer,
+                   Weights weights);
+
+  std::unique_ptr<FeedForward> clone() const override;
+  std::vector<Linear*> linears() override;
+  std::vector<Linear*> linears_of_all_rows() override;
+  std::vector<at::Tensor> parameters() const override;
+  int64_t width() const override { return cost_.width; }
+  int64_t min_chunk_rows() const override { return cost_.min_chunk_rows; }
+  SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const override;
+  at::Tensor forward_room(int64_t num_rows, bool saved,
+                          const at::TensorOptions& options) const override;
+  at::Tensor backward_room(int64_t num_rows, bool saved,
+                           const at::TensorOptions& options) const override;
+  void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
+                   const RowRange& rows, const RowContext& row, const SavedStep& saved,
+                   const at::Tensor& room) const override;
+  at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD, const RowRange& rows,
+                      const RowContext& row, const SavedStep& saved,
+                      const at::Tensor& room) const override;
+  at::Tensor plain(const at::Tensor& x_TD) const override;
+
+ private:
+  GatedMlp::Weights expert_for(size_t expert, const at::Tensor& rows_R, int64_t begin,
+                               at::ScalarType dtype) const;
+  void count(const Routing& routing, const RowRange& rows, const RowContext& row) const;
+  at::Tensor score_gradients(const Routing& routing, const RowRange& rows,
+                             const RowContext& row) const;
+  void add_experts(at::Tensor& sum_CD, const Routing& routing, const at::Tensor& x_CD,
+                   const RowRange& rows, const at::Tensor& room) const;
+  void add_shared(at::Tensor& sum_CD, const at::Tensor& x_CD, const RowRange& rows,
+                  const RowContext& row) const;
+  at::Tensor shared_output(const at::Tensor& x_CD, const RowRange& rows,
+                           const RowContext& row) const;
+  /// d loss / d weights. Adds d loss / d x to dx_CD, and the gradients of the experts.
+  at::Tensor experts_backward(at::Tensor& dx_CD, const Routing& routing, const at::Tensor& dout_CD,
+                              const at::Tensor& x_CD, const RowRange& rows,
+                              const at::Tensor& room) const;
+  void shared_backward(at::Tensor& dx_CD, const at::Tensor& dout_CD, const at::Tensor& x_CD,
+                       const RowRange& rows, const RowContext& row) const;
+
+  MixtureOfExpertsSpec spec_;
+  FeedForwardCost cost_;
+  int64_t layer_;
+  Weights weights_;
+};
+
+std::shared_ptr<const FeedForward> make_feed_forward(const MixtureOfExpertsSpec& spec,
+                                                     const ModelSpec& model,
+                                                     const LayerWeights& weights);
+
+}  // namespace longspan

@@ -1,0 +1,57 @@
+// A mixture of experts, as data. No torch. What it computes is in layers/mixture_of_experts.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "longspan/spec/layer_cost.h"
+#include "longspan/spec/layer_parameters.h"
+
+namespace longspan {
+
+/// How a token's experts are chosen and weighed. Scores are computed in fp32.
+struct RouterSpec {
+  enum class Scores {
+    kSoftmax,  ///< over all experts (Switch Transformers, arXiv 2101.03961)
+    kSigmoid,  ///< of each by itself (DeepSeek-V3, arXiv 2412.19437)
+  };
+  Scores scores = Scores::kSoftmax;
+  /// Divides the weights of the chosen by their sum plus `epsilon`.
+  bool normalises = false;
+  double epsilon = 0.0;
+  double scale = 1.0;  ///< what weights are multiplied by in the end (routed_scaling_factor)
+  /// Chooses by scores plus a buffer (e_score_correction_bias, arXiv 2408.15664), and weighs by
+  /// scores alone.
+  bool has_correction_bias = false;
+  /// Experts in groups of equal size, of which those with the largest sums of their two best scores
+  /// are chosen from.
+  int64_t num_groups = 1, groups_per_token = 1;
+
+  bool operator==(const RouterSpec&) const = default;
+};
+
+/// Gated MLPs to which every token goes, beside the experts.
+struct SharedExpertSpec {
+  int64_t intermediate_size = 0;
+  std::string name;       ///< shared_experts or shared_expert, in the names of its parameters
+  bool is_gated = false;  ///< multiplied by sigmoid(<name>_gate x), one number a token
+
+  bool operator==(const SharedExpertSpec&) const = default;
+};
+
+/// A feed-forward: the sum over the experts that a token's router chooses of weight *
+/// down(silu(gate x) * up x), and of a shared expert.
+struct MixtureOfExpertsSpec {
+  int64_t num_experts = 0, experts_per_token = 0;
+  int64_t expert_size = 0;  ///< intermediate dim of one
+  RouterSpec router;
+  SharedExpertSpec shared;  ///< none where its intermediate_size is 0
+
+  bool has_shared() const { return shared.intermediate_size > 0; }
+  bool operator==(const MixtureOfExpertsSpec&) const = default;
+};
+
+void list_parameters(const MixtureOfExpertsSpec& mixture, LayerParameters& list);
+FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size);
+
+}  // namespace longspan

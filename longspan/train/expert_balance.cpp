@@ -1,0 +1,128 @@
+#include "longspan/train/expert_balance.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "longspan/config/user_error.h"
+#include "longspan/objectives/load_balance.h"
+
+namespace longspan {
+namespace {
+
+// Of a step, where 1 is a load that is the same for all: the load of the busiest expert of each
+// layer, as a mean over the layers and of the worst one; the share of experts that got no token.
+constexpr const char *kLoss = "aux_loss", *kMean = "expert_load/max_mean",
+                     *kWorst = "expert_load/max_worst", *kUnused = "expert_load/unused";
+
+}  // namespace
+
+std::optional<double> auxiliary_loss_coefficient(const Config& config, const ModelConfig& model) {
+  const std::optional<double> asked = config.moe_aux_loss_coef;
+  const auto refuse = [&](const std::string& why) {
+    throw UserError(
+        fmt::format("moe_aux_loss_coef: {} is given, but {}. Remove the key.", *asked, why));
+  };
+  if (asked && !model.experts) refuse(model.architecture + " has no experts");
+  if (asked && *asked > 0 && model.experts->router.scores != RouterSpec::Scores::kSoftmax) {
+    refuse("the auxiliary loss is one of routers with a softmax; the routers of " +
+           model.architecture + " have a sigmoid, and transformers has no such loss for them");
+  }
+  const std::optional<double> coefficient = asked ? asked : model.router_aux_loss_coef;
+  return coefficient && *coefficient > 0 ? coefficient : std::nullopt;
+}
+
+std::unique_ptr<ExpertBalance> ExpertBalance::make(const ObjectiveContext& context,
+                                                   const ModelConfig& model) {
+  const std::optional<double> coefficient = auxiliary_loss_coefficient(context.config, model);
+  if (!model.experts) return nullptr;
+  return std::make_unique<ExpertBalance>(context, spec_of(model), coefficient);
+}
+
+ExpertBalance::ExpertBalance(const ObjectiveContext& context, const ModelSpec& model,
+                             std::optional<double> coefficient)
+    : context_(context),
+      num_experts_(0),
+      experts_per_token_(0),
+      layers_(layers_with_experts(model)),
+      coefficient_(coefficient),
+      load_(0, 0),
+      ahead_(0, 0) {
+  for (const int64_t layer : layers_) {
+    const MixtureOfExpertsSpec& experts = *experts_of(model.layer(layer));
+    num_experts_ = experts.num_experts;
+    experts_per_token_ = experts.experts_per_token;
+  }
+  load_ = ExpertLoad(model.num_layers, num_experts_);
+  ahead_ = ExpertLoad(model.num_layers, num_experts_);
+  load_.sums_scores = coefficient_.has_value();
+}
+
+bool ExpertBalance::looks_ahead() const {
+  return coefficient_ && context_.config.gradient_accumulation_steps > 1;
+}
+
+void ExpertBalance::begin() {
+  load_.clear();
+  ahead_.clear();
+  load_.gradient_E = at::Tensor();
+}
+
+void ExpertBalance::look(const Row& row) {
+  const c10::NoGradGuard no_grad;
+  context_.model.count_experts(&ahead_);
+  context_.model.hidden_states(row.local);
+  context_.model.count_experts(nullptr);
+}
+
+at::Tensor ExpertBalance::summed(const at::Tensor& counts_LE) const {
+  at::Tensor sums = counts_LE.clone().to(context_.device);
+  context_.mesh.world.sum_(sums);
+  return sums.cpu();
+}
+
+void ExpertBalance::looked() {
+  load_.gradient_E =
+      load_balance_gradient(summed(ahead_.counts_LE()), experts_per_token_, *coefficient_);
+}
+
+void ExpertBalance::open() { context_.model.count_experts(&load_); }
+
+void ExpertBalance::close() { context_.model.count_experts(nullptr); }
+
+void ExpertBalance::count_step() {
+  if (!coefficient_ || looks_ahead()) return;
+  load_.gradient_E =
+      load_balance_gradient(summed(load_.counts_LE()), experts_per_token_, *coefficient_);
+}
+
+double ExpertBalance::loss() const {
+  if (!load_.gradient_E.defined()) return 0.0;
+  return (load_.gradient_E * load_.scores_E()).sum().item<double>();
+}
+
+void ExpertBalance::add_to(Averages& averages) {
+  const at::Tensor counts_LE =
+      summed(load_.counts_LE()).index_select(0, at::tensor(layers_, at::kLong));
+  if (coefficient_) {
+    at::Tensor loss = at::tensor({this->loss() / *coefficient_}, at::kDouble).to(context_.device);
+    context_.mesh.world.sum_(loss);
+    if (context_.mesh.world.rank() == 0) averages.add(kLoss, loss.cpu().item<double>(), 1);
+  }
+  if (context_.mesh.world.rank() != 0) return;
+  const at::Tensor load_LE = counts_LE / counts_LE.mean(1, /*keepdim=*/true).clamp_min(1e-9);
+  const at::Tensor largest_L = load_LE.amax(1);
+  averages.add(kMean, largest_L.mean().item<double>(), 1);
+  averages.add(kWorst, largest_L.max().item<double>(), 1);
+  averages.add(kUnused, counts_LE.eq(0).to(at::kDouble).mean().item<double>(), 1);
+}
+
+std::vector<std::string> ExpertBalance::averages() const {
+  std::vector<std::string> names{kMean, kWorst, kUnused};
+  if (coefficient_) names.insert(names.begin(), kLoss);
+  return names;
+}
+
+}  // namespace longspan

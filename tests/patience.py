@@ -1,0 +1,53 @@
+"""A clock for what a test waits for: where more want to compute than there are cores, it goes slower by as much. So a deadline
+is one of the work that is waited for, whatever else the machine does."""
+
+import functools
+import os
+import pathlib
+import subprocess
+import threading
+import time
+
+
+class Clock(threading.Thread):
+    """Looks a few times a second at how many threads of the machine want to compute."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.seconds, self.looked = 0.0, time.monotonic()
+        self.lock = threading.Lock()
+
+    def look(self):
+        with self.lock:
+            now = time.monotonic()
+            want = int(pathlib.Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+            self.seconds += (now - self.looked) * min(1.0, os.cpu_count() / max(1, want))
+            self.looked = now
+            return self.seconds
+
+    def run(self):
+        while True:
+            self.look()
+            time.sleep(0.2)
+
+
+@functools.cache
+def clock():
+    made = Clock()
+    made.start()
+    return made
+
+
+def patient_time():
+    """Seconds, of no meaning but their differences."""
+    return clock().look()
+
+
+def wait_patiently(process, seconds):
+    """The process's status; it has to end by then."""
+    end = patient_time() + seconds
+    while True:
+        try:
+            return process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            assert patient_time() < end, f"process {process.pid} has not ended in {seconds} s"
