@@ -335,12 +335,12 @@ TEST_CASE("conformance: windows, sinks and softcaps, every method, degrees, wind
       for (size_t i = problems.size() % 2; i < std::size(rows); i += 2) {
         AttentionCase problem = random_case(rows[i].second, spec, 19);
         AttentionSolution expected = solve_plainly(problem);
-        problems.push_back({fmt::format("heads {}/{}, window {}, sinks {}, softcap {}, values of "
-                                        "{}, {}",
-                                        heads.num, heads.num_kv, spec.window.value_or(0),
-                                        spec.has_sinks, spec.softcap.value_or(0), spec.value_dim,
-                                        rows[i].first),
-                            heads, std::move(problem), std::move(expected)});
+        problems.push_back(
+            {fmt::format("heads {}/{}, window {}, sinks {}, softcap {}, values of "
+                         "{}, {}",
+                         heads.num, heads.num_kv, spec.window.value_or(0), spec.has_sinks,
+                         spec.softcap.value_or(0), spec.value_dim, rows[i].first),
+             heads, std::move(problem), std::move(expected)});
       }
     }
   }
