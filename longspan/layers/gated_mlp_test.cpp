@@ -25,11 +25,11 @@ TEST_CASE("gated MLP: output and gradients are those of its plain version, in an
         CAPTURE(all_rows);
         CAPTURE(tiles);
         testing::check_layer(
-            {.layer = {small_attention(), GatedMlpSpec{.intermediate_size = 36,
-                                                       .bias = bias,
-                                                       .activation = tiles == 1
-                                                                         ? GateActivation::kGeluTanh
-                                                                         : GateActivation::kSilu}},
+            {.layer = {small_attention(),
+                       GatedMlpSpec{.intermediate_size = 36,
+                                    .bias = bias,
+                                    .activation = tiles == 1 ? GateActivation::kGeluTanh
+                                                             : GateActivation::kSilu}},
              .all_rows = all_rows,
              .mlp_tiles = tiles});
       }
