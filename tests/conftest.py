@@ -100,8 +100,9 @@ def write_tokenizer(folder):
 
 
 def write_model(folder, kind, dtype="float32", **overrides):
-    """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 (norms of heads) with 6, qwen3_moe with 6 experts
-    of which a token goes to 2, glm4_moe with a dense layer before one of experts in groups, or llama with rope scaling."""
+    """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 (norms of heads) with 6, qwen3_5 with layers of
+    GatedDeltaNet, qwen3_moe with 6 experts of which a token goes to 2, glm4_moe with a dense layer before one of experts in
+    groups, or llama with rope scaling."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -126,6 +127,14 @@ def write_model(folder, kind, dtype="float32", **overrides):
         shape |= dict(hidden_size=96, intermediate_size=160, num_attention_heads=6, head_dim=16)
         shape |= overrides
         model_class, config = Qwen3ForCausalLM, Qwen3Config(**shape)
+    elif kind == "qwen3_5":
+        from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+        shape |= dict(hidden_size=64, intermediate_size=128, num_attention_heads=4, head_dim=16, num_hidden_layers=4)
+        shape |= dict(linear_num_key_heads=3, linear_num_value_heads=6, linear_key_head_dim=16,
+                      linear_value_head_dim=8)
+        shape |= dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25))
+        shape |= overrides
+        model_class, config = Qwen3_5ForCausalLM, Qwen3_5TextConfig(**shape)
     elif kind == "qwen3_moe":
         from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
         shape |= dict(hidden_size=64, intermediate_size=96, num_attention_heads=6, head_dim=16)

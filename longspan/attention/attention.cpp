@@ -1,16 +1,22 @@
 #include "longspan/attention/attention.h"
 
 #include <numeric>
+#include <stdexcept>
 
 namespace longspan {
 
 at::Tensor Attention::project_and_attend(const AttentionProjections& projections,
                                          const AttentionSpec& spec, const Packing& packing) {
   const at::Tensor q_TNH = projections.query(), k_TMH = projections.key();
-  const at::Tensor out_TNH = attend(q_TNH, k_TMH, projections.value(), spec, packing, projections.sinks_N);
+  const at::Tensor out_TNH =
+      attend(q_TNH, k_TMH, projections.value(), spec, packing, projections.sinks_N);
   std::vector<int64_t> heads(out_TNH.size(1));
   std::iota(heads.begin(), heads.end(), int64_t{0});
   return projections.add_output(projections.begin_output(), out_TNH, heads);
+}
+
+std::shared_ptr<const WholeRow> Attention::whole_row(const Packing& /*packing*/) const {
+  throw std::logic_error("this attention does not say where the tokens of a row are");
 }
 
 }  // namespace longspan

@@ -6,12 +6,16 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "longspan/data/packing.h"
 #include "longspan/spec/attention_spec.h"
 
 namespace longspan {
+
+class RecurrentMemory;
+class WholeRow;
 
 /// One layer's projections around its attention, in parts, for an attention that moves one part's
 /// data under another's computation. All are differentiable; the first three are called once each,
@@ -45,6 +49,13 @@ class Attention {
   /// The projections, attend(), and the output projection -> y_TD.
   virtual at::Tensor project_and_attend(const AttentionProjections& projections,
                                         const AttentionSpec& spec, const Packing& packing);
+
+  /// For layers that go over whole rows (spec/model_spec.h, goes_over_rows): where the tokens of
+  /// this padded row are. Null: this process holds them all, in order. Throws where the attention
+  /// cannot say.
+  virtual std::shared_ptr<const WholeRow> whole_row(const Packing& packing) const;
+  /// What such layers remember of the row's documents. Null: nothing, each document begins.
+  virtual RecurrentMemory* memory() { return nullptr; }
 };
 
 }  // namespace longspan

@@ -33,7 +33,8 @@ double band_in_tiles(const Block& block, int64_t tile) {
 }  // namespace
 
 KeyRange keys_of(const Block& block, int64_t i) {
-  const int64_t end = block.causal ? std::min(block.k_length, i + block.offset + 1) : block.k_length;
+  const int64_t end =
+      block.causal ? std::min(block.k_length, i + block.offset + 1) : block.k_length;
   return {block.lower ? std::max<int64_t>(0, i + *block.lower) : 0, end};
 }
 

@@ -41,9 +41,9 @@ std::vector<Block> causal_blocks(const Packing& packing);
 /// kernels that align at the bottom right ask for. Queries are split, never shared.
 std::vector<Block> aligned_at_end(const std::vector<Block>& blocks);
 
-/// Adds a part of `block`, which has no lower end, to `parts`: its queries [q_begin, q_end) over its keys from the
-/// k_first-th to the one before the k_last-th. Leaves out queries that see none of these keys and
-/// keys that none of these queries sees.
+/// Adds a part of `block`, which has no lower end, to `parts`: its queries [q_begin, q_end) over
+/// its keys from the k_first-th to the one before the k_last-th. Leaves out queries that see none
+/// of these keys and keys that none of these queries sees.
 void add_part(std::vector<Block>& parts, const Block& block, int64_t q_begin, int64_t q_end,
               int64_t k_first, int64_t k_last);
 

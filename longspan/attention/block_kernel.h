@@ -34,7 +34,7 @@ std::vector<std::vector<Block>> rounds_of(const std::vector<Block>& blocks);
 /// which every kernel does. What is not named here it refuses. Sinks it never sees: they belong to
 /// a query's whole softmax, and its caller, who merges parts, adds them once (sinks.h).
 struct KernelAbilities {
-  const char* name;  // for messages: "The attention kernel of ..."
+  const char* name;     // for messages: "The attention kernel of ..."
   bool window = false;  // blocks with lower ends, which sliding windows are cut into
   bool softcap = false;
   int64_t most_head_dim = 0;  // of keys and of values; 0: any

@@ -64,9 +64,7 @@ struct Heads {
   }
   // [N, T] -> [M, G c, 1]
   at::Tensor numbers(const at::Tensor& x_NT, const Part& part) const {
-    return x_NT.narrow(1, part.q_begin, part.num_queries)
-        .to(dtype)
-        .reshape({num_kv_heads, -1, 1});
+    return x_NT.narrow(1, part.q_begin, part.num_queries).to(dtype).reshape({num_kv_heads, -1, 1});
   }
 };
 
@@ -108,8 +106,7 @@ AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const 
           scores_of(heads.queries(q_TNH, part), heads.keys(k_SMH, part), spec, part).scores;
       const at::Tensor lse = at::logsumexp(scores, {-1}, /*keepdim=*/true);
       const at::Tensor out = at::bmm((scores - finite(lse)).exp_(), heads.keys(v_SMH, part));
-      result.out_TNH.narrow(0, part.q_begin, part.num_queries)
-          .copy_(heads.from_queries(out, part));
+      result.out_TNH.narrow(0, part.q_begin, part.num_queries).copy_(heads.from_queries(out, part));
       result.lse_NT.narrow(1, part.q_begin, part.num_queries)
           .copy_(lse.view({N, part.num_queries}));
     }

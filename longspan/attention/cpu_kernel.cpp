@@ -110,7 +110,8 @@ class CpuKernel : public BlockKernel {
     if (flash::supports(q, v)) return flash::forward(q, k, v, spec, blocks);
     if (is_beyond_aten(spec, blocks)) {
       if (q.scalar_type() == at::kDouble) return composed::forward(q, k, v, spec, blocks);
-      AttentionResult result = flash::forward(for_flash(q), for_flash(k), for_flash(v), spec, blocks);
+      AttentionResult result =
+          flash::forward(for_flash(q), for_flash(k), for_flash(v), spec, blocks);
       result.out_TNH = without_padding(result.out_TNH, spec.value_dim).to(q.scalar_type());
       return result;
     }
@@ -141,8 +142,8 @@ class CpuKernel : public BlockKernel {
         return composed::backward(dout, q, k, v, out, lse_NT, spec, blocks);
       }
       const AttentionGradients gradients =
-          flash::backward(for_flash(dout), for_flash(q), for_flash(k), for_flash(v),
-                          for_flash(out), lse_NT, spec, blocks);
+          flash::backward(for_flash(dout), for_flash(q), for_flash(k), for_flash(v), for_flash(out),
+                          lse_NT, spec, blocks);
       return {without_padding(gradients.dq_TNH, spec.key_dim),
               without_padding(gradients.dk_SMH, spec.key_dim),
               without_padding(gradients.dv_SMH, spec.value_dim)};

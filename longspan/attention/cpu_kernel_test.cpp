@@ -133,15 +133,14 @@ TEST_CASE("cpu kernel: queries in several blocks, fp32 and bf16, tiles and threa
   const std::vector<Block> windows{{0, 300, 0, 300, true, 0, -99},
                                    {300, 99, 201, 99, false, 0, 1},
                                    {300, 320, 300, 320, true, 0, -99}};
-  for (const auto& [N, M, value_dim, softcap, blocks] :
-       {std::tuple{2, 1, 16, 0.0, several},
-        {4, 2, 16, 0.0, several},
-        {4, 2, 32, 0.0, several},
-        {2, 1, 24, 0.0, several},
-        {4, 4, 8, 0.0, several},
-        {4, 2, 16, 0.0, windows},
-        {4, 2, 24, 1.5, windows},
-        {4, 4, 8, 1.5, several}}) {
+  for (const auto& [N, M, value_dim, softcap, blocks] : {std::tuple{2, 1, 16, 0.0, several},
+                                                         {4, 2, 16, 0.0, several},
+                                                         {4, 2, 32, 0.0, several},
+                                                         {2, 1, 24, 0.0, several},
+                                                         {4, 4, 8, 0.0, several},
+                                                         {4, 2, 16, 0.0, windows},
+                                                         {4, 2, 24, 1.5, windows},
+                                                         {4, 4, 8, 1.5, several}}) {
     AttentionSpec spec = plain_attention(N, M, 16);
     if (softcap > 0) spec.softcap = softcap;
     spec.value_dim = value_dim;
@@ -246,8 +245,7 @@ TEST_CASE("kernels refuse by name what they cannot compute, forward and backward
   struct Plainest : BlockKernel {
     KernelAbilities abilities() const override { return {.name = "A kernel of the tests"}; }
     AttentionResult forward_round(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                  const AttentionSpec&,
-                                  const std::vector<Block>&) const override {
+                                  const AttentionSpec&, const std::vector<Block>&) const override {
       return {};
     }
     AttentionGradients backward_blocks(const at::Tensor&, const at::Tensor&, const at::Tensor&,
@@ -267,9 +265,8 @@ TEST_CASE("kernels refuse by name what they cannot compute, forward and backward
                          const char* message) {
     CHECK_THROWS_WITH_AS(kernel.forward(q, k, k, spec, blocks), doctest::Contains(message),
                          UserError);
-    CHECK_THROWS_WITH_AS(
-        kernel.backward(q, q, k, k, result.out_TNH, result.lse_NT, spec, blocks),
-        doctest::Contains(message), UserError);
+    CHECK_THROWS_WITH_AS(kernel.backward(q, q, k, k, result.out_TNH, result.lse_NT, spec, blocks),
+                         doctest::Contains(message), UserError);
   };
   check(plainest, window, "A kernel of the tests cannot compute attention with a sliding window");
   check(plainest, softcap, "A kernel of the tests cannot compute attention with a softcap");
@@ -278,8 +275,8 @@ TEST_CASE("kernels refuse by name what they cannot compute, forward and backward
         "model has 512");
   for (const BlockKernel* kernel : {&cpu_block_kernel(), &cuda_block_kernel()}) {
     CHECK_THROWS_AS(kernel->forward(q, k, k, wider, blocks), c10::Error);
-    CHECK_THROWS_AS(
-        kernel->backward(q, q, k, k, result.out_TNH, result.lse_NT, values, blocks), c10::Error);
+    CHECK_THROWS_AS(kernel->backward(q, q, k, k, result.out_TNH, result.lse_NT, values, blocks),
+                    c10::Error);
   }
   CHECK(std::string(cpu_block_kernel().abilities().name) != cuda_block_kernel().abilities().name);
 }

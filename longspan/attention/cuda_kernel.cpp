@@ -1,9 +1,9 @@
 // ATen's flash attention on CUDA. It is reached through the dispatcher, so this file needs nothing
 // of CUDA and is part of the core; the kernels themselves live in torch_cuda.
 // Compiled and linked; not yet run on a GPU.
-// It knows one head dim, up to 256: the shorter of keys and values get zeros. Blocks with lower ends
-// are its windows. It knows no softcap: those go to composed_attention.
-// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: numbers in a head.
+// It knows one head dim, up to 256: the shorter of keys and values get zeros. Blocks with lower
+// ends are its windows. It knows no softcap: those go to composed_attention. T: query tokens, S:
+// key tokens, N: query heads, M: kv heads, H: numbers in a head.
 #include <ATen/ATen.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -154,8 +154,8 @@ class CudaKernel : public BlockKernel {
       auto [out, lse, rng_state, unused, mask] = at::_flash_attention_forward(
           call.queries.gather(q_TNH), call.keys.gather(k_SMH), call.keys.gather(v_SMH),
           call.queries.boundaries, call.keys.boundaries, call.queries.longest, call.keys.longest,
-          /*dropout_p=*/0.0, call.causal, /*return_debug_mask=*/false, scale,
-          call.left(), call.right());
+          /*dropout_p=*/0.0, call.causal, /*return_debug_mask=*/false, scale, call.left(),
+          call.right());
       if (!call.queries.index.defined()) return {out, lse};
       result.out_TNH.index_copy_(0, call.queries.index, out);
       result.lse_NT.index_copy_(1, call.queries.index, lse);

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <optional>
 #include <stdexcept>
 
 #include "longspan/attention/saved_attention.h"
@@ -23,12 +24,12 @@ struct LeafState : torch::CustomClassHolder {
 
 struct LeafAttention : torch::autograd::Function<LeafAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TMH,
-                            const at::Tensor& v_TMH, const at::Tensor& sinks_N,
+                            const at::Tensor& v_TMH, const std::optional<at::Tensor>& sinks,
                             c10::intrusive_ptr<LeafState> state) {
+    const at::Tensor sinks_N = sinks.value_or(at::Tensor());
     AttentionResult result = saved_or_computed([&] {
-      return with_sinks(
-          state->kernel->forward(q_TNH, k_TMH, v_TMH, state->spec, state->blocks), sinks_N,
-          state->spec);
+      return with_sinks(state->kernel->forward(q_TNH, k_TMH, v_TMH, state->spec, state->blocks),
+                        sinks_N, state->spec);
     });
     ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT, sinks_N});
     ctx->saved_data["state"] = c10::IValue::make_capsule(state);
@@ -58,8 +59,8 @@ at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
                           const at::Tensor& sinks_N) {
   TORCH_CHECK(q_TNH.size(0) == packing.num_tokens(), "attention: ", q_TNH.size(0),
               " tokens, but the packing describes ", packing.num_tokens());
-  return leaf_attention(kernel, q_TNH, k_TMH, v_TMH, spec,
-                        causal_blocks(packing, spec.window), sinks_N);
+  return leaf_attention(kernel, q_TNH, k_TMH, v_TMH, spec, causal_blocks(packing, spec.window),
+                        sinks_N);
 }
 
 at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
@@ -70,7 +71,7 @@ at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
   state->kernel = &kernel;
   state->spec = spec;
   state->blocks = std::move(blocks);
-  return LeafAttention::apply(q_TNH, k_SMH, v_SMH, sinks_N, state);
+  return LeafAttention::apply(q_TNH, k_SMH, v_SMH, as_argument(sinks_N), state);
 }
 
 AttentionResult saved_or_computed(const std::function<AttentionResult()>& compute) {

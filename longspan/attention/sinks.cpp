@@ -13,13 +13,13 @@ AttentionResult with_sinks(AttentionResult result, const at::Tensor& sinks_N,
                                           : "attention without sinks was given some");
   }
   if (!sinks_N.defined()) return result;
-  TORCH_CHECK(sinks_N.dim() == 1 && sinks_N.size(0) == result.lse_NT.size(0), "attention: ",
-              sinks_N.sizes(), " sinks for ", result.lse_NT.size(0), " query heads");
+  TORCH_CHECK(sinks_N.dim() == 1 && sinks_N.size(0) == result.lse_NT.size(0),
+              "attention: ", sinks_N.sizes(), " sinks for ", result.lse_NT.size(0), " query heads");
   const at::Tensor sinks_N1 = sinks_N.detach().to(result.lse_NT.scalar_type()).unsqueeze(1);
   const at::Tensor share_NT = at::sigmoid(result.lse_NT - sinks_N1);
-  return {(result.out_TNH * share_NT.transpose(0, 1).unsqueeze(-1))
-              .to(result.out_TNH.scalar_type()),
-          at::logaddexp(result.lse_NT, sinks_N1)};
+  return {
+      (result.out_TNH * share_NT.transpose(0, 1).unsqueeze(-1)).to(result.out_TNH.scalar_type()),
+      at::logaddexp(result.lse_NT, sinks_N1)};
 }
 
 at::Tensor sink_gradient(const at::Tensor& dout_TNH, const AttentionResult& result,

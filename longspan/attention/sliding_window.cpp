@@ -18,7 +18,8 @@ Positions runs_in(const Positions& positions, int64_t begin, int64_t end) {
     const int64_t first = std::max(begin, run->begin),
                   last = std::min(end, run->begin + run->length);
     if (first >= last) continue;
-    runs.push_back({first, last - first, run->position + (first - run->begin) * run->step, run->step});
+    runs.push_back(
+        {first, last - first, run->position + (first - run->begin) * run->step, run->step});
   }
   return runs;
 }
@@ -124,8 +125,8 @@ std::vector<Block> within_window(const std::vector<Block>& blocks, std::optional
     for (const PositionRun& query_run : of_queries) {
       // Keys further back than the first query's window, and behind the last query, are not looked
       // at.
-      const auto first = std::partition_point(
-          of_keys.begin(), of_keys.end(), [&](const PositionRun& run) {
+      const auto first =
+          std::partition_point(of_keys.begin(), of_keys.end(), [&](const PositionRun& run) {
             return query_run.position - last_position(run) >= *window;
           });
       for (auto key_run = first; key_run != of_keys.end(); ++key_run) {

@@ -36,6 +36,14 @@ void fill_normal(at::Tensor& tensor, uint64_t key, double standard_deviation) {
   });
 }
 
+void fill_uniform(at::Tensor& tensor, uint64_t key, double low, double high) {
+  float* data = tensor.data_ptr<float>();
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    const double u = static_cast<double>(mix(key + static_cast<uint64_t>(i)) >> 11) * 0x1p-53;
+    data[i] = static_cast<float>(low + (high - low) * u);
+  }
+}
+
 at::Tensor new_values(const ParameterSpec& parameter, uint64_t key) {
   switch (parameter.init.kind) {
     case Initialisation::Kind::kZeros:
@@ -46,6 +54,12 @@ at::Tensor new_values(const ParameterSpec& parameter, uint64_t key) {
       at::Tensor tensor = at::empty(parameter.shape, at::kFloat);
       fill_normal(tensor, key, parameter.init.scale);
       return tensor;
+    }
+    case Initialisation::Kind::kLogUniform: {
+      constexpr double kSlowest = 0.01;
+      at::Tensor tensor = at::empty(parameter.shape, at::kFloat);
+      fill_uniform(tensor, key, kSlowest, parameter.init.scale);
+      return tensor.log_();
     }
     case Initialisation::Kind::kUniform:
       break;  // of adapters and value heads, which begin elsewhere

@@ -12,17 +12,34 @@
 namespace longspan {
 
 CachedAttention::CachedAttention(const BlockKernel& kernel, int64_t num_layers,
-                                 int64_t num_sequences)
-    : kernel_(kernel), layers_(num_layers), lengths_(num_sequences, 0) {}
+                                 int64_t num_recurrences, int64_t num_sequences)
+    : kernel_(kernel),
+      layers_(num_layers),
+      recurrences_(num_recurrences, std::vector<CarriedStates>(num_sequences)),
+      lengths_(num_sequences, 0) {}
 
 void CachedAttention::begin_pass(std::vector<int64_t> sequences) {
   sequences_ = std::move(sequences);
-  next_layer_ = 0;
+  next_layer_ = next_recurrence_ = 0;
+}
+
+void CachedAttention::begin_layer() {
+  TORCH_CHECK(next_recurrence_++ < recurrences_.size(), "cached states: more calls than layers");
+}
+
+CarriedStates& CachedAttention::of_document(int64_t document) {
+  return recurrences_[next_recurrence_ - 1].at(sequences_.at(document));
 }
 
 void CachedAttention::truncate(int64_t sequence, int64_t length) {
   TORCH_CHECK(length >= 0 && length <= lengths_[sequence], "truncate: ", length, " of ",
               lengths_[sequence], " tokens");
+  TORCH_CHECK(recurrences_.empty() || length == 0 || length == lengths_[sequence],
+              "truncate: states do not go back from ", lengths_[sequence], " to ", length,
+              " tokens");
+  if (length < lengths_[sequence]) {
+    for (std::vector<CarriedStates>& layer : recurrences_) layer[sequence] = {};
+  }
   lengths_[sequence] = length;
 }
 

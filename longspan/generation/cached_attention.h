@@ -10,15 +10,18 @@
 
 #include "longspan/attention/attention.h"
 #include "longspan/attention/block_kernel.h"
+#include "longspan/attention/recurrent_memory.h"
 
 namespace longspan {
 
-/// For decoders without gradients that call attend() once a layer, in the order of the layers.
-class CachedAttention : public Attention {
+/// For decoders without gradients that call attend() once a layer of softmax attention, in the
+/// order of the layers. It also keeps what the other layers, which have recurrences, remember.
+class CachedAttention : public Attention, private RecurrentMemory {
  public:
   /// `kernel` must outlive it. Memory is taken as tokens come, in steps of kRoomStep tokens or half
   /// of what there is.
-  CachedAttention(const BlockKernel& kernel, int64_t num_layers, int64_t num_sequences);
+  CachedAttention(const BlockKernel& kernel, int64_t num_layers, int64_t num_recurrences,
+                  int64_t num_sequences);
 
   /// Before a forward pass: its document i holds the next tokens of sequence sequences[i]. A
   /// sequence comes once at most.
@@ -29,8 +32,14 @@ class CachedAttention : public Attention {
 
   /// Tokens of a sequence that are remembered.
   int64_t length(int64_t sequence) const { return lengths_[sequence]; }
-  /// Forgets all tokens of a sequence from `length` on.
+  /// Forgets all tokens of a sequence from `length` on. States do not go back: where layers have
+  /// recurrences, `length` is 0 or what it was.
   void truncate(int64_t sequence, int64_t length);
+
+  std::shared_ptr<const WholeRow> whole_row(const Packing& /*packing*/) const override {
+    return nullptr;
+  }
+  RecurrentMemory* memory() override { return this; }
 
   static constexpr int64_t kRoomStep = 256;
 
@@ -38,14 +47,17 @@ class CachedAttention : public Attention {
   struct Layer {
     at::Tensor k_MSCH, v_MSCH;
   };
+  void begin_layer() override;
+  CarriedStates& of_document(int64_t document) override;
   /// For `length` tokens of the heads of x_TMH.
   void make_room(at::Tensor& cache_MSCH, const at::Tensor& x_TMH, int64_t length) const;
 
   const BlockKernel& kernel_;
   std::vector<Layer> layers_;
+  std::vector<std::vector<CarriedStates>> recurrences_;  // of each layer, of each sequence
   std::vector<int64_t> lengths_;
   std::vector<int64_t> sequences_;  // of this pass
-  size_t next_layer_ = 0;
+  size_t next_layer_ = 0, next_recurrence_ = 0;
 };
 
 }  // namespace longspan

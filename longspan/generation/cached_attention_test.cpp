@@ -25,7 +25,8 @@ TEST_CASE("cached attention: a scale and values of another head dim than keys, t
   const std::vector<int64_t> lengths{CachedAttention::kRoomStep + 20, 7};
   const AttentionCase problem = random_case(Packing::from_lengths(lengths), spec, 3);
   const at::Tensor expected = testing::solve_plainly(problem).out_TNH;
-  CachedAttention attention(cpu_block_kernel(), /*num_layers=*/1, /*num_sequences=*/2);
+  CachedAttention attention(cpu_block_kernel(), /*num_layers=*/1, /*num_recurrences=*/0,
+                            /*num_sequences=*/2);
   const auto attend = [&](const std::vector<int64_t>& sequences, const at::Tensor& index_T,
                           const Packing& packing) {
     attention.begin_pass(sequences);

@@ -44,11 +44,14 @@ CachedDecoder::CachedDecoder(const ModelSpec& spec, std::vector<NamedTensor> par
                              int64_t num_sequences, int64_t max_length)
     : tokens_(num_sequences),
       max_length_(max_length),
-      attention_(cpu_block_kernel(), num_attentions(spec), num_sequences),
+      states_go_back_(!goes_over_rows(spec)),
+      attention_(cpu_block_kernel(), num_attentions(spec), spec.num_layers - num_attentions(spec),
+                 num_sequences),
       decoder_(spec, parameters, attention_, options_for(parameters)),
       head_VD_(head_of(spec, parameters)) {}
 
 void CachedDecoder::truncate(int64_t sequence, int64_t length) {
+  if (!states_go_back_ && length < std::ssize(tokens_[sequence])) length = 0;
   attention_.truncate(sequence, length);
   tokens_[sequence].resize(length);
 }

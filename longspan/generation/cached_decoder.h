@@ -35,7 +35,8 @@ class CachedDecoder {
   int64_t num_sequences() const { return std::ssize(tokens_); }
   /// What a sequence holds.
   const std::vector<int32_t>& tokens(int64_t sequence) const { return tokens_[sequence]; }
-  /// Forgets a sequence's tokens from `length` on.
+  /// Forgets a sequence's tokens from `length` on; where the model has layers with a recurrence,
+  /// whose states do not go back, all of them.
   void truncate(int64_t sequence, int64_t length);
   /// How long a sequence may become.
   int64_t max_length() const { return max_length_; }
@@ -46,6 +47,7 @@ class CachedDecoder {
  private:
   std::vector<std::vector<int32_t>> tokens_;
   int64_t max_length_;
+  bool states_go_back_;
   CachedAttention attention_;
   Decoder decoder_;
   at::Tensor head_VD_;

@@ -72,8 +72,8 @@ class Generation {
     const std::vector<int32_t>& known = decoder_.tokens(sequence);
     const int64_t common = std::ranges::mismatch(known, prompt).in1 - known.begin();
     // The last token is read in any case, to know what follows it.
-    const int64_t kept = std::min(common, std::ssize(prompt) - 1);
-    decoder_.truncate(sequence, kept);
+    decoder_.truncate(sequence, std::min(common, std::ssize(prompt) - 1));
+    const int64_t kept = std::ssize(decoder_.tokens(sequence));
     return {prompt.begin() + kept, prompt.end()};
   }
 

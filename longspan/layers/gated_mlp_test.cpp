@@ -25,7 +25,11 @@ TEST_CASE("gated MLP: output and gradients are those of its plain version, in an
         CAPTURE(all_rows);
         CAPTURE(tiles);
         testing::check_layer(
-            {.layer = {small_attention(), GatedMlpSpec{.intermediate_size = 36, .bias = bias}},
+            {.layer = {small_attention(),
+                       GatedMlpSpec{.intermediate_size = 36,
+                                    .bias = bias,
+                                    .activation = tiles == 1 ? GateActivation::kGeluTanh
+                                                             : GateActivation::kSilu}},
              .all_rows = all_rows,
              .mlp_tiles = tiles});
       }
@@ -42,7 +46,12 @@ TEST_CASE("gated MLP: saves what its cost says, and nothing in tiles") {
     return layer;
   };
   const GatedMlp::Weights weights{linear(40, kHidden), linear(40, kHidden), linear(kHidden, 40)};
-  const Layer layer{{}, at::ones({kHidden}), 1e-6, {}, std::make_shared<GatedMlp>(spec, weights)};
+  const Layer layer{{},
+                    at::ones({kHidden}),
+                    NormKind::kWeight,
+                    1e-6,
+                    {},
+                    std::make_shared<GatedMlp>(spec, weights)};
   const at::Tensor h_TD = at::randn({kTokens, kHidden}).requires_grad_(true);
   for (const int64_t tiles : {0, 4}) {
     CAPTURE(tiles);

@@ -26,7 +26,10 @@ struct RowContext {
   std::vector<RotaryTable> rotary;  // one for each rotary_kinds_of() the model
   at::ScalarType compute_dtype;
   int64_t mlp_tiles = 0;  // parts of the row in which each feed-forward is computed; 0: by size
-  ActivationStore* store = nullptr;   // of what checkpointing saves; null: saved as it is
+  ActivationStore* store = nullptr;  // of what checkpointing saves; null: saved as it is
+  /// For mixers that go over whole rows. Null: this process holds all tokens, in the row's order.
+  std::shared_ptr<const WholeRow> whole_row = nullptr;
+  RecurrentMemory* memory = nullptr;  // Attention::memory()
   ExpertLoad* expert_load = nullptr;  // where mixtures of experts count; null: nowhere
   at::Tensor is_real_T = {};  // bool: of the rows of the feed-forward, those that are no padding;
                               // undefined: all

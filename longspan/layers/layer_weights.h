@@ -26,6 +26,8 @@ class LayerWeights {
   int64_t layer() const { return layer_; }
   /// The weight of the norm self_attn.q_norm, say.
   at::Tensor norm(const std::string& name) const;
+  /// What is called linear_attn.A_log, say, and has no .weight behind its name.
+  at::Tensor parameter(const std::string& name) const { return required(name); }
 
  private:
   /// Undefined where there is none.

@@ -4,6 +4,7 @@
 
 // The register: what makes a layer of its spec. A kind that the variants of spec/model_spec.h name
 // and that is missing here does not compile.
+#include "longspan/layers/gated_delta_net.h"
 #include "longspan/layers/gated_mlp.h"
 #include "longspan/layers/mixture_of_experts.h"
 #include "longspan/layers/self_attention.h"

@@ -149,6 +149,10 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
   for (const RotaryFrequencies& kind : frequencies) {
     row.rotary.push_back(rotary_table(kind, batch.positions_T, options.compute_dtype));
   }
+  if (goes_over_rows(spec)) {
+    row.whole_row = attention->whole_row(batch.packing);
+    row.memory = attention->memory();
+  }
   row.expert_load = expert_load;
   if (expert_load != nullptr && batch.documents_T.defined()) {
     row.is_real_T = batch.documents_T.ge(0);

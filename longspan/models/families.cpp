@@ -7,10 +7,10 @@
 
 namespace longspan {
 
-extern const Family kQwen2, kQwen3, kQwen3Moe, kLlama, kMistral, kGlm4Moe;
+extern const Family kQwen2, kQwen3, kQwen3Moe, kQwen3_5, kLlama, kMistral, kGlm4Moe;
 
 std::span<const Family* const> all_families() {
-  static constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3,   &kQwen3Moe,
+  static constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3,   &kQwen3Moe, &kQwen3_5,
                                                 &kLlama, &kMistral, &kGlm4Moe};
   return kFamilies;
 }

@@ -115,6 +115,63 @@ TEST_CASE("decoder: layers of different kinds on two ranks") {
   check_equal(of_ranks[0], expected);
 }
 
+/// Two recurrent layers and one of softmax attention.
+ModelSpec hybrid_model() {
+  ModelSpec spec = mixed_model();
+  const LayerSpec softmax = spec.pattern.back();
+  const LayerSpec recurrent{
+      GatedDeltaNetSpec{
+          .num_key_heads = 2, .num_value_heads = 4, .key_dim = 6, .value_dim = 4, .conv_width = 4},
+      GatedMlpSpec{.intermediate_size = 24}};
+  spec.pattern = {recurrent, recurrent, softmax};
+  spec.num_layers = 3;
+  return spec;
+}
+
+TEST_CASE("decoder: a hybrid, and what it remembers of sequences") {
+  const ModelSpec spec = hybrid_model();
+  const auto parameters = random_leaves(spec);
+  const auto batch = random_batch(spec, {9, 1, 80}, 1.0);
+  const auto attention = make_local(cpu_block_kernel());
+  const at::Tensor expected =
+      Decoder(spec, parameters, *attention, {.plain_layers = true}).token_logprobs(batch).detach();
+  for (const bool checkpointing : {false, true}) {
+    Decoder model(spec, parameters, *attention, {.gradient_checkpointing = checkpointing});
+    CHECK(relative_error(model.token_logprobs(batch).detach(), expected) < 1e-11);
+  }
+
+  const c10::NoGradGuard no_grad;
+  const auto row = random_batch(spec, {30}, 1.0);
+  const at::Tensor logits = Decoder(spec, parameters, *attention, {}).logits(row);
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < 30; ++i) {
+    tokens.push_back(static_cast<int32_t>(row.tokens_T[i].item<int64_t>()));
+  }
+  const auto part = [&](int64_t begin, int64_t end) {
+    return std::vector<int32_t>(tokens.begin() + begin, tokens.begin() + end);
+  };
+  CachedDecoder decoder(spec, parameters, /*num_sequences=*/2, /*max_length=*/64);
+  const auto check = [&](int64_t sequence, int64_t begin, int64_t end) {
+    CAPTURE(end);
+    CHECK(relative_error(decoder.extend({{sequence, part(begin, end)}}),
+                         logits.narrow(0, end - 1, 1)) < 1e-11);
+  };
+  // By many tokens, by some and one by one, beside another sequence.
+  check(0, 0, 12);
+  check(1, 0, 20);
+  check(0, 12, 14);
+  check(0, 14, 15);
+  check(0, 15, 30);
+  check(1, 20, 21);
+  // Its states do not go back: it forgets all of the sequence.
+  decoder.truncate(0, 10);
+  CHECK(decoder.tokens(0).empty());
+  check(0, 0, 11);
+  decoder.truncate(1, 21);
+  CHECK(decoder.tokens(1).size() == 21);
+  check(1, 21, 25);
+}
+
 TEST_CASE("cached decoder: layers of different kinds") {
   const ModelSpec spec = mixed_model();
   const auto parameters = random_leaves(spec);

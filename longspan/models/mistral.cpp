@@ -1,5 +1,5 @@
-// Mistral 7B (arXiv 2310.06825), Mistral Nemo, Mistral Small: Llama without biases, the first of them
-// with a sliding window in all layers.
+// Mistral 7B (arXiv 2310.06825), Mistral Nemo, Mistral Small: Llama without biases, the first of
+// them with a sliding window in all layers.
 #include <fmt/format.h>
 
 #include <optional>
@@ -22,9 +22,7 @@ void read_own_keys(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-extern const Family kMistral{"mistral",           "Mistral 7B, Nemo, Small",
-                             "MistralForCausalLM", false,
-                             1e-6,                131072,
-                             read_own_keys};
+extern const Family kMistral{
+    "mistral", "Mistral 7B, Nemo, Small", "MistralForCausalLM", false, 1e-6, 131072, read_own_keys};
 
 }  // namespace longspan

@@ -106,6 +106,13 @@ const Family& find_family(const JsonObject& keys) {
   for (const Family* family : all_families()) {
     if (model_type == family->model_type) return *family;
   }
+  if (keys.has("text_config")) {
+    keys.fail(fmt::format(
+        "model_type {} has a text_config beside parts for pictures, and Longspan trains models of "
+        "text alone; {} are supported. Where its text part is one of them, save it with "
+        "transformers: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(text_folder)",
+        model_type, describe_families()));
+  }
   keys.fail(fmt::format("model_type {} is not supported; {} are", model_type, describe_families()));
 }
 

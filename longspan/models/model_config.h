@@ -28,6 +28,9 @@ struct ModelConfig {
   NormKind norm_kind = NormKind::kWeight;
   std::optional<int64_t> rotary_dim;  // RotarySpec::dim
   std::optional<int64_t> window;      // AttentionSpec::window, of every layer
+  /// Of models that have such layers: which layers of the pattern that repeats they are.
+  std::optional<GatedDeltaNetSpec> gated_delta_net;
+  std::vector<bool> recurrent_layers;
   /// In the place of the MLP, in each layer i for which has_experts[i % has_experts.size()].
   std::optional<MixtureOfExpertsSpec> experts;
   std::vector<bool> has_experts;

@@ -38,13 +38,19 @@ ModelSpec spec_of(const ModelConfig& config) {
   mixer.qkv_bias = config.qkv_bias;
   mixer.output_bias = config.output_bias;
   mixer.output_gate = config.output_gate;
-  const LayerSpec layer{mixer, GatedMlpSpec{config.intermediate_size, config.mlp_bias}};
+  const GatedMlpSpec feed_forward{config.intermediate_size, config.mlp_bias};
+  std::vector<LayerSpec> pattern;
+  for (const bool recurrent : config.recurrent_layers) {
+    pattern.push_back(recurrent ? LayerSpec{*config.gated_delta_net, feed_forward}
+                                : LayerSpec{mixer, feed_forward});
+  }
+  if (pattern.empty()) pattern.push_back({mixer, feed_forward});
   return {.vocab_size = config.vocab_size,
           .hidden_size = config.hidden_size,
           .padding_token = config.padding_token,
           .num_layers = config.num_layers,
           .extra_layers = config.extra_layers,
-          .pattern = with_experts({layer}, config),
+          .pattern = with_experts(std::move(pattern), config),
           .norm_eps = config.rms_norm_eps,
           .norm_kind = config.norm_kind,
           .tied_head = config.tie_word_embeddings,

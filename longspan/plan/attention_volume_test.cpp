@@ -52,8 +52,8 @@ class CountedBytes {
       const Packing padded = padded_row(plan, problem->packing);
       CHECK(padded.num_tokens() == solutions[i].padded.num_tokens());
       const AttentionVolume volume =
-          attention_volume(plan, {problem->spec, requests_[i].element_bytes}, padded,
-                           checkpointing, output_is_known);
+          attention_volume(plan, {problem->spec, requests_[i].element_bytes}, padded, checkpointing,
+                           output_is_known);
       const Traffic& sent = solutions[i].traffic;
       CHECK(sent.sum == 0);
       CHECK(sent.all_to_all + sent.all_gather + sent.reduce_scatter + sent.shift ==
@@ -180,8 +180,7 @@ TEST_CASE("volume: in a window of 1024 of 32k tokens four ranks of a ring send 0
     AttentionCase problem = random_case(row, attention_of(request), 1);
     problem.spec.window = window;
     if (window) {  // full attention of such a row takes its time, and is counted above
-      const Traffic traffic =
-          solve_all({{&problem, plan, at::kFloat}})[0].traffic;
+      const Traffic traffic = solve_all({{&problem, plan, at::kFloat}})[0].traffic;
       CHECK(traffic.all_to_all + traffic.shift == volume.forward + volume.backward);
     }
     return static_cast<double>(volume.forward + volume.backward);

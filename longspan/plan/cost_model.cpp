@@ -24,8 +24,7 @@ double flop_seconds(const PassCost& cost, double head_pairs) {
 /// `rows` that saw keys of the hop.
 double merge_seconds(const PassCost& cost, double query_heads, int64_t rows) {
   const int64_t share = cost.padded.num_tokens() / cost.plan.ring_size;
-  const double t =
-      static_cast<double>(cost.shape.spec.window ? std::min(rows, share) : share);
+  const double t = static_cast<double>(cost.shape.spec.window ? std::min(rows, share) : share);
   const AttentionSpec& spec = cost.shape.spec;
   const double K = static_cast<double>(spec.key_dim), V = static_cast<double>(spec.value_dim);
   const double kv = std::max(1.0, static_cast<double>(spec.num_kv_heads) / cost.plan.ulysses_size);

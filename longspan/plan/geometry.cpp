@@ -39,15 +39,15 @@ std::vector<Block> blocks_of_piece(const HeadBlock& query, const HeadBlock& kv_i
                       true, q_begin - padded.begin(document)});
   }
   // Blocks may begin with keys that are not here, since a window hides them.
-  blocks = without_masked_pairs(blocks,
-                                masked_rectangles_of(
-                                    padded, [&](int64_t token) { return token - query.token_begin; },
-                                    [&](int64_t token) { return token - kv_item.token_begin; }));
+  blocks = without_masked_pairs(
+      blocks, masked_rectangles_of(
+                  padded, [&](int64_t token) { return token - query.token_begin; },
+                  [&](int64_t token) { return token - kv_item.token_begin; }));
   if (!window) return blocks;
   const int64_t keys_begin = first_of_document(kv_item, padded);
   for (Block& block : blocks) block.k_begin += kv_item.token_begin - keys_begin;
-  const Positions keys = window_positions(
-      keys_begin, kv_item.token_begin + kv_item.num_tokens - keys_begin, padded);
+  const Positions keys =
+      window_positions(keys_begin, kv_item.token_begin + kv_item.num_tokens - keys_begin, padded);
   blocks = within_window(blocks, window,
                          window_positions(query.token_begin, query.num_tokens, padded), keys);
   for (Block& block : blocks) block.k_begin -= kv_item.token_begin - keys_begin;

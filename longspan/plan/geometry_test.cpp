@@ -220,6 +220,27 @@ TEST_CASE("geometry: a sliding window keeps what is inside, once, and needs no o
   }
 }
 
+/// Keys and values of one head that reach ranks from others in a window, and the last hop that any
+/// rank attends in. Window 0: none.
+std::pair<int64_t, int> foreign_keys(const ParallelPlan& plan, int64_t length, int64_t window) {
+  AttentionSpec spec = plain_attention(1, 1, 1);
+  if (window > 0) spec.window = window;
+  const Packing row = Packing::single(length);
+  int64_t keys = 0;
+  int last_hop = 0;
+  for (int rank = 0; rank < plan.sequence_size; ++rank) {
+    for (const AttentionStep& step : plan.method->geometry(plan, spec, row, rank).steps) {
+      for (const HeadTokens& heads : step.context_keys) {
+        keys += foreign_tokens(heads.tokens, rank, length / plan.sequence_size);
+      }
+      for (const AttentionCall& call : step.calls) {
+        if (!call.blocks.empty()) last_hop = std::max(last_hop, step.hop);
+      }
+    }
+  }
+  return {keys, last_hop};
+}
+
 TEST_CASE("geometry: in a sliding window fewer keys travel, and later hops have nothing to do") {
   const auto plan = [](const char* name) {
     return make_parallel_plan(4, 4, method_named(name), /*num_heads=*/1, /*num_kv_heads=*/1);
@@ -235,7 +256,8 @@ TEST_CASE("geometry: in a sliding window fewer keys travel, and later hops have 
   // Of eight chunks of 8 tokens seven see 7 keys of the one before, of which one is on its rank.
   CHECK(foreign_keys(plan("zigzag-ring"), 64, 8).first == 6 * 7);
   CHECK(foreign_keys(plan("llama3"), 64, 8).first == 6 * 7);
-  // Every key is seen by the next three tokens, which are on all other ranks; the last ones by none.
+  // Every key is seen by the next three tokens, which are on all other ranks; the last ones by
+  // none.
   CHECK(foreign_keys(plan("striped-ring"), 64, 8).first == 4 * 3 * 16 - 6);
 }
 

@@ -168,8 +168,8 @@ class CostLine {
         std::upper_bound(before_.begin(), before_.end(), target) - before_.begin() - 1,
         packing_.num_documents() - 1);
     const double cost = target - before_[document];
-    const int64_t x = window_ ? queries_in_window(cost, document)
-                              : std::llround(queries_of(cost, document));
+    const int64_t x =
+        window_ ? queries_in_window(cost, document) : std::llround(queries_of(cost, document));
     return packing_.begin(document) + std::clamp<int64_t>(x, 0, packing_.length(document));
   }
 
@@ -199,7 +199,8 @@ class CostLine {
   /// Pairs of the first `length` positions in a window.
   double in_window(int64_t length) const {
     const int64_t growing = std::min(length, *window_);
-    return triangle(growing) + static_cast<double>(length - growing) * static_cast<double>(*window_);
+    return triangle(growing) +
+           static_cast<double>(length - growing) * static_cast<double>(*window_);
   }
 
   /// The least x for which cost_of_first(x) >= cost.

@@ -69,7 +69,8 @@ void check_complete(const HeadSplit& split, int64_t num_heads, int64_t group, in
 // Pairs of a query and a key it sees, of all query heads of a rank's pieces.
 double attended_pairs(const RankShare& share, const Packing& packing) {
   double pairs = 0;
-  for (const AttentionStep& step : geometry_of_share(share, /*num_ranks=*/1, packing).steps) {
+  for (const AttentionStep& step :
+       geometry_of_share(share, /*num_ranks=*/1, packing, plain_attention(1, 1, 1)).steps) {
     for (const AttentionCall& call : step.calls) {
       pairs += static_cast<double>(call.queries.num_heads) * pairs_of(call.blocks);
     }

@@ -113,6 +113,9 @@ bool keeps_output_too(const MemoryFacts& facts) {
 /// Bytes a token that one layer saves for its backward.
 double saved_by_layer(const MemoryFacts& facts, const Sizes& s, double rows) {
   double saved = s.D + s.output + s.state;
+  if (facts.checkpointing && s.cost.mixer.is_computed_again) {
+    return s.D + (facts.offload_activations ? s.output : 0.0);
+  }
   if (facts.checkpointing) return keeps_output_too(facts) ? saved + s.output : saved;
   saved += s.queries + s.kv + 4;                 // and a norm
   if (facts.exchanges_heads) saved += s.output;  // as heads and as tokens
@@ -200,6 +203,9 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   double attention =
       index + s.output + s.queries_wide + s.kv_wide + s.state + exchange_bytes(facts, s);
   if (facts.checkpointing) attention += s.queries + s.kv;
+  if (facts.checkpointing && s.cost.mixer.is_computed_again) {
+    attention += 2.0 * static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_gate);
+  }
   attention += stored ? s.output + s.state : s.D;
   if (facts.reads_ahead) attention += saved_by_layer(facts, s, 1.0);
   // All of them once more in fp32.

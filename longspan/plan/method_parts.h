@@ -54,8 +54,8 @@ RankGeometry geometry_of_whole_heads(const ParallelPlan& plan, const AttentionSh
 
 // Method::context_seconds
 double keys_at_hand(const PassCost& cost, double bytes, const std::vector<double>& work);
-/// Round a ring, or, with windows of ranks, round rings of neighbours that hop on a ring of windows.
-/// Of a layer with a sliding window: straight from who holds them.
+/// Round a ring, or, with windows of ranks, round rings of neighbours that hop on a ring of
+/// windows. Of a layer with a sliding window: straight from who holds them.
 double keys_round_rings(const PassCost& cost, double bytes, const std::vector<double>& work);
 
 // Method::exchange_seconds

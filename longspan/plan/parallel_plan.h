@@ -11,8 +11,15 @@
 #include "longspan/data/packing.h"
 #include "longspan/plan/method.h"
 #include "longspan/spec/attention_spec.h"
+#include "longspan/spec/gated_delta_net_spec.h"
 
 namespace longspan {
+
+/// How layers with a recurrence share a row.
+enum class RecurrentWay {
+  kHeads,   ///< each rank goes over the whole row with some of the heads
+  kStates,  ///< each rank goes over consecutive tokens, and states pass from rank to rank
+};
 
 struct ParallelPlan {
   int world_size = 1;
@@ -26,6 +33,7 @@ struct ParallelPlan {
   /// Neighbours that divide one copy of the model's states among them (ZeRO); divides world_size.
   int shard_size = 1;
   const Method* method = &kLocal;
+  RecurrentWay recurrent_way = RecurrentWay::kHeads;
   std::string reason;  // what was chosen and why, one line
 };
 
@@ -45,8 +53,9 @@ struct PlanRequest {
   /// The attentions of a model's layers, where they are of several kinds, each with the number of
   /// layers that have it. The plan then serves all of them. Empty: one, of these heads.
   std::vector<std::pair<AttentionSpec, int64_t>> layers;
-  Packing row = Packing::single(8192);  // documents that are expected in a row
-  int64_t element_bytes = 4;            // of queries and keys
+  std::optional<GatedDeltaNetSpec> recurrence;  // of the model's recurrent layers, if it has some
+  Packing row = Packing::single(8192);          // documents that are expected in a row
+  int64_t element_bytes = 4;                    // of queries and keys
   bool cuda = false;
   bool checkpointing = true;
 };

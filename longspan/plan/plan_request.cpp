@@ -7,6 +7,7 @@ namespace longspan {
 PlanRequest plan_request(const Config& config, const ModelSpec& model, int world_size,
                          int ranks_per_machine, bool cuda) {
   PlanRequest request;
+  request.recurrence = recurrence_of(model);
   request.world_size = world_size;
   request.ranks_per_machine = ranks_per_machine;
   request.sequence_size = config.sequence_parallel_size;

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <variant>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/plan/recurrent_volume.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 
@@ -36,10 +38,10 @@ nlohmann::ordered_json json_of(const Direction& direction) {
 }  // namespace
 
 AttentionTraffic::AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
-                                   const std::vector<std::pair<AttentionSpec, int64_t>>& layers,
-                                   int64_t element_bytes, bool checkpointing, bool output_is_known,
-                                   at::Device device)
+                                   const ModelSpec& model, int64_t element_bytes,
+                                   bool checkpointing, bool output_is_known, at::Device device)
     : plan_(plan),
+      element_bytes_(element_bytes),
       checkpointing_(checkpointing),
       output_is_known_(output_is_known),
       device_(device),
@@ -47,9 +49,10 @@ AttentionTraffic::AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
       counts_rows_(mesh.sequence.rank() == 0),
       mesh_(mesh) {
   mine_.choice = plan.reason;
-  for (const auto& [attention, count] : layers) {
-    layers_.emplace_back(AttentionShape(attention, element_bytes), count);
-    num_layers_ += count;
+  const std::vector<int64_t> counts = layers_of_pattern(model);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    layers_.emplace_back(model.pattern[i].mixer, counts[i]);
+    num_layers_ += counts[i];
   }
 }
 
@@ -62,14 +65,26 @@ void AttentionTraffic::add_to(Direction& direction) {
   before_ = now;
 }
 
+AttentionVolume AttentionTraffic::volume_of(const SelfAttentionSpec& mixer,
+                                            const Packing& padded) const {
+  // A gate's gradient wants the values of the output, however often it is known.
+  return attention_volume(plan_, AttentionShape(mixer.attention, element_bytes_), padded,
+                          checkpointing_, output_is_known_ && !mixer.output_gate);
+}
+
+AttentionVolume AttentionTraffic::volume_of(const GatedDeltaNetSpec& mixer,
+                                            const Packing& padded) const {
+  return recurrent_volume(plan_, padded, mixer, element_bytes_, checkpointing_);
+}
+
 void AttentionTraffic::begin_row() { before_ = sequence_traffic(mesh_); }
 
 void AttentionTraffic::end_forward(const Packing& padded) {
   add_to(mine_.forward);
   if (!counts_rows_) return;
-  for (const auto& [shape, count] : layers_) {
+  for (const auto& [mixer, count] : layers_) {
     const AttentionVolume volume =
-        attention_volume(plan_, shape, padded, checkpointing_, output_is_known_);
+        std::visit([&](const auto& spec) { return volume_of(spec, padded); }, mixer);
     mine_.forward.formula += count * volume.forward;
     mine_.backward.formula += count * volume.backward;
   }

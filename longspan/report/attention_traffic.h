@@ -11,6 +11,7 @@
 #include "longspan/comm/group.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/plan/attention_volume.h"
+#include "longspan/spec/model_spec.h"
 
 namespace longspan {
 
@@ -19,11 +20,9 @@ namespace longspan {
 /// it.
 class AttentionTraffic {
  public:
-  /// `layers`: the attentions of the model's layers, each with the number of layers that have it;
-  /// `element_bytes`: of their numbers. `checkpointing` and `output_is_known` as attention_volume
-  /// has them.
-  AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
-                   const std::vector<std::pair<AttentionSpec, int64_t>>& layers,
+  /// Of the mixers of `model`. `element_bytes`: of their numbers. `checkpointing` and
+  /// `output_is_known` as attention_volume has them.
+  AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan, const ModelSpec& model,
                    int64_t element_bytes, bool checkpointing, bool output_is_known,
                    at::Device device);
 
@@ -52,10 +51,14 @@ class AttentionTraffic {
  private:
   /// Adds what was sent since the last call.
   void add_to(Direction& direction);
+  /// Of a row in one layer.
+  AttentionVolume volume_of(const SelfAttentionSpec& mixer, const Packing& padded) const;
+  AttentionVolume volume_of(const GatedDeltaNetSpec& mixer, const Packing& padded) const;
 
   ParallelPlan plan_;
-  std::vector<std::pair<AttentionShape, int64_t>> layers_;
+  std::vector<std::pair<TokenMixerSpec, int64_t>> layers_;
   int64_t num_layers_ = 0;
+  int64_t element_bytes_;
   bool checkpointing_, output_is_known_;
   at::Device device_;
   bool counts_rows_;

@@ -41,8 +41,7 @@ TokenRange keys_of_rank(const Packing& padded, int rank, int num_ranks,
 
 // All query heads of a rank's own tokens, with all kv heads of the keys that it needs.
 HeadSplit split_by_tokens(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
-                          const Packing& padded, int head_waves,
-                          std::optional<int64_t> window) {
+                          const Packing& padded, int head_waves, std::optional<int64_t> window) {
   const RankShare all_heads =
       split_evenly(/*num_ranks=*/1, num_heads, num_kv_heads, padded.num_tokens(), head_waves)[0];
   HeadSplit split(num_ranks, all_heads);
@@ -51,7 +50,8 @@ HeadSplit split_by_tokens(int num_ranks, int64_t num_heads, int64_t num_kv_heads
       block.token_begin = tokens.begin;
       block.num_tokens = tokens.end - tokens.begin;
     };
-    for (HeadBlock& item : split[rank].kv_items) only(item, keys_of_rank(padded, rank, num_ranks, window));
+    for (HeadBlock& item : split[rank].kv_items)
+      only(item, keys_of_rank(padded, rank, num_ranks, window));
     for (HeadWave& wave : split[rank].waves) {
       for (AttentionPiece& piece : wave.pieces) {
         only(piece.query, tokens_of_rank(padded, rank, num_ranks));
@@ -112,9 +112,9 @@ double gathering_seconds(const PassCost& cost, double bytes, const std::vector<d
   const int P = cost.plan.ring_size;
   double most = 0, sum = 0;
   for (int rank = 0; rank < P; ++rank) {
-    const double foreign = static_cast<double>(
-        tokens_of_rank(cost.padded, rank, P).begin -
-        keys_of_rank(cost.padded, rank, P, cost.shape.spec.window).begin);
+    const double foreign =
+        static_cast<double>(tokens_of_rank(cost.padded, rank, P).begin -
+                            keys_of_rank(cost.padded, rank, P, cost.shape.spec.window).begin);
     most = std::max(most, foreign);
     sum += foreign;
   }

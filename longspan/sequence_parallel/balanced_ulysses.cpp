@@ -3,10 +3,10 @@
 //
 // The query heads lie on a line that is cut in P parts of equal length. A cut inside a head splits
 // that head's queries where the same share of their causal cost lies before, so the early part
-// needs only the early keys (and within a sliding window no part the keys long before it). A part meets few kv heads, and a rank gets each of their keys that it
-// needs once. No dummy head, no attention done twice. With more ranks than heads every rank has a
-// part of one head's queries and the keys before them: context parallelism by gathering what is
-// needed.
+// needs only the early keys (and within a sliding window no part the keys long before it). A part
+// meets few kv heads, and a rank gets each of their keys that it needs once. No dummy head, no
+// attention done twice. With more ranks than heads every rank has a part of one head's queries and
+// the keys before them: context parallelism by gathering what is needed.
 //
 // Sent by all ranks, each way: the tokens of every piece (plan/head_split.h) that its rank does not
 // hold already, for queries and outputs, and of every kv item twice.

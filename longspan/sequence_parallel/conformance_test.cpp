@@ -335,12 +335,12 @@ TEST_CASE("conformance: windows, sinks and softcaps, every method, degrees, wind
       for (size_t i = problems.size() % 2; i < std::size(rows); i += 2) {
         AttentionCase problem = random_case(rows[i].second, spec, 19);
         AttentionSolution expected = solve_plainly(problem);
-        problems.push_back({fmt::format("heads {}/{}, window {}, sinks {}, softcap {}, values of "
-                                        "{}, {}",
-                                        heads.num, heads.num_kv, spec.window.value_or(0),
-                                        spec.has_sinks, spec.softcap.value_or(0), spec.value_dim,
-                                        rows[i].first),
-                            heads, std::move(problem), std::move(expected)});
+        problems.push_back(
+            {fmt::format("heads {}/{}, window {}, sinks {}, softcap {}, values of "
+                         "{}, {}",
+                         heads.num, heads.num_kv, spec.window.value_or(0), spec.has_sinks,
+                         spec.softcap.value_or(0), spec.value_dim, rows[i].first),
+             heads, std::move(problem), std::move(expected)});
       }
     }
   }
@@ -382,7 +382,7 @@ TEST_CASE("conformance: sinks that are not there, or not asked for, are no silen
   AttentionCase problem = random_case({9, 20}, 8, 2, kHeadDim, 9);
   problem.sinks_N = at::zeros({8}, at::kDouble);
   AttentionCase without = problem;
-  without.sinks_N = {};
+  without.sinks_N = at::Tensor();
   without.spec.has_sinks = true;
   const auto attention = make_local(cpu_block_kernel());
   for (const AttentionCase& wrong : {problem, without}) {

@@ -14,9 +14,10 @@
 
 namespace longspan {
 
-/// q_SnH of a piece, k_SmH and v_SmH of the kv heads that it uses, of the item's tokens, and sinks_n
-/// of its query heads where the layer has them -> out_SnH. Differentiable; takes part in SaveScope and ReplayScope with one result a call. May be called
-/// after the attend() that made it has returned: it holds what it needs.
+/// q_SnH of a piece, k_SmH and v_SmH of the kv heads that it uses, of the item's tokens, and
+/// sinks_n of its query heads where the layer has them -> out_SnH. Differentiable; takes part in
+/// SaveScope and ReplayScope with one result a call. May be called after the attend() that made it
+/// has returned: it holds what it needs.
 using AttendPiece = std::function<at::Tensor(const AttentionPiece& piece, const HeadBlock& kv_item,
                                              const at::Tensor& q_SnH, const at::Tensor& k_SmH,
                                              const at::Tensor& v_SmH, const at::Tensor& sinks_n)>;

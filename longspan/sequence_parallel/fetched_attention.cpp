@@ -128,8 +128,7 @@ AttentionGradients FetchedAttention::backward(const at::Tensor& dout_TNH, const 
           kernel_.backward(seeing.of(dout_TNH), seeing.of(q_TNH), now.k, now.v, seeing.of(out_TNH),
                            seeing.of_lse(lse_NT), spec_, seeing.blocks);
       seeing.of(total.dq_TNH).add_(part.dq_TNH);
-      send = {{step.owner, 0, part.dk_SMH.contiguous()},
-              {step.owner, 1, part.dv_SMH.contiguous()}};
+      send = {{step.owner, 0, part.dk_SMH.contiguous()}, {step.owner, 1, part.dv_SMH.contiguous()}};
     }
     receive();
     at::Tensor dk, dv;

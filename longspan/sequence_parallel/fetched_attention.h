@@ -1,6 +1,6 @@
-// Attention in a sliding window on ranks that hold some tokens of a row each: a rank fetches the keys
-// that its queries see straight from who holds them, and nothing else travels.
-// T: this rank's tokens, N: query heads, M: kv heads, H: numbers in a head.
+// Attention in a sliding window on ranks that hold some tokens of a row each: a rank fetches the
+// keys that its queries see straight from who holds them, and nothing else travels. T: this rank's
+// tokens, N: query heads, M: kv heads, H: numbers in a head.
 #pragma once
 
 #include <vector>
@@ -15,8 +15,8 @@ namespace longspan {
 /// step are on their way meanwhile, and in the backward the gradients of the last step's go home. A
 /// step in which a rank sees nothing computes nothing and brings nothing.
 ///
-/// Bytes sent by all ranks together, for S fetched tokens (keys_seen() of the blocks of each rank and
-/// each other one), M kv heads with keys of K and values of V numbers, e bytes a number and g a
+/// Bytes sent by all ranks together, for S fetched tokens (keys_seen() of the blocks of each rank
+/// and each other one), M kv heads with keys of K and values of V numbers, e bytes a number and g a
 /// gradient (4; 8 in fp64): forward S M (K + V) e, backward S M (K + V) (e + g).
 class FetchedAttention {
  public:
@@ -33,10 +33,10 @@ class FetchedAttention {
 
  private:
   struct Step {
-    int owner, receiver;             // whose keys come, and to whom ours go
-    std::vector<TokenRun> fetched;   // of the owner's tokens
-    std::vector<TokenRun> given;     // of ours
-    std::vector<Block> blocks;       // of our queries and the fetched tokens
+    int owner, receiver;            // whose keys come, and to whom ours go
+    std::vector<TokenRun> fetched;  // of the owner's tokens
+    std::vector<TokenRun> given;    // of ours
+    std::vector<Block> blocks;      // of our queries and the fetched tokens
   };
   struct Fetched {
     Pending arrival;

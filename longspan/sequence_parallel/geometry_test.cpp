@@ -28,7 +28,9 @@ using Pairs = std::vector<Pair>;
 /// Reads who attends whom from the numbers of queries and keys, which say where they are from.
 class RecordingKernel : public BlockKernel {
  public:
-  KernelAbilities abilities() const override { return {.name = "A kernel that records", .window = true}; }
+  KernelAbilities abilities() const override {
+    return {.name = "A kernel that records", .window = true};
+  }
 
   mutable std::vector<Pairs> forward_calls;
   mutable Pairs backward_pairs;

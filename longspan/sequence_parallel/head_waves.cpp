@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "longspan/attention/saved_attention.h"
+#include "longspan/attention/sinks.h"
 
 namespace longspan {
 namespace {
@@ -100,8 +101,9 @@ std::vector<at::Tensor> replay_wave(WaveState& state, int w, SavedAttention& out
 
 struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_tNH, const at::Tensor& k_tMH,
-                            const at::Tensor& v_tMH, const at::Tensor& sinks_N,
+                            const at::Tensor& v_tMH, const std::optional<at::Tensor>& sinks,
                             c10::intrusive_ptr<WaveState> state) {
+    const at::Tensor sinks_N = sinks.value_or(at::Tensor());
     SavedAttention *outer_saving = SavedAttention::saving(),
                    *outer_replaying = SavedAttention::replaying();
     const int64_t t = q_tNH.size(0);
@@ -192,8 +194,8 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       next_items.wait_into(wave, heads);
       if (w + 1 < state->num_waves()) next_q = start_queries(*state, w + 1, q_tNH);
       if (overlaps) start_rest(w + 1);
-      std::vector<at::Tensor> dqs = wave_gradients(*state, w, heads, sinks_N, douts, dk_items,
-                                                    dv_items, dsinks_N);
+      std::vector<at::Tensor> dqs =
+          wave_gradients(*state, w, heads, sinks_N, douts, dk_items, dv_items, dsinks_N);
       heads.queries.clear();
       douts.clear();
       release(wave, heads);
@@ -301,7 +303,7 @@ at::Tensor attend_in_waves(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
   state->group = group;
   state->split = split;
   state->attend = attend;
-  return AttentionInWaves::apply(q_tNH, k_tMH, v_tMH, sinks_N, state);
+  return AttentionInWaves::apply(q_tNH, k_tMH, v_tMH, as_argument(sinks_N), state);
 }
 
 }  // namespace longspan

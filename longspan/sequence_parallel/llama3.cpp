@@ -7,8 +7,8 @@
 // (K + V) e in the forward and again in the backward, which has saved only this rank's keys;
 // reduce-scatter (R - 1) T M (K + V) g.
 //
-// Of a layer with a sliding window ranks see keys of few others, and fetch them from these as a ring
-// in zigzag order does (fetched_attention.h).
+// Of a layer with a sliding window ranks see keys of few others, and fetch them from these as a
+// ring in zigzag order does (fetched_attention.h).
 //
 // t: this rank's tokens, T = R t: tokens of the row, N: query heads, M: kv heads, m: kv heads of a
 // wave, n: their query heads, H: numbers in a head.
@@ -166,8 +166,9 @@ struct GatherState : torch::CustomClassHolder {
 
 struct GatherAttention : torch::autograd::Function<GatherAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_tNH, const at::Tensor& k_tMH,
-                            const at::Tensor& v_tMH, const at::Tensor& sinks_N,
+                            const at::Tensor& v_tMH, const std::optional<at::Tensor>& sinks,
                             c10::intrusive_ptr<GatherState> state) {
+    const at::Tensor sinks_N = sinks.value_or(at::Tensor());
     AttentionResult result = saved_or_computed(
         [&] { return with_sinks(state->forward(q_tNH, k_tMH, v_tMH), sinks_N, state->spec); });
     ctx->save_for_backward({q_tNH, k_tMH, v_tMH, result.out_TNH, result.lse_NT, sinks_N});
@@ -204,7 +205,7 @@ class Llama3 : public SequenceParallel {
                 " tokens on each of ", group_.size(), " ranks, but the packing describes ",
                 packing.num_tokens());
     return GatherAttention::apply(
-        q_tNH, k_tMH, v_tMH, sinks_N,
+        q_tNH, k_tMH, v_tMH, as_argument(sinks_N),
         c10::make_intrusive<GatherState>(group_, kernel_, spec, packing, q_tNH.device()));
   }
 

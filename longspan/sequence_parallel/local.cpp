@@ -21,6 +21,9 @@ class Local : public SequenceParallel {
   }
 
   int rank() const override { return 0; }
+  std::shared_ptr<const WholeRow> whole_row(const Packing& /*packing*/) const override {
+    return nullptr;
+  }
 
   TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
     return consecutive_order(packing, multiple, rank, /*num_ranks=*/1);

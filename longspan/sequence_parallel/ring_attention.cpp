@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <optional>
+
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/merge.h"
 #include "longspan/attention/sinks.h"
@@ -84,8 +86,9 @@ struct RingState : torch::CustomClassHolder {
 
 struct RingFunction : torch::autograd::Function<RingFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TMH,
-                            const at::Tensor& v_TMH, const at::Tensor& sinks_N,
+                            const at::Tensor& v_TMH, const std::optional<at::Tensor>& sinks,
                             c10::intrusive_ptr<RingState> ring) {
+    const at::Tensor sinks_N = sinks.value_or(at::Tensor());
     AttentionResult result = saved_or_computed(
         [&] { return with_sinks(ring->forward(q_TNH, k_TMH, v_TMH), sinks_N, ring->spec); });
     ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT, sinks_N});
@@ -119,7 +122,7 @@ class RingAttention : public SequenceParallel {
                 q_TNH.size(0), " tokens on each of ", rings_.size(),
                 " ranks, but the packing describes ", packing.num_tokens());
     return RingFunction::apply(
-        q_TNH, k_TMH, v_TMH, sinks_N,
+        q_TNH, k_TMH, v_TMH, as_argument(sinks_N),
         c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing));
   }
 

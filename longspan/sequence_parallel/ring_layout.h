@@ -44,8 +44,8 @@ std::vector<Block> over_runs(std::vector<Block> blocks, const std::vector<TokenR
 int owner_after(int hops, int rank, int num_ranks, int window);
 
 /// Method::geometry of such a ring inside Ulysses of the plan's degree: for each wave and each of
-/// its pieces a pass round the ring. In a sliding window what is seen of a rank's keys comes straight
-/// from it, and nothing else does.
+/// its pieces a pass round the ring. In a sliding window what is seen of a rank's keys comes
+/// straight from it, and nothing else does.
 RankGeometry ring_geometry(const RingLayout& layout, const ParallelPlan& plan,
                            const AttentionShape& shape, const Packing& padded, int rank);
 

@@ -19,7 +19,8 @@ std::vector<int> auto_degrees(const PlanRequest& request, const Method& self) {
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
                                        const BlockKernel& kernel) {
   if (plan.ring_size == 1) return ulysses_around(make_local(kernel), plan, mesh);
-  return ulysses_around(make_zigzag_ring(Rings({mesh.ring}), mesh.ring, "zigzag ring", kernel), plan, mesh);
+  return ulysses_around(make_zigzag_ring(Rings({mesh.ring}), mesh.ring, "zigzag ring", kernel),
+                        plan, mesh);
 }
 
 }  // namespace

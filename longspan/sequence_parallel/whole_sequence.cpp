@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "longspan/plan/recurrent_volume.h"
 #include "longspan/sequence_parallel/head_exchange.h"
 
 namespace longspan {
@@ -18,15 +19,23 @@ at::Tensor in_order(const at::Tensor& x_TnH, const at::Tensor& places_T) {
 }  // namespace
 
 HeadRange heads_of_rank(int rank, int num_ranks, int64_t num_heads) {
-  const int64_t begin = rank * num_heads / num_ranks;
-  return {begin, (rank + 1) * num_heads / num_ranks - begin};
+  const auto [begin, end] = heads_of_rank_in(rank, num_ranks, num_heads);
+  return {begin, end - begin};
 }
 
-WholeSequence::WholeSequence(const SequenceParallel& strategy, const Packing& packing, Group group)
+HeadRange heads_that_go_with(const HeadRange& heads, int64_t num_heads, int64_t num_others) {
+  const auto [begin, end] =
+      heads_along({heads.begin, heads.begin + heads.count}, num_heads, num_others);
+  return {begin, end - begin};
+}
+
+WholeSequence::WholeSequence(const SequenceParallel& strategy, const Packing& packing, Group group,
+                             RecurrentWay way)
     : group_(std::move(group)), num_tokens_(packing.num_tokens()) {
   TORCH_CHECK(strategy.rank() == group_.rank(), "whole sequence: rank ", group_.rank(),
               " of a group whose strategy has rank ", strategy.rank());
   std::vector<int64_t> places;
+  std::vector<std::vector<int64_t>> by_rank;
   places.reserve(num_tokens_);
   for (int rank = 0; rank < group_.size(); ++rank) {
     // A padded row needs no more padding: the index counts in the row itself.
@@ -34,9 +43,13 @@ WholeSequence::WholeSequence(const SequenceParallel& strategy, const Packing& pa
     TORCH_CHECK(order.packing == packing, "whole sequence: a row of ", num_tokens_,
                 " tokens that the strategy has not padded");
     places.insert(places.end(), order.index.begin(), order.index.end());
+    by_rank.push_back(order.index);
   }
   TORCH_CHECK(std::ssize(places) == num_tokens_, "whole sequence: ", group_.size(), " ranks hold ",
               places.size(), " of ", num_tokens_, " tokens");
+  if (way == RecurrentWay::kStates && !packing.has_forks() && group_.size() > 1) {
+    pieces_.emplace(packing, by_rank, group_);
+  }
   if (std::ranges::is_sorted(places)) return;
   std::vector<int64_t> gathered(places.size());
   for (size_t i = 0; i < places.size(); ++i) gathered[places[i]] = static_cast<int64_t>(i);
@@ -45,33 +58,54 @@ WholeSequence::WholeSequence(const SequenceParallel& strategy, const Packing& pa
 }
 
 at::Tensor WholeSequence::over_whole_sequence(const at::Tensor& x_tNH,
-                                              const Function& function) const {
+                                              const HeadsFunction& function) const {
+  return over_heads(
+      {x_tNH}, [&](const std::vector<at::Tensor>& inputs, const std::vector<HeadRange>& heads) {
+        return function(inputs[0], heads[0]);
+      });
+}
+
+at::Tensor WholeSequence::over_heads(const std::vector<at::Tensor>& inputs,
+                                     const Function& function) const {
   const int P = group_.size();
-  const int64_t N = x_tNH.size(1), t = num_tokens_ / P;
-  TORCH_CHECK(x_tNH.size(0) == t, "whole sequence: ", x_tNH.size(0), " tokens on each of ", P,
-              " ranks, but the row has ", num_tokens_);
-  const auto checked = [&](const at::Tensor& x_TnH, const HeadRange& heads) {
-    at::Tensor y_TnG = function(x_TnH, heads);
-    TORCH_CHECK(y_TnG.dim() == 3 && y_TnG.size(0) == num_tokens_ && y_TnG.size(1) == heads.count,
-                "whole sequence: a function makes ", y_TnG.sizes(), " of ", x_TnH.sizes());
+  const int64_t N = inputs.at(0).size(1), t = num_tokens_ / P;
+  for (const at::Tensor& x_tMH : inputs) {
+    TORCH_CHECK(x_tMH.size(0) == t, "whole sequence: ", x_tMH.size(0), " tokens on each of ", P,
+                " ranks, but the row has ", num_tokens_);
+    TORCH_CHECK(x_tMH.size(1) > 0 && N % x_tMH.size(1) == 0, "whole sequence: inputs of ", N,
+                " and of ", x_tMH.size(1), " heads");
+  }
+  const auto range = [&](const at::Tensor& x_tMH, int rank) {
+    return heads_that_go_with(heads_of_rank(rank, P, N), N, x_tMH.size(1));
+  };
+  std::vector<HeadRange> own;
+  for (const at::Tensor& x_tMH : inputs) own.push_back(range(x_tMH, group_.rank()));
+  const auto checked = [&](const std::vector<at::Tensor>& of_heads) {
+    at::Tensor y_TnG = function(of_heads, own);
+    TORCH_CHECK(y_TnG.dim() == 3 && y_TnG.size(0) == num_tokens_ && y_TnG.size(1) == own[0].count,
+                "whole sequence: a function makes ", y_TnG.sizes(), " of ", of_heads[0].sizes());
     return y_TnG;
   };
-  if (P == 1) return checked(x_tNH, {0, N});
+  if (P == 1) return checked(inputs);
 
-  BlocksByRank by_rank;
-  for (int rank = 0; rank < P; ++rank) {
-    const HeadRange heads = heads_of_rank(rank, P, N);
-    by_rank.push_back({HeadBlock{heads.begin, heads.count, 0, num_tokens_}});
+  std::vector<BlocksByRank> blocks(inputs.size());
+  std::vector<StartedExchange> started;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (int rank = 0; rank < P; ++rank) {
+      const HeadRange heads = range(inputs[i], rank);
+      blocks[i].push_back({HeadBlock{heads.begin, heads.count, 0, num_tokens_}});
+    }
+    started.push_back(start_tokens_to_heads(inputs[i], blocks[i], group_));
   }
   at::Tensor y_TnG;
   {
-    const at::Tensor x_TnH =
-        finish_tokens_to_heads(start_tokens_to_heads(x_tNH, by_rank, group_)).at(0);
-    y_TnG =
-        in_order(checked(in_order(x_TnH, gathered_places_T_), heads_of_rank(group_.rank(), P, N)),
-                 row_places_T_);
+    std::vector<at::Tensor> of_heads;
+    for (const StartedExchange& exchange : started) {
+      of_heads.push_back(in_order(finish_tokens_to_heads(exchange).at(0), gathered_places_T_));
+    }
+    y_TnG = in_order(checked(of_heads), row_places_T_);
   }
-  return finish_heads_to_tokens(start_heads_to_tokens({y_TnG}, by_rank, group_, t));
+  return finish_heads_to_tokens(start_heads_to_tokens({y_TnG}, blocks[0], group_, t));
 }
 
 }  // namespace longspan

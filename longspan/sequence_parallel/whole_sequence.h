@@ -7,38 +7,61 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <vector>
 
+#include "longspan/attention/whole_row.h"
 #include "longspan/comm/group.h"
 #include "longspan/data/packing.h"
+#include "longspan/plan/parallel_plan.h"
+#include "longspan/sequence_parallel/row_pieces.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 
 namespace longspan {
 
-/// Which of all heads a rank works on: [begin, begin + count). Counts differ by one at most.
-struct HeadRange {
-  int64_t begin, count;
-  bool operator==(const HeadRange&) const = default;
-};
+/// Which of all heads a rank works on. Counts differ by one at most.
 HeadRange heads_of_rank(int rank, int num_ranks, int64_t num_heads);
+/// Of `num_others` heads, each of which goes with num_heads / num_others heads, those that go with
+/// these.
+HeadRange heads_that_go_with(const HeadRange& heads, int64_t num_heads, int64_t num_others);
 
 /// The tokens of one row between the ranks that hold them, in whatever order, and ranks that each
 /// hold all tokens of some heads. Made once a row, it serves all layers.
-class WholeSequence {
+class WholeSequence : public WholeRow {
  public:
   /// x_TnH of some heads, all tokens of the padded row in its order -> y_TnG of the same heads.
   /// Differentiable. Where there are fewer heads than ranks it is called with n = 0, too, so that
   /// parameters have gradients (of zeros) and all ranks take part in the same backward.
-  using Function = std::function<at::Tensor(const at::Tensor& x_TnH, const HeadRange& heads)>;
+  using HeadsFunction = std::function<at::Tensor(const at::Tensor& x_TnH, const HeadRange& heads)>;
 
   /// `strategy` says who holds which token, `packing` is what its token_order() made, and `group`
   /// are the ranks that share a row.
-  WholeSequence(const SequenceParallel& strategy, const Packing& packing, Group group);
+  WholeSequence(const SequenceParallel& strategy, const Packing& packing, Group group,
+                RecurrentWay way = RecurrentWay::kHeads);
 
   /// x_tNH of this rank's tokens -> y_tNG, what `function` makes of each head. Channels are heads
   /// of one number; what belongs together (a head's query, key and value) is concatenated along H.
   ///
   /// Bytes sent by all P ranks together: whole_sequence_volume() in plan/exchange_volume.h.
-  at::Tensor over_whole_sequence(const at::Tensor& x_tNH, const Function& function) const;
+  at::Tensor over_whole_sequence(const at::Tensor& x_tNH, const HeadsFunction& function) const;
+
+  /// Where inputs have fewer heads than the first a rank gets those that its heads go with, which
+  /// may go to several ranks. Bytes: whole_row_volume() in plan/exchange_volume.h.
+  at::Tensor over_heads(const std::vector<at::Tensor>& inputs,
+                        const Function& function) const override;
+
+  /// By RecurrentWay::kStates, but for rows with forks, whose branches go on from another place
+  /// than the token before.
+  const RowPiece* piece() const override { return pieces_ ? &pieces_->piece() : nullptr; }
+  at::Tensor to_piece(const at::Tensor& x_tX) const override { return pieces_->to_piece(x_tX); }
+  at::Tensor from_piece(const at::Tensor& x_sX) const override { return pieces_->from_piece(x_sX); }
+  at::Tensor before_piece(const at::Tensor& x_sX, int64_t size) const override {
+    return pieces_->before_piece(x_sX, size);
+  }
+  at::Tensor state_before(const at::Tensor& transition_NKK,
+                          const at::Tensor& state_NKV) const override {
+    return pieces_->state_before(transition_NKK, state_NKV);
+  }
 
  private:
   Group group_;
@@ -46,6 +69,7 @@ class WholeSequence {
   /// Where the tokens of rank 0, of rank 1, ... are in the row, and where the tokens of the row are
   /// among those; undefined where the ranks hold the row as it is.
   at::Tensor row_places_T_, gathered_places_T_;
+  std::optional<RowPieces> pieces_;
 };
 
 }  // namespace longspan

@@ -14,9 +14,12 @@ struct MatrixCost {
 struct TokenMixerCost {
   int64_t queries = 0, keys = 0, values = 0;  ///< what the tokens are mixed by
   int64_t output = 0;                         ///< what the mixing gives
-  int64_t state_bytes = 0;             ///< what the mixing saves for its backward beside its output
-  int64_t saved_for_norms = 0;         ///< what norms of queries and keys save, unless recomputed
-  int64_t saved_for_gate = 0;          ///< what was mixed before its gate, unless recomputed
+  int64_t state_bytes = 0;      ///< what the mixing saves for its backward beside its output
+  int64_t saved_for_norms = 0;  ///< what norms of queries and keys save, unless recomputed
+  int64_t saved_for_gate = 0;   ///< what was mixed before its gate, unless recomputed, and
+                                ///< what else lies between the inputs and the output
+  /// The backward computes the mixing again: checkpointing saves nothing of it.
+  bool is_computed_again = false;
   MatrixCost before, after;            ///< of the projections before and after the mixing
   int64_t kv_heads = 0, head_dim = 0;  ///< what the tiles of flash attention are made of
 };

@@ -41,7 +41,28 @@ void LayerParameters::buffer(const char* module, const std::string& name, int64_
 }
 
 void LayerParameters::norm(const char* module, const std::string& name, int64_t size) {
-  add(module, name + ".weight", {size}, ParameterRole::kNorm, {}).init = first_values(norms_);
+  norm_of_kind(module, name, size, norms_);
+}
+
+void LayerParameters::norm_of_kind(const char* module, const std::string& name, int64_t size,
+                                   NormKind kind) {
+  add(module, name + ".weight", {size}, ParameterRole::kNorm, {}).init = first_values(kind);
+}
+
+void LayerParameters::bias_of_ones(const char* module, const std::string& name, int64_t size) {
+  add(module, name, {size}, ParameterRole::kBias, {Initialisation::Kind::kOnes});
+}
+
+void LayerParameters::log_decay(const char* module, const std::string& name, int64_t size) {
+  // As transformers begins them.
+  constexpr double kFastest = 16.0;
+  add(module, name, {size}, ParameterRole::kLogDecay,
+      {Initialisation::Kind::kLogUniform, kFastest});
+}
+
+void LayerParameters::convolution(const char* module, const std::string& name, int64_t num_channels,
+                                  int64_t width) {
+  add(module, name, {num_channels, 1, width}, ParameterRole::kConvolution, matrices_);
 }
 
 std::vector<ParameterSpec> LayerParameters::take() { return std::move(parameters_); }

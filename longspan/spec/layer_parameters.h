@@ -35,6 +35,15 @@ class LayerParameters {
   void buffer(const char* module, const std::string& name, int64_t size);
   /// Adds <name>.weight [size], of a norm of the model's kind.
   void norm(const char* module, const std::string& name, int64_t size);
+  /// The same of a norm of another kind.
+  void norm_of_kind(const char* module, const std::string& name, int64_t size, NormKind kind);
+  /// Adds <name> [size], a bias that begins as ones.
+  void bias_of_ones(const char* module, const std::string& name, int64_t size);
+  /// Adds <name> [size], logarithms of how fast states decay.
+  void log_decay(const char* module, const std::string& name, int64_t size);
+  /// Adds <name> [num_channels, 1, width], of a convolution of each channel by itself.
+  void convolution(const char* module, const std::string& name, int64_t num_channels,
+                   int64_t width);
   std::vector<ParameterSpec> take();
 
  private:

@@ -88,6 +88,19 @@ std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model) {
   return kinds;
 }
 
+std::optional<GatedDeltaNetSpec> recurrence_of(const ModelSpec& model) {
+  for (const LayerSpec& layer : model.pattern) {
+    if (const auto* mixer = std::get_if<GatedDeltaNetSpec>(&layer.mixer)) return *mixer;
+  }
+  return std::nullopt;
+}
+
+bool goes_over_rows(const ModelSpec& model) {
+  return std::ranges::any_of(model.pattern, [](const LayerSpec& layer) {
+    return std::visit([](const auto& mixer) { return goes_over_rows(mixer); }, layer.mixer);
+  });
+}
+
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer) {
   LayerParameters list(layer, model.hidden_size, model.initializer_range, model.norm_kind);
   const LayerSpec& spec = model.layer(layer);

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "longspan/spec/gated_delta_net_spec.h"
 #include "longspan/spec/gated_mlp_spec.h"
 #include "longspan/spec/layer_cost.h"
 #include "longspan/spec/mixture_of_experts_spec.h"
@@ -19,7 +20,7 @@
 namespace longspan {
 
 /// What mixes the tokens of a row: the kinds that there are.
-using TokenMixerSpec = std::variant<SelfAttentionSpec>;
+using TokenMixerSpec = std::variant<SelfAttentionSpec, GatedDeltaNetSpec>;
 /// What each token goes through by itself: the kinds that there are.
 using FeedForwardSpec = std::variant<GatedMlpSpec, MixtureOfExpertsSpec>;
 
@@ -77,6 +78,12 @@ std::vector<std::pair<AttentionSpec, int64_t>> attentions_of(const ModelSpec& mo
 
 /// The rotations in the layers, each once.
 std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model);
+
+/// What its layers with a recurrence are; none where it has no such layers.
+std::optional<GatedDeltaNetSpec> recurrence_of(const ModelSpec& model);
+
+/// Whether layers go over the tokens of a row one behind the other, as a recurrence does.
+bool goes_over_rows(const ModelSpec& model);
 
 /// The parameters of one layer, in Hugging Face's order.
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer);

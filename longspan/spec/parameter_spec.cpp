@@ -20,6 +20,8 @@ bool decays(ParameterRole role) {
     case ParameterRole::kLoraA:
     case ParameterRole::kLoraB:
     case ParameterRole::kValueHead:
+    case ParameterRole::kConvolution:
+    case ParameterRole::kLogDecay:
       return true;
     case ParameterRole::kNorm:
     case ParameterRole::kBias:
@@ -44,6 +46,8 @@ ParameterUse use_of(ParameterRole role) {
     case ParameterRole::kBuffer:
     case ParameterRole::kValueHead:
     case ParameterRole::kValueHeadBias:
+    case ParameterRole::kConvolution:
+    case ParameterRole::kLogDecay:
       return ParameterUse::kAsHeld;
   }
   throw std::logic_error("no role of a parameter");

@@ -13,16 +13,18 @@
 namespace longspan {
 
 enum class ParameterRole {
-  kEmbedding,   ///< [vocabulary, hidden], looked up by token; also the head where the two are tied
-  kNorm,        ///< the weight of a norm
-  kProjection,  ///< the matrix [out, in] of a linear layer within a layer of the model
-  kBias,        ///< what a linear layer adds
-  kRouter,      ///< [experts, hidden], from a hidden state to a score of each expert
-  kBuffer,      ///< numbers that the model reads and nothing trains, kept as the files have them
-  kHead,        ///< [vocabulary, hidden], from the last hidden states to logits
-  kLoraA,       ///< [r, in], the first matrix of an adapter
-  kLoraB,       ///< [out, r], the second
-  kValueHead,   ///< [1, hidden], from a hidden state to one number
+  kEmbedding,    ///< [vocabulary, hidden], looked up by token; also the head where the two are tied
+  kNorm,         ///< the weight of a norm
+  kProjection,   ///< the matrix [out, in] of a linear layer within a layer of the model
+  kBias,         ///< what a linear layer, or another, adds
+  kConvolution,  ///< [channels, 1, tokens], of a convolution of each channel by itself
+  kLogDecay,     ///< logarithms of how fast a recurrence's states decay
+  kRouter,       ///< [experts, hidden], from a hidden state to a score of each expert
+  kBuffer,       ///< numbers that the model reads and nothing trains, kept as the files have them
+  kHead,         ///< [vocabulary, hidden], from the last hidden states to logits
+  kLoraA,        ///< [r, in], the first matrix of an adapter
+  kLoraB,        ///< [out, r], the second
+  kValueHead,    ///< [1, hidden], from a hidden state to one number
   kValueHeadBias,  ///< [1]
 };
 
@@ -34,9 +36,11 @@ enum class ParameterUse {
 
 /// What a new parameter holds.
 struct Initialisation {
-  enum class Kind { kZeros, kOnes, kNormal, kUniform };
+  enum class Kind { kZeros, kOnes, kNormal, kUniform, kLogUniform };
   Kind kind = Kind::kZeros;
-  double scale = 0.0;  ///< kNormal: the standard deviation; kUniform: within [-scale, scale)
+  /// kNormal: the standard deviation; kUniform: within [-scale, scale); kLogUniform: logarithms of
+  /// numbers within [0.01, scale).
+  double scale = 0.0;
 
   bool operator==(const Initialisation&) const = default;
 };

@@ -36,6 +36,8 @@ inline std::optional<RotaryKind> rotary_in(const SelfAttentionSpec& mixer) {
   if (!mixer.rotary) return std::nullopt;
   return RotaryKind{*mixer.rotary, mixer.rotary->dim.value_or(mixer.attention.key_dim)};
 }
+/// Whether it goes over the tokens of a row one behind the other.
+inline bool goes_over_rows(const SelfAttentionSpec& /*mixer*/) { return false; }
 TokenMixerCost cost_of(const SelfAttentionSpec& mixer, int64_t hidden_size);
 
 }  // namespace longspan

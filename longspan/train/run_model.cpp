@@ -69,7 +69,7 @@ bool RunModel::find_objective(const RunData& data, const Host& host, Console& co
 AttentionTraffic RunModel::traffic() const {
   return {workers_.mesh(),
           plan_.parallel,
-          attentions_of(spec_of(plan_.model)),
+          spec_of(plan_.model),
           uses_bf16(config_) ? 2 : 4,
           !config_.disable_gradient_checkpointing,
           activations_ && !attention_->overlaps_projections(),

@@ -9,13 +9,18 @@ import torch
 from conftest import BUILD
 from experts import by_file_name
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Glm4MoeConfig, LlamaConfig, MistralConfig, Qwen2Config,
+from transformers import (AutoModelForCausalLM, Glm4MoeConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3_5TextConfig,
                           Qwen3Config, Qwen3MoeConfig)
 
 PROBE = BUILD / "model_probe"
 
 LLAMA = dict(vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
              num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=256)
+QWEN3_5 = dict(vocab_size=307, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+               num_key_value_heads=2, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
+               linear_key_head_dim=16, linear_value_head_dim=8, max_position_embeddings=512,
+               rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.25,
+                                    mrope_section=[1, 1, 0], mrope_interleaved=True))
 ORIGINAL = dict(original_max_position_embeddings=64)
 QWEN3_MOE = dict(vocab_size=307, hidden_size=64, intermediate_size=96, moe_intermediate_size=24,
                  num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, head_dim=16,
@@ -50,6 +55,12 @@ CONFIGS = {
         rope_type="yarn", factor=8.0, beta_fast=16, beta_slow=2, mscale=0.7, mscale_all_dim=1.1,
         truncate=False, **ORIGINAL)),
     "llama-biases-head-dim": LlamaConfig(**LLAMA, head_dim=32, attention_bias=True, mlp_bias=True),
+    "qwen3_5": Qwen3_5TextConfig(**QWEN3_5, tie_word_embeddings=True),
+    "qwen3_5-heads": Qwen3_5TextConfig(**QWEN3_5 | dict(
+        linear_num_key_heads=3, linear_num_value_heads=9, linear_key_head_dim=12, num_hidden_layers=5,
+        layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention", "full_attention"],
+        attention_bias=True, rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=1e4,
+                                                  partial_rotary_factor=0.5))),
     "mistral": MistralConfig(**LLAMA, head_dim=16, rope_theta=1e6, sliding_window=None),
     "mistral-window": MistralConfig(**LLAMA, head_dim=16, sliding_window=13),
 }
@@ -62,8 +73,9 @@ def make_model(config, dtype=torch.float32):
     # Larger than at initialisation, so that norms, biases and attention matter.
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
-            parameter.data.uniform_(0.5, 1.5)
-        elif name.endswith("bias"):
+            from_zero = config.model_type == "qwen3_5_text" and "linear_attn" not in name  # norms multiply by 1 + weight
+            parameter.data.uniform_(-0.5, 0.5) if from_zero else parameter.data.uniform_(0.5, 1.5)
+        elif name.endswith(("bias", "A_log", "conv1d.weight")):
             parameter.data.normal_(std=0.3)
         elif name.endswith(".gate.weight"):  # of routers: large, so that few choices are close
             parameter.data.normal_(std=0.5)
@@ -201,9 +213,9 @@ def test_no_labels_give_zero_gradients(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("shards", [False, True], ids=["single", "sharded"])
-def test_round_trip(dtype, shards, tmp_path):
-    config = CONFIGS["qwen2"]
+@pytest.mark.parametrize("name, shards", [("qwen2", False), ("qwen2", True), ("qwen3_5", True)])
+def test_round_trip(dtype, name, shards, tmp_path):
+    config = CONFIGS[name]
     model = make_model(config, dtype)
     size = "100KB" if shards else "5GB"
     model.save_pretrained(tmp_path / "model", max_shard_size=size)

@@ -29,7 +29,7 @@ class BackwardOrder {
     int64_t first_task, num_tasks;
     int64_t first_cell;
     std::vector<int32_t> before;  // [cell - first_cell]: tasks of earlier blocks that add to a cell
-    std::vector<int64_t> first_adder;  // [cell - first_cell]: the first of its tasks that does
+    std::vector<int64_t> first_adder;      // [cell - first_cell]: the first of its tasks that does
     std::vector<size_t> shares_keys_with;  // earlier runs
   };
   using Count = std::atomic<int32_t>;

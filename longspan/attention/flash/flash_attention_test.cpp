@@ -39,8 +39,8 @@ Reference reference(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::
   const at::Tensor dout = dout_TNH.to(at::kDouble).transpose(0, 1);
   const at::Tensor products = q.bmm(k.transpose(1, 2)) * spec.scale;
   const at::Tensor tanh = spec.softcap ? (products / *spec.softcap).tanh() : at::Tensor();
-  const at::Tensor scores = (spec.softcap ? tanh * *spec.softcap : products)
-                                .masked_fill(seen.logical_not(), -INFINITY);
+  const at::Tensor scores =
+      (spec.softcap ? tanh * *spec.softcap : products).masked_fill(seen.logical_not(), -INFINITY);
   const at::Tensor lse = scores.logsumexp(-1);
   const at::Tensor p = (scores - lse.unsqueeze(-1)).exp().nan_to_num(0.0);
   const at::Tensor out = p.bmm(v), dp = dout.bmm(v.transpose(1, 2));

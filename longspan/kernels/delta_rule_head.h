@@ -1,0 +1,92 @@
+// The chunked gated delta rule of one key head and the value heads that go with it.
+// T: tokens, R: value heads of the key head, K, V: numbers in a head of keys and of values, C:
+// tokens of a chunk, Z: chunks of a segment.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace longspan::delta_rule {
+
+constexpr int64_t kChunk = 64;
+/// Chunks of which everything is held at a time. The state before each such segment is saved.
+constexpr int64_t kSegmentChunks = 8;
+constexpr int64_t kSegment = kChunk * kSegmentChunks;
+
+inline int64_t num_segments(int64_t num_tokens) { return (num_tokens + kSegment - 1) / kSegment; }
+
+/// One key head's part of a row, or its gradients. q, k, v in their storage; the gates in fp64.
+struct HeadViews {
+  at::Tensor q_TK, k_TK, v_TRV, g_TR, beta_TR;
+};
+
+/// `A`: float or double, in which it computes.
+template <typename A>
+class Head {
+ public:
+  /// Takes memory for a segment of a row of so many tokens.
+  Head(int64_t num_tokens, int64_t num_value_heads, int64_t key_dim, int64_t value_dim,
+       bool backward);
+
+  /// `documents_T`: which document each token belongs to, ascending. Writes the output.
+  /// `state_RKV` is the state before the first token and becomes that after the last.
+  /// `segment_states`: [segments, R, K, V], takes the states at their begins where it is defined.
+  void forward(const HeadViews& in, const std::vector<int64_t>& documents_T,
+               const at::Tensor& out_TRV, at::Tensor state_RKV, const at::Tensor& segment_states);
+  /// Writes the gradients. `dstate_RKV` is d loss / d state after the last token and becomes that
+  /// before the first.
+  void backward(const HeadViews& in, const std::vector<int64_t>& documents_T,
+                const at::Tensor& dout_TRV, const at::Tensor& segment_states, at::Tensor dstate_RKV,
+                const HeadViews& gradients);
+
+ private:
+  void load(const HeadViews& in, const std::vector<int64_t>& documents_T, int64_t begin);
+  void prepare_decays();
+  void prepare_solutions();
+  /// From states_[0] on.
+  void scan();
+  void scan_back(const at::Tensor& dstate_RKV);
+  void gradients_of_products();
+  void gradients_of_gates();
+  void store_gradients(const HeadViews& in, const HeadViews& gradients, int64_t begin);
+
+  /// What a chunk's gates make, of one value head: numbers of each token.
+  struct Gates {
+    std::vector<double> g, beta, dg, dbeta;
+    std::vector<double> sum;     // of g since the chunk's begin
+    std::vector<double> since;   // decay since then; 0 where the token's document began later
+    std::vector<double> to_end;  // decay to the chunk's end; 0 where the document ends before
+    double whole = 0;            // decay of the chunk; 0 where another document ends it
+  };
+  Gates& gates(int64_t z, int64_t r) { return gates_[z * R_ + r]; }
+  A* of(const at::Tensor& x, int64_t z, int64_t r) const;
+
+  int64_t R_, K_, V_, Z_;
+  int64_t size_ = 0, num_chunks_ = 0;  // of the segment at hand
+  std::vector<int64_t> documents_;     // of the token before the segment, and of its tokens
+  std::vector<Gates> gates_;
+
+  at::Tensor x_;          // [Z, 2C, K]: queries, normalized and scaled, and below them keys
+  std::vector<A> norms_;  // what each of them was multiplied by: [Z, 2C]
+  at::Tensor products_;   // [Z, 2C, C]: x times the keys
+  at::Tensor v_;          // [Z, R, C, V]
+  at::Tensor decay_;      // [Z, R, C, C]: exp(G_i - G_j) where i sees j, else 0
+  at::Tensor scores_;     // [Z, R, C, C]: decay * q k^T
+  at::Tensor solve_;      // [Z, R, C, C]: (1 + beta decay k k^T, below the diagonal)^-1
+  at::Tensor of_state_;   // [Z, R, 2C, V]: x times the chunk's first state
+  at::Tensor right_;      // [Z, R, C, V]: beta (v - since * k S)
+  at::Tensor new_;        // [Z, R, C, V]: solve * right, what is written to the state
+  at::Tensor scaled_;     // [Z, R, C, V]: to_end * new
+  at::Tensor states_;     // [Z + 1, R, K, V]
+  at::Tensor out_;        // [Z, R, C, V]
+
+  at::Tensor dout_, dnew_, dscaled_, dright_, dof_state_, dstates_, dscores_, dsolve_, dproducts_,
+      dx_;
+};
+
+extern template class Head<float>;
+extern template class Head<double>;
+
+}  // namespace longspan::delta_rule

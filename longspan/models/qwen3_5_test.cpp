@@ -1,0 +1,81 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <variant>
+
+#include "longspan/config/user_error.h"
+#include "longspan/models/parse_model_config.h"
+
+namespace longspan {
+namespace {
+
+using Json = nlohmann::json;
+
+ModelConfig read(const Json& changes) {
+  Json json = {{"model_type", "qwen3_5_text"},
+               {"architectures", {"Qwen3_5ForCausalLM"}},
+               {"vocab_size", 100},
+               {"hidden_size", 64},
+               {"intermediate_size", 96},
+               {"num_hidden_layers", 8},
+               {"num_attention_heads", 4}};
+  json.update(changes);
+  return parse_model_config(json.dump(), "config.json");
+}
+
+TEST_CASE("qwen3.5: layers and transformers' defaults") {
+  const ModelConfig config = read(Json::object());
+  CHECK(config.head_dim == 256);
+  CHECK(config.num_kv_heads == 4);
+  CHECK(config.rotary_dim == 64);
+  const ModelSpec spec = spec_of(config);
+  CHECK(spec.norm_kind == NormKind::kOnePlusWeight);
+  CHECK(goes_over_rows(spec));
+  for (int64_t i = 0; i < 8; ++i) {
+    CHECK(std::holds_alternative<GatedDeltaNetSpec>(spec.layer(i).mixer) == (i % 4 != 3));
+  }
+  const GatedDeltaNetSpec net = *recurrence_of(spec);
+  CHECK(net.num_key_heads == 16);
+  CHECK(net.num_value_heads == 32);
+  CHECK(net.key_dim == 128);
+  CHECK(net.value_dim == 128);
+  CHECK(net.conv_width == 4);
+  const auto& softmax = std::get<SelfAttentionSpec>(spec.layer(3).mixer);
+  CHECK(softmax.output_gate);
+  CHECK(softmax.qk_norm);
+  CHECK(attentions_of(spec).front().second == 2);
+}
+
+TEST_CASE("qwen3.5: layers by their types, as a pattern that repeats") {
+  const auto pattern = [](const std::vector<std::string>& types) {
+    return read({{"layer_types", types}, {"num_hidden_layers", types.size()}}).recurrent_layers;
+  };
+  const std::string linear = "linear_attention", full = "full_attention";
+  CHECK(pattern({linear, full, linear, full}) == std::vector{true, false});
+  CHECK(pattern({linear, full, linear}) == std::vector{true, false});
+  CHECK(pattern({full, full}) == std::vector{false});
+  CHECK(pattern({full, linear, linear, full}) == std::vector{false, true, true});
+  CHECK(read({{"full_attention_interval", 2}}).recurrent_layers == std::vector{true, false});
+}
+
+TEST_CASE("qwen3.5: what is not there is refused by name") {
+  const auto refused = [](const Json& changes, const char* part) {
+    CHECK_THROWS_WITH_AS(read(changes), doctest::Contains(part), UserError);
+  };
+  refused({{"layer_types", {"linear_attention"}}}, "layer_types must name the type of each of 8");
+  refused({{"layer_types", {"sliding_attention", "full_attention"}}, {"num_hidden_layers", 2}},
+          "layer_types has \"sliding_attention\"");
+  refused({{"layer_types", {"linear_attention"}}, {"num_hidden_layers", 1}},
+          "layer_types has no full_attention");
+  refused({{"linear_num_value_heads", 24}}, "linear_num_value_heads 24 is not a multiple");
+  refused({{"linear_conv_kernel_dim", 0}}, "linear_conv_kernel_dim is 0");
+  refused({{"attn_output_gate", false}}, "attn_output_gate: false");
+  refused({{"full_attention_interval", 0}}, "full_attention_interval is 0");
+  refused({{"rope_parameters", {{"partial_rotary_factor", 0.013}}}}, "rotates 3 of a head's 256");
+  // The files of a model of texts and pictures.
+  refused({{"model_type", "qwen3_5"}, {"text_config", Json::object()}},
+          "AutoModelForCausalLM.from_pretrained");
+}
+
+}  // namespace
+}  // namespace longspan

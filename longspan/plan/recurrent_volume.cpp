@@ -1,0 +1,91 @@
+#include "longspan/plan/recurrent_volume.h"
+
+#include <algorithm>
+
+#include "longspan/data/token_order.h"
+#include "longspan/plan/method.h"
+
+namespace longspan {
+namespace {
+
+bool goes_by_heads(const ParallelPlan& plan, const Packing& row) {
+  return plan.recurrent_way == RecurrentWay::kHeads || row.has_forks();
+}
+
+int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded,
+                       const GatedDeltaNetSpec& net, int64_t element_bytes) {
+  const int64_t P = plan.sequence_size, foreign = padded.num_tokens() - padded.num_tokens() / P;
+  int64_t numbers = 0;  // of a token
+  for (int64_t rank = 0; rank < P; ++rank) {
+    const HeadsOfRank values = heads_of_rank_in(rank, P, net.num_value_heads),
+                      keys = heads_along(values, net.num_value_heads, net.num_key_heads);
+    numbers += (values.end - values.begin) * (2 * net.value_dim + 2) +
+               (keys.end - keys.begin) * 2 * net.key_dim;
+  }
+  return numbers * foreign * element_bytes;
+}
+
+int64_t bytes_by_states(const ParallelPlan& plan, const Packing& padded,
+                        const GatedDeltaNetSpec& net, int64_t element_bytes) {
+  const int64_t P = plan.sequence_size, size = padded.num_tokens() / P;
+  int64_t moved = 0;  // tokens
+  for (int rank = 0; rank < P; ++rank) {
+    for (const int64_t place : plan.method->token_order(plan, padded, /*multiple=*/1, rank).index) {
+      if (place / size != rank) ++moved;
+    }
+  }
+  const int64_t N = net.num_value_heads, routed = net.num_channels() + 2 * N + net.num_values();
+  const int64_t window = std::min(net.conv_width - 1, size) * net.num_channels();
+  const int64_t maps = N * net.key_dim * (net.key_dim + net.value_dim);
+  return moved * routed * element_bytes +
+         P * (P - 1) * (window * element_bytes + maps * std::max<int64_t>(4, element_bytes));
+}
+
+}  // namespace
+
+HeadsOfRank heads_of_rank_in(int64_t rank, int64_t num_ranks, int64_t num_heads) {
+  return {rank * num_heads / num_ranks, (rank + 1) * num_heads / num_ranks};
+}
+
+HeadsOfRank heads_along(const HeadsOfRank& heads, int64_t num_heads, int64_t num_others) {
+  const int64_t each = num_heads / num_others, begin = heads.begin / each;
+  if (heads.begin == heads.end) return {begin, begin};
+  return {begin, (heads.end + each - 1) / each};
+}
+
+AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded,
+                                 const GatedDeltaNetSpec& net, int64_t element_bytes,
+                                 bool checkpointing) {
+  if (plan.sequence_size == 1) return {};
+  const int64_t once = goes_by_heads(plan, padded)
+                           ? bytes_by_heads(plan, padded, net, element_bytes)
+                           : bytes_by_states(plan, padded, net, element_bytes);
+  return {once, checkpointing ? 2 * once : once};
+}
+
+double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const GatedDeltaNetSpec& net,
+                         int64_t element_bytes, bool checkpointing, const ClusterModel& cluster) {
+  constexpr double kChunk = 64;  // kernels/delta_rule_head
+  const Packing padded = padded_row(plan, row);
+  const int64_t P = plan.sequence_size, N = net.num_value_heads;
+  const bool by_heads = goes_by_heads(plan, padded);
+  const auto K = static_cast<double>(net.key_dim),
+             X = static_cast<double>(net.value_dim) + (by_heads ? 0.0 : K);
+  const auto T = static_cast<double>(padded.num_tokens());
+  const double head_tokens = by_heads ? T * static_cast<double>((N + P - 1) / P)
+                                      : T / static_cast<double>(P) * static_cast<double>(N);
+  // Products of a token and a head: with the state, within the chunk, to the next state.
+  const double forward = 2 * head_tokens * (3 * K * X + 2 * kChunk * X + kChunk * K);
+  const double work = forward * (checkpointing ? 2 : 1) / cluster.forward_flops +
+                      3 * forward / cluster.backward_flops;
+  const AttentionVolume volume = recurrent_volume(plan, padded, net, element_bytes, checkpointing);
+  const bool inside = plan.sequence_size <= cluster.ranks_per_machine;
+  const double rate = inside ? cluster.inside_bytes : cluster.between_bytes,
+               delay = inside ? cluster.inside_delay : cluster.between_delay;
+  constexpr double kCollectives = 6;  // of a pass and its backward, each with all other ranks
+  return work +
+         static_cast<double>(volume.forward + volume.backward) / static_cast<double>(P) / rate +
+         kCollectives * static_cast<double>(P - 1) * delay;
+}
+
+}  // namespace longspan

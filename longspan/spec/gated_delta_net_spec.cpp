@@ -1,0 +1,45 @@
+#include "longspan/spec/gated_delta_net_spec.h"
+
+#include <algorithm>
+
+namespace longspan {
+
+void list_parameters(const GatedDeltaNetSpec& mixer, LayerParameters& list) {
+  const char* const module = "linear_attn";
+  const int64_t D = list.hidden_size(), N = mixer.num_value_heads;
+  list.bias_of_ones(module, "linear_attn.dt_bias", N);
+  list.log_decay(module, "linear_attn.A_log", N);
+  list.convolution(module, "linear_attn.conv1d.weight", mixer.num_channels(), mixer.conv_width);
+  list.norm_of_kind(module, "linear_attn.norm", mixer.value_dim, NormKind::kWeight);
+  list.linear(module, "out_proj", D, mixer.num_values(), /*bias=*/false);
+  if (mixer.projections == GatedDeltaNetSpec::Projections::kByKeyHeads) {
+    list.linear(module, "in_proj_qkvz", mixer.num_channels() + mixer.num_values(), D,
+                /*bias=*/false);
+    list.linear(module, "in_proj_ba", 2 * N, D, /*bias=*/false);
+    return;
+  }
+  list.linear(module, "in_proj_qkv", mixer.num_channels(), D, /*bias=*/false);
+  list.linear(module, "in_proj_z", mixer.num_values(), D, /*bias=*/false);
+  list.linear(module, "in_proj_b", N, D, /*bias=*/false);
+  list.linear(module, "in_proj_a", N, D, /*bias=*/false);
+}
+
+TokenMixerCost cost_of(const GatedDeltaNetSpec& mixer, int64_t hidden_size) {
+  constexpr int64_t kTokensOfState = 512;  // kernels/gated_delta_rule
+  const int64_t values = mixer.num_values(), N = mixer.num_value_heads;
+  TokenMixerCost cost;
+  cost.queries = mixer.num_channels();
+  cost.values = values + 2 * N;  // z, and what the gates are made of
+  cost.output = values;
+  // What the convolution gives, and what the rule does, before the norm.
+  cost.saved_for_gate = mixer.num_channels() + values;
+  // Gates in fp32 and fp64, the norm's sums, a state for so many tokens.
+  cost.state_bytes = 36 * N + 4 * N * mixer.key_dim * mixer.value_dim / kTokensOfState;
+  cost.is_computed_again = true;
+  const int64_t before = mixer.num_channels() + values + 2 * N;
+  cost.before = {before * hidden_size, mixer.num_channels() * hidden_size};
+  cost.after = {values * hidden_size, values * hidden_size};
+  return cost;
+}
+
+}  // namespace longspan
