@@ -97,9 +97,8 @@ at::Tensor GatedMlp::plain(const at::Tensor& x_TD) const {
     return at::linear(x, layer.weight, layer.bias);
   };
   const at::Tensor gate_TI = linear(x_TD, weights_.gate_proj);
-  const at::Tensor act_TI = spec_.activation == GateActivation::kGeluTanh
-                                ? at::gelu(gate_TI, "tanh")
-                                : at::silu(gate_TI);
+  const at::Tensor act_TI =
+      spec_.activation == GateActivation::kGeluTanh ? at::gelu(gate_TI, "tanh") : at::silu(gate_TI);
   return linear(act_TI * linear(x_TD, weights_.up_proj), weights_.down_proj);
 }
 
