@@ -13,7 +13,7 @@ from patience import patient_time
 TORCHRUN = pathlib.Path(sys.executable).with_name("torchrun")
 
 
-def wait_for(running, word, seconds=60):
+def wait_for(running, word, seconds=120):
     end = patient_time() + seconds
     while word not in running.text():
         assert patient_time() < end and any(r.poll() is None for r in running.ranks), running.text()

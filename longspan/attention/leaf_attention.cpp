@@ -71,7 +71,7 @@ at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
   state->kernel = &kernel;
   state->spec = spec;
   state->blocks = std::move(blocks);
-  return LeafAttention::apply(q_TNH, k_SMH, v_SMH, std::optional(sinks_N), state);
+  return LeafAttention::apply(q_TNH, k_SMH, v_SMH, as_argument(sinks_N), state);
 }
 
 AttentionResult saved_or_computed(const std::function<AttentionResult()>& compute) {

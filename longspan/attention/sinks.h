@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "longspan/attention/block_kernel.h"
 
 namespace longspan {
@@ -21,5 +23,10 @@ AttentionResult with_sinks(AttentionResult result, const at::Tensor& sinks_N,
 /// are spread over ranks, gradients add up.
 at::Tensor sink_gradient(const at::Tensor& dout_TNH, const AttentionResult& result,
                          const at::Tensor& sinks_N);
+
+/// For an operation of autograd, whose arguments may be undefined as optional ones alone.
+inline std::optional<at::Tensor> as_argument(const at::Tensor& sinks_N) {
+  return sinks_N.defined() ? std::optional(sinks_N) : std::nullopt;
+}
 
 }  // namespace longspan

@@ -30,9 +30,9 @@ at::Tensor Router::choice_scores(const at::Tensor& scores_CE) const {
   const int64_t C = choice_CE.size(0), G = router.num_groups;
   const at::Tensor choice_CGM = choice_CE.view({C, G, spec_.num_experts / G});
   const at::Tensor best_two = std::get<0>(choice_CGM.topk(2, -1));
-  const at::Tensor groups = std::get<1>(best_two.sum(-1).topk(router.groups_per_token, -1));
+  const at::Tensor open = std::get<1>(best_two.sum(-1).topk(router.groups_per_token, -1));
   const at::Tensor closed_CG =
-      at::ones({C, G}, choice_CE.options().dtype(at::kBool)).scatter_(1, groups, false);
+      at::ones({C, G}, choice_CE.options().dtype(at::kBool)).scatter_(1, open, false);
   return choice_CGM.masked_fill(closed_CG.unsqueeze(-1), -std::numeric_limits<double>::infinity())
       .view({C, spec_.num_experts});
 }

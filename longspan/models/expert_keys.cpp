@@ -36,14 +36,15 @@ void check_experts(const JsonObject& keys, const MixtureOfExpertsSpec& experts) 
   if (router.num_groups == 1) return;
   const int64_t size = experts.num_experts / router.num_groups;
   if (size * router.num_groups != experts.num_experts || size < 2) {
-    keys.fail(fmt::format("n_group is {}: groups of {} experts must be equal, of two at least",
-                          router.num_groups, experts.num_experts));
+    keys.fail(
+        fmt::format("n_group is {}: it must divide {} experts into equal parts, of two at least",
+                    router.num_groups, experts.num_experts));
   }
   if (router.groups_per_token > router.num_groups ||
       experts.experts_per_token > router.groups_per_token * size) {
-    keys.fail(
-        fmt::format("topk_group is {}, of {} groups of {} experts, and num_experts_per_tok is {}",
-                    router.groups_per_token, router.num_groups, size, experts.experts_per_token));
+    keys.fail(fmt::format(
+        "topk_group is {}, of n_group {} with {} experts each, and num_experts_per_tok is {}",
+        router.groups_per_token, router.num_groups, size, experts.experts_per_token));
   }
 }
 

@@ -6,7 +6,8 @@
 
 namespace longspan {
 
-/// A number of experts, of groups of them, or the like: positive, and no more than is ever made.
+/// A number of experts, of equal parts of them, or the like: positive, and no more than is ever
+/// made.
 int64_t count_of_experts(const JsonObject& keys, const char* name);
 
 /// Which layers have experts, for layers that are not all alike: a list of all layers, of which

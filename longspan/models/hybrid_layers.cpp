@@ -31,11 +31,12 @@ std::vector<bool> layers_of_types(const JsonObject& keys, const ModelConfig& con
   }
   std::vector<bool> recurrent;
   for (const nlohmann::json& type : types) {
-    if (type != kRecurrent && type != kSoftmax) {
+    const std::string name = type.is_string() ? type.get<std::string>() : "";
+    if (name != kRecurrent && name != kSoftmax) {
       keys.fail(fmt::format("layer_types has {}; {} and {} are supported", type.dump(), kRecurrent,
                             kSoftmax));
     }
-    recurrent.push_back(type == kRecurrent);
+    recurrent.push_back(name == kRecurrent);
   }
   return recurrent;
 }

@@ -7,123 +7,29 @@
 #include "longspan/config/user_error.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/testing/attention_case.h"
-#include "longspan/testing/tolerance.h"
+#include "longspan/testing/conformance.h"
 
 namespace longspan {
 namespace {
 
+using testing::all_problems;
 using testing::AttentionCase;
 using testing::AttentionSolution;
+using testing::Conformance;
 using testing::DistributedSolution;
 using testing::DistributedTask;
+using testing::Heads;
+using testing::kHeadDim;
+using testing::plan_of;
+using testing::Problem;
 using testing::random_case;
 using testing::relative_error;
+using testing::request_of;
+using testing::serves;
 using testing::solve_all;
 using testing::solve_distributed;
 using testing::solve_plainly;
-
-struct Heads {
-  int64_t num, num_kv;
-};
-constexpr Heads kHeads[] = {{8, 8}, {8, 2}, {8, 1}, {14, 2}, {28, 4}, {12, 2}, {40, 8}, {6, 6}};
-// Slices of heads divide it for 2, 3, 4, 6 and 8 ranks, and are refused for 5 and 7.
-constexpr int64_t kHeadDim = 24;
-
-PlanRequest request_of(const Method* method, int P, const AttentionSpec& spec) {
-  PlanRequest request;
-  request.world_size = request.sequence_size = P;
-  request.method = method;
-  request.num_heads = spec.num_heads;
-  request.num_kv_heads = spec.num_kv_heads;
-  request.head_dim = spec.key_dim;
-  request.value_dim = spec.value_dim;
-  return request;
-}
-
-AttentionSpec spec_of(Heads heads) { return plain_attention(heads.num, heads.num_kv, kHeadDim); }
-
-ParallelPlan plan_of(const Method* method, int P, Heads heads, int head_waves = 1) {
-  PlanRequest request = request_of(method, P, spec_of(heads));
-  if (head_waves > 1) request.head_waves = head_waves;
-  return make_parallel_plan(request);
-}
-
-bool serves(const Method* method, int P, Heads heads) {
-  return P == 1 || can_split(*method, P, spec_of(heads));
-}
-
-// fp64 keeps 16 digits; a sum of some hundred terms and an exp lose two of them. The rest up to
-// 1e-11 is room for other machines' orders of summation; any error of method is larger by many
-// orders.
-constexpr double kTolerance = 1e-11;
-
-void check_close(const AttentionSolution& actual, const AttentionSolution& expected,
-                 double tolerance) {
-  CHECK(relative_error(actual.out_TNH, expected.out_TNH) < tolerance);
-  CHECK(relative_error(actual.dq_TNH, expected.dq_TNH) < tolerance);
-  CHECK(relative_error(actual.dk_TMH, expected.dk_TMH) < tolerance);
-  CHECK(relative_error(actual.dv_TMH, expected.dv_TMH) < tolerance);
-  REQUIRE(actual.dsinks_N.defined() == expected.dsinks_N.defined());
-  if (expected.dsinks_N.defined()) {
-    CHECK(relative_error(actual.dsinks_N, expected.dsinks_N) < tolerance);
-  }
-}
-
-struct NamedRow {
-  const char* name;
-  std::vector<int64_t> lengths;
-};
-const NamedRow kRows[] = {
-    {"one document", {61}}, {"ragged documents", {13, 1, 22, 9}}, {"row shorter than 2 P", {3}}};
-
-struct Problem {
-  std::string name;
-  Heads heads;
-  AttentionCase problem;
-  AttentionSolution expected;
-};
-
-/// Of each of kHeads, each row.
-const std::vector<Problem>& all_problems() {
-  static const std::vector<Problem> problems = [] {
-    std::vector<Problem> all;
-    for (const Heads heads : kHeads) {
-      for (const NamedRow& row : kRows) {
-        AttentionCase problem = random_case(row.lengths, heads.num, heads.num_kv, kHeadDim, 7);
-        AttentionSolution expected = solve_plainly(problem);
-        all.push_back({fmt::format("heads {}/{}, {}", heads.num, heads.num_kv, row.name), heads,
-                       std::move(problem), std::move(expected)});
-      }
-    }
-    return all;
-  }();
-  return problems;
-}
-
-/// Plans and problems, solved together by as few starts of ranks as can be.
-class Conformance {
- public:
-  void add(const ParallelPlan& plan, const Problem& problem, bool checkpointing = false,
-           bool output_is_known = false) {
-    tasks_.push_back({&problem.problem, plan, at::kDouble, checkpointing, output_is_known});
-    problems_.push_back(&problem);
-  }
-
-  void check() const {
-    const auto solutions = solve_all(tasks_);
-    for (size_t i = 0; i < tasks_.size(); ++i) {
-      CAPTURE(fmt::format("{} P={} checkpointing={}: {}", describe_method(tasks_[i].plan),
-                          tasks_[i].plan.sequence_size, tasks_[i].checkpointing,
-                          problems_[i]->name));
-      check_close(solutions[i], problems_[i]->expected, kTolerance);
-    }
-  }
-
- private:
-  std::vector<DistributedTask> tasks_;
-  std::vector<const Problem*> problems_;
-};
+using testing::spec_of;
 
 TEST_CASE("conformance: every method, degree, grouping and packing, fp64, output and gradients") {
   Conformance conformance;
@@ -300,96 +206,6 @@ TEST_CASE("conformance: slices of heads must divide values too") {
   CHECK(!can_split(*method_named("xtuner-ulysses"), 4, spec));
   CHECK_THROWS_WITH_AS(make_parallel_plan(request_of(method_named("xtuner-ulysses"), 4, spec)),
                        doctest::Contains("does not divide head_dim of values, 15"), UserError);
-}
-
-/// Windows within a rank's share and beyond several, sinks, a softcap, values of another head dim,
-/// one by one and together.
-std::vector<AttentionSpec> featured_specs(Heads heads) {
-  std::vector<AttentionSpec> specs(6, spec_of(heads));
-  specs[0].window = 4;
-  specs[1].window = 23;
-  specs[1].softcap = 1.5;
-  specs[2].has_sinks = true;
-  specs[3].window = 1;
-  specs[3].has_sinks = true;
-  specs[4].window = 9;
-  specs[4].has_sinks = true;
-  specs[4].softcap = 0.8;
-  specs[4].value_dim = 12;
-  specs[5].window = 6;
-  specs[5].value_dim = 36;
-  specs[5].has_sinks = true;
-  return specs;
-}
-
-TEST_CASE("conformance: windows, sinks and softcaps, every method, degrees, windows and waves") {
-  const std::pair<const char*, Packing> rows[] = {
-      {"one document", Packing::from_lengths({61})},
-      {"ragged documents", Packing::from_lengths({13, 1, 22, 9})},
-      {"forks", Packing::from_documents({{31, Fork{11, 24}}, {7}, {24, Fork{1, 20}}})},
-      {"row shorter than 2 P", Packing::from_lengths({3})}};
-  std::vector<Problem> problems;
-  for (const Heads heads : {Heads{8, 2}, {14, 2}, {6, 6}}) {
-    for (const AttentionSpec& spec : featured_specs(heads)) {
-      // Each spec meets each row, with one of the heads at least.
-      for (size_t i = problems.size() % 2; i < std::size(rows); i += 2) {
-        AttentionCase problem = random_case(rows[i].second, spec, 19);
-        AttentionSolution expected = solve_plainly(problem);
-        problems.push_back(
-            {fmt::format("heads {}/{}, window {}, sinks {}, softcap {}, values of "
-                         "{}, {}",
-                         heads.num, heads.num_kv, spec.window.value_or(0), spec.has_sinks,
-                         spec.softcap.value_or(0), spec.value_dim, rows[i].first),
-             heads, std::move(problem), std::move(expected)});
-      }
-    }
-  }
-  Conformance conformance;
-  bool replayed = false;  // every other one
-  for (const Problem& problem : problems) {
-    const AttentionSpec& spec = problem.problem.spec;
-    const auto add = [&](const PlanRequest& request) {
-      replayed = !replayed;
-      conformance.add(make_parallel_plan(request), problem, replayed, replayed);
-    };
-    for (const Method* method : all_methods()) {
-      for (const int P : {1, 2, 3, 5}) {
-        if (P > 1 && !can_split(*method, P, spec)) continue;
-        PlanRequest request = request_of(method, P, spec);
-        add(request);
-        request.head_waves = 2;
-        if (P == 3 && method->head_waves && !method->has_degrees &&
-            (cuts_heads(*method) || problem.heads.num > P)) {
-          add(request);
-        }
-      }
-    }
-    if (problem.heads.num != 8) continue;
-    PlanRequest request = request_of(method_named("usp"), 6, spec);
-    request.ulysses_degree = 2;
-    add(request);
-    request.head_waves = 2;
-    add(request);
-    request = request_of(method_named("loongtrain"), 8, spec);
-    request.ulysses_degree = 2;
-    request.window_size = 2;
-    add(request);
-  }
-  conformance.check();
-}
-
-TEST_CASE("conformance: sinks that are not there, or not asked for, are no silent zeros") {
-  AttentionCase problem = random_case({9, 20}, 8, 2, kHeadDim, 9);
-  problem.sinks_N = at::zeros({8}, at::kDouble);
-  AttentionCase without = problem;
-  without.sinks_N = at::Tensor();
-  without.spec.has_sinks = true;
-  const auto attention = make_local(cpu_block_kernel());
-  for (const AttentionCase& wrong : {problem, without}) {
-    CHECK_THROWS_AS(attention->attend(wrong.q_TNH, wrong.k_TMH, wrong.v_TMH, wrong.spec,
-                                      wrong.packing, wrong.sinks_N),
-                    std::logic_error);
-  }
 }
 
 TEST_CASE("conformance: saved and replayed attention gives the same bits") {

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "longspan/attention/saved_attention.h"
+#include "longspan/attention/sinks.h"
 
 namespace longspan {
 namespace {
@@ -302,7 +303,7 @@ at::Tensor attend_in_waves(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
   state->group = group;
   state->split = split;
   state->attend = attend;
-  return AttentionInWaves::apply(q_tNH, k_tMH, v_tMH, std::optional(sinks_N), state);
+  return AttentionInWaves::apply(q_tNH, k_tMH, v_tMH, as_argument(sinks_N), state);
 }
 
 }  // namespace longspan

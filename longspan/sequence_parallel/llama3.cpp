@@ -205,7 +205,7 @@ class Llama3 : public SequenceParallel {
                 " tokens on each of ", group_.size(), " ranks, but the packing describes ",
                 packing.num_tokens());
     return GatherAttention::apply(
-        q_tNH, k_tMH, v_tMH, std::optional(sinks_N),
+        q_tNH, k_tMH, v_tMH, as_argument(sinks_N),
         c10::make_intrusive<GatherState>(group_, kernel_, spec, packing, q_tNH.device()));
   }
 

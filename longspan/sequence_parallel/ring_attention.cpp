@@ -122,7 +122,7 @@ class RingAttention : public SequenceParallel {
                 q_TNH.size(0), " tokens on each of ", rings_.size(),
                 " ranks, but the packing describes ", packing.num_tokens());
     return RingFunction::apply(
-        q_TNH, k_TMH, v_TMH, std::optional(sinks_N),
+        q_TNH, k_TMH, v_TMH, as_argument(sinks_N),
         c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing));
   }
 

@@ -243,8 +243,9 @@ def test_nohup(launched, settings):
     for pid in pids:
         os.kill(pid, signal.SIGHUP)
     time.sleep(1)
-    seen = running.text()
-    time.sleep(1)
+    seen, end = running.text(), time.monotonic() + LIMIT
+    while len(running.text()) == len(seen) and time.monotonic() < end:
+        time.sleep(0.1)
     assert len(running.text()) > len(seen) and running.ranks[0].poll() is None
     running.ranks[0].send_signal(signal.SIGINT)
     assert running.wait(timeout=LIMIT).status == 130

@@ -3,10 +3,11 @@
 import os
 import shutil
 import signal
+import time
 
 import pytest
 from conftest import PROGRAM, Running, free_port
-from faults import TORCHRUN, Launched, launched_by_torchrun, wait_for, write_config
+from faults import TORCHRUN, Launched, is_alive, launched_by_torchrun, wait_for, write_config
 from held_rows import held_rows, while_loading  # noqa: F401
 from test_resume import log_lines, same_bytes, settings, succeeds, weights
 
@@ -90,6 +91,9 @@ def test_a_machine_that_counts_other_restarts(settings, while_loading):
     with while_loading(keys, lambda _: Launched([command, command], keys["output_dir"])) as running:
         workers = running.workers()
         os.kill(workers[1], signal.SIGKILL)
+        while is_alive(workers[0]):
+            assert all(rank.poll() is None for rank in running.ranks), running.text()
+            time.sleep(0.05)
         running.go_on()
         finished = running.wait(timeout=60)
     assert set(finished.statuses) == {0} and "error: " not in finished.text, finished.text

@@ -202,7 +202,7 @@ def test_told_before_the_first_step(num_ranks, told, number, settings, while_loa
     with while_loading(settings("run"), lambda keys: Running(keys, num_ranks)) as running:
         for rank in told:
             running.ranks[rank].send_signal(number)
-        stopped = running.wait(timeout=10)
+        stopped = running.wait(timeout=60)
     assert set(stopped.statuses) == {0}, stopped.text
     assert "Stopped before the first step" in stopped.texts[0] and number.name in stopped.texts[0], stopped.text
     assert stopped.text.count("Stopped") == 1 and "error" not in stopped.text, stopped.text

@@ -72,7 +72,9 @@ def test_saved_folder(name, dtype, tmp_path):
     """transformers reads what is saved, in several files, and has what it had before, to the bit. Layers that predict
     further tokens, which it drops as well, may be in the files."""
     config = CONFIGS[name]
-    model = make_model(config, dtype)
+    model = make_model(config)
+    for parameter in model.parameters():  # and not the buffer
+        parameter.data = parameter.data.to(dtype)
     model.save_pretrained(tmp_path / "model")
     if name == "glm4-moe":
         file = tmp_path / "model" / "model.safetensors"
@@ -90,7 +92,7 @@ def test_saved_folder(name, dtype, tmp_path):
 
 @pytest.mark.parametrize("kind, auxiliary", [("qwen3_moe", None), ("qwen3_moe", 0.05), ("glm4_moe", None)])
 def test_training(kind, auxiliary, model_folders, short_rows, tmp_path):
-    """transformers' Trainer, whose auxiliary loss is of each micro-batch: here of one, of four rows."""
+    """transformers' Trainer (its grouped products know no fp64), whose auxiliary loss is of each micro-batch: here of one, of four rows."""
     model_folder = model_folders[kind]
     shared = SHARED | dict(per_device_train_batch_size=4, gradient_accumulation_steps=1)
     settings = settings_of(model_folder, short_rows, tmp_path / "ours", disable_shuffling=True) | shared
@@ -99,6 +101,7 @@ def test_training(kind, auxiliary, model_folders, short_rows, tmp_path):
     finished = run(settings)
 
     def prepare(model):
+        model.set_experts_implementation("eager")
         model.config.output_router_logits = bool(auxiliary)
         model.router_aux_loss_coef = auxiliary
         return model
@@ -214,8 +217,13 @@ def test_adapters(targets, model_folder, short_rows, tmp_path):
     rows = our_rows(settings, tmp_path)
     settings |= dict(finetuning_type="lora", adapter_name_or_path=start)
     finished = run(settings)
+
+    def prepare(model):
+        model.set_experts_implementation("eager")
+        return keep_blocks(with_adapter(model, start))
+
     history, trained = transformers_run(model_folder, rows, tmp_path,
-                                        prepare=lambda model: keep_blocks(with_adapter(model, start)), **shared)
+                                        prepare=prepare, **shared)
     for key in ("loss", "grad_norm"):
         assert relative_difference(finished.logged(key), [entry[key] for entry in history]) < TOLERANCE, key
 
@@ -262,12 +270,13 @@ def test_dpo(model_folder, place, tmp_path):
     shared = SHARED | dict(per_device_train_batch_size=2, gradient_accumulation_steps=1)
     settings = settings_of(model_folder, preferences, tmp_path / "ours", stage="dpo", dataset="pairs",
                            disable_shuffling=True, pref_beta=0.1) | shared
-    finished = run(settings)
+    # TRL adds the auxiliary loss of both answers' tokens, as config.json weighs it.
+    finished = run(settings | dict(moe_aux_loss_coef=0.001))
     columns = pair_columns(encoded_rows(settings, tmp_path))
-    theirs = trl_run(DPOTrainer, DPOConfig, load(model_folder), columns, tmp_path, ref_model=load(model_folder),
-                     beta=0.1, **shared)
+    policy, reference = [load(model_folder, experts_implementation="eager") for _ in range(2)]
+    theirs = trl_run(DPOTrainer, DPOConfig, policy, columns, tmp_path, ref_model=reference, beta=0.1, **shared)
     tolerance = of_training(NUM_STEPS, SHARED["learning_rate"])
-    for key in ("loss", "grad_norm"):
+    for key in ("loss", "grad_norm", "aux_loss"):
         assert relative_difference(finished.logged(key), [entry[key] for entry in theirs]) < tolerance, key
     allowed = of_log_ratio(finished.logged("logps/chosen"))
     for key in ("rewards/margins", "logps/chosen", "logps/rejected"):

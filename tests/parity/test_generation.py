@@ -21,6 +21,8 @@ YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
 MODELS = {
     "qwen2-tied": ("qwen2", {}),
     "qwen3": ("qwen3", {}),
+    "qwen3-moe": ("qwen3_moe", {}),
+    "glm4-moe": ("glm4_moe", {}),
     "llama-untied-llama3-rope": ("llama", {}),
     "llama-tied-yarn": ("llama", dict(tie_word_embeddings=True, rope_scaling=YARN)),
     "mistral-window": ("mistral", {}),

@@ -61,7 +61,7 @@ def test_sft(hybrid, data, tmp_path):
 
 
 def test_lora(hybrid, preferences, tmp_path):
-    start = write_adapter(hybrid, tmp_path / "start", target_modules=ALL, init_lora_weights=False)
+    start = write_adapter(hybrid, tmp_path / "start", target_modules=ALL)
     settings = settings_of(hybrid, preferences, tmp_path / "ours") | SHARED | dict(disable_shuffling=True)
     settings |= dict(finetuning_type="lora", adapter_name_or_path=start)
     finished = run(settings)

