@@ -102,7 +102,8 @@ def write_tokenizer(folder):
 def write_model(folder, kind, dtype="float32", **overrides):
     """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 (norms of heads) with 6, qwen3_5 with layers of
     GatedDeltaNet, qwen3_moe with 6 experts of which a token goes to 2, glm4_moe with a dense layer before one of experts in
-    groups, or llama with rope scaling."""
+    groups, mistral with windows, gemma3 with windows in one of two layers, phi3 (fused tensors), or llama with rope
+    scaling."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -127,6 +128,22 @@ def write_model(folder, kind, dtype="float32", **overrides):
         shape |= dict(hidden_size=96, intermediate_size=160, num_attention_heads=6, head_dim=16)
         shape |= overrides
         model_class, config = Qwen3ForCausalLM, Qwen3Config(**shape)
+    elif kind == "mistral":
+        from transformers import MistralConfig, MistralForCausalLM
+        shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=4, sliding_window=24)
+        shape |= overrides
+        model_class, config = MistralForCausalLM, MistralConfig(**shape)
+    elif kind == "gemma3":
+        from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+        shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=4, head_dim=32, query_pre_attn_scalar=24,
+                      sliding_window=24, layer_types=["sliding_attention", "full_attention"])
+        shape |= overrides
+        model_class, config = Gemma3ForCausalLM, Gemma3TextConfig(**shape)
+    elif kind == "phi3":
+        from transformers import Phi3Config, Phi3ForCausalLM
+        shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=4, sliding_window=None)
+        shape |= overrides
+        model_class, config = Phi3ForCausalLM, Phi3Config(**shape)
     elif kind == "qwen3_5":
         from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
         shape |= dict(hidden_size=64, intermediate_size=128, num_attention_heads=4, head_dim=16, num_hidden_layers=4)

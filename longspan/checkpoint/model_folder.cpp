@@ -82,11 +82,11 @@ Listing check(const std::string& folder, const ModelConfig& config) {
   std::vector<std::string> missing;
   for (size_t i = 0; i < listing.wanted.size(); ++i) {
     const std::string& name = listing.wanted[i].stored_as;
-    const std::vector<int64_t>& shape = listing.wanted[i].shape;
+    const std::vector<int64_t> shape = stored_shape(listing.wanted[i]);
     unexpected.erase(name);
     const auto file = files.find(name);
     if (file == files.end()) {
-      missing.push_back(name);
+      if (begins_stored(listing.wanted[i])) missing.push_back(name);
       continue;
     }
     auto [header, is_new] = headers.try_emplace(file->second);
@@ -127,6 +127,16 @@ Listing check(const std::string& folder, const ModelConfig& config) {
   if (!missing.empty()) complain("missing tensor", missing);
   if (!unexpected.empty()) complain("unexpected tensor", {unexpected.begin(), unexpected.end()});
   return listing;
+}
+
+at::Tensor read_parameter(const SafetensorsFile& file, const SafetensorsEntry& entry,
+                          const ParameterSpec& spec, at::ScalarType dtype) {
+  if (!spec.stored_part) return file.read(entry, dtype);
+  const int64_t row = spec.num_elements() / spec.shape.at(0);  // numbers in one
+  at::Tensor part = at::empty(spec.shape, at::TensorOptions(dtype));
+  file.read_run(entry, spec.stored_part->begin * row,
+                (spec.stored_part->begin + spec.shape[0]) * row, part.view({-1}));
+  return part;
 }
 
 const char* dtype_name(at::ScalarType dtype) {
@@ -191,9 +201,10 @@ std::vector<ParameterSource> parameter_sources(const std::string& folder, const 
   std::vector<ParameterSource> sources;
   for (size_t i = 0; i < listing.wanted.size(); ++i) {
     const at::ScalarType held = stored_dtype(listing.wanted[i], dtype);
-    sources.push_back(
-        {listing.wanted[i], held, /*trained=*/false,
-         [found = listing.found[i], held] { return found.file->read(*found.entry, held); }});
+    sources.push_back({listing.wanted[i], held, /*trained=*/false,
+                       [found = listing.found[i], held, spec = listing.wanted[i]] {
+                         return read_parameter(*found.file, *found.entry, spec, held);
+                       }});
   }
   return sources;
 }
@@ -256,18 +267,16 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
                                 folder, error.message()));
   }
   const ParameterTable specs(parameters_of(spec_of(config)));
-  std::vector<std::vector<NamedTensor>> shards(1);
-  std::map<std::string, at::ScalarType> dtypes;
+  std::vector<std::vector<NamedTensor>> shards(1);  // by the names that they are known by here
   int64_t shard_bytes = 0;
   for (const auto& [name, tensor] : parameters) {
     const int64_t num_bytes = tensor.numel() * static_cast<int64_t>(c10::elementSize(dtype));
-    if (shard_bytes + num_bytes > max_shard_bytes && !shards.back().empty()) {
+    if (shard_bytes + num_bytes > max_shard_bytes && !shards.back().empty() &&
+        begins_stored(specs.of(name))) {
       shards.emplace_back();
       shard_bytes = 0;
     }
-    const ParameterSpec& parameter = specs.of(name);
-    shards.back().push_back({parameter.stored_as, tensor});
-    dtypes[parameter.stored_as] = stored_dtype(parameter, dtype);
+    shards.back().push_back({name, tensor});
     shard_bytes += num_bytes;
   }
   std::vector<std::pair<ParameterShape, std::string>> files;
@@ -275,12 +284,14 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
   for (int i = 0; i < num_files; ++i) {
     const std::string name = weight_file_name(i + 1, num_files);
     std::vector<SafetensorsWriter::Planned> planned;
-    for (const auto& [parameter, tensor] : shards[i]) {
-      files.push_back({{parameter, tensor.sizes().vec()}, name});
-      planned.push_back({parameter, dtypes.at(parameter), tensor.sizes().vec()});
+    for (const NamedTensor& parameter : shards[i]) {
+      const ParameterSpec& spec = specs.of(parameter.name);
+      if (!begins_stored(spec)) continue;
+      planned.push_back({spec.stored_as, stored_dtype(spec, dtype), stored_shape(spec)});
+      files.push_back({{spec.stored_as, stored_shape(spec)}, name});
     }
     SafetensorsWriter file((fs::path(folder) / name).string(), std::move(planned));
-    for (const auto& [parameter, tensor] : shards[i]) file.write(tensor);
+    for (const NamedTensor& parameter : shards[i]) file.write(parameter.tensor);
     file.commit();
   }
   save_model_files(folder, config, dtype, source_folder, files);

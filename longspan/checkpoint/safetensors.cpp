@@ -157,9 +157,22 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Planne
 }
 
 void SafetensorsWriter::write(const at::Tensor& tensor) {
-  const Planned& planned = planned_.at(next_++);
-  TORCH_CHECK(tensor.sizes() == at::IntArrayRef(planned.shape), "another shape was planned for ",
-              planned.name);
+  const Planned& planned = planned_.at(next_);
+  const at::IntArrayRef whole(planned.shape);
+  if (tensor.sizes() == whole) {
+    TORCH_CHECK(rows_written_ == 0, "more than all of ", planned.name);
+    ++next_;
+  } else {
+    TORCH_CHECK(tensor.dim() > 0 && tensor.dim() == std::ssize(planned.shape) &&
+                    tensor.sizes().slice(1) == whole.slice(1) &&
+                    rows_written_ + tensor.size(0) <= whole[0],
+                "another shape was planned for ", planned.name);
+    rows_written_ += tensor.size(0);
+    if (rows_written_ == whole[0]) {
+      ++next_;
+      rows_written_ = 0;
+    }
+  }
   const auto plain = tensor.detach().to(at::kCPU, planned.dtype).contiguous();
   file_.write(plain.const_data_ptr(), plain.nbytes());
 }

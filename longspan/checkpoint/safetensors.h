@@ -56,7 +56,7 @@ class SafetensorsWriter {
     std::vector<int64_t> shape;
   };
   SafetensorsWriter(const std::string& path, std::vector<Planned> planned);
-  /// The next of the planned ones, from any device and in any dtype.
+  /// The next of the planned ones, or its next rows, from any device and in any dtype.
   void write(const at::Tensor& tensor);
   void commit();
 
@@ -64,6 +64,7 @@ class SafetensorsWriter {
   AtomicFile file_;
   std::vector<Planned> planned_;
   size_t next_ = 0;
+  int64_t rows_written_ = 0;  // of the next
 };
 
 /// Writes to a temporary name in the same folder, fsyncs, renames. Throws UserError when the disk

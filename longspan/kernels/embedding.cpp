@@ -88,21 +88,27 @@ void add_to(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Tensor& ro
 }  // namespace
 
 at::Tensor embed(const at::Tensor& weight_VD, const at::Tensor& tokens_T, at::ScalarType dtype,
-                 std::optional<int64_t> padding_token) {
+                 std::optional<int64_t> padding_token, double scale) {
+  // As transformers has it: of a weight in bf16 the scale is a bf16 number.
+  if (scale != 1.0)
+    scale = at::scalar_tensor(scale, weight_VD.options().requires_grad(false)).item<double>();
   at::Tensor h_TD;
   {
     c10::NoGradGuard no_grad;
     h_TD = weight_VD.detach().index_select(0, tokens_T).to(dtype);
+    if (scale != 1.0) h_TD.mul_(scale);
   }
   if (!needs_backward({}, {weight_VD})) return h_TD;
   return attach_backward({h_TD}, {}, {weight_VD},
-                         [weight_VD, tokens_T, padding_token](
-                             std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
+                         [weight_VD, tokens_T, padding_token,
+                          scale](std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
                            c10::NoGradGuard no_grad;
                            at::Tensor& sum_VD = gradient_of(weight_VD);
                            at::Tensor padding_D;
                            if (padding_token) padding_D = sum_VD[*padding_token].clone();
-                           add_to(sum_VD, tokens_T.contiguous(), gradients[0].contiguous());
+                           const at::Tensor rows_TD =
+                               scale == 1.0 ? gradients[0] : gradients[0] * scale;
+                           add_to(sum_VD, tokens_T.contiguous(), rows_TD.contiguous());
                            if (padding_token) sum_VD[*padding_token].copy_(padding_D);
                            return {};
                          })[0];

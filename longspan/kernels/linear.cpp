@@ -1,4 +1,5 @@
 #include "longspan/kernels/linear.h"
+#include "longspan/kernels/fused_op.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -40,6 +41,15 @@ at::Tensor& gradient_of(const at::Tensor& parameter) {
 
 at::ScalarType gradient_dtype(const at::Tensor& parameter) {
   return parameter.grad().defined() ? parameter.grad().scalar_type() : parameter.scalar_type();
+}
+
+at::Tensor as_input(const at::Tensor& parameter) {
+  if (!needs_backward({}, {parameter})) return parameter.defined() ? parameter.detach() : parameter;
+  return attach_backward({parameter.detach()}, {}, {parameter},
+                         [parameter](std::vector<at::Tensor> gradients) {
+                           add_gradient(parameter, gradients[0]);
+                           return std::vector<at::Tensor>{};
+                         })[0];
 }
 
 PreciseSums::PreciseSums(const std::vector<at::Tensor>& parameters, int64_t num_parts) {

@@ -25,6 +25,10 @@ at::Tensor& gradient_of(const at::Tensor& parameter);
 /// The dtype in which parameter.grad adds up.
 at::ScalarType gradient_dtype(const at::Tensor& parameter);
 
+/// The parameter as an input of an operation of autograd's, whose gradient is then added to .grad.
+/// Undefined where it is.
+at::Tensor as_input(const at::Tensor& parameter);
+
 /// Gradients that a row gives in several parts. While it lives, .grad of those of the parameters
 /// whose gradients are bf16 is an fp32 sum of what it was and the parts; finish() rounds it once.
 /// In bf16 each part would be rounded, and small ones be lost: the longer the row, the more.

@@ -73,9 +73,11 @@ at::Tensor Checkpoint::forward(const at::Tensor& h_TD) {
       mixed_T = layer_.mixer->mix(mixer_inputs(h_TD, layer_, row_), row_);
     }
     const auto mixer = with_output_of(layer_, rows_L_);
-    middle_LD = rows_L_.defined() ? mixer_output(h_TD.index_select(0, rows_L_),
-                                                 mixed_T.index_select(0, rows_L_), mixer, row_)
-                                  : mixer_output(h_TD, mixed_T, mixer, row_);
+    const OutputNorm norm = layer_.mixer_output_norm();
+    middle_LD = rows_L_.defined()
+                    ? mixer_output(h_TD.index_select(0, rows_L_), mixed_T.index_select(0, rows_L_),
+                                   mixer, norm, row_)
+                    : mixer_output(h_TD, mixed_T, mixer, norm, row_);
   }
   keep(h_TD, mixed_T, results);
   return feed_forward_sublayer(middle_LD, layer_, row_);
@@ -151,6 +153,9 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
                     : at::empty(mixed_T.sizes(), mixed_T.options());
   }
   FeedForwardBackward feed_forward(h_TD.options(), L, /*saved=*/false, layer_, row_);
+  const OutputNorm norm = layer_.mixer_output_norm();
+  const at::Tensor dnorm_D =
+      norm.defined() ? zeros_for_norm(norm.weight_D, h_TD.options()) : at::Tensor();
   PreciseSums sums(mixer->parameters_after(), feed_forward_num_chunks(L, layer_, row_));
   // No labels, no rows: every parameter still gets its gradient, of zeros.
   for (int64_t begin = 0; begin < std::max<int64_t>(L, 1); begin += chunk) {
@@ -161,19 +166,27 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
     };
     const at::Tensor mixed = part(mixed_T);
     auto dmiddle = dmiddle_LD.narrow(0, begin, rows.size);
+    at::Tensor dy = dmiddle, y;
     {
       const at::Tensor h = part(h_TD), middle = some ? h : at::empty_like(h);
-      mixer->output_out(middle, h, mixed, rows);
+      if (norm.defined()) {
+        y = mixer_output_alone(h, mixed, *mixer, rows);
+        norm.add_out(middle, h, y);
+      } else {
+        mixer->output_out(middle, h, mixed, rows);
+      }
       feed_forward.chunk(begin, middle, dmiddle, /*saved=*/{}, dmiddle);
     }
+    if (norm.defined()) dy = norm.backward(dmiddle, y, dnorm_D);
     at::Tensor dmixed;
     if (needed) {
       dmixed =
           some ? at::empty(mixed.sizes(), mixed.options()) : dmixed_T.narrow(0, begin, rows.size);
     }
-    mixer->output_backward(dmiddle.to(dtype), mixed, rows, dmixed);
+    mixer->output_backward(dy.to(dtype), mixed, rows, dmixed);
     if (needed && some) dmixed_T.index_copy_(0, numbers, dmixed);
   }
+  if (dnorm_D.defined()) add_gradient(norm.weight_D, dnorm_D);
   sums.finish();
   feed_forward.finish();
   return dmiddle_LD;

@@ -63,6 +63,7 @@ AttentionProjections ChunkedProjections::as_functions() {
     return v;
   };
   parts.begin_output = [this] { return begin_output(); };
+  parts.sinks_N = as_input(overlap_.sinks_N);
   parts.add_output = [this](const at::Tensor& y_LD, const at::Tensor& out_TnH,
                             const std::vector<int64_t>& numbers) {
     return add_output(y_LD, out_TnH, numbers);

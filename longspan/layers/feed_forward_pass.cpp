@@ -4,6 +4,8 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/fused_rows.h"
@@ -33,6 +35,15 @@ SavedStep rows_of(const SavedStep& saved, const RowRange& rows) {
   return some;
 }
 
+/// What a feed-forward itself saves, and what its norm does, behind it: the output, which begins as
+/// zeros. Where nothing is saved there is an output alone.
+std::pair<SavedStep, at::Tensor> taken_apart(SavedStep saved, const at::Tensor& h_CD) {
+  if (saved.empty()) return {SavedStep{}, at::zeros_like(h_CD)};
+  at::Tensor y_CD = saved.back();
+  saved.pop_back();
+  return {std::move(saved), y_CD};
+}
+
 at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& layer,
                    const RowContext& row) {
   const auto dtype = row.compute_dtype;
@@ -43,12 +54,19 @@ at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& 
       cast->forward_room(std::min(chunk, T), !saved.empty(), h_TD.options().dtype(dtype));
   const at::Tensor factors_D = layer.feed_forward_norm_factors();
   auto out_TD = at::empty_like(h_TD);
+  const OutputNorm norm = layer.feed_forward_output_norm();
   for (int64_t begin = 0; begin < T; begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto h = h_TD.narrow(0, begin, rows.size);
     const auto x = scale_rows(h, rstd_T.narrow(0, begin, rows.size), factors_D, dtype);
-    cast->forward_out(out_TD.narrow(0, begin, rows.size), h, x, rows, row, rows_of(saved, rows),
-                      room);
+    const at::Tensor out = out_TD.narrow(0, begin, rows.size);
+    if (norm.defined()) {
+      const auto [own, y] = taken_apart(rows_of(saved, rows), h);
+      cast->forward_out(y, y, x, rows, row, own, room);
+      norm.add_out(out, h, y);
+    } else {
+      cast->forward_out(out, h, x, rows, row, rows_of(saved, rows), room);
+    }
   }
   return out_TD;
 }
@@ -75,6 +93,9 @@ at::Tensor feed_forward_sublayer(const at::Tensor& h_TD, const Layer& layer,
     if (differentiable && row.mlp_tiles == 0) {
       saved =
           layer.feed_forward->empty_saved(h_TD.size(0), h_TD.options().dtype(row.compute_dtype));
+      if (layer.feed_forward_output_norm_D.defined()) {
+        saved.push_back(at::zeros(h_TD.sizes(), h_TD.options().requires_grad(false)));
+      }
     }
     out_TD = forward(h_TD, saved, layer, row);
   }
@@ -93,8 +114,15 @@ FeedForwardBackward::FeedForwardBackward(const at::TensorOptions& residual, int6
       cast_(cast_for_uses(*layer.feed_forward, row.compute_dtype)),
       dnorm_D_(zeros_for_norm(layer.feed_forward_norm_D, residual)),
       sums_(layer.feed_forward_parameters(), feed_forward_num_chunks(num_rows, layer, row)) {
-  room_ = cast_->backward_room(std::min(feed_forward_chunk_rows(num_rows, layer, row), num_rows),
-                               saved, residual.dtype(row.compute_dtype));
+  const int64_t most = std::min(feed_forward_chunk_rows(num_rows, layer, row), num_rows);
+  const at::TensorOptions options = residual.dtype(row.compute_dtype);
+  const OutputNorm norm = layer.feed_forward_output_norm();
+  room_ = cast_->backward_room(most, saved || norm.defined(), options);
+  if (!norm.defined()) return;
+  doutput_norm_D_ = zeros_for_norm(norm.weight_D, residual);
+  if (saved) return;
+  again_ = cast_->empty_saved(most, options);
+  forward_room_ = cast_->forward_room(most, /*saved=*/true, options);
 }
 
 void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at::Tensor& dout_CD,
@@ -103,13 +131,29 @@ void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at:
   const at::Tensor factors_D = layer_.feed_forward_norm_factors();
   const auto rstd_C = reciprocal_rms(h_CD, layer_.norm_eps);
   const auto x_CD = scale_rows(h_CD, rstd_C, factors_D, row_.compute_dtype);
-  const auto dx_CD =
-      cast_->backward(dout_CD.to(row_.compute_dtype), x_CD, rows, row_, saved, room_);
+  at::Tensor dy_CD = dout_CD;
+  SavedStep own = saved;
+  if (const OutputNorm norm = layer_.feed_forward_output_norm(); norm.defined()) {
+    // Its backward needs the output, which is computed again where it was not saved.
+    at::Tensor y_CD;
+    if (saved.empty()) {
+      own = rows_of(again_, {0, rows.size});
+      y_CD = at::zeros_like(h_CD);
+      cast_->forward_out(y_CD, y_CD, x_CD, rows, row_, own, forward_room_);
+    } else {
+      std::tie(own, y_CD) = taken_apart(saved, h_CD);
+    }
+    dy_CD = norm.backward(dout_CD, y_CD, doutput_norm_D_);
+  }
+  const auto dx_CD = cast_->backward(dy_CD.to(row_.compute_dtype), x_CD, rows, row_, own, room_);
   dh_CD.copy_(norm_backward(dx_CD, h_CD, rstd_C, factors_D, dout_CD, dnorm_D_));
 }
 
 void FeedForwardBackward::finish() {
   if (dnorm_D_.defined()) add_gradient(layer_.feed_forward_norm_D, dnorm_D_);
+  if (doutput_norm_D_.defined()) {
+    add_gradient(layer_.feed_forward_output_norm_D, doutput_norm_D_);
+  }
   sums_.finish();
 }
 

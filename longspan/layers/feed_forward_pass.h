@@ -37,6 +37,9 @@ class FeedForwardBackward {
   const RowContext& row_;
   std::unique_ptr<FeedForward> cast_;  // in the dtype of computation
   at::Tensor room_, dnorm_D_;
+  // Of a norm behind the feed-forward: its gradient, and what computes the output again.
+  at::Tensor doutput_norm_D_, forward_room_;
+  SavedStep again_;
   PreciseSums sums_;
 };
 

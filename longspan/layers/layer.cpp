@@ -23,7 +23,7 @@ void append_parameters(std::vector<at::Tensor>& parameters,
 }
 
 std::vector<at::Tensor> Layer::mixer_parameters() const {
-  std::vector<at::Tensor> parameters{mixer_norm_D};
+  std::vector<at::Tensor> parameters{mixer_norm_D, mixer_output_norm_D};
   for (const auto& some : {mixer->parameters_before(), mixer->parameters_after()}) {
     parameters.insert(parameters.end(), some.begin(), some.end());
   }
@@ -31,7 +31,7 @@ std::vector<at::Tensor> Layer::mixer_parameters() const {
 }
 
 std::vector<at::Tensor> Layer::feed_forward_parameters() const {
-  std::vector<at::Tensor> parameters{feed_forward_norm_D};
+  std::vector<at::Tensor> parameters{feed_forward_norm_D, feed_forward_output_norm_D};
   const std::vector<at::Tensor> own = feed_forward->parameters();
   parameters.insert(parameters.end(), own.begin(), own.end());
   return parameters;
@@ -43,10 +43,16 @@ at::Tensor run_layer(const at::Tensor& h_TD, const Layer& layer, const RowContex
 }
 
 at::Tensor run_plainly(const at::Tensor& h_TD, const Layer& layer, const RowContext& row) {
+  // Where a norm is behind a half, it is over what the half gives.
+  const auto normed = [&](const at::Tensor& y_TD, const at::Tensor& weight_D) {
+    return weight_D.defined() ? plain_norm(y_TD, weight_D, layer) : y_TD;
+  };
   const at::Tensor middle_TD =
-      h_TD + layer.mixer->plain(plain_norm(h_TD, layer.mixer_norm_D, layer), row);
+      h_TD + normed(layer.mixer->plain(plain_norm(h_TD, layer.mixer_norm_D, layer), row),
+                    layer.mixer_output_norm_D);
   return middle_TD +
-         layer.feed_forward->plain(plain_norm(middle_TD, layer.feed_forward_norm_D, layer));
+         normed(layer.feed_forward->plain(plain_norm(middle_TD, layer.feed_forward_norm_D, layer)),
+                layer.feed_forward_output_norm_D);
 }
 
 }  // namespace longspan

@@ -1,4 +1,5 @@
-// A layer of the decoder: h + mixer(norm(h)), then h + feed_forward(norm(h)). A kind of layer is a
+// A layer of the decoder: h + mixer(norm(h)), then h + feed_forward(norm(h)), where either may go
+// through one more norm before it is added (output_norm.h). A kind of layer is a
 // TokenMixer or a FeedForward in a file of its own; checkpointing, chunks, adapters and overlap
 // with exchanges are written once, over these interfaces. T: tokens, C: some consecutive ones of
 // them, L: rows that are wanted from the layer, D: model dim.
@@ -16,6 +17,7 @@
 #include "longspan/kernels/rope.h"
 #include "longspan/layers/activation_store.h"
 #include "longspan/layers/expert_load.h"
+#include "longspan/layers/output_norm.h"
 
 namespace longspan {
 
@@ -99,6 +101,7 @@ class TokenMixer {
   struct Overlap {
     AttentionSpec attention;
     const Linear* linear;
+    at::Tensor sinks_N;  // the parameter, where there are any
   };
   /// None where the mixer is no such thing.
   virtual std::optional<Overlap> overlap() const { return std::nullopt; }
@@ -155,13 +158,19 @@ struct Layer {
   double norm_eps;
   std::shared_ptr<const TokenMixer> mixer;
   std::shared_ptr<const FeedForward> feed_forward;
+  /// Weights of the norms behind the mixer and the feed-forward; undefined where there are none.
+  at::Tensor mixer_output_norm_D = {}, feed_forward_output_norm_D = {};
 
   /// What the norms multiply by.
   at::Tensor mixer_norm_factors() const { return norm_factors(mixer_norm_D, norm_kind); }
   at::Tensor feed_forward_norm_factors() const {
     return norm_factors(feed_forward_norm_D, norm_kind);
   }
-  /// Of each half, its norm's among them.
+  OutputNorm mixer_output_norm() const { return {mixer_output_norm_D, norm_kind, norm_eps}; }
+  OutputNorm feed_forward_output_norm() const {
+    return {feed_forward_output_norm_D, norm_kind, norm_eps};
+  }
+  /// Of each half, its norms' among them.
   std::vector<at::Tensor> mixer_parameters() const;
   std::vector<at::Tensor> feed_forward_parameters() const;
 };

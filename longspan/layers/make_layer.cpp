@@ -15,14 +15,17 @@ Layer make_layer(const ModelSpec& model, int64_t layer, const TensorsByName& par
                  double lora_scale) {
   const LayerSpec& spec = model.layer(layer);
   const LayerWeights weights(parameters, layer, lora_scale);
-  return {weights.norm("input_layernorm"),
-          weights.norm("post_attention_layernorm"),
+  const std::vector<const char*> norms = norm_names(spec);
+  return {weights.norm(norms[0]),
+          weights.norm(norms[1]),
           model.norm_kind,
           model.norm_eps,
           std::visit([&](const auto& mixer) { return make_token_mixer(mixer, model, weights); },
                      spec.mixer),
           std::visit([&](const auto& part) { return make_feed_forward(part, model, weights); },
-                     spec.feed_forward)};
+                     spec.feed_forward),
+          spec.output_norms ? weights.norm(norms[2]) : at::Tensor(),
+          spec.output_norms ? weights.norm(norms[3]) : at::Tensor()};
 }
 
 }  // namespace longspan

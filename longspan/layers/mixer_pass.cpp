@@ -133,31 +133,53 @@ std::shared_ptr<const TokenMixer> with_output_of(const Layer& layer, const at::T
   return mixer;
 }
 
+at::Tensor mixer_output_alone(const at::Tensor& h_CD, const at::Tensor& mixed_C,
+                              const TokenMixer& mixer, const RowRange& rows) {
+  at::Tensor y_CD = at::zeros_like(h_CD);
+  mixer.output_out(y_CD, y_CD, mixed_C, rows);
+  return y_CD;
+}
+
 // Saves what was mixed, which the attention saves too.
 at::Tensor mixer_output(const at::Tensor& h_LD, const at::Tensor& mixed_L,
-                        const std::shared_ptr<const TokenMixer>& mixer, const RowContext& row) {
+                        const std::shared_ptr<const TokenMixer>& mixer, const OutputNorm& norm,
+                        const RowContext& row) {
   const RowRange all{0, h_LD.size(0)};
-  at::Tensor sum_LD;
+  at::Tensor sum_LD, y_LD;
   {
     c10::NoGradGuard no_grad;
     sum_LD = at::empty_like(h_LD);
-    mixer->output_out(sum_LD, h_LD, mixed_L, all);
+    if (norm.defined()) {
+      y_LD = mixer_output_alone(h_LD, mixed_L, *mixer, all);
+      norm.add_out(sum_LD, h_LD, y_LD);
+    } else {
+      mixer->output_out(sum_LD, h_LD, mixed_L, all);
+    }
   }
-  const std::vector<at::Tensor> parameters = mixer->parameters_after();
+  std::vector<at::Tensor> parameters = mixer->parameters_after();
+  parameters.push_back(norm.weight_D);
   if (!needs_backward({h_LD, mixed_L}, parameters)) return sum_LD;
   return attach_backward({sum_LD}, {h_LD, mixed_L}, parameters,
-                         [mixed_L = mixed_L.detach(), mixer, all, dtype = row.compute_dtype,
-                          wants_mixed = mixed_L.requires_grad()](
+                         [mixed_L = mixed_L.detach(), y_LD, mixer, norm, all,
+                          dtype = row.compute_dtype, wants_mixed = mixed_L.requires_grad()](
                              std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
                            at::Tensor dmixed;
                            if (wants_mixed) dmixed = at::empty(mixed_L.sizes(), mixed_L.options());
-                           mixer->output_backward(gradients[0].to(dtype), mixed_L, all, dmixed);
+                           at::Tensor dy_LD = gradients[0];
+                           if (norm.defined()) {
+                             const auto dnorm_D = zeros_for_norm(norm.weight_D, y_LD.options());
+                             dy_LD = norm.backward(gradients[0], y_LD, dnorm_D);
+                             if (dnorm_D.defined()) add_gradient(norm.weight_D, dnorm_D);
+                           }
+                           mixer->output_backward(dy_LD.to(dtype), mixed_L, all, dmixed);
                            return {gradients[0], dmixed};
                          })[0];
 }
 
 bool overlaps(const Layer& layer, const RowContext& row) {
   if (!row.attention->overlaps_projections()) return false;
+  // A norm needs the whole output.
+  if (layer.mixer_output_norm_D.defined()) return false;
   const std::optional<TokenMixer::Overlap> overlap = layer.mixer->overlap();
   // The parts would need the dropout of some columns of the output's input.
   return overlap && !overlap->linear->dropout.active();
@@ -177,9 +199,10 @@ at::Tensor mixer_sublayer(const at::Tensor& h_TD, const Layer& layer, const RowC
         differentiable ? differentiable_inputs(h_TD, layer, row) : mixer_inputs(h_TD, layer, row),
         row);
   }
-  if (!rows_L.defined()) return mixer_output(h_TD, mixed_T, layer.mixer, row);
+  const OutputNorm norm = layer.mixer_output_norm();
+  if (!rows_L.defined()) return mixer_output(h_TD, mixed_T, layer.mixer, norm, row);
   return mixer_output(h_TD.index_select(0, rows_L), mixed_T.index_select(0, rows_L),
-                      with_output_of(layer, rows_L), row);
+                      with_output_of(layer, rows_L), norm, row);
 }
 
 }  // namespace longspan

@@ -33,8 +33,14 @@ void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::T
 /// cast once where `dtype` is given.
 std::shared_ptr<const TokenMixer> with_output_of(const Layer& layer, const at::Tensor& rows_L,
                                                  std::optional<at::ScalarType> dtype = {});
-/// h + what `mixer` makes of the mixed rows, with a graph where one is wanted.
+/// What `mixer` makes of the mixed rows, in the dtype of h, which is not added. Outside of
+/// autograd.
+at::Tensor mixer_output_alone(const at::Tensor& h_CD, const at::Tensor& mixed_C,
+                              const TokenMixer& mixer, const RowRange& rows);
+/// h + what `mixer` makes of the mixed rows, through the norm where there is one, with a graph
+/// where one is wanted.
 at::Tensor mixer_output(const at::Tensor& h_LD, const at::Tensor& mixed_L,
-                        const std::shared_ptr<const TokenMixer>& mixer, const RowContext& row);
+                        const std::shared_ptr<const TokenMixer>& mixer, const OutputNorm& norm,
+                        const RowContext& row);
 
 }  // namespace longspan

@@ -40,7 +40,7 @@ std::vector<Linear*> SelfAttention::linears_before() {
 std::vector<Linear*> SelfAttention::linears_after() { return {&weights_.o_proj}; }
 
 std::vector<at::Tensor> SelfAttention::parameters_before() const {
-  std::vector<at::Tensor> parameters{weights_.q_norm_K, weights_.k_norm_K};
+  std::vector<at::Tensor> parameters{weights_.q_norm_K, weights_.k_norm_K, weights_.sinks_N};
   append_parameters(parameters, {&weights_.q_proj, &weights_.k_proj, &weights_.v_proj});
   return parameters;
 }
@@ -154,10 +154,12 @@ void SelfAttention::input_backward(int i, const at::Tensor& dinput_C, const at::
 at::Tensor SelfAttention::mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const {
   const AttentionSpec& attention = spec_.attention;
   if (!spec_.output_gate) {
-    return row.attention->attend(inputs[0], inputs[1], inputs[2], attention, row.packing);
+    return row.attention->attend(inputs[0], inputs[1], inputs[2], attention, row.packing,
+                                 as_input(weights_.sinks_N));
   }
   const auto [q_TNK, gate_TNV] = split_heads(inputs[0], attention.key_dim);
-  return gated(row.attention->attend(q_TNK, inputs[1], inputs[2], attention, row.packing),
+  return gated(row.attention->attend(q_TNK, inputs[1], inputs[2], attention, row.packing,
+                                     as_input(weights_.sinks_N)),
                gate_TNV);
 }
 
@@ -176,13 +178,11 @@ void SelfAttention::output_backward(const at::Tensor& dsum_CD, const at::Tensor&
 
 std::optional<TokenMixer::Overlap> SelfAttention::overlap() const {
   if (spec_.output_gate) return std::nullopt;
-  return Overlap{spec_.attention, &weights_.o_proj};
+  return Overlap{spec_.attention, &weights_.o_proj, weights_.sinks_N};
 }
 
 at::Tensor SelfAttention::plain(const at::Tensor& x_TD, const RowContext& row) const {
   const AttentionSpec& attention = spec_.attention;
-  TORCH_CHECK(!attention.window && !attention.softcap && !attention.has_sinks,
-              "plain attention has no window, softcap or sinks");
   const int64_t T = x_TD.size(0);
   std::vector<at::Tensor> inputs;
   at::Tensor gate_TNV;
@@ -213,12 +213,21 @@ at::Tensor SelfAttention::plain(const at::Tensor& x_TD, const RowContext& row) c
   for (int64_t d = 0; d < row.packing.num_documents(); ++d) {
     TORCH_CHECK(!row.packing.fork(d), "plain attention has no forks");
     const int64_t begin = row.packing.begin(d), size = row.packing.length(d);
-    hidden_TT.narrow(0, begin, size).narrow(1, begin, size).triu_(1);
+    const at::Tensor own = hidden_TT.narrow(0, begin, size).narrow(1, begin, size);
+    own.triu_(1);
+    if (attention.window) own.logical_or_(at::ones_like(own).tril(-*attention.window));
   }
-  const at::Tensor scores_NTT = at::matmul(inputs[0], inputs[1].transpose(1, 2))
-                                    .mul(attention.scale)
-                                    .masked_fill(hidden_TT.to(x_TD.device()), -INFINITY);
-  at::Tensor mixed_TNV = at::matmul(scores_NTT.softmax(-1), inputs[2]).transpose(0, 1);
+  at::Tensor scores_NTT = at::matmul(inputs[0], inputs[1].transpose(1, 2)).mul(attention.scale);
+  if (attention.softcap) {
+    scores_NTT = *attention.softcap * at::tanh(scores_NTT / *attention.softcap);
+  }
+  scores_NTT = scores_NTT.masked_fill(hidden_TT.to(x_TD.device()), -INFINITY);
+  if (attention.has_sinks) {  // one more column, whose weight is dropped
+    const at::Tensor sinks_NT1 = weights_.sinks_N.view({-1, 1, 1}).expand({-1, T, 1});
+    scores_NTT = at::cat({scores_NTT, sinks_NT1}, -1);
+  }
+  const at::Tensor weights_NTT = scores_NTT.softmax(-1).narrow(2, 0, T);
+  at::Tensor mixed_TNV = at::matmul(weights_NTT, inputs[2]).transpose(0, 1);
   if (gate_TNV.defined()) mixed_TNV = mixed_TNV * at::sigmoid(gate_TNV);
   return at::linear(mixed_TNV.flatten(1), weights_.o_proj.weight, weights_.o_proj.bias);
 }
@@ -237,6 +246,7 @@ std::shared_ptr<const TokenMixer> make_token_mixer(const SelfAttentionSpec& spec
                              weights.linear("self_attn.o_proj"),
                              {},
                              {}};
+  if (spec.attention.has_sinks) own.sinks_N = weights.tensor("self_attn.sinks");
   if (spec.qk_norm) {
     own.q_norm_K = weights.norm("self_attn.q_norm");
     own.k_norm_K = weights.norm("self_attn.k_norm");

@@ -16,6 +16,7 @@ class SelfAttention : public TokenMixer {
   struct Weights {
     Linear q_proj, k_proj, v_proj, o_proj;
     at::Tensor q_norm_K, k_norm_K;  // undefined where there are none
+    at::Tensor sinks_N = {};        // undefined where there are none
   };
   /// Of its norms.
   struct Norm {

@@ -45,6 +45,21 @@ TEST_CASE("self-attention: output and gradients are those of its plain version")
   }
 }
 
+TEST_CASE("self-attention: windows, sinks and softcaps are those of its plain version") {
+  SelfAttentionSpec window = rotated(4, 2, 6), sinks = rotated(4, 2, 6), all = rotated(4, 1, 6);
+  window.attention.window = 5;
+  sinks.attention.has_sinks = true;
+  all.attention.window = 3;
+  all.attention.softcap = 0.7;
+  all.attention.has_sinks = true;
+  for (const SelfAttentionSpec& spec : {window, sinks, all}) {
+    for (const bool all_rows : {true, false}) {
+      CAPTURE(all_rows);
+      testing::check_layer({.layer = {spec, kMlp}, .all_rows = all_rows});
+    }
+  }
+}
+
 /// With a gate; 6 of 10 numbers of a head are rotated.
 SelfAttentionSpec gated_and_partly_rotated(bool qk_norm) {
   SelfAttentionSpec spec = rotated(4, 2, 10);

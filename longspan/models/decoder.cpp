@@ -159,7 +159,8 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
   }
   ParameterHooks* const hooks = options.parameter_hooks;
   before(kEmbeddingUnit, /*next=*/1);
-  auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype, spec.padding_token);
+  auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype, spec.padding_token,
+                    spec.embedding_scale);
   after(kEmbeddingUnit);
   h_TD = between_units(h_TD, hooks, /*above=*/1, {kEmbeddingUnit, Use::kGradients, /*next=*/-1});
   const std::vector<Layer>& layers = adapters_on ? weights.layers : base_layers;

@@ -7,11 +7,11 @@
 
 namespace longspan {
 
-extern const Family kQwen2, kQwen3, kQwen3Moe, kQwen3_5, kLlama, kMistral, kGlm4Moe;
+extern const Family kQwen2, kQwen3, kQwen3Moe, kQwen3_5, kLlama, kMistral, kGemma3, kPhi3, kGlm4Moe;
 
 std::span<const Family* const> all_families() {
-  static constexpr const Family* kFamilies[] = {&kQwen2, &kQwen3,   &kQwen3Moe, &kQwen3_5,
-                                                &kLlama, &kMistral, &kGlm4Moe};
+  static constexpr const Family* kFamilies[] = {&kQwen2,   &kQwen3,  &kQwen3Moe, &kQwen3_5, &kLlama,
+                                                &kMistral, &kGemma3, &kPhi3,     &kGlm4Moe};
   return kFamilies;
 }
 

@@ -35,54 +35,78 @@ int64_t positive(const JsonObject& keys, const char* name, int64_t most, int64_t
   return in_range(keys, name, keys.get<int64_t>(name, fallback), most);
 }
 
+/// Of one object of keys. `keys`: the whole file.
+RopeScaling rope_scaling_of(const JsonObject& keys, const JsonObject& rope,
+                            const ModelConfig& config) {
+  RopeScaling out;
+  out.type = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
+  if (out.type != "default" && out.type != "linear" && out.type != "llama3" && out.type != "yarn") {
+    rope.fail(fmt::format("rope type {} is not supported; default, linear, llama3 and yarn are",
+                          out.type));
+  }
+  if (out.type == "linear" || out.type == "llama3") out.factor = rope.get<double>("factor");
+  if (out.type == "llama3" || out.type == "yarn") {
+    const char* original = "original_max_position_embeddings";
+    out.original_max_position_embeddings =
+        keys.has(original)
+            ? positive(keys, original, kMostPositions)
+            : positive(rope, original, kMostPositions, config.max_position_embeddings);
+  }
+  if (out.type == "llama3") {
+    out.low_freq_factor = rope.get<double>("low_freq_factor");
+    out.high_freq_factor = rope.get<double>("high_freq_factor");
+    if (!(out.low_freq_factor > 0) || !(out.high_freq_factor > out.low_freq_factor)) {
+      rope.fail("0 < low_freq_factor < high_freq_factor must hold");
+    }
+  }
+  if (out.type == "yarn") {
+    out.factor =
+        rope.get<double>("factor", static_cast<double>(config.max_position_embeddings) /
+                                       static_cast<double>(out.original_max_position_embeddings));
+    // 0 means the default here, as in transformers.
+    if (const double fast = rope.get<double>("beta_fast", 0.0); fast != 0) out.beta_fast = fast;
+    if (const double slow = rope.get<double>("beta_slow", 0.0); slow != 0) out.beta_slow = slow;
+    out.attention_factor = rope.optional<double>("attention_factor");
+    out.mscale = rope.optional<double>("mscale");
+    out.mscale_all_dim = rope.optional<double>("mscale_all_dim");
+    out.truncate = rope.get<bool>("truncate", true);
+  }
+  if (!(out.factor > 0)) rope.fail("factor must be positive");
+  return out;
+}
+
 /// The rope keys of transformers 4 (rope_theta and rope_scaling) and 5 (rope_parameters); where
-/// both stand rope_scaling wins, as in transformers' RotaryEmbeddingConfigMixin.
+/// both stand rope_scaling wins, as in transformers' RotaryEmbeddingConfigMixin. Of families whose
+/// layers with a window have another rotation (ModelConfig::window_rotary), rope_parameters has an
+/// object for each kind of layer. What a family has set before is the default.
 void read_rope(const JsonObject& keys, const Family& family, ModelConfig& config) {
-  config.rope_theta = keys.get<double>("rope_theta", 10000.0);
+  config.rope_theta = keys.get<double>("rope_theta", config.rope_theta);
   double rotated =
       keys.get<double>("partial_rotary_factor", family.default_partial_rotary_factor.value_or(1.0));
-  const char* name = keys.has("rope_scaling") && !keys.value("rope_scaling").empty()
-                         ? "rope_scaling"
-                         : "rope_parameters";
+  const bool scaled = keys.has("rope_scaling") && !keys.value("rope_scaling").empty();
+  const char* name = scaled ? "rope_scaling" : "rope_parameters";
   if (keys.has(name)) {
-    const JsonObject rope = keys.object(name);
-    RopeScaling& out = config.rope;
-    out.type = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
-    config.rope_theta = rope.get<double>("rope_theta", config.rope_theta);
-    if (out.type != "default" && out.type != "linear" && out.type != "llama3" &&
-        out.type != "yarn") {
-      rope.fail(fmt::format("rope type {} is not supported; default, linear, llama3 and yarn are",
-                            out.type));
+    const JsonObject given = keys.object(name);
+    const bool by_kind = config.window_rotary && !scaled;
+    const bool is_there = !by_kind || given.has("full_attention");
+    if (is_there) {
+      const JsonObject rope = by_kind ? given.object("full_attention") : given;
+      config.rope = rope_scaling_of(keys, rope, config);
+      config.rope_theta = rope.get<double>("rope_theta", config.rope_theta);
+      rotated = rope.get<double>("partial_rotary_factor", rotated);
     }
-    rotated = rope.get<double>("partial_rotary_factor", rotated);
-    if (out.type == "linear" || out.type == "llama3") out.factor = rope.get<double>("factor");
-    if (out.type == "llama3" || out.type == "yarn") {
-      const char* original = "original_max_position_embeddings";
-      out.original_max_position_embeddings =
-          keys.has(original)
-              ? positive(keys, original, kMostPositions)
-              : positive(rope, original, kMostPositions, config.max_position_embeddings);
-    }
-    if (out.type == "llama3") {
-      out.low_freq_factor = rope.get<double>("low_freq_factor");
-      out.high_freq_factor = rope.get<double>("high_freq_factor");
-      if (!(out.low_freq_factor > 0) || !(out.high_freq_factor > out.low_freq_factor)) {
-        rope.fail("0 < low_freq_factor < high_freq_factor must hold");
+    if (by_kind && given.has("sliding_attention")) {
+      const JsonObject rope = given.object("sliding_attention");
+      RotarySpec& local = *config.window_rotary;
+      local.scaling = rope_scaling_of(keys, rope, config);
+      local.theta = rope.get<double>("rope_theta", local.theta);
+      if (rope.get<double>("partial_rotary_factor", 1.0) != 1.0) {
+        rope.fail("partial_rotary_factor other than 1 is not supported in layers with a window");
       }
     }
-    if (out.type == "yarn") {
-      out.factor =
-          rope.get<double>("factor", static_cast<double>(config.max_position_embeddings) /
-                                         static_cast<double>(out.original_max_position_embeddings));
-      // 0 means the default here, as in transformers.
-      if (const double fast = rope.get<double>("beta_fast", 0.0); fast != 0) out.beta_fast = fast;
-      if (const double slow = rope.get<double>("beta_slow", 0.0); slow != 0) out.beta_slow = slow;
-      out.attention_factor = rope.optional<double>("attention_factor");
-      out.mscale = rope.optional<double>("mscale");
-      out.mscale_all_dim = rope.optional<double>("mscale_all_dim");
-      out.truncate = rope.get<bool>("truncate", true);
-    }
-    if (!(out.factor > 0)) rope.fail("factor must be positive");
+  }
+  if (config.window_rotary && !(config.window_rotary->theta > 1)) {
+    keys.fail("the rotary base of layers with a window must be larger than 1");
   }
   if (!(config.rope_theta > 1)) keys.fail("rope_theta must be larger than 1");
   if (rotated == 1.0) return;

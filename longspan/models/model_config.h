@@ -27,7 +27,16 @@ struct ModelConfig {
   bool output_gate = false;  // SelfAttentionSpec::output_gate
   NormKind norm_kind = NormKind::kWeight;
   std::optional<int64_t> rotary_dim;  // RotarySpec::dim
-  std::optional<int64_t> window;      // AttentionSpec::window, of every layer
+  /// AttentionSpec::window of the layers that are in windowed_layers, which say it for one layer
+  /// after the other, and again from the first; empty: of every layer.
+  std::optional<int64_t> window;
+  std::vector<bool> windowed_layers;
+  std::optional<RotarySpec> window_rotary;  // of those layers; none: as in the others
+  std::optional<double> attention_scale;    // AttentionSpec::scale; none: 1 / sqrt(head_dim)
+  GateActivation activation = GateActivation::kSilu;
+  bool output_norms = false;     // LayerSpec::output_norms
+  bool stored_as_one = false;    // SelfAttentionSpec::stored_as_one, GatedMlpSpec::stored_as_one
+  double embedding_scale = 1.0;  // ModelSpec::embedding_scale
   /// Of models that have such layers: which layers of the pattern that repeats they are.
   std::optional<GatedDeltaNetSpec> gated_delta_net;
   std::vector<bool> recurrent_layers;

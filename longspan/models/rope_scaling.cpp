@@ -38,7 +38,9 @@ ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_
   json.erase("rope_scaling");
   if (json.contains("rope_parameters")) {  // transformers 5
     scaling["rope_theta"] = config.rope_theta;
-    json["rope_parameters"] = scaling;
+    // Where layers with a window have a rotation of their own, they keep it.
+    (config.window_rotary ? json["rope_parameters"]["full_attention"] : json["rope_parameters"]) =
+        scaling;
   } else {
     json["rope_theta"] = config.rope_theta;
     json["rope_scaling"] = scaling;

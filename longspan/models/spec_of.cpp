@@ -23,36 +23,56 @@ std::vector<LayerSpec> with_experts(const std::vector<LayerSpec>& pattern,
   return layers;
 }
 
-}  // namespace
-
-ModelSpec spec_of(const ModelConfig& config) {
+SelfAttentionSpec attention_of(const ModelConfig& config, bool windowed) {
   SelfAttentionSpec mixer;
   mixer.attention = {.num_heads = config.num_heads,
                      .num_kv_heads = config.num_kv_heads,
                      .key_dim = config.head_dim,
                      .value_dim = config.head_dim,
-                     .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim)),
-                     .window = config.window};
-  mixer.rotary = RotarySpec{config.rope_theta, config.rope, config.rotary_dim};
+                     .scale = config.attention_scale.value_or(
+                         1.0 / std::sqrt(static_cast<double>(config.head_dim)))};
+  if (windowed) mixer.attention.window = config.window;
+  mixer.rotary = windowed && config.window_rotary
+                     ? *config.window_rotary
+                     : RotarySpec{config.rope_theta, config.rope, config.rotary_dim};
   mixer.qk_norm = config.qk_norm;
   mixer.qkv_bias = config.qkv_bias;
   mixer.output_bias = config.output_bias;
   mixer.output_gate = config.output_gate;
-  const GatedMlpSpec feed_forward{config.intermediate_size, config.mlp_bias};
+  mixer.stored_as_one = config.stored_as_one;
+  return mixer;
+}
+
+/// What repeats, with an MLP in each layer.
+std::vector<LayerSpec> pattern_of(const ModelConfig& config) {
+  const GatedMlpSpec feed_forward{config.intermediate_size, config.mlp_bias, config.activation,
+                                  config.stored_as_one};
+  const auto attention = [&](bool windowed) {
+    return LayerSpec{attention_of(config, windowed), feed_forward, config.output_norms};
+  };
   std::vector<LayerSpec> pattern;
   for (const bool recurrent : config.recurrent_layers) {
-    pattern.push_back(recurrent ? LayerSpec{*config.gated_delta_net, feed_forward}
-                                : LayerSpec{mixer, feed_forward});
+    pattern.push_back(recurrent
+                          ? LayerSpec{*config.gated_delta_net, feed_forward, config.output_norms}
+                          : attention(config.window.has_value()));
   }
-  if (pattern.empty()) pattern.push_back({mixer, feed_forward});
+  for (const bool windowed : config.windowed_layers) pattern.push_back(attention(windowed));
+  if (pattern.empty()) pattern.push_back(attention(config.window.has_value()));
+  return pattern;
+}
+
+}  // namespace
+
+ModelSpec spec_of(const ModelConfig& config) {
   return {.vocab_size = config.vocab_size,
           .hidden_size = config.hidden_size,
           .padding_token = config.padding_token,
           .num_layers = config.num_layers,
           .extra_layers = config.extra_layers,
-          .pattern = with_experts(std::move(pattern), config),
+          .pattern = with_experts(pattern_of(config), config),
           .norm_eps = config.rms_norm_eps,
           .norm_kind = config.norm_kind,
+          .embedding_scale = config.embedding_scale,
           .tied_head = config.tie_word_embeddings,
           .initializer_range = config.initializer_range};
 }

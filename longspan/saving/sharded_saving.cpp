@@ -23,12 +23,19 @@
 namespace longspan {
 namespace {
 
-/// Which rank writes which parameter: neighbours in the list together, about equal in bytes.
-std::vector<int> writers_of(const std::vector<NamedTensor>& parameters, int num_ranks) {
+/// Which rank writes which parameter: neighbours in the list together, about equal in bytes, and
+/// those that are parts of one stored tensor in one file.
+std::vector<int> writers_of(const std::vector<NamedTensor>& parameters, const ParameterTable& specs,
+                            int num_ranks) {
   int64_t total = 0, before = 0;
   for (const NamedTensor& parameter : parameters) total += parameter.tensor.numel();
   std::vector<int> writers;
   for (const NamedTensor& parameter : parameters) {
+    if (!begins_stored(specs.of(parameter.name))) {
+      writers.push_back(writers.back());
+      before += parameter.tensor.numel();
+      continue;
+    }
     // Assigns a parameter by its middle, so that a large one does not go to a rank that is full.
     const int64_t middle = before + parameter.tensor.numel() / 2;
     writers.push_back(static_cast<int>(
@@ -57,7 +64,7 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
   for (const NamedTensor& parameter : parameters.parameters()) {
     if (!is_value_head(model.specs.of(parameter.name).role)) own.push_back(parameter);
   }
-  const std::vector<int> writers = writers_of(own, world.size());
+  const std::vector<int> writers = writers_of(own, model.specs, world.size());
   // Ranks that have nothing to write have no file.
   std::map<int, int> number_of;
   for (const int writer : writers) {
@@ -67,13 +74,13 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
   std::vector<std::pair<ParameterShape, std::string>> files;
   std::vector<SafetensorsWriter::Planned> planned;
   for (size_t i = 0; i < own.size(); ++i) {
-    const at::Tensor& tensor = own[i].tensor;
     const ParameterSpec& parameter = model.specs.of(own[i].name);
+    if (!begins_stored(parameter)) continue;
     const std::string& name = parameter.stored_as;
-    files.push_back(
-        {{name, tensor.sizes().vec()}, weight_file_name(number_of.at(writers[i]), num_files)});
+    const std::vector<int64_t> shape = stored_shape(parameter);
+    files.push_back({{name, shape}, weight_file_name(number_of.at(writers[i]), num_files)});
     if (writers[i] == world.rank()) {
-      planned.push_back({name, stored_dtype(parameter, model.dtype), tensor.sizes().vec()});
+      planned.push_back({name, stored_dtype(parameter, model.dtype), shape});
     }
   }
   // Whatever happens to this rank's file, the others gather with it to the end.

@@ -6,6 +6,7 @@ void list_parameters(const GatedMlpSpec& mlp, LayerParameters& list) {
   const int64_t I = mlp.intermediate_size, D = list.hidden_size();
   list.linear("mlp", "gate_proj", I, D, mlp.bias);
   list.linear("mlp", "up_proj", I, D, mlp.bias);
+  if (mlp.stored_as_one) list.store_together("mlp", "gate_up_proj", 2);
   list.linear("mlp", "down_proj", D, I, mlp.bias);
 }
 

@@ -18,6 +18,7 @@ struct GatedMlpSpec {
   int64_t intermediate_size = 0;
   bool bias = false;  ///< of all three
   GateActivation activation = GateActivation::kSilu;
+  bool stored_as_one = false;  ///< gate and up are one tensor in the files: gate_up_proj
 
   bool operator==(const GatedMlpSpec&) const = default;
 };

@@ -65,6 +65,23 @@ void LayerParameters::convolution(const char* module, const std::string& name, i
   add(module, name, {num_channels, 1, width}, ParameterRole::kConvolution, matrices_);
 }
 
+void LayerParameters::sinks(const char* module, const std::string& name, int64_t num_heads) {
+  add(module, name, {num_heads}, ParameterRole::kSinks, matrices_);
+}
+
+void LayerParameters::store_together(const char* module, const char* name, int num_linears) {
+  const auto first = parameters_.end() - num_linears;
+  int64_t num_rows = 0;
+  for (auto part = first; part != parameters_.end(); ++part) num_rows += part->shape.at(0);
+  int64_t begin = 0;
+  for (auto part = first; part != parameters_.end(); ++part) {
+    part->stored_as = layer_parameter_name(layer_, fmt::format("{}.{}.weight", module, name));
+    part->stored_part = StoredPart{begin, num_rows};
+    part->lora_target = "";
+    begin += part->shape.at(0);
+  }
+}
+
 std::vector<ParameterSpec> LayerParameters::take() { return std::move(parameters_); }
 
 ParameterSpec& LayerParameters::add(const char* module, const std::string& name,

@@ -17,6 +17,13 @@ double LoraShape::scale() const {
 }
 
 std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model) {
+  for (const ParameterSpec& parameter : layer_parameters(model, 0)) {
+    if (!parameter.stored_part) continue;
+    throw UserError(fmt::format(
+        "lora_target: the model's files have {} for several linear layers at once, and adapters of "
+        "such tensors are not supported. Set finetuning_type: full or freeze",
+        parameter.stored_as));
+  }
   const std::vector<std::string> all = lora_targets(model);
   std::set<std::string> modules;
   std::istringstream names(target);

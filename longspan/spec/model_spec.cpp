@@ -49,7 +49,13 @@ std::vector<std::pair<int64_t, int64_t>> distinct_layers(const ModelSpec& model)
 
 LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size) {
   const auto cost = [&](const auto& part) { return cost_of(part, hidden_size); };
-  return {std::visit(cost, layer.mixer), std::visit(cost, layer.feed_forward)};
+  LayerCost both{std::visit(cost, layer.mixer), std::visit(cost, layer.feed_forward)};
+  if (layer.output_norms) {  // which save what they are given
+    both.mixer.saved_for_norms += hidden_size;
+    both.feed_forward.saved += hidden_size;
+    both.feed_forward.working += hidden_size;
+  }
+  return both;
 }
 
 std::vector<int64_t> layers_of_pattern(const ModelSpec& model) {
@@ -88,6 +94,12 @@ std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model) {
   return kinds;
 }
 
+std::vector<const char*> norm_names(const LayerSpec& layer) {
+  if (!layer.output_norms) return {"input_layernorm", "post_attention_layernorm"};
+  return {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
+          "post_feedforward_layernorm"};
+}
+
 std::optional<GatedDeltaNetSpec> recurrence_of(const ModelSpec& model) {
   for (const LayerSpec& layer : model.pattern) {
     if (const auto* mixer = std::get_if<GatedDeltaNetSpec>(&layer.mixer)) return *mixer;
@@ -107,8 +119,7 @@ std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t laye
   const auto add = [&](const auto& part) { list_parameters(part, list); };
   std::visit(add, spec.mixer);
   std::visit(add, spec.feed_forward);
-  list.norm("input_layernorm", "input_layernorm", model.hidden_size);
-  list.norm("post_attention_layernorm", "post_attention_layernorm", model.hidden_size);
+  for (const char* norm : norm_names(spec)) list.norm(norm, norm, model.hidden_size);
   return list.take();
 }
 

@@ -28,6 +28,9 @@ using FeedForwardSpec = std::variant<GatedMlpSpec, MixtureOfExpertsSpec>;
 struct LayerSpec {
   TokenMixerSpec mixer;
   FeedForwardSpec feed_forward;
+  /// One more norm over what the mixer gives, and one over what the feed-forward gives, before
+  /// either is added to h.
+  bool output_norms = false;
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -55,7 +58,8 @@ struct ModelSpec {
   double norm_eps = 1e-6;
   /// Of the layers' norms, the norms of heads and the last norm.
   NormKind norm_kind = NormKind::kWeight;
-  bool tied_head = false;  ///< the embedding is also the head
+  double embedding_scale = 1.0;  ///< what the embedding is multiplied by on its way in
+  bool tied_head = false;        ///< the embedding is also the head
   double initializer_range = 0.02;
 
   const LayerSpec& layer(int64_t i) const { return pattern[i % pattern.size()]; }
@@ -78,6 +82,10 @@ std::vector<std::pair<AttentionSpec, int64_t>> attentions_of(const ModelSpec& mo
 
 /// The rotations in the layers, each once.
 std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model);
+
+/// The names of a layer's norms in the files: before the mixer and before the feed-forward, then,
+/// where there are any, behind the mixer and behind the feed-forward.
+std::vector<const char*> norm_names(const LayerSpec& layer);
 
 /// What its layers with a recurrence are; none where it has no such layers.
 std::optional<GatedDeltaNetSpec> recurrence_of(const ModelSpec& model);

@@ -15,6 +15,7 @@ bool decays(ParameterRole role) {
   switch (role) {
     case ParameterRole::kEmbedding:
     case ParameterRole::kProjection:
+    case ParameterRole::kSinks:
     case ParameterRole::kRouter:
     case ParameterRole::kHead:
     case ParameterRole::kLoraA:
@@ -42,6 +43,7 @@ ParameterUse use_of(ParameterRole role) {
     case ParameterRole::kEmbedding:
     case ParameterRole::kNorm:
     case ParameterRole::kBias:
+    case ParameterRole::kSinks:
     case ParameterRole::kRouter:
     case ParameterRole::kBuffer:
     case ParameterRole::kValueHead:
@@ -85,11 +87,22 @@ ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, Param
           .decays = decays(role),
           .use = use_of(role),
           .init = init,
-          .stored_as = name};
+          .stored_as = name,
+          .stored_part = std::nullopt};
 }
 
 Initialisation first_values(NormKind norm) {
   return {norm == NormKind::kWeight ? Initialisation::Kind::kOnes : Initialisation::Kind::kZeros};
+}
+
+std::vector<int64_t> stored_shape(const ParameterSpec& parameter) {
+  std::vector<int64_t> shape = parameter.shape;
+  if (parameter.stored_part) shape.at(0) = parameter.stored_part->num_rows;
+  return shape;
+}
+
+bool begins_stored(const ParameterSpec& parameter) {
+  return !parameter.stored_part || parameter.stored_part->begin == 0;
 }
 
 std::string linear_name(const ParameterSpec& projection) {

@@ -17,6 +17,7 @@ enum class ParameterRole {
   kNorm,         ///< the weight of a norm
   kProjection,   ///< the matrix [out, in] of a linear layer within a layer of the model
   kBias,         ///< what a linear layer, or another, adds
+  kSinks,        ///< [heads], the logits of attention's sinks (AttentionSpec::has_sinks)
   kConvolution,  ///< [channels, 1, tokens], of a convolution of each channel by itself
   kLogDecay,     ///< logarithms of how fast a recurrence's states decay
   kRouter,       ///< [experts, hidden], from a hidden state to a score of each expert
@@ -50,6 +51,14 @@ struct Initialisation {
 constexpr int kAlwaysThere = -1;   ///< the last norm and a value head: they are never let go
 constexpr int kEmbeddingUnit = 0;  ///< also the head where the two are tied
 
+/// Which part of a stored tensor a parameter is: from row `begin` on, along dim 0, as many as it
+/// has. The parts of one tensor follow each other in the list of parameters and make all of it.
+struct StoredPart {
+  int64_t begin, num_rows;  // num_rows: of the whole tensor
+
+  bool operator==(const StoredPart&) const = default;
+};
+
 struct ParameterSpec {
   std::string name;  ///< by which it is known here, and nothing is read from its pieces
   std::vector<int64_t> shape;
@@ -65,9 +74,9 @@ struct ParameterSpec {
   bool decays;  ///< by weight decay
   ParameterUse use;
   Initialisation init;
-  /// The tensor of Hugging Face's files that holds it, alone. (A fused or stacked tensor would need
-  /// the part of it here.)
+  /// The tensor of Hugging Face's files that holds it: alone, or as a part of it.
   std::string stored_as;
+  std::optional<StoredPart> stored_part;
 
   int64_t num_elements() const;
   bool operator==(const ParameterSpec&) const = default;
@@ -80,6 +89,11 @@ ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, Param
 
 /// Those of the weight of a norm, with which it multiplies by ones.
 Initialisation first_values(NormKind norm);
+
+/// Of the tensor that it is stored in.
+std::vector<int64_t> stored_shape(const ParameterSpec& parameter);
+/// Is it a tensor of its own, or the first part of one?
+bool begins_stored(const ParameterSpec& parameter);
 
 /// Names as TRL's AutoModelForCausalLMWithValueHead and LLaMA-Factory write them in
 /// value_head.safetensors: [1, hidden] and [1].

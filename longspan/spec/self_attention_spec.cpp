@@ -11,7 +11,9 @@ void list_parameters(const SelfAttentionSpec& mixer, LayerParameters& list) {
   list.linear("self_attn", "q_proj", N * (mixer.output_gate ? K + V : K), D, mixer.qkv_bias);
   list.linear("self_attn", "k_proj", M * K, D, mixer.qkv_bias);
   list.linear("self_attn", "v_proj", M * V, D, mixer.qkv_bias);
+  if (mixer.stored_as_one) list.store_together("self_attn", "qkv_proj", 3);
   list.linear("self_attn", "o_proj", D, N * V, mixer.output_bias);
+  if (attention.has_sinks) list.sinks("self_attn", "self_attn.sinks", N);
   if (!mixer.qk_norm) return;
   list.norm("self_attn", "self_attn.q_norm", K);
   list.norm("self_attn", "self_attn.k_norm", K);

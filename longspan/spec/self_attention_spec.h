@@ -18,6 +18,7 @@ struct SelfAttentionSpec {
   std::optional<RotarySpec> rotary;  ///< how queries and keys are rotated; none: not at all
   bool qk_norm = false;              ///< an RMSNorm over each head of queries and of keys
   bool qkv_bias = false, output_bias = false;
+  bool stored_as_one = false;  ///< the projections before it are one tensor in the files: qkv_proj
   /// The attention's output is multiplied by sigmoid(gate), number by number. The query projection
   /// makes both: key_dim numbers of a query and then value_dim of its gate, head after head.
   bool output_gate = false;

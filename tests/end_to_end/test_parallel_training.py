@@ -15,11 +15,13 @@ MODES = modes_of_the_program()
 
 @pytest.fixture(scope="session")
 def models(models, place):
-    """Two more: 6 query and 2 kv heads, which 2 and 3 divide, without and with norms of heads."""
-    def six(folder):
-        write_model(folder, "qwen2", num_attention_heads=6, hidden_size=96)
+    """Three more: 6 query and 2 kv heads, which 2 and 3 divide, without and with norms of heads, and with windows of 24
+    tokens in one layer of two."""
+    def six(kind):
+        return lambda folder: write_model(folder, kind, num_attention_heads=6, hidden_size=96)
 
-    return models | {"six": str(made_once(place / "six", six)),
+    return models | {"six": str(made_once(place / "six", six("qwen2"))),
+                     "gemma3": str(made_once(place / "gemma3", six("gemma3"))),
                      "qwen3": str(made_once(place / "qwen3", lambda folder: write_model(folder, "qwen3")))}
 
 
@@ -60,6 +62,15 @@ def test_every_mode(mode, num_ranks, models, data, reference, train, tmp_path):
     report = check_traffic(run)
     assert report["rows"] == 4 * NUM_STEPS
     assert report["choice"].startswith(f"sequence parallelism: {mode}")
+
+
+@pytest.mark.parametrize("mode, num_ranks", [(mode, 2 + i % 2) for i, mode in enumerate(MODES)])
+def test_windows_in_every_mode(mode, num_ranks, reference, train):
+    """Layers with a window and without in one model: rows are longer than the window and than a share."""
+    settings = dict(max_steps=5, learning_rate=3e-4)
+    run = train("gemma3", num_ranks, sequence_parallel_size=num_ranks, sequence_parallel_mode=mode, **settings)
+    same_run(reference("gemma3", **settings), run)
+    check_traffic(run)
 
 
 @pytest.mark.parametrize("model, num_ranks, keys", [

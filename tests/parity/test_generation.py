@@ -25,6 +25,9 @@ MODELS = {
     "glm4-moe": ("glm4_moe", {}),
     "llama-untied-llama3-rope": ("llama", {}),
     "llama-tied-yarn": ("llama", dict(tie_word_embeddings=True, rope_scaling=YARN)),
+    "mistral-window": ("mistral", {}),
+    "gemma3": ("gemma3", {}),
+    "phi3": ("phi3", {}),
     "llama-linear-rope": ("llama", dict(rope_scaling=dict(rope_type="linear", factor=2.0))),
 }
 

@@ -9,8 +9,8 @@ import torch
 from conftest import BUILD
 from experts import by_file_name
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Glm4MoeConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3_5TextConfig,
-                          Qwen3Config, Qwen3MoeConfig)
+from transformers import (AutoModelForCausalLM, Gemma3TextConfig, Glm4MoeConfig, LlamaConfig, MistralConfig, Phi3Config,
+                          Qwen2Config, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig)
 
 PROBE = BUILD / "model_probe"
 
@@ -28,6 +28,9 @@ QWEN3_MOE = dict(vocab_size=307, hidden_size=64, intermediate_size=96, moe_inter
 GLM4_MOE = QWEN3_MOE | dict(n_routed_experts=8)
 GLM4_MOE.pop("num_experts")
 
+GEMMA3 = dict(vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+              num_key_value_heads=2, head_dim=32, query_pre_attn_scalar=24, sliding_window=13,
+              max_position_embeddings=512)
 CONFIGS = {
     "qwen2": Qwen2Config(vocab_size=307, hidden_size=112, intermediate_size=160,
                          num_hidden_layers=3, num_attention_heads=14, num_key_value_heads=2,
@@ -63,6 +66,15 @@ CONFIGS = {
                                                   partial_rotary_factor=0.5))),
     "mistral": MistralConfig(**LLAMA, head_dim=16, rope_theta=1e6, sliding_window=None),
     "mistral-window": MistralConfig(**LLAMA, head_dim=16, sliding_window=13),
+    "gemma3": Gemma3TextConfig(**GEMMA3, sliding_window_pattern=2),
+    "gemma3-scaled": Gemma3TextConfig(
+        **GEMMA3, layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        tie_word_embeddings=False, attention_bias=True, rope_parameters=dict(
+            full_attention=dict(rope_type="linear", factor=4.0, rope_theta=1e5),
+            sliding_attention=dict(rope_type="default", rope_theta=2e3))),
+    "phi3": Phi3Config(**LLAMA, rms_norm_eps=1e-5, pad_token_id=7, sliding_window=None,
+                       rope_parameters=dict(rope_type="default", rope_theta=25e4, partial_rotary_factor=0.5)),
+    "phi3-window": Phi3Config(**LLAMA, pad_token_id=7, sliding_window=17, rope_theta=25e4),
 }
 
 
@@ -120,8 +132,22 @@ def relative_error(actual, expected):
     return ((actual.double() - expected.double()).norm() / expected.double().norm()).item()
 
 
+# Tensors of the files that are several parameters here.
+FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+
+
+def parts_of_fused(gradients, results):
+    for name in list(gradients):
+        for fused, parts in FUSED.items():
+            if f".{fused}." in name:
+                names = [name.replace(fused, part) for part in parts]
+                rows = [len(results["gradient." + part]) for part in names]
+                gradients |= zip(names, gradients.pop(name).split(rows))
+    return gradients
+
+
 def assert_gradients_equal(results, model, tolerance):
-    gradients = by_file_name({name: p.grad for name, p in model.named_parameters()})
+    gradients = parts_of_fused(by_file_name({name: p.grad for name, p in model.named_parameters()}), results)
     names = {name.removeprefix("gradient.") for name in results if name.startswith("gradient.")}
     assert names == set(gradients)
     for name, expected in gradients.items():
@@ -213,7 +239,8 @@ def test_no_labels_give_zero_gradients(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name, shards", [("qwen2", False), ("qwen2", True), ("qwen3_5", True)])
+@pytest.mark.parametrize("name, shards", [("qwen2", False), ("qwen2", True), ("qwen3_5", True), ("gemma3", False),
+                                          ("phi3", True)])
 def test_round_trip(dtype, name, shards, tmp_path):
     config = CONFIGS[name]
     model = make_model(config, dtype)

@@ -77,6 +77,9 @@ def transformers_run(model_folder, rows, folder, prepare=lambda model: model, dt
     [
         ("qwen2", 1, dict(lr_scheduler_type="cosine", warmup_steps=3, weight_decay=0.1)),
         ("llama", 2, dict(lr_scheduler_type="linear", max_grad_norm=0.5, adam_beta2=0.95)),
+        ("mistral", 1, dict(lr_scheduler_type="constant")),
+        ("gemma3", 1, dict(lr_scheduler_type="constant", weight_decay=0.1)),
+        ("phi3", 2, dict(lr_scheduler_type="constant")),
     ],
 )
 def test_losses_norms_and_weights(kind, batch, optimizer, models, data, tmp_path):
@@ -89,6 +92,9 @@ def test_losses_norms_and_weights(kind, batch, optimizer, models, data, tmp_path
         max_steps=NUM_STEPS,
         **optimizer,
     )
+    models = dict(models)
+    if kind not in models:
+        models[kind] = str(write_model(tmp_path / kind, kind))
     settings = settings_of(models[kind], data, tmp_path / "ours") | shared
     settings |= dict(disable_shuffling=True, max_samples=22)
     finished = Running(settings).wait()
