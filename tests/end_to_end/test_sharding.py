@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from conftest import (ADAM_EPSILON, TOLERANCE, Running, add_dataset, bytes_of_weights, relative_difference, same_run, settings_of,
-                      words_of_real_text)
+                      made_once, words_of_real_text, write_model)
 from safetensors.torch import load_file
 
 NUM_STEPS = 10
@@ -56,6 +56,23 @@ def test_every_layout(layout, reference, train):
     one = reference("llama", **SETTINGS)
     many = train("llama", 4, sequence_parallel_size=2, gradient_accumulation_steps=2, **SETTINGS, **LAYOUTS[layout])
     assert len(many.logged("loss")) == NUM_STEPS
+    same_run(one, many)
+    same_weights(one.output_dir, many.output_dir)
+
+
+@pytest.fixture(scope="session")
+def models(models, place):
+    """Two more: windows and norms behind the halves of layers, and tensors that are several parameters."""
+    def made(kind):
+        return str(made_once(place / kind, lambda folder: write_model(folder, kind)))
+
+    return models | {"gemma3": made("gemma3"), "phi3": made("phi3")}
+
+
+@pytest.mark.parametrize("model, layout", [("gemma3", "everything"), ("phi3", "zero3")])
+def test_other_families(model, layout, reference, train):
+    one = reference(model, **SETTINGS)
+    many = train(model, 4, sequence_parallel_size=2, gradient_accumulation_steps=2, **SETTINGS, **LAYOUTS[layout])
     same_run(one, many)
     same_weights(one.output_dir, many.output_dir)
 
