@@ -28,15 +28,19 @@ SelfAttentionSpec small_attention() {
 }
 
 MixtureOfExpertsSpec switched(int64_t experts_per_token, bool normalises) {
-  MixtureOfExpertsSpec spec{
-      .num_experts = 5, .experts_per_token = experts_per_token, .expert_size = 8};
+  MixtureOfExpertsSpec spec{.num_experts = 5,
+                            .experts_per_token = experts_per_token,
+                            .expert_size = 8,
+                            .router = {},
+                            .shared = {}};
   spec.router.normalises = normalises;
   return spec;
 }
 
 /// More experts than tokens have choices: some get none.
 MixtureOfExpertsSpec grouped(const SharedExpertSpec& shared) {
-  MixtureOfExpertsSpec spec{.num_experts = 32, .experts_per_token = 3, .expert_size = 6};
+  MixtureOfExpertsSpec spec{
+      .num_experts = 32, .experts_per_token = 3, .expert_size = 6, .router = {}, .shared = {}};
   spec.router = {.scores = RouterSpec::Scores::kSigmoid,
                  .normalises = true,
                  .epsilon = 1e-20,

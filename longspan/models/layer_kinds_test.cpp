@@ -45,7 +45,8 @@ ModelSpec mixed_model() {
   unrotated.qkv_bias = true;
   spec.pattern.push_back({stretched, GatedMlpSpec{.intermediate_size = 24, .bias = true}});
   spec.pattern.push_back({unrotated, GatedMlpSpec{.intermediate_size = 56}});
-  MixtureOfExpertsSpec experts{.num_experts = 6, .experts_per_token = 2, .expert_size = 10};
+  MixtureOfExpertsSpec experts{
+      .num_experts = 6, .experts_per_token = 2, .expert_size = 10, .router = {}, .shared = {}};
   experts.router = {.scores = RouterSpec::Scores::kSigmoid,
                     .normalises = true,
                     .scale = 1.7,

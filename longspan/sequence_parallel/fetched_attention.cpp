@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include <optional>
+#include <memory>
 #include <utility>
 
 #include "longspan/attention/merge.h"
@@ -106,7 +106,7 @@ AttentionGradients FetchedAttention::backward(const at::Tensor& dout_TNH, const 
   Fetched next = fetch(0, k_TMH, v_TMH);
   AttentionGradients total =
       kernel_.backward(dout_TNH, q_TNH, k_TMH, v_TMH, out_TNH, lse_NT, spec_, own_);
-  std::optional<Homeward> homeward;
+  std::unique_ptr<Homeward> homeward;
   const auto receive = [&] {
     if (!homeward) return;
     homeward->arrival.wait_all();
@@ -137,7 +137,8 @@ AttentionGradients FetchedAttention::backward(const at::Tensor& dout_TNH, const 
       dv = room_for(total.dv_SMH, step.given);
       arriving = {{step.receiver, 0, dk}, {step.receiver, 1, dv}};
     }
-    homeward = Homeward{ring_.exchange(send, arriving, kSlots), &step.given, dk, dv};
+    homeward = std::make_unique<Homeward>(
+        Homeward{ring_.exchange(send, arriving, kSlots), &step.given, dk, dv});
   }
   receive();
   return total;
