@@ -22,8 +22,13 @@ LOADS = ("expert_load/max_mean", "expert_load/max_worst", "expert_load/unused")
 
 
 @pytest.fixture(scope="module")
-def model_folders(place):
-    return {kind: str(write_model(place / kind, kind)) for kind in ("qwen3_moe", "glm4_moe")}
+def own_place(tmp_path_factory):
+    return tmp_path_factory.mktemp("experts")
+
+
+@pytest.fixture(scope="module")
+def model_folders(own_place):
+    return {kind: str(write_model(own_place / kind, kind)) for kind in ("qwen3_moe", "glm4_moe")}
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +37,9 @@ def model_folder(model_folders):
 
 
 @pytest.fixture(scope="module")
-def short_rows(place):
+def short_rows(own_place):
     """Short, so that few choices of experts are close."""
-    folder = place / "for_experts"
+    folder = own_place / "for_experts"
     write_dataset(folder, num_rows=24, shortest=4, longest=20)
     return str(folder)
 
@@ -137,8 +142,8 @@ LAYOUTS = {
 
 
 @pytest.fixture(scope="module")
-def one_process(model_folder, short_rows, place):
-    return run(settings_of(model_folder, short_rows, place / "one_process", disable_shuffling=True,
+def one_process(model_folder, short_rows, own_place):
+    return run(settings_of(model_folder, short_rows, own_place / "one_process", disable_shuffling=True,
                            moe_aux_loss_coef=0.05, per_device_train_batch_size=4, gradient_accumulation_steps=1,
                            **SHARED))
 
@@ -263,10 +268,10 @@ def test_no_such_auxiliary_loss(kind, says, models, model_folders, short_rows, t
     assert finished.status == 1 and says in finished.text
 
 
-def test_dpo(model_folder, place, tmp_path):
+def test_dpo(model_folder, own_place, tmp_path):
     from trl import DPOConfig, DPOTrainer
 
-    preferences = write_preference_data(place / "pairs_for_experts")
+    preferences = write_preference_data(own_place / "pairs_for_experts")
     shared = SHARED | dict(per_device_train_batch_size=2, gradient_accumulation_steps=1)
     settings = settings_of(model_folder, preferences, tmp_path / "ours", stage="dpo", dataset="pairs",
                            disable_shuffling=True, pref_beta=0.1) | shared

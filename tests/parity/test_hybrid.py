@@ -19,13 +19,18 @@ ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_pro
 
 
 @pytest.fixture(scope="module")
-def hybrid(place):
-    return str(write_model(place / "qwen3_5", "qwen3_5"))
+def own_place(tmp_path_factory):
+    return tmp_path_factory.mktemp("hybrids")
 
 
 @pytest.fixture(scope="module")
-def preferences(place):
-    return write_preference_data(place / "for_hybrids")
+def hybrid(own_place):
+    return str(write_model(own_place / "qwen3_5", "qwen3_5"))
+
+
+@pytest.fixture(scope="module")
+def preferences(own_place):
+    return write_preference_data(own_place / "for_hybrids")
 
 
 def run(settings, num_ranks=1):
