@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -61,14 +60,13 @@ at::Tensor grouped_keys(const at::Tensor& x_TMH) {
 void run(int64_t T) {
   const auto random = [T](int64_t heads) { return at::randn({T, heads, H}); };
   const at::Tensor q_TNH = random(N), k_TMH = random(M), v_TMH = random(M), dout_TNH = random(N);
-  const double scale = 1 / std::sqrt(static_cast<double>(H));
+  const longspan::AttentionSpec spec = longspan::plain_attention(N, M, H);
   const std::vector<longspan::Block> blocks = {{0, T, 0, T, /*causal=*/true}};
 
   const at::Tensor q = grouped_queries(q_TNH), k = grouped_keys(k_TMH), v = grouped_keys(v_TMH),
                    dout = grouped_queries(dout_TNH);
   const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
-  const longspan::AttentionResult own =
-      longspan::flash::forward(q_TNH, k_TMH, v_TMH, scale, blocks);
+  const longspan::AttentionResult own = longspan::flash::forward(q_TNH, k_TMH, v_TMH, spec, blocks);
 
   // The MLP's product.
   const at::Tensor a = at::randn({2048, kModelDim}), b = at::randn({kModelDim, kMlpDim});
@@ -86,14 +84,14 @@ void run(int64_t T) {
                           at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
                         }});
   contenders.push_back({"forward, Longspan", 2 * pair_product,
-                        [&] { longspan::flash::forward(q_TNH, k_TMH, v_TMH, scale, blocks); }});
+                        [&] { longspan::flash::forward(q_TNH, k_TMH, v_TMH, spec, blocks); }});
   contenders.push_back({"backward, ATen", 5 * pair_product, [&, &out = out, &lse = lse] {
                           at::_scaled_dot_product_flash_attention_for_cpu_backward(
                               dout, q, k, v, out, lse, 0.0, true);
                         }});
   contenders.push_back({"backward, Longspan", 5 * pair_product, [&] {
                           longspan::flash::backward(dout_TNH, q_TNH, k_TMH, v_TMH, own.out_TNH,
-                                                    own.lse_NT, scale, blocks);
+                                                    own.lse_NT, spec, blocks);
                         }});
   time_in_turns(contenders);
 
