@@ -104,7 +104,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_ranks_and_resuming(name, hybrid, preferences, tmp_path):
+def test_ranks(name, hybrid, preferences, tmp_path):
     """Pairs that share their prompt, on several ranks: what one rank computes; and a run that goes on is the same run."""
     ways = dict(WAYS[name])
     num_ranks = ways.pop("num_ranks", ways["sequence_parallel_size"])
