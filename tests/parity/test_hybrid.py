@@ -105,7 +105,7 @@ WAYS = {
 
 @pytest.mark.parametrize("name", WAYS)
 def test_ranks(name, hybrid, preferences, tmp_path):
-    """Pairs that share their prompt, on several ranks: what one rank computes; and a run that goes on is the same run."""
+    """Pairs that share their prompt, on several ranks: what one rank computes."""
     ways = dict(WAYS[name])
     num_ranks = ways.pop("num_ranks", ways["sequence_parallel_size"])
     shared = SHARED | dict(disable_shuffling=True, pref_share_prompt=True,
