@@ -93,7 +93,7 @@ format: $(VENV)/.ready
 	@git ls-files '*.h' '*.cpp' | grep -v third_party | xargs $(BIN)/clang-format -i
 
 bench-programs: build
-	$(SAY) "Building the benchmarks' programs (less than a minute)" $(BIN)/cmake --build $(BUILD) --target bench_attention bench_vector_math bench_recurrence plot_curves
+	$(SAY) "Building the benchmarks' programs (less than a minute)" $(BIN)/cmake --build $(BUILD) --target bench_attention bench_vector_math bench_recurrence bench_cuda_rows plot_curves
 
 bench: program setup-tests
 	@LONGSPAN=$(abspath $(BUILD))/longspan $(BIN)/python benchmarks/sft_speed.py

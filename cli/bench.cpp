@@ -236,7 +236,7 @@ backward, tokens/s, load of the ranks, memory, bytes sent beside the formula, an
   --waves N ...         head waves; a row each for the modes that have them [{waves}]
   --ulysses-degree U, --ring-degree R, --window W
                         of {degrees} [chosen]
-  --layer               times the attention half of a decoder layer: norm, projections, rotary
+  --layer               times the attention sublayer of a decoder: norm, projections, rotary
                         embedding, attention, output projection
   --model-dim D         of --layer [heads x head-dim]
   --checkpointing       forward without autograd, replayed before the backward

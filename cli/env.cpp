@@ -11,6 +11,7 @@
 #include "longspan/attention/flash/flash_attention.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/cpu/vector_math.h"
+#include "longspan/cuda/compiler.h"
 #include "longspan/kernels/gemm.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/print.h"
@@ -22,6 +23,15 @@ namespace {
 int show_version(const Arguments&) {
   print_out("longspan {}\n", LONGSPAN_VERSION);
   return 0;
+}
+
+/// What computes the passes over rows on a GPU.
+std::string cuda_kernels() {
+  try {
+    return fmt::format("compiled by NVRTC {}", cuda::Compiler::get().version());
+  } catch (const cuda::CompileError& error) {
+    return fmt::format("none, torch's operators compute: {}", error.what());
+  }
 }
 
 int show_environment(const Arguments&) {
@@ -47,6 +57,7 @@ int show_environment(const Arguments&) {
   line("threads", fmt::format("{}", at::get_num_threads()));
   line("CUDA", cuda_available() ? counted(load_cuda().num_devices(), "GPU")
                                 : fmt::format("not available: {}", why_no_cuda()));
+  if (cuda_available()) line("CUDA kernels", cuda_kernels());
   return 0;
 }
 

@@ -16,6 +16,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/data/turns.h"
 #include "longspan/input/json_text.h"
+#include "longspan/models/composite.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
@@ -29,17 +30,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The dtype that the model's own config.json names; fp32 where it names none.
+/// The dtype that the model's own config.json names; where it names none bf16 for MXFP4's numbers,
+/// and fp32 for others.
 at::ScalarType dtype_of(const ModelConfig& config) {
-  const nlohmann::json json = parse_json(config.json, "config.json");
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    if (!json.is_object() || !json.contains(key) || !json.at(key).is_string()) continue;
-    const std::string name = json.at(key);
-    if (name == "bfloat16") return at::kBFloat16;
-    if (name == "float16") return at::kHalf;
-    if (name == "float32") return at::kFloat;
-  }
-  return at::kFloat;
+  const std::string name = dtype_in(parse_json(config.json, "config.json"));
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  return name.empty() && config.stored_in_mxfp4 ? at::kBFloat16 : at::kFloat;
 }
 
 /// By the template that the configuration names; else as the last adapter that brings a tokenizer

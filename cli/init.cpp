@@ -9,6 +9,7 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/machine_memory.h"
+#include "longspan/models/composite.h"
 #include "longspan/models/family.h"
 #include "longspan/models/model_config.h"
 #include "longspan/models/parameter_count.h"
@@ -53,6 +54,12 @@ int run(const Arguments& arguments) {
   const int64_t seed = options.whole_number("seed", 0).value_or(42);
   const ModelConfig config = load_model_config(options.required("config"));
 
+  if (is_composite(config)) {
+    throw UserError(fmt::format(
+        "init: {} is a model of texts and pictures, and only its language model can be made. Give "
+        "a file that holds its text_config alone, with its model_type.",
+        config.architecture));
+  }
   require_free_folder("init", output);
   std::error_code error;
   std::string source = fs::path(options.required("config")).string();

@@ -1,6 +1,7 @@
 # The CUDA half, a shared object of its own that the program loads at run time where a GPU is. It is built against the
-# headers in pip's packages (no toolkit): torch brings nvidia-cuda-runtime and nvidia-nccl; nvidia-cuda-crt is in
-# tools/requirements.txt and, for `pip install .`, asked for by tools/build_backend. The program itself never links CUDA, so one program serves both builds of torch.
+# headers in pip's packages (no toolkit): torch brings nvidia-cuda-runtime and nvidia-nccl; nvidia-cuda-crt and
+# nvidia-cuda-cccl are in tools/requirements.txt and, for `pip install .`, asked for by tools/build_backend. The program
+# itself never links CUDA, so one program serves both builds of torch.
 option(LONGSPAN_CUDA "Build the CUDA half where the environment allows it" ON)
 
 # Said when configuring (`make` shows it) and by the program where a GPU is missed: `longspan env`.
@@ -26,9 +27,12 @@ get_filename_component(SITE_PACKAGES ${TORCH_DIR} DIRECTORY)
 file(GLOB CUDA_INCLUDE_DIRS ${SITE_PACKAGES}/nvidia/*/include)
 find_path(CUDA_RUNTIME_DIR cuda_runtime_api.h PATHS ${CUDA_INCLUDE_DIRS} NO_DEFAULT_PATH)
 find_path(CUDA_CRT_DIR crt/host_defines.h PATHS ${CUDA_INCLUDE_DIRS} NO_DEFAULT_PATH)
+# Where its packages put it has changed: beside the other headers, or in a folder of its own among them.
+find_path(CUDA_CCCL_DIR nv/target PATHS ${CUDA_INCLUDE_DIRS} PATH_SUFFIXES cccl NO_DEFAULT_PATH)
 find_path(NCCL_DIR nccl.h PATHS ${CUDA_INCLUDE_DIRS} NO_DEFAULT_PATH)
 file(GLOB CUDART ${SITE_PACKAGES}/nvidia/*/lib/libcudart.so.*)
-foreach(part "CUDA_RUNTIME_DIR;nvidia-cuda-runtime" "CUDA_CRT_DIR;nvidia-cuda-crt" "NCCL_DIR;nvidia-nccl" "CUDART;nvidia-cuda-runtime")
+foreach(part "CUDA_RUNTIME_DIR;nvidia-cuda-runtime" "CUDA_CRT_DIR;nvidia-cuda-crt"
+    "CUDA_CCCL_DIR;nvidia-cuda-cccl" "NCCL_DIR;nvidia-nccl" "CUDART;nvidia-cuda-runtime")
   list(GET part 0 variable)
   list(GET part 1 package)
   if(NOT ${variable})
@@ -41,7 +45,8 @@ set_source_files_properties(longspan/comm/cuda.cpp PROPERTIES COMPILE_DEFINITION
 
 add_library(longspan_cuda SHARED cuda/entry.cpp)
 target_include_directories(longspan_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-target_include_directories(longspan_cuda SYSTEM PRIVATE ${CUDA_RUNTIME_DIR} ${CUDA_CRT_DIR} ${NCCL_DIR})
+target_include_directories(longspan_cuda SYSTEM PRIVATE ${CUDA_RUNTIME_DIR} ${CUDA_CRT_DIR} ${CUDA_CCCL_DIR}
+  ${NCCL_DIR})
 target_compile_definitions(longspan_cuda PRIVATE USE_C10D_NCCL)
 set_target_properties(longspan_cuda PROPERTIES CXX_VISIBILITY_PRESET hidden)
 target_link_libraries(longspan_cuda PRIVATE torch_cpu c10 ${TORCH_DIR}/lib/libtorch_cuda.so

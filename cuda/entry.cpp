@@ -1,17 +1,43 @@
-// The CUDA half of the program: NCCL process groups. The attention kernel needs nothing of CUDA at
+// The CUDA half of the program: NCCL process groups, and the stream on which the kernels over rows
+// (longspan/cuda) go. The attention kernel needs nothing of CUDA at
 // compile time and lives in longspan/attention/cuda_kernel.cpp.
-// Built against the headers of pip's packages, without a CUDA toolkit. Compiled and linked; not yet
-// run on a GPU.
+// Built against the headers of pip's packages, without a CUDA toolkit.
 #include "longspan/comm/cuda.h"
 
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 namespace longspan {
 namespace {
 
-int num_devices() { return c10::cuda::device_count(); }
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string& trouble_text() {
+  static std::string text;
+  return text;
+}
+
+int num_devices() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess) return count;
+  static_cast<void>(cudaGetLastError());
+  if (error == cudaErrorNoDevice) return 0;
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  trouble_text() = std::string(cudaGetErrorString(error)) + " (the driver is for CUDA " +
+                   version_text(driver) + ", torch for CUDA " + version_text(runtime) + ")";
+  return -1;
+}
+
+const char* trouble() { return trouble_text().c_str(); }
 
 void set_device(int device) { c10::cuda::set_device(static_cast<c10::DeviceIndex>(device)); }
 
@@ -19,10 +45,19 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
                                                int rank, int size, int64_t timeout_seconds) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = std::chrono::seconds(timeout_seconds);
-  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
+  // Few blocks of a collective beside many of a gemm: they go first where both wait.
+  options->is_high_priority_stream = true;
+  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
+  // Connects now, where all ranks of the group come to the same line, not in the first collective.
+  backend->eagerConnectSingleDevice(at::Device(at::kCUDA, c10::cuda::current_device()));
+  return backend;
 }
 
-constexpr CudaEntry kEntry{num_devices, set_device, make_backend};
+void* current_stream(int device) {
+  return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream();
+}
+
+constexpr CudaEntry kEntry{num_devices, set_device, make_backend, trouble, current_stream};
 
 }  // namespace
 }  // namespace longspan

@@ -17,7 +17,11 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+import gpt_oss  # noqa: E402
 import warm_start  # noqa: E402
+from device import device_keys  # noqa: E402
+from hybrid_models import HYBRIDS, hybrid  # noqa: E402
+from kinds import KINDS  # noqa: E402
 from patience import wait_patiently  # noqa: E402
 from shared import locked, made_once, replace_text  # noqa: E402
 from tolerance import ADAM_EPSILON, TOLERANCE, of_run  # noqa: E402, F401
@@ -91,19 +95,16 @@ def write_tokenizer(folder):
             show_progress=False,
         ),
     )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>"
-    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     fast.chat_template = CHATML
     fast.save_pretrained(folder)
     return fast
 
 
 def write_model(folder, kind, dtype="float32", **overrides):
-    """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 (norms of heads) with 6, qwen3_5 with layers of
-    GatedDeltaNet, qwen3_moe with 6 experts of which a token goes to 2, glm4_moe with a dense layer before one of experts in
-    groups, mistral with windows, gemma3 with windows in one of two layers, phi3 (fused tensors), or llama with rope
-    scaling."""
+    """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 with 6, qwen3_moe with 6 experts of which a token goes
+    to 2, glm4_moe, gpt_oss (gpt_oss.py), mistral and gemma3 with windows, phi3, llama with rope scaling, one of
+    hybrid_models.py or one of kinds.py."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -144,14 +145,8 @@ def write_model(folder, kind, dtype="float32", **overrides):
         shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=4, sliding_window=None)
         shape |= overrides
         model_class, config = Phi3ForCausalLM, Phi3Config(**shape)
-    elif kind == "qwen3_5":
-        from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
-        shape |= dict(hidden_size=64, intermediate_size=128, num_attention_heads=4, head_dim=16, num_hidden_layers=4)
-        shape |= dict(linear_num_key_heads=3, linear_num_value_heads=6, linear_key_head_dim=16,
-                      linear_value_head_dim=8)
-        shape |= dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25))
-        shape |= overrides
-        model_class, config = Qwen3_5ForCausalLM, Qwen3_5TextConfig(**shape)
+    elif kind in HYBRIDS:
+        model_class, config = hybrid(kind, shape, overrides)
     elif kind == "qwen3_moe":
         from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
         shape |= dict(hidden_size=64, intermediate_size=96, num_attention_heads=6, head_dim=16)
@@ -165,6 +160,10 @@ def write_model(folder, kind, dtype="float32", **overrides):
         shape |= dict(first_k_dense_replace=1, routed_scaling_factor=1.5)
         shape |= overrides
         model_class, config = Glm4MoeForCausalLM, Glm4MoeConfig(**shape)
+    elif kind == "gpt_oss":
+        model_class, config = gpt_oss.small(shape | overrides)
+    elif kind in KINDS:
+        model_class, config = KINDS[kind](shape | overrides)
     else:
         shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=8)
         shape |= dict(
@@ -182,9 +181,9 @@ def write_model(folder, kind, dtype="float32", **overrides):
     model = model_class(config)
     for name, parameter in model.named_parameters():
         # transformers starts biases at 0 and norms at 1: an error in them would not show.
-        if name.endswith("bias") or "norm" in name:
+        if name.endswith(("bias", "sinks")) or "norm" in name:
             parameter.data.add_(0.1 * torch.randn_like(parameter))
-        elif name.endswith(".gate.weight"):  # of routers: large, so that few choices are close
+        elif name.endswith((".gate.weight", ".router.weight")):  # large, so that few choices are close
             parameter.data.mul_(10)
     for name, buffer in model.named_buffers():
         if name.endswith("correction_bias"):
@@ -319,7 +318,6 @@ class Running:
 def settings_of(model, data, output_dir, **changes):
     return {
         "model_name_or_path": str(model),
-        "device": "cpu",  # also where there is a GPU: the tests are of fp32
         "stage": "sft",
         "do_train": True,
         "finetuning_type": "full",
@@ -333,7 +331,7 @@ def settings_of(model, data, output_dir, **changes):
         "learning_rate": 1e-3,
         "adam_epsilon": ADAM_EPSILON,
         "max_steps": 10,
-    } | changes
+    } | device_keys() | changes
 
 
 @pytest.fixture

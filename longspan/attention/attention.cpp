@@ -3,7 +3,16 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "longspan/attention/latent_keys.h"
+
 namespace longspan {
+
+at::Tensor Attention::attend_latent(const at::Tensor& q_TNH, const at::Tensor& x_TJ,
+                                    const std::shared_ptr<const LatentKeys>& keys,
+                                    const AttentionSpec& spec, const Packing& packing) {
+  const LatentKeys::Heads heads = expanded(x_TJ, keys);
+  return attend(q_TNH, heads.k_SMH, heads.v_SMH, spec, packing);
+}
 
 at::Tensor Attention::project_and_attend(const AttentionProjections& projections,
                                          const AttentionSpec& spec, const Packing& packing) {

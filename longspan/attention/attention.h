@@ -1,5 +1,6 @@
 // What a model knows of attention. T: this rank's tokens, N: query heads, M: kv heads, H: numbers
-// in a head: of queries and keys, or of values and outputs (AttentionSpec::key_dim, value_dim).
+// in a head: of queries and keys, or of values and outputs (AttentionSpec::key_dim, value_dim), J:
+// AttentionSpec::latent_dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +15,7 @@
 
 namespace longspan {
 
+class LatentKeys;
 class RecurrentMemory;
 class WholeRow;
 
@@ -43,6 +45,12 @@ class Attention {
   virtual at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
                             const at::Tensor& v_TMH, const AttentionSpec& spec,
                             const Packing& packing, const at::Tensor& sinks_N = {}) = 0;
+
+  /// The same of keys and values that `keys` makes of x_TJ (latent_keys.h), which may travel in
+  /// their place. For layers whose spec has a latent_dim, and no sinks.
+  virtual at::Tensor attend_latent(const at::Tensor& q_TNH, const at::Tensor& x_TJ,
+                                   const std::shared_ptr<const LatentKeys>& keys,
+                                   const AttentionSpec& spec, const Packing& packing);
 
   /// Whether project_and_attend() is worth its smaller operations.
   virtual bool overlaps_projections() const { return false; }

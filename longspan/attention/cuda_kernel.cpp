@@ -1,9 +1,9 @@
-// ATen's flash attention on CUDA. It is reached through the dispatcher, so this file needs nothing
-// of CUDA and is part of the core; the kernels themselves live in torch_cuda.
-// Compiled and linked; not yet run on a GPU.
-// It knows one head dim, up to 256: the shorter of keys and values get zeros. Blocks with lower
-// ends are its windows. It knows no softcap: those go to composed_attention. T: query tokens, S:
-// key tokens, N: query heads, M: kv heads, H: numbers in a head.
+// ATen's flash attention on CUDA, and cuDNN's where that is faster (cudnn_attention.h). It is
+// reached through the dispatcher, so this file needs nothing of CUDA and is part of the core; the
+// kernels themselves live in torch_cuda. It knows one head dim, up to 256: the shorter of keys and
+// values get zeros. Blocks with lower ends are its windows. fp32, fp64 and softcaps, which it does
+// not know, go to composed_attention. T: query tokens, S: key tokens, N: query heads, M: kv heads,
+// H: numbers in a head.
 #include <ATen/ATen.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -11,18 +11,24 @@
 
 #include <algorithm>
 #include <limits>
+#include <list>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <tuple>
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/attention/composed_attention.h"
+#include "longspan/attention/cudnn_attention.h"
 #include "longspan/attention/equal_dims.h"
-#include "longspan/config/user_error.h"
+#include "longspan/memory/out_of_memory.h"
 
 namespace longspan {
 namespace {
+
+constexpr int64_t kMostFlashDim = 256;
 
 // Where the blocks of one call lie in queries or keys.
 struct Segments {
@@ -70,13 +76,15 @@ struct Call {
 };
 
 // The kernel takes one causal flag and one window for all its segments.
-std::vector<Call> calls_of(const std::vector<Block>& blocks, int64_t T, int64_t S,
-                           at::Device device) {
+std::vector<Call> make_calls(const std::vector<Block>& blocks, int64_t T, int64_t S,
+                             at::Device device) {
   struct Ranges {
     std::vector<std::pair<int64_t, int64_t>> queries, keys;
   };
   std::map<std::pair<bool, int64_t>, Ranges, std::greater<>> by_kind;
-  for (const Block& block : aligned_at_end(blocks)) {
+  for (const Block& whole : aligned_at_end(blocks)) {
+    // Where the last query sees a key, its window does not end before it.
+    const Block block = whole.lower ? trimmed(whole) : whole;
     if (block.q_length == 0 || block.k_length == 0) continue;
     // Query i is aligned with key i + k_length - q_length.
     const int64_t left = block.lower ? block.k_length - block.q_length - *block.lower : -1;
@@ -93,13 +101,60 @@ std::vector<Call> calls_of(const std::vector<Block>& blocks, int64_t T, int64_t 
   return calls;
 }
 
-void check_dtype(const at::Tensor& q) {
-  if (q.scalar_type() != at::kBFloat16 && q.scalar_type() != at::kHalf) {
-    throw UserError(
-        fmt::format("Flash attention on CUDA computes in 16 bits, but the model runs in "
-                    "{}. Set bf16: true.",
-                    c10::toString(q.scalar_type())));
+bool same(const Block& a, const Block& b) {
+  return std::tie(a.q_begin, a.q_length, a.k_begin, a.k_length, a.causal, a.offset, a.lower) ==
+         std::tie(b.q_begin, b.q_length, b.k_begin, b.k_length, b.causal, b.offset, b.lower);
+}
+
+// All layers of a row attend by the same few lists of blocks, forward and backward: what they make
+// is sent to the device once, for which the host must wait.
+class RecentCalls {
+ public:
+  using Calls = std::shared_ptr<const std::vector<Call>>;
+
+  Calls of(const std::vector<Block>& blocks, int64_t T, int64_t S, at::Device device) {
+    const std::lock_guard lock(mutex_);
+    const auto known = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+      return entry.T == T && entry.S == S && entry.device == device &&
+             std::equal(entry.blocks.begin(), entry.blocks.end(), blocks.begin(), blocks.end(),
+                        same);
+    });
+    if (known != entries_.end()) {
+      entries_.splice(entries_.begin(), entries_, known);
+    } else {
+      entries_.push_front(
+          {blocks, T, S, device,
+           std::make_shared<const std::vector<Call>>(make_calls(blocks, T, S, device))});
+      if (entries_.size() > kMostEntries) entries_.pop_back();
+    }
+    return entries_.front().calls;
   }
+
+ private:
+  // A ring of 8 in its two directions, of layers with a window and without. What is forgotten is
+  // freed on the stream that attention runs on, which no other stream's attention reads from.
+  static constexpr size_t kMostEntries = 32;
+  struct Entry {
+    std::vector<Block> blocks;
+    int64_t T, S;
+    at::Device device;
+    Calls calls;
+  };
+  std::mutex mutex_;
+  std::list<Entry> entries_;  // the last one used first
+};
+
+RecentCalls::Calls calls_of(const std::vector<Block>& blocks, int64_t T, int64_t S,
+                            at::Device device) {
+  // Never destroyed: the driver may be gone by then.
+  static RecentCalls& recent = *new RecentCalls;
+  return recent.of(blocks, T, S, device);
+}
+
+// What ATen's flash attention computes. Everything else is composed of exact operations.
+bool is_for_flash(const at::Tensor& q, const AttentionSpec& spec) {
+  const bool half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
+  return half && !spec.softcap && std::max(spec.key_dim, spec.value_dim) <= kMostFlashDim;
 }
 
 class CudaKernel : public BlockKernel {
@@ -108,15 +163,22 @@ class CudaKernel : public BlockKernel {
     return {.name = "The attention kernel of CUDA",
             .window = true,
             .softcap = true,
-            .most_head_dim = 256};
+            .most_head_dim = kMostFlashDim};
   }
 
  protected:
   AttentionResult forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const AttentionSpec& spec,
                                 const std::vector<Block>& blocks) const override {
-    check_dtype(q);
-    if (spec.softcap) return composed::forward(q, k, v, spec, blocks);
+    if (!is_for_flash(q, spec)) return composed::forward(q, k, v, spec, blocks);
+    if (cudnn::suits(q, spec, blocks)) {
+      try {
+        return cudnn::forward(q, k, v, spec, blocks);
+      } catch (const c10::Error& error) {
+        if (is_out_of_memory(error)) throw;
+        cudnn::give_up(error.what_without_backtrace());
+      }
+    }
     const int64_t H = std::max(spec.key_dim, spec.value_dim);
     AttentionResult result = forward_equal(with_head_dim(q, H), with_head_dim(k, H),
                                            with_head_dim(v, H), spec.scale, blocks);
@@ -129,8 +191,15 @@ class CudaKernel : public BlockKernel {
                                      const at::Tensor& out, const at::Tensor& lse_NT,
                                      const AttentionSpec& spec,
                                      const std::vector<Block>& blocks) const override {
-    check_dtype(q);
-    if (spec.softcap) return composed::backward(dout, q, k, v, out, lse_NT, spec, blocks);
+    if (!is_for_flash(q, spec)) return composed::backward(dout, q, k, v, out, lse_NT, spec, blocks);
+    if (cudnn::suits(q, spec, blocks)) {
+      try {
+        return cudnn::backward(dout, q, k, v, out, lse_NT, spec, blocks);
+      } catch (const c10::Error& error) {
+        if (is_out_of_memory(error)) throw;
+        cudnn::give_up(error.what_without_backtrace());
+      }
+    }
     const int64_t H = std::max(spec.key_dim, spec.value_dim);
     const AttentionGradients gradients =
         backward_equal(with_head_dim(dout, H), with_head_dim(q, H), with_head_dim(k, H),
@@ -150,7 +219,8 @@ class CudaKernel : public BlockKernel {
     result.out_TNH = at::zeros_like(q_TNH, at::MemoryFormat::Contiguous);
     result.lse_NT = at::full({N, T}, -std::numeric_limits<double>::infinity(),
                              q_TNH.options().dtype(at::kFloat));
-    for (const Call& call : calls_of(blocks, T, k_SMH.size(0), q_TNH.device())) {
+    const RecentCalls::Calls calls = calls_of(blocks, T, k_SMH.size(0), q_TNH.device());
+    for (const Call& call : *calls) {
       auto [out, lse, rng_state, unused, mask] = at::_flash_attention_forward(
           call.queries.gather(q_TNH), call.keys.gather(k_SMH), call.keys.gather(v_SMH),
           call.queries.boundaries, call.keys.boundaries, call.queries.longest, call.keys.longest,
@@ -167,26 +237,39 @@ class CudaKernel : public BlockKernel {
                                            const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
                                            double scale, const std::vector<Block>& blocks) {
-    AttentionGradients gradients{at::zeros(q_TNH.sizes(), q_TNH.options().dtype(at::kFloat)),
-                                 at::zeros(k_SMH.sizes(), k_SMH.options().dtype(at::kFloat)),
-                                 at::zeros(v_SMH.sizes(), v_SMH.options().dtype(at::kFloat))};
+    AttentionGradients gradients;
     // Without dropout the state of the random generator is read by nobody, but must be a tensor.
     const at::Tensor rng_state = at::zeros({2}, q_TNH.options().dtype(at::kUInt64));
     const at::Tensor unused = at::empty({0}, q_TNH.options());
-    for (const Call& call : calls_of(blocks, q_TNH.size(0), k_SMH.size(0), q_TNH.device())) {
+    const RecentCalls::Calls calls = calls_of(blocks, q_TNH.size(0), k_SMH.size(0), q_TNH.device());
+    for (const Call& call : *calls) {
       auto [dq, dk, dv] = at::_flash_attention_backward(
           call.queries.gather(dout_TNH), call.queries.gather(q_TNH), call.keys.gather(k_SMH),
           call.keys.gather(v_SMH), call.queries.gather(out_TNH), call.queries.gather(lse_NT, 1),
           call.queries.boundaries, call.keys.boundaries, call.queries.longest, call.keys.longest,
           /*dropout_p=*/0.0, call.causal, rng_state, unused, scale, call.left(), call.right());
-      add(gradients.dq_TNH, call.queries, dq);
-      add(gradients.dk_SMH, call.keys, dk);
-      add(gradients.dv_SMH, call.keys, dv);
+      add(gradients.dq_TNH, q_TNH, call.queries, dq);
+      add(gradients.dk_SMH, k_SMH, call.keys, dk);
+      add(gradients.dv_SMH, v_SMH, call.keys, dv);
     }
+    make_zeros(gradients.dq_TNH, q_TNH);
+    make_zeros(gradients.dk_SMH, k_SMH);
+    make_zeros(gradients.dv_SMH, v_SMH);
     return gradients;
   }
 
-  static void add(at::Tensor& total, const Segments& segments, const at::Tensor& part) {
+  static void make_zeros(at::Tensor& total, const at::Tensor& like) {
+    if (!total.defined()) total = at::zeros(like.sizes(), like.options().dtype(at::kFloat));
+  }
+
+  // The gradient of `x`: undefined as long as nothing was added.
+  static void add(at::Tensor& total, const at::Tensor& x, const Segments& segments,
+                  const at::Tensor& part) {
+    if (!total.defined() && !segments.index.defined()) {
+      total = part.to(at::kFloat);
+      return;
+    }
+    make_zeros(total, x);
     if (segments.index.defined()) {
       total.index_add_(0, segments.index, part.to(total.scalar_type()));
     } else {

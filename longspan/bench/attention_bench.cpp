@@ -205,7 +205,7 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
   std::vector<std::string> skipped;
   std::vector<ParallelPlan> plans = plans_of(options, num_ranks, &skipped);
   std::vector<Mesh> meshes =
-      make_meshes(joined_start(where, kTimeoutSeconds), plans, /*cuda=*/false, kTimeoutSeconds);
+      make_meshes(joined_start(where, kTimeoutSeconds), plans, Link::kGloo, kTimeoutSeconds);
   const Group world = meshes.empty() ? Group() : meshes[0].world;
   // More threads than cores would only slow each other down.
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

@@ -26,7 +26,7 @@ at::Tensor in_dtype(const ProblemShape& shape, const at::Tensor& values) {
   return values.to(shape.rounded_to).to(shape.dtype);
 }
 
-/// The first half of a layer and its parameters.
+/// The attention sublayer and its parameters.
 struct RandomLayer {
   Layer layer;
   std::vector<at::Tensor> parameters;

@@ -66,7 +66,7 @@ class AttentionProblem {
   ProblemShape shape_;
   Packing packing_;
   ProblemInputs inputs_;
-  Layer layer_;  // its first half alone
+  Layer layer_;  // its attention sublayer alone
   RotaryTable rotary_;
   std::vector<at::Tensor> parameters_;
   at::Tensor out_;

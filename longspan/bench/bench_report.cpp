@@ -58,7 +58,7 @@ std::string describe(const AttentionBenchResult& result) {
   const ProblemShape& shape = options.shape;
   return fmt::format(
       "{}{} and {} of {}, {} in {}, {}{}, {} with {} each",
-      shape.layer ? fmt::format("attention half of a layer of width {}, ", shape.model_dim) : "",
+      shape.layer ? fmt::format("attention sublayer of width {}, ", shape.model_dim) : "",
       counted(shape.num_heads, "query head"), counted(shape.num_kv_heads, "kv head"),
       shape.head_dim, counted(num_tokens(options.document_lengths), "token"),
       counted(static_cast<int64_t>(options.document_lengths.size()), "document"), dtype_name(shape),

@@ -15,6 +15,7 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
+#include "longspan/checkpoint/stacked_adapters.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_object.h"
@@ -66,7 +67,7 @@ void require_plain_lora(const JsonObject& config) {
   const Json bias = keys.value("bias", Json("none"));
   if (!bias.is_null() && bias != "none") refuse("bias", bias);
   for (const char* key : {"modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication",
-                          "target_parameters", "trainable_token_indices"}) {
+                          "trainable_token_indices"}) {
     if (config.has(key) && !keys.at(key).empty()) refuse(key, keys.at(key));
   }
 }
@@ -133,6 +134,75 @@ void require_rank(const SafetensorsFile& file, const SafetensorsEntry& entry, in
       file.path(), entry.name, fmt::join(entry.shape, ", "), r, config_path));
 }
 
+/// Adapters of whole parameters, which target_parameters names: of linear layers that the model's
+/// files stack.
+std::vector<StackedAdapter> stacks_from(const JsonObject& config, const ModelSpec& model) {
+  if (!config.has("target_parameters") || config.value("target_parameters").empty()) return {};
+  const std::vector<StackedAdapter> known = stacked_adapters(model, [&] {
+    const std::vector<std::string> all = lora_targets(model);
+    return std::set<std::string>(all.begin(), all.end());
+  }());
+  std::set<std::string> modules;
+  for (const auto& name : config.get<std::vector<std::string>>("target_parameters")) {
+    const auto found = std::ranges::find_if(known, [&](const StackedAdapter& stack) {
+      return stack.target == name || stack.target.ends_with("." + name) ||
+             name.ends_with("." + stack.target);
+    });
+    if (found == known.end()) {
+      config.fail(fmt::format(
+          "target_parameters has {}; adapters of parameters are supported where a model's files "
+          "stack its experts. Merge the adapter into its model with PEFT (merge_and_unload) and "
+          "train from that",
+          name));
+    }
+    modules.insert(found->module);
+  }
+  return stacked_adapters(model, modules);
+}
+
+/// The two matrices of a stack in the file.
+struct StackInFile {
+  const StackedAdapter* stack;
+  const SafetensorsEntry *a = nullptr, *b = nullptr;
+};
+
+/// Takes the matrix if it is one of these stacks'.
+bool take(std::vector<StackInFile>& stacks, const std::string& name,
+          const SafetensorsEntry& entry) {
+  for (StackInFile& found : stacks) {
+    if (name == found.stack->a_name) {
+      found.a = &entry;
+      return true;
+    }
+    if (name == found.stack->b_name) {
+      found.b = &entry;
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Both matrices, of their shapes.
+void require_stack(const SafetensorsFile& file, const StackInFile& found, int64_t r) {
+  const StackedAdapter& stack = *found.stack;
+  if (found.a == nullptr || found.b == nullptr) {
+    throw UserError(fmt::format("{}: {} is there, but {} is not.", file.path(),
+                                found.a == nullptr ? stack.b_name : stack.a_name,
+                                found.a == nullptr ? stack.a_name : stack.b_name));
+  }
+  const std::vector<int64_t>& weight = stack.parts.front().shape;
+  const int64_t rows = counted_product({r, std::ssize(stack.parts)}, "an adapter's rows");
+  const std::vector<int64_t> a_shape{rows, weight[1]}, b_shape{weight[0], rows};
+  for (const auto& [entry, shape] : {std::pair{found.a, a_shape}, std::pair{found.b, b_shape}}) {
+    require_floating(file, *entry);
+    if (entry->shape == shape) continue;
+    throw UserError(fmt::format(
+        "{}: {} [{}] does not fit the model, which asks for [{}] where r is {}. The adapter and "
+        "the model do not belong together.",
+        file.path(), entry->name, fmt::join(entry->shape, ", "), fmt::join(shape, ", "), r));
+  }
+}
+
 }  // namespace
 
 Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
@@ -152,12 +222,16 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
   }
   // The names in the file say which modules have an adapter: target_modules may be a pattern.
   const SafetensorsFile file(weights_path);
-  const std::vector<std::string> known = lora_targets(spec_of(config));
+  const ModelSpec model = spec_of(config);
+  const std::vector<std::string> known = lora_targets(model);
+  const std::vector<StackedAdapter> stacks = stacks_from(keys, model);
+  std::vector<StackInFile> in_file;
+  for (const StackedAdapter& stack : stacks) in_file.push_back({&stack});
   std::vector<std::pair<std::string, const SafetensorsEntry*>> matrices;
   for (const SafetensorsEntry& tensor : file.entries()) {
     std::string name = tensor.name;
     if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
-    if (name.starts_with(kOfValueHead)) continue;
+    if (name.starts_with(kOfValueHead) || take(in_file, name, tensor)) continue;
     const size_t part = name.rfind(".lora_");
     if (part == std::string::npos || !is_matrix_of_lora(name)) {
       throw UserError(fmt::format("{}: {} is not a matrix of a LoRA adapter of a linear layer.",
@@ -172,6 +246,11 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
     require_floating(file, tensor);
     require_rank(file, tensor, adapter.shape.r, config_path);
     matrices.emplace_back(std::move(name), &tensor);
+  }
+  std::erase_if(in_file, [](const StackInFile& s) { return s.a == nullptr && s.b == nullptr; });
+  for (const StackInFile& found : in_file) {
+    require_stack(file, found, adapter.shape.r);
+    adapter.shape.modules.insert(found.stack->module);
   }
   auto wanted = wanted_shapes(config, adapter.shape);
   for (const auto& [name, entry] : matrices) {
@@ -195,46 +274,73 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
     if (names.contains(other)) continue;
     throw UserError(fmt::format("{}: {} is there, but {} is not.", weights_path, name, other));
   }
-  if (names.empty()) throw UserError(fmt::format("{} holds no adapter.", weights_path));
+  if (names.empty() && in_file.empty())
+    throw UserError(fmt::format("{} holds no adapter.", weights_path));
   for (const auto& [name, entry] : matrices) {
     adapter.parameters.push_back({name, file.read(*entry, at::kFloat)});
+  }
+  for (const StackInFile& found : in_file) {
+    for (NamedTensor& matrix : taken_apart(*found.stack, file.read(*found.a, at::kFloat),
+                                           file.read(*found.b, at::kFloat))) {
+      adapter.parameters.push_back(std::move(matrix));
+    }
   }
   return adapter;
 }
 
-void save_adapter(const std::string& folder, const LoraShape& shape,
+void save_adapter(const std::string& folder, const ModelConfig& config, const LoraShape& shape,
                   const std::vector<NamedTensor>& adapter, at::ScalarType dtype,
                   const std::string& base_model) {
   using Written = nlohmann::ordered_json;
   fs::create_directories(folder);
   std::vector<NamedTensor> matrices;
+  std::set<std::string> modules = shape.modules, parameters;
+  std::map<std::string, at::Tensor> rest;
+  for (const auto& [name, tensor] : adapter) rest[name] = tensor.detach();
+  const auto take = [&](const std::string& name) { return rest.extract(name).mapped(); };
+  for (const StackedAdapter& stack : stacked_adapters(spec_of(config), shape.modules)) {
+    modules.erase(stack.module);
+    parameters.insert(stack.target);
+    // Of an adapter that was loaded some layers may have none.
+    if (!rest.contains(lora_a_name(stack.parts.front()))) continue;
+    std::vector<at::Tensor> parts;
+    for (const ParameterSpec& part : stack.parts) {
+      parts.push_back(take(lora_a_name(part)));
+      parts.push_back(take(lora_b_name(part)));
+    }
+    for (const auto& [name, tensor] : joined(stack, parts)) {
+      matrices.push_back({std::string(kPrefix) + name, tensor});
+    }
+  }
   for (const auto& [name, tensor] : adapter) {
-    matrices.push_back({std::string(kPrefix) + name, tensor});
+    if (rest.contains(name)) matrices.push_back({std::string(kPrefix) + name, tensor});
   }
   const auto number = [](double x) {
     const std::optional<int64_t> whole = as_whole(x);
     return whole ? Written(*whole) : Written(x);
   };
-  const Written config = {{"base_model_name_or_path", base_model},
-                          {"bias", "none"},
-                          {"fan_in_fan_out", false},
-                          {"inference_mode", true},
-                          {"init_lora_weights", true},
-                          {"layers_pattern", nullptr},
-                          {"layers_to_transform", nullptr},
-                          {"lora_alpha", number(shape.alpha)},
-                          {"lora_dropout", shape.dropout},
-                          {"modules_to_save", nullptr},
-                          {"peft_type", "LORA"},
-                          {"r", shape.r},
-                          {"rank_pattern", Written::object()},
-                          {"alpha_pattern", Written::object()},
-                          {"revision", nullptr},
-                          {"target_modules", shape.modules},
-                          {"task_type", "CAUSAL_LM"},
-                          {"use_dora", false},
-                          {"use_rslora", shape.rank_stabilized}};
-  write_file_atomically((fs::path(folder) / kConfig).string(), config.dump(2) + "\n");
+  const Written written = {
+      {"base_model_name_or_path", base_model},
+      {"bias", "none"},
+      {"fan_in_fan_out", false},
+      {"inference_mode", true},
+      {"init_lora_weights", true},
+      {"layers_pattern", nullptr},
+      {"layers_to_transform", nullptr},
+      {"lora_alpha", number(shape.alpha)},
+      {"lora_dropout", shape.dropout},
+      {"modules_to_save", nullptr},
+      {"peft_type", "LORA"},
+      {"r", shape.r},
+      {"rank_pattern", Written::object()},
+      {"alpha_pattern", Written::object()},
+      {"revision", nullptr},
+      {"target_modules", modules},
+      {"target_parameters", parameters.empty() ? Written(nullptr) : Written(parameters)},
+      {"task_type", "CAUSAL_LM"},
+      {"use_dora", false},
+      {"use_rslora", shape.rank_stabilized}};
+  write_file_atomically((fs::path(folder) / kConfig).string(), written.dump(2) + "\n");
   write_safetensors((fs::path(folder) / kWeights).string(), matrices, dtype);
   copy_tokenizer_files(base_model, folder);
 }

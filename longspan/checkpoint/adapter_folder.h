@@ -19,9 +19,9 @@ struct Adapter {
 /// ranks), matrices that do not fit the model.
 Adapter load_adapter(const std::string& folder, const ModelConfig& config);
 
-/// Both files, of the adapter's matrices; PEFT loads them onto the model in `base_model`, whose
-/// tokenizer files are copied.
-void save_adapter(const std::string& folder, const LoraShape& shape,
+/// Both files, of the adapter's matrices; PEFT loads them onto the model of this config in
+/// `base_model`, whose tokenizer files are copied.
+void save_adapter(const std::string& folder, const ModelConfig& config, const LoraShape& shape,
                   const std::vector<NamedTensor>& adapter, at::ScalarType dtype,
                   const std::string& base_model);
 

@@ -38,8 +38,8 @@ struct AdapterFolder {
     shape.r = 4;
     shape.alpha = 8;
     shape.modules = {"q_proj", "down_proj"};
-    save_adapter(folder.path, shape, new_lora_parameters(spec_of(small_config()), shape, 1),
-                 at::kFloat, "");
+    save_adapter(folder.path, small_config(), shape,
+                 new_lora_parameters(spec_of(small_config()), shape, 1), at::kFloat, "");
     std::ifstream file(folder / "adapter_config.json");
     config = json::parse(file);
   }

@@ -10,6 +10,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/models/composite.h"
 #include "longspan/models/model_files.h"
 #include "longspan/models/parse_model_config.h"
 
@@ -25,7 +26,8 @@ constexpr const char* kKeys[] = {"max_position_embeddings", "original_max_positi
                                  "rope_parameters", "rope_scaling", "rope_theta"};
 
 Json positions_of(const ModelConfig& config) {
-  const Json json = parse_ordered_json(config.json, "config.json");
+  Json whole = parse_ordered_json(config.json, "config.json");
+  const Json& json = language_keys(whole);
   Json positions = Json::object();
   for (const char* key : kKeys) {
     if (json.contains(key)) positions[key] = json.at(key);
@@ -63,7 +65,8 @@ ModelConfig with_positions_of(const std::vector<std::string>& adapters, const Mo
     if (!positions.is_object()) {
       throw UserError(fmt::format("{} is not a JSON object.", path.string()));
     }
-    Json json = parse_ordered_json(base.json, "config.json");
+    Json whole = parse_ordered_json(base.json, "config.json");
+    Json& json = language_keys(whole);
     for (const char* key : kKeys) json.erase(key);
     for (const auto& [key, value] : positions.items()) {
       if (std::ranges::find(kKeys, std::string_view(key)) == std::end(kKeys)) {
@@ -71,7 +74,7 @@ ModelConfig with_positions_of(const std::vector<std::string>& adapters, const Mo
       }
       json[key] = value;
     }
-    return parse_model_config(json.dump(2) + "\n", path.string());
+    return parse_model_config(whole.dump(2) + "\n", path.string());
   }
   return base;
 }

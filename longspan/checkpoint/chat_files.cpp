@@ -13,6 +13,7 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/composite.h"
 
 namespace longspan {
 namespace {
@@ -92,7 +93,8 @@ void write_chat(const std::string& folder, const SavedChat& chat) {
 
   JsonFile config(place / "config.json");
   JsonFile generation(place / "generation_config.json");
-  std::vector<int64_t> ends, before = ids_in(config.values);
+  Json& keys = language_keys(config.values);
+  std::vector<int64_t> ends, before = ids_in(keys);
   if (generation.exists()) before = ids_in(generation.values);
   const auto end_with = [&](int64_t id) {
     if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
@@ -109,15 +111,14 @@ void write_chat(const std::string& folder, const SavedChat& chat) {
     generation.values["pad_token_id"] = chat.pad->id;
   }
   // A new file stands for what config.json says to generate by.
-  if (!generation.exists() && !generation.values.empty() &&
-      config.values.contains("bos_token_id")) {
-    generation.values["bos_token_id"] = config.values.at("bos_token_id");
+  if (!generation.exists() && !generation.values.empty() && keys.contains("bos_token_id")) {
+    generation.values["bos_token_id"] = keys.at("bos_token_id");
   }
   generation.write();
   if (config.exists() && chat.eos) {
-    const std::vector<int64_t> known = ids_in(config.values);
+    const std::vector<int64_t> known = ids_in(keys);
     if (std::ranges::find(known, chat.eos->id) == known.end()) {
-      config.values["eos_token_id"] = chat.eos->id;
+      keys["eos_token_id"] = chat.eos->id;
       config.write();
     }
   }

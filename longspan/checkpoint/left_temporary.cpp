@@ -61,9 +61,9 @@ bool is_of_runs(const std::string& folder) {
 
 /// Files of a run's model and its reports.
 bool is_of_a_run(const std::string& name) {
-  static const std::set<std::string> reports = {"train_results.json", "eval_results.json",
-                                                "all_results.json", "memory.json",
-                                                "sequence_parallel.json"};
+  static const std::set<std::string> reports = {"train_results.json",     "eval_results.json",
+                                                "all_results.json",       "memory.json",
+                                                "sequence_parallel.json", "expert_parallel.json"};
   return reports.contains(name) || is_written_name(name);
 }
 

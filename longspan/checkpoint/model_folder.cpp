@@ -2,25 +2,23 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
+#include "longspan/checkpoint/folder_tensors.h"
 #include "longspan/checkpoint/safetensors.h"
-#include "longspan/checkpoint/weight_files.h"
+#include "longspan/checkpoint/stored_tensors.h"
 #include "longspan/checkpoint/written_names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/models/composite.h"
 #include "longspan/models/model_files.h"
-#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -29,115 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
-
-/// File of each tensor, from the index or the single file's header.
-std::map<std::string, std::string> files_of_tensors(const std::string& folder) {
-  WeightFiles weights = weight_files(folder);
-  if (weights.single.empty()) return std::move(weights.shards);
-  std::map<std::string, std::string> files;
-  const SafetensorsFile file(weights.single);
-  for (const SafetensorsEntry& entry : file.entries()) files[entry.name] = file.path();
-  return files;
-}
-
-struct Listing {
-  struct Found {
-    std::shared_ptr<const SafetensorsFile> file;
-    const SafetensorsEntry* entry;
-  };
-  std::vector<ParameterSpec> wanted;
-  std::vector<Found> found;  // of each
-};
-
-/// The number of layers decides how much is made of config.json alone, and so is the first to be
-/// compared with the weights.
-void require_layers(const std::string& folder, const ModelConfig& config,
-                    const std::map<std::string, std::string>& files) {
-  std::set<std::string> layers;
-  for (const auto& [name, file] : files) {
-    if (const std::optional<std::string> layer = layer_of_tensor(name)) layers.insert(*layer);
-  }
-  if (config.num_layers <= std::ssize(layers)) return;
-  throw UserError(fmt::format(
-      "{}: config.json says num_hidden_layers {}, and the weights have {}. The weights and the "
-      "config do not belong together.",
-      folder, config.num_layers, counted(std::ssize(layers), "layer")));
-}
-
-/// Everything that can be known without reading tensor data.
-Listing check(const std::string& folder, const ModelConfig& config) {
-  const auto files = files_of_tensors(folder);
-  require_layers(folder, config, files);
-  const ModelSpec spec = spec_of(config);
-  Listing listing{parameters_of(spec), {}};
-  std::set<std::string> unexpected;
-  for (const auto& [name, file] : files) {
-    if (!is_redundant_tensor(spec, name)) unexpected.insert(name);
-  }
-  struct Header {
-    std::shared_ptr<const SafetensorsFile> file;
-    std::map<std::string_view, const SafetensorsEntry*> entries;
-  };
-  std::map<std::string, Header> headers;
-  std::vector<std::string> missing;
-  for (size_t i = 0; i < listing.wanted.size(); ++i) {
-    const std::string& name = listing.wanted[i].stored_as;
-    const std::vector<int64_t> shape = stored_shape(listing.wanted[i]);
-    unexpected.erase(name);
-    const auto file = files.find(name);
-    if (file == files.end()) {
-      if (begins_stored(listing.wanted[i])) missing.push_back(name);
-      continue;
-    }
-    auto [header, is_new] = headers.try_emplace(file->second);
-    if (is_new) {
-      header->second.file = std::make_shared<const SafetensorsFile>(file->second);
-      for (const SafetensorsEntry& entry : header->second.file->entries()) {
-        header->second.entries.emplace(entry.name, &entry);
-      }
-    }
-    const auto found = header->second.entries.find(name);
-    if (found == header->second.entries.end()) {
-      missing.push_back(fmt::format("{} (the index names {})", name, file->second));
-      continue;
-    }
-    const SafetensorsEntry* const entry = found->second;
-    if (entry->shape != shape) {
-      throw UserError(fmt::format(
-          "{}: {} has shape [{}] but config.json asks for [{}]. The weights and the config do not "
-          "belong together.",
-          file->second, name, fmt::join(entry->shape, ", "), fmt::join(shape, ", ")));
-    }
-    if (!at::isFloatingType(entry->dtype)) {
-      throw UserError(fmt::format(
-          "{}: {} holds {} numbers; quantized checkpoints cannot be trained. Use the original one.",
-          file->second, name, safetensors_name(entry->dtype)));
-    }
-    listing.found.push_back({header->second.file, entry});
-  }
-  const auto complain = [&](const char* what, std::vector<std::string> names) {
-    const size_t num_names = names.size();
-    if (num_names > 3) names.resize(3);
-    throw UserError(fmt::format("{}: {} ({}{}). config.json says {}, {}{}.", folder,
-                                counted(num_names, what), fmt::join(names, ", "),
-                                num_names > 3 ? ", ..." : "", config.architecture,
-                                counted(config.num_layers, "layer"),
-                                config.tie_word_embeddings ? ", tied embeddings" : ""));
-  };
-  if (!missing.empty()) complain("missing tensor", missing);
-  if (!unexpected.empty()) complain("unexpected tensor", {unexpected.begin(), unexpected.end()});
-  return listing;
-}
-
-at::Tensor read_parameter(const SafetensorsFile& file, const SafetensorsEntry& entry,
-                          const ParameterSpec& spec, at::ScalarType dtype) {
-  if (!spec.stored_part) return file.read(entry, dtype);
-  const int64_t row = spec.num_elements() / spec.shape.at(0);  // numbers in one
-  at::Tensor part = at::empty(spec.shape, at::TensorOptions(dtype));
-  file.read_run(entry, spec.stored_part->begin * row,
-                (spec.stored_part->begin + spec.shape[0]) * row, part.view({-1}));
-  return part;
-}
 
 const char* dtype_name(at::ScalarType dtype) {
   switch (dtype) {
@@ -160,11 +49,51 @@ std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
   const char* key = json.contains("dtype") ? "dtype" : "torch_dtype";
   if (json.contains("dtype") && json.contains("torch_dtype")) json.erase("torch_dtype");
   json[key] = dtype_name(dtype);
+  if (nlohmann::ordered_json& keys = language_keys(json); &keys != &json) {
+    for (const char* named : {"dtype", "torch_dtype"}) {
+      if (keys.contains(named)) keys[named] = dtype_name(dtype);
+    }
+  }
   if (!json.contains("architectures")) json["architectures"] = {config.architecture};
+  if (config.stored_in_mxfp4) json.erase("quantization_config");  // saved as plain numbers
   return json.dump(2) + "\n";
 }
 
+/// The tensors of parts that are kept as they are. None where the folder went away while its model
+/// was trained: what was computed is saved all the same.
+std::vector<StoredTensor> kept_tensors(const std::string& folder, const ModelConfig& config) {
+  if (!is_composite(config)) return {};
+  try {
+    return find_kept_tensors(folder, config);
+  } catch (const UserError&) {
+    return {};
+  }
+}
+
+/// Writes them into one file, one at a time.
+std::vector<SafetensorsWriter::Planned> copy_kept_tensors(const std::vector<StoredTensor>& kept,
+                                                          const std::string& path) {
+  std::vector<SafetensorsWriter::Planned> planned;
+  for (const StoredTensor& tensor : kept) {
+    planned.push_back({tensor.entry->name, tensor.entry->dtype, tensor.entry->shape});
+  }
+  SafetensorsWriter file(path, planned);
+  for (const StoredTensor& tensor : kept) file.write(tensor.file->read(*tensor.entry));
+  file.commit();
+  return planned;
+}
+
 }  // namespace
+
+int num_kept_files(const ModelConfig& config) { return is_composite(config) ? 1 : 0; }
+
+int64_t num_kept_bytes(const std::string& folder, const ModelConfig& config) {
+  int64_t num_bytes = 0;
+  for (const StoredTensor& tensor : kept_tensors(folder, config)) {
+    num_bytes += tensor.entry->end - tensor.entry->begin;
+  }
+  return num_bytes;
+}
 
 void copy_tokenizer_files(const std::string& source_folder, const std::string& folder) {
   const fs::path source(source_folder), target(folder);
@@ -197,14 +126,11 @@ void remove_other_weights(const std::string& folder, const std::set<std::string>
 
 std::vector<ParameterSource> parameter_sources(const std::string& folder, const ModelConfig& config,
                                                at::ScalarType dtype) {
-  const Listing listing = check(folder, config);
   std::vector<ParameterSource> sources;
-  for (size_t i = 0; i < listing.wanted.size(); ++i) {
-    const at::ScalarType held = stored_dtype(listing.wanted[i], dtype);
-    sources.push_back({listing.wanted[i], held, /*trained=*/false,
-                       [found = listing.found[i], held, spec = listing.wanted[i]] {
-                         return read_parameter(*found.file, *found.entry, spec, held);
-                       }});
+  for (const StoredParameter& found : find_parameters(folder, config)) {
+    const at::ScalarType held = stored_dtype(found.spec, dtype);
+    sources.push_back(
+        {found.spec, held, /*trained=*/false, [found, held] { return found.read(held); }});
   }
   return sources;
 }
@@ -219,7 +145,7 @@ std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelC
 }
 
 void check_model_folder(const std::string& folder, const ModelConfig& config) {
-  check(folder, config);
+  find_parameters(folder, config);
 }
 
 void save_model_files(const std::string& folder, const ModelConfig& config, at::ScalarType dtype,
@@ -233,13 +159,25 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
   nlohmann::ordered_json weight_map;
   std::map<std::string, at::ScalarType> dtypes;
   for (const ParameterSpec& parameter : parameters_of(spec_of(config))) {
-    dtypes[parameter.stored_as] = stored_dtype(parameter, dtype);
+    dtypes[name_in_files(config, parameter.stored_as)] = stored_dtype(parameter, dtype);
   }
   for (const auto& [parameter, file] : files) {
     const int64_t numbers = c10::multiply_integers(parameter.shape);
     total_parameters += numbers;
     total_bytes += numbers * static_cast<int64_t>(c10::elementSize(dtypes.at(parameter.name)));
     weight_map[parameter.name] = file;
+    written.insert(file);
+  }
+  if (const auto kept = kept_tensors(source_folder, config); !kept.empty()) {
+    const int num_files = static_cast<int>(written.size());  // beside config.json, with one more
+    const std::string file = weight_file_name(num_files, num_files);
+    for (const SafetensorsWriter::Planned& tensor :
+         copy_kept_tensors(kept, (target / file).string())) {
+      const int64_t numbers = c10::multiply_integers(tensor.shape);
+      total_parameters += numbers;
+      total_bytes += numbers * static_cast<int64_t>(c10::elementSize(tensor.dtype));
+      weight_map[tensor.name] = file;
+    }
     written.insert(file);
   }
   if (!written.contains(kSingle)) {
@@ -280,18 +218,21 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
     shard_bytes += num_bytes;
   }
   std::vector<std::pair<ParameterShape, std::string>> files;
-  const int num_files = static_cast<int>(shards.size());
-  for (int i = 0; i < num_files; ++i) {
+  const int num_files = static_cast<int>(shards.size()) + num_kept_files(config);
+  for (int i = 0; i < static_cast<int>(shards.size()); ++i) {
     const std::string name = weight_file_name(i + 1, num_files);
     std::vector<SafetensorsWriter::Planned> planned;
     for (const NamedTensor& parameter : shards[i]) {
       const ParameterSpec& spec = specs.of(parameter.name);
       if (!begins_stored(spec)) continue;
-      planned.push_back({spec.stored_as, stored_dtype(spec, dtype), stored_shape(spec)});
-      files.push_back({{spec.stored_as, stored_shape(spec)}, name});
+      const std::string stored = name_in_files(config, spec.stored_as);
+      planned.push_back({stored, stored_dtype(spec, dtype), stored_shape(spec)});
+      files.push_back({{stored, stored_shape(spec)}, name});
     }
     SafetensorsWriter file((fs::path(folder) / name).string(), std::move(planned));
-    for (const NamedTensor& parameter : shards[i]) file.write(parameter.tensor);
+    for (const NamedTensor& parameter : shards[i]) {
+      file.write(as_stored(specs.of(parameter.name), parameter.tensor));
+    }
     file.commit();
   }
   save_model_files(folder, config, dtype, source_folder, files);

@@ -32,8 +32,9 @@ void check_model_folder(const std::string& folder, const ModelConfig& config);
 inline constexpr int64_t kMaxShardBytes = int64_t{5} << 30;
 
 /// Writes config.json (torch_dtype updated), safetensors shards of at most max_shard_bytes with an
-/// index, and copies tokenizer files and generation_config.json from source_folder. A folder that
-/// transformers' from_pretrained loads.
+/// index, and copies tokenizer files and generation_config.json from source_folder, and of a model
+/// of texts and pictures the other parts' tensors. A folder that transformers' from_pretrained
+/// loads.
 void save_model_folder(const std::string& folder, const ModelConfig& config,
                        const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
                        const std::string& source_folder, int64_t max_shard_bytes = kMaxShardBytes);
@@ -43,6 +44,13 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
 void save_model_files(const std::string& folder, const ModelConfig& config, at::ScalarType dtype,
                       const std::string& source_folder,
                       const std::vector<std::pair<ParameterShape, std::string>>& files);
+
+/// Files of weights beside those of the language model: one, the last, of a model of texts and
+/// pictures (models/composite.h), which save_model_files copies out of source_folder. Where that
+/// went away in the meantime, there is none.
+int num_kept_files(const ModelConfig& config);
+/// What that file takes, as far as the folder can be read.
+int64_t num_kept_bytes(const std::string& folder, const ModelConfig& config);
 
 /// model.safetensors, or "model-00001-of-00004.safetensors", counted from 1.
 std::string weight_file_name(int number, int num_files);

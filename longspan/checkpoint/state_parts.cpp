@@ -63,7 +63,8 @@ StateSource part_of(const StateSource& source, int64_t begin, int64_t end) {
   return part;
 }
 
-StateReader::StateReader(const std::string& folder) : folder_(folder) {
+StateReader::StateReader(const std::string& folder, std::map<std::string, StoredWeights> stored)
+    : folder_(folder), stored_(std::move(stored)) {
   std::error_code error;
   for (const fs::directory_entry& entry :
        fs::directory_iterator(fs::path(folder) / kStateFolder, error)) {
@@ -129,8 +130,8 @@ void StateReader::copy_run(const std::string& what, const std::string& parameter
 void StateReader::read(StatePiece& piece) const {
   for (auto& [what, values] : piece.tensors) {
     if (what == kMaster && !has_master(piece.parameter)) {
-      const Stored& weights = weights_of(piece.parameter, piece.end);
-      weights.file->read_run(*weights.entry, piece.begin, piece.end, values);
+      const auto [weights, first] = weights_of(piece.parameter, piece.end);
+      weights->file->read_run(*weights->entry, first + piece.begin, first + piece.end, values);
     } else {
       copy_run(what, piece.parameter, piece.begin, piece.end, values);
     }
@@ -154,10 +155,14 @@ bool StateReader::has_master(const std::string& parameter) const {
   return runs_.contains(std::string(kMaster) + " " + parameter);
 }
 
-const StateReader::Stored& StateReader::weights_of(const std::string& parameter,
-                                                   int64_t end) const {
-  const auto found = weights_.find(parameter);
-  if (found != weights_.end() && found->second.numel() >= end) return found->second;
+std::pair<const StateReader::Stored*, int64_t> StateReader::weights_of(const std::string& parameter,
+                                                                       int64_t end) const {
+  const auto known = stored_.find(parameter);
+  const StoredWeights place = known == stored_.end() ? StoredWeights{parameter} : known->second;
+  const auto found = weights_.find(place.tensor);
+  if (found != weights_.end() && found->second.numel() >= place.begin + end) {
+    return {&found->second, place.begin};
+  }
   throw UserError(
       fmt::format("{} holds no weights of {} with {} numbers: it is of another model, "
                   "or of another way of training.",
@@ -171,9 +176,9 @@ at::Tensor StateReader::read_values(const std::string& parameter, int64_t begin,
     copy_run(kMaster, parameter, begin, end, values);
     return values;
   }
-  const Stored& stored = weights_of(parameter, end);
-  at::Tensor values = at::empty({end - begin}, stored.entry->dtype);
-  stored.file->read_run(*stored.entry, begin, end, values);
+  const auto [weights, first] = weights_of(parameter, end);
+  at::Tensor values = at::empty({end - begin}, weights->entry->dtype);
+  weights->file->read_run(*weights->entry, first + begin, first + end, values);
   return values;
 }
 

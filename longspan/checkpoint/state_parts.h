@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "longspan/checkpoint/safetensors.h"
@@ -26,12 +27,19 @@ void write_state_part(const std::string& path, const std::vector<StateSource>& s
 /// A run of a piece, sharing its memory.
 StateSource part_of(const StateSource& source, int64_t begin, int64_t end);
 
+/// Where the weights of a checkpoint hold a parameter.
+struct StoredWeights {
+  std::string tensor;
+  int64_t begin = 0;  ///< its first number there
+};
+
 /// All parts of a checkpoint, and the weights beside them.
 class StateReader {
  public:
   /// `folder`: of a checkpoint. Reads headers only, and numbers as they are asked for; throws
-  /// UserError when files are missing or broken.
-  explicit StateReader(const std::string& folder);
+  /// UserError when files are missing or broken. `stored`: by parameter; what is not in it is a
+  /// tensor of its own name.
+  explicit StateReader(const std::string& folder, std::map<std::string, StoredWeights> stored = {});
 
   /// Fills the piece's tensors, which are there with their names and lengths, and its number of
   /// updates. Throws UserError when the checkpoint does not hold every number of it exactly once.
@@ -53,12 +61,14 @@ class StateReader {
     Stored values;
   };
   bool has_master(const std::string& parameter) const;
-  /// The weights that hold numbers up to `end` of the parameter. Throws UserError.
-  const Stored& weights_of(const std::string& parameter, int64_t end) const;
+  /// The weights that hold numbers up to `end` of the parameter, and its first number in them.
+  /// Throws UserError.
+  std::pair<const Stored*, int64_t> weights_of(const std::string& parameter, int64_t end) const;
   void copy_run(const std::string& what, const std::string& parameter, int64_t begin, int64_t end,
                 at::Tensor to) const;
 
   std::string folder_;
+  std::map<std::string, StoredWeights> stored_;
   std::map<std::string, std::vector<Run>> runs_;  // by "exp_avg model.norm.weight"; sorted
   std::map<std::string, Stored> weights_;
 };

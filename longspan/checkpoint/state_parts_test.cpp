@@ -109,6 +109,19 @@ TEST_CASE("training state: values are the master's, else the weights'") {
   CHECK(at::equal(reader.read_values("v", 3, 20), exact.flatten().narrow(0, 3, 17)));
 }
 
+TEST_CASE("training state: values of a parameter that is a part of a stored tensor") {
+  const testing::TemporaryFolder place;
+  fs::create_directory(place / kStateFolder);
+  const at::Tensor whole = at::rand({6, 5});
+  write_safetensors(place / "model.safetensors", {{"whole", whole}});
+  write_state_part(place / state_part_name(1, 1), {run_of("second", 0, 15)});
+  const StateReader reader(place.path, {{"second", {"whole", 10}}});
+  CHECK(at::equal(reader.read_values("second", 2, 15), whole.flatten().narrow(0, 12, 13)));
+  CHECK(at::equal(reader.read_values("whole", 2, 15), whole.flatten().narrow(0, 2, 13)));
+  CHECK_THROWS_WITH_AS(reader.read_values("second", 0, 21), doctest::Contains("no weights of"),
+                       UserError);
+}
+
 TEST_CASE("training state: saving and loading take one parameter's room beside the optimizer's") {
   constexpr int64_t kSize = 1 << 16, kNumParameters = 8;
   struct Kind {

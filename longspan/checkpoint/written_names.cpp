@@ -58,7 +58,10 @@ const std::vector<std::string>& tokenizer_file_names() {
                                                  "tokenizer.model",
                                                  "chat_template.jinja",
                                                  "chat_template.json",
-                                                 "generation_config.json"};
+                                                 "generation_config.json",
+                                                 "preprocessor_config.json",
+                                                 "video_preprocessor_config.json",
+                                                 "processor_config.json"};
   return names;
 }
 

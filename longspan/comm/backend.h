@@ -24,7 +24,7 @@ class Store;
 namespace longspan {
 
 /// A group over a c10d backend. `name` appears in messages ("sequence").
-Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name, bool cuda);
+Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name, Link link);
 
 /// Gloo's process group among `size` ranks that share the store, over the network interfaces
 /// that GLOO_SOCKET_IFNAME names, else over the address `host` of this machine.
@@ -62,6 +62,8 @@ std::chrono::seconds patience_to_meet(int64_t timeout_seconds);
 
 /// The time beyond that in which ranks connect once all of them are there.
 inline constexpr std::chrono::seconds kTimeToMeet{10};
+/// NCCL looks at the links of all GPUs first, for each group.
+inline constexpr std::chrono::seconds kTimeToMeetOnGpus{90};
 
 /// Returns what `call` returns, or throws what it throws. Throws CommunicationError when `call` has
 /// done neither at `end`; `call` then goes on, so that it must own whatever it uses.
@@ -76,6 +78,6 @@ T while_meeting(std::chrono::steady_clock::time_point end, std::function<T()> ca
 
 /// All groups of one rank of a plan, over a store that all ranks share.
 Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
-                    bool cuda, int64_t timeout_seconds, const std::string& host);
+                    Link link, int64_t timeout_seconds, const std::string& host);
 
 }  // namespace longspan

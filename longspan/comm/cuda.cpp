@@ -1,5 +1,6 @@
 #include "longspan/comm/cuda.h"
 
+#include <ATen/Context.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -14,6 +15,7 @@ namespace {
 struct Loaded {
   const CudaEntry* entry = nullptr;
   std::string reason;
+  bool broken = false;  // a driver that torch cannot use
 };
 
 // Beside the program (the build folder), or in lib/ next to its folder (`pip install`).
@@ -44,13 +46,21 @@ Loaded load() {
   }
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
+    loaded.broken = true;
     loaded.reason = dlerror();
     return loaded;
   }
   auto* entry = reinterpret_cast<const CudaEntry* (*)()>(dlsym(library, "longspan_cuda_entry"));
   if (entry == nullptr) {
+    loaded.broken = true;
     loaded.reason = path + " has no entry point";
-  } else if (entry()->num_devices() == 0) {
+    return loaded;
+  }
+  const int num_devices = entry()->num_devices();
+  loaded.broken = num_devices < 0;
+  if (loaded.broken) {
+    loaded.reason = entry()->trouble();
+  } else if (num_devices == 0) {
     loaded.reason = "the NVIDIA driver sees no GPU";
   } else {
     loaded.entry = entry();
@@ -78,10 +88,18 @@ const CudaEntry& load_cuda() {
 }
 
 Gpus look_for_gpus() {
-  if (!cuda_available()) return {.count = 0, .why_none = why_no_cuda()};
+  if (!cuda_available()) {
+    return {.count = 0, .why_none = why_no_cuda(), .broken = loaded().broken};
+  }
   return {.count = load_cuda().num_devices(), .why_none = {}};
 }
 
-void use_gpu_of_rank(int local_rank) { load_cuda().set_device(local_rank); }
+void use_gpu(int number, bool deterministic) {
+  load_cuda().set_device(number);
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
+  // Memory that nobody reads before it is written needs no numbers.
+  context.setDeterministicFillUninitializedMemory(false);
+}
 
 }  // namespace longspan

@@ -17,11 +17,16 @@ namespace longspan {
 
 /// What the shared object offers.
 struct CudaEntry {
+  /// -1 where there is a driver that this torch cannot use.
   int (*num_devices)();
   void (*set_device)(int device);
   /// NCCL's process group among `size` ranks that share the store.
   c10::intrusive_ptr<c10d::Backend> (*make_backend)(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int size, int64_t timeout_seconds);
+  /// Why num_devices() is -1, one clause; empty where it is not.
+  const char* (*trouble)();
+  /// The stream (a CUstream) that torch's operators on this device use now, in this thread.
+  void* (*current_stream)(int device);
 };
 
 /// Is there a GPU, and a CUDA build of torch to use it? Loads the shared object on the first call,
@@ -38,8 +43,9 @@ const CudaEntry& load_cuda();
 /// The GPUs of this machine, for choose_device.
 Gpus look_for_gpus();
 
-/// Makes GPU number local_rank this process's own, which ATen and NCCL then mean by "cuda" without
-/// an index. There must be so many (require_gpus).
-void use_gpu_of_rank(int local_rank);
+/// Makes this GPU the process's own, which ATen and NCCL then mean by "cuda" without an index.
+/// `deterministic`: every operation of ATen and of its libraries gives the same bits each time,
+/// which the environment variable CUBLAS_WORKSPACE_CONFIG (:4096:8) must allow.
+void use_gpu(int number, bool deterministic);
 
 }  // namespace longspan

@@ -105,7 +105,7 @@ TEST_CASE("stores: what listens but does not answer is told, in time") {
   ParallelPlan plan;
   plan.world_size = plan.data_size = 2;
   const std::string of_mesh =
-      message_of([&] { make_mesh(where, plan, /*cuda=*/false, /*timeout_seconds=*/1); });
+      message_of([&] { make_mesh(where, plan, Link::kGloo, /*timeout_seconds=*/1); });
   CHECK(of_mesh.find("Rank 1 of 2") == 0);
   CHECK(of_mesh.find(address + " but does not answer as a torch store") != std::string::npos);
 
@@ -117,7 +117,7 @@ TEST_CASE("stores: what listens but does not answer is told, in time") {
   where.launcher_hosts_store = false;
   where.rank = 0;
   const std::string of_server =
-      message_of([&] { make_mesh(where, plan, /*cuda=*/false, /*timeout_seconds=*/1); });
+      message_of([&] { make_mesh(where, plan, Link::kGloo, /*timeout_seconds=*/1); });
   CHECK(of_server.find("is not free: another program listens there") != std::string::npos);
 
   const testing::Launcher launcher;

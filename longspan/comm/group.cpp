@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <numeric>
@@ -63,12 +64,32 @@ Pending done(std::vector<at::Tensor> tensors) {
 
 class Group::Impl {
  public:
-  Impl(c10::intrusive_ptr<c10d::Backend> backend, std::string name, bool cuda)
+  Impl(c10::intrusive_ptr<c10d::Backend> backend, std::string name, Link link)
       : backend_(std::move(backend)),
         name_(std::move(name)),
-        cuda_(cuda),
+        link_(link),
         rank_(backend_->getRank()),
         size_(backend_->getSize()) {}
+
+  // A backend of NCCL waits for its peers when it goes, whatever has become of them: unless it was
+  // shut down before, it stays.
+  ~Impl() {
+    if (link_ == Link::kNccl && !is_shut_down_) static_cast<void>(backend_.release());
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // NCCL starts the messages of one exchange together; Gloo knows no such thing.
+  bool coalesces() const { return link_ == Link::kNccl; }
+
+  /// What the backend sends of a tensor: the tensor, or a copy of it on the host.
+  at::Tensor outgoing(const at::Tensor& x) const {
+    return link_ == Link::kGlooThroughHost ? x.cpu() : x;
+  }
+  /// Where the backend writes what becomes the tensor: there, or to the host.
+  at::Tensor incoming(const at::Tensor& x) const {
+    return link_ == Link::kGlooThroughHost ? at::empty(x.sizes(), x.options().device(at::kCPU)) : x;
+  }
 
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
@@ -85,32 +106,49 @@ class Group::Impl {
     }
   }
 
+  /// A tensor, and where the backend writes what becomes it.
+  struct Arrival {
+    at::Tensor arrived, x;
+  };
+
   static Pending pending(std::shared_ptr<Impl> self, const char* collective, Works works,
-                         std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs) {
+                         std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
+                         std::vector<Arrival> arrivals = {}) {
     return Pending([self, collective, works = std::move(works), inputs = std::move(inputs),
-                    outputs = std::move(outputs)]() mutable {
+                    outputs = std::move(outputs), arrivals = std::move(arrivals)]() mutable {
       self->guarded(collective, [&] {
         for (auto& work : works) work->wait();
       });
-      if (!self->cuda_) {
+      if (self->link_ != Link::kNccl) {
         for (const auto& work : works) await_letting_go(work);
       }
       works.clear();
       inputs.clear();
+      for (Arrival& arrival : arrivals) {
+        if (!arrival.arrived.is_same(arrival.x)) arrival.x.copy_(arrival.arrived);
+      }
+      arrivals.clear();
       return std::move(outputs);
     });
   }
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string name_;
-  bool cuda_;
+  Link link_;
+  bool is_shut_down_ = false;
   int rank_, size_;
   std::atomic<uint32_t> next_tag_{0};
   std::atomic<int64_t> all_to_all_{0}, all_gather_{0}, reduce_scatter_{0}, shift_{0}, sum_{0};
 };
 
-Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name, bool cuda) {
-  return Group(std::make_shared<Group::Impl>(std::move(backend), std::move(name), cuda));
+Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name, Link link) {
+  return Group(std::make_shared<Group::Impl>(std::move(backend), std::move(name), link));
+}
+
+void Group::shut_down() const {
+  if (!impl_ || impl_->link_ != Link::kNccl || impl_->is_shut_down_) return;
+  impl_->is_shut_down_ = true;
+  impl_->guarded("shutdown", [&] { impl_->backend_->shutdown(); });
 }
 
 int Group::rank() const { return impl_ ? impl_->rank_ : 0; }
@@ -136,18 +174,21 @@ Pending Group::all_to_all(const at::Tensor& x, std::vector<int64_t> send_rows,
   const int64_t row_bytes = c10::multiply_integers(x.sizes().slice(1)) * x.element_size();
   if (row_bytes == 0) return done({output});
   impl_->all_to_all_ += (x.size(0) - send_rows[rank()]) * row_bytes;
-  at::Tensor input_bytes = as_byte_rows(input, row_bytes);
-  at::Tensor output_bytes = as_byte_rows(output, row_bytes);
+  at::Tensor input_bytes = impl_->outgoing(as_byte_rows(input, row_bytes));
+  const at::Tensor output_bytes = as_byte_rows(output, row_bytes);
+  at::Tensor arriving = impl_->incoming(output_bytes);
   auto work = impl_->guarded("all_to_all", [&] {
-    return start_all_to_all(*impl_->backend_, output_bytes, input_bytes, recv_rows, send_rows);
+    return start_all_to_all(*impl_->backend_, arriving, input_bytes, recv_rows, send_rows);
   });
-  return Impl::pending(impl_, "all_to_all", {work}, {input}, {output});
+  return Impl::pending(impl_, "all_to_all", {work}, {input, input_bytes}, {output},
+                       {{arriving, output_bytes}});
 }
 
 Pending Group::exchange(const std::vector<Message>& send, const std::vector<Message>& receive,
                         int num_slots) const {
   if (size() == 1) return done({});
   std::vector<at::Tensor> inputs, outputs;
+  std::vector<Impl::Arrival> arrivals;
   Impl::Works works;
   const uint32_t first_tag = impl_->next_tag_.fetch_add(num_slots);
   const auto tag_of = [&](const Message& message) {
@@ -156,22 +197,23 @@ Pending Group::exchange(const std::vector<Message>& send, const std::vector<Mess
   };
   impl_->guarded("all_to_all", [&] {
     if (send.empty() && receive.empty()) return;
-    if (impl_->cuda_) impl_->backend_->startCoalescing();
+    if (impl_->coalesces()) impl_->backend_->startCoalescing();
     for (const Message& message : send) {
       impl_->all_to_all_ += static_cast<int64_t>(message.data.nbytes());
-      std::vector<at::Tensor> data{message.data};
+      inputs.push_back(impl_->outgoing(message.data));
+      std::vector<at::Tensor> data{inputs.back()};
       works.push_back(impl_->backend_->send(data, message.peer, tag_of(message)));
-      inputs.push_back(message.data);
     }
     for (const Message& message : receive) {
-      std::vector<at::Tensor> data{message.data};
-      works.push_back(impl_->backend_->recv(data, message.peer, tag_of(message)));
       outputs.push_back(message.data);
+      arrivals.push_back({impl_->incoming(message.data), message.data});
+      std::vector<at::Tensor> data{arrivals.back().arrived};
+      works.push_back(impl_->backend_->recv(data, message.peer, tag_of(message)));
     }
-    if (impl_->cuda_) works = {impl_->backend_->endCoalescing()};
+    if (impl_->coalesces()) works = {impl_->backend_->endCoalescing()};
   });
-  return Impl::pending(impl_, "all_to_all", std::move(works), std::move(inputs),
-                       std::move(outputs));
+  return Impl::pending(impl_, "all_to_all", std::move(works), std::move(inputs), std::move(outputs),
+                       std::move(arrivals));
 }
 
 Pending Group::all_gather(const at::Tensor& x) const {
@@ -182,11 +224,13 @@ Pending Group::all_gather(const at::Tensor& x) const {
   at::Tensor output = at::empty(shape, x.options());
   if (output.numel() == 0) return done({output});
   impl_->all_gather_ += static_cast<int64_t>(input.nbytes()) * (size() - 1);
-  at::Tensor input_bytes = as_bytes(input);
-  at::Tensor output_bytes = as_bytes(output);
+  at::Tensor input_bytes = impl_->outgoing(as_bytes(input));
+  const at::Tensor output_bytes = as_bytes(output);
+  at::Tensor arriving = impl_->incoming(output_bytes);
   auto work = impl_->guarded(
-      "all_gather", [&] { return start_all_gather(*impl_->backend_, output_bytes, input_bytes); });
-  return Impl::pending(impl_, "all_gather", {work}, {input}, {output});
+      "all_gather", [&] { return start_all_gather(*impl_->backend_, arriving, input_bytes); });
+  return Impl::pending(impl_, "all_gather", {work}, {input, input_bytes}, {output},
+                       {{arriving, output_bytes}});
 }
 
 Pending Group::reduce_scatter(const at::Tensor& x) const {
@@ -215,24 +259,29 @@ Pending Group::shift(const std::vector<at::Tensor>& tensors, int distance) const
   if (n == 1 || distance % n == 0) return done(tensors);
   const int to = ((rank() + distance) % n + n) % n, from = ((rank() - distance) % n + n) % n;
   std::vector<at::Tensor> inputs, outputs;
+  std::vector<Impl::Arrival> arrivals;
   Impl::Works works;
   impl_->guarded("shift", [&] {
-    if (impl_->cuda_) impl_->backend_->startCoalescing();
+    const bool sends = std::any_of(tensors.begin(), tensors.end(),
+                                   [](const at::Tensor& tensor) { return tensor.numel() > 0; });
+    if (sends && impl_->coalesces()) impl_->backend_->startCoalescing();
     for (const at::Tensor& tensor : tensors) {
-      inputs.push_back(tensor.contiguous());
+      inputs.push_back(impl_->outgoing(tensor.contiguous()));
       outputs.push_back(at::empty(tensor.sizes(), tensor.options()));
       // Everyone counts alike, so each message has a tag of its own and several shifts can be in
       // flight.
       const int tag = static_cast<int>(impl_->next_tag_++ & 0x3fffffff);
       if (tensor.numel() == 0) continue;
       impl_->shift_ += static_cast<int64_t>(tensor.nbytes());
-      std::vector<at::Tensor> send{inputs.back()}, receive{outputs.back()};
+      arrivals.push_back({impl_->incoming(outputs.back()), outputs.back()});
+      std::vector<at::Tensor> send{inputs.back()}, receive{arrivals.back().arrived};
       works.push_back(impl_->backend_->send(send, to, tag));
       works.push_back(impl_->backend_->recv(receive, from, tag));
     }
-    if (impl_->cuda_) works = {impl_->backend_->endCoalescing()};
+    if (sends && impl_->coalesces()) works = {impl_->backend_->endCoalescing()};
   });
-  return Impl::pending(impl_, "shift", std::move(works), std::move(inputs), std::move(outputs));
+  return Impl::pending(impl_, "shift", std::move(works), std::move(inputs), std::move(outputs),
+                       std::move(arrivals));
 }
 
 Pending Group::sum_async_(at::Tensor x) const {
@@ -241,9 +290,10 @@ Pending Group::sum_async_(at::Tensor x) const {
   const bool widen = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
   at::Tensor work_on = widen ? x.to(at::kFloat).contiguous() : x.contiguous();
   impl_->sum_ += 2 * static_cast<int64_t>(work_on.nbytes()) * (size() - 1) / size();
-  std::vector<at::Tensor> tensors{work_on};
+  const at::Tensor summed = impl_->outgoing(work_on);
+  std::vector<at::Tensor> tensors{summed};
   auto work = impl_->guarded("sum", [&] { return impl_->backend_->allreduce(tensors); });
-  Pending sum = Impl::pending(impl_, "sum", {work}, {}, {work_on});
+  Pending sum = Impl::pending(impl_, "sum", {work}, {}, {work_on}, {{summed, work_on}});
   return Pending([sum, x]() mutable {
     at::Tensor result = sum.wait();
     if (!result.is_same(x)) x.copy_(result);
@@ -255,7 +305,7 @@ void Group::sum_(at::Tensor x) const { sum_async_(std::move(x)).wait_all(); }
 
 void Group::broadcast_(at::Tensor x, int root) const {
   if (size() == 1 || x.numel() == 0) return;
-  at::Tensor whole = x.contiguous();
+  at::Tensor whole = impl_->outgoing(x.contiguous());
   std::vector<at::Tensor> tensors{as_bytes(whole)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
@@ -271,7 +321,9 @@ void Group::barrier() const {
 
 std::vector<std::string> Group::gather_text(const std::string& text) const {
   if (size() == 1) return {text};
-  const at::Device device = impl_->cuda_ ? at::Device(at::kCUDA) : at::Device(at::kCPU);
+  // What Gloo carries it carries from the host.
+  const at::Device device =
+      impl_->link_ == Link::kNccl ? at::Device(at::kCUDA) : at::Device(at::kCPU);
   at::Tensor lengths =
       all_gather(at::full({1}, static_cast<int64_t>(text.size()), at::kLong).to(device))
           .wait()

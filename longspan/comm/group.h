@@ -31,6 +31,13 @@ struct Traffic {
   Traffic& operator+=(const Traffic& other);
 };
 
+/// How the tensors of a group's collectives travel.
+enum class Link {
+  kGloo,             // tensors on the CPU
+  kNccl,             // tensors on CUDA, one process for each GPU
+  kGlooThroughHost,  // tensors on CUDA, copied to the host and back: processes that share a GPU
+};
+
 /// Some ranks that communicate. Copies share one process group. A default-constructed group is this
 /// rank alone: every collective is then the identity (the same tensor) and sends nothing. All ranks
 /// of a group start its collectives in the same order; several may be in flight.
@@ -73,6 +80,10 @@ class Group {
   std::vector<std::string> gather_text(const std::string& text) const;
 
   Traffic traffic() const;
+
+  /// Ends NCCL's threads and communicators, once, after the last collective; other links need
+  /// nothing. All ranks of the group call it, and wait for each other in it.
+  void shut_down() const;
 
   /// The same process group.
   bool operator==(const Group&) const = default;

@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -122,15 +124,16 @@ void require_one_plan(c10d::Store& store, const Rendezvous& where, const Paralle
 }  // namespace
 
 Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
-                    bool cuda, int64_t timeout_seconds, const std::string& host) {
+                    Link link, int64_t timeout_seconds, const std::string& host) {
   // One of the groups of a kind: `index` tells them apart, `rank_in_group` is the place inside.
   auto make_group = [&](const char* name, int index, int rank_in_group, int size) {
     if (size == 1) return Group();
     auto keys = c10::make_intrusive<c10d::PrefixStore>(fmt::format("{}{}", name, index), store);
-    auto backend = cuda ? load_cuda().make_backend(keys, rank_in_group, size,
-                                                   timeout_seconds + kNcclGraceSeconds)
-                        : make_gloo_backend(keys, rank_in_group, size, timeout_seconds, host);
-    return group_over(std::move(backend), name, cuda);
+    auto backend = link == Link::kNccl
+                       ? load_cuda().make_backend(keys, rank_in_group, size,
+                                                  timeout_seconds + kNcclGraceSeconds)
+                       : make_gloo_backend(keys, rank_in_group, size, timeout_seconds, host);
+    return group_over(std::move(backend), name, link);
   };
   const int sequence_index = rank / plan.sequence_size, sequence_rank = rank % plan.sequence_size;
   const int ring_rank = sequence_rank / plan.ulysses_size;
@@ -172,11 +175,34 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
                       ? mesh.world
                       : make_group("replicas", rank % plan.shard_size, rank / plan.shard_size,
                                    plan.world_size / plan.shard_size);
+  // Experts are divided among the ranks of a shard that hold them, and copied as often as shards.
+  const int experts = plan.expert_parallel_size, place = rank % experts;
+  if (experts == 1) {
+    mesh.expert_shard = mesh.shard;
+    mesh.expert_replicas = mesh.replicas;
+  } else {
+    const int divided = expert_shard_size(plan.shard_size, experts), span = divided * experts;
+    mesh.experts = make_group("experts", rank / experts, place, experts);
+    mesh.expert_shard =
+        make_group("expert_shard", rank / span * experts + place, rank % span / experts, divided);
+    mesh.expert_replicas =
+        span == plan.shard_size
+            ? mesh.replicas
+            : make_group("expert_replicas", rank % span, rank / span, plan.world_size / span);
+  }
   const int num_slices = plan.num_head_slices;
   mesh.slices = num_slices == plan.sequence_size
                     ? mesh.sequence
                     : make_group("slices", rank / num_slices, rank % num_slices, num_slices);
   return mesh;
+}
+
+void shut_down(const Mesh& mesh) {
+  for (const Group* group : {&mesh.expert_replicas, &mesh.expert_shard, &mesh.experts, &mesh.slices,
+                             &mesh.replicas, &mesh.shard, &mesh.windows, &mesh.window,
+                             &mesh.ulysses, &mesh.ring, &mesh.data, &mesh.sequence, &mesh.world}) {
+    group->shut_down();
+  }
 }
 
 Traffic sequence_traffic(const Mesh& mesh) {
@@ -191,17 +217,20 @@ Traffic sequence_traffic(const Mesh& mesh) {
   return total;
 }
 
-Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
+Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, Link link,
                int64_t timeout_seconds) {
-  return make_meshes(where, {plan}, cuda, timeout_seconds).front();
+  return make_meshes(where, {plan}, link, timeout_seconds).front();
 }
 
 std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<ParallelPlan>& plans,
-                              bool cuda, int64_t timeout_seconds) {
+                              Link link, int64_t timeout_seconds) {
   if (plans.empty() || plans[0].world_size == 1) return std::vector<Mesh>(plans.size());
   try {
     const std::chrono::seconds patience = patience_to_meet(timeout_seconds);
-    const auto end = std::chrono::steady_clock::now() + patience + kTimeToMeet;
+    const auto end = std::chrono::steady_clock::now() + patience +
+                     (link == Link::kNccl ? kTimeToMeetOnGpus : kTimeToMeet);
+    const int gpu =
+        link == Link::kNccl ? c10::impl::VirtualGuardImpl(at::kCUDA).getDevice().index() : 0;
     c10::intrusive_ptr<c10d::Store> store =
         open_store(where, where.rank == 0 && !where.launcher_hosts_store, patience);
     store = c10::make_intrusive<c10d::PrefixStore>(where.store_prefix + "/longspan", store);
@@ -214,12 +243,13 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
         require_one_plan(*keys, where, plan);
         return true;
       });
-      const auto connect = [keys, where, plan, cuda, timeout_seconds] {
-        return make_mesh_over(keys, where.rank, plan, cuda, timeout_seconds, own_address(where));
+      const auto connect = [keys, where, plan, link, timeout_seconds, gpu] {
+        if (link == Link::kNccl) load_cuda().set_device(gpu);  // of this thread
+        return make_mesh_over(keys, where.rank, plan, link, timeout_seconds, own_address(where));
       };
-      // Gloo waits five times its timeout for a rank that has given its address and does not come.
-      // NCCL connects later, and means the GPU of the thread.
-      meshes.push_back(cuda ? connect() : while_meeting<Mesh>(end, connect));
+      // Gloo waits five times its timeout for a rank that has given its address and does not come,
+      // and NCCL for ever.
+      meshes.push_back(while_meeting<Mesh>(end, connect));
     }
     return meshes;
   } catch (const UserError&) {

@@ -1,4 +1,5 @@
-// Ranks of a run laid out as data parallel x sequence parallel.
+// Ranks of a run laid out as data parallel x sequence parallel, and as groups that divide states
+// and experts.
 #pragma once
 
 #include <memory>
@@ -49,7 +50,13 @@ struct Mesh {
   Group shard;     // ZeRO: shard_size neighbours that divide the model's states among them
   Group replicas;  // the ranks at the same place of each such group
   Group slices;    // XTuner: num_head_slices neighbours, which hold the slices of the same heads
+  Group experts;   // expert_parallel_size neighbours that share out the experts of each layer
+  Group expert_shard;     // those of a shard that hold the same experts, whose states they divide
+  Group expert_replicas;  // the ranks at the same place of each such group
 };
+
+/// Shuts all groups down, in one order on all ranks, after the last collective.
+void shut_down(const Mesh& mesh);
 
 /// What this rank has sent in its sequence group and the groups inside it. Groups that are one and
 /// the same count once.
@@ -59,11 +66,11 @@ Traffic sequence_traffic(const Mesh& mesh);
 /// interfaces that GLOO_SOCKET_IFNAME names, else on the one that leads to the master address.
 /// timeout_seconds bounds every collective (key ddp_timeout). Throws CommunicationError when the
 /// ranks do not find each other within that (300 s at most) and 10 s, UserError when plans differ.
-Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, bool cuda,
+Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, Link link,
                int64_t timeout_seconds);
 
 /// The same for several plans of one world, side by side in one process.
 std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<ParallelPlan>& plans,
-                              bool cuda, int64_t timeout_seconds);
+                              Link link, int64_t timeout_seconds);
 
 }  // namespace longspan

@@ -192,8 +192,8 @@ TEST_CASE("mesh: ranks find each other through the store of rank 0") {
       where.rank = rank;
       where.world_size = where.local_world_size = 2;
       where.master_port = port;
-      texts[rank] =
-          make_mesh(where, plan, false, 20).ulysses.gather_text(rank == 0 ? "rank 0" : "rank 1");
+      texts[rank] = make_mesh(where, plan, Link::kGloo, 20)
+                        .ulysses.gather_text(rank == 0 ? "rank 0" : "rank 1");
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -208,7 +208,7 @@ TEST_CASE("mesh: a peer that never comes is an error that names the address") {
   where.rank = 1;
   where.world_size = where.local_world_size = 2;
   where.master_port = free_port();
-  CHECK_THROWS_WITH_AS(make_mesh(where, plan, false, 1), doctest::Contains("127.0.0.1"),
+  CHECK_THROWS_WITH_AS(make_mesh(where, plan, Link::kGloo, 1), doctest::Contains("127.0.0.1"),
                        CommunicationError);
 }
 
@@ -317,7 +317,7 @@ TEST_CASE("mesh: ranks that planned differently all say so at once") {
       where.master_port = port;
       const auto begin = std::chrono::steady_clock::now();
       try {
-        make_mesh(where, plan, /*cuda=*/false, /*timeout_seconds=*/60);
+        make_mesh(where, plan, Link::kGloo, /*timeout_seconds=*/60);
       } catch (const UserError& said) {
         errors[rank] = said.what();
       } catch (const CommunicationError& said) {
@@ -342,7 +342,7 @@ TEST_CASE("mesh: ranks that planned differently all say so at once") {
 TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's error") {
   if (!cuda_available()) {
     CHECK_THROWS_WITH_AS(load_cuda(), doctest::Contains("CPU"), UserError);
-    CHECK_THROWS_WITH_AS(use_gpu_of_rank(0), doctest::Contains("CPU"), UserError);
+    CHECK_THROWS_WITH_AS(use_gpu(0, false), doctest::Contains("CPU"), UserError);
     CHECK(!why_no_cuda().empty());
     CHECK(look_for_gpus().count == 0);
     CHECK(look_for_gpus().why_none == why_no_cuda());
@@ -351,7 +351,7 @@ TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's e
     CHECK(num_devices > 0);
     CHECK(why_no_cuda().empty());
     CHECK(look_for_gpus().count == num_devices);
-    CHECK_NOTHROW(use_gpu_of_rank(0));
+    CHECK_NOTHROW(use_gpu(0, false));
   }
 }
 

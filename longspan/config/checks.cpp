@@ -93,6 +93,12 @@ void check_sharding(const MemorySettings& config, const Demand& demand) {
          "process is enough)");
 }
 
+void check_experts(const Config& config, const Demand& demand) {
+  demand(config.expert_parallel_size == 1 || !config.tiled_mlp,
+         "tiled_mlp and expert_parallel_size are both given: processes that share out experts "
+         "exchange all tokens of a row at once; remove one of them");
+}
+
 void check_packing(const DataSettings& config, const Demand& demand) {
   demand(!config.neat_packing || config.packing.value_or(true),
          "neat_packing: true packs, packing: false does not; keep one");
@@ -121,6 +127,7 @@ std::vector<std::string> check_config(const Config& config) {
   check_preferences(config, demand);
   check_packing(config, demand);
   check_sharding(config, demand);
+  check_experts(config, demand);
   check_activations(config, demand);
 
   demand(!config.model_name_or_path.empty(),

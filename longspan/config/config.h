@@ -19,6 +19,8 @@ struct ModelSettings {
   std::string rope_scaling;     // linear | yarn | llama3; empty: as config.json says
   std::string device = "auto";  // auto | cuda | cpu
   bool use_cpu = false;         // read into device
+  bool share_gpus = false;
+  bool full_determinism = false;
 };
 
 /// What is trained of it: all, some layers, or adapters.
@@ -124,9 +126,10 @@ struct ExportSettings {
   double export_size = 5.0;  // GB of a file
 };
 
-/// Sequence parallelism and launching.
+/// Sequence parallelism, expert parallelism and launching.
 struct ParallelSettings {
   int64_t ddp_timeout = 1800;
+  int expert_parallel_size = 1;
   int sequence_parallel_size = 1;
   std::optional<std::string> sequence_parallel_mode;  // absent or "auto": chosen
   std::optional<int> sequence_parallel_ulysses_degree, sequence_parallel_ring_degree;

@@ -20,6 +20,7 @@ const std::vector<KeyNote>& key_notes() {
       {"model_name_or_path", "A model's name on a hub works there; here nothing is fetched."},
       {"flash_attn", "The value chooses among kernels there."},
       {"device", kOwn},
+      {"share_gpus", kOwn},
       {"finetuning_type", "The default there is lora."},
       {"train_sampling_strategy", "It is transformers' key; group_by_length is not here."},
       {"precompute_ref_log_probs", kOwn},
@@ -61,6 +62,7 @@ const std::vector<KeyNote>& key_notes() {
       {"sequence_parallel_ring_degree", kOwn},
       {"sequence_parallel_window_size", kOwn},
       {"sequence_parallel_head_waves", kOwn},
+      {"expert_parallel_size", kOwn},
   };
   return notes;
 }

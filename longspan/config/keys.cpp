@@ -79,11 +79,15 @@ std::vector<KeySection> make_sections() {
               "Keep all activations: faster, more memory."),
         plain("pure_bf16", &C::pure_bf16, "Weights, gradients and optimizer state in bfloat16."),
         rope_scaling,
-        choice(
-            "device", &C::device, {"auto", "cuda", "cpu"},
-            "Where to compute. auto: on GPUs where there are some, one a process; they want bf16 "
-            "or pure_bf16."),
-        plain("use_cpu", &C::use_cpu, "The same as device: cpu.")}});
+        choice("device", &C::device, {"auto", "cuda", "cpu"},
+               "Where to compute. auto: on GPUs where there are some, one a process."),
+        plain("use_cpu", &C::use_cpu, "The same as device: cpu."),
+        plain("share_gpus", &C::share_gpus,
+              "On GPUs: processes may be more than GPUs, share them, and exchange through the "
+              "host's memory. For tests and small trials: it is slow."),
+        plain("full_determinism", &C::full_determinism,
+              "On GPUs: the same bits in every run, and after a resume. (On the CPU they always "
+              "are.)")}});
 
   Key lora_dropout = number("lora_dropout", &C::lora_dropout, 0, "Dropout before LoRA's matrices.");
   lora_dropout.most = 1;
@@ -341,7 +345,10 @@ std::vector<KeySection> make_sections() {
         number("sequence_parallel_ring_degree", &C::sequence_parallel_ring_degree, 1,
                ring_degree_help),
         number("sequence_parallel_window_size", &C::sequence_parallel_window_size, 1, window_help),
-        number("sequence_parallel_head_waves", &C::sequence_parallel_head_waves, 1, waves_help)}});
+        number("sequence_parallel_head_waves", &C::sequence_parallel_head_waves, 1, waves_help),
+        number("expert_parallel_size", &C::expert_parallel_size, 1,
+               "Neighbouring processes that share out the experts of each layer; must divide the "
+               "numbers of processes and of experts.")}});
   Key export_size = number("export_size", &C::export_size, 0, "GB of a weight file at most.", 1e9);
   export_size.above_least = true;
   sections.push_back(

@@ -77,12 +77,13 @@ const std::vector<KeysOf>& table() {
         // Said in other words by another key, or by the positions of the model.
         "rope_scaling", "train_sampling_strategy", "data_seed", "use_cpu", "deepspeed",
         // How the same numbers are computed.
-        "flash_attn", "device", "disable_gradient_checkpointing", "precompute_ref_log_probs",
-        "pref_share_prompt", "preprocessing_num_workers", "zero_stage", "zero_shard_size",
-        "offload_optimizer", "offload_params", "offload_activations", "offload_folder", "tiled_mlp",
-        "nproc_per_node", "sequence_parallel_size", "sequence_parallel_mode",
-        "sequence_parallel_ulysses_degree", "sequence_parallel_ring_degree",
-        "sequence_parallel_window_size", "sequence_parallel_head_waves", "ddp_timeout",
+        "flash_attn", "device", "share_gpus", "full_determinism", "disable_gradient_checkpointing",
+        "precompute_ref_log_probs", "pref_share_prompt", "preprocessing_num_workers", "zero_stage",
+        "zero_shard_size", "offload_optimizer", "offload_params", "offload_activations",
+        "offload_folder", "tiled_mlp", "nproc_per_node", "sequence_parallel_size",
+        "sequence_parallel_mode", "sequence_parallel_ulysses_degree",
+        "sequence_parallel_ring_degree", "sequence_parallel_window_size",
+        "sequence_parallel_head_waves", "expert_parallel_size", "ddp_timeout",
         // What is told and kept of it.
         "do_train", "do_eval", "eval_strategy", "eval_steps", "per_device_eval_batch_size",
         "output_dir", "overwrite_output_dir", "fallback_output_dir", "report_to", "logging_dir",

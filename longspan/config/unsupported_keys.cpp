@@ -77,7 +77,6 @@ const std::vector<UnsupportedKey>& unsupported_keys() {
       {"freeze_vision_tower", "true|false", "there are no vision models yet; remove it"},
       {"fsdp", "\"\"|[]", "remove it"},
       {"fsdp_config"},
-      {"full_determinism"},
       {"galore_layerwise"},
       {"galore_proj_type", "\"std\""},
       {"galore_rank", "16"},

@@ -21,10 +21,16 @@ struct Kernels {
   void (*add_scaled_product)(float* sum, const float* dy, const float* x, float rstd, int64_t n);
   void (*rotate)(float* y, const float* x, const float* cos, const float* sin, float sign,
                  int64_t F);
+  void (*rotate_neighbours)(float* y, const float* x, const float* cos, const float* sin,
+                            float sign, int64_t F);
   void (*swiglu)(float* out, const float* gate, const float* up, int64_t n);
   void (*swiglu_backward)(float* gate, float* up, float* dact, int64_t n);
   void (*geglu)(float* out, const float* gate, const float* up, int64_t n);
   void (*geglu_backward)(float* gate, float* up, float* dact, int64_t n);
+  void (*clamped_swiglu)(float* out, const float* gate, const float* up, float slope, float limit,
+                         int64_t n);
+  void (*clamped_swiglu_backward)(float* gate, float* up, float* dact, float slope, float limit,
+                                  int64_t n);
   float (*max)(const float* x, int64_t n);
   double (*sum_exp)(const float* x, float shift, int64_t n);
   void (*scaled_exp)(float* x, float shift, float scale, int64_t n);

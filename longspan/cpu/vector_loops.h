@@ -108,6 +108,16 @@ void rotate_loop(A* y, const A* x, const A* cos, const A* sin, A sign, int64_t F
 }
 
 template <typename A>
+void rotate_neighbours_loop(A* y, const A* x, const A* cos, const A* sin, A sign, int64_t F) {
+#pragma omp simd
+  for (int64_t f = 0; f < F; ++f) {
+    const A first = x[2 * f], second = x[2 * f + 1], s = sign * sin[f];
+    y[2 * f] = first * cos[f] - second * s;
+    y[2 * f + 1] = second * cos[f] + first * s;
+  }
+}
+
+template <typename A>
 void swiglu_loop(A* out, const A* gate, const A* up, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
@@ -154,6 +164,36 @@ void geglu_backward_loop(A* gate, A* up, A* dact, int64_t n) {
     gate[i] = d * u * (s + gelu * (1 - s) * slope * (1 + 3 * cubic * g * g));
     up[i] = d * gelu;
     dact[i] = gelu * u;
+  }
+}
+
+/// x within [low, high]; a NaN stays one.
+template <typename A>
+LONGSPAN_INLINE A clamped(A x, A low, A high) {
+  const A below = x > high ? high : x;
+  return below < low ? low : below;
+}
+
+template <typename A>
+void clamped_swiglu_loop(A* out, const A* gate, const A* up, A slope, A limit, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const A g = gate[i] > limit ? limit : gate[i], u = clamped(up[i], -limit, limit);
+    out[i] = g * sigmoid(slope * g) * (1 + u);
+  }
+}
+
+template <typename A>
+void clamped_swiglu_backward_loop(A* gate, A* up, A* dact, A slope, A limit, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const A g = gate[i] > limit ? limit : gate[i], u = clamped(up[i], -limit, limit), d = dact[i];
+    const A s = sigmoid(slope * g);
+    const A glu = g * s;
+    // A number that was clamped has no gradient.
+    gate[i] = gate[i] > limit ? A(0) : d * (1 + u) * (s + slope * glu * (1 - s));
+    up[i] = up[i] == u ? d * glu : A(0);
+    dact[i] = glu * (1 + u);
   }
 }
 
@@ -249,10 +289,13 @@ constexpr Kernels kKernels{INSTRUCTIONS,
                            norm_gradient_loop<float>,
                            add_scaled_product_loop<float>,
                            rotate_loop<float>,
+                           rotate_neighbours_loop<float>,
                            swiglu_loop<float>,
                            swiglu_backward_loop<float>,
                            geglu_loop<float>,
                            geglu_backward_loop<float>,
+                           clamped_swiglu_loop<float>,
+                           clamped_swiglu_backward_loop<float>,
                            max_loop<float>,
                            sum_exp_loop<float>,
                            scaled_exp_loop<float>,

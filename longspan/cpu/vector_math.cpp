@@ -88,6 +88,15 @@ void rotate(double* y, const double* x, const double* cos, const double* sin, do
   rotate_loop(y, x, cos, sin, sign, F);
 }
 
+void rotate_neighbours(float* y, const float* x, const float* cos, const float* sin, float sign,
+                       int64_t F) {
+  kernels().rotate_neighbours(y, x, cos, sin, sign, F);
+}
+void rotate_neighbours(double* y, const double* x, const double* cos, const double* sin,
+                       double sign, int64_t F) {
+  rotate_neighbours_loop(y, x, cos, sin, sign, F);
+}
+
 void swiglu(float* out, const float* gate, const float* up, int64_t n) {
   kernels().swiglu(out, gate, up, n);
 }
@@ -114,6 +123,24 @@ void geglu_backward(float* gate, float* up, float* dact, int64_t n) {
 }
 void geglu_backward(double* gate, double* up, double* dact, int64_t n) {
   geglu_backward_loop(gate, up, dact, n);
+}
+
+void clamped_swiglu(float* out, const float* gate, const float* up, float slope, float limit,
+                    int64_t n) {
+  kernels().clamped_swiglu(out, gate, up, slope, limit, n);
+}
+void clamped_swiglu(double* out, const double* gate, const double* up, double slope, double limit,
+                    int64_t n) {
+  clamped_swiglu_loop(out, gate, up, slope, limit, n);
+}
+
+void clamped_swiglu_backward(float* gate, float* up, float* dact, float slope, float limit,
+                             int64_t n) {
+  kernels().clamped_swiglu_backward(gate, up, dact, slope, limit, n);
+}
+void clamped_swiglu_backward(double* gate, double* up, double* dact, double slope, double limit,
+                             int64_t n) {
+  clamped_swiglu_backward_loop(gate, up, dact, slope, limit, n);
 }
 
 float max(const float* x, int64_t n) { return kernels().max(x, n); }

@@ -49,6 +49,11 @@ void add_scaled_product(double* sum, const double* dy, const double* x, double r
 void rotate(float* y, const float* x, const float* cos, const float* sin, float sign, int64_t F);
 void rotate(double* y, const double* x, const double* cos, const double* sin, double sign,
             int64_t F);
+/// The same of pairs (x[2f], x[2f + 1]).
+void rotate_neighbours(float* y, const float* x, const float* cos, const float* sin, float sign,
+                       int64_t F);
+void rotate_neighbours(double* y, const double* x, const double* cos, const double* sin,
+                       double sign, int64_t F);
 
 /// out = silu(gate) * up; out may be gate or up.
 void swiglu(float* out, const float* gate, const float* up, int64_t n);
@@ -63,6 +68,17 @@ void geglu(float* out, const float* gate, const float* up, int64_t n);
 void geglu(double* out, const double* gate, const double* up, int64_t n);
 void geglu_backward(float* gate, float* up, float* dact, int64_t n);
 void geglu_backward(double* gate, double* up, double* dact, int64_t n);
+
+/// The same of g sigmoid(slope g) (1 + u), with g = min(gate, limit) and u = up within [-limit,
+/// limit]. What was clamped has a gradient of 0.
+void clamped_swiglu(float* out, const float* gate, const float* up, float slope, float limit,
+                    int64_t n);
+void clamped_swiglu(double* out, const double* gate, const double* up, double slope, double limit,
+                    int64_t n);
+void clamped_swiglu_backward(float* gate, float* up, float* dact, float slope, float limit,
+                             int64_t n);
+void clamped_swiglu_backward(double* gate, double* up, double* dact, double slope, double limit,
+                             int64_t n);
 
 /// The largest of those that are no NaN; -inf where there is none.
 float max(const float* x, int64_t n);

@@ -114,6 +114,9 @@ TEST_CASE("vector math: every loop at any length") {
         kernels.rotate(out.data(), out.data(), y.data(), w.data(), -1.0F, F);
         rotate(exact.data(), exact.data(), yd.data(), wd.data(), -1.0, F);
         CHECK(error_of(out, exact) < kTolerance);
+        kernels.rotate_neighbours(out.data(), out.data(), y.data(), w.data(), 1.0F, F);
+        rotate_neighbours(exact.data(), exact.data(), yd.data(), wd.data(), 1.0, F);
+        CHECK(error_of(out, exact) < 2 * kTolerance);  // of what was rotated before
       }
       kernels.swiglu(out.data(), x.data(), y.data(), n);
       swiglu(exact.data(), xd.data(), yd.data(), n);
@@ -134,6 +137,21 @@ TEST_CASE("vector math: every loop at any length") {
         CHECK(error_of(gate, gate_exact) < kTolerance);
         CHECK(error_of(up, up_exact) < kTolerance);
         CHECK(error_of(dact, dact_exact) < kTolerance);
+      }
+      // Numbers of about 3 and 1: some of each are clamped.
+      kernels.clamped_swiglu(out.data(), x.data(), y.data(), 1.702F, 1.5F, n);
+      clamped_swiglu(exact.data(), xd.data(), yd.data(), 1.702F, 1.5, n);
+      CHECK(error_of(out, exact) < kTolerance);
+      std::vector<float> gate = x, up = y, dact = w;
+      std::vector<double> gate_exact = xd, up_exact = yd, dact_exact = wd;
+      kernels.clamped_swiglu_backward(gate.data(), up.data(), dact.data(), 1.702F, 1.5F, n);
+      clamped_swiglu_backward(gate_exact.data(), up_exact.data(), dact_exact.data(), 1.702F, 1.5,
+                              n);
+      for (int64_t i = 0; i < n; ++i) CHECK((gate[i] == 0) == (x[i] > 1.5F));
+      CHECK(error_of(dact, dact_exact) < kTolerance);
+      if (n > 1) {  // a single number may be clamped
+        CHECK(error_of(gate, gate_exact) < kTolerance);
+        CHECK(error_of(up, up_exact) < kTolerance);
       }
       const float largest = *std::max_element(x.begin(), x.end());
       CHECK(kernels.max(x.data(), n) == largest);
@@ -191,6 +209,16 @@ TEST_CASE("vector math: a NaN of any sign and payload stays one, wherever it sta
           CHECK(std::isnan(gate[place]));
           CHECK(std::isnan(up[place]));
           CHECK(std::isnan(dact[place]));
+          for (const bool of_up : {false, true}) {
+            gate = of_up ? ones : x;
+            up = of_up ? x : ones;
+            dact = ones;
+            kernels.clamped_swiglu(out.data(), gate.data(), up.data(), 1.702F, 0.5F, n);
+            CHECK(std::isnan(out[place]));
+            kernels.clamped_swiglu_backward(gate.data(), up.data(), dact.data(), 1.702F, 0.5F, n);
+            CHECK(std::isnan(dact[place]));
+            CHECK(std::isnan((of_up ? up : gate)[place]) == !of_up);
+          }
         });
       }
     }

@@ -60,12 +60,12 @@ class EntryReader {
   void refuse_unsupported() const {
     static const std::vector<std::string> known = {"file_name", "formatting",  "columns", "tags",
                                                    "split",     "num_samples", "ranking"};
-    static const std::vector<std::string> unbuilt = {"hf_hub_url", "ms_hub_url",      "om_hub_url",
-                                                     "script_url", "cloud_file_name", "subset",
-                                                     "folder"};
+    static const std::vector<std::string> unsupported = {
+        "hf_hub_url",      "ms_hub_url", "om_hub_url", "script_url",
+        "cloud_file_name", "subset",     "folder"};
     for (const auto& [key, value] : values_.items()) {
       if (std::ranges::find(known, key) != known.end() || value.is_null()) continue;
-      if (std::ranges::find(unbuilt, key) != unbuilt.end()) {
+      if (std::ranges::find(unsupported, key) != unsupported.end()) {
         fail(fmt::format("{} is known but not supported; fetch the files and give file_name", key));
       }
       fail(fmt::format("unknown key {}; {}", shortened(key, 60),
@@ -172,13 +172,13 @@ class EntryReader {
 
   /// A block of names: sets those that it lists and resets the others.
   void read_block(const std::string& block, const Names& names,
-                  const std::vector<std::string>& unbuilt) const {
+                  const std::vector<std::string>& unsupported) const {
     const json& given = values_.at(block);
     if (!given.is_object()) fail(fmt::format("{}: wanted is an object", block));
     for (const auto& [key, name] : names) name->reset();
     for (const auto& [key, value] : given.items()) {
       if (value.is_null()) continue;
-      if (std::ranges::find(unbuilt, key) != unbuilt.end()) {
+      if (std::ranges::find(unsupported, key) != unsupported.end()) {
         fail(fmt::format("{}: {} is known but not supported", block, key));
       }
       const auto name = names.find(key);
@@ -247,8 +247,8 @@ class EntryReader {
     for (const std::string& file : entry_.files) {
       const std::string ending = fs::path(file).extension().string();
       if (ending == ".json" || ending == ".jsonl" || ending == ".txt") continue;
-      static const std::vector<std::string> unbuilt = {".csv", ".parquet", ".arrow"};
-      const bool is_known = std::ranges::find(unbuilt, ending) != unbuilt.end();
+      static const std::vector<std::string> unsupported = {".csv", ".parquet", ".arrow"};
+      const bool is_known = std::ranges::find(unsupported, ending) != unsupported.end();
       fail(fmt::format("{}: {} files are {}; json, jsonl and txt are read", file,
                        ending.empty() ? "such" : ending.substr(1),
                        is_known ? "known but not supported" : "not known"));

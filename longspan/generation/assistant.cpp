@@ -15,6 +15,7 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/composite.h"
 #include "longspan/models/model_files.h"
 #include "longspan/text/shown.h"
 
@@ -76,10 +77,7 @@ Folders folders_of(const AssistantRequest& request) {
 at::ScalarType dtype_of(const std::string& infer_dtype, const json& model) {
   if (infer_dtype == "fp32") return at::kFloat;
   if (infer_dtype == "bf16") return at::kBFloat16;
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    if (model.value(key, json()) == "bfloat16") return at::kBFloat16;
-  }
-  return at::kFloat;
+  return dtype_in(model) == "bfloat16" ? at::kBFloat16 : at::kFloat;
 }
 
 /// Merged in fp32, so that each weight is rounded once.
@@ -256,7 +254,7 @@ Assistant load_assistant(const AssistantRequest& request) {
       setting(request.max_new_tokens, saved, "max_new_tokens", options.max_new_tokens);
   options.seed = request.seed;
   assistant.warning = warning_of(saved);
-  add_ids(model, "config.json", options.end_tokens);
+  add_ids(language_keys(model), "config.json", options.end_tokens);
   add_ids(saved, kGenerationConfig, options.end_tokens);
   if (tokenizer.eos_token()) {
     if (const auto id = tokenizer.id_of(*tokenizer.eos_token())) options.end_tokens.insert(*id);

@@ -74,11 +74,13 @@ void JsonObject::fail(const std::string& problem) const {
 }
 
 bool JsonObject::has(std::string_view key) const {
+  if (asked_ != nullptr) asked_->emplace(key);
   const auto value = object_.find(key);
   return value != object_.end() && !value->is_null();
 }
 
 const nlohmann::json& JsonObject::value(std::string_view key) const {
+  if (asked_ != nullptr) asked_->emplace(key);
   const auto value = object_.find(key);
   if (value == object_.end() || value->is_null()) fail(fmt::format("{} is missing", key));
   return *value;

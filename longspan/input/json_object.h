@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,10 @@ class JsonObject {
   const nlohmann::json& list(std::string_view key) const;
   const nlohmann::json& value(std::string_view key) const;
 
+  /// From here on puts every key that is asked for into `asked`, which outlives this. All of it, by
+  /// json(), is asked for without that.
+  void record(std::set<std::string>& asked) { asked_ = &asked; }
+
   /// All of it, null values as well.
   const nlohmann::json& json() const { return object_; }
   const std::string& source() const { return source_; }
@@ -49,6 +54,7 @@ class JsonObject {
  private:
   const nlohmann::json& object_;
   std::string source_;
+  std::set<std::string>* asked_ = nullptr;
 };
 
 }  // namespace longspan

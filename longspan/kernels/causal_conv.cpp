@@ -9,6 +9,7 @@
 
 #include "longspan/cpu/vector_math.h"
 #include "longspan/kernels/fused_op.h"
+#include "longspan/kernels/storage_type.h"
 
 namespace longspan {
 namespace {
@@ -16,24 +17,6 @@ namespace {
 namespace vm = vector_math;
 
 constexpr int64_t kChannels = 256;  // of a task
-
-/// Calls f(Storage{}).
-template <typename F>
-void with_type(at::ScalarType dtype, F&& f) {
-  switch (dtype) {
-    case at::kFloat:
-      return f(float{});
-    case at::kDouble:
-      return f(double{});
-    case at::kBFloat16:
-      return f(c10::BFloat16{});
-    default:
-      TORCH_CHECK(false, "a convolution takes fp32, bf16 or fp64, not ", dtype);
-  }
-}
-
-template <typename S>
-using Arithmetic = std::conditional_t<std::is_same_v<S, double>, double, float>;
 
 /// A row with what is before it, and where its documents begin.
 struct Row {

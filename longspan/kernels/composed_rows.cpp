@@ -36,11 +36,15 @@ at::Tensor norm_backward(const at::Tensor& dy_TD, const at::Tensor& h_TD, const 
 at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
   const int64_t F = table.cos_TF.size(1), rest = x_TNH.size(2) - 2 * F;
   const auto x = precise(x_TNH);
-  const auto low = x.narrow(2, 0, F), high = x.narrow(2, F, F);
+  const bool neighbours = table.pairs == RotaryPairs::kNeighbours;
+  const auto turned_TNJ = x.narrow(2, 0, 2 * F);
+  const auto pairs = neighbours ? turned_TNJ.unflatten(2, {F, 2}) : turned_TNJ.unflatten(2, {2, F});
+  const int64_t dim = neighbours ? 3 : 2;
+  const auto low = pairs.select(dim, 0), high = pairs.select(dim, 1);
   const auto cos = table.cos_TF.unsqueeze(1);
   const auto sin = inverse ? -table.sin_TF.unsqueeze(1) : table.sin_TF.unsqueeze(1);
-  return at::cat({low * cos - high * sin, high * cos + low * sin, x.narrow(2, 2 * F, rest)}, -1)
-      .to(x_TNH.scalar_type());
+  const auto turned = at::stack({low * cos - high * sin, high * cos + low * sin}, dim).flatten(2);
+  return at::cat({turned, x.narrow(2, 2 * F, rest)}, -1).to(x_TNH.scalar_type());
 }
 
 at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI) {
@@ -69,6 +73,24 @@ void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI
   dact_TI.copy_(gelu * up);
   gate_TI.copy_(dgate);
   up_TI.copy_(dup);
+}
+
+at::Tensor clamped_swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI, double slope,
+                          double limit) {
+  const auto gate = precise(gate_TI).clamp_max(limit), up = precise(up_TI).clamp(-limit, limit);
+  return (gate * at::sigmoid(gate * slope) * (up + 1)).to(gate_TI.scalar_type());
+}
+
+void clamped_swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI,
+                              double slope, double limit) {
+  const auto dact = precise(dact_TI);
+  const auto gate = precise(gate_TI).clamp_max(limit), up = precise(up_TI).clamp(-limit, limit);
+  const auto open = at::sigmoid(gate * slope), glu = gate * open;
+  const auto dgate = dact * (up + 1) * (open + slope * glu * (1 - open));
+  const auto dup = dact * glu;
+  dact_TI.copy_(glu * (up + 1));
+  gate_TI.copy_(dgate * precise(gate_TI).le(limit));
+  up_TI.copy_(dup * precise(up_TI).abs().le(limit));
 }
 
 void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,

@@ -19,6 +19,10 @@ at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI);
 void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI);
 at::Tensor geglu(const at::Tensor& gate_TI, const at::Tensor& up_TI);
 void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI);
+at::Tensor clamped_swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI, double slope,
+                          double limit);
+void clamped_swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI,
+                              double slope, double limit);
 void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,
                       at::Tensor picked_T);
 void cross_entropy_gradient_(at::Tensor& logits_TV, const at::Tensor& labels_T,

@@ -48,8 +48,9 @@ at::Tensor gated_rms_norm(const at::Tensor& x_TNV, const at::Tensor& z_TNV,
     const c10::NoGradGuard no_grad;
     x_RV = rows(x_TNV.detach());
     z_RV = rows(z_TNV.detach());
-    rstd_R = reciprocal_rms(x_RV, eps);
-    y_RV = scale_rows(x_RV, rstd_R, weight_V, dtype);
+    const NormalizedRows normal = normalize_rows(x_RV, weight_V, eps, dtype);
+    rstd_R = normal.rstd_T;
+    y_RV = normal.y_TD;
     swiglu_out(y_RV, z_RV, y_RV);
   }
   const at::Tensor y_TNV = y_RV.view(x_TNV.sizes());

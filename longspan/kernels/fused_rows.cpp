@@ -1,361 +1,174 @@
+// Which loops or kernels compute: those of a CPU, those of a GPU, or ATen's operators.
 #include "longspan/kernels/fused_rows.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
-#include <algorithm>
-#include <cmath>
-#include <type_traits>
-#include <vector>
-
-#include "longspan/cpu/vector_math.h"
 #include "longspan/kernels/composed_rows.h"
+#include "longspan/kernels/cpu_rows.h"
+#include "longspan/kernels/cuda_rows.h"
 
 namespace longspan {
-namespace {
 
-namespace vm = vector_math;
-
-/// Rows a task should take so that it is worth starting.
-int64_t grain(int64_t row_length) {
-  return std::max<int64_t>(1, 16384 / std::max<int64_t>(row_length, 1));
-}
-
-/// Calls f(Storage{}) with the C++ type of the storage.
-template <typename F>
-void with_type(at::ScalarType dtype, F&& f) {
-  switch (dtype) {
-    case at::kFloat:
-      return f(float{});
-    case at::kDouble:
-      return f(double{});
-    case at::kBFloat16:
-      return f(c10::BFloat16{});
-    default:
-      TORCH_CHECK(false, "activations are fp32, bf16 or fp64, not ", dtype);
-  }
-}
-
-template <typename S>
-using Arithmetic = std::conditional_t<std::is_same_v<S, double>, double, float>;
-
-/// A row of n numbers in arithmetic precision: the memory itself where the storage is, a converted
-/// copy otherwise.
-template <typename S>
-class Row {
- public:
-  using A = Arithmetic<S>;
-  explicit Row(int64_t n) : scratch_(kConverts ? n : 0), n_(n) {}
-  const A* load(const S* data) {
-    if constexpr (kConverts) {
-      vm::convert(scratch_.data(), data, n_);
-      return scratch_.data();
-    } else {
-      return data;
-    }
-  }
-  /// Where to write, followed by store().
-  A* target(S* data) {
-    if constexpr (kConverts) {
-      return scratch_.data();
-    } else {
-      return data;
-    }
-  }
-  A* load_target(S* data) {
-    load(data);
-    return target(data);
-  }
-  void store(S* data) {
-    if constexpr (kConverts) vm::convert(data, scratch_.data(), n_);
-  }
-
- private:
-  static constexpr bool kConverts = !std::is_same_v<S, A>;
-  std::vector<A> scratch_;
-  int64_t n_;
-};
-
-at::ScalarType arithmetic(at::ScalarType dtype) {
-  return dtype == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-}  // namespace
+using cuda_rows::Gate;
 
 at::Tensor reciprocal_rms(const at::Tensor& h_TD, double eps) {
-  if (!h_TD.is_cpu()) return composed::reciprocal_rms(h_TD, eps);
-  const int64_t T = h_TD.size(0), D = h_TD.size(1);
-  const auto h = h_TD.contiguous();
-  auto rstd_T = at::empty({T}, h.options().dtype(arithmetic(h.scalar_type())));
-  with_type(h.scalar_type(), [&](auto storage) {
-    using S = decltype(storage);
-    using A = Arithmetic<S>;
-    const S* in = h.const_data_ptr<S>();
-    A* out = rstd_T.mutable_data_ptr<A>();
-    at::parallel_for(0, T, grain(D), [&](int64_t begin, int64_t end) {
-      Row<S> row(D);
-      for (int64_t t = begin; t < end; ++t) {
-        const A mean = vm::sum_of_squares(row.load(in + t * D), D) / static_cast<A>(D);
-        out[t] = 1 / std::sqrt(mean + static_cast<A>(eps));
-      }
-    });
-  });
-  return rstd_T;
+  if (h_TD.is_cpu()) return cpu_rows::reciprocal_rms(h_TD, eps);
+  at::Tensor rstd_T, no_y;
+  if (cuda_rows::norm_forward(rstd_T, no_y, h_TD.contiguous(), {}, {}, eps)) return rstd_T;
+  return composed::reciprocal_rms(h_TD, eps);
 }
 
 at::Tensor scale_rows(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at::Tensor& weight_D,
                       at::ScalarType dtype) {
-  if (!h_TD.is_cpu()) return composed::scale_rows(h_TD, rstd_T, weight_D, dtype);
-  const int64_t T = h_TD.size(0), D = h_TD.size(1);
-  const auto h = h_TD.contiguous(), weight = weight_D.to(rstd_T.scalar_type()).contiguous();
-  auto y_TD = at::empty({T, D}, h.options().dtype(dtype));
-  with_type(h.scalar_type(), [&](auto storage) {
-    using S = decltype(storage);
-    using A = Arithmetic<S>;
-    with_type(dtype, [&](auto out_storage) {
-      using O = decltype(out_storage);
-      if constexpr (std::is_same_v<A, Arithmetic<O>>) {
-        const S* in = h.const_data_ptr<S>();
-        const A* rstd = rstd_T.const_data_ptr<A>();
-        const A* w = weight.template const_data_ptr<A>();
-        O* out = y_TD.mutable_data_ptr<O>();
-        at::parallel_for(0, T, grain(D), [&](int64_t begin, int64_t end) {
-          Row<S> in_row(D);
-          Row<O> out_row(D);
-          for (int64_t t = begin; t < end; ++t) {
-            vm::scale(out_row.target(out + t * D), in_row.load(in + t * D), w, rstd[t], D);
-            out_row.store(out + t * D);
-          }
-        });
-      } else {
-        TORCH_CHECK(false, "fp64 does not mix with other dtypes");
-      }
-    });
-  });
-  return y_TD;
+  if (h_TD.is_cpu()) return cpu_rows::scale_rows(h_TD, rstd_T, weight_D, dtype);
+  auto y_TD = at::empty(h_TD.sizes(), h_TD.options().dtype(dtype));
+  at::Tensor given_T = rstd_T.contiguous();
+  if (cuda_rows::norm_forward(given_T, y_TD, h_TD.contiguous(), weight_D.contiguous(), {}, 0)) {
+    return y_TD;
+  }
+  return composed::scale_rows(h_TD, rstd_T, weight_D, dtype);
+}
+
+NormalizedRows normalize_rows(const at::Tensor& h_TD, const at::Tensor& weight_D, double eps,
+                              at::ScalarType dtype) {
+  if (!h_TD.is_cpu()) {
+    NormalizedRows rows{{}, at::empty(h_TD.sizes(), h_TD.options().dtype(dtype))};
+    if (cuda_rows::norm_forward(rows.rstd_T, rows.y_TD, h_TD.contiguous(), weight_D.contiguous(),
+                                {}, eps)) {
+      return rows;
+    }
+  }
+  const auto rstd_T = reciprocal_rms(h_TD, eps);
+  return {rstd_T, scale_rows(h_TD, rstd_T, weight_D, dtype)};
+}
+
+void add_normalized_out(at::Tensor& sum_TD, const at::Tensor& residual_TD, const at::Tensor& h_TD,
+                        const at::Tensor& weight_D, double eps) {
+  at::Tensor rstd_T;
+  if (!h_TD.is_cpu() &&
+      cuda_rows::norm_forward(rstd_T, sum_TD, h_TD.contiguous(), weight_D.contiguous(),
+                              residual_TD.contiguous(), eps)) {
+    return;
+  }
+  at::add_out(sum_TD, residual_TD,
+              scale_rows(h_TD, reciprocal_rms(h_TD, eps), weight_D, residual_TD.scalar_type()));
+}
+
+void norm_backward_out(at::Tensor dh_TD, const at::Tensor& dy_TD, const at::Tensor& h_TD,
+                       const at::Tensor& rstd_T, const at::Tensor& weight_D,
+                       const at::Tensor& residual_TD, const at::Tensor& dweight_D) {
+  const bool direct = dh_TD.is_contiguous() && dh_TD.scalar_type() == h_TD.scalar_type();
+  if (h_TD.is_cpu()) {
+    auto out_TD = direct ? dh_TD : at::empty(h_TD.sizes(), h_TD.options());
+    cpu_rows::norm_backward_out(out_TD, dy_TD, h_TD, rstd_T, weight_D, residual_TD, dweight_D);
+    if (!direct) dh_TD.copy_(out_TD);
+    return;
+  }
+  const at::Tensor residual = residual_TD.defined() ? residual_TD.contiguous() : residual_TD;
+  if (!direct || !cuda_rows::norm_backward_out(dh_TD, dy_TD.contiguous(), h_TD.contiguous(),
+                                               rstd_T.contiguous(), weight_D.contiguous(), residual,
+                                               dweight_D)) {
+    dh_TD.copy_(composed::norm_backward(dy_TD, h_TD, rstd_T, weight_D, residual_TD, dweight_D));
+  }
 }
 
 at::Tensor norm_backward(const at::Tensor& dy_TD, const at::Tensor& h_TD, const at::Tensor& rstd_T,
                          const at::Tensor& weight_D, const at::Tensor& residual_TD,
                          const at::Tensor& dweight_D) {
-  if (!h_TD.is_cpu()) {
-    return composed::norm_backward(dy_TD, h_TD, rstd_T, weight_D, residual_TD, dweight_D);
-  }
-  const int64_t T = h_TD.size(0), D = h_TD.size(1);
-  const auto dy = dy_TD.contiguous(), h = h_TD.contiguous();
-  const auto weight = weight_D.to(rstd_T.scalar_type()).contiguous();
-  const auto residual = residual_TD.defined() ? residual_TD.contiguous() : residual_TD;
-  auto dh_TD = at::empty_like(h);
-  // Each slab of rows sums its own weight gradient, so that the result does not depend on how many
-  // threads there are.
-  constexpr int64_t kNumSlabs = 16;
-  const int64_t slab_rows = (T + kNumSlabs - 1) / kNumSlabs;
-  const auto dweight_SD = at::zeros({kNumSlabs, D}, rstd_T.options());
-  with_type(h.scalar_type(), [&](auto storage) {
-    using S = decltype(storage);
-    using A = Arithmetic<S>;
-    with_type(dy.scalar_type(), [&](auto dy_storage) {
-      using Y = decltype(dy_storage);
-      if constexpr (std::is_same_v<A, Arithmetic<Y>>) {
-        const Y* dy_data = dy.template const_data_ptr<Y>();
-        const S* h_data = h.const_data_ptr<S>();
-        const S* residual_data = residual.defined() ? residual.const_data_ptr<S>() : nullptr;
-        const A* rstd = rstd_T.const_data_ptr<A>();
-        const A* w = weight.template const_data_ptr<A>();
-        S* dh_data = dh_TD.mutable_data_ptr<S>();
-        A* dweight_data = dweight_SD.mutable_data_ptr<A>();
-        at::parallel_for(0, kNumSlabs, 1, [&](int64_t slab_begin, int64_t slab_end) {
-          Row<Y> dy_row(D);
-          Row<S> h_row(D), residual_row(D), dh_row(D);
-          for (int64_t slab = slab_begin; slab < slab_end; ++slab) {
-            for (int64_t t = slab * slab_rows; t < std::min(T, (slab + 1) * slab_rows); ++t) {
-              const A* dy_t = dy_row.load(dy_data + t * D);
-              const A* h_t = h_row.load(h_data + t * D);
-              const A* residual_t =
-                  residual_data ? residual_row.load(residual_data + t * D) : nullptr;
-              // y = w h r with r = (mean h^2 + eps)^(-1/2):
-              // dh = r (w dy) - h r^3 mean(w dy h).
-              const A factor = rstd[t] * rstd[t] * rstd[t] * vm::triple_product(dy_t, w, h_t, D) /
-                               static_cast<A>(D);
-              vm::norm_gradient(dh_row.target(dh_data + t * D), dy_t, w, h_t, residual_t, rstd[t],
-                                factor, D);
-              dh_row.store(dh_data + t * D);
-              if (dweight_D.defined()) {
-                vm::add_scaled_product(dweight_data + slab * D, dy_t, h_t, rstd[t], D);
-              }
-            }
-          }
-        });
-      } else {
-        TORCH_CHECK(false, "fp64 does not mix with other dtypes");
-      }
-    });
-  });
-  if (dweight_D.defined()) dweight_D.add_(dweight_SD.sum(0));
+  auto dh_TD = at::empty(h_TD.sizes(), h_TD.options());
+  norm_backward_out(dh_TD, dy_TD, h_TD, rstd_T, weight_D, residual_TD, dweight_D);
   return dh_TD;
 }
 
 void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
-  if (!x_TNH.is_cpu()) {
+  if (x_TNH.is_cpu()) return cpu_rows::rotate_(x_TNH, table, inverse);
+  if (!cuda_rows::rotate_out(x_TNH, x_TNH, table, inverse)) {
     x_TNH.copy_(composed::rotate(x_TNH, table, inverse));
-    return;
   }
-  TORCH_CHECK(x_TNH.is_contiguous(), "rotate_ wants contiguous heads");
-  const int64_t T = x_TNH.size(0), N = x_TNH.size(1), H = x_TNH.size(2), F = table.cos_TF.size(1);
-  with_type(x_TNH.scalar_type(), [&](auto storage) {
-    using S = decltype(storage);
-    using A = Arithmetic<S>;
-    S* data = x_TNH.mutable_data_ptr<S>();
-    const A* cos = table.cos_TF.const_data_ptr<A>();
-    const A* sin = table.sin_TF.const_data_ptr<A>();
-    const A sign = inverse ? A{-1} : A{1};
-    at::parallel_for(0, T, grain(N * H), [&](int64_t begin, int64_t end) {
-      Row<S> row(N * H);
-      for (int64_t t = begin; t < end; ++t) {
-        A* heads = row.load_target(data + t * N * H);
-        for (int64_t n = 0; n < N; ++n) {
-          vm::rotate(heads + n * H, heads + n * H, cos + t * F, sin + t * F, sign, F);
-        }
-        row.store(data + t * N * H);
-      }
-    });
-  });
 }
 
 at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
-  if (!x_TNH.is_cpu()) return composed::rotate(x_TNH, table, inverse);
-  auto y_TNH = x_TNH.clone(at::MemoryFormat::Contiguous);
-  rotate_(y_TNH, table, inverse);
-  return y_TNH;
+  if (x_TNH.is_cpu()) {
+    auto y_TNH = x_TNH.clone(at::MemoryFormat::Contiguous);
+    cpu_rows::rotate_(y_TNH, table, inverse);
+    return y_TNH;
+  }
+  auto y_TNH = at::empty(x_TNH.sizes(), x_TNH.options());
+  if (cuda_rows::rotate_out(y_TNH, x_TNH, table, inverse)) return y_TNH;
+  return composed::rotate(x_TNH, table, inverse);
 }
-
-namespace {
-
-/// What `f` makes of each row of gate and up.
-template <typename F>
-void gated_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI, F&& f) {
-  const int64_t T = gate_TI.size(0), I = gate_TI.size(1);
-  TORCH_CHECK(gate_TI.is_contiguous() && up_TI.is_contiguous() && out_TI.is_contiguous());
-  with_type(gate_TI.scalar_type(), [&](auto storage) {
-    using S = decltype(storage);
-    const S* gate = gate_TI.const_data_ptr<S>();
-    const S* up = up_TI.const_data_ptr<S>();
-    S* out = out_TI.mutable_data_ptr<S>();
-    at::parallel_for(0, T, grain(I), [&](int64_t begin, int64_t end) {
-      Row<S> gate_row(I), up_row(I), out_row(I);
-      for (int64_t t = begin; t < end; ++t) {
-        f(out_row.target(out + t * I), gate_row.load(gate + t * I), up_row.load(up + t * I), I);
-        out_row.store(out + t * I);
-      }
-    });
-  });
-}
-
-template <typename F>
-void gated_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI, F&& f) {
-  const int64_t T = gate_TI.size(0), I = gate_TI.size(1);
-  TORCH_CHECK(gate_TI.is_contiguous() && up_TI.is_contiguous() && dact_TI.is_contiguous());
-  with_type(gate_TI.scalar_type(), [&](auto storage) {
-    using S = decltype(storage);
-    S* gate = gate_TI.mutable_data_ptr<S>();
-    S* up = up_TI.mutable_data_ptr<S>();
-    S* dact = dact_TI.mutable_data_ptr<S>();
-    at::parallel_for(0, T, grain(I), [&](int64_t begin, int64_t end) {
-      Row<S> gate_row(I), up_row(I), dact_row(I);
-      for (int64_t t = begin; t < end; ++t) {
-        f(gate_row.load_target(gate + t * I), up_row.load_target(up + t * I),
-          dact_row.load_target(dact + t * I), I);
-        gate_row.store(gate + t * I);
-        up_row.store(up + t * I);
-        dact_row.store(dact + t * I);
-      }
-    });
-  });
-}
-
-}  // namespace
 
 void swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI) {
-  if (!gate_TI.is_cpu()) {
+  if (gate_TI.is_cpu()) return cpu_rows::swiglu_out(out_TI, gate_TI, up_TI);
+  if (!cuda_rows::gated_out(out_TI, gate_TI, up_TI, Gate::kSwiglu)) {
     out_TI.copy_(composed::swiglu(gate_TI, up_TI));
-    return;
   }
-  gated_out(out_TI, gate_TI, up_TI, [](auto* out, const auto* gate, const auto* up, int64_t n) {
-    vm::swiglu(out, gate, up, n);
-  });
 }
 
 void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI) {
-  if (!gate_TI.is_cpu()) return composed::swiglu_backward_(gate_TI, up_TI, dact_TI);
-  gated_backward_(gate_TI, up_TI, dact_TI, [](auto* gate, auto* up, auto* dact, int64_t n) {
-    vm::swiglu_backward(gate, up, dact, n);
-  });
+  if (gate_TI.is_cpu()) return cpu_rows::swiglu_backward_(gate_TI, up_TI, dact_TI);
+  if (!cuda_rows::gated_backward_(gate_TI, up_TI, dact_TI, Gate::kSwiglu)) {
+    composed::swiglu_backward_(gate_TI, up_TI, dact_TI);
+  }
 }
 
 void geglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI) {
-  if (!gate_TI.is_cpu()) {
+  if (gate_TI.is_cpu()) return cpu_rows::geglu_out(out_TI, gate_TI, up_TI);
+  if (!cuda_rows::gated_out(out_TI, gate_TI, up_TI, Gate::kGeglu)) {
     out_TI.copy_(composed::geglu(gate_TI, up_TI));
-    return;
   }
-  gated_out(out_TI, gate_TI, up_TI, [](auto* out, const auto* gate, const auto* up, int64_t n) {
-    vm::geglu(out, gate, up, n);
-  });
 }
 
 void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI) {
-  if (!gate_TI.is_cpu()) return composed::geglu_backward_(gate_TI, up_TI, dact_TI);
-  gated_backward_(gate_TI, up_TI, dact_TI, [](auto* gate, auto* up, auto* dact, int64_t n) {
-    vm::geglu_backward(gate, up, dact, n);
-  });
+  if (gate_TI.is_cpu()) return cpu_rows::geglu_backward_(gate_TI, up_TI, dact_TI);
+  if (!cuda_rows::gated_backward_(gate_TI, up_TI, dact_TI, Gate::kGeglu)) {
+    composed::geglu_backward_(gate_TI, up_TI, dact_TI);
+  }
+}
+
+void clamped_swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI,
+                        double slope, double limit) {
+  if (gate_TI.is_cpu()) return cpu_rows::clamped_swiglu_out(out_TI, gate_TI, up_TI, slope, limit);
+  out_TI.copy_(composed::clamped_swiglu(gate_TI, up_TI, slope, limit));
+}
+
+void clamped_swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI,
+                              double slope, double limit) {
+  if (gate_TI.is_cpu()) {
+    return cpu_rows::clamped_swiglu_backward_(gate_TI, up_TI, dact_TI, slope, limit);
+  }
+  composed::clamped_swiglu_backward_(gate_TI, up_TI, dact_TI, slope, limit);
 }
 
 void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,
                       at::Tensor picked_T) {
-  if (!logits_TV.is_cpu()) return composed::log_sum_exp_rows(logits_TV, labels_T, lse_T, picked_T);
-  const int64_t T = logits_TV.size(0), V = logits_TV.size(1);
-  TORCH_CHECK(logits_TV.is_contiguous());
-  const int64_t* label = labels_T.const_data_ptr<int64_t>();
-  const auto run = [&](auto storage) {
-    using A = decltype(storage);
-    const A* logits = logits_TV.const_data_ptr<A>();
-    double* lse = lse_T.mutable_data_ptr<double>();
-    double* picked = picked_T.mutable_data_ptr<double>();
-    at::parallel_for(0, T, grain(V), [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        const A largest = vm::max(logits + t * V, V);
-        const double sum = vm::sum_exp(logits + t * V, largest, V);
-        lse[t] = static_cast<double>(largest) + std::log(sum);
-        picked[t] = logits[t * V + label[t]];
-      }
-    });
-  };
-  logits_TV.scalar_type() == at::kDouble ? run(double{}) : run(float{});
+  if (logits_TV.is_cpu()) return cpu_rows::log_sum_exp_rows(logits_TV, labels_T, lse_T, picked_T);
+  if (!cuda_rows::log_sum_exp_rows(logits_TV, labels_T, lse_T, picked_T)) {
+    composed::log_sum_exp_rows(logits_TV, labels_T, lse_T, picked_T);
+  }
 }
 
 void cross_entropy_gradient_(at::Tensor& logits_TV, const at::Tensor& labels_T,
                              const at::Tensor& lse_T, const at::Tensor& scale_T) {
-  if (!logits_TV.is_cpu()) {
-    return composed::cross_entropy_gradient_(logits_TV, labels_T, lse_T, scale_T);
+  if (logits_TV.is_cpu()) {
+    return cpu_rows::cross_entropy_gradient_(logits_TV, labels_T, lse_T, scale_T);
   }
-  const int64_t T = logits_TV.size(0), V = logits_TV.size(1);
-  TORCH_CHECK(logits_TV.is_contiguous() && scale_T.is_contiguous());
-  const int64_t* label = labels_T.const_data_ptr<int64_t>();
-  const auto run = [&](auto storage) {
-    using A = decltype(storage);
-    A* logits = logits_TV.mutable_data_ptr<A>();
-    const double* lse = lse_T.const_data_ptr<double>();
-    const A* scale = scale_T.const_data_ptr<A>();
-    at::parallel_for(0, T, grain(V), [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        // What rounding takes from the log-sum-exp goes into the factor.
-        const A rounded = static_cast<A>(lse[t]);
-        const double rest = std::exp(static_cast<double>(rounded) - lse[t]);
-        vm::scaled_exp(logits + t * V, rounded, static_cast<A>(scale[t] * rest), V);
-        logits[t * V + label[t]] -= scale[t];
-      }
-    });
-  };
-  logits_TV.scalar_type() == at::kDouble ? run(double{}) : run(float{});
+  if (!cuda_rows::cross_entropy_gradient_out(logits_TV, logits_TV, labels_T, lse_T, scale_T)) {
+    composed::cross_entropy_gradient_(logits_TV, labels_T, lse_T, scale_T);
+  }
+}
+
+at::Tensor cross_entropy_gradient(at::Tensor& logits_TV, const at::Tensor& labels_T,
+                                  const at::Tensor& lse_T, const at::Tensor& scale_T,
+                                  at::ScalarType dtype) {
+  if (!logits_TV.is_cpu() && dtype != logits_TV.scalar_type()) {
+    auto out_TV = at::empty(logits_TV.sizes(), logits_TV.options().dtype(dtype));
+    if (cuda_rows::cross_entropy_gradient_out(out_TV, logits_TV, labels_T, lse_T, scale_T)) {
+      return out_TV;
+    }
+  }
+  cross_entropy_gradient_(logits_TV, labels_T, lse_T, scale_T);
+  return logits_TV.to(dtype);
 }
 
 }  // namespace longspan

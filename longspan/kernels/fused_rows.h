@@ -1,7 +1,8 @@
 // Fused ops over rows of activations, between the gemms. Each reads and writes memory once. The CPU
-// runs loops of their own; other devices run ATen's operators (composed_rows.h). Arithmetic is in
-// fp32 (fp64 for fp64 tensors) whatever the storage: fp32, bf16 or fp64. T: rows, D: model dim, I:
-// intermediate dim, N: heads, H: head dim, F: pairs of a head that are rotated, V: vocabulary.
+// runs loops of its own (cpu_rows.h), a GPU kernels of its own (cuda_rows.h) and, for what they do
+// not take, ATen's operators (composed_rows.h). Arithmetic is in fp32 (fp64 for fp64 tensors)
+// whatever the storage: fp32, bf16 or fp64. T: rows, D: model dim, I: intermediate dim, N: heads,
+// H: head dim, F: pairs of a head that are rotated, V: vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,15 +18,31 @@ at::Tensor reciprocal_rms(const at::Tensor& h_TD, double eps);
 at::Tensor scale_rows(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at::Tensor& weight_D,
                       at::ScalarType dtype);
 
+/// Both of these, where both are wanted: a GPU reads h once.
+struct NormalizedRows {
+  at::Tensor rstd_T, y_TD;
+};
+NormalizedRows normalize_rows(const at::Tensor& h_TD, const at::Tensor& weight_D, double eps,
+                              at::ScalarType dtype);
+
+/// sum = residual + norm(h), both of the residual's dtype. `sum_TD` may be the residual. A GPU
+/// rounds once.
+void add_normalized_out(at::Tensor& sum_TD, const at::Tensor& residual_TD, const at::Tensor& h_TD,
+                        const at::Tensor& weight_D, double eps);
+
 /// Gradient of the norm with respect to h, in the dtype of h, plus `residual_TD` (of that dtype)
 /// where defined. The gradient of the weight is added to dweight_D (fp32 or fp64) where defined.
 at::Tensor norm_backward(const at::Tensor& dy_TD, const at::Tensor& h_TD, const at::Tensor& rstd_T,
                          const at::Tensor& weight_D, const at::Tensor& residual_TD,
                          const at::Tensor& dweight_D);
+/// The same into memory that is there, which may be the residual's.
+void norm_backward_out(at::Tensor dh_TD, const at::Tensor& dy_TD, const at::Tensor& h_TD,
+                       const at::Tensor& rstd_T, const at::Tensor& weight_D,
+                       const at::Tensor& residual_TD, const at::Tensor& dweight_D);
 
-/// Rotates each pair (x[f], x[f + F]) by the row's angles, of which there are F: where 2F < H the
-/// other numbers stay as they are. Backwards when `inverse`, which is the gradient. In place on a
-/// contiguous x_TNH.
+/// Rotates each of the table's F pairs of a head's first 2F numbers by the row's angles: where 2F <
+/// H the other numbers stay as they are. Backwards when `inverse`, which is the gradient. In place
+/// on a contiguous x_TNH.
 void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
 /// The same into a new tensor.
 at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
@@ -41,6 +58,12 @@ void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_T
 void geglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI);
 void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI);
 
+/// The same of ClampedSwiglu (spec/gated_mlp_spec.h).
+void clamped_swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI,
+                        double slope, double limit);
+void clamped_swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI,
+                              double slope, double limit);
+
 /// For each row of logits (fp32 or fp64): lse_T = log sum exp, picked_T = logit of the label, both
 /// fp64: their difference, a loss, keeps the digits of the logits.
 void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,
@@ -50,5 +73,9 @@ void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, a
 /// in fp64.
 void cross_entropy_gradient_(at::Tensor& logits_TV, const at::Tensor& labels_T,
                              const at::Tensor& lse_T, const at::Tensor& scale_T);
+/// The same rounded to `dtype`. The logits may be overwritten.
+at::Tensor cross_entropy_gradient(at::Tensor& logits_TV, const at::Tensor& labels_T,
+                                  const at::Tensor& lse_T, const at::Tensor& scale_T,
+                                  at::ScalarType dtype);
 
 }  // namespace longspan

@@ -61,18 +61,63 @@ TEST_CASE("fused rows: the norm in mixed precision") {
                        composed::norm_backward(dy, h, rstd, weight, {}, {})) < 1e-6);
 }
 
+TEST_CASE("fused rows: combinations give the bits of their parts") {
+  at::manual_seed(7);
+  for (const auto& [dtype, compute] :
+       {std::pair{at::kFloat, at::kFloat}, std::pair{at::kFloat, at::kBFloat16},
+        std::pair{at::kBFloat16, at::kBFloat16}, std::pair{at::kDouble, at::kDouble}}) {
+    const auto h = random({37, 48}, dtype, 3), weight = random({48}, dtype);
+    const auto dy = random({37, 48}, compute), residual = random({37, 48}, dtype);
+    const auto [rstd, y] = normalize_rows(h, weight, 1e-6, compute);
+    CHECK(at::equal(rstd, reciprocal_rms(h, 1e-6)));
+    CHECK(at::equal(y, scale_rows(h, rstd, weight, compute)));
+    at::Tensor sum = residual.clone();
+    add_normalized_out(sum, sum, h, weight, 1e-6);
+    CHECK(at::equal(sum, residual + scale_rows(h, rstd, weight, dtype)));
+    // Into memory of its own, the residual's, and some that does not lie together.
+    const auto expected = norm_backward(dy, h, rstd, weight, residual, {});
+    at::Tensor dh = at::full_like(h, NAN), columns = at::full({48, 37}, NAN, h.options()).t();
+    norm_backward_out(dh, dy, h, rstd, weight, residual, {});
+    CHECK(at::equal(dh, expected));
+    dh.copy_(residual);
+    norm_backward_out(dh, dy, h, rstd, weight, dh, {});
+    CHECK(at::equal(dh, expected));
+    norm_backward_out(columns, dy, h, rstd, weight, residual, {});
+    CHECK(at::equal(columns, expected));
+  }
+  const auto logits = random({5, 31}, at::kFloat), scale = random({5}, at::kFloat);
+  const auto labels = at::randint(31, {5}, at::kLong);
+  auto lse = at::empty({5}, at::kDouble), picked = at::empty({5}, at::kDouble);
+  log_sum_exp_rows(logits, labels, lse, picked);
+  auto in_place = logits.clone(), mine = logits.clone();
+  cross_entropy_gradient_(in_place, labels, lse, scale);
+  CHECK(at::equal(cross_entropy_gradient(mine, labels, lse, scale, at::kBFloat16),
+                  in_place.to(at::kBFloat16)));
+}
+
 TEST_CASE("fused rows: rotation") {
   at::manual_seed(3);
   for (const auto dtype : kDtypes) {
-    const auto x = random({21, 3, 10}, dtype);
+    const auto x = random({21, 3, 13}, dtype);  // of which 10 are rotated
     const auto angles =
         at::rand({21, 5}, at::kDouble).mul(6).to(dtype == at::kDouble ? at::kDouble : at::kFloat);
-    const RotaryTable table{angles.cos(), angles.sin()};
-    for (const bool inverse : {false, true}) {
-      CHECK(relative_error(rotate(x, table, inverse), composed::rotate(x, table, inverse)) <
-            tolerance(dtype));
+    for (const auto pairs : {RotaryPairs::kHalves, RotaryPairs::kNeighbours}) {
+      const RotaryTable table{angles.cos(), angles.sin(), pairs};
+      for (const bool inverse : {false, true}) {
+        CHECK(relative_error(rotate(x, table, inverse), composed::rotate(x, table, inverse)) <
+              tolerance(dtype));
+      }
+      CHECK(relative_error(rotate(rotate(x, table, false), table, true), x) < 2 * tolerance(dtype));
     }
-    CHECK(relative_error(rotate(rotate(x, table, false), table, true), x) < 2 * tolerance(dtype));
+    // Neighbours are the halves of a head whose numbers are laid out otherwise.
+    const auto turned = x.narrow(2, 0, 10);
+    const auto as_halves = turned.unflatten(2, {5, 2}).transpose(2, 3).flatten(2).contiguous();
+    const RotaryTable halves{angles.cos(), angles.sin(), RotaryPairs::kHalves},
+        neighbours{angles.cos(), angles.sin(), RotaryPairs::kNeighbours};
+    CHECK(at::allclose(
+        rotate(turned, neighbours, false),
+        rotate(as_halves, halves, false).unflatten(2, {2, 5}).transpose(2, 3).flatten(2),
+        tolerance(dtype), tolerance(dtype)));
   }
 }
 
@@ -88,6 +133,27 @@ TEST_CASE("fused rows: GeGLU, over the whole range of gates") {
       auto gate2 = gate.clone(), up2 = up.clone(), dact2 = dact.clone();
       geglu_backward_(gate, up, dact);
       composed::geglu_backward_(gate2, up2, dact2);
+      CHECK(relative_error(gate, gate2) < 4 * tolerance(dtype));
+      CHECK(relative_error(up, up2) < tolerance(dtype));
+      CHECK(relative_error(dact, dact2) < tolerance(dtype));
+    }
+  }
+}
+
+TEST_CASE("fused rows: clamped SwiGLU, over the whole range of gates") {
+  at::manual_seed(7);
+  constexpr double kSlope = 1.702, kLimit = 2.0;
+  for (const auto dtype : kDtypes) {
+    for (const double scale : {1.0, 5.0, 50.0}) {
+      auto gate = random({19, 53}, dtype, scale), up = random({19, 53}, dtype, 2),
+           dact = random({19, 53}, dtype);
+      auto out = at::empty_like(gate);
+      clamped_swiglu_out(out, gate, up, kSlope, kLimit);
+      CHECK(relative_error(out, composed::clamped_swiglu(gate, up, kSlope, kLimit)) <
+            tolerance(dtype));
+      auto gate2 = gate.clone(), up2 = up.clone(), dact2 = dact.clone();
+      clamped_swiglu_backward_(gate, up, dact, kSlope, kLimit);
+      composed::clamped_swiglu_backward_(gate2, up2, dact2, kSlope, kLimit);
       CHECK(relative_error(gate, gate2) < 4 * tolerance(dtype));
       CHECK(relative_error(up, up2) < tolerance(dtype));
       CHECK(relative_error(dact, dact2) < tolerance(dtype));

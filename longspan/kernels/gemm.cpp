@@ -1,6 +1,7 @@
 #include "longspan/kernels/gemm.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
@@ -13,6 +14,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/cpu/capability.h"
+#include "longspan/spec/device_sizes.h"
 
 namespace longspan {
 namespace {
@@ -69,8 +71,29 @@ OneDnnGemm onednn_gemm() {
   return onednn;
 }
 
-/// Of a product that is added to more precise numbers: large enough for full speed.
-constexpr int64_t kPartBytes = int64_t{16} << 20, kMinPartRows = 256;
+/// Of a product that is added to more precise numbers (spec/device_sizes.h): large enough for full
+/// speed.
+constexpr int64_t kMinPartRows = 256;
+
+bool is_fp32_of_bf16(const at::Tensor& c, const at::Tensor& a) {
+  return c.scalar_type() == at::kFloat && gives_fp32(a);
+}
+
+/// Whether this torch adds bf16 products to fp32 numbers: the first versions of addmm with a dtype
+/// want what is added to in the dtype of the matrices.
+bool adds_to_fp32(const at::Tensor& like) {
+  static const bool adds = [&] {
+    const at::Tensor one = at::ones({1, 1}, like.options().requires_grad(false));
+    at::Tensor sum = one.to(at::kFloat);
+    try {
+      at::addmm_outf(sum, one, one, at::kFloat, /*beta=*/1.0, /*alpha=*/1.0, sum);
+      return true;
+    } catch (const c10::Error&) {
+      return false;
+    }
+  }();
+  return adds;
+}
 
 /// Null when at::mm is as good or the operands are not oneDNN's business.
 OneDnnGemm onednn_for(const at::Tensor& a, const at::Tensor& b) {
@@ -86,7 +109,13 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
   return gemm_out(at::empty({a.size(0), b.size(1)}, a.options()), a, b);
 }
 
+bool gives_fp32(const at::Tensor& a) {
+  return a.is_cuda() && (a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);
+}
+
 at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
+  if (is_fp32_of_bf16(c, a)) return at::mm_outf(a, b, at::kFloat, c);
+  if (c.scalar_type() != a.scalar_type()) return c.copy_(gemm(a, b));
   if (const OneDnnGemm onednn = onednn_for(a, b)) {
     onednn(a, b, c, 0.0f, 1.0f);
   } else {
@@ -96,13 +125,18 @@ at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale) {
+  const bool fp32 = is_fp32_of_bf16(c, a);
+  if (fp32 && adds_to_fp32(a)) return at::addmm_outf(c, a, b, at::kFloat, /*beta=*/1.0, scale, c);
   if (c.scalar_type() != a.scalar_type()) {
     // A sum of two dtypes makes a copy of the smaller one first.
     const auto row_bytes = b.size(1) * static_cast<int64_t>(b.itemsize() + c.itemsize());
-    const int64_t part = std::max(kMinPartRows, kPartBytes / std::max<int64_t>(1, row_bytes));
+    const int64_t most = device_sizes(c.is_cuda()).product_bytes;
+    const int64_t part = std::max(kMinPartRows, most / std::max<int64_t>(1, row_bytes));
     for (int64_t begin = 0; begin < c.size(0); begin += part) {
       const int64_t size = std::min(part, c.size(0) - begin);
-      c.narrow(0, begin, size).add_(gemm(a.narrow(0, begin, size), b), scale);
+      const at::Tensor part_of_a = a.narrow(0, begin, size);
+      c.narrow(0, begin, size)
+          .add_(fp32 ? at::mm(part_of_a, b, at::kFloat) : gemm(part_of_a, b), scale);
     }
     return c;
   }

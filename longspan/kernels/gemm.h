@@ -19,12 +19,17 @@ inline constexpr const char* kProductsVariable = "LONGSPAN_PRODUCTS";
 /// kProductsVariable has another value than those it may have.
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
 
-/// c[m, n] = a b, written into c (any strides). Returns c.
+/// Whether products of these matrices can be had in fp32 though they are bf16: a GPU adds them up
+/// in fp32, and its library rounds only where it is told to.
+bool gives_fp32(const at::Tensor& a);
+
+/// c[m, n] = a b, written into c (any strides). Returns c. An fp32 c of bf16 matrices gets the
+/// product as fp32 where gives_fp32(); else it is rounded to bf16 first.
 at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
 
-/// c[m, n] += scale a b in place. Returns c. Where c has more precision than a and b, the product
-/// is chunked by rows of c, and each chunk is rounded to their dtype first. So nothing else is ever
-/// as large as c.
+/// c[m, n] += scale a b in place. Returns c. Where c has more precision than a and b, a GPU adds to
+/// it in fp32. Else the product is chunked by rows of c, and each chunk is rounded to their dtype
+/// first. So nothing else is ever as large as c.
 at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale = 1.0);
 
 /// The library that computes fp32 products on the CPU, by its name, for reports.

@@ -95,6 +95,9 @@ void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
   at::Tensor& grad = parameter.mutable_grad();
   if (!grad.defined() && parameter.scalar_type() == a_TO.scalar_type()) {
     grad = gemm(a_TO.t(), b_TI);
+  } else if (!grad.defined() && parameter.scalar_type() == at::kFloat && gives_fp32(a_TO)) {
+    grad = gemm_out(at::empty(parameter.sizes(), parameter.options().requires_grad(false)),
+                    a_TO.t(), b_TI);
   } else {
     add_gemm_(gradient_of(parameter), a_TO.t(), b_TI);
   }

@@ -11,6 +11,7 @@
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/kernels/gemm.h"
 #include "longspan/kernels/linear.h"
+#include "longspan/spec/device_sizes.h"
 
 namespace longspan {
 namespace {
@@ -19,12 +20,13 @@ at::ScalarType precise(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-int64_t chunk_rows(const at::Tensor& hidden_LD, int64_t V, int64_t chunk_bytes) {
-  const auto bytes = static_cast<int64_t>(c10::elementSize(precise(hidden_LD.scalar_type())));
-  return std::clamp(chunk_bytes / (V * bytes), kMinHeadRows, kMostHeadRows);
+int64_t chunk_rows(const at::Tensor& hidden_LD, int64_t V, ChunkBytes chunk_bytes) {
+  HeadChunk chunk = device_sizes(hidden_LD.is_cuda()).head;
+  chunk.bytes = chunk_bytes.value_or(chunk.bytes);
+  return chunk.rows(V, static_cast<int64_t>(c10::elementSize(precise(hidden_LD.scalar_type()))));
 }
 
-int64_t num_chunks(const at::Tensor& hidden_LD, int64_t V, int64_t chunk_bytes) {
+int64_t num_chunks(const at::Tensor& hidden_LD, int64_t V, ChunkBytes chunk_bytes) {
   const int64_t rows = chunk_rows(hidden_LD, V, chunk_bytes);
   return (hidden_LD.size(0) + rows - 1) / rows;
 }
@@ -32,7 +34,7 @@ int64_t num_chunks(const at::Tensor& hidden_LD, int64_t V, int64_t chunk_bytes) 
 /// Calls body(begin, size, logits_CV) for chunks of rows, the logits in fp32 or fp64 and its to
 /// overwrite.
 template <typename Body>
-void for_chunks(const at::Tensor& hidden_LD, const at::Tensor& weight_VD, int64_t chunk_bytes,
+void for_chunks(const at::Tensor& hidden_LD, const at::Tensor& weight_VD, ChunkBytes chunk_bytes,
                 Body&& body) {
   const int64_t L = hidden_LD.size(0), V = weight_VD.size(0);
   const auto dtype = precise(hidden_LD.scalar_type());
@@ -42,11 +44,7 @@ void for_chunks(const at::Tensor& hidden_LD, const at::Tensor& weight_VD, int64_
     const int64_t size = std::min(chunk, L - begin);
     auto logits_CV = buffer.narrow(0, 0, size);
     const auto hidden_CD = hidden_LD.narrow(0, begin, size);
-    if (dtype == hidden_LD.scalar_type()) {
-      gemm_out(logits_CV, hidden_CD, weight_VD.t());
-    } else {
-      logits_CV.copy_(gemm(hidden_CD, weight_VD.t()));
-    }
+    gemm_out(logits_CV, hidden_CD, weight_VD.t());
     body(begin, size, logits_CV);
   }
 }
@@ -58,8 +56,8 @@ void head_backward(at::Tensor& logits_CV, const at::Tensor& labels_C, const at::
                    const at::Tensor& scale_C, const at::Tensor& hidden_CD,
                    const at::Tensor& weight_VD, at::Tensor dhidden_CD, const at::Tensor& dweight_VD,
                    double dweight_scale = 1.0) {
-  cross_entropy_gradient_(logits_CV, labels_C, lse_C, scale_C);
-  const auto dlogits_CV = logits_CV.to(hidden_CD.scalar_type());
+  const auto dlogits_CV =
+      cross_entropy_gradient(logits_CV, labels_C, lse_C, scale_C, hidden_CD.scalar_type());
   if (dhidden_CD.defined()) gemm_out(dhidden_CD, dlogits_CV, weight_VD);
   if (dweight_VD.defined()) add_gemm_(dweight_VD, dlogits_CV.t(), hidden_CD, dweight_scale);
 }
@@ -129,7 +127,7 @@ class WeightGradient {
 }  // namespace
 
 at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
-                                 const at::Tensor& labels_L, int64_t chunk_bytes) {
+                                 const at::Tensor& labels_L, ChunkBytes chunk_bytes) {
   const int64_t L = hidden_LD.size(0);
   const auto options = hidden_LD.options().dtype(at::kDouble);
   at::Tensor lse_L, logprobs_L;
@@ -171,7 +169,7 @@ at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& 
 }
 
 at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
-                          const at::Tensor& labels_L, int64_t chunk_bytes,
+                          const at::Tensor& labels_L, ChunkBytes chunk_bytes,
                           const HeadGradient& known) {
   if (!needs_backward({hidden_LD}, {weight_VD})) {
     return linear_token_logprobs(hidden_LD, weight_VD, labels_L, chunk_bytes).sum().neg();

@@ -8,16 +8,15 @@
 
 namespace longspan {
 
-/// Logits alive at any time, in bytes: as many rows as fit, at least kMinHeadRows. Fewer rows mean
-/// that every chunk reads all of the weight for less work; from kMostHeadRows on it is as good.
-inline constexpr int64_t kHeadChunkBytes = int64_t{64} << 20;
-inline constexpr int64_t kMinHeadRows = 32, kMostHeadRows = 1024;
+/// Bytes of logits alive at any time, for tests; empty: as many as suit the device
+/// (spec/device_sizes.h).
+using ChunkBytes = std::optional<int64_t>;
 
 /// log softmax(hidden W^T)[label], [L] fp64: what is summed over rows, or compared as a small
 /// difference of large sums, loses no digits but those of the logits (fp32, or fp64 for fp64).
 /// Keeps the log-sum-exp only; the backward makes the logits again. Four matrix products in all.
 at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
-                                 const at::Tensor& labels_L, int64_t chunk_bytes = kHeadChunkBytes);
+                                 const at::Tensor& labels_L, ChunkBytes chunk_bytes = {});
 
 /// What is known in the forward pass of the head's gradient.
 struct HeadGradient {
@@ -36,7 +35,7 @@ struct HeadGradient {
 /// pass, so that there are never two of that size. A bf16 gradient is summed in fp32 over several
 /// chunks. With a known `upstream` it is scaled before it is rounded, so that it is rounded once.
 at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
-                          const at::Tensor& labels_L, int64_t chunk_bytes = kHeadChunkBytes,
+                          const at::Tensor& labels_L, ChunkBytes chunk_bytes = {},
                           const HeadGradient& known = {});
 
 }  // namespace longspan

@@ -27,8 +27,9 @@ at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, NormKind
   at::Tensor rstd_T, y_TD;
   {
     c10::NoGradGuard no_grad;
-    rstd_T = reciprocal_rms(h_TD, eps);
-    y_TD = scale_rows(h_TD, rstd_T, norm_factors(weight_D, kind), dtype);
+    const NormalizedRows rows = normalize_rows(h_TD, norm_factors(weight_D, kind), eps, dtype);
+    rstd_T = rows.rstd_T;
+    y_TD = rows.y_TD;
   }
   if (needs_backward({h_TD}, {weight_D})) {
     y_TD = attach_backward(

@@ -30,10 +30,6 @@ at::Tensor llama3(const at::Tensor& inverse, const RopeScaling& rope) {
   return at::where(between, smoothed, stretched);
 }
 
-double yarn_mscale(double scale, double mscale) {
-  return scale <= 1 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0;
-}
-
 RotaryFrequencies yarn(const RotaryKind& kind) {
   const RopeScaling& rope = kind.rotary.scaling;
   const double dim = static_cast<double>(kind.dim);
@@ -73,11 +69,20 @@ RotaryFrequencies yarn(const RotaryKind& kind) {
 RotaryFrequencies rotary_frequencies(const RotaryKind& kind) {
   c10::NoGradGuard no_grad;
   const RopeScaling& rope = kind.rotary.scaling;
-  if (rope.type == "yarn") return yarn(kind);
-  auto inverse = 1.0 / periods(kind);
-  if (rope.type == "linear") inverse = inverse / rope.factor;
-  if (rope.type == "llama3") inverse = llama3(inverse, rope);
-  return {inverse, 1.0};
+  RotaryFrequencies frequencies;
+  if (rope.type == "yarn") {
+    frequencies = yarn(kind);
+  } else {
+    frequencies.inverse_F = 1.0 / periods(kind);
+    if (rope.type == "linear") frequencies.inverse_F = frequencies.inverse_F / rope.factor;
+    if (rope.type == "llama3") frequencies.inverse_F = llama3(frequencies.inverse_F, rope);
+  }
+  frequencies.pairs = kind.rotary.pairs;
+  return frequencies;
+}
+
+RotaryTable RotaryTable::of_rows(int64_t begin, int64_t size) const {
+  return {cos_TF.narrow(0, begin, size), sin_TF.narrow(0, begin, size), pairs};
 }
 
 RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_T,
@@ -88,12 +93,12 @@ RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor&
   const auto inverse_F = frequencies.inverse_F.to(positions_T.device());
   const auto angles_TF = positions_T.to(at::kFloat).unsqueeze(1) * inverse_F;
   const auto table_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  RotaryTable table{angles_TF.cos(), angles_TF.sin()};
+  RotaryTable table{angles_TF.cos(), angles_TF.sin(), frequencies.pairs};
   if (frequencies.attention_factor != 1.0) {
     table.cos_TF.mul_(frequencies.attention_factor);
     table.sin_TF.mul_(frequencies.attention_factor);
   }
-  return {table.cos_TF.to(table_dtype), table.sin_TF.to(table_dtype)};
+  return {table.cos_TF.to(table_dtype), table.sin_TF.to(table_dtype), table.pairs};
 }
 
 }  // namespace longspan

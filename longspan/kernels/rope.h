@@ -13,12 +13,17 @@ namespace longspan {
 struct RotaryFrequencies {
   at::Tensor inverse_F;           // fp32
   double attention_factor = 1.0;  // multiplies cos and sin (YaRN, arXiv 2309.00071)
+  RotaryPairs pairs = RotaryPairs::kHalves;
 };
 RotaryFrequencies rotary_frequencies(const RotaryKind& kind);
 
 /// Made once for a row and used by every layer. fp32, or fp64 for fp64 models.
 struct RotaryTable {
   at::Tensor cos_TF, sin_TF;
+  RotaryPairs pairs = RotaryPairs::kHalves;
+
+  /// Of rows [begin, begin + size).
+  RotaryTable of_rows(int64_t begin, int64_t size) const;
 };
 RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_T,
                          at::ScalarType dtype);

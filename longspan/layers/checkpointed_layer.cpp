@@ -248,7 +248,7 @@ std::vector<at::Tensor> Checkpoint::backward(std::vector<at::Tensor> gradients) 
   return {std::move(dh_TD)};
 }
 
-/// An attention that asks for the projections in parts has them in its graph.
+/// An attention that asks for chunked projections has them in its graph.
 std::vector<at::Tensor> Checkpoint::chunked_backward(at::Tensor dout_LD) {
   const auto input_TD = saved_->get(kHidden).detach().requires_grad_(wants_input_);
   at::Tensor middle;

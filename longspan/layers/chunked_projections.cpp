@@ -49,8 +49,10 @@ ChunkedProjections::ChunkedProjections(const at::Tensor& h_TD, const Layer& laye
       overlap_(layer.mixer->overlap().value()),
       shared_(std::make_shared<Shared>()) {
   c10::NoGradGuard no_grad;
-  shared_->rstd_T = reciprocal_rms(h_TD, layer.norm_eps);
-  x_TD_ = scale_rows(h_TD, shared_->rstd_T, layer.mixer_norm_factors(), row.compute_dtype);
+  const NormalizedRows normal =
+      normalize_rows(h_TD, layer.mixer_norm_factors(), layer.norm_eps, row.compute_dtype);
+  shared_->rstd_T = normal.rstd_T;
+  x_TD_ = normal.y_TD;
 }
 
 AttentionProjections ChunkedProjections::as_functions() {

@@ -10,17 +10,16 @@
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/kernels/rms_norm.h"
+#include "longspan/spec/device_sizes.h"
 
 namespace longspan {
 namespace {
 
-/// Rows worked on at a time: enough for matrix products at full speed, few enough that what lives
-/// only inside of the feed-forward is small beside the row.
-constexpr int64_t kChunkBytes = int64_t{8} << 20;  // of the widest activation
-
-int64_t chunk_rows(const FeedForward& feed_forward, at::ScalarType dtype) {
-  const auto row_bytes = feed_forward.width() * static_cast<int64_t>(c10::elementSize(dtype));
-  return std::max(feed_forward.min_chunk_rows(), kChunkBytes / row_bytes);
+int64_t chunk_rows(const FeedForward& feed_forward, const RowContext& row) {
+  const auto row_bytes =
+      feed_forward.width() * static_cast<int64_t>(c10::elementSize(row.compute_dtype));
+  return std::max(feed_forward.min_chunk_rows(),
+                  device_sizes(row.on_gpu).feed_forward_bytes / row_bytes);
 }
 
 std::unique_ptr<FeedForward> cast_for_uses(const FeedForward& feed_forward, at::ScalarType dtype) {
@@ -47,7 +46,6 @@ std::pair<SavedStep, at::Tensor> taken_apart(SavedStep saved, const at::Tensor& 
 at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& layer,
                    const RowContext& row) {
   const auto dtype = row.compute_dtype;
-  const at::Tensor rstd_T = reciprocal_rms(h_TD, layer.norm_eps);
   const std::unique_ptr<FeedForward> cast = cast_for_uses(*layer.feed_forward, dtype);
   const int64_t T = h_TD.size(0), chunk = feed_forward_chunk_rows(T, layer, row);
   const at::Tensor room =
@@ -55,10 +53,11 @@ at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& 
   const at::Tensor factors_D = layer.feed_forward_norm_factors();
   auto out_TD = at::empty_like(h_TD);
   const OutputNorm norm = layer.feed_forward_output_norm();
-  for (int64_t begin = 0; begin < T; begin += chunk) {
+  const int64_t least = cast->takes_all_rows_at_once() ? 1 : 0;
+  for (int64_t begin = 0; begin < std::max(T, least); begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto h = h_TD.narrow(0, begin, rows.size);
-    const auto x = scale_rows(h, rstd_T.narrow(0, begin, rows.size), factors_D, dtype);
+    const auto x = normalize_rows(h, factors_D, layer.norm_eps, dtype).y_TD;
     const at::Tensor out = out_TD.narrow(0, begin, rows.size);
     if (norm.defined()) {
       const auto [own, y] = taken_apart(rows_of(saved, rows), h);
@@ -74,7 +73,8 @@ at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& 
 }  // namespace
 
 int64_t feed_forward_chunk_rows(int64_t num_rows, const Layer& layer, const RowContext& row) {
-  if (row.mlp_tiles == 0) return chunk_rows(*layer.feed_forward, row.compute_dtype);
+  if (layer.feed_forward->takes_all_rows_at_once()) return std::max<int64_t>(1, num_rows);
+  if (row.mlp_tiles == 0) return chunk_rows(*layer.feed_forward, row);
   return std::max<int64_t>(1, (num_rows + row.mlp_tiles - 1) / row.mlp_tiles);
 }
 
@@ -129,8 +129,7 @@ void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at:
                                 const SavedStep& saved, const at::Tensor& dh_CD) {
   const RowRange rows{begin, h_CD.size(0)};
   const at::Tensor factors_D = layer_.feed_forward_norm_factors();
-  const auto rstd_C = reciprocal_rms(h_CD, layer_.norm_eps);
-  const auto x_CD = scale_rows(h_CD, rstd_C, factors_D, row_.compute_dtype);
+  const auto [rstd_C, x_CD] = normalize_rows(h_CD, factors_D, layer_.norm_eps, row_.compute_dtype);
   at::Tensor dy_CD = dout_CD;
   SavedStep own = saved;
   if (const OutputNorm norm = layer_.feed_forward_output_norm(); norm.defined()) {
@@ -146,7 +145,7 @@ void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at:
     dy_CD = norm.backward(dout_CD, y_CD, doutput_norm_D_);
   }
   const auto dx_CD = cast_->backward(dy_CD.to(row_.compute_dtype), x_CD, rows, row_, own, room_);
-  dh_CD.copy_(norm_backward(dx_CD, h_CD, rstd_C, factors_D, dout_CD, dnorm_D_));
+  norm_backward_out(dh_CD, dx_CD, h_CD, rstd_C, factors_D, dout_CD, dnorm_D_);
 }
 
 void FeedForwardBackward::finish() {

@@ -1,4 +1,4 @@
-// The second half of a layer, h + feed_forward(norm(h)), over any FeedForward, in chunks of rows:
+// A layer's second sublayer, h + feed_forward(norm(h)), over any FeedForward, in chunks of rows:
 // nothing that is as wide as the feed-forward is ever as long as the row.
 // T: tokens, C: rows of a chunk, D: model dim.
 #pragma once

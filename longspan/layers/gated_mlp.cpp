@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "longspan/kernels/fused_rows.h"
+#include "longspan/kernels/gated_activation.h"
 
 namespace longspan {
 
@@ -48,14 +48,7 @@ void GatedMlp::forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::
   const at::Tensor up_CI = saved.empty() ? part(1) : saved[1];
   weights_.gate_proj.for_rows(rows.begin, rows.size).forward_out(gate_CI, x_CD);
   weights_.up_proj.for_rows(rows.begin, rows.size).forward_out(up_CI, x_CD);
-  switch (spec_.activation) {
-    case GateActivation::kSilu:
-      swiglu_out(act_CI, gate_CI, up_CI);
-      break;
-    case GateActivation::kGeluTanh:
-      geglu_out(act_CI, gate_CI, up_CI);
-      break;
-  }
+  gated_out(spec_.activation, act_CI, gate_CI, up_CI);
   weights_.down_proj.for_rows(rows.begin, rows.size)
       .add_forward_out(std::move(out_CD), h_CD, act_CI);
 }
@@ -75,14 +68,7 @@ at::Tensor GatedMlp::backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
   }
   at::Tensor dact_CI = part(0);
   down_proj.input_gradient_out(dact_CI, dout_CD);
-  switch (spec_.activation) {
-    case GateActivation::kSilu:
-      swiglu_backward_(gate_CI, up_CI, dact_CI);
-      break;
-    case GateActivation::kGeluTanh:
-      geglu_backward_(gate_CI, up_CI, dact_CI);
-      break;
-  }
+  gated_backward_(spec_.activation, gate_CI, up_CI, dact_CI);
   const auto &dgate_CI = gate_CI, &dup_CI = up_CI, &act_CI = dact_CI;
   down_proj.add_gradients(dout_CD, act_CI);
   gate_proj.add_gradients(dgate_CI, x_CD);
@@ -96,10 +82,9 @@ at::Tensor GatedMlp::plain(const at::Tensor& x_TD) const {
   const auto linear = [](const at::Tensor& x, const Linear& layer) {
     return at::linear(x, layer.weight, layer.bias);
   };
-  const at::Tensor gate_TI = linear(x_TD, weights_.gate_proj);
-  const at::Tensor act_TI =
-      spec_.activation == GateActivation::kGeluTanh ? at::gelu(gate_TI, "tanh") : at::silu(gate_TI);
-  return linear(act_TI * linear(x_TD, weights_.up_proj), weights_.down_proj);
+  const at::Tensor act_TI = plain_gated(spec_.activation, linear(x_TD, weights_.gate_proj),
+                                        linear(x_TD, weights_.up_proj));
+  return linear(act_TI, weights_.down_proj);
 }
 
 std::shared_ptr<const FeedForward> make_feed_forward(const GatedMlpSpec& spec,

@@ -1,4 +1,4 @@
-// A gated MLP (spec/gated_mlp_spec.h): down(activation(gate x) * up x) (arXiv 2002.05202).
+// A gated MLP (spec/gated_mlp_spec.h): down(activation(gate x, up x)) (arXiv 2002.05202).
 // T: tokens, C: some of them, D: model dim, I: intermediate dim.
 #pragma once
 
@@ -23,6 +23,7 @@ class GatedMlp : public FeedForward {
   std::vector<at::Tensor> parameters() const override;
   int64_t width() const override { return spec_.intermediate_size; }
   int64_t min_chunk_rows() const override { return kMinChunkRows; }
+  bool takes_all_rows_at_once() const override { return false; }
   SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const override;
   at::Tensor forward_room(int64_t num_rows, bool saved,
                           const at::TensorOptions& options) const override;

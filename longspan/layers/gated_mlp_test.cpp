@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <iterator>
+
 #include "longspan/layers/feed_forward_pass.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/testing/layer_check.h"
@@ -18,18 +20,17 @@ SelfAttentionSpec small_attention() {
 }
 
 TEST_CASE("gated MLP: output and gradients are those of its plain version, in any chunks") {
-  for (const bool bias : {false, true}) {
+  const GateActivation activations[] = {Swiglu{}, Geglu{}, ClampedSwiglu{.limit = 0.5}};
+  for (size_t activation = 0; activation < std::size(activations); ++activation) {
     for (const bool all_rows : {true, false}) {
       for (const int64_t tiles : {0, 1, 3, 100}) {
-        CAPTURE(bias);
+        CAPTURE(activation);
         CAPTURE(all_rows);
         CAPTURE(tiles);
         testing::check_layer(
-            {.layer = {small_attention(),
-                       GatedMlpSpec{.intermediate_size = 36,
-                                    .bias = bias,
-                                    .activation = tiles == 1 ? GateActivation::kGeluTanh
-                                                             : GateActivation::kSilu}},
+            {.layer = {small_attention(), GatedMlpSpec{.intermediate_size = 36,
+                                                       .bias = activation != 1,
+                                                       .activation = activations[activation]}},
              .all_rows = all_rows,
              .mlp_tiles = tiles});
       }

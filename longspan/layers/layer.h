@@ -35,6 +35,7 @@ struct RowContext {
   ExpertLoad* expert_load = nullptr;  // where mixtures of experts count; null: nowhere
   at::Tensor is_real_T = {};  // bool: of the rows of the feed-forward, those that are no padding;
                               // undefined: all
+  bool on_gpu = false;        // works by a GPU's sizes (spec/device_sizes.h)
 };
 
 /// Rows [begin, begin + size) of those that a layer works on.
@@ -128,6 +129,9 @@ class FeedForward {
   virtual int64_t width() const = 0;
   /// Its chunks are not cut below so many rows.
   virtual int64_t min_chunk_rows() const = 0;
+  /// Whether each pass over a row is one chunk of all its rows, also where there are none: others
+  /// take part in it (expert_exchange.h).
+  virtual bool takes_all_rows_at_once() const = 0;
   /// Memory for what the backward of so many rows needs; row r of each tensor is that of row r.
   virtual SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const = 0;
   /// Memory to work in, for chunks of up to so many rows. `saved`: whether the forward saves, or

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "longspan/kernels/linear.h"
+#include "longspan/layers/expert_exchange.h"
 
 namespace longspan {
 
@@ -15,15 +16,18 @@ using TensorsByName = std::map<std::string, at::Tensor, std::less<>>;
 
 class LayerWeights {
  public:
-  /// `parameters`, those of the whole model, must outlive it.
-  LayerWeights(const TensorsByName& parameters, int64_t layer, double lora_scale)
-      : parameters_(parameters), layer_(layer), lora_scale_(lora_scale) {}
+  /// `parameters`, those of the whole model but for experts that are elsewhere (`exchange`; null:
+  /// none are), must outlive it.
+  LayerWeights(const TensorsByName& parameters, int64_t layer, double lora_scale,
+               ExpertExchange* exchange)
+      : parameters_(parameters), layer_(layer), lora_scale_(lora_scale), exchange_(exchange) {}
 
   /// Of the linear layer self_attn.q_proj, say: weight, and where they are there bias and adapter.
   Linear linear(const std::string& name) const;
   /// The matrix or the buffer of this whole name.
   at::Tensor tensor(const std::string& name) const { return required(name); }
   int64_t layer() const { return layer_; }
+  ExpertExchange* expert_exchange() const { return exchange_; }
   /// The weight of the norm self_attn.q_norm, say.
   at::Tensor norm(const std::string& name) const;
   /// What is called linear_attn.A_log, say, and has no .weight behind its name.
@@ -37,6 +41,7 @@ class LayerWeights {
   const TensorsByName& parameters_;
   int64_t layer_;
   double lora_scale_;
+  ExpertExchange* exchange_;
 };
 
 }  // namespace longspan

@@ -6,15 +6,16 @@
 // and that is missing here does not compile.
 #include "longspan/layers/gated_delta_net.h"
 #include "longspan/layers/gated_mlp.h"
+#include "longspan/layers/latent_attention.h"
 #include "longspan/layers/mixture_of_experts.h"
 #include "longspan/layers/self_attention.h"
 
 namespace longspan {
 
 Layer make_layer(const ModelSpec& model, int64_t layer, const TensorsByName& parameters,
-                 double lora_scale) {
+                 double lora_scale, ExpertExchange* exchange) {
   const LayerSpec& spec = model.layer(layer);
-  const LayerWeights weights(parameters, layer, lora_scale);
+  const LayerWeights weights(parameters, layer, lora_scale, exchange);
   const std::vector<const char*> norms = norm_names(spec);
   return {weights.norm(norms[0]),
           weights.norm(norms[1]),
@@ -24,8 +25,8 @@ Layer make_layer(const ModelSpec& model, int64_t layer, const TensorsByName& par
                      spec.mixer),
           std::visit([&](const auto& part) { return make_feed_forward(part, model, weights); },
                      spec.feed_forward),
-          spec.output_norms ? weights.norm(norms[2]) : at::Tensor(),
-          spec.output_norms ? weights.norm(norms[3]) : at::Tensor()};
+          norms.size() > 2 ? weights.norm(norms[2]) : at::Tensor(),
+          norms.size() > 2 ? weights.norm(norms[3]) : at::Tensor()};
 }
 
 }  // namespace longspan

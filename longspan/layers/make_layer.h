@@ -7,8 +7,9 @@
 
 namespace longspan {
 
-/// Layer number `layer` of the model, of parameters by their names.
+/// Layer number `layer` of the model, of parameters by their names. `exchange`: where experts are
+/// that are not among them; null: all are.
 Layer make_layer(const ModelSpec& model, int64_t layer, const TensorsByName& parameters,
-                 double lora_scale);
+                 double lora_scale, ExpertExchange* exchange = nullptr);
 
 }  // namespace longspan

@@ -10,17 +10,18 @@
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/kernels/rms_norm.h"
 #include "longspan/layers/chunked_projections.h"
+#include "longspan/spec/device_sizes.h"
+#include "longspan/spec/layer_cost.h"
 
 namespace longspan {
 namespace {
 
 /// Rows worked on at a time, as in the feed-forward: what lives only inside of a chunk is small.
 int64_t chunk_rows(const Layer& layer, const RowContext& row, const at::Tensor& h_TD) {
-  constexpr int64_t kMinChunkRows = 1024, kChunkBytes = int64_t{2} << 20;
   const int64_t width = std::max(h_TD.size(1), layer.mixer->width());
-  return std::max(
-      kMinChunkRows,
-      kChunkBytes / (width * static_cast<int64_t>(c10::elementSize(row.compute_dtype))));
+  return std::max(kMinChunkRows,
+                  device_sizes(row.on_gpu).mixer_bytes /
+                      (width * static_cast<int64_t>(c10::elementSize(row.compute_dtype))));
 }
 
 /// With the matrices of its first steps cast once, for several chunks.
@@ -41,8 +42,10 @@ std::vector<at::Tensor> differentiable_inputs(const at::Tensor& h_TD, const Laye
   std::vector<SavedStep> saved(mixer.num_inputs());
   {
     c10::NoGradGuard no_grad;
-    rstd_T = reciprocal_rms(h_TD, layer.norm_eps);
-    const auto x_TD = scale_rows(h_TD, rstd_T, layer.mixer_norm_factors(), row.compute_dtype);
+    const NormalizedRows normal =
+        normalize_rows(h_TD, layer.mixer_norm_factors(), layer.norm_eps, row.compute_dtype);
+    rstd_T = normal.rstd_T;
+    const at::Tensor& x_TD = normal.y_TD;
     for (int i = 0; i < mixer.num_inputs(); ++i) {
       inputs.push_back(mixer.input(i, mixer.empty_input(i, all.size, x_TD.options()), x_TD, all,
                                    row, &saved[i]));
@@ -84,7 +87,7 @@ std::vector<at::Tensor> mixer_inputs(const at::Tensor& h_TD, const Layer& layer,
   for (int64_t begin = 0; begin < T; begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto h = h_TD.narrow(0, begin, rows.size);
-    const auto x = scale_rows(h, reciprocal_rms(h, layer.norm_eps), factors_D, row.compute_dtype);
+    const auto x = normalize_rows(h, factors_D, layer.norm_eps, row.compute_dtype).y_TD;
     for (int i = 0; i < mixer->num_inputs(); ++i) {
       mixer->input(i, inputs[i].narrow(0, begin, rows.size), x, rows, row, /*saved=*/nullptr);
     }
@@ -106,17 +109,16 @@ void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::T
   for (int64_t begin = 0; begin < std::max<int64_t>(T, 1); begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto h = h_TD.narrow(0, begin, rows.size);
-    const auto rstd_C = reciprocal_rms(h, layer.norm_eps);
+    const auto [rstd_C, x] = normalize_rows(h, factors_D, layer.norm_eps, row.compute_dtype);
     if (!dnorm_D.defined()) dnorm_D = zeros_for_norm(norm_D, rstd_C.options());
-    const auto x = scale_rows(h, rstd_C, factors_D, row.compute_dtype);
     at::Tensor dx;
     for (int i = 0; i < mixer->num_inputs(); ++i) {
       mixer->input_backward(i, gradients[i].narrow(0, begin, rows.size), x, rows, row,
                             /*saved=*/nullptr, wants_dx ? &dx : nullptr);
     }
     if (!wants_dx) continue;
-    auto dh = dh_TD.narrow(0, begin, rows.size);
-    dh.copy_(norm_backward(dx, h, rstd_C, factors_D, dh, dnorm_D));
+    const auto dh = dh_TD.narrow(0, begin, rows.size);
+    norm_backward_out(dh, dx, h, rstd_C, factors_D, dh, dnorm_D);
   }
   sums.finish();
   if (dnorm_D.defined()) add_gradient(norm_D, dnorm_D);

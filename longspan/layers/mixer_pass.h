@@ -1,4 +1,4 @@
-// The first half of a layer, h + mixer(norm(h)), over any TokenMixer.
+// A layer's first sublayer, h + mixer(norm(h)), over any TokenMixer.
 // T: tokens, L: rows that are wanted, D: model dim.
 #pragma once
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "longspan/kernels/expert_rows.h"
-#include "longspan/kernels/fused_rows.h"
+#include "longspan/kernels/gated_activation.h"
 
 namespace longspan {
 namespace {
@@ -16,44 +16,8 @@ at::ScalarType sum_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// The rows of a chunk by the expert that they go to.
-class SortedRows {
- public:
-  SortedRows(const at::Tensor& experts_CK, int64_t num_experts) {
-    const at::Tensor flat = experts_CK.reshape({-1});
-    places_ = flat.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-    rows_ = places_.div(experts_CK.size(1), "floor");
-    counts_ = flat.bincount({}, num_experts).cpu();
-  }
-
-  /// Calls use(expert, rows_R, places_R), with the places of these rows' weights in the flattened
-  /// weights, for each expert; some have no rows.
-  template <typename Use>
-  void for_each(Use&& use) const {
-    const int64_t* const counts = counts_.const_data_ptr<int64_t>();
-    int64_t begin = 0;
-    for (int64_t expert = 0; expert < counts_.numel(); ++expert) {
-      use(static_cast<size_t>(expert), rows_.narrow(0, begin, counts[expert]),
-          places_.narrow(0, begin, counts[expert]));
-      begin += counts[expert];
-    }
-  }
-
- private:
-  at::Tensor places_, rows_, counts_;
-};
-
 at::Tensor plain_linear(const at::Tensor& x, const Linear& linear) {
   return at::linear(x, linear.weight, linear.bias);
-}
-
-/// Every trained parameter gets a gradient, of zeros where no row came.
-void make_gradients(const GatedMlp::Weights& expert) {
-  for (const Linear* linear : {&expert.gate_proj, &expert.up_proj, &expert.down_proj}) {
-    for (const at::Tensor& parameter : linear->parameters()) {
-      if (parameter.defined() && parameter.requires_grad()) gradient_of(parameter);
-    }
-  }
 }
 
 }  // namespace
@@ -66,12 +30,10 @@ std::unique_ptr<FeedForward> MixtureOfExperts::clone() const {
   return std::make_unique<MixtureOfExperts>(*this);
 }
 
+// The experts' last: how many of them are here changes no other's number.
 std::vector<Linear*> MixtureOfExperts::linears() {
-  std::vector<Linear*> all;
-  for (GatedMlp::Weights& expert : weights_.experts) {
-    all.insert(all.end(), {&expert.gate_proj, &expert.up_proj, &expert.down_proj});
-  }
-  for (Linear* linear : linears_of_all_rows()) all.push_back(linear);
+  std::vector<Linear*> all = linears_of_all_rows();
+  for (Linear* linear : weights_.experts.linears()) all.push_back(linear);
   return all;
 }
 
@@ -83,10 +45,8 @@ std::vector<Linear*> MixtureOfExperts::linears_of_all_rows() {
 }
 
 std::vector<at::Tensor> MixtureOfExperts::parameters() const {
-  std::vector<at::Tensor> parameters{weights_.router.weight()};
-  for (const GatedMlp::Weights& expert : weights_.experts) {
-    append_parameters(parameters, {&expert.gate_proj, &expert.up_proj, &expert.down_proj});
-  }
+  std::vector<at::Tensor> parameters = weights_.router.parameters();
+  weights_.experts.append_parameters_to(parameters);
   if (weights_.shared) {
     const std::vector<at::Tensor> shared = weights_.shared->parameters();
     parameters.insert(parameters.end(), shared.begin(), shared.end());
@@ -102,23 +62,12 @@ SavedStep MixtureOfExperts::empty_saved(int64_t /*num_rows*/,
 
 at::Tensor MixtureOfExperts::forward_room(int64_t num_rows, bool /*saved*/,
                                           const at::TensorOptions& options) const {
-  return at::empty({2, num_rows, spec_.expert_size}, options);
+  return weights_.experts.forward_room(num_rows, options);
 }
 
 at::Tensor MixtureOfExperts::backward_room(int64_t num_rows, bool /*saved*/,
                                            const at::TensorOptions& options) const {
-  return at::empty({4, num_rows, spec_.expert_size}, options);
-}
-
-/// The expert's layers in the dtype of computation, for these rows of the chunk that begins there.
-GatedMlp::Weights MixtureOfExperts::expert_for(size_t expert, const at::Tensor& rows_R,
-                                               int64_t begin, at::ScalarType dtype) const {
-  const GatedMlp::Weights& held = weights_.experts[expert];
-  const auto used = [&](const Linear& linear) {
-    const Linear cast = linear.cast_for_uses(dtype);
-    return cast.dropout.active() ? cast.for_rows(rows_R + begin) : cast;
-  };
-  return {used(held.gate_proj), used(held.up_proj), used(held.down_proj)};
+  return weights_.experts.backward_room(num_rows, options);
 }
 
 void MixtureOfExperts::count(const Routing& routing, const RowRange& rows,
@@ -144,25 +93,6 @@ at::Tensor MixtureOfExperts::score_gradients(const Routing& routing, const RowRa
   if (!row.is_real_T.defined()) return gradient_E.expand_as(routing.scores_CE);
   return row.is_real_T.narrow(0, rows.begin, rows.size).to(gradient_E.scalar_type()).unsqueeze(1) *
          gradient_E;
-}
-
-void MixtureOfExperts::add_experts(at::Tensor& sum_CD, const Routing& routing,
-                                   const at::Tensor& x_CD, const RowRange& rows,
-                                   const at::Tensor& room) const {
-  const at::Tensor weights = routing.weights_CK.reshape({-1});
-  SortedRows(routing.experts_CK, spec_.num_experts)
-      .for_each([&](size_t number, const at::Tensor& rows_R, const at::Tensor& places_R) {
-        const int64_t R = rows_R.numel();
-        if (R == 0) return;
-        const GatedMlp::Weights expert = expert_for(number, rows_R, rows.begin, x_CD.scalar_type());
-        const at::Tensor x_RD = x_CD.index_select(0, rows_R);
-        at::Tensor gate_RI = room[0].narrow(0, 0, R), up_RI = room[1].narrow(0, 0, R);
-        expert.gate_proj.forward_out(gate_RI, x_RD);
-        expert.up_proj.forward_out(up_RI, x_RD);
-        swiglu_out(gate_RI, gate_RI, up_RI);
-        add_weighted_rows_(sum_CD, rows_R, expert.down_proj.forward(gate_RI),
-                           weights.index_select(0, places_R));
-      });
 }
 
 /// The shared expert's, before its gate.
@@ -198,45 +128,9 @@ void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
   } else if (!out_CD.is_same(h_CD)) {
     out_CD.copy_(h_CD);
   }
-  add_experts(sum_CD, routing, x_CD, rows, room);
+  weights_.experts.add(sum_CD, routing, x_CD, rows, room);
   add_shared(sum_CD, x_CD, rows, row);
   if (!adds_in_place) out_CD.copy_(sum_CD);
-}
-
-at::Tensor MixtureOfExperts::experts_backward(at::Tensor& dx_CD, const Routing& routing,
-                                              const at::Tensor& dout_CD, const at::Tensor& x_CD,
-                                              const RowRange& rows, const at::Tensor& room) const {
-  const at::Tensor weights = routing.weights_CK.reshape({-1});
-  const at::Tensor dweights = at::zeros_like(weights);
-  SortedRows(routing.experts_CK, spec_.num_experts)
-      .for_each([&](size_t number, const at::Tensor& rows_R, const at::Tensor& places_R) {
-        make_gradients(weights_.experts[number]);
-        const int64_t R = rows_R.numel();
-        if (R == 0) return;
-        const GatedMlp::Weights expert = expert_for(number, rows_R, rows.begin, x_CD.scalar_type());
-        const at::Tensor x_RD = x_CD.index_select(0, rows_R);
-        const at::Tensor dout_RD = dout_CD.index_select(0, rows_R);
-        const at::Tensor weights_R1 =
-            weights.index_select(0, places_R).to(x_CD.scalar_type()).unsqueeze(1);
-        const auto part = [&](int i) { return room[i].narrow(0, 0, R); };
-        at::Tensor gate_RI = part(0), up_RI = part(1), dact_RI = part(3);
-        expert.gate_proj.forward_out(gate_RI, x_RD);
-        expert.up_proj.forward_out(up_RI, x_RD);
-        const at::Tensor back_RI = part(2);  // the gradient of act, were the weights one
-        expert.down_proj.input_gradient_out(back_RI, dout_RD);
-        at::mul_out(dact_RI, back_RI, weights_R1);
-        swiglu_backward_(gate_RI, up_RI, dact_RI);
-        const auto &dgate_RI = gate_RI, &dup_RI = up_RI, &act_RI = dact_RI;
-        dweights.index_copy_(0, places_R, row_dots(back_RI, act_RI));
-        dout_RD.mul_(weights_R1);
-        expert.down_proj.add_gradients(dout_RD, act_RI);
-        expert.gate_proj.add_gradients(dgate_RI, x_RD);
-        expert.up_proj.add_gradients(dup_RI, x_RD);
-        at::Tensor dx_RD = expert.gate_proj.input_gradient(dgate_RI);
-        expert.up_proj.add_input_gradient(dx_RD, dup_RI);
-        add_weighted_rows_(dx_CD, rows_R, dx_RD, {});
-      });
-  return dweights.view_as(routing.weights_CK);
 }
 
 void MixtureOfExperts::shared_backward(at::Tensor& dx_CD, const at::Tensor& dout_CD,
@@ -264,19 +158,29 @@ at::Tensor MixtureOfExperts::backward(const at::Tensor& dout_CD, const at::Tenso
                                       const SavedStep& /*saved*/, const at::Tensor& room) const {
   const Routing routing = weights_.router.route(x_CD);
   at::Tensor dx_CD = at::zeros(x_CD.sizes(), x_CD.options().dtype(sum_dtype(x_CD)));
-  const at::Tensor dweights_CK = experts_backward(dx_CD, routing, dout_CD, x_CD, rows, room);
+  const at::Tensor dweights_CK =
+      weights_.experts.backward(dx_CD, routing, dout_CD, x_CD, rows, room);
   weights_.router.backward(routing, dweights_CK, score_gradients(routing, rows, row), x_CD, dx_CD);
   shared_backward(dx_CD, dout_CD, x_CD, rows, row);
   return dx_CD.to(x_CD.scalar_type());
 }
 
 at::Tensor MixtureOfExperts::plain(const at::Tensor& x_TD) const {
+  TORCH_CHECK(!weights_.experts.are_exchanged(), "the plain version has all experts here");
   const Routing routing = weights_.router.route(x_TD);
   at::Tensor sum_TD = at::zeros_like(x_TD);
-  for (size_t number = 0; number < weights_.experts.size(); ++number) {
-    const GatedMlp::Weights& expert = weights_.experts[number];
-    const at::Tensor act =
-        at::silu(plain_linear(x_TD, expert.gate_proj)) * plain_linear(x_TD, expert.up_proj);
+  const std::vector<ExpertMlp>& experts = weights_.experts.weights();
+  for (size_t number = 0; number < experts.size(); ++number) {
+    const ExpertMlp& expert = experts[number];
+    at::Tensor act;
+    if (expert.takes_turns()) {
+      const at::Tensor both_TI2 =
+          plain_linear(x_TD, expert.gate_up_proj).unflatten(1, {spec_.expert_size, 2});
+      act = plain_gated(spec_.activation, both_TI2.select(2, 0), both_TI2.select(2, 1));
+    } else {
+      act = plain_gated(spec_.activation, plain_linear(x_TD, expert.gate_proj),
+                        plain_linear(x_TD, expert.up_proj));
+    }
     const at::Tensor chosen_TK = routing.experts_CK.eq(static_cast<int64_t>(number));
     const at::Tensor weight_T1 =
         (routing.weights_CK * chosen_TK).sum(1, /*keepdim=*/true).to(x_TD.scalar_type());
@@ -295,17 +199,33 @@ std::shared_ptr<const FeedForward> make_feed_forward(const MixtureOfExpertsSpec&
     return GatedMlp::Weights{weights.linear(name + ".gate_proj"), weights.linear(name + ".up_proj"),
                              weights.linear(name + ".down_proj")};
   };
+  ExpertExchange* const exchange = weights.expert_exchange();
+  const ExpertRange here =
+      exchange == nullptr ? ExpertRange{0, spec.num_experts} : exchange->here(spec.num_experts);
+  std::vector<ExpertMlp> experts;
+  for (int64_t expert = here.begin; expert < here.end; ++expert) {
+    const std::string name = fmt::format("mlp.experts.{}", expert);
+    ExpertMlp& mlp = experts.emplace_back();
+    mlp.down_proj = weights.linear(name + ".down_proj");
+    if (spec.stacked) {
+      mlp.gate_up_proj = weights.linear(name + ".gate_up_proj");
+    } else {
+      mlp.gate_proj = weights.linear(name + ".gate_proj");
+      mlp.up_proj = weights.linear(name + ".up_proj");
+    }
+  }
+  const std::string router = "mlp." + spec.router.name;
+  const auto where = [&](bool there, const char* name) {
+    return there ? weights.tensor(router + name) : at::Tensor();
+  };
   MixtureOfExperts::Weights own{
-      .router = Router(spec, weights.tensor("mlp.gate.weight"),
-                       spec.router.has_correction_bias
-                           ? weights.tensor("mlp.gate.e_score_correction_bias")
-                           : at::Tensor()),
-      .experts = {},
+      .router = Router(spec, {.weight_ED = weights.tensor(router + ".weight"),
+                              .bias_E = where(spec.router.has_bias, ".bias"),
+                              .correction_E = where(spec.router.has_correction_bias,
+                                                    ".e_score_correction_bias")}),
+      .experts = Experts(spec, std::move(experts), exchange),
       .shared = std::nullopt,
       .shared_gate = {}};
-  for (int64_t expert = 0; expert < spec.num_experts; ++expert) {
-    own.experts.push_back(gated_mlp(fmt::format("mlp.experts.{}", expert)));
-  }
   if (spec.has_shared()) {
     const std::string name = "mlp." + spec.shared.name;
     own.shared.emplace(GatedMlpSpec{.intermediate_size = spec.shared.intermediate_size},

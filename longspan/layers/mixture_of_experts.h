@@ -1,13 +1,13 @@
 // A mixture of experts (spec/mixture_of_experts_spec.h): each token goes through the gated MLPs of
 // the experts that its router chooses, weighed, and through a shared one.
-// T: tokens, C: some of them, R: those of one expert, D: model dim, I: intermediate dim of an
-// expert, S: of the shared one, E: experts, K: experts of a token.
+// T: tokens, C: some of them, D: model dim, E: experts, K: experts of a token.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "longspan/layers/experts.h"
 #include "longspan/layers/gated_mlp.h"
 #include "longspan/layers/layer.h"
 #include "longspan/layers/layer_weights.h"
@@ -16,14 +16,12 @@
 
 namespace longspan {
 
-/// Works on one expert after the other: gathers its rows, computes its gated MLP of them, adds them
-/// where they belong. So no row is padded, and nothing as wide as an expert is as long as the rows
-/// times the experts of each. Saves nothing: the backward routes and computes again.
+/// Saves nothing: the backward routes and computes again.
 class MixtureOfExperts : public FeedForward {
  public:
   struct Weights {
     Router router;
-    std::vector<GatedMlp::Weights> experts;
+    Experts experts;
     std::optional<GatedMlp> shared;
     Linear shared_gate;  // has no weight where the shared expert is not gated
   };
@@ -37,6 +35,7 @@ class MixtureOfExperts : public FeedForward {
   std::vector<at::Tensor> parameters() const override;
   int64_t width() const override { return cost_.width; }
   int64_t min_chunk_rows() const override { return cost_.min_chunk_rows; }
+  bool takes_all_rows_at_once() const override { return weights_.experts.are_exchanged(); }
   SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const override;
   at::Tensor forward_room(int64_t num_rows, bool saved,
                           const at::TensorOptions& options) const override;
@@ -51,21 +50,13 @@ class MixtureOfExperts : public FeedForward {
   at::Tensor plain(const at::Tensor& x_TD) const override;
 
  private:
-  GatedMlp::Weights expert_for(size_t expert, const at::Tensor& rows_R, int64_t begin,
-                               at::ScalarType dtype) const;
   void count(const Routing& routing, const RowRange& rows, const RowContext& row) const;
   at::Tensor score_gradients(const Routing& routing, const RowRange& rows,
                              const RowContext& row) const;
-  void add_experts(at::Tensor& sum_CD, const Routing& routing, const at::Tensor& x_CD,
-                   const RowRange& rows, const at::Tensor& room) const;
   void add_shared(at::Tensor& sum_CD, const at::Tensor& x_CD, const RowRange& rows,
                   const RowContext& row) const;
   at::Tensor shared_output(const at::Tensor& x_CD, const RowRange& rows,
                            const RowContext& row) const;
-  /// d loss / d weights. Adds d loss / d x to dx_CD, and the gradients of the experts.
-  at::Tensor experts_backward(at::Tensor& dx_CD, const Routing& routing, const at::Tensor& dout_CD,
-                              const at::Tensor& x_CD, const RowRange& rows,
-                              const at::Tensor& room) const;
   void shared_backward(at::Tensor& dx_CD, const at::Tensor& dout_CD, const at::Tensor& x_CD,
                        const RowRange& rows, const RowContext& row) const;
 

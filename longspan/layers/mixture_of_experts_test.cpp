@@ -52,6 +52,24 @@ MixtureOfExpertsSpec grouped(const SharedExpertSpec& shared) {
   return spec;
 }
 
+/// As gpt-oss has them.
+MixtureOfExpertsSpec stacked(const GateActivation& activation, bool bias) {
+  MixtureOfExpertsSpec spec = switched(2, false);
+  spec.router.scores = RouterSpec::Scores::kSoftmaxOfChosen;
+  spec.router.has_bias = true;
+  spec.router.scale = 1.5;
+  spec.router.name = "router";
+  spec.activation = activation;
+  spec.bias = bias;
+  spec.stacked = true;
+  return spec;
+}
+
+MixtureOfExpertsSpec with_biases(MixtureOfExpertsSpec spec) {
+  spec.bias = true;
+  return spec;
+}
+
 TEST_CASE(
     "mixture of experts: output and gradients are those of its plain version, in any chunks") {
   const std::vector<MixtureOfExpertsSpec> specs{
@@ -60,7 +78,10 @@ TEST_CASE(
       switched(5, true),
       grouped({}),
       grouped({.intermediate_size = 20, .name = "shared_experts"}),
-      grouped({.intermediate_size = 20, .name = "shared_expert", .is_gated = true})};
+      grouped({.intermediate_size = 20, .name = "shared_expert", .is_gated = true}),
+      stacked(ClampedSwiglu{.limit = 0.5}, true),
+      stacked(Geglu{}, false),
+      with_biases(switched(2, true))};
   for (size_t i = 0; i < specs.size(); ++i) {
     for (const auto& [all_rows, tiles] :
          {std::pair{true, 0}, {true, 3}, {false, 0}, {false, 100}}) {

@@ -8,9 +8,7 @@
 namespace longspan {
 
 void OutputNorm::add_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& y_CD) const {
-  at::add_out(sum_CD, h_CD,
-              scale_rows(y_CD, reciprocal_rms(y_CD, eps), norm_factors(weight_D, kind),
-                         h_CD.scalar_type()));
+  add_normalized_out(sum_CD, h_CD, y_CD, norm_factors(weight_D, kind), eps);
 }
 
 at::Tensor OutputNorm::backward(const at::Tensor& dsum_CD, const at::Tensor& y_CD,

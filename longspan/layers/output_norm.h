@@ -1,4 +1,4 @@
-// A norm between what a half of a layer gives and the hidden states that it is added to.
+// A norm of a sublayer's output, before it is added to the hidden states.
 // C: rows, D: model dim.
 #pragma once
 

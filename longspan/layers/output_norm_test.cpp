@@ -16,13 +16,13 @@ SelfAttentionSpec small_attention() {
 }
 
 TEST_CASE("output norms: output and gradients are those of the plain version, in any chunks") {
-  const GatedMlpSpec mlp{.intermediate_size = 20, .activation = GateActivation::kGeluTanh};
+  const GatedMlpSpec mlp{.intermediate_size = 20, .activation = Geglu{}};
   for (const NormKind kind : {NormKind::kWeight, NormKind::kOnePlusWeight}) {
     for (const bool all_rows : {true, false}) {
       for (const int64_t tiles : {0, 1, 3}) {
         CAPTURE(all_rows);
         CAPTURE(tiles);
-        testing::check_layer({.layer = {small_attention(), mlp, /*output_norms=*/true},
+        testing::check_layer({.layer = {small_attention(), mlp, OutputNorms::kGemma3},
                               .all_rows = all_rows,
                               .mlp_tiles = tiles,
                               .norm_kind = kind});

@@ -16,16 +16,36 @@ at::ScalarType dtype_for(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+using Scores = RouterSpec::Scores;
+
+at::Tensor scores_of(Scores kind, const at::Tensor& logits_CE) {
+  switch (kind) {
+    case Scores::kSoftmax:
+    case Scores::kSoftmaxOfChosen:
+      return logits_CE.softmax(-1);
+    case Scores::kSigmoid:
+      return logits_CE.sigmoid();
+  }
+  TORCH_CHECK(false, "no scores of a router");
+}
+
+/// d loss / d x of y = softmax(x), over the last dim.
+at::Tensor softmax_backward(const at::Tensor& dy, const at::Tensor& y) {
+  return y * (dy - (dy * y).sum(-1, /*keepdim=*/true));
+}
+
 }  // namespace
 
-Router::Router(const MixtureOfExpertsSpec& spec, at::Tensor weight_ED, at::Tensor bias_E)
-    : spec_(spec), weight_ED_(std::move(weight_ED)), bias_E_(std::move(bias_E)) {}
+Router::Router(const MixtureOfExpertsSpec& spec, Weights weights)
+    : spec_(spec), weights_(std::move(weights)) {}
 
 /// What experts are chosen by.
 at::Tensor Router::choice_scores(const at::Tensor& scores_CE) const {
   const RouterSpec& router = spec_.router;
   at::Tensor choice_CE = scores_CE.detach();
-  if (bias_E_.defined()) choice_CE = choice_CE + bias_E_.detach().to(choice_CE.scalar_type());
+  if (const at::Tensor& correction_E = weights_.correction_E; correction_E.defined()) {
+    choice_CE = choice_CE + correction_E.detach().to(choice_CE.scalar_type());
+  }
   if (router.num_groups == 1) return choice_CE;
   const int64_t C = choice_CE.size(0), G = router.num_groups;
   const at::Tensor choice_CGM = choice_CE.view({C, G, spec_.num_experts / G});
@@ -40,43 +60,57 @@ at::Tensor Router::choice_scores(const at::Tensor& scores_CE) const {
 Routing Router::route(const at::Tensor& x_CD) const {
   const RouterSpec& router = spec_.router;
   const auto dtype = dtype_for(x_CD);
-  const at::Tensor logits_CE = at::linear(x_CD.to(dtype), weight_ED_.to(dtype));
+  const at::Tensor bias_E = weights_.bias_E.defined() ? weights_.bias_E.to(dtype) : weights_.bias_E;
+  const at::Tensor logits_CE = at::linear(x_CD.to(dtype), weights_.weight_ED.to(dtype), bias_E);
+  const bool of_chosen = router.scores == Scores::kSoftmaxOfChosen;
   Routing routing;
-  routing.scores_CE =
-      router.scores == RouterSpec::Scores::kSoftmax ? logits_CE.softmax(-1) : logits_CE.sigmoid();
-  routing.experts_CK =
-      std::get<1>(choice_scores(routing.scores_CE).topk(spec_.experts_per_token, -1));
-  at::Tensor weights_CK = routing.scores_CE.gather(1, routing.experts_CK);
-  if (router.normalises) {
+  routing.scores_CE = scores_of(router.scores, logits_CE);
+  const at::Tensor& by_CE = of_chosen ? logits_CE : routing.scores_CE;
+  routing.experts_CK = std::get<1>(choice_scores(by_CE).topk(spec_.experts_per_token, -1));
+  at::Tensor weights_CK = by_CE.gather(1, routing.experts_CK);
+  if (of_chosen) {
+    weights_CK = weights_CK.softmax(-1);
+  } else if (router.normalises) {
     weights_CK = weights_CK / (weights_CK.sum(-1, /*keepdim=*/true) + router.epsilon);
   }
   routing.weights_CK = router.scale == 1.0 ? weights_CK : weights_CK * router.scale;
   return routing;
 }
 
-void Router::backward(const Routing& routing, const at::Tensor& dweights_CK,
-                      const at::Tensor& dscores_CE, const at::Tensor& x_CD,
-                      at::Tensor& dx_CD) const {
+/// Of all logits.
+at::Tensor Router::logit_gradients(const Routing& routing, const at::Tensor& dweights_CK,
+                                   const at::Tensor& dscores_CE) const {
   const RouterSpec& router = spec_.router;
   const at::Tensor& scores_CE = routing.scores_CE;
   at::Tensor dchosen_CK = dweights_CK * router.scale;
+  at::Tensor dscores = dscores_CE.defined() ? dscores_CE.clone() : at::zeros_like(scores_CE);
+  if (router.scores == Scores::kSoftmaxOfChosen) {
+    dchosen_CK = softmax_backward(dchosen_CK, routing.weights_CK / router.scale);
+    return softmax_backward(dscores, scores_CE).scatter_add_(1, routing.experts_CK, dchosen_CK);
+  }
   if (router.normalises) {
     const at::Tensor chosen_CK = scores_CE.gather(1, routing.experts_CK);
     const at::Tensor sum_C1 = chosen_CK.sum(-1, /*keepdim=*/true) + router.epsilon;
     const at::Tensor mean_C1 = (dchosen_CK * chosen_CK).sum(-1, /*keepdim=*/true) / sum_C1;
     dchosen_CK = (dchosen_CK - mean_C1) / sum_C1;
   }
-  at::Tensor dscores = dscores_CE.defined() ? dscores_CE.clone() : at::zeros_like(scores_CE);
   dscores.scatter_add_(1, routing.experts_CK, dchosen_CK);
-  const at::Tensor dlogits_CE =
-      router.scores == RouterSpec::Scores::kSoftmax
-          ? scores_CE * (dscores - (dscores * scores_CE).sum(-1, /*keepdim=*/true))
-          : dscores * scores_CE * (1 - scores_CE);
+  return router.scores == Scores::kSoftmax ? softmax_backward(dscores, scores_CE)
+                                           : dscores * scores_CE * (1 - scores_CE);
+}
+
+void Router::backward(const Routing& routing, const at::Tensor& dweights_CK,
+                      const at::Tensor& dscores_CE, const at::Tensor& x_CD,
+                      at::Tensor& dx_CD) const {
+  const at::Tensor dlogits_CE = logit_gradients(routing, dweights_CK, dscores_CE);
   const auto dtype = dtype_for(x_CD);
-  if (weight_ED_.requires_grad()) {
-    add_product_gradient(weight_ED_, dlogits_CE, x_CD.to(dtype));
+  if (weights_.weight_ED.requires_grad()) {
+    add_product_gradient(weights_.weight_ED, dlogits_CE, x_CD.to(dtype));
   }
-  add_gemm_(dx_CD, dlogits_CE, weight_ED_.detach().to(dtype));
+  if (const at::Tensor& bias_E = weights_.bias_E; bias_E.defined() && bias_E.requires_grad()) {
+    add_gradient(bias_E, at::sum(dlogits_CE, {0}, /*keepdim=*/false, gradient_dtype(bias_E)));
+  }
+  add_gemm_(dx_CD, dlogits_CE, weights_.weight_ED.detach().to(dtype));
 }
 
 }  // namespace longspan

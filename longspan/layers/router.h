@@ -4,38 +4,46 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "longspan/spec/mixture_of_experts_spec.h"
 
 namespace longspan {
 
 /// Numbers are fp32, fp64 for fp64 rows.
 struct Routing {
-  at::Tensor scores_CE;
+  at::Tensor scores_CE;   // of all experts: what the auxiliary loss reads
   at::Tensor experts_CK;  // int64, all different in a row
   at::Tensor weights_CK;
 };
 
 class Router {
  public:
-  /// `bias_E`: of the choice; undefined where the spec has none.
-  Router(const MixtureOfExpertsSpec& spec, at::Tensor weight_ED, at::Tensor bias_E);
+  struct Weights {
+    at::Tensor weight_ED;
+    at::Tensor bias_E;        // of the logits; undefined where the spec has none
+    at::Tensor correction_E;  // of the choice, not trained; undefined where the spec has none
+  };
+  Router(const MixtureOfExpertsSpec& spec, Weights weights);
 
-  const at::Tensor& weight() const { return weight_ED_; }
-  const at::Tensor& bias() const { return bias_E_; }
+  /// Those that can be trained; some may be undefined.
+  std::vector<at::Tensor> parameters() const { return {weights_.weight_ED, weights_.bias_E}; }
 
   /// As transformers computes it, ties included: by ATen's own softmax, sigmoid and topk. Weights
   /// are differentiable where autograd is on.
   Routing route(const at::Tensor& x_CD) const;
-  /// Given d loss / d weights and d loss / d scores (undefined: none), adds the gradient of the
-  /// matrix, where it is trained, and d loss / d x to dx_CD, which is fp32 or fp64.
+  /// Given d loss / d weights and d loss / d scores (undefined: none), adds the gradients of the
+  /// parameters that are trained, and d loss / d x to dx_CD, which is fp32 or fp64.
   void backward(const Routing& routing, const at::Tensor& dweights_CK, const at::Tensor& dscores_CE,
                 const at::Tensor& x_CD, at::Tensor& dx_CD) const;
 
  private:
   at::Tensor choice_scores(const at::Tensor& scores_CE) const;
+  at::Tensor logit_gradients(const Routing& routing, const at::Tensor& dweights_CK,
+                             const at::Tensor& dscores_CE) const;
 
   MixtureOfExpertsSpec spec_;
-  at::Tensor weight_ED_, bias_E_;
+  Weights weights_;
 };
 
 }  // namespace longspan

@@ -14,8 +14,7 @@ namespace longspan {
 namespace {
 
 RotaryTable rows_of(const RotaryTable& table, const RowRange& rows) {
-  return {table.cos_TF.narrow(0, rows.begin, rows.size),
-          table.sin_TF.narrow(0, rows.begin, rows.size)};
+  return table.of_rows(rows.begin, rows.size);
 }
 
 /// Every head of every row is a row to a norm of heads.
@@ -77,16 +76,18 @@ at::Tensor SelfAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
   const Projection projection = this->projection(i);
   projection.linear.for_rows(rows.begin, rows.size).forward_out(room.flatten(1), x_CD);
   at::Tensor heads = std::move(room);
+  const auto normalized = [&](const at::Tensor& x_CNH) {
+    return normalize_rows(heads_as_rows(x_CNH), norm_factors(projection.norm_H, norm_.kind),
+                          norm_.eps, x_CNH.scalar_type());
+  };
   if (projection.gate_dim > 0) {
     // Norm and rotation take the heads without their gates.
     const at::Tensor of_room_CNH = heads.narrow(2, 0, projection.head_dim);
     at::Tensor x_CNH = of_room_CNH.contiguous();
     if (projection.norm_H.defined()) {
-      const at::Tensor x_RH = heads_as_rows(x_CNH), rstd_R = reciprocal_rms(x_RH, norm_.eps);
+      const auto [rstd_R, y_RH] = normalized(x_CNH);
       if (saved != nullptr) *saved = {x_CNH, rstd_R};
-      x_CNH =
-          scale_rows(x_RH, rstd_R, norm_factors(projection.norm_H, norm_.kind), x_RH.scalar_type())
-              .view(x_CNH.sizes());
+      x_CNH = y_RH.view(x_CNH.sizes());
     }
     if (projection.is_rotated) {
       rotate_(x_CNH, rows_of(row.rotary.at(rotary_), rows), /*inverse=*/false);
@@ -95,10 +96,8 @@ at::Tensor SelfAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
     return heads;
   }
   if (projection.norm_H.defined()) {
-    const at::Tensor x_RH = heads_as_rows(heads), rstd_R = reciprocal_rms(x_RH, norm_.eps);
-    const at::Tensor y_CNH =
-        scale_rows(x_RH, rstd_R, norm_factors(projection.norm_H, norm_.kind), heads.scalar_type())
-            .view(heads.sizes());
+    const auto [rstd_R, y_RH] = normalized(heads);
+    const at::Tensor y_CNH = y_RH.view(heads.sizes());
     if (saved != nullptr) {
       *saved = {std::exchange(heads, y_CNH), rstd_R};
     } else {
@@ -201,10 +200,15 @@ at::Tensor SelfAttention::plain(const at::Tensor& x_TD, const RowContext& row) c
       const RotaryTable& angles = row.rotary.at(rotary_);
       const at::Tensor cos = angles.cos_TF.unsqueeze(1), sin = angles.sin_TF.unsqueeze(1);
       const int64_t F = angles.cos_TF.size(1);
-      const at::Tensor a = x.narrow(2, 0, F), b = x.narrow(2, F, F);
-      x = at::cat(
-          {a * cos - b * sin, b * cos + a * sin, x.narrow(2, 2 * F, projection.head_dim - 2 * F)},
-          -1);
+      const at::Tensor rest = x.narrow(2, 2 * F, projection.head_dim - 2 * F);
+      if (spec_.rotary->pairs == RotaryPairs::kNeighbours) {
+        const at::Tensor a = x.slice(2, 0, 2 * F, 2), b = x.slice(2, 1, 2 * F, 2);
+        const at::Tensor turned = at::stack({a * cos - b * sin, b * cos + a * sin}, -1).flatten(2);
+        x = at::cat({turned, rest}, -1);
+      } else {
+        const at::Tensor a = x.narrow(2, 0, F), b = x.narrow(2, F, F);
+        x = at::cat({a * cos - b * sin, b * cos + a * sin, rest}, -1);
+      }
     }
     inputs.push_back(x.transpose(0, 1).repeat_interleave(attention.num_heads / projection.num_heads,
                                                          /*dim=*/0));  // [N, T, H]

@@ -36,7 +36,10 @@ TEST_CASE("self-attention: output and gradients are those of its plain version")
   SelfAttentionSpec unrotated = rotated(3, 1, 8);
   unrotated.rotary.reset();
   unrotated.qk_norm = true;
-  for (const SelfAttentionSpec& spec : {rotated(6, 2, 4), with_all, unrotated}) {
+  SelfAttentionSpec neighbours = rotated(4, 2, 10);
+  neighbours.rotary->pairs = RotaryPairs::kNeighbours;
+  neighbours.rotary->dim = 6;
+  for (const SelfAttentionSpec& spec : {rotated(6, 2, 4), with_all, unrotated, neighbours}) {
     CAPTURE(spec.attention.num_heads);
     for (const bool all_rows : {true, false}) {
       CAPTURE(all_rows);

@@ -36,7 +36,7 @@ struct ActivationOffload::Shared {
       : device(of), ahead(reads_ahead), copier(of) {
     if (folder.empty()) return;
     file.emplace(folder);
-    disk.emplace();
+    disk.emplace(device);
   }
 
   at::Device device;

@@ -80,8 +80,11 @@ struct Worker::Impl {
   }
 };
 
-Worker::Worker() : impl_(std::make_unique<Impl>()) {
-  impl_->thread = std::thread([impl = impl_.get()] { impl->work(); });
+Worker::Worker(at::Device device) : impl_(std::make_unique<Impl>()) {
+  impl_->thread = std::thread([impl = impl_.get(), device] {
+    if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+    impl->work();
+  });
 }
 
 Worker::~Worker() {
@@ -153,9 +156,16 @@ Copier::Copier(at::Device device) : impl_(std::make_unique<Impl>(device)) {
 }
 
 Copier::~Copier() {
-  while (!impl_->under_way.empty()) {
-    impl_->under_way.front()->event->synchronize();
-    impl_->release_first();
+  try {
+    while (!impl_->under_way.empty()) {
+      impl_->under_way.front()->event->synchronize();
+      impl_->release_first();
+    }
+  } catch (const std::exception&) {
+    // The device has failed, which whoever used it hears. The host's memory of copies that may
+    // still be written to is never freed.
+    for (const auto& state : impl_->under_way)
+      static_cast<void>(state->on_host.unsafeReleaseTensorImpl());
   }
 }
 

@@ -32,7 +32,8 @@ class Copy {
 /// A thread that does jobs one after the other. Those who wait for a job get what it throws.
 class Worker {
  public:
-  Worker();
+  /// `device`: what its jobs mean by "cuda" without an index.
+  explicit Worker(at::Device device = at::kCPU);
   /// Finishes all jobs, then ends the thread.
   ~Worker();
   Worker(const Worker&) = delete;

@@ -23,13 +23,20 @@ struct Weights {
   std::vector<Layer> layers;
 };
 
+bool is_elsewhere(const ParameterSpec& parameter, const ExpertExchange* exchange) {
+  if (exchange == nullptr || !parameter.expert) return false;
+  const ExpertRange here = exchange->here(parameter.expert->count);
+  return parameter.expert->number < here.begin || parameter.expert->number >= here.end;
+}
+
 Weights take_weights(const ModelSpec& spec, const std::vector<NamedTensor>& parameters,
-                     double lora_scale) {
+                     double lora_scale, ExpertExchange* exchange) {
   TensorsByName by_name;
   for (const auto& [name, tensor] : parameters) by_name[name] = tensor;
   Weights weights;
   for (const ParameterSpec& parameter : parameters_of(spec)) {
     const auto found = by_name.find(parameter.name);
+    if (found == by_name.end() && is_elsewhere(parameter, exchange)) continue;
     TORCH_CHECK(found != by_name.end(), "parameter ", parameter.name, " is missing");
     const at::Tensor& tensor = found->second;
     TORCH_CHECK(tensor.sizes() == at::IntArrayRef(parameter.shape), "parameter ", parameter.name,
@@ -40,7 +47,7 @@ Weights take_weights(const ModelSpec& spec, const std::vector<NamedTensor>& para
     if (spec.is_head(parameter.role)) weights.head = tensor;
   }
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    weights.layers.push_back(make_layer(spec, layer, by_name, lora_scale));
+    weights.layers.push_back(make_layer(spec, layer, by_name, lora_scale, exchange));
   }
   return weights;
 }
@@ -110,7 +117,7 @@ Decoder::Decoder(const ModelSpec& spec, std::vector<NamedTensor> parameters, Att
                  const DecoderOptions& options)
     : impl_(std::make_unique<Impl>()) {
   impl_->spec = spec;
-  impl_->weights = take_weights(spec, parameters, options.lora_scale);
+  impl_->weights = take_weights(spec, parameters, options.lora_scale, options.expert_exchange);
   for (const Layer& layer : impl_->weights.layers) {
     impl_->base_layers.push_back(without_adapters(layer));
   }
@@ -149,6 +156,7 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
   for (const RotaryFrequencies& kind : frequencies) {
     row.rotary.push_back(rotary_table(kind, batch.positions_T, options.compute_dtype));
   }
+  row.on_gpu = batch.tokens_T.is_cuda();
   if (goes_over_rows(spec)) {
     row.whole_row = attention->whole_row(batch.packing);
     row.memory = attention->memory();
@@ -265,7 +273,7 @@ at::Tensor Decoder::negative_log_likelihood_sum(const Batch& batch,
   const auto [hidden_LD, labels_L] = impl_->label_states(batch);
   return impl_->with_head(
       hidden_LD, Use::kGradients, [&, labels_L = labels_L](const at::Tensor& hidden) {
-        return linear_nll_sum(hidden, impl_->weights.head, labels_L, kHeadChunkBytes,
+        return linear_nll_sum(hidden, impl_->weights.head, labels_L, /*chunk_bytes=*/{},
                               {upstream, impl_->open_head_gradient(hidden)});
       });
 }

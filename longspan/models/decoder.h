@@ -13,6 +13,7 @@
 #include "longspan/attention/attention.h"
 #include "longspan/data/batch.h"
 #include "longspan/layers/activation_store.h"
+#include "longspan/layers/expert_exchange.h"
 #include "longspan/layers/expert_load.h"
 #include "longspan/models/named_tensor.h"
 #include "longspan/models/parameter_hooks.h"
@@ -33,6 +34,9 @@ struct DecoderOptions {
   int64_t mlp_tiles = 0;
   /// Where what checkpointing keeps goes; null: it stays on the device. Must outlive the decoder.
   ActivationStore* activation_store = nullptr;
+  /// Where the experts are that are not here, whose parameters are then missing; null: all are
+  /// here. Must outlive the decoder and its graphs.
+  ExpertExchange* expert_exchange = nullptr;
   /// Of LoRA adapters, where parameters has them (models/lora.h).
   double lora_scale = 0.0, lora_dropout = 0.0;
   /// Told of every use of parameters, if given; outlives the decoder and its graphs. Values may be

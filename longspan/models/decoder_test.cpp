@@ -228,7 +228,7 @@ TEST_CASE("head: many chunks give what one gives") {
   torch::autograd::backward({(logprobs * upstream).sum()}, {});
   const std::vector<NamedTensor> leaves = {{"hidden", hidden}, {"weight", weight}};
   const auto expected = take_gradients(leaves);
-  for (const int64_t chunk_bytes : {int64_t{1}, kHeadChunkBytes}) {
+  for (const ChunkBytes chunk_bytes : {ChunkBytes(1), ChunkBytes()}) {
     const auto ours = linear_token_logprobs(hidden, weight, labels, chunk_bytes);
     CHECK(relative_error(ours, logprobs) < 1e-13);
     torch::autograd::backward({(ours * upstream).sum()}, {});

@@ -5,38 +5,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "longspan/models/family.h"
+#include "longspan/models/layer_types.h"
 
 namespace longspan {
 namespace {
 
 /// Which layers have the window: as layer_types says, or all but each sliding_window_pattern-th.
 std::vector<bool> windowed_layers(const JsonObject& keys, int64_t num_layers) {
-  std::vector<bool> windowed;
-  if (keys.has("layer_types")) {
-    const nlohmann::json& types = keys.value("layer_types");
-    if (!types.is_array() || std::ssize(types) != num_layers) {
-      keys.fail(
-          fmt::format("layer_types must be a list of one kind for each of {} layers", num_layers));
-    }
-    for (const nlohmann::json& type : types) {
-      if (type != "sliding_attention" && type != "full_attention") {
-        keys.fail(fmt::format(
-            "layer_types has {}; sliding_attention and full_attention are supported", type.dump()));
-      }
-      windowed.push_back(type == "sliding_attention");
-    }
-    return windowed;
-  }
+  if (const auto windowed = layers_with_window(keys, num_layers)) return *windowed;
   const auto pattern = keys.get<int64_t>("sliding_window_pattern", 6);
   if (pattern <= 0 || pattern > (int64_t{1} << 20)) {
     keys.fail(fmt::format("sliding_window_pattern is {}, it must be positive and at most {}",
                           pattern, int64_t{1} << 20));
   }
+  std::vector<bool> windowed;
   for (int64_t i = 1; i <= pattern; ++i) windowed.push_back(i % pattern != 0);
   return windowed;
 }
@@ -45,14 +31,15 @@ void read_own_keys(const JsonObject& keys, ModelConfig& config) {
   if (!keys.json().contains("head_dim")) config.head_dim = 256;
   if (!keys.json().contains("pad_token_id")) config.padding_token = 0;  // transformers' default
   config.qkv_bias = config.output_bias = keys.get<bool>("attention_bias", false);
-  config.qk_norm = config.output_norms = true;
+  config.qk_norm = true;
+  config.output_norms = OutputNorms::kGemma3;
   config.norm_kind = NormKind::kOnePlusWeight;
   const auto activation = keys.get<std::string>("hidden_activation", "gelu_pytorch_tanh");
   if (activation != "gelu_pytorch_tanh") {
     keys.fail(
         fmt::format("hidden_activation {} is not supported; gelu_pytorch_tanh is", activation));
   }
-  config.activation = GateActivation::kGeluTanh;
+  config.activation = Geglu{};
   const auto scalar = keys.get<double>("query_pre_attn_scalar", 256.0);
   if (!(scalar > 0)) keys.fail("query_pre_attn_scalar must be positive");
   config.attention_scale = 1.0 / std::sqrt(scalar);

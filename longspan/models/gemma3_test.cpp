@@ -55,7 +55,7 @@ TEST_CASE("gemma3: five layers with a window and a rotation of their own, then o
     CHECK(mixer.rotary->theta == (global ? 1e6 : 1e4));
     CHECK(mixer.attention.scale == 1.0 / 16);
     CHECK(mixer.qk_norm);
-    CHECK(spec.layer(layer).output_norms);
+    CHECK((spec.layer(layer).output_norms == OutputNorms::kGemma3));
   }
   CHECK(spec.norm_kind == NormKind::kOnePlusWeight);
   CHECK(spec.embedding_scale == std::sqrt(1152.0));

@@ -56,8 +56,22 @@ std::vector<bool> shortest_pattern(const std::vector<bool>& layers) {
 
 }  // namespace
 
-void read_hybrid_layers(const JsonObject& keys, ModelConfig& config) {
+void read_hybrid_layers(const JsonObject& keys, const HybridKind& kind, ModelConfig& config) {
+  // transformers' defaults for these families; null is another.
+  if (!keys.json().contains("head_dim")) config.head_dim = 256;
+  if (!keys.json().contains("num_key_value_heads")) config.num_kv_heads = kind.default_kv_heads;
+  if (config.num_heads % config.num_kv_heads != 0) {
+    keys.fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
+                          config.num_heads, config.num_kv_heads));
+  }
+  config.qk_norm = config.output_gate = true;
+  config.norm_kind = NormKind::kOnePlusWeight;
+  config.qkv_bias = config.output_bias = keys.get<bool>("attention_bias", false);
+  if (!keys.get<bool>("attn_output_gate", true)) {
+    keys.fail("attn_output_gate: false: the attention of this family always has a gate");
+  }
   GatedDeltaNetSpec net;
+  net.projections = kind.projections;
   net.num_key_heads = positive(keys, "linear_num_key_heads", 16, kMostIndexed);
   net.num_value_heads = positive(keys, "linear_num_value_heads", 32, kMostIndexed);
   net.key_dim = positive(keys, "linear_key_head_dim", 128, kMostIndexed);

@@ -6,8 +6,15 @@
 
 namespace longspan {
 
-/// Reads linear_* and layer_types (or full_attention_interval), as Qwen3-Next and Qwen3.5 have them
-/// and with their defaults, into config.gated_delta_net and config.recurrent_layers.
-void read_hybrid_layers(const JsonObject& keys, ModelConfig& config);
+/// What sets the families of such models apart.
+struct HybridKind {
+  int64_t default_kv_heads;  ///< num_key_value_heads where the file has none
+  GatedDeltaNetSpec::Projections projections;
+};
+
+/// Reads what their softmax attention has (a gate, norms of heads that multiply by one plus their
+/// weight), linear_* and layer_types (or full_attention_interval), as Qwen3-Next and Qwen3.5 have
+/// them and with their defaults.
+void read_hybrid_layers(const JsonObject& keys, const HybridKind& kind, ModelConfig& config);
 
 }  // namespace longspan

@@ -26,10 +26,10 @@ using testing::relative_error;
 using testing::small_model;
 using testing::take_gradients;
 
-/// Five layers that differ in all that layers can differ in.
+/// Six layers that differ in all that layers can differ in.
 ModelSpec mixed_model() {
   ModelSpec spec = small_model(/*tied=*/false, /*biases=*/false);
-  spec.num_layers = 5;
+  spec.num_layers = 6;
   spec.norm_kind = NormKind::kOnePlusWeight;
   SelfAttentionSpec stretched;
   stretched.attention = {
@@ -55,6 +55,15 @@ ModelSpec mixed_model() {
                     .groups_per_token = 2};
   experts.shared = {.intermediate_size = 12, .name = "shared_expert", .is_gated = true};
   spec.pattern.push_back({stretched, experts});
+  LatentAttentionSpec latent;
+  latent.query_rank = 10;
+  latent.kv_rank = 7;
+  latent.rope_dim = 4;
+  latent.rotary.theta = 300.0;
+  latent.attention = {
+      .num_heads = 3, .num_kv_heads = 3, .key_dim = 9, .value_dim = 5, .scale = 0.27};
+  latent.attention.latent_dim = latent.latent_dim();
+  spec.pattern.push_back({latent, GatedMlpSpec{.intermediate_size = 28}});
   SelfAttentionSpec gated;
   gated.attention = plain_attention(4, 2, 8);
   gated.attention.value_dim = 6;

@@ -10,9 +10,11 @@
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/composite.h"
 #include "longspan/models/family.h"
 #include "longspan/models/model_files.h"
 #include "longspan/models/model_place.h"
+#include "longspan/models/nearest_family.h"
 #include "longspan/models/parameter_count.h"
 #include "longspan/models/parse_model_config.h"
 
@@ -68,9 +70,10 @@ RopeScaling rope_scaling_of(const JsonObject& keys, const JsonObject& rope,
     if (const double slow = rope.get<double>("beta_slow", 0.0); slow != 0) out.beta_slow = slow;
     out.attention_factor = rope.optional<double>("attention_factor");
     out.mscale = rope.optional<double>("mscale");
-    out.mscale_all_dim = rope.optional<double>("mscale_all_dim");
     out.truncate = rope.get<bool>("truncate", true);
   }
+  // Latent attention reads it of every scaling, as transformers does.
+  if (out.type != "default") out.mscale_all_dim = rope.optional<double>("mscale_all_dim");
   if (!(out.factor > 0)) rope.fail("factor must be positive");
   return out;
 }
@@ -127,9 +130,7 @@ void read_rope(const JsonObject& keys, const Family& family, ModelConfig& config
 
 const Family& find_family(const JsonObject& keys) {
   const auto model_type = keys.get<std::string>("model_type");
-  for (const Family* family : all_families()) {
-    if (model_type == family->model_type) return *family;
-  }
+  if (const Family* family = family_of_type(model_type)) return *family;
   if (keys.has("text_config")) {
     keys.fail(fmt::format(
         "model_type {} has a text_config beside parts for pictures, and Longspan trains models of "
@@ -137,7 +138,83 @@ const Family& find_family(const JsonObject& keys) {
         "transformers: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(text_folder)",
         model_type, describe_families()));
   }
-  keys.fail(fmt::format("model_type {} is not supported; {} are", model_type, describe_families()));
+  keys.fail(fmt::format("model_type {} is not supported; {} are{}", model_type, describe_families(),
+                        describe_nearest_family(keys, model_type)));
+}
+
+/// The keys of the language model of a model of texts and pictures.
+JsonObject language_part(const JsonObject& whole, const Family& family) {
+  JsonObject keys = whole.object("text_config");
+  const auto model_type = keys.get<std::string>("model_type", family.model_type);
+  if (model_type != family.model_type) {
+    keys.fail(fmt::format("model_type {} is not supported beside {}; {} is", model_type,
+                          family.composite->model_type, family.model_type));
+  }
+  const bool tied = whole.get<bool>("tie_word_embeddings", family.default_tie_word_embeddings);
+  if (keys.get<bool>("tie_word_embeddings", tied) != tied) {
+    keys.fail(fmt::format(
+        "tie_word_embeddings is {}, and {} outside of text_config: transformers goes by one or the "
+        "other. Set both to what the weights are (true: they have no lm_head.weight)",
+        !tied, tied));
+  }
+  return keys;
+}
+
+/// All but the name of what it is. `keys`: those of the language model; `whole`: the file's.
+void read_keys(const Family& family, const JsonObject& whole, const JsonObject& keys,
+               ModelConfig& config) {
+  config.stored_in_mxfp4 = reads_stored(family, whole.json());
+  config.vocab_size = positive(keys, "vocab_size");
+  config.hidden_size = positive(keys, "hidden_size");
+  if (family.has_mlps) config.intermediate_size = positive(keys, "intermediate_size");
+  config.num_layers = positive(keys, "num_hidden_layers");
+  config.num_heads = positive(keys, "num_attention_heads");
+  config.num_kv_heads =
+      keys.has("num_key_value_heads") ? positive(keys, "num_key_value_heads") : config.num_heads;
+  if (config.num_heads % config.num_kv_heads != 0) {
+    keys.fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
+                          config.num_heads, config.num_kv_heads));
+  }
+  if (keys.has("head_dim")) {
+    config.head_dim = positive(keys, "head_dim");
+  } else if (config.hidden_size % config.num_heads == 0) {
+    config.head_dim = config.hidden_size / config.num_heads;
+  }
+  if (const auto activation = keys.get<std::string>("hidden_act", "silu"); activation != "silu") {
+    keys.fail(fmt::format("hidden_act {} is not supported; silu is", activation));
+  }
+  keys.get<double>("attention_dropout", 0.0);  // trained with 0, which the run says
+  config.max_position_embeddings = positive(keys, "max_position_embeddings", kMostPositions,
+                                            family.default_max_position_embeddings);
+  config.rms_norm_eps = keys.get<double>("rms_norm_eps", family.default_rms_norm_eps);
+  config.initializer_range = keys.get<double>("initializer_range", 0.02);
+  // Of models of texts and pictures it is a key of the whole.
+  config.tie_word_embeddings =
+      whole.get<bool>("tie_word_embeddings", family.default_tie_word_embeddings);
+  if (keys.has("pad_token_id")) {
+    const auto token = keys.get<int64_t>("pad_token_id");
+    if (token < -config.vocab_size || token >= config.vocab_size) {
+      keys.fail(
+          fmt::format("pad_token_id {} is outside of the vocabulary of {}; transformers does "
+                      "not load such a model. Set it to the padding token, or to null",
+                      token, config.vocab_size));
+    }
+    config.padding_token = token < 0 ? token + config.vocab_size : token;
+  }
+  family.read_own_keys(keys, config);
+  if (config.head_dim == 0) {
+    keys.fail(fmt::format("hidden_size {} is not a multiple of num_attention_heads {}",
+                          config.hidden_size, config.num_heads));
+  }
+  if (config.head_dim % 2 != 0) {
+    keys.fail(fmt::format("head_dim {} is odd, rotary embeddings need pairs", config.head_dim));
+  }
+  read_rope(keys, family, config);
+  try {
+    parameter_count(config);
+  } catch (const UserError& error) {
+    keys.fail(error.what());
+  }
 }
 
 }  // namespace
@@ -155,63 +232,26 @@ ModelConfig parse_model_config(const std::string& text, const std::string& sourc
   ModelConfig config;
   config.json = text;
   const nlohmann::json object = parse_json(config.json, source);
-  const JsonObject keys(object, source);
-  const Family& family = find_family(keys);
-  config.model_type = family.model_type;
-  config.architecture = family.architecture;
+  const JsonObject whole(object, source);
+  const Family& family = find_family(whole);
+  config.model_type = whole.get<std::string>("model_type");
+  config.architecture = is_composite(config) ? family.composite->architecture : family.architecture;
   if (const auto named = object.find("architectures"); named != object.end() && named->is_array() &&
                                                        !named->empty() &&
                                                        named->front() != config.architecture) {
-    keys.fail(fmt::format("architecture {} is not supported; {} is", named->front().dump(),
-                          config.architecture));
+    whole.fail(fmt::format("architecture {} is not supported; {} is", named->front().dump(),
+                           config.architecture));
   }
-  config.vocab_size = positive(keys, "vocab_size");
-  config.hidden_size = positive(keys, "hidden_size");
-  config.intermediate_size = positive(keys, "intermediate_size");
-  config.num_layers = positive(keys, "num_hidden_layers");
-  config.num_heads = positive(keys, "num_attention_heads");
-  config.num_kv_heads =
-      keys.has("num_key_value_heads") ? positive(keys, "num_key_value_heads") : config.num_heads;
-  if (config.num_heads % config.num_kv_heads != 0) {
-    keys.fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
-                          config.num_heads, config.num_kv_heads));
-  }
-  if (!keys.has("head_dim") && config.hidden_size % config.num_heads != 0) {
-    keys.fail(fmt::format("hidden_size {} is not a multiple of num_attention_heads {}",
-                          config.hidden_size, config.num_heads));
-  }
-  config.head_dim =
-      keys.has("head_dim") ? positive(keys, "head_dim") : config.hidden_size / config.num_heads;
-  if (config.head_dim % 2 != 0) {
-    keys.fail(fmt::format("head_dim {} is odd, rotary embeddings need pairs", config.head_dim));
-  }
-  if (const auto activation = keys.get<std::string>("hidden_act", "silu"); activation != "silu") {
-    keys.fail(fmt::format("hidden_act {} is not supported; silu is", activation));
-  }
-  keys.get<double>("attention_dropout", 0.0);  // trained with 0, which the run says
-  config.max_position_embeddings = positive(keys, "max_position_embeddings", kMostPositions,
-                                            family.default_max_position_embeddings);
-  config.rms_norm_eps = keys.get<double>("rms_norm_eps", family.default_rms_norm_eps);
-  config.initializer_range = keys.get<double>("initializer_range", 0.02);
-  config.tie_word_embeddings =
-      keys.get<bool>("tie_word_embeddings", family.default_tie_word_embeddings);
-  if (keys.has("pad_token_id")) {
-    const auto token = keys.get<int64_t>("pad_token_id");
-    if (token < -config.vocab_size || token >= config.vocab_size) {
-      keys.fail(
-          fmt::format("pad_token_id {} is outside of the vocabulary of {}; transformers does "
-                      "not load such a model. Set it to the padding token, or to null",
-                      token, config.vocab_size));
-    }
-    config.padding_token = token < 0 ? token + config.vocab_size : token;
-  }
-  family.read_own_keys(keys, config);
-  read_rope(keys, family, config);
-  try {
-    parameter_count(config);
-  } catch (const UserError& error) {
-    keys.fail(error.what());
-  }
+  const JsonObject keys = is_composite(config) ? language_part(whole, family) : whole;
+  read_keys(family, whole, keys, config);
+  return config;
+}
+
+ModelConfig read_model_config_as(const Family& family, const JsonObject& keys) {
+  ModelConfig config;
+  config.model_type = family.model_type;
+  config.architecture = family.architecture;
+  read_keys(family, keys, keys, config);
   return config;
 }
 

@@ -25,18 +25,24 @@ struct ModelConfig {
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;      // RMSNorm of each query and key head
   bool output_gate = false;  // SelfAttentionSpec::output_gate
+  bool has_sinks = false;    // AttentionSpec::has_sinks
   NormKind norm_kind = NormKind::kWeight;
   std::optional<int64_t> rotary_dim;  // RotarySpec::dim
+  RotaryPairs rotary_pairs = RotaryPairs::kHalves;
   /// AttentionSpec::window of the layers that are in windowed_layers, which say it for one layer
   /// after the other, and again from the first; empty: of every layer.
   std::optional<int64_t> window;
   std::vector<bool> windowed_layers;
   std::optional<RotarySpec> window_rotary;  // of those layers; none: as in the others
   std::optional<double> attention_scale;    // AttentionSpec::scale; none: 1 / sqrt(head_dim)
-  GateActivation activation = GateActivation::kSilu;
-  bool output_norms = false;     // LayerSpec::output_norms
-  bool stored_as_one = false;    // SelfAttentionSpec::stored_as_one, GatedMlpSpec::stored_as_one
-  double embedding_scale = 1.0;  // ModelSpec::embedding_scale
+  GateActivation activation = Swiglu{};
+  OutputNorms output_norms = OutputNorms::kNone;
+  bool qkv_stored_as_one = false;      // SelfAttentionSpec::stored_as_one
+  bool gate_up_stored_as_one = false;  // GatedMlpSpec::stored_as_one
+  double embedding_scale = 1.0;        // ModelSpec::embedding_scale
+  /// In the place of self-attention in all layers. Its rotation and scale follow from the keys
+  /// above.
+  std::optional<LatentAttentionSpec> latent_attention;
   /// Of models that have such layers: which layers of the pattern that repeats they are.
   std::optional<GatedDeltaNetSpec> gated_delta_net;
   std::vector<bool> recurrent_layers;
@@ -47,6 +53,9 @@ struct ModelConfig {
   int64_t extra_layers = 0;
   /// router_aux_loss_coef, where output_router_logits asks for the auxiliary loss.
   std::optional<double> router_aux_loss_coef;
+  /// quantization_config says that matrices are stored in MXFP4 (checkpoint/mxfp4.h). They are read
+  /// as plain numbers, and saved as such without that key.
+  bool stored_in_mxfp4 = false;
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
 };

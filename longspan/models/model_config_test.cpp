@@ -85,6 +85,26 @@ TEST_CASE("model config: mistakes are named") {
   CHECK(says(Json{{"model_type", "gpt2"}},
              "model_type gpt2 is not supported; qwen2 (Qwen2, Qwen2.5), qwen3"));
   CHECK(says(Json{{"model_type", nullptr}}, "model_type is missing"));
+  // The nearest: by its name, and what of the file it does not know.
+  CHECK(says(Json{{"model_type", "mixtral"},
+                  {"num_local_experts", 8},
+                  {"num_experts_per_tok", 2},
+                  {"router_jitter_noise", 0.0},
+                  {"transformers_version", "4.36.0"},
+                  {"rope_theta", 1e6}},
+             "The nearest is mistral (Mistral 7B, Nemo, Small), which does not know these keys of "
+             "the file: num_experts_per_tok, num_local_experts."));
+  CHECK(says(Json{{"model_type", "qwen2_moe"}, {"num_experts", 8}},
+             "The nearest is qwen3_moe (Qwen3 30B-A3B, 235B-A22B), and as one of these the file is "
+             "refused: num_experts_per_tok is missing."));
+  CHECK(says(Json{{"model_type", "llamas"}},
+             "The nearest is llama (Llama 2, 3, 3.x), which knows all keys of the file."));
+  // Or, where no name is near, by the keys.
+  CHECK(says(Json{{"model_type", "starcoder"}, {"mlp_bias", true}, {"attention_bias", true}},
+             "The nearest is llama (Llama 2, 3, 3.x), which knows all keys of the file."));
+  const Json none = {{"model_type", "gpt2"}, {"hidden_size", nullptr}, {"n_embd", 768}};
+  CHECK(says(none, "model_type gpt2 is not supported"));
+  CHECK_FALSE(says(none, "nearest"));
   CHECK(says(Json{{"architectures", {"LlamaForSequenceClassification"}}}, "LlamaForCausalLM is"));
   CHECK(says(Json{{"hidden_size", nullptr}}, "hidden_size is missing"));
   CHECK(says(Json{{"hidden_size", "64"}}, "whole number"));

@@ -13,6 +13,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/models/family.h"
 #include "longspan/models/model_files.h"
 
 namespace longspan {
@@ -170,15 +171,25 @@ void require_plain_weights(const std::string& folder) {
   if (!json.is_object()) return;
   const auto found = json.find("quantization_config");
   if (found == json.end() || found->is_null()) return;
-  const nlohmann::json method =
+  const auto type = json.find("model_type");
+  const Family* const family =
+      type != json.end() && type->is_string() ? family_of_type(type->get<std::string>()) : nullptr;
+  if (family != nullptr && reads_stored(*family, json)) return;
+  const nlohmann::json given =
       found->is_object() ? found->value("quant_method", nlohmann::json()) : nlohmann::json();
+  const std::string method = given.is_string() ? given.get<std::string>() : "";
+  // Its makers' script is named first: transformers 5 wants blocks of 128 to fill each matrix.
+  const char* const remedy =
+      method == "fp8"
+          ? "make a copy in bf16: by the script of its makers (DeepSeek-V3's is "
+            "inference/fp8_cast_bf16.py), with this config.json less quantization_config; or load "
+            "it in transformers with FineGrainedFP8Config(dequantize=True), save_pretrained()"
+          : "dequantize: load it in transformers, model.dequantize(), save_pretrained()";
   throw UserError(fmt::format(
       "{}/config.json has quantization_config{}: the folder holds a quantized copy of a model, and "
       "training wants plain weights (float32, bfloat16 or float16). Give the folder of the "
-      "original model; or, where there is none, dequantize: load it in transformers, "
-      "model.dequantize(), save_pretrained().",
-      folder,
-      method.is_string() ? fmt::format(" (quant_method {})", method.get<std::string>()) : ""));
+      "original model; or, where there is none, {}.",
+      folder, method.empty() ? "" : fmt::format(" (quant_method {})", method), remedy));
 }
 
 void require_model_place(const std::string& path) {

@@ -14,7 +14,8 @@ void require_model_place(const std::string& path);
 /// name, or a link that leaves the folder (model_files.h). A folder that cannot be read has none.
 void require_real_files(const std::string& folder);
 
-/// Throws UserError when the folder's config.json says that the weights are quantized.
+/// Throws UserError when the folder's config.json says that the weights are quantized, in a way
+/// that its family does not read.
 void require_plain_weights(const std::string& folder);
 
 /// "pytorch_model.bin": a file with pickled weights of the folder, or nothing.

@@ -8,7 +8,7 @@ namespace longspan {
 namespace {
 
 void read_own_keys(const JsonObject& keys, ModelConfig& config) {
-  config.stored_as_one = true;
+  config.qkv_stored_as_one = config.gate_up_stored_as_one = true;
   if (!keys.json().contains("pad_token_id")) {  // transformers' default
     constexpr int64_t kDefaultPadding = 32000;
     if (kDefaultPadding >= config.vocab_size) {

@@ -1,9 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <variant>
 
 #include "longspan/config/user_error.h"
+#include "longspan/models/parameter_count.h"
 #include "longspan/models/parse_model_config.h"
 
 namespace longspan {
@@ -46,6 +48,26 @@ TEST_CASE("qwen3.5: layers and transformers' defaults") {
   CHECK(attentions_of(spec).front().second == 2);
 }
 
+TEST_CASE("qwen3.5: published sizes have the parameters that their names say") {
+  // 9B: transformers' defaults for this family. Names round to whole billions.
+  const auto billions = [](const Json& changes) {
+    Json keys = {{"hidden_size", 4096},
+                 {"intermediate_size", 12288},
+                 {"num_attention_heads", 16},
+                 {"num_hidden_layers", 32},
+                 {"vocab_size", 248320}};
+    keys.update(changes);
+    return static_cast<double>(parameter_count(read(keys))) * 1e-9;
+  };
+  CHECK(std::round(billions(Json::object())) == 9);
+  CHECK(std::round(billions({{"head_dim", 256},
+                             {"hidden_size", 5120},
+                             {"intermediate_size", 17408},
+                             {"linear_num_value_heads", 48},
+                             {"num_attention_heads", 24},
+                             {"num_hidden_layers", 64}})) == 27);
+}
+
 TEST_CASE("qwen3.5: layers by their types, as a pattern that repeats") {
   const auto pattern = [](const std::vector<std::string>& types) {
     return read({{"layer_types", types}, {"num_hidden_layers", types.size()}}).recurrent_layers;
@@ -72,9 +94,8 @@ TEST_CASE("qwen3.5: what is not there is refused by name") {
   refused({{"attn_output_gate", false}}, "attn_output_gate: false");
   refused({{"full_attention_interval", 0}}, "full_attention_interval is 0");
   refused({{"rope_parameters", {{"partial_rotary_factor", 0.013}}}}, "rotates 3 of a head's 256");
-  // The files of a model of texts and pictures.
-  refused({{"model_type", "qwen3_5"}, {"text_config", Json::object()}},
-          "AutoModelForCausalLM.from_pretrained");
+  refused({{"num_attention_heads", 6}, {"head_dim", 16}},
+          "num_attention_heads 6 is not a multiple of num_key_value_heads 4");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/input/json_text.h"
+#include "longspan/models/composite.h"
 #include "longspan/models/parse_model_config.h"
 
 namespace longspan {
@@ -32,7 +33,15 @@ ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_
     scaling["low_freq_factor"] = 1.0;
     scaling["high_freq_factor"] = 4.0;
   }
-  Json json = parse_ordered_json(config.json, source);
+  Json whole = parse_ordered_json(config.json, source);
+  Json& json = language_keys(whole);
+  // Which numbers of a head are rotated, and by which axis, stays as it is.
+  for (const char* own : {"rope_scaling", "rope_parameters"}) {
+    if (!json.contains(own) || !json.at(own).is_object()) continue;
+    for (const char* key : {"partial_rotary_factor", "mrope_section", "mrope_interleaved"}) {
+      if (json.at(own).contains(key)) scaling[key] = json.at(own).at(key);
+    }
+  }
   json["max_position_embeddings"] = original * factor;
   json.erase("original_max_position_embeddings");
   json.erase("rope_scaling");
@@ -45,7 +54,7 @@ ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_
     json["rope_theta"] = config.rope_theta;
     json["rope_scaling"] = scaling;
   }
-  return parse_model_config(json.dump(2) + "\n", source);
+  return parse_model_config(whole.dump(2) + "\n", source);
 }
 
 std::string describe_stretch(const ModelConfig& before, const ModelConfig& after,

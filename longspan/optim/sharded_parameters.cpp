@@ -20,51 +20,62 @@ struct ShardedParameters::Unit {
 ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources,
                                      const ShardingOptions& options)
     : options_(options), side_(options.device) {
-  const bool divides_values = options.stage >= 3;
+  const auto shard_of = [&](const ParameterSpec& parameter) -> const Group& {
+    return options.shares_out(parameter) ? options.expert_shard : options.shard;
+  };
   // Alone and with values on the device, a share is the whole, and it stays.
-  const bool gathers = divides_values && (options.shard.size() > 1 || options.offload_params);
+  const auto is_gathered = [&](const ParameterSpec& parameter) {
+    return options.stage >= 3 && parameter.unit != kAlwaysThere &&
+           (shard_of(parameter).size() > 1 || options.offload_params);
+  };
   // Values that are trained elsewhere need not be precise where they are used.
   const auto whole_dtype = [&](const ParameterSource& source, bool apart) {
     const bool cast =
         apart && source.spec.role == ParameterRole::kProjection && source.dtype == at::kFloat;
     return cast ? options.compute_dtype : source.dtype;
   };
-  // Parameters of a flat buffer: of one unit, of one dtype, all trained or none.
-  using Key = std::tuple<int, bool, at::ScalarType, at::ScalarType>;
+  // Parameters of a flat buffer: of one unit, of one dtype, all trained or none, all of experts
+  // that are shared out or none.
+  using Key = std::tuple<int, bool, at::ScalarType, at::ScalarType, bool>;
   std::map<Key, std::vector<size_t>> members;
   int num_units = 0;
-  parameters_.resize(sources.size());
-  flat_of_parameter_.assign(sources.size(), -1);
-  for (size_t i = 0; i < sources.size(); ++i) {
-    const ParameterSource& source = sources[i];
-    parameters_[i].name = source.spec.name;
-    specs_.push_back(source.spec);
+  std::vector<const ParameterSource*> own;  // of parameters_
+  for (const ParameterSource& source : sources) {
     const int unit = source.spec.unit;
     num_units = std::max(num_units, unit + 1);
-    const bool gathered = gathers && unit != kAlwaysThere;
-    if (!source.trained && !gathered) {  // nothing to divide
-      parameters_[i].tensor = source.make().to(options.device);
-      continue;
-    }
+    const bool gathered = is_gathered(source.spec);
     const bool apart = gathered || (source.trained && options.offload_optimizer);
-    members[{unit, source.trained, source.dtype, whole_dtype(source, apart)}].push_back(i);
+    const bool divided = source.trained || gathered;
+    all_specs_.push_back(source.spec);
+    used_dtypes_.push_back(divided ? whole_dtype(source, apart) : source.dtype);
+    if (!options.is_here(source.spec)) continue;
+    if (divided) {
+      members[{unit, source.trained, source.dtype, used_dtypes_.back(),
+               options.shares_out(source.spec)}]
+          .push_back(own.size());
+    }
+    own.push_back(&source);
+    specs_.push_back(source.spec);
+    parameters_.push_back(
+        {source.spec.name, divided ? at::Tensor() : source.make().to(options.device)});
   }
+  flat_of_parameter_.assign(own.size(), -1);
   units_.resize(num_units);
   for (const auto& [key, indices] : members) {
-    const auto& [unit, trained, dtype, whole] = key;
-    FlatOptions flat{.shard = options.shard,
-                     .replicas = options.replicas,
+    const auto& [unit, trained, dtype, whole, of_experts] = key;
+    FlatOptions flat{.shard = of_experts ? options.expert_shard : options.shard,
+                     .replicas = of_experts ? options.expert_replicas : options.replicas,
                      .device = options.device,
                      .dtype = dtype,
                      .whole_dtype = whole,
                      .trained = trained};
-    flat.gathered_for_use = gathers && unit != kAlwaysThere;
+    flat.gathered_for_use = is_gathered(own[indices[0]]->spec);
     flat.scattered_at_once = trained && options.stage >= 2 && unit != kAlwaysThere;
     const bool host_values = flat.gathered_for_use && options.offload_params;
     flat.masters_on_host = host_values || (trained && options.offload_optimizer);
     flat.share_on_device = flat.gathered_for_use && flat.masters_on_host && !host_values;
     std::vector<const ParameterSource*> its_sources;
-    for (const size_t i : indices) its_sources.push_back(&sources[i]);
+    for (const size_t i : indices) its_sources.push_back(own[i]);
     flats_.push_back(std::make_unique<FlatParameters>(its_sources, flat));
     for (size_t m = 0; m < indices.size(); ++m) {
       parameters_[indices[m]].tensor = flats_.back()->parameters()[m];
@@ -178,11 +189,20 @@ void ShardedParameters::finish_gradients() {
 
 double ShardedParameters::gradient_norm() const {
   const c10::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients;
-  for (const ParameterPiece& piece : pieces()) gradients.push_back(piece.values.grad());
-  const at::Tensor sum = at::full({1}, sum_of_squares(gradients), at::kDouble).to(options_.device);
+  std::vector<at::Tensor> gradients, of_experts;
+  for (const ParameterPiece& piece : pieces()) {
+    (options_.shares_out(piece.spec) ? of_experts : gradients).push_back(piece.values.grad());
+  }
+  const auto sum_on_device = [&](const std::vector<at::Tensor>& some) {
+    return at::full({1}, sum_of_squares(some), at::kDouble).to(options_.device);
+  };
+  const at::Tensor sum = sum_on_device(gradients);
   options_.shard.sum_(sum);
-  return std::sqrt(sum.item<double>());
+  if (options_.experts.size() == 1) return std::sqrt(sum.item<double>());
+  const at::Tensor expert_sum = sum_on_device(of_experts);
+  options_.expert_shard.sum_(expert_sum);
+  options_.experts.sum_(expert_sum);
+  return std::sqrt(sum.item<double>() + expert_sum.item<double>());
 }
 
 void ShardedParameters::scale_gradients(double factor) {
@@ -208,18 +228,30 @@ void ShardedParameters::publish() {
 void ShardedParameters::for_each_whole(const std::function<void(const NamedTensor&)>& see,
                                        const std::function<bool(const ParameterSpec&)>& is_wanted) {
   const c10::NoGradGuard no_grad;
-  std::vector<size_t> wanted;
+  const auto wants = [&](const ParameterSpec& parameter) {
+    return !is_wanted || is_wanted(parameter);
+  };
   // A flat is gathered at its first parameter and let go after its last.
   std::vector<int> num_left(flats_.size(), 0);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (is_wanted && !is_wanted(specs_[i])) continue;
-    wanted.push_back(i);
-    if (const int flat = flat_of_parameter_[i]; flat >= 0) ++num_left[flat];
+    if (const int flat = flat_of_parameter_[i]; flat >= 0 && wants(specs_[i])) ++num_left[flat];
   }
-  for (const size_t i : wanted) {
-    const int flat = flat_of_parameter_[i];
+  size_t next = 0;  // of parameters_
+  for (size_t i = 0; i < all_specs_.size(); ++i) {
+    const ParameterSpec& spec = all_specs_[i];
+    const bool here = options_.is_here(spec);
+    const size_t own = next;
+    if (here) ++next;
+    if (!wants(spec)) continue;
+    const int flat = here ? flat_of_parameter_[own] : -1;
     if (flat >= 0) flats_[flat]->gather(side_);
-    see({parameters_[i].name, parameters_[i].tensor.detach()});
+    const at::Tensor whole =
+        here ? parameters_[own].tensor.detach()
+             : at::empty(spec.shape, at::TensorOptions(options_.device).dtype(used_dtypes_[i]));
+    if (options_.shares_out(spec)) {
+      options_.experts.broadcast_(whole, place_of(*spec.expert, options_.experts.size()));
+    }
+    see({spec.name, whole});
     if (flat >= 0 && --num_left[flat] == 0) flats_[flat]->release();
   }
 }

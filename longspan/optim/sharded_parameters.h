@@ -27,6 +27,9 @@ struct ShardingOptions {
   int stage = 0;
   Group shard;     // the ranks that divide one copy among them
   Group replicas;  // the ranks that hold the same share
+  /// The ranks that share out the experts of each layer (expert_parallel_size), and `shard` and
+  /// `replicas` of the experts that are here. One rank: it has all experts, divided as the rest is.
+  Group experts = {}, expert_shard = {}, expert_replicas = {};
   bool offload_optimizer = false;
   bool offload_params = false;  // stage 3
   at::Device device = at::kCPU;
@@ -35,16 +38,30 @@ struct ShardingOptions {
   at::ScalarType compute_dtype = at::kFloat;
   /// Gradient buffers above this are summed a part at a time.
   int64_t chunk_bytes = int64_t{64} << 20;
+
+  /// Does every rank hold all values of the model between uses?
+  bool all_are_here() const { return stage < 3 && experts.size() == 1; }
+  /// Do ranks share out the parameter's expert?
+  bool shares_out(const ParameterSpec& parameter) const {
+    return parameter.expert.has_value() && experts.size() > 1;
+  }
+  /// Has this rank the parameter, whole or a share of it?
+  bool is_here(const ParameterSpec& parameter) const {
+    return !shares_out(parameter) || place_of(*parameter.expert, experts.size()) == experts.rank();
+  }
 };
 
-/// The parameters of one model on one rank. Every rank makes it from the same sources and uses it
-/// in the same order, the micro-batches and evaluations included.
+/// The parameters of one model on one rank, without experts that others have. Every rank makes it
+/// from the same sources, those of all experts, and uses it in the same order, the micro-batches
+/// and evaluations included.
 class ShardedParameters : public ParameterHooks {
  public:
   ShardedParameters(const std::vector<ParameterSource>& sources, const ShardingOptions& options);
   ~ShardedParameters() override;
 
-  /// For a Decoder (with this as its hooks), in the order of the sources.
+  /// Of the whole model, in the order of the sources.
+  const std::vector<ParameterSpec>& all_specs() const { return all_specs_; }
+  /// Those that are here, for a Decoder (with this as its hooks), in the order of the sources.
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   /// This rank's pieces of the trained parameters, for the optimizer. They have gradients between
   /// finish_gradients() and drop_gradients().
@@ -76,14 +93,14 @@ class ShardedParameters : public ParameterHooks {
   /// Puts the new values of the pieces into use. Collective.
   void publish();
 
-  /// Calls `see` with each wanted parameter as a whole tensor, in the order of the sources, and
-  /// gathers one unit at a time; a tensor is valid until `see` returns. Values are those in use:
+  /// Calls `see` with each wanted parameter of the model as a whole tensor, in the order of the
+  /// sources, and gathers one unit at a time; a tensor is valid until `see` returns. Experts that
+  /// others have are sent here. Values are those in use:
   /// matrices that are gathered in compute_dtype are rounded to it. `is_wanted` (none: all are
   /// wanted) must choose the same on every rank. Collective.
   void for_each_whole(const std::function<void(const NamedTensor&)>& see,
                       const std::function<bool(const ParameterSpec&)>& is_wanted = {});
-  /// Does every rank hold all values (stages 0 to 2)?
-  bool all_are_here() const { return options_.stage < 3; }
+  bool all_are_here() const { return options_.all_are_here(); }
 
  private:
   struct Unit;
@@ -93,7 +110,9 @@ class ShardedParameters : public ParameterHooks {
 
   ShardingOptions options_;
   SideStream side_;
-  std::vector<ParameterSpec> specs_;  // of parameters_
+  std::vector<ParameterSpec> all_specs_;
+  std::vector<at::ScalarType> used_dtypes_;  // of all_specs_
+  std::vector<ParameterSpec> specs_;         // of parameters_
   std::vector<NamedTensor> parameters_;
   std::vector<std::unique_ptr<FlatParameters>> flats_;
   std::vector<int> flat_of_parameter_;

@@ -12,6 +12,7 @@ namespace longspan {
 struct Gpus {
   int count = 0;
   std::string why_none;  // one clause, where count is 0
+  bool broken = false;   // there is a driver, but this torch cannot use it
 };
 
 enum class DeviceKind { kCpu, kCuda };
@@ -19,6 +20,7 @@ enum class DeviceKind { kCpu, kCuda };
 struct DeviceChoice {
   DeviceKind kind = DeviceKind::kCpu;
   int num_gpus = 0;     // of this machine; 0 on a CPU
+  bool shared = false;  // GPUs may have several processes, which exchange through the host
   std::string why_cpu;  // one clause: the key, or why there is no GPU; empty on CUDA
 
   bool cuda() const { return kind == DeviceKind::kCuda; }
@@ -26,10 +28,11 @@ struct DeviceChoice {
 
 /// By the key `device`. `look` finds the GPUs of this machine; it is not called for device: cpu, so
 /// that no driver is loaded then. Throws UserError, with what to set: device: cuda without a GPU;
-/// fp32 where a GPU would be taken.
+/// a GPU that this build or this driver cannot use, unless device: cpu is given.
 DeviceChoice choose_device(const Config& config, const std::function<Gpus()>& look);
 
-/// Throws UserError when `num_processes` on this machine are more than its GPUs, on CUDA.
+/// Throws UserError when `num_processes` on this machine are more than its GPUs, on CUDA, unless
+/// they are shared.
 void require_gpus(const DeviceChoice& choice, int num_processes);
 
 }  // namespace longspan

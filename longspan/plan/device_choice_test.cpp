@@ -50,14 +50,15 @@ TEST_CASE("device: what cannot run is said with what to set") {
                        doctest::Contains("CUDA cannot be used: no NVIDIA driver here. Set device: "
                                          "cpu"),
                        UserError);
-  CHECK_THROWS_WITH_AS(choose_device(config_of("auto"), machine(1)),
-                       doctest::Contains("this machine has 1 GPU, which device: auto takes, and"),
-                       UserError);
+  const auto old_driver = [] {
+    return Gpus{.count = 0, .why_none = "the driver is too old", .broken = true};
+  };
   for (const char* device : {"auto", "cuda"}) {
-    CHECK_THROWS_WITH_AS(choose_device(config_of(device), machine(2)),
-                         doctest::Contains("Set bf16: true to train there, or device: cpu"),
+    CHECK_THROWS_WITH_AS(choose_device(config_of(device), old_driver),
+                         doctest::Contains("CUDA cannot be used: the driver is too old"),
                          UserError);
   }
+  CHECK(!choose_device(config_of("cpu"), old_driver).cuda());
 }
 
 TEST_CASE("device: each process needs a GPU of its own") {
@@ -67,7 +68,13 @@ TEST_CASE("device: each process needs a GPU of its own") {
                        doctest::Contains("3 processes run on this machine, but they see 2 GPUs"),
                        UserError);
   CHECK_THROWS_WITH_AS(require_gpus(two, 3), doctest::Contains("device: cpu"), UserError);
+  CHECK_THROWS_WITH_AS(require_gpus(two, 3), doctest::Contains("share_gpus: true"), UserError);
   CHECK_NOTHROW(require_gpus(choose_device(config_of("cpu"), machine(2)), 64));
+  Config sharing = config_of("auto");
+  sharing.share_gpus = true;
+  const DeviceChoice shared = choose_device(sharing, machine(2));
+  CHECK(shared.shared);
+  CHECK_NOTHROW(require_gpus(shared, 3));
 }
 
 }  // namespace longspan

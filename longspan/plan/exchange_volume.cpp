@@ -6,9 +6,11 @@
 namespace longspan {
 namespace {
 
-/// Keys travel in the backward again, and their gradients make as long a way.
-AttentionVolume context_volume(int64_t kv_rows, const AttentionShape& shape) {
-  const int64_t numbers = kv_rows * (shape.spec.key_dim + shape.spec.value_dim);
+/// Keys travel in the backward again, and their gradients make as long a way; so does what keys are
+/// made of.
+AttentionVolume context_volume(const HeadRows& rows, const AttentionShape& shape) {
+  const int64_t numbers = rows.context_kv * (shape.spec.key_dim + shape.spec.value_dim) +
+                          rows.context_latents * shape.spec.latent_dim.value_or(0);
   return {numbers * shape.element_bytes, numbers * (shape.element_bytes + shape.gradient_bytes)};
 }
 
@@ -35,6 +37,9 @@ HeadRows rows_that_arrive(const ParallelPlan& plan, const AttentionShape& shape,
         rows.gathered_kv += heads.num_heads * heads.tokens.length * (num_slices - 1);
       }
       for (const HeadTokens& heads : step.context_keys) rows.context_kv += foreign(heads);
+      for (const TokenSpan& tokens : step.context_latents) {
+        rows.context_latents += foreign_tokens(tokens, rank, tokens_per_rank);
+      }
     }
   }
   // Each rank of so many neighbours gets its slice of the heads that they all attend with.
@@ -68,7 +73,7 @@ AttentionVolumeParts volume_of_degrees_in(bool in_waves, const ParallelPlan& pla
   const HeadRows rows = rows_that_arrive(plan, shape, padded);
   return {exchange_volume(rows, shape, in_waves, checkpointing && plan.ulysses_size > 1,
                           output_is_known),
-          context_volume(rows.context_kv, shape)};
+          context_volume(rows, shape)};
 }
 
 AttentionVolumeParts volume_of_degrees(const ParallelPlan& plan, const AttentionShape& shape,

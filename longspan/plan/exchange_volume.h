@@ -13,9 +13,10 @@ namespace longspan {
 /// Head rows (one head of one token) that reach a rank from others, by the method's geometry,
 /// summed over the ranks.
 struct HeadRows {
-  int64_t query = 0;       // in exchange for other heads; outputs take the same way back
-  int64_t kv = 0;          // keys, in exchange for other heads; as many values
-  int64_t context_kv = 0;  // keys of the rank's own heads; as many values
+  int64_t query = 0;            // in exchange for other heads; outputs take the same way back
+  int64_t kv = 0;               // keys, in exchange for other heads; as many values
+  int64_t context_kv = 0;       // keys of the rank's own heads; as many values
+  int64_t context_latents = 0;  // tokens of which keys and values are made here
   /// Where heads arrive in slices: what neighbours hand over of the others, their own tokens too.
   int64_t gathered_query = 0, gathered_kv = 0;
 };

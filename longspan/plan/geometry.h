@@ -38,10 +38,11 @@ struct AttentionCall {
 /// What reaches the rank, and what it then attends. A span may hold tokens of the rank itself,
 /// which stay where they are.
 struct AttentionStep {
-  int hop = 0;                           // of keys that travel: how many hops they have made
-  std::vector<HeadTokens> queries;       // in exchange for other heads; outputs go the way back
-  std::vector<HeadTokens> keys;          // and values, in exchange for other heads
-  std::vector<HeadTokens> context_keys;  // and values, of heads that the rank has itself
+  int hop = 0;                             // of keys that travel: how many hops they have made
+  std::vector<HeadTokens> queries;         // in exchange for other heads; outputs go the way back
+  std::vector<HeadTokens> keys;            // and values, in exchange for other heads
+  std::vector<HeadTokens> context_keys;    // and values, of heads that the rank has itself
+  std::vector<TokenSpan> context_latents;  // what keys and values of all heads are made of
   std::vector<AttentionCall> calls;
 };
 

@@ -4,10 +4,12 @@
 
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
+#include "longspan/plan/parallel_plan.h"
 #include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 
@@ -23,23 +25,11 @@ int64_t round_up(int64_t value, int64_t multiple) {
 
 bool uses_bf16(const Config& config) { return config.bf16 || config.pure_bf16; }
 
-/// ZeRO-3: is the parameter whole only while it is used?
-bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks) {
-  const bool divides_values = config.zero_stage.value_or(0) >= 3;
-  return divides_values && (num_ranks > 1 || config.offload_params) &&
-         parameter.spec.unit != kAlwaysThere;
-}
-
-bool is_divided(const MemorySettings& config) {
-  return config.zero_stage.value_or(0) > 0 || config.offload_optimizer;
-}
-
 /// Of a number as it is used, where it is kept in `parameter.element_bytes`.
 int64_t used_bytes(const Config& config, const HeldParameter& parameter, int num_ranks) {
   const bool apart =
       is_gathered(config, parameter, num_ranks) || (parameter.trained && config.offload_optimizer);
-  const bool cast =
-      is_divided(config) && apart && parameter.spec.role == ParameterRole::kProjection;
+  const bool cast = apart && parameter.spec.role == ParameterRole::kProjection;
   return cast && uses_bf16(config) ? 2 : parameter.element_bytes;
 }
 
@@ -150,37 +140,61 @@ std::vector<HeldParameter> reference_parameters(const Config& config, const Mode
   return kept;
 }
 
+std::vector<HeldParameter> parameters_here(std::vector<HeldParameter> all,
+                                           int expert_parallel_size) {
+  std::erase_if(all, [&](const HeldParameter& parameter) {
+    const std::optional<ExpertNumber>& expert = parameter.spec.expert;
+    return expert && place_of(*expert, expert_parallel_size) != 0;
+  });
+  return all;
+}
+
+int ranks_of(const HeldParameter& parameter, int num_ranks, int expert_parallel_size) {
+  if (!parameter.spec.expert || expert_parallel_size == 1) return num_ranks;
+  return expert_shard_size(num_ranks, expert_parallel_size);
+}
+
+bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks) {
+  const bool divides_values = config.zero_stage.value_or(0) >= 3;
+  return divides_values && (num_ranks > 1 || config.offload_params) &&
+         parameter.spec.unit != kAlwaysThere;
+}
+
 std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> kept,
-                                           int num_ranks) {
+                                           int num_ranks, int expert_parallel_size) {
   for (HeldParameter& parameter : kept) {
-    parameter.element_bytes = used_bytes(config, parameter, num_ranks);
+    parameter.element_bytes =
+        used_bytes(config, parameter, ranks_of(parameter, num_ranks, expert_parallel_size));
   }
   return kept;
 }
 
-HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& kept,
-                        int num_ranks) {
-  // Parameters of a flat buffer: of one unit, of one dtype, all trained or none.
-  using Key = std::tuple<int, bool, int64_t, int64_t, bool>;
+HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& kept, int num_ranks,
+                        int expert_parallel_size) {
+  // Parameters of a flat buffer: of one unit, of one dtype, all trained or none, divided among as
+  // many ranks.
+  using Key = std::tuple<int, bool, int64_t, int64_t, bool, int, bool>;
   std::map<Key, int64_t> numbers;
   HeldBytes held;
   for (const HeldParameter& parameter : kept) {
-    const bool gathered = is_gathered(config, parameter, num_ranks);
+    const int ranks = ranks_of(parameter, num_ranks, expert_parallel_size);
+    const bool gathered = is_gathered(config, parameter, ranks);
     if (!parameter.trained && !gathered) {
       held.device += parameter.num_bytes();
       continue;
     }
     numbers[{parameter.spec.unit, parameter.trained, parameter.element_bytes,
-             used_bytes(config, parameter, num_ranks), gathered}] +=
+             used_bytes(config, parameter, ranks), gathered, ranks,
+             expert_parallel_size > 1 && parameter.spec.expert}] +=
         round_up(parameter.spec.num_elements(), kAlignment);
   }
   for (const auto& [key, size] : numbers) {
-    const auto& [unit, trained, master_bytes, whole_bytes, gathered] = key;
-    const int64_t share = round_up((size + num_ranks - 1) / num_ranks, kAlignment);
+    const auto& [unit, trained, master_bytes, whole_bytes, gathered, ranks, of_experts] = key;
+    const int64_t share = round_up((size + ranks - 1) / ranks, kAlignment);
     const bool host_values = gathered && config.offload_params;
     const bool masters_on_host = host_values || (trained && config.offload_optimizer);
     const bool masters_are_whole = !gathered && !masters_on_host && master_bytes == whole_bytes;
-    if (!gathered) held.device += num_ranks * share * whole_bytes;
+    if (!gathered) held.device += ranks * share * whole_bytes;
     if (!masters_are_whole && !masters_on_host) held.device += share * master_bytes;
     if (gathered && masters_on_host && !host_values) held.device += share * whole_bytes;
     if (masters_on_host) held.host += share * master_bytes;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "longspan/spec/device_sizes.h"
+
 namespace longspan {
 namespace {
 
@@ -21,11 +23,17 @@ struct Sizes {
   LayerCost cost;
   // Bytes of a token in the dtype that each is held in
   double D, queries, keys, kv, output, state;
+  double latents, latents_wide;  // of keys and values that are made again where they travel
   double feed_forward_saved, feed_forward_working;
   double queries_wide, kv_wide, output_wide;  // gradients of attention while they add up
   double labels;                              // share of tokens that have one
   int64_t num_tokens, num_labels;             // of this rank
 };
+
+/// Are the layer's experts shared out? Then all rows of a rank go through it at once.
+bool shares_out(const MemoryFacts& facts, const LayerCost& cost) {
+  return facts.expert_parallel_size > 1 && cost.feed_forward.exchanged > 0;
+}
 
 Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost) {
   Sizes s{};
@@ -43,11 +51,15 @@ Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost) {
   s.kv = cb * kv;
   s.output = cb * output;
   s.state = static_cast<double>(cost.mixer.state_bytes);
+  s.latents = cb * static_cast<double>(cost.mixer.latents);
+  s.latents_wide = wide * static_cast<double>(cost.mixer.latents);
   s.queries_wide = wide * queries;
   s.kv_wide = wide * kv;
   s.output_wide = wide * output;
   s.feed_forward_saved = cb * static_cast<double>(cost.feed_forward.saved);
-  s.feed_forward_working = cb * static_cast<double>(cost.feed_forward.working);
+  s.feed_forward_working =
+      cb * static_cast<double>(cost.feed_forward.working +
+                               (shares_out(facts, cost) ? cost.feed_forward.exchanged : 0));
   s.labels = facts.num_tokens == 0
                  ? 0.0
                  : static_cast<double>(facts.num_labels) / static_cast<double>(facts.num_tokens);
@@ -56,21 +68,13 @@ Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost) {
   return s;
 }
 
-/// Rows and bytes as layers/feed_forward_pass, layers/mixer_pass and kernels/linear_cross_entropy
-/// choose them.
-constexpr int64_t kMlpChunkBytes = int64_t{8} << 20, kHeadsChunkBytes = int64_t{2} << 20;
-constexpr int64_t kHeadChunkBytes = int64_t{64} << 20, kMinHeadRows = 32, kMostHeadRows = 1024;
-
-/// The chunk of a gemm that is added to more precise numbers (kernels/gemm).
-constexpr int64_t kProductPartBytes = int64_t{16} << 20;
-
 /// Bytes that matrices which are used together take beside what is held of them anyway: `numbers`
 /// in all, `largest` in one, `cast_at_once` while they are cast.
 double of_matrices(const MatrixCost& matrices, int64_t cast_at_once, bool cast, bool summed_apart,
-                   int64_t compute_bytes) {
-  const double compute = static_cast<double>(compute_bytes);
+                   const MemoryFacts& facts) {
+  const double compute = static_cast<double>(facts.compute_bytes);
   const double part = cast || summed_apart
-                          ? std::min(static_cast<double>(kProductPartBytes),
+                          ? std::min(static_cast<double>(device_sizes(facts.cuda).product_bytes),
                                      (compute + 4.0) * static_cast<double>(matrices.largest))
                           : 0.0;
   return (cast ? compute * static_cast<double>(cast_at_once) : 0.0) +
@@ -92,10 +96,12 @@ int64_t rows_of_chunk(int64_t bytes, int64_t width, int64_t element_bytes, int64
 }
 
 double mlp_rows(const MemoryFacts& facts, const Sizes& s) {
-  const int64_t rows = facts.mlp_tiles > 0
-                           ? (s.num_tokens + facts.mlp_tiles - 1) / facts.mlp_tiles
-                           : rows_of_chunk(kMlpChunkBytes, s.cost.feed_forward.width,
-                                           facts.compute_bytes, s.cost.feed_forward.min_chunk_rows);
+  if (shares_out(facts, s.cost)) return static_cast<double>(s.num_tokens);
+  const int64_t rows =
+      facts.mlp_tiles > 0
+          ? (s.num_tokens + facts.mlp_tiles - 1) / facts.mlp_tiles
+          : rows_of_chunk(device_sizes(facts.cuda).feed_forward_bytes, s.cost.feed_forward.width,
+                          facts.compute_bytes, s.cost.feed_forward.min_chunk_rows);
   return static_cast<double>(std::min(rows, s.num_tokens));
 }
 
@@ -151,7 +157,11 @@ double exchange_bytes(const MemoryFacts& facts, const Sizes& s) {
     const double share = std::min(1.0, 3.0 / static_cast<double>(facts.head_waves));
     return share * 3 * (s.queries + s.keys) + s.kv_wide;
   }
-  // Keys and values that arrive while others are attended to, and their gradients.
+  // Keys and values that arrive while others are attended to, and their gradients; or what they are
+  // made of, and those of one rank.
+  if (facts.passes_keys && s.latents > 0) {
+    return 2 * s.latents + 2 * s.latents_wide + s.kv_wide + s.output_wide;
+  }
   if (facts.passes_keys) return 2 * s.kv + 2 * s.kv_wide + s.output_wide;
   return 0;
 }
@@ -164,14 +174,12 @@ Moment head_moment(const MemoryFacts& facts, const Sizes& s) {
   const auto V = static_cast<double>(facts.vocab_size);
   const int64_t head = facts.vocab_size * facts.hidden_size;
   const double logits = V * (facts.compute_bytes < 4 ? 4.0 + 2.0 : 4.0);  // and rounded to bf16
-  const int64_t head_chunk = kHeadChunkBytes / (4 * std::max<int64_t>(1, facts.vocab_size));
   const auto head_rows = static_cast<double>(
-      std::min(s.num_labels, std::clamp(head_chunk, kMinHeadRows, kMostHeadRows)));
+      std::min(s.num_labels, device_sizes(facts.cuda).head.rows(facts.vocab_size, 4)));
   const bool head_in_chunks = static_cast<double>(s.num_labels) > head_rows;
   return {"the head", index + s.labels * s.D + 2 * hidden,
           head_rows * logits + of_matrices({head, head}, head, facts.casts_head,
-                                           facts.sums_head_apart && head_in_chunks,
-                                           facts.compute_bytes)};
+                                           facts.sums_head_apart && head_in_chunks, facts)};
 }
 
 /// The moments of one kind of layers.
@@ -188,7 +196,7 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   const double chunk = rows * (s.feed_forward_working + 4 * s.D) +
                        of_matrices({matrices.numbers + after, matrices.largest},
                                    s.cost.feed_forward.cast_at_once + after, facts.casts_blocks,
-                                   facts.sums_blocks_apart && mlp_in_chunks, facts.compute_bytes);
+                                   facts.sums_blocks_apart && mlp_in_chunks, facts);
   if (facts.checkpointing) {
     const double replayed =
         stored || facts.sequence_size == 1 ? 0.0 : 2 * s.output + s.queries + s.kv;
@@ -202,7 +210,7 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   // later waits in the store, where there is one, and its own output is back from there.
   double attention =
       index + s.output + s.queries_wide + s.kv_wide + s.state + exchange_bytes(facts, s);
-  if (facts.checkpointing) attention += s.queries + s.kv;
+  if (facts.checkpointing) attention += s.queries + s.kv + s.latents;
   if (facts.checkpointing && s.cost.mixer.is_computed_again) {
     attention += 2.0 * static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_gate);
   }
@@ -213,16 +221,16 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   moments.push_back({"attention's backward", attention, attention_scratch(facts, s.cost.mixer)});
   // The projections': a chunk's of all.
   const int64_t chunk_rows =
-      std::min(s.num_tokens,
-               rows_of_chunk(kHeadsChunkBytes, std::max(facts.hidden_size, s.cost.mixer.queries),
-                             facts.compute_bytes, kMinChunkRows));
-  moments.push_back(
-      {"the projections' backward",
-       index + s.D + s.queries + s.kv + (stored ? s.D : 0.0) +
-           (facts.reads_ahead ? saved_by_layer(facts, s, 1.0) : 0.0),
-       static_cast<double>(chunk_rows) * (3 * s.D + s.queries + s.keys) +
-           of_matrices(before, before.numbers, facts.casts_blocks,
-                       facts.sums_blocks_apart && s.num_tokens > chunk_rows, facts.compute_bytes)});
+      std::min(s.num_tokens, rows_of_chunk(device_sizes(facts.cuda).mixer_bytes,
+                                           std::max(facts.hidden_size, s.cost.mixer.queries),
+                                           facts.compute_bytes, kMinChunkRows));
+  moments.push_back({"the projections' backward",
+                     index + s.D + s.queries + (s.latents > 0 ? s.latents : s.kv) +
+                         (stored ? s.D : 0.0) +
+                         (facts.reads_ahead ? saved_by_layer(facts, s, 1.0) : 0.0),
+                     static_cast<double>(chunk_rows) * (3 * s.D + s.queries + s.keys) +
+                         of_matrices(before, before.numbers, facts.casts_blocks,
+                                     facts.sums_blocks_apart && s.num_tokens > chunk_rows, facts)});
   return moments;
 }
 
@@ -286,6 +294,11 @@ MemoryAccount account_of(const MemoryFacts& facts) {
   MemoryAccount account;
   const int64_t ranks = std::max<int64_t>(1, facts.shard_size);
   const auto parts = [&](int64_t from_stage) { return facts.zero_stage >= from_stage ? ranks : 1; };
+  // Of what is trained, experts that are shared out are divided among fewer ranks.
+  const auto share_of = [&](int64_t all, int64_t of_experts) {
+    const int64_t expert_parts = parts(1) > 1 ? facts.expert_shard_size : 1;
+    return divided(all - of_experts, parts(1)) + divided(of_experts, expert_parts);
+  };
   const auto how = [&](int64_t from_stage) {
     return parts(from_stage) > 1 ? fmt::format("1/{} of {}", ranks, "all") : std::string();
   };
@@ -306,19 +319,20 @@ MemoryAccount account_of(const MemoryFacts& facts) {
   // A share's sum lies with its masters; what a unit adds to it is on the device first, and what is
   // received of it.
   const bool sums_on_host = facts.offload_optimizer || (gathers && facts.offload_params);
-  const int64_t share = divided(facts.trained_parameter_bytes, parts(2));
+  const int64_t share = share_of(facts.trained_parameter_bytes, facts.trained_expert_bytes);
   if (facts.zero_stage >= 2) {
     add({"Gradients", sums_on_host ? 0 : share, sums_on_host ? share : 0, how(2)});
     add({"  of units", unit_gradients(facts.largest_unit_gradient_bytes, ranks, sums_on_host), 0,
          "made, on their way, and received from others"});
   } else {
-    add({"Gradients", facts.trained_parameter_bytes,
-         sums_on_host ? divided(facts.trained_parameter_bytes, parts(1)) : 0, ""});
+    add({"Gradients", facts.trained_parameter_bytes, sums_on_host ? share : 0, ""});
   }
+  const auto state_bytes = [&](int64_t num_trained) {
+    return std::llround(static_cast<double>(num_trained) * facts.optimizer_bytes) +
+           num_trained * facts.master_bytes;
+  };
   const int64_t states =
-      divided(std::llround(static_cast<double>(facts.num_trained) * facts.optimizer_bytes) +
-                  facts.num_trained * facts.master_bytes,
-              parts(1));
+      share_of(state_bytes(facts.num_trained), state_bytes(facts.num_trained_of_experts));
   add({"Optimizer", facts.offload_optimizer ? 0 : states, facts.offload_optimizer ? states : 0,
        how(1)});
   if (facts.reference_on_device + facts.reference_on_host > 0) {

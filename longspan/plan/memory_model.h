@@ -33,6 +33,10 @@ struct MemoryFacts {
   int64_t reference_on_device = 0, reference_on_host = 0;  // a second model's, on one rank
   // How states are held
   int64_t zero_stage = 0, shard_size = 1;  // ranks that hold one divided copy
+  /// Ranks that share out experts, and those that hold one divided copy of the experts that a rank
+  /// has; of what is trained, those experts' part. 1 and 0: each rank has all experts.
+  int64_t expert_parallel_size = 1, expert_shard_size = 1;
+  int64_t num_trained_of_experts = 0, trained_expert_bytes = 0;
   bool offload_optimizer = false, offload_params = false;
   /// Resident parameter bytes per rank between uses; -1: derive from zero_stage.
   int64_t held_on_device = -1, held_on_host = 0;
@@ -56,6 +60,7 @@ struct MemoryFacts {
   bool casts_blocks = false, casts_head = false;
   /// Matrices have bf16 gradients; those in use are summed in fp32 over the chunks of a row.
   bool sums_blocks_apart = false, sums_head_apart = false;
+  bool cuda = false;              // computes on a GPU, by its sizes (spec/device_sizes.h)
   int64_t attention_threads = 0;  // of a CPU's flash attention
 };
 

@@ -35,6 +35,34 @@ const MemoryAccount::Line& line(const MemoryAccount& account, const std::string&
   return *found;
 }
 
+TEST_CASE("memory account: experts that are shared out are divided among fewer ranks") {
+  MemoryFacts facts = some_facts();
+  facts.shard_size = 4;
+  facts.expert_parallel_size = 2;
+  facts.expert_shard_size = 2;
+  facts.num_trained_of_experts = 600;  // those that this rank has
+  facts.trained_expert_bytes = 2400;
+  CHECK(line(account_of(facts), "Optimizer").device == 8000);
+  facts.zero_stage = 2;
+  CHECK(line(account_of(facts), "Optimizer").device == 8 * (400 / 4 + 600 / 2));
+  CHECK(line(account_of(facts), "Gradients").device == 4 * (400 / 4 + 600 / 2));
+}
+
+TEST_CASE("memory account: what layers whose experts are shared out exchange") {
+  MemoryFacts facts = some_facts();
+  SelfAttentionSpec mixer;
+  mixer.attention = plain_attention(4, 2, 16);
+  const MixtureOfExpertsSpec experts{
+      .num_experts = 8, .experts_per_token = 2, .expert_size = 400, .router = {}, .shared = {}};
+  facts.layers = {{cost_of(LayerSpec{mixer, experts}, 64), 5}};
+  facts.num_tokens = facts.num_labels = 1000;  // a chunk in any case
+  const int64_t alone = account_of(facts).device;
+  facts.expert_parallel_size = 2;
+  // Inputs, output gradients and input gradients of two experts a row, as they leave and as they
+  // come, at the fullest moment, which is the experts' backward.
+  CHECK(account_of(facts).device - alone == int64_t{1000} * 6 * 2 * 64 * 4);
+}
+
 TEST_CASE("memory account: states by stage, shard and offload") {
   MemoryFacts facts = some_facts();
   facts.shard_size = 4;
@@ -128,6 +156,16 @@ TEST_CASE("memory account: what is made of matrices in use") {
   CHECK(buffers() - before == 4 * weight + part);
   facts.num_labels = 100;  // one chunk
   CHECK(buffers() == 100 * 100'000 * 6);
+  // A GPU takes more rows at a time, 4096 at most, and larger parts of a product.
+  facts.cuda = true;
+  facts.sums_head_apart = false;
+  facts.num_labels = facts.num_tokens = 10'000;
+  CHECK(buffers() == 4096 * int64_t{100'000} * 6);
+  facts.casts_head = true;
+  CHECK(buffers() == 4096 * int64_t{100'000} * 6 + 2 * weight + 6 * weight);
+  facts.casts_head = false;
+  facts.vocab_size = 262'144;
+  CHECK(buffers() == 2048 * int64_t{262'144} * 6);
 
   facts = some_facts();
   facts.vocab_size = 1;

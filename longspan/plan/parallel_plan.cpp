@@ -271,11 +271,13 @@ void choose_recurrent_way(const PlanRequest& request, ParallelPlan& plan) {
 ParallelPlan make_parallel_plan(const PlanRequest& given) {
   PlanRequest request = given;
   check_world(request.world_size, request.sequence_size);
+  check_device(request);
   ParallelPlan plan;
   plan.world_size = request.world_size;
   plan.sequence_size = request.sequence_size;
   plan.data_size = request.world_size / request.sequence_size;
   plan.shard_size = shard_size_of(request);
+  plan.expert_parallel_size = expert_parallel_size_of(request, plan.shard_size);
   if (request.ranks_per_machine < 1) request.ranks_per_machine = request.world_size;
   if (request.sequence_size == 1) {
     check_keys_of_one_rank(request);

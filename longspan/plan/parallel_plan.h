@@ -32,10 +32,18 @@ struct ParallelPlan {
   int head_waves = 1;       // Ulysses kinds: parts in which a rank's heads are exchanged
   /// Neighbours that divide one copy of the model's states among them (ZeRO); divides world_size.
   int shard_size = 1;
+  /// Neighbours that share out the experts of each layer; divides world_size.
+  int expert_parallel_size = 1;
   const Method* method = &kLocal;
   RecurrentWay recurrent_way = RecurrentWay::kHeads;
   std::string reason;  // what was chosen and why, one line
 };
+
+/// The ranks that divide one copy of an expert's states among them, where `shard_size` ranks divide
+/// one of the model's.
+inline int expert_shard_size(int shard_size, int expert_parallel_size) {
+  return shard_size > expert_parallel_size ? shard_size / expert_parallel_size : 1;
+}
 
 /// What a plan is made from. Absent degrees, window and method are chosen (plan/cost_model.h).
 struct PlanRequest {
@@ -48,6 +56,8 @@ struct PlanRequest {
   std::optional<int> head_waves;                   // absent: HeadWaves::own
   int zero_stage = 0;
   std::optional<int64_t> shard_size;  // absent: the world with a zero_stage, 1 without
+  int expert_parallel_size = 1;
+  int64_t num_experts = 0;  // of a layer; 0: the model has none
   int64_t num_heads = 1, num_kv_heads = 1, head_dim = 64;
   std::optional<int64_t> value_dim;  // of values and outputs; absent: head_dim
   /// The attentions of a model's layers, where they are of several kinds, each with the number of

@@ -57,6 +57,20 @@ TEST_CASE("plan: groups of ZeRO that lie on two machines though one has room") {
   CHECK(warning(4, 0) == "");             // of which nothing is known
 }
 
+TEST_CASE("plan: a recurrence is refused on GPUs, with the remedy") {
+  for (const int sequence_size : {1, 2}) {
+    PlanRequest request = request_of(2, sequence_size, method_named("ulysses"), 4, 2);
+    request.recurrence = GatedDeltaNetSpec{
+        .num_key_heads = 2, .num_value_heads = 4, .key_dim = 16, .value_dim = 16, .conv_width = 4};
+    CHECK(error_of(request).empty());
+    request.cuda = true;
+    check_error(request, {"device: cuda, or device: auto where there are some",
+                          "layers of GatedDeltaNet", "Set device: cpu."});
+    request.recurrence.reset();
+    CHECK(error_of(request).empty());
+  }
+}
+
 TEST_CASE("plan: what ZeRO divides") {
   PlanRequest request = request_of(8, 2, method_named("ring"), 4, 2);
   CHECK(make_parallel_plan(request).shard_size == 1);
@@ -67,6 +81,37 @@ TEST_CASE("plan: what ZeRO divides") {
   request.shard_size = 3;
   check_error(request, {"zero_shard_size: 3 does not divide the number of processes, 8",
                         "Choose one of 1, 2, 4, 8"});
+}
+
+TEST_CASE("plan: who shares out experts") {
+  PlanRequest request = request_of(12, 2, method_named("ring"), 4, 2);
+  request.num_experts = 16;
+  CHECK(make_parallel_plan(request).expert_parallel_size == 1);
+  request.expert_parallel_size = 4;
+  CHECK(make_parallel_plan(request).expert_parallel_size == 4);
+  request.sequence_size = 1;
+  CHECK(make_parallel_plan(request).expert_parallel_size == 4);
+  // Of the ranks that divide a copy of the model every fourth has the same experts.
+  request.zero_stage = 3;
+  CHECK(make_parallel_plan(request).shard_size == 12);
+  CHECK(expert_shard_size(12, 4) == 3);
+  CHECK(expert_shard_size(4, 4) == 1);
+  CHECK(expert_shard_size(1, 4) == 1);
+  request.shard_size = 1;  // every rank a copy
+  CHECK(make_parallel_plan(request).expert_parallel_size == 4);
+  request.shard_size = 6;
+  check_error(request, {"zero_shard_size: 6 is not a multiple of expert_parallel_size, 4"});
+  request.shard_size = std::nullopt;
+  request.expert_parallel_size = 5;
+  check_error(request, {"expert_parallel_size: 5 does not divide the number of processes, 12",
+                        "Choose one of 1, 2, 3, 4, 6, 12"});
+  request.expert_parallel_size = 6;
+  check_error(request, {"expert_parallel_size: 6 does not divide the 16 experts",
+                        "Choose one of 1, 2, 4, 8, 16"});
+  request.num_experts = 0;
+  check_error(request, {"the model has no experts to share out"});
+  request.expert_parallel_size = 0;
+  check_error(request, {"expert_parallel_size: 0 must be at least 1"});
 }
 
 TEST_CASE("plan: sizes of a mesh") {

@@ -13,9 +13,9 @@ namespace longspan {
 
 namespace {
 
-std::string divisors_of(int number) {
+std::string divisors_of(int64_t number) {
   std::string divisors;
-  for (int size = 1; size <= number; ++size) {
+  for (int64_t size = 1; size <= number; ++size) {
     if (number % size == 0) divisors += (divisors.empty() ? "" : ", ") + std::to_string(size);
   }
   return divisors;
@@ -47,6 +47,14 @@ void check_world(int world_size, int sequence_size) {
   }
 }
 
+void check_device(const PlanRequest& request) {
+  if (!request.cuda || !request.recurrence) return;
+  throw UserError(
+      "This run would compute on GPUs (device: cuda, or device: auto where there are some), and "
+      "the model has layers of GatedDeltaNet, whose convolution and recurrence are computed on "
+      "processors alone so far. Set device: cpu.");
+}
+
 int shard_size_of(const PlanRequest& request) {
   const int64_t size = request.shard_size.value_or(request.zero_stage > 0 ? request.world_size : 1);
   if (size >= 1 && request.world_size % size == 0) return static_cast<int>(size);
@@ -54,6 +62,44 @@ int shard_size_of(const PlanRequest& request) {
       "zero_shard_size: {} does not divide the number of processes, {}. Choose one of {}, or leave "
       "it out: all of them.",
       size, request.world_size, divisors_of(request.world_size)));
+}
+
+void check_experts_divide(int expert_parallel_size, int64_t num_experts, const std::string& whose) {
+  if (num_experts % expert_parallel_size == 0) return;
+  throw UserError(fmt::format(
+      "expert_parallel_size: {} does not divide the {} of each layer of {}. Choose one of {}.",
+      expert_parallel_size, counted(num_experts, "expert"), whose, divisors_of(num_experts)));
+}
+
+int expert_parallel_size_of(const PlanRequest& request, int shard_size) {
+  const int size = request.expert_parallel_size;
+  if (size == 1) return 1;
+  if (size < 1) {
+    throw UserError(fmt::format(
+        "expert_parallel_size: {} must be at least 1 (1 = every process holds all experts).",
+        size));
+  }
+  if (request.num_experts == 0) {
+    throw UserError(fmt::format(
+        "expert_parallel_size: {} is given, but the model has no experts to share out. Remove the "
+        "key.",
+        size));
+  }
+  if (request.world_size % size != 0) {
+    throw UserError(fmt::format(
+        "expert_parallel_size: {0} does not divide the number of processes, {1}. Choose one of "
+        "{2}, or start a multiple of {0} processes (nproc_per_node, torchrun).",
+        size, request.world_size, divisors_of(request.world_size)));
+  }
+  check_experts_divide(size, request.num_experts, "the model");
+  if (shard_size > 1 && shard_size % size != 0) {
+    throw UserError(fmt::format(
+        "zero_shard_size: {0} is not a multiple of expert_parallel_size, {1}, so that its "
+        "processes do not hold whole copies of the experts. Make it a multiple of {1}, or leave "
+        "it out: all of them.",
+        shard_size, size));
+  }
+  return size;
 }
 
 std::string warning_of_shards(const PlanRequest& request) {

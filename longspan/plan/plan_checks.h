@@ -11,8 +11,15 @@ namespace longspan {
 /// All of these throw UserError: what was given, the limit, the remedy.
 void check_world(int world_size, int sequence_size);
 
+/// Layers that are computed on processors alone.
+void check_device(const PlanRequest& request);
 /// ParallelPlan::shard_size.
 int shard_size_of(const PlanRequest& request);
+/// ParallelPlan::expert_parallel_size, which suits the number of processes, the model's experts and
+/// the shards.
+int expert_parallel_size_of(const PlanRequest& request, int shard_size);
+/// Refuses a number of experts that cannot be shared out. `whose`: "the model".
+void check_experts_divide(int expert_parallel_size, int64_t num_experts, const std::string& whose);
 /// A warning where zero_shard_size would fit into a machine but some of its groups lie on two
 /// machines; else empty.
 std::string warning_of_shards(const PlanRequest& request);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "longspan/config/user_error.h"
+
 namespace longspan {
 
 PlanRequest plan_request(const Config& config, const ModelSpec& model, int world_size,
@@ -20,7 +22,18 @@ PlanRequest plan_request(const Config& config, const ModelSpec& model, int world
   request.head_waves = config.sequence_parallel_head_waves;
   request.zero_stage = static_cast<int>(config.zero_stage.value_or(0));
   request.shard_size = config.zero_shard_size;
+  request.expert_parallel_size = config.expert_parallel_size;
+  for (const LayerSpec& layer : model.pattern) {
+    if (const MixtureOfExpertsSpec* experts = experts_of(layer)) {
+      request.num_experts = experts->num_experts;
+    }
+  }
   request.layers = attentions_of(model);
+  if (request.layers.empty()) {
+    throw UserError(
+        "No layer of the model is one of softmax attention, by which a plan shares rows. Take a "
+        "model that has one.");
+  }
   const AttentionSpec& attention = request.layers.front().first;
   request.num_heads = attention.num_heads;
   request.num_kv_heads = attention.num_kv_heads;

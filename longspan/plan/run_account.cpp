@@ -37,20 +37,22 @@ std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model) {
 
 RunParameters planned_run_parameters(const Config& config, const ModelSpec& model,
                                      const ParallelPlan& plan, const ModelSpec* reference) {
-  const std::vector<HeldParameter> kept = planned_parameters(config, model);
-  RunParameters parameters{.used = used_parameters(config, kept, plan.shard_size),
+  const int ranks = plan.shard_size, experts = plan.expert_parallel_size;
+  const std::vector<HeldParameter> kept =
+      parameters_here(planned_parameters(config, model), experts);
+  RunParameters parameters{.used = used_parameters(config, kept, ranks, experts),
                            .divided = std::nullopt,
                            .reference = {}};
-  if (config.zero_stage.value_or(0) > 0 || config.offload_optimizer) {
-    parameters.divided = divided_bytes(config, kept, plan.shard_size);
+  if (config.zero_stage.value_or(0) > 0 || config.offload_optimizer || experts > 1) {
+    parameters.divided = divided_bytes(config, kept, ranks, experts);
   }
   if (!stage_of(config).has_reference(config) || config.precompute_ref_log_probs) {
     return parameters;
   }
-  const std::vector<HeldParameter> compared =
-      reference_parameters(config, reference == nullptr ? model : *reference);
+  const std::vector<HeldParameter> compared = parameters_here(
+      reference_parameters(config, reference == nullptr ? model : *reference), experts);
   if (config.zero_stage.value_or(0) >= 3) {
-    parameters.reference = divided_bytes(config, compared, plan.shard_size);
+    parameters.reference = divided_bytes(config, compared, ranks, experts);
   } else {
     for (const HeldParameter& parameter : compared) {
       parameters.reference.device += parameter.num_bytes();
@@ -78,16 +80,25 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
     if (!parameter.trained) continue;
     facts.trained_parameter_bytes += bytes;
     facts.num_trained += parameter.spec.num_elements();
+    if (parameter.spec.expert && plan.expert_parallel_size > 1) {
+      facts.num_trained_of_experts += parameter.spec.num_elements();
+      facts.trained_expert_bytes += bytes;
+    }
     // Values in use may be in another dtype than their masters, and thus gradients and states.
     HeldParameter updated = parameter;
     if (parameters.divided) updated.element_bytes = master_bytes;
     state_bytes += rule.state_bytes(updated);
   }
-  facts.largest_unit_bytes = largest_unit(parameters.used, &HeldParameter::num_bytes);
+  facts.largest_unit_bytes = largest_unit(parameters.used, [&](const HeldParameter& parameter) {
+    const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
+    return parameter.spec.expert && !is_gathered(config, parameter, ranks) ? 0
+                                                                           : parameter.num_bytes();
+  });
   if (parameters.divided) {
     facts.held_on_device = parameters.divided->device;
     facts.held_on_host = parameters.divided->host;
     facts.trained_parameter_bytes = facts.num_trained * master_bytes;
+    facts.trained_expert_bytes = facts.num_trained_of_experts * master_bytes;
     facts.largest_unit_gradient_bytes =
         largest_unit(parameters.used, [&](const HeldParameter& parameter) {
           return parameter.trained ? parameter.spec.num_elements() * master_bytes : 0;
@@ -99,6 +110,9 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
       static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));
   facts.zero_stage = config.zero_stage.value_or(0);
   facts.shard_size = config.zero_shard_size.value_or(plan.world_size);
+  facts.expert_parallel_size = plan.expert_parallel_size;
+  facts.expert_shard_size =
+      expert_shard_size(static_cast<int>(facts.shard_size), plan.expert_parallel_size);
   facts.offload_optimizer = config.offload_optimizer;
   facts.offload_params = config.offload_params;
   facts.num_tokens = row.num_tokens;
@@ -126,6 +140,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
       facts.sums_blocks_apart = facts.sums_blocks_apart || bf16_sum;
     }
   }
+  facts.cuda = computer.cuda;
   facts.widens_attention = bf16 && !computer.cuda;
   facts.attention_threads = computer.cuda ? 0 : computer.num_threads;
   facts.checkpointing = !config.disable_gradient_checkpointing;

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/expert_parallel/expert_parallel.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/train/trained_model.h"
@@ -33,7 +34,9 @@ ModelConfig small_model() {
 std::string account_of_made(const Config& config, const ModelConfig& model, const Mesh& mesh,
                             const ParallelPlan& plan, const RowLengths& row) {
   const std::optional<ShardingOptions> sharding = sharding_of(config, mesh, at::kCPU);
-  const TrainedModel trained = load_trained_model(config, model, sharding, at::kCPU);
+  TrainedModel trained = load_trained_model(config, model, sharding, at::kCPU);
+  ExpertParallel experts(mesh.experts, at::kCPU);
+  if (mesh.experts.size() > 1) trained.options.expert_exchange = &experts;
   const auto attention = make_local(cpu_block_kernel());
   Decoder policy(spec_of(model), trained.parameters, *attention, trained.options);
   RunParameters parameters{.used = trained.held(), .divided = std::nullopt, .reference = {}};
@@ -45,6 +48,60 @@ std::string account_of_made(const Config& config, const ModelConfig& model, cons
   }
   return table_of(
       account_of(memory_facts(config, spec_of(model), plan, parameters, row, {.num_threads = 2})));
+}
+
+/// Without dense layers, eight experts.
+ModelConfig small_mixture() {
+  ModelConfig model = small_model();
+  model.model_type = "qwen3_moe";
+  model.architecture = "Qwen3MoeForCausalLM";
+  model.qkv_bias = false;
+  model.experts.emplace();
+  model.experts->num_experts = 8;
+  model.experts->experts_per_token = 2;
+  model.experts->expert_size = 12;
+  model.has_experts = {true};
+  model.json = R"({"model_type": "qwen3_moe"})";
+  return model;
+}
+
+TEST_CASE("run account: of experts that are shared out, too") {
+  const testing::TemporaryFolder folder;
+  const ModelConfig model = small_mixture();
+  save_model_folder(folder.path, model, random_parameters(model, 1, at::kFloat), at::kFloat, "");
+  const RowLengths row{.num_tokens = 700, .num_labels = 300};
+  std::mutex mutex;
+  std::vector<std::string> wrong;
+  for (const auto& [num_ranks, shard_size] : {std::pair{2, 2}, {4, 4}, {2, 1}}) {
+    ParallelPlan plan;
+    plan.world_size = plan.data_size = num_ranks;
+    plan.shard_size = shard_size;
+    plan.expert_parallel_size = 2;
+    testing::run_ranks(plan, [&](const Mesh& mesh) {
+      for (const char* stage : {"sft", "dpo"}) {
+        for (const char* type : {"full", "lora"}) {
+          for (const int zero_stage : {0, 2, 3}) {
+            if ((shard_size == 1) != (zero_stage == 0)) continue;
+            Config config;
+            config.model_name_or_path = folder.path;
+            config.stage = stage;
+            config.finetuning_type = type;
+            config.bf16 = true;
+            config.zero_stage = zero_stage;
+            config.offload_optimizer = zero_stage == 3;
+            const std::string made = account_of_made(config, model, mesh, plan, row);
+            const std::string planned =
+                table_of(planned_account(config, spec_of(model), plan, row, {.num_threads = 2}));
+            const std::lock_guard lock(mutex);
+            if (made == planned) continue;
+            wrong.push_back(fmt::format("{} {} zero {} on {}:\n{}\n{}", stage, type, zero_stage,
+                                        num_ranks, made, planned));
+          }
+        }
+      }
+    });
+  }
+  CHECK(wrong == std::vector<std::string>{});
 }
 
 TEST_CASE("run account: before there is a tensor it is that of the tensors of a run") {

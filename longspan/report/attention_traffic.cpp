@@ -77,6 +77,12 @@ AttentionVolume AttentionTraffic::volume_of(const GatedDeltaNetSpec& mixer,
   return recurrent_volume(plan_, padded, mixer, element_bytes_, checkpointing_);
 }
 
+AttentionVolume AttentionTraffic::volume_of(const LatentAttentionSpec& mixer,
+                                            const Packing& padded) const {
+  return attention_volume(plan_, AttentionShape(mixer.attention, element_bytes_), padded,
+                          checkpointing_, output_is_known_);
+}
+
 void AttentionTraffic::begin_row() { before_ = sequence_traffic(mesh_); }
 
 void AttentionTraffic::end_forward(const Packing& padded) {

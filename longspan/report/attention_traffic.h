@@ -54,6 +54,7 @@ class AttentionTraffic {
   /// Of a row in one layer.
   AttentionVolume volume_of(const SelfAttentionSpec& mixer, const Packing& padded) const;
   AttentionVolume volume_of(const GatedDeltaNetSpec& mixer, const Packing& padded) const;
+  AttentionVolume volume_of(const LatentAttentionSpec& mixer, const Packing& padded) const;
 
   ParallelPlan plan_;
   std::vector<std::pair<TokenMixerSpec, int64_t>> layers_;

@@ -7,6 +7,7 @@
 
 #include "longspan/config/names.h"
 #include "longspan/input/json_text.h"
+#include "longspan/models/composite.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -15,7 +16,8 @@ namespace {
 /// attention_dropout of config.json: peers drop attention weights in training, which no fused or
 /// distributed attention can repeat.
 double attention_dropout_of(const ModelConfig& config) {
-  const nlohmann::json json = try_parse_json(config.json).value_or(nullptr);
+  const nlohmann::json whole = try_parse_json(config.json).value_or(nullptr);
+  const nlohmann::json& json = language_keys(whole);
   if (!json.is_object() || !json.contains("attention_dropout")) return 0.0;
   const nlohmann::json& value = json.at("attention_dropout");
   return value.is_number() ? value.get<double>() : 0.0;
@@ -40,6 +42,12 @@ std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
         "of these. Lower per_device_train_batch_size or gradient_accumulation_steps for more "
         "steps.",
         counted(facts.rows_per_step, "row"), counted(facts.num_rows, "row")));
+  }
+  if (is_composite(facts.model)) {
+    lines.push_back(fmt::format(
+        "{} is trained on texts alone: its language model learns, and what it sees pictures with "
+        "stays as it is.",
+        facts.model.architecture));
   }
   if (const double dropout = attention_dropout_of(facts.model); dropout > 0) {
     lines.push_back(

@@ -44,6 +44,9 @@ std::string plan_of(const ParallelPlan& plan) {
   std::string text = fmt::format("{} processes = {} data-parallel x {} sequence-parallel",
                                  plan.world_size, plan.data_size, plan.sequence_size);
   if (plan.sequence_size > 1) text += fmt::format(" ({})", describe_method(plan));
+  if (plan.expert_parallel_size > 1) {
+    text += fmt::format(", experts shared out among {}", plan.expert_parallel_size);
+  }
   return text;
 }
 

@@ -151,8 +151,8 @@ std::optional<int64_t> free_bytes(const std::string& folder) {
 
 Room room_in(const std::string& folder) { return {folder, free_bytes(folder)}; }
 
-DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& parameters,
-                     const ParameterTable& specs, bool adapter, int64_t saved_bytes) {
+DiskFacts disk_facts(const Config& config, const std::vector<HeldParameter>& parameters,
+                     bool adapter, int64_t saved_bytes) {
   DiskFacts facts{.saved_bytes = saved_bytes,
                   .only_model = config.save_only_model,
                   .rounded = saved_bytes < 4 && !config.pure_bf16,
@@ -160,13 +160,13 @@ DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& param
                   .limit = config.save_total_limit.value_or(0)};
   const UpdateRule& rule = update_rule_of(config);
   int64_t state_bytes = 0;
-  for (const auto& [name, tensor] : parameters) {
-    const bool trains = tensor.requires_grad();
-    if (trains) {
-      facts.num_trained += tensor.numel();
-      state_bytes += rule.saved_bytes({specs.of(name), saved_bytes, /*trained=*/true});
+  for (const HeldParameter& parameter : parameters) {
+    const int64_t size = parameter.spec.num_elements();
+    if (parameter.trained) {
+      facts.num_trained += size;
+      state_bytes += rule.saved_bytes({parameter.spec, saved_bytes, /*trained=*/true});
     }
-    if (!adapter || trains) facts.saved_elements += tensor.numel();
+    if (!adapter || parameter.trained) facts.saved_elements += size;
   }
   facts.state_bytes =
       static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));

@@ -15,6 +15,7 @@
 #include "longspan/models/decoder.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/report/console.h"
+#include "longspan/spec/held_parameter.h"
 
 namespace longspan {
 
@@ -35,8 +36,8 @@ Room room_in(const std::string& folder);
 
 /// What the run will write, but for the number of saves. `adapter`: only what is trained is saved;
 /// `saved_bytes`: of one number of it.
-DiskFacts disk_facts(const Config& config, const std::vector<NamedTensor>& parameters,
-                     const ParameterTable& specs, bool adapter, int64_t saved_bytes);
+DiskFacts disk_facts(const Config& config, const std::vector<HeldParameter>& parameters,
+                     bool adapter, int64_t saved_bytes);
 
 /// disk_account with what is free, and check_file_size; empty where the room is unknown. Throws
 /// UserError.

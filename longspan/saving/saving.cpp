@@ -174,7 +174,7 @@ void ModelSaver::write_model(const std::string& folder,
       if (model_.lora ? is_lora(role) : !is_value_head(role)) own.push_back(parameter);
     }
     if (model_.lora) {
-      save_adapter(folder, *model_.lora, own, model_.dtype, model_.source_folder);
+      save_adapter(folder, model_.config, *model_.lora, own, model_.dtype, model_.source_folder);
       save_positions(folder, model_.config, model_.source_folder);
     } else {
       save_model_folder(folder, model_.config, own, model_.dtype, model_.source_folder);

@@ -13,6 +13,7 @@
 #include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
 #include "longspan/optim/sharded_parameters.h"
+#include "longspan/spec/held_parameter.h"
 #include "longspan/text/saved_chat.h"
 
 namespace longspan {
@@ -41,11 +42,12 @@ void remove_reports(const std::string& output_dir, bool goes_on);
 /// What a saved model is.
 struct SavedModel {
   ModelConfig config;
-  at::ScalarType dtype;           // of the weights on disk
-  std::string source_folder;      // the model that training started from
-  std::optional<LoraShape> lora;  // only the adapter is saved
-  std::optional<SavedChat> chat;  // nullopt: as source_folder has it
-  ParameterTable specs;           // of all parameters
+  at::ScalarType dtype;            // of the weights on disk
+  std::string source_folder;       // the model that training started from
+  std::optional<LoraShape> lora;   // only the adapter is saved
+  std::optional<SavedChat> chat;   // nullopt: as source_folder has it
+  ParameterTable specs;            // of all parameters
+  std::vector<HeldParameter> all;  // the same in their order, as they are kept
 };
 
 /// Saves from one process; others wait for it.

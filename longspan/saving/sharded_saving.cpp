@@ -17,30 +17,31 @@
 #include "longspan/checkpoint/chat_files.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
+#include "longspan/checkpoint/stored_tensors.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/models/composite.h"
 
 namespace longspan {
 namespace {
 
 /// Which rank writes which parameter: neighbours in the list together, about equal in bytes, and
 /// those that are parts of one stored tensor in one file.
-std::vector<int> writers_of(const std::vector<NamedTensor>& parameters, const ParameterTable& specs,
-                            int num_ranks) {
+std::vector<int> writers_of(const std::vector<ParameterSpec>& parameters, int num_ranks) {
   int64_t total = 0, before = 0;
-  for (const NamedTensor& parameter : parameters) total += parameter.tensor.numel();
+  for (const ParameterSpec& parameter : parameters) total += parameter.num_elements();
   std::vector<int> writers;
-  for (const NamedTensor& parameter : parameters) {
-    if (!begins_stored(specs.of(parameter.name))) {
+  for (const ParameterSpec& parameter : parameters) {
+    if (!begins_stored(parameter)) {
       writers.push_back(writers.back());
-      before += parameter.tensor.numel();
+      before += parameter.num_elements();
       continue;
     }
     // Assigns a parameter by its middle, so that a large one does not go to a rank that is full.
-    const int64_t middle = before + parameter.tensor.numel() / 2;
+    const int64_t middle = before + parameter.num_elements() / 2;
     writers.push_back(static_cast<int>(
         std::min<int64_t>(num_ranks - 1, middle * num_ranks / std::max<int64_t>(1, total))));
-    before += parameter.tensor.numel();
+    before += parameter.num_elements();
   }
   return writers;
 }
@@ -53,30 +54,30 @@ void require_folder(const std::string& folder, int rank) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   throw UserError(fmt::format(
-      "Rank {} does not see {}. With zero_stage: 3 every process writes a part of the model, so "
-      "output_dir must be on a disk that all of them share.",
+      "Rank {} does not see {}. With zero_stage: 3 or an expert_parallel_size every process writes "
+      "a part of the model, so output_dir must be on a disk that all of them share.",
       rank, folder));
 }
 
 std::string write_weights(const std::string& folder, const SavedModel& model,
                           ShardedParameters& parameters, const Group& world, Notices& notices) {
-  std::vector<NamedTensor> own;
-  for (const NamedTensor& parameter : parameters.parameters()) {
-    if (!is_value_head(model.specs.of(parameter.name).role)) own.push_back(parameter);
+  std::vector<ParameterSpec> own;
+  for (const ParameterSpec& parameter : parameters.all_specs()) {
+    if (!is_value_head(parameter.role)) own.push_back(parameter);
   }
-  const std::vector<int> writers = writers_of(own, model.specs, world.size());
+  const std::vector<int> writers = writers_of(own, world.size());
   // Ranks that have nothing to write have no file.
   std::map<int, int> number_of;
   for (const int writer : writers) {
     number_of.try_emplace(writer, static_cast<int>(number_of.size()) + 1);
   }
-  const int num_files = static_cast<int>(number_of.size());
+  const int num_files = static_cast<int>(number_of.size()) + num_kept_files(model.config);
   std::vector<std::pair<ParameterShape, std::string>> files;
   std::vector<SafetensorsWriter::Planned> planned;
   for (size_t i = 0; i < own.size(); ++i) {
-    const ParameterSpec& parameter = model.specs.of(own[i].name);
+    const ParameterSpec& parameter = own[i];
     if (!begins_stored(parameter)) continue;
-    const std::string& name = parameter.stored_as;
+    const std::string name = name_in_files(model.config, parameter.stored_as);
     const std::vector<int64_t> shape = stored_shape(parameter);
     files.push_back({{name, shape}, weight_file_name(number_of.at(writers[i]), num_files)});
     if (writers[i] == world.rank()) {
@@ -104,7 +105,9 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
   size_t next = 0;
   parameters.for_each_whole(
       [&](const NamedTensor& whole) {
-        if (writers[next++] == world.rank()) attempt([&] { file->write(whole.tensor); });
+        if (writers[next++] == world.rank()) {
+          attempt([&] { file->write(as_stored(model.specs.of(whole.name), whole.tensor)); });
+        }
       },
       [](const ParameterSpec& parameter) { return !is_value_head(parameter.role); });
   attempt([&] {
@@ -131,7 +134,7 @@ void write_adapter(const std::string& folder, const SavedModel& model,
       [](const ParameterSpec& parameter) { return is_lora(parameter.role); });
   all_or_none_patiently(world, notices, [&] {
     if (world.rank() != 0) return;
-    save_adapter(folder, *model.lora, matrices, model.dtype, model.source_folder);
+    save_adapter(folder, model.config, *model.lora, matrices, model.dtype, model.source_folder);
     save_positions(folder, model.config, model.source_folder);
   });
 }

@@ -1,4 +1,4 @@
-// Tokens for heads, and back: the outer half of every Ulysses kind.
+// Tokens for heads, and back: what every Ulysses kind does around its inner attention.
 // t: this rank's tokens, T = P t: tokens of the group, N: heads in all, n: heads of a block, H:
 // numbers in a head, S: tokens of a block.
 #pragma once

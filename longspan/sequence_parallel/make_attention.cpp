@@ -18,6 +18,11 @@ class OverWholeRows : public SequenceParallel {
                     const at::Tensor& sinks_N) override {
     return inner_->attend(q_TNH, k_TMH, v_TMH, spec, packing, sinks_N);
   }
+  at::Tensor attend_latent(const at::Tensor& q_TNH, const at::Tensor& x_TJ,
+                           const std::shared_ptr<const LatentKeys>& keys, const AttentionSpec& spec,
+                           const Packing& packing) override {
+    return inner_->attend_latent(q_TNH, x_TJ, keys, spec, packing);
+  }
   bool overlaps_projections() const override { return inner_->overlaps_projections(); }
   at::Tensor project_and_attend(const AttentionProjections& projections, const AttentionSpec& spec,
                                 const Packing& packing) override {

@@ -6,10 +6,13 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
+#include <utility>
 
+#include "longspan/attention/latent_keys.h"
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/merge.h"
 #include "longspan/attention/sinks.h"
+#include "longspan/kernels/linear.h"
 #include "longspan/sequence_parallel/fetched_attention.h"
 #include "longspan/sequence_parallel/seeing_queries.h"
 
@@ -20,13 +23,15 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct RingState : torch::CustomClassHolder {
+  /// `latents`: null where keys and values travel as they are.
   RingState(Rings rings, const Group& ring, RingLayout layout, const BlockKernel& kernel,
-            const AttentionSpec& spec, Packing packing)
+            const AttentionSpec& spec, Packing packing, std::shared_ptr<const LatentKeys> latents)
       : rings(std::move(rings)),
         layout(layout),
         kernel(kernel),
         spec(spec),
-        packing(std::move(packing)) {
+        packing(std::move(packing)),
+        latents(std::move(latents)) {
     if (spec.window) fetched.emplace(ring, layout, kernel, spec, this->packing);
   }
 
@@ -35,63 +40,94 @@ struct RingState : torch::CustomClassHolder {
   const BlockKernel& kernel;
   AttentionSpec spec;
   Packing packing;
+  std::shared_ptr<const LatentKeys> latents;
   std::optional<FetchedAttention> fetched;  // in a sliding window
 
   std::vector<Block> blocks(int owner) const {
     return blocks_of(layout, packing, rings.rank(), owner, rings.size(), /*window=*/std::nullopt);
   }
 
-  AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
-                          const at::Tensor& v_TMH) const {
-    if (fetched) return fetched->forward(q_TNH, k_TMH, v_TMH);
+  /// Keys and values of what travels: themselves, or what they are made of.
+  LatentKeys::Heads heads_of(const Rings::Tensors& travelling) const {
+    if (latents) return latents->expand(travelling[0]);
+    return {travelling[0], travelling[1]};
+  }
+  /// Of what travels, in the dtype in which gradients travel.
+  Rings::Tensors gradients_of(const Rings::Tensors& travelling, const at::Tensor& dk_SMH,
+                              const at::Tensor& dv_SMH) const {
+    if (!latents) return {dk_SMH, dv_SMH};
+    const at::ScalarType dtype = travelling[0].scalar_type();
+    return {latents->backward(travelling[0], {dk_SMH.to(dtype), dv_SMH.to(dtype)})
+                .to(dk_SMH.scalar_type())};
+  }
+
+  AttentionResult forward(const at::Tensor& q_TNH, const Rings::Tensors& own) const {
+    if (fetched) return fetched->forward(q_TNH, own[0], own[1]);
     AttentionResult total;
-    rings.forward({k_TMH, v_TMH}, [&](const Rings::Tensors& kv, int owner) {
+    rings.forward(own, [&](const Rings::Tensors& travelling, int owner) {
       if (!total.out_TNH.defined()) {  // our own keys
-        total = kernel.forward(q_TNH, kv[0], kv[1], spec, blocks(owner));
+        const LatentKeys::Heads kv = heads_of(travelling);
+        total = kernel.forward(q_TNH, kv.k_SMH, kv.v_SMH, spec, blocks(owner));
         total.out_TNH = total.out_TNH.to(total.lse_NT.scalar_type());
         return;
       }
       const SeeingQueries seeing(blocks(owner));
       if (seeing.blocks.empty()) return;
+      const LatentKeys::Heads kv = heads_of(travelling);
       AttentionResult seen{seeing.of(total.out_TNH), seeing.of_lse(total.lse_NT)};
-      merge_(seen, kernel.forward(seeing.of(q_TNH), kv[0], kv[1], spec, seeing.blocks));
+      merge_(seen, kernel.forward(seeing.of(q_TNH), kv.k_SMH, kv.v_SMH, spec, seeing.blocks));
     });
     return {total.out_TNH.to(q_TNH.scalar_type()), total.lse_NT};
   }
 
-  AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                              const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                              const at::Tensor& out_TNH, const at::Tensor& lse_NT) const {
-    if (fetched) return fetched->backward(dout_TNH, q_TNH, k_TMH, v_TMH, out_TNH, lse_NT);
+  /// dq, and the gradients of what we set out with.
+  std::pair<at::Tensor, Rings::Tensors> backward(const at::Tensor& dout_TNH,
+                                                 const at::Tensor& q_TNH, const Rings::Tensors& own,
+                                                 const at::Tensor& out_TNH,
+                                                 const at::Tensor& lse_NT) const {
+    if (fetched) {
+      const AttentionGradients all =
+          fetched->backward(dout_TNH, q_TNH, own[0], own[1], out_TNH, lse_NT);
+      return {all.dq_TNH, {all.dk_SMH, all.dv_SMH}};
+    }
     at::Tensor dq_TNH;
-    const Rings::Tensors dkv =
-        rings.backward({k_TMH, v_TMH}, [&](const Rings::Tensors& kv, int owner) -> Rings::Tensors {
+    // Each step adds to the gradients of the parameters that latents are expanded by.
+    PreciseSums sums(latents ? latents->parameters() : std::vector<at::Tensor>{}, rings.size());
+    Rings::Tensors down =
+        rings.backward(own, [&](const Rings::Tensors& travelling, int owner) -> Rings::Tensors {
           if (!dq_TNH.defined()) {  // our own keys
-            AttentionGradients own = kernel.backward(dout_TNH, q_TNH, kv[0], kv[1], out_TNH, lse_NT,
-                                                     spec, blocks(owner));
-            dq_TNH = own.dq_TNH;
-            return {own.dk_SMH, own.dv_SMH};
+            const LatentKeys::Heads kv = heads_of(travelling);
+            AttentionGradients part = kernel.backward(dout_TNH, q_TNH, kv.k_SMH, kv.v_SMH, out_TNH,
+                                                      lse_NT, spec, blocks(owner));
+            dq_TNH = part.dq_TNH;
+            return gradients_of(travelling, part.dk_SMH, part.dv_SMH);
           }
           const SeeingQueries seeing(blocks(owner));
           if (seeing.blocks.empty()) return {};
+          const LatentKeys::Heads kv = heads_of(travelling);
           AttentionGradients part =
-              kernel.backward(seeing.of(dout_TNH), seeing.of(q_TNH), kv[0], kv[1],
+              kernel.backward(seeing.of(dout_TNH), seeing.of(q_TNH), kv.k_SMH, kv.v_SMH,
                               seeing.of(out_TNH), seeing.of_lse(lse_NT), spec, seeing.blocks);
           seeing.of(dq_TNH).add_(part.dq_TNH);
-          return {part.dk_SMH, part.dv_SMH};
+          return gradients_of(travelling, part.dk_SMH, part.dv_SMH);
         });
-    return {dq_TNH, dkv[0], dkv[1]};
+    sums.finish();
+    return {dq_TNH, std::move(down)};
   }
 };
 
+/// `first` and `second`: keys and values, or what they are made of and nothing.
 struct RingFunction : torch::autograd::Function<RingFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TMH,
-                            const at::Tensor& v_TMH, const std::optional<at::Tensor>& sinks,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& first,
+                            const std::optional<at::Tensor>& second,
+                            const std::optional<at::Tensor>& sinks,
                             c10::intrusive_ptr<RingState> ring) {
     const at::Tensor sinks_N = sinks.value_or(at::Tensor());
+    const Rings::Tensors own = travelling(first, second.value_or(at::Tensor()));
     AttentionResult result = saved_or_computed(
-        [&] { return with_sinks(ring->forward(q_TNH, k_TMH, v_TMH), sinks_N, ring->spec); });
-    ctx->save_for_backward({q_TNH, k_TMH, v_TMH, result.out_TNH, result.lse_NT, sinks_N});
+        [&] { return with_sinks(ring->forward(q_TNH, own), sinks_N, ring->spec); });
+    ctx->save_for_backward(
+        {q_TNH, first, second.value_or(at::Tensor()), result.out_TNH, result.lse_NT, sinks_N});
     ctx->saved_data["ring"] = c10::IValue::make_capsule(ring);
     return result.out_TNH;
   }
@@ -99,14 +135,20 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
   static variable_list backward(AutogradContext* ctx, variable_list dout) {
     auto ring = c10::static_intrusive_pointer_cast<RingState>(ctx->saved_data["ring"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
-    const AttentionGradients gradients =
-        ring->backward(dout[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4]);
+    const auto [dq_TNH, down] = ring->backward(dout[0].contiguous(), saved[0],
+                                               travelling(saved[1], saved[2]), saved[3], saved[4]);
     const at::ScalarType dtype = saved[0].scalar_type();
-    return {gradients.dq_TNH.to(dtype),
-            gradients.dk_SMH.to(dtype),
-            gradients.dv_SMH.to(dtype),
+    return {dq_TNH.to(dtype),
+            down[0].to(dtype),
+            down.size() > 1 ? down[1].to(dtype) : at::Tensor(),
             sink_gradient(dout[0], {saved[3], saved[4]}, saved[5]),
             {}};
+  }
+
+ private:
+  static Rings::Tensors travelling(const at::Tensor& first, const at::Tensor& second) {
+    if (second.defined()) return {first, second};
+    return {first};
   }
 };
 
@@ -118,12 +160,22 @@ class RingAttention : public SequenceParallel {
   at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
                     const AttentionSpec& spec, const Packing& packing,
                     const at::Tensor& sinks_N) override {
-    TORCH_CHECK(q_TNH.size(0) * rings_.size() == packing.num_tokens(), layout_.name, ": ",
-                q_TNH.size(0), " tokens on each of ", rings_.size(),
-                " ranks, but the packing describes ", packing.num_tokens());
+    check(q_TNH, packing);
     return RingFunction::apply(
-        q_TNH, k_TMH, v_TMH, as_argument(sinks_N),
-        c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing));
+        q_TNH, k_TMH, as_argument(v_TMH), as_argument(sinks_N),
+        c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing, nullptr));
+  }
+
+  at::Tensor attend_latent(const at::Tensor& q_TNH, const at::Tensor& x_TJ,
+                           const std::shared_ptr<const LatentKeys>& keys, const AttentionSpec& spec,
+                           const Packing& packing) override {
+    if (!passes_latents(spec)) {
+      return SequenceParallel::attend_latent(q_TNH, x_TJ, keys, spec, packing);
+    }
+    check(q_TNH, packing);
+    return RingFunction::apply(
+        q_TNH, x_TJ, std::optional<at::Tensor>(), std::optional<at::Tensor>(),
+        c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing, keys));
   }
 
   int rank() const override { return rings_.rank(); }
@@ -133,6 +185,12 @@ class RingAttention : public SequenceParallel {
   }
 
  private:
+  void check(const at::Tensor& q_TNH, const Packing& packing) const {
+    TORCH_CHECK(q_TNH.size(0) * rings_.size() == packing.num_tokens(), layout_.name, ": ",
+                q_TNH.size(0), " tokens on each of ", rings_.size(),
+                " ranks, but the packing describes ", packing.num_tokens());
+  }
+
   Rings rings_;
   Group ring_;
   RingLayout layout_;

@@ -23,6 +23,8 @@ std::vector<Block> blocks_of(const RingLayout& layout, const Packing& padded, in
   return within_window(blocks, window, positions_of(rank), positions_of(owner));
 }
 
+bool passes_latents(const AttentionSpec& spec) { return spec.latent_dim && !spec.window; }
+
 std::vector<TokenRun> keys_seen(const std::vector<Block>& blocks) {
   std::vector<TokenRun> seen;
   for (const Block& block : blocks) {
@@ -66,6 +68,7 @@ RankGeometry ring_geometry(const RingLayout& layout, const ParallelPlan& plan,
   const int R = plan.ring_size, U = plan.ulysses_size, ring_rank = rank / U;
   const int64_t num_tokens = padded.num_tokens() / R;  // of a ring rank
   const std::optional<int64_t> window = shape.spec.window;
+  const bool latents = U == 1 && passes_latents(shape.spec);
   const auto on_ring_rank = [&](const HeadBlock& block, int of) {
     return on_ranks(block, of * U, U);
   };
@@ -91,7 +94,11 @@ RankGeometry ring_geometry(const RingLayout& layout, const ParallelPlan& plan,
           arrives = false;
         }
         std::vector<Block> blocks = blocks_of(layout, padded, ring_rank, owner, R, window);
-        if (hop > 0 && !window) step.context_keys.push_back(on_ring_rank(kv_heads, owner));
+        if (hop > 0 && latents) {
+          step.context_latents.push_back(on_ring_rank(kv_heads, owner).tokens);
+        } else if (hop > 0 && !window) {
+          step.context_keys.push_back(on_ring_rank(kv_heads, owner));
+        }
         if (hop > 0 && window) {
           for (const TokenRun& run : keys_seen(blocks)) {
             step.context_keys.push_back(on_ring_rank(

@@ -19,6 +19,9 @@ struct AttentionSpec {
       {};  ///< tokens that a query sees, itself among them; none: all before it
   std::optional<double> softcap = {};  ///< c in c tanh(scores / c); none: scores as they are
   bool has_sinks = false;  ///< one more logit a query head in the softmax, with no value
+  /// Numbers of a token that keys and values of all heads are made of (latent attention); none:
+  /// they are made of more than that. Strategies may pass these numbers on instead.
+  std::optional<int64_t> latent_dim = {};
 
   bool operator==(const AttentionSpec&) const = default;
 };

@@ -14,6 +14,7 @@ struct MatrixCost {
 struct TokenMixerCost {
   int64_t queries = 0, keys = 0, values = 0;  ///< what the tokens are mixed by
   int64_t output = 0;                         ///< what the mixing gives
+  int64_t latents = 0;          ///< what keys and values are made of, where they may travel as that
   int64_t state_bytes = 0;      ///< what the mixing saves for its backward beside its output
   int64_t saved_for_norms = 0;  ///< what norms of queries and keys save, unless recomputed
   int64_t saved_for_gate = 0;   ///< what was mixed before its gate, unless recomputed, and
@@ -35,7 +36,10 @@ struct FeedForwardCost {
   int64_t working = 0;                     ///< what its backward works with
   MatrixCost matrices;
   int64_t cast_at_once = 0;  ///< numbers of them that are cast for uses at a time
-  /// Numbers of matrices that one token does not go through: those of experts not chosen.
+  /// What its backward also works with where experts are shared out: inputs, output gradients and
+  /// input gradients of each of a row's experts, as they leave and as they come.
+  int64_t exchanged = 0;
+  /// Numbers of parameters that one token does not go through: those of experts not chosen.
   int64_t idle_matrices = 0;
 };
 

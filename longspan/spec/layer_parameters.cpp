@@ -26,14 +26,41 @@ void LayerParameters::linear(const char* module, const char* name, int64_t num_o
 }
 
 void LayerParameters::linear_of_part(const char* module, const std::string& part, const char* name,
-                                     int64_t num_out, int64_t num_in) {
-  add(module, fmt::format("{}.{}.{}.weight", module, part, name), {num_out, num_in},
-      ParameterRole::kProjection, matrices_)
-      .lora_target = name;
+                                     int64_t num_out, int64_t num_in, bool bias,
+                                     std::optional<ExpertNumber> expert) {
+  const std::string linear = fmt::format("{}.{}.{}", module, part, name);
+  ParameterSpec& matrix =
+      add(module, linear + ".weight", {num_out, num_in}, ParameterRole::kProjection, matrices_);
+  matrix.lora_target = name;
+  matrix.expert = expert;
+  if (bias) add(module, linear + ".bias", {num_out}, ParameterRole::kBias, {}).expert = expert;
 }
 
-void LayerParameters::router(const char* module, const std::string& name, int64_t num_experts) {
+void LayerParameters::stacked_linears(const char* module, const char* part, const char* name,
+                                      int64_t count, int64_t num_out, int64_t num_in, bool bias) {
+  const std::string stored =
+      layer_parameter_name(layer_, fmt::format("{}.{}.{}", module, part, name));
+  const auto linear = [&](int64_t i) { return fmt::format("{}.{}.{}.{}", module, part, i, name); };
+  for (int64_t i = 0; i < count; ++i) {
+    ParameterSpec& weight = add(module, linear(i) + ".weight", {num_out, num_in},
+                                ParameterRole::kProjection, matrices_);
+    weight.lora_target = name;
+    weight.expert = ExpertNumber{i, count};
+    weight.stored_as = stored;
+    weight.stored_part = StoredPart{.begin = i, .num_rows = count, .stacked = true};
+  }
+  for (int64_t i = 0; bias && i < count; ++i) {
+    ParameterSpec& added = add(module, linear(i) + ".bias", {num_out}, ParameterRole::kBias, {});
+    added.expert = ExpertNumber{i, count};
+    added.stored_as = stored + "_bias";
+    added.stored_part = StoredPart{.begin = i, .num_rows = count, .stacked = true};
+  }
+}
+
+void LayerParameters::router(const char* module, const std::string& name, int64_t num_experts,
+                             bool bias) {
   add(module, name + ".weight", {num_experts, hidden_size_}, ParameterRole::kRouter, matrices_);
+  if (bias) add(module, name + ".bias", {num_experts}, ParameterRole::kBias, matrices_);
 }
 
 void LayerParameters::buffer(const char* module, const std::string& name, int64_t size) {
@@ -76,7 +103,7 @@ void LayerParameters::store_together(const char* module, const char* name, int n
   int64_t begin = 0;
   for (auto part = first; part != parameters_.end(); ++part) {
     part->stored_as = layer_parameter_name(layer_, fmt::format("{}.{}.weight", module, name));
-    part->stored_part = StoredPart{begin, num_rows};
+    part->stored_part = StoredPart{.begin = begin, .num_rows = num_rows};
     part->lora_target = "";
     begin += part->shape.at(0);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,11 +27,19 @@ class LayerParameters {
   /// Adds <module>.<name>.weight [num_out, num_in], to which LoRA can add an adapter, and where it
   /// has a bias <module>.<name>.bias.
   void linear(const char* module, const char* name, int64_t num_out, int64_t num_in, bool bias);
-  /// The same, for linear layers below a module's own: <module>.<part>.<name>.weight (an expert's).
+  /// The same, for linear layers below a module's own: <module>.<part>.<name>.weight. `expert`:
+  /// whose it is, if one's.
   void linear_of_part(const char* module, const std::string& part, const char* name,
-                      int64_t num_out, int64_t num_in);
-  /// Adds <name>.weight [num_experts, hidden], which scores experts.
-  void router(const char* module, const std::string& name, int64_t num_experts);
+                      int64_t num_out, int64_t num_in, bool bias,
+                      std::optional<ExpertNumber> expert);
+  /// The same for <module>.<part>.<i>.<name>, i from 0 to `count`, each of expert i, which the
+  /// files stack: weights as [count, num_in, num_out] in <module>.<part>.<name>, biases as [count,
+  /// num_out] in <module>.<part>.<name>_bias.
+  void stacked_linears(const char* module, const char* part, const char* name, int64_t count,
+                       int64_t num_out, int64_t num_in, bool bias);
+  /// Adds <name>.weight [num_experts, hidden], which scores experts, and where it has a bias
+  /// <name>.bias.
+  void router(const char* module, const std::string& name, int64_t num_experts, bool bias);
   /// Adds <name> [size], which is not trained.
   void buffer(const char* module, const std::string& name, int64_t size);
   /// Adds <name>.weight [size], of a norm of the model's kind.

@@ -17,23 +17,28 @@ double LoraShape::scale() const {
 }
 
 std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model) {
-  for (const ParameterSpec& parameter : layer_parameters(model, 0)) {
-    if (!parameter.stored_part) continue;
-    throw UserError(fmt::format(
-        "lora_target: the model's files have {} for several linear layers at once, and adapters of "
-        "such tensors are not supported. Set finetuning_type: full or freeze",
-        parameter.stored_as));
-  }
   const std::vector<std::string> all = lora_targets(model);
+  const auto refuse_fused = [&] {
+    for (const ParameterSpec& parameter : layer_parameters(model, 0)) {
+      if (!parameter.stored_part || parameter.stored_part->stacked) continue;
+      throw UserError(fmt::format(
+          "lora_target: the model's files have {} for several linear layers at once, and adapters "
+          "of such tensors are not supported; choose from {}, or set finetuning_type: full or "
+          "freeze",
+          parameter.stored_as, fmt::join(all, ", ")));
+    }
+  };
   std::set<std::string> modules;
   std::istringstream names(target);
   for (std::string name; std::getline(names, name, ',');) {
     name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
     if (name == "all") {
+      refuse_fused();
       modules.insert(all.begin(), all.end());
     } else if (std::find(all.begin(), all.end(), name) != all.end()) {
       modules.insert(name);
     } else {
+      refuse_fused();
       throw UserError(fmt::format("lora_target: the model has no module {}; choose from {}, or all",
                                   name.empty() ? "\"\"" : name, fmt::join(all, ", ")));
     }
@@ -47,7 +52,10 @@ std::set<std::string> lora_modules_from(const std::string& target, const ModelSp
 
 void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
   const bool gate = shape.modules.contains("gate_proj"), up = shape.modules.contains("up_proj");
-  if (!gate && !up && !shape.modules.contains("down_proj")) return;
+  if (!gate && !up && !shape.modules.contains("gate_up_proj") &&
+      !shape.modules.contains("down_proj")) {
+    return;
+  }
   bool has_experts = false, has_others = false;
   for (const LayerSpec& layer : model.pattern) {
     const MixtureOfExpertsSpec* const experts = experts_of(layer);
@@ -55,10 +63,13 @@ void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
     has_others = has_others || experts == nullptr || experts->has_shared();
   }
   if (!has_experts) return;
-  const auto refuse = [](const std::string& what) {
-    throw UserError(fmt::format(
-        "lora_target: adapters of experts {}. Take lora_target: q_proj,k_proj,v_proj,o_proj",
-        what));
+  const auto refuse = [&](const std::string& what) {
+    std::vector<std::string> others = lora_targets(model);
+    std::erase_if(others, [](const std::string& target) {
+      return target == "gate_proj" || target == "up_proj" || target == "down_proj";
+    });
+    throw UserError(fmt::format("lora_target: adapters of experts {}. Take lora_target: {}", what,
+                                fmt::join(others, ",")));
   };
   if (has_others) {
     refuse(
@@ -77,6 +88,16 @@ void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
   if (shape.dropout > 0) {
     refuse("are not supported with lora_dropout, since PEFT has none for them; or set it to 0");
   }
+}
+
+ModelSpec with_latents_kept(ModelSpec model, const LoraShape& shape) {
+  if (shape.dropout <= 0 || !shape.modules.contains(kExpandsLatents)) return model;
+  for (LayerSpec& layer : model.pattern) {
+    if (auto* mixer = std::get_if<LatentAttentionSpec>(&layer.mixer)) {
+      mixer->attention.latent_dim.reset();
+    }
+  }
+  return model;
 }
 
 std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const LoraShape& shape) {

@@ -22,12 +22,18 @@ struct LoraShape {
 };
 
 /// Reads LLaMA-Factory's lora_target: a comma list of the model's linear layers (lora_targets), or
-/// "all". Throws UserError for one that the model does not have.
+/// "all". Throws UserError for one that the model does not have, and where tensors of several
+/// linear layers would be among all.
 std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model);
 
 /// Throws UserError where PEFT cannot load an adapter of this shape: on transformers 5 it stacks
 /// adapters of experts into those of the stacked parameters.
 void require_in_peft(const ModelSpec& model, const LoraShape& shape);
+
+/// The model as attentions see it in training: where an adapter with dropout is on the layer that
+/// makes keys and values of latents, latents do not travel, since each process knows the dropout of
+/// its own tokens alone.
+ModelSpec with_latents_kept(ModelSpec model, const LoraShape& shape);
 
 /// The matrices of an adapter of this shape, A and B of one linear layer after the other.
 std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const LoraShape& shape);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "longspan/spec/gated_mlp_spec.h"
 #include "longspan/spec/layer_cost.h"
 #include "longspan/spec/layer_parameters.h"
 
@@ -14,6 +15,9 @@ struct RouterSpec {
   enum class Scores {
     kSoftmax,  ///< over all experts (Switch Transformers, arXiv 2101.03961)
     kSigmoid,  ///< of each by itself (DeepSeek-V3, arXiv 2412.19437)
+    /// Over all experts too, but experts are chosen by their logits, and weighed by a softmax over
+    /// the logits of the chosen alone (gpt-oss, arXiv 2508.10925).
+    kSoftmaxOfChosen,
   };
   Scores scores = Scores::kSoftmax;
   /// Divides the weights of the chosen by their sum plus `epsilon`.
@@ -26,6 +30,8 @@ struct RouterSpec {
   /// Experts in groups of equal size, of which those with the largest sums of their two best scores
   /// are chosen from.
   int64_t num_groups = 1, groups_per_token = 1;
+  bool has_bias = false;      ///< of the logits
+  std::string name = "gate";  ///< in the names of its parameters
 
   bool operator==(const RouterSpec&) const = default;
 };
@@ -40,12 +46,17 @@ struct SharedExpertSpec {
 };
 
 /// A feed-forward: the sum over the experts that a token's router chooses of weight *
-/// down(silu(gate x) * up x), and of a shared expert.
+/// down(activation(gate x, up x)), and of a shared expert.
 struct MixtureOfExpertsSpec {
   int64_t num_experts = 0, experts_per_token = 0;
   int64_t expert_size = 0;  ///< intermediate dim of one
   RouterSpec router;
-  SharedExpertSpec shared;  ///< none where its intermediate_size is 0
+  SharedExpertSpec shared;               ///< none where its intermediate_size is 0
+  GateActivation activation = Swiglu{};  ///< of the experts; a shared one's is Swiglu
+  bool bias = false;                     ///< of the experts' linear layers
+  /// A tensor of the files holds a matrix of all experts, and another their biases. One matrix
+  /// makes gate and up, whose numbers take turns: gate_up_proj.
+  bool stacked = false;
 
   bool has_shared() const { return shared.intermediate_size > 0; }
   bool operator==(const MixtureOfExpertsSpec&) const = default;

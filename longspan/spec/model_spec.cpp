@@ -1,6 +1,7 @@
 #include "longspan/spec/model_spec.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -50,7 +51,7 @@ std::vector<std::pair<int64_t, int64_t>> distinct_layers(const ModelSpec& model)
 LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size) {
   const auto cost = [&](const auto& part) { return cost_of(part, hidden_size); };
   LayerCost both{std::visit(cost, layer.mixer), std::visit(cost, layer.feed_forward)};
-  if (layer.output_norms) {  // which save what they are given
+  if (layer.output_norms != OutputNorms::kNone) {  // which save what they are given
     both.mixer.saved_for_norms += hidden_size;
     both.feed_forward.saved += hidden_size;
     both.feed_forward.working += hidden_size;
@@ -95,9 +96,17 @@ std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model) {
 }
 
 std::vector<const char*> norm_names(const LayerSpec& layer) {
-  if (!layer.output_norms) return {"input_layernorm", "post_attention_layernorm"};
-  return {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
-          "post_feedforward_layernorm"};
+  switch (layer.output_norms) {
+    case OutputNorms::kNone:
+      return {"input_layernorm", "post_attention_layernorm"};
+    case OutputNorms::kGemma3:
+      return {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
+              "post_feedforward_layernorm"};
+    case OutputNorms::kGlm4:
+      return {"input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm",
+              "post_mlp_layernorm"};
+  }
+  throw std::logic_error("no such norms of a layer");
 }
 
 std::optional<GatedDeltaNetSpec> recurrence_of(const ModelSpec& model) {
@@ -190,7 +199,9 @@ bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name)
   for (int64_t i = 0; i < model.extra_layers; ++i) {
     if (stored_name.starts_with(layer_parameter_name(model.num_layers + i, ""))) return true;
   }
-  return stored_name.ends_with(".rotary_emb.inv_freq") || (model.tied_head && stored_name == kHead);
+  // mtp: layers beside the model that predict further tokens, as Qwen's hybrids have them.
+  return stored_name.starts_with("mtp.") || stored_name.ends_with(".rotary_emb.inv_freq") ||
+         (model.tied_head && stored_name == kHead);
 }
 
 std::optional<std::string> layer_of_tensor(const std::string& stored_name) {

@@ -11,6 +11,7 @@
 
 #include "longspan/spec/gated_delta_net_spec.h"
 #include "longspan/spec/gated_mlp_spec.h"
+#include "longspan/spec/latent_attention_spec.h"
 #include "longspan/spec/layer_cost.h"
 #include "longspan/spec/mixture_of_experts_spec.h"
 #include "longspan/spec/norm_kind.h"
@@ -20,17 +21,23 @@
 namespace longspan {
 
 /// What mixes the tokens of a row: the kinds that there are.
-using TokenMixerSpec = std::variant<SelfAttentionSpec, GatedDeltaNetSpec>;
+using TokenMixerSpec = std::variant<SelfAttentionSpec, GatedDeltaNetSpec, LatentAttentionSpec>;
 /// What each token goes through by itself: the kinds that there are.
 using FeedForwardSpec = std::variant<GatedMlpSpec, MixtureOfExpertsSpec>;
+
+/// One more norm over what the mixer gives, and one over what the feed-forward gives, before either
+/// is added to h. Files call a layer's norms by other names in each family that has them.
+enum class OutputNorms {
+  kNone,
+  kGemma3,  ///< post_attention_layernorm is the one behind the mixer
+  kGlm4,    ///< post_attention_layernorm is the one before the feed-forward
+};
 
 /// h += mixer(norm(h)), then h += feed_forward(norm(h)); the norms are RMSNorms.
 struct LayerSpec {
   TokenMixerSpec mixer;
   FeedForwardSpec feed_forward;
-  /// One more norm over what the mixer gives, and one over what the feed-forward gives, before
-  /// either is added to h.
-  bool output_norms = false;
+  OutputNorms output_norms = OutputNorms::kNone;
 
   bool operator==(const LayerSpec&) const = default;
 };

@@ -1,5 +1,6 @@
 #include "longspan/spec/parameter_spec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -65,6 +66,7 @@ ParameterSpec lora_matrix(const ParameterSpec& projection, const std::string& na
   ParameterSpec spec = parameter_spec(name, std::move(shape), role, projection.unit, init);
   spec.layer = projection.layer;
   spec.module = projection.module;
+  spec.expert = projection.expert;
   return spec;
 }
 
@@ -88,7 +90,8 @@ ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, Param
           .use = use_of(role),
           .init = init,
           .stored_as = name,
-          .stored_part = std::nullopt};
+          .stored_part = std::nullopt,
+          .expert = std::nullopt};
 }
 
 Initialisation first_values(NormKind norm) {
@@ -97,7 +100,13 @@ Initialisation first_values(NormKind norm) {
 
 std::vector<int64_t> stored_shape(const ParameterSpec& parameter) {
   std::vector<int64_t> shape = parameter.shape;
-  if (parameter.stored_part) shape.at(0) = parameter.stored_part->num_rows;
+  if (!parameter.stored_part) return shape;
+  if (parameter.stored_part->stacked) {
+    std::reverse(shape.begin(), shape.end());
+    shape.insert(shape.begin(), parameter.stored_part->num_rows);
+  } else {
+    shape.at(0) = parameter.stored_part->num_rows;
+  }
   return shape;
 }
 

@@ -55,9 +55,25 @@ constexpr int kEmbeddingUnit = 0;  ///< also the head where the two are tied
 /// has. The parts of one tensor follow each other in the list of parameters and make all of it.
 struct StoredPart {
   int64_t begin, num_rows;  // num_rows: of the whole tensor
+  /// The parameter is one such row: parts are stacked along a dim of their own, matrices as
+  /// [in, out].
+  bool stacked = false;
 
   bool operator==(const StoredPart&) const = default;
 };
+
+/// One of the experts of a layer: which one, of how many.
+struct ExpertNumber {
+  int64_t number, count;
+
+  bool operator==(const ExpertNumber&) const = default;
+};
+
+/// The place of the expert where so many places, which divide the count, share out a layer's
+/// experts: place p has those from p * count / num_places on.
+inline int place_of(const ExpertNumber& expert, int num_places) {
+  return static_cast<int>(expert.number / (expert.count / num_places));
+}
 
 struct ParameterSpec {
   std::string name;  ///< by which it is known here, and nothing is read from its pieces
@@ -77,6 +93,8 @@ struct ParameterSpec {
   /// The tensor of Hugging Face's files that holds it: alone, or as a part of it.
   std::string stored_as;
   std::optional<StoredPart> stored_part;
+  /// The expert whose it is, an adapter's matrices too; none: every token goes through it.
+  std::optional<ExpertNumber> expert;
 
   int64_t num_elements() const;
   bool operator==(const ParameterSpec&) const = default;

@@ -1,6 +1,7 @@
 // How queries and keys are rotated by their positions (RoFormer, arXiv 2104.09864), as data.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,13 +12,26 @@ namespace longspan {
 struct RopeScaling {
   std::string type = "default";  // default | linear | llama3 | yarn
   double factor = 1.0;
-  double low_freq_factor = 1.0, high_freq_factor = 4.0;            // llama3
-  int64_t original_max_position_embeddings = 0;                    // llama3, yarn
-  double beta_fast = 32.0, beta_slow = 1.0;                        // yarn
-  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
-  bool truncate = true;                                            // yarn
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
+  int64_t original_max_position_embeddings = 0;          // llama3, yarn
+  double beta_fast = 32.0, beta_slow = 1.0;              // yarn
+  std::optional<double> attention_factor, mscale;        // yarn
+  std::optional<double> mscale_all_dim;                  // yarn, latent attention
+  bool truncate = true;                                  // yarn
 
   bool operator==(const RopeScaling&) const = default;
+};
+
+/// What YaRN (arXiv 2309.00071, equation 22) multiplies by where positions are stretched by
+/// `factor`: 0.1 mscale ln(factor) + 1, and 1 where they are not.
+inline double yarn_mscale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+/// Which of the 2F numbers that are rotated turn together.
+enum class RotaryPairs {
+  kHalves,      ///< x[f] and x[f + F]
+  kNeighbours,  ///< x[2f] and x[2f + 1]
 };
 
 /// One rotation, of the first numbers of a head.
@@ -25,6 +39,7 @@ struct RotarySpec {
   double theta = 10000.0;  ///< the base of the frequencies
   RopeScaling scaling = {};
   std::optional<int64_t> dim = {};  ///< how many numbers, an even number; none: all of the head
+  RotaryPairs pairs = RotaryPairs::kHalves;
 
   bool operator==(const RotarySpec&) const = default;
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -68,7 +69,10 @@ at::Tensor expert_weights(const MixtureOfExpertsSpec& experts, const at::Tensor&
                           const at::Tensor& bias_E) {
   const RouterSpec& router = experts.router;
   const auto scores_TE =
-      router.scores == RouterSpec::Scores::kSoftmax ? logits_TE.softmax(1) : logits_TE.sigmoid();
+      router.scores == RouterSpec::Scores::kSigmoid ? logits_TE.sigmoid() : logits_TE.softmax(1);
+  // A softmax over the chosen alone is one over all, divided by what the chosen have of it.
+  const bool normalises =
+      router.normalises || router.scores == RouterSpec::Scores::kSoftmaxOfChosen;
   const int64_t T = scores_TE.size(0), E = experts.num_experts, M = E / router.num_groups;
   const auto chosen_TE = at::zeros({T, E}, at::kDouble);
   for (int64_t t = 0; t < T; ++t) {
@@ -91,7 +95,7 @@ at::Tensor expert_weights(const MixtureOfExpertsSpec& experts, const at::Tensor&
     for (int64_t i = 0; i < experts.experts_per_token; ++i) chosen_TE[t][open[i].second] = 1.0;
   }
   auto weights_TE = scores_TE * chosen_TE;
-  if (router.normalises) weights_TE = weights_TE / (weights_TE.sum(1, true) + router.epsilon);
+  if (normalises) weights_TE = weights_TE / (weights_TE.sum(1, true) + router.epsilon);
   return weights_TE * router.scale;
 }
 
@@ -106,9 +110,10 @@ at::Tensor plain_logprobs(const ModelSpec& spec, const std::vector<NamedTensor>&
     const auto y = at::matmul(x, weights.at(name + ".weight").t());
     return bias == weights.end() ? y : y + bias->second;
   };
-  const auto norm = [&](const at::Tensor& x, const std::string& name) {
+  const auto norm = [&](const at::Tensor& x, const std::string& name,
+                        std::optional<double> eps = {}) {
     const at::Tensor weight = weights.at(name + ".weight");
-    return x * (x.square().mean(-1, true) + spec.norm_eps).rsqrt() *
+    return x * (x.square().mean(-1, true) + eps.value_or(spec.norm_eps)).rsqrt() *
            (spec.norm_kind == NormKind::kWeight ? weight : 1 + weight);
   };
   const int64_t T = batch.tokens_T.size(0);
@@ -131,30 +136,61 @@ at::Tensor plain_logprobs(const ModelSpec& spec, const std::vector<NamedTensor>&
                          spec.padding_token.value_or(-1));
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
     const std::string prefix = fmt::format("model.layers.{}.", layer);
-    const auto& mixer = std::get<SelfAttentionSpec>(spec.layer(layer).mixer);
-    const int64_t N = mixer.attention.num_heads, groups = N / mixer.attention.num_kv_heads;
-    const int64_t K = mixer.attention.key_dim, V = mixer.attention.value_dim;
-    at::Tensor gate;
     const auto x = norm(h, prefix + "input_layernorm");
-    const auto heads = [&](const std::string& name) {
-      auto y = linear(x, prefix + "self_attn." + name + "_proj");
-      if (name == "q" && mixer.output_gate) {
-        y = y.view({T, N, K + V});
-        gate = y.narrow(2, K, V).sigmoid();
-        y = y.narrow(2, 0, K);
-      } else {
-        y = y.view({T, -1, K});
-      }
-      if (mixer.qk_norm) y = norm(y, prefix + "self_attn." + name + "_norm");
-      return mixer.rotary ? rotate(y, *rotary_in(mixer)) : y;
+    const auto attend = [&](const at::Tensor& q_TNK, const at::Tensor& k_TNK,
+                            const at::Tensor& v_TNV, double scale) {
+      const auto scores = at::matmul(q_TNK.transpose(0, 1), k_TNK.permute({1, 2, 0})) * scale;
+      return at::matmul((scores + mask).softmax(-1), v_TNV.transpose(0, 1)).transpose(0, 1);
     };
-    const auto q = heads("q"), k = heads("k").repeat_interleave(groups, 1);
-    const auto v = linear(x, prefix + "self_attn.v_proj")
-                       .view({T, -1, mixer.attention.value_dim})
-                       .repeat_interleave(groups, 1);
-    const auto scores = at::matmul(q.transpose(0, 1), k.permute({1, 2, 0})) * mixer.attention.scale;
-    auto out = at::matmul((scores + mask).softmax(-1), v.transpose(0, 1)).transpose(0, 1);
-    if (gate.defined()) out = out * gate;
+    const auto self_attention = [&](const SelfAttentionSpec& mixer) {
+      const int64_t N = mixer.attention.num_heads, groups = N / mixer.attention.num_kv_heads;
+      const int64_t K = mixer.attention.key_dim, V = mixer.attention.value_dim;
+      at::Tensor gate;
+      const auto heads = [&](const std::string& name) {
+        auto y = linear(x, prefix + "self_attn." + name + "_proj");
+        if (name == "q" && mixer.output_gate) {
+          y = y.view({T, N, K + V});
+          gate = y.narrow(2, K, V).sigmoid();
+          y = y.narrow(2, 0, K);
+        } else {
+          y = y.view({T, -1, K});
+        }
+        if (mixer.qk_norm) y = norm(y, prefix + "self_attn." + name + "_norm");
+        return mixer.rotary ? rotate(y, *rotary_in(mixer)) : y;
+      };
+      const auto q = heads("q"), k = heads("k").repeat_interleave(groups, 1);
+      const auto v = linear(x, prefix + "self_attn.v_proj")
+                         .view({T, -1, mixer.attention.value_dim})
+                         .repeat_interleave(groups, 1);
+      const auto out = attend(q, k, v, mixer.attention.scale);
+      return gate.defined() ? out * gate : out;
+    };
+    const auto latent_attention = [&](const LatentAttentionSpec& mixer) {
+      const std::string module = prefix + "self_attn.";
+      const int64_t N = mixer.attention.num_heads, P = mixer.nope_dim(), R = mixer.rope_dim;
+      const auto normed = [&](const at::Tensor& y, const std::string& name) {
+        return norm(y, module + name, mixer.norm_eps);
+      };
+      const auto q =
+          (mixer.query_rank ? linear(normed(linear(x, module + "q_a_proj"), "q_a_layernorm"),
+                                     module + "q_b_proj")
+                            : linear(x, module + "q_proj"))
+              .view({T, N, P + R});
+      const auto latent = linear(x, module + "kv_a_proj_with_mqa");
+      const auto heads =
+          linear(normed(latent.narrow(1, 0, mixer.kv_rank), "kv_a_layernorm"), module + "kv_b_proj")
+              .view({T, N, mixer.expanded_dim()});
+      const auto shared =
+          rotate(latent.narrow(1, mixer.kv_rank, R).unsqueeze(1), *rotary_in(mixer));
+      const auto turned = rotate(q.narrow(2, P, R), *rotary_in(mixer));
+      return attend(at::cat({q.narrow(2, 0, P), turned}, 2),
+                    at::cat({heads.narrow(2, 0, P), shared.expand({T, N, R})}, 2),
+                    heads.narrow(2, P, mixer.attention.value_dim), mixer.attention.scale);
+    };
+    const TokenMixerSpec& mixer = spec.layer(layer).mixer;
+    const auto* const latent = std::get_if<LatentAttentionSpec>(&mixer);
+    const at::Tensor out =
+        latent ? latent_attention(*latent) : self_attention(std::get<SelfAttentionSpec>(mixer));
     h = h + linear(out.flatten(1), prefix + "self_attn.o_proj");
     const auto y = norm(h, prefix + "post_attention_layernorm");
     const auto gated_mlp = [&](const std::string& name) {

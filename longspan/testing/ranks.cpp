@@ -34,7 +34,7 @@ void run_ranks(const ParallelPlan& plan, const std::function<void(const Mesh& me
       try {
         Mesh mesh;
         if (plan.world_size > 1) {
-          mesh = make_mesh_over(store, rank, plan, /*cuda=*/false, kTimeoutSeconds, "127.0.0.1");
+          mesh = make_mesh_over(store, rank, plan, Link::kGloo, kTimeoutSeconds, "127.0.0.1");
           // One that is done at once must not hang up on those who still connect.
           if (store->add("connected", 1) == plan.world_size) store->set("all connected", {1});
           store->wait({"all connected"});

@@ -26,7 +26,7 @@ std::optional<double> auxiliary_loss_coefficient(const Config& config, const Mod
         fmt::format("moe_aux_loss_coef: {} is given, but {}. Remove the key.", *asked, why));
   };
   if (asked && !model.experts) refuse(model.architecture + " has no experts");
-  if (asked && *asked > 0 && model.experts->router.scores != RouterSpec::Scores::kSoftmax) {
+  if (asked && *asked > 0 && model.experts->router.scores == RouterSpec::Scores::kSigmoid) {
     refuse("the auxiliary loss is one of routers with a softmax; the routers of " +
            model.architecture + " have a sigmoid, and transformers has no such loss for them");
   }

@@ -68,6 +68,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host, Pe
       return say_stopped_before_steps(config, host, console);
     }
     AttentionTraffic traffic = model.traffic();
+    ExpertTraffic expert_traffic = model.expert_traffic();
     MemoryReport memory(meter,
                         memory_facts(config, spec_of(plan.model), plan.parallel, model.parameters(),
                                      row_lengths(*data.train, config.per_device_train_batch_size),
@@ -89,6 +90,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host, Pe
                      .identity = start.identity,
                      .launch = launch,
                      .traffic = traffic,
+                     .expert_traffic = expert_traffic,
                      .memory = memory,
                      .log = log.training_log(),
                      .console = console,

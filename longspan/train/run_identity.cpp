@@ -16,11 +16,12 @@ namespace longspan {
 namespace {
 
 /// Sizes and names of what is trained.
-std::string fingerprint_of(const std::vector<NamedTensor>& parameters) {
+std::string fingerprint_of(const std::vector<HeldParameter>& parameters) {
   Xxh64 hash;
-  for (const NamedTensor& parameter : parameters) {
-    if (!parameter.tensor.requires_grad()) continue;
-    const std::string text = fmt::format("{} {}\n", parameter.name, parameter.tensor.numel());
+  for (const HeldParameter& parameter : parameters) {
+    if (!parameter.trained) continue;
+    const std::string text =
+        fmt::format("{} {}\n", parameter.spec.name, parameter.spec.num_elements());
     hash.add(text.data(), text.size());
   }
   return fmt::format("{:016x}", hash.value());
@@ -51,7 +52,7 @@ RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfi
                         const TrainedModel& trained, const RunData& data) {
   return {.stage = config.stage,
           .finetuning_type = config.finetuning_type,
-          .trained = fingerprint_of(trained.parameters),
+          .trained = fingerprint_of(trained.all),
           .rows = fingerprint_of(*data.train),
           .num_rows = data.train->size(),
           .rows_per_step = counted_product(

@@ -22,6 +22,9 @@ RunModel::RunModel(const Config& config, const RunPlan& plan, Workers& workers)
       attention_(make_attention(plan.parallel, workers.mesh(),
                                 plan.device.cuda() ? cuda_block_kernel() : cpu_block_kernel())),
       sharding_(sharding_of(config, workers.mesh(), device_)) {
+  if (plan.parallel.expert_parallel_size > 1) {
+    experts_ = std::make_unique<ExpertParallel>(workers.mesh().experts, device_);
+  }
   all_or_none_patiently(workers.world(), workers.notices(), [&] {
     if (config.offload_activations != "false") {
       const bool on_disk = config.offload_activations == "disk";
@@ -30,6 +33,7 @@ RunModel::RunModel(const Config& config, const RunPlan& plan, Workers& workers)
     }
     trained_ = load_trained_model(config, plan.model, sharding_, device_);
     trained_.options.activation_store = activations_.get();
+    trained_.options.expert_exchange = experts_.get();
     decoder_ = std::make_unique<Decoder>(spec_of(plan.model), trained_.parameters, *attention_,
                                          trained_.options);
   });
@@ -40,7 +44,8 @@ std::unique_ptr<Reference> RunModel::make_own_reference() {
 }
 
 bool RunModel::find_objective(const RunData& data, const Host& host, Console& console) {
-  const bool idle_rows = sharding_ && sharding_->stage >= 2;
+  // Who shares out experts computes those of other ranks' rows, too.
+  const bool idle_rows = (sharding_ && sharding_->stage >= 2) || experts_;
   const Stage& stage = stage_of(config_);
   if (stage.has_reference(config_) && !config_.precompute_ref_log_probs) {
     all_or_none_patiently(workers_.world(), workers_.notices(),
@@ -67,13 +72,18 @@ bool RunModel::find_objective(const RunData& data, const Host& host, Console& co
 }
 
 AttentionTraffic RunModel::traffic() const {
+  const ModelSpec model = spec_of(plan_.model);
   return {workers_.mesh(),
           plan_.parallel,
-          spec_of(plan_.model),
+          trained_.lora ? with_latents_kept(model, *trained_.lora) : model,
           uses_bf16(config_) ? 2 : 4,
           !config_.disable_gradient_checkpointing,
           activations_ && !attention_->overlaps_projections(),
           device_};
+}
+
+ExpertTraffic RunModel::expert_traffic() const {
+  return {experts_.get(), spec_of(plan_.model), uses_bf16(config_) ? 2 : 4, device_};
 }
 
 RunParameters RunModel::parameters() const {
@@ -87,8 +97,8 @@ ModelSaver RunModel::saver(const RunData& data) const {
   // Adapters and their optimizer are in fp32; so they are saved.
   const at::ScalarType dtype = trained_.lora ? (config_.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                              : trained_.options.compute_dtype;
-  return ModelSaver(
-      {plan_.model, dtype, config_.model_name_or_path, trained_.lora, data.chat, trained_.specs});
+  return ModelSaver({plan_.model, dtype, config_.model_name_or_path, trained_.lora, data.chat,
+                     trained_.specs, trained_.all});
 }
 
 }  // namespace longspan

@@ -7,11 +7,13 @@
 #include <string>
 
 #include "longspan/config/config.h"
+#include "longspan/expert_parallel/expert_parallel.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/models/decoder.h"
 #include "longspan/plan/run_account.h"
 #include "longspan/report/attention_traffic.h"
 #include "longspan/report/console.h"
+#include "longspan/report/expert_traffic.h"
 #include "longspan/saving/saving.h"
 #include "longspan/stages/objective.h"
 #include "longspan/train/reference.h"
@@ -41,6 +43,8 @@ class RunModel {
 
   /// What counts the bytes that attention sends.
   AttentionTraffic traffic() const;
+  /// The same of experts.
+  ExpertTraffic expert_traffic() const;
   /// What the account says of parameters.
   RunParameters parameters() const;
   ModelSaver saver(const RunData& data) const;
@@ -55,6 +59,7 @@ class RunModel {
   std::unique_ptr<SequenceParallel> attention_;
   std::optional<ShardingOptions> sharding_;
   std::unique_ptr<ActivationOffload> activations_;  // outlives every graph
+  std::unique_ptr<ExpertParallel> experts_;         // the same; null: every rank has all experts
   TrainedModel trained_;
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Reference> reference_;

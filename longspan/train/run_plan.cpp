@@ -15,8 +15,8 @@
 namespace longspan {
 
 at::Device RunPlan::own_device() const {
-  return device.cuda() ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank))
-                       : at::Device(at::kCPU);
+  if (!device.cuda()) return at::Device(at::kCPU);
+  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank % device.num_gpus));
 }
 
 Computer RunPlan::computer() const {
@@ -32,6 +32,13 @@ RunPlan plan_run(const Config& config, const Rendezvous& where) {
   const PlanRequest request = plan_request(config, spec_of(plan.model), where.world_size,
                                            where.local_world_size, plan.device.cuda());
   plan.parallel = make_parallel_plan(request);
+  if (!config.ref_model.empty() && config.expert_parallel_size > 1) {
+    const ModelConfig reference = model_config_for(config, config.ref_model);
+    if (reference.experts) {
+      check_experts_divide(config.expert_parallel_size, reference.experts->num_experts,
+                           "ref_model");
+    }
+  }
   plan.warning = warning_of_shards(request);
   return plan;
 }

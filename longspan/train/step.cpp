@@ -34,6 +34,7 @@ TrainingStep::TrainingStep(const TrainingJob& job)
       examples_(job.train_examples),
       host_(job.host),
       traffic_(job.traffic),
+      expert_traffic_(job.expert_traffic),
       console_(job.console),
       loader_(examples_.size(), config_.per_device_train_batch_size, mesh_.data.rank(),
               mesh_.data.size(), !config_.disable_shuffling, config_.seed),
@@ -97,6 +98,7 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   std::vector<at::Tensor> contributions;
   for (size_t i = 0; i < rows.size(); ++i) {
     traffic_.begin_row();
+    expert_traffic_.begin_row();
     model_.set_dropout_seed(dropout_seed(step, i));
     if (balance_) balance_->open();
     const at::Tensor contribution =
@@ -107,9 +109,11 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
       balance_->count_step();
     }
     traffic_.end_forward(rows[i].local.packing);
+    expert_traffic_.end_forward();
     contribution.backward();
     update_.end_backward();
     traffic_.end_backward();
+    expert_traffic_.end_backward();
     contributions.push_back(contribution.detach());
     if (world_.size() == 1 && host_.requested()) break;
   }

@@ -70,6 +70,7 @@ class TrainingStep {
   const ExampleSource& examples_;
   const Host& host_;
   AttentionTraffic& traffic_;
+  ExpertTraffic& expert_traffic_;
   Console& console_;
   Loader loader_;
   StepPlan plan_;

@@ -19,6 +19,7 @@
 #include "longspan/memory/machine_memory.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
+#include "longspan/plan/plan_checks.h"
 #include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/train/expert_balance.h"
@@ -182,16 +183,16 @@ std::vector<HeldParameter> TrainedModel::held() const {
 
 int64_t TrainedModel::num_parameters() const {
   int64_t total = 0;
-  for (const auto& [name, tensor] : parameters) {
-    if (!is_buffer(specs.of(name).role)) total += tensor.numel();
+  for (const HeldParameter& parameter : all) {
+    if (!is_buffer(parameter.spec.role)) total += parameter.spec.num_elements();
   }
   return total;
 }
 
 int64_t TrainedModel::num_trained() const {
   int64_t total = 0;
-  for (const NamedTensor& parameter : parameters) {
-    if (parameter.tensor.requires_grad()) total += parameter.tensor.numel();
+  for (const HeldParameter& parameter : all) {
+    if (parameter.trained) total += parameter.spec.num_elements();
   }
   return total;
 }
@@ -217,6 +218,9 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
   if (config.ref_model.empty()) return;
   const ModelConfig reference = model_config_for(config, config.ref_model);
   require_same_heads(config, model, reference);
+  if (reference.experts) {
+    check_experts_divide(config.expert_parallel_size, reference.experts->num_experts, "ref_model");
+  }
   for (const std::string& folder : split_names(config.ref_model_adapters)) {
     load_adapter(folder, reference);
   }
@@ -225,11 +229,14 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
                                            at::Device device) {
   const int64_t stage = config.zero_stage.value_or(0);
-  if (stage == 0 && !config.offload_optimizer) return std::nullopt;
+  if (stage == 0 && !config.offload_optimizer && mesh.experts.size() == 1) return std::nullopt;
   return ShardingOptions{
       .stage = static_cast<int>(stage),
       .shard = mesh.shard,
       .replicas = mesh.replicas,
+      .experts = mesh.experts,
+      .expert_shard = mesh.expert_shard,
+      .expert_replicas = mesh.expert_replicas,
       .offload_optimizer = config.offload_optimizer,
       .offload_params = config.offload_params,
       .device = device,
@@ -291,6 +298,10 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
     if (config.pure_bf16) convert(source, at::kBFloat16);
     sources.push_back(std::move(source));
   }
+  for (const ParameterSource& source : sources) {
+    trained.all.push_back(
+        {source.spec, static_cast<int64_t>(c10::elementSize(source.dtype)), source.trained});
+  }
   if (!sharding) {
     trained.parameters = make_all(sources, device);
     return trained;
@@ -329,8 +340,9 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
   }
   DecoderOptions options{.gradient_checkpointing = trained.options.gradient_checkpointing,
                          .compute_dtype = trained.options.compute_dtype,
-                         .mlp_tiles = trained.options.mlp_tiles};
-  if (!sharding || sharding->stage < 3) {
+                         .mlp_tiles = trained.options.mlp_tiles,
+                         .expert_exchange = trained.options.expert_exchange};
+  if (!sharding || sharding->all_are_here()) {
     return reference_model(std::make_unique<Decoder>(
         spec_of(reference_config), make_all(sources, device), attention, options));
   }

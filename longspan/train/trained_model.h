@@ -19,13 +19,15 @@ namespace longspan {
 
 struct TrainedModel {
   std::vector<NamedTensor> parameters;  // on the device; requires_grad says what is trained
-  ParameterTable specs;                 // of all of them
+  /// Of the whole model, with experts that are on other ranks alone, as they are kept.
+  std::vector<HeldParameter> all;
+  ParameterTable specs;  // of all of them
   std::optional<LoraShape> lora;
   DecoderOptions options;
   /// Where `parameters` come from when something is divided among the ranks or offloaded.
   std::unique_ptr<ShardedParameters> sharded;
 
-  /// What they are, for the account.
+  /// What is here, for the account.
   std::vector<HeldParameter> held() const;
   int64_t num_parameters() const;
   int64_t num_trained() const;

@@ -28,12 +28,14 @@ double seconds_now() {
 }
 
 /// Those that a token goes through.
-int64_t num_parameters_without_embeddings(const Decoder& model, const ParameterTable& specs,
+int64_t num_parameters_without_embeddings(const std::vector<HeldParameter>& parameters,
                                           const ModelSpec& spec) {
   int64_t total = -idle_parameters_of(spec);
-  for (const auto& [name, tensor] : model.parameters()) {
-    const ParameterRole role = specs.of(name).role;
-    if (role != ParameterRole::kEmbedding && !is_buffer(role)) total += tensor.numel();
+  for (const HeldParameter& parameter : parameters) {
+    const ParameterRole role = parameter.spec.role;
+    if (role != ParameterRole::kEmbedding && !is_buffer(role)) {
+      total += parameter.spec.num_elements();
+    }
   }
   return total;
 }
@@ -207,9 +209,9 @@ RunEnd Trainer::finish() {
       .num_samples = static_cast<double>(totals_.num_samples),
       .total_flos = 6.0 * static_cast<double>(progress.num_computed_tokens) *
                     static_cast<double>(num_parameters_without_embeddings(
-                        model_, job_.saver.model().specs, spec_of(job_.saver.model().config)))};
+                        job_.saver.model().all, spec_of(job_.saver.model().config)))};
   job_.heartbeat.stands_at(progress.step, "the saving of the model");
-  const AttentionTraffic::Report sent = job_.traffic.report(world_);
+  const SentBytes sent{job_.traffic.report(world_), job_.expert_traffic.report(world_)};
   all_or_none(world_, [&] {
     if (!is_main()) return;
     job_.log.add_end(progress, result);
@@ -224,7 +226,9 @@ RunEnd Trainer::finish() {
       job_.console.say(fmt::format("warning: {}; the picture is left out.", error.what()));
     }
   }
-  if (const std::string table = table_of(sent); !table.empty()) job_.console.say(table);
+  for (const std::string& table : {table_of(sent.attention), table_of(sent.experts)}) {
+    if (!table.empty()) job_.console.say(table);
+  }
   job_.console.say(memory);
   return RunEnd::kDone;
 }
@@ -246,7 +250,7 @@ bool Trainer::save_model() {
   return !saved_in_.empty();
 }
 
-bool Trainer::save_reports(const TrainingResult& result, const AttentionTraffic::Report& sent) {
+bool Trainer::save_reports(const TrainingResult& result, const SentBytes& sent) {
   const auto write_reports = [&](const std::string& folder) {
     all_or_none_patiently(world_, job_.notices, [&] {
       if (!is_main()) return;
@@ -254,7 +258,8 @@ bool Trainer::save_reports(const TrainingResult& result, const AttentionTraffic:
       job_.log.move_to(folder);  // also where it is there: what is said to be saved is on the disk
       job_.log.write_state(folder, totals_.progress);
       job_.log.write_train_results(totals_.progress, result);
-      if (!table_of(sent).empty()) write_report(folder, sent);
+      if (!table_of(sent.attention).empty()) write_report(folder, sent.attention);
+      if (!table_of(sent.experts).empty()) write_report(folder, sent.experts);
       job_.memory.write(folder);
       if (evaluates_at_end())
         job_.log.write_eval_results(totals_.progress, totals_.last_evaluation);

@@ -11,6 +11,12 @@
 
 namespace longspan {
 
+/// What the ranks sent each other while rows were trained.
+struct SentBytes {
+  AttentionTraffic::Report attention;
+  ExpertTraffic::Report experts;
+};
+
 class Trainer {
  public:
   explicit Trainer(const TrainingJob& job);
@@ -64,7 +70,7 @@ class Trainer {
   RunEnd finish();
   /// False: interrupted. Collective.
   bool save_model();
-  bool save_reports(const TrainingResult& result, const AttentionTraffic::Report& sent);
+  bool save_reports(const TrainingResult& result, const SentBytes& sent);
   /// A checkpoint of the steps so far, unless there is one.
   RunEnd stop();
   /// No rank holds the whole model; all write it together.

@@ -2,13 +2,34 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <map>
+
+#include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/models/composite.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/train/trainer.h"
 
 namespace longspan {
+namespace {
+
+/// Where a checkpoint's weights hold what is trained.
+std::map<std::string, StoredWeights> stored_weights(const SavedModel& saved,
+                                                    const std::vector<ParameterPiece>& pieces) {
+  std::map<std::string, StoredWeights> stored;
+  for (const ParameterPiece& piece : pieces) {
+    const ParameterSpec& parameter = piece.spec;
+    const int64_t row = parameter.num_elements() / parameter.shape.at(0);  // numbers in one
+    stored[piece.parameter] = {
+        saved.lora ? parameter.stored_as : name_in_files(saved.config, parameter.stored_as),
+        parameter.stored_part ? parameter.stored_part->begin * row : 0};
+  }
+  return stored;
+}
+
+}  // namespace
 
 std::vector<StateSource> Trainer::state_with_masters() const {
   std::vector<StateSource> states = update_.optimizer().state();
@@ -21,9 +42,10 @@ std::vector<StateSource> Trainer::state_with_masters() const {
 }
 
 DiskFacts Trainer::disk() const {
-  DiskFacts facts = disk_facts(config_, model_.parameters(), job_.saver.model().specs,
-                               job_.saver.model().lora.has_value(),
-                               static_cast<int64_t>(c10::elementSize(job_.saver.model().dtype)));
+  const SavedModel& saved = job_.saver.model();
+  DiskFacts facts = disk_facts(config_, saved.all, saved.lora.has_value(),
+                               static_cast<int64_t>(c10::elementSize(saved.dtype)));
+  if (!saved.lora) facts.other_bytes += num_kept_bytes(saved.source_folder, saved.config);
   facts.num_processes = world_.size();
   facts.divided = is_divided();
   facts.num_saves = num_saves(config_.save_strategy, save_steps_, totals_.progress.step,
@@ -102,7 +124,8 @@ void Trainer::resume(const ResumePoint& from) {
           "max_steps, or name an earlier checkpoint in resume_from_checkpoint.",
           from.folder, totals.progress.step, steps_.total_steps));
     }
-    load_optimizer(StateReader(from.folder), update_.optimizer());
+    load_optimizer(StateReader(from.folder, stored_weights(job_.saver.model(), update_.pieces())),
+                   update_.optimizer());
     totals_ = totals;
     totals_.progress.total_steps = steps_.total_steps;
     averages_.set(averages_for(from.state, world_.rank(), world_.size()));

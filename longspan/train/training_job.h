@@ -8,6 +8,7 @@
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/report/attention_traffic.h"
 #include "longspan/report/console.h"
+#include "longspan/report/expert_traffic.h"
 #include "longspan/report/memory_report.h"
 #include "longspan/report/training_log.h"
 #include "longspan/saving/checkpoints.h"
@@ -37,6 +38,7 @@ struct TrainingJob {
   const Launch& launch;
   // What is told; log and console by rank 0 only
   AttentionTraffic& traffic;
+  ExpertTraffic& expert_traffic;
   MemoryReport& memory;
   TrainingLog& log;
   Console& console;

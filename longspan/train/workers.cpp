@@ -19,10 +19,15 @@ namespace {
 
 int64_t timeout_of(const Config& config) { return patience_of(config.ddp_timeout).count(); }
 
+Link link_of(const DeviceChoice& device) {
+  if (!device.cuda()) return Link::kGloo;
+  return device.shared ? Link::kGlooThroughHost : Link::kNccl;
+}
+
 /// All workers of this start, after each has found out that it can open what it needs.
 Rendezvous joined(const Config& config, const RunPlan& plan) {
   const Rendezvous& launched = plan.where;
-  if (plan.device.cuda()) use_gpu_of_rank(launched.local_rank);
+  if (plan.device.cuda()) use_gpu(plan.own_device().index(), config.full_determinism);
   const bool serves_store =
       launched.rank == 0 && launched.world_size > 1 && !launched.launcher_hosts_store;
   rank_0_first(launched.rank, [&] {
@@ -46,7 +51,7 @@ Workers::Workers(const Config& config, const RunPlan& plan, Host& host)
       // Before this rank meets the others, some of which may be past the meeting before it is.
       told_(host, notices_, where_.rank),
       mesh_(std::make_unique<Mesh>(
-          make_mesh(where_, plan.parallel, plan.device.cuda(), timeout_of(config)))),
+          make_mesh(where_, plan.parallel, link_of(plan.device), timeout_of(config)))),
       heartbeat_(
           where_, timeout_of(config),
           [&host](const std::string& message) {
@@ -61,7 +66,9 @@ RunEnd Workers::run(const std::function<RunEnd()>& work) {
   const auto leave_open = [&] { static_cast<void>(mesh_.release()); };
   try {
     heartbeat_.meet(world().gather_text(heartbeat_.card())[0]);
-    return work();
+    const RunEnd end = work();
+    shut_down(*mesh_);
+    return end;
   } catch (const CommunicationError& error) {
     leave_open();
     if (host_.requested()) {  // and so are the others, of which one was quicker

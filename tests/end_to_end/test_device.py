@@ -7,12 +7,17 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import PROGRAM, Running, settings_of
+from conftest import PROGRAM, Running, settings_of, write_model
+from shared import made_once
 
 CUDA_HALF = """
-static int two() { return 2; }
-static void set(int) {}
-static const struct { int (*num_devices)(); void (*set_device)(int); void* make_backend; } entry = {two, set, 0};
+#include <stdlib.h>
+static int count() { return getenv("GPUS") ? atoi(getenv("GPUS")) : 2; }
+static void set(int number) {}
+static const char* trouble() { return "the driver is too old"; }
+static const struct {
+  int (*num_devices)(); void (*set_device)(int); void* make_backend; const char* (*trouble)();
+} entry = {count, set, 0, trouble};
 const void* longspan_cuda_entry(void) { return &entry; }
 """
 
@@ -36,23 +41,33 @@ def train_beside_gpus(two_gpus, models, data, tmp_path):
     program, variables = two_gpus
     config = tmp_path / "config.yaml"
 
-    def run(**keys):
+    def run(GPUS="2", **keys):
         settings = settings_of(models["qwen2"], data, tmp_path / "out", max_steps=1) | {"device": None} | keys
         config.write_text(json.dumps(settings))
         return subprocess.run(
             [program, "train", config], capture_output=True, text=True, timeout=60,
-            env=dict(os.environ, OMP_NUM_THREADS="1") | variables)
+            env=dict(os.environ, OMP_NUM_THREADS="1", GPUS=GPUS) | variables)
 
     return run
 
 
-def test_fp32_is_refused_before_anything_is_read(train_beside_gpus, tmp_path):
+def test_a_driver_that_torch_cannot_use_is_said_before_anything_is_read(train_beside_gpus, tmp_path):
     for device in (None, "auto", "cuda"):
         # The folder is not there: the device comes first.
-        ran = train_beside_gpus(device=device, model_name_or_path=str(tmp_path / "nowhere"))
+        ran = train_beside_gpus(device=device, model_name_or_path=str(tmp_path / "nowhere"), GPUS="-1")
         assert ran.returncode == 1
-        assert "Set bf16: true to train there, or device: cpu" in ran.stderr and ran.stderr.count("error: ") == 1
-    assert "this machine has 2 GPUs" in train_beside_gpus().stderr
+        assert "CUDA cannot be used: the driver is too old" in ran.stderr and ran.stderr.count("error: ") == 1
+        assert "device: cpu" in ran.stderr
+    assert not (tmp_path / "out").exists()
+    assert train_beside_gpus(device="cpu", GPUS="-1").returncode == 0
+
+
+def test_a_recurrence_is_refused_on_gpus(train_beside_gpus, place, tmp_path):
+    model = made_once(place / "qwen3_5", lambda folder: write_model(folder, "qwen3_5"))
+    for keys in (dict(), dict(device="cuda", nproc_per_node=1)):
+        ran = train_beside_gpus(model_name_or_path=str(model), bf16=True, **keys)
+        assert ran.returncode == 1 and ran.stderr.count("error: ") == 1, ran.stderr
+        assert "the model has layers of GatedDeltaNet" in ran.stderr and "Set device: cpu." in ran.stderr, ran.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -76,10 +91,10 @@ def test_processes_are_counted_against_gpus(train_beside_gpus, tmp_path):
 def test_launched_ranks_say_it(two_gpus, models, data, tmp_path):
     program, variables = two_gpus
     settings = settings_of(models["qwen2"], data, tmp_path / "out") | {"device": "auto"}
-    ended = Running(settings, 2, program=program, **variables).wait()
+    ended = Running(settings, 2, program=program, GPUS="-1", **variables).wait()
     assert ended.statuses == [1, 1]
     for text in ended.texts:
-        assert text.count("error: ") == 1 and "Set bf16: true" in text, text
+        assert text.count("error: ") == 1 and "CUDA cannot be used: the driver is too old" in text, text
 
 
 def test_cuda_without_a_gpu(models, data, tmp_path):

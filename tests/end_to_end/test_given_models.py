@@ -104,6 +104,10 @@ def test_weights_that_are_no_plain_numbers(error_of, model, models):
     (model / "config.json").write_text(json.dumps(config | dict(quantization_config=dict(quant_method="gptq", bits=4))))
     for text in (error_of(model), error_of(models["llama"], stage="dpo", ref_model=str(model))):
         assert "has quantization_config (quant_method gptq)" in text and "original model" in text, text
+    fp8 = dict(quant_method="fp8", fmt="e4m3", weight_block_size=[128, 128])  # as DeepSeek-V3 is published
+    (model / "config.json").write_text(json.dumps(config | dict(quantization_config=fp8)))
+    text = error_of(model)
+    assert "quant_method fp8" in text and "fp8_cast_bf16.py" in text and "dequantize=True" in text, text
     (model / "config.json").write_text(json.dumps(config))
     (model / "model.safetensors").rename(model / "pytorch_model-00001-of-00001.bin")
     text = error_of(model)

@@ -5,7 +5,9 @@ import os
 import shutil
 
 import pytest
-from conftest import Running, add_dataset, relative_difference, settings_of
+from conftest import Running, add_dataset, relative_difference, settings_of, write_model
+from faults import wait_for
+from shared import made_once
 
 # What tells of time or of the machine.
 TIMES = {"elapsed_time", "remaining_time", "throughput", "train_runtime", "train_samples_per_second",
@@ -46,7 +48,7 @@ def same_bytes(left, right):
 
 
 @pytest.fixture
-def settings(models, data, tmp_path):
+def settings(models, place, data, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(data, folder)
     words = [f"word{i} and more" for i in range(24)]
@@ -59,7 +61,8 @@ def settings(models, data, tmp_path):
 
     def make(name, model="llama", **changes):
         # 24 rows, 3 a step: an epoch has 8 steps, so 5 is in its middle.
-        return settings_of(models[model], folder, tmp_path / name, gradient_accumulation_steps=3,
+        of_kind = models.get(model) or made_once(place / model, lambda folder: write_model(folder, model))
+        return settings_of(of_kind, folder, tmp_path / name, gradient_accumulation_steps=3,
                            save_strategy="steps", save_steps=5, cutoff_len=64) | changes
     return make
 
@@ -77,6 +80,10 @@ KINDS = {
     "kto": dict(stage="kto", dataset="verdicts", logging_steps=4),
     "rm, dropout, shared prompts": dict(stage="rm", dataset="pairs", value_head_dropout=0.1, pref_share_prompt=True),
     "pt": dict(stage="pt", dataset="chats", cutoff_len=48),
+    "hybrid": dict(model="qwen3_5", logging_steps=2),
+    "hybrid, experts, lora": LORA | dict(model="qwen3_next", moe_aux_loss_coef=0.05,
+                                         lora_target="q_proj,in_proj_qkvz,in_proj_ba,out_proj"),
+    "fused tensors in the files": dict(model="phi3"),
 }
 
 
@@ -86,6 +93,21 @@ def test_ten_steps_are_five_and_five(kind, settings, tmp_path):
     resumed = succeeds(settings("halves", **KINDS[kind]) | dict(output_dir=halfway(whole, 5, tmp_path / "halves")))
     assert "step 5 of 10" in resumed.text
     same_bytes(whole, resumed)
+
+
+def test_a_killed_hybrid(settings, tmp_path):
+    """Killed in its middle, it ends as the run that nobody disturbed."""
+    keys = dict(model="qwen3_next", sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring", bf16=True,
+                moe_aux_loss_coef=0.05, save_steps=1, save_total_limit=2, max_steps=6)
+    whole = succeeds(settings("whole", **keys), 2)
+    running = Running(settings("killed", **keys), 2)
+    wait_for(running, "checkpoint-2")
+    for rank in running.ranks:
+        rank.kill()
+    assert min(running.wait().statuses) < 0
+    on = succeeds(settings("killed", **keys), 2)
+    assert "Going on from" in on.text
+    same_bytes(whole, on)
 
 
 @pytest.mark.parametrize("num_ranks, sequence_size", [(4, 1), (4, 2)])

@@ -41,7 +41,7 @@ TRAINED = {
 }
 # By the number of processes that share a row. The model has 8 query and 2 kv heads.
 ULYSSES = ["ulysses", "xtuner-ulysses", "async-ulysses"]
-ANY = ["balanced-ulysses", "dummy-head-ulysses", "ring", "striped-ring", "zigzag-ring", "llama3"]
+ANY = ["balanced-ulysses", "dummy-head-ulysses", "ring", "striped-ring", "zigzag-ring", "llama3", "allgather"]
 SHARING = {"alone": (1, {})} | {
     f"{mode} {size}": (size, dict(sequence_parallel_size=size, sequence_parallel_mode=mode))
     for size, modes in {2: ULYSSES + ANY, 3: ANY, 4: ["usp", "loongtrain"]}.items() for mode in modes
@@ -55,6 +55,7 @@ MEMORY = {
     "ZeRO 2": dict(zero_stage=2),
     "ZeRO 3": dict(zero_stage=3),
     "ZeRO 3, offloads": dict(zero_stage=3, offload_optimizer=True, offload_params=True, offload_activations="true"),
+    "Muon": dict(optim="muon"),
     "8-bit": dict(optim="adamw_8bit"),
     "8-bit, ZeRO 3": dict(optim="adamw_8bit", zero_stage=3),
 }

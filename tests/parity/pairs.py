@@ -6,6 +6,7 @@ import subprocess
 
 import torch
 from conftest import PROGRAM, add_dataset, words_of_real_text
+from gpt_oss import attention_for
 
 IGNORE = -100
 
@@ -68,7 +69,7 @@ def load(folder, **keys):
 
     torch.set_num_threads(1)
     return AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="sdpa", **({"dtype": torch.float32} | keys)
+        folder, attn_implementation=attention_for(folder), **({"dtype": torch.float32} | keys)
     )
 
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from conftest import PROGRAM, Running, relative_difference, settings_of, write_dataset, write_model
 from experts import by_file_name
+from model_configs import CONFIGS
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
 from safetensors.torch import load_file, save_file
 from test_lora import assert_same_training, distance, logits_of, with_adapter
-from test_models import CONFIGS, assert_gradients_equal, make_model, make_row, probe, relative_error
+from test_models import assert_gradients_equal, make_model, make_row, probe, relative_error
 from test_trainer import WEIGHTS, our_rows, transformers_run
 from tolerance import ADAM_EPSILON, TOLERANCE, of_log_ratio, of_training
 from transformers import AutoModelForCausalLM
@@ -51,7 +52,7 @@ def run(settings, num_ranks=1):
 
 
 @pytest.mark.parametrize("documents", [[97], [40, 1, 23, 66]], ids=["one", "packed"])
-@pytest.mark.parametrize("name", ["qwen3-moe", "qwen3-moe-some-dense"])
+@pytest.mark.parametrize("name", ["qwen3-moe", "qwen3-moe-some-dense", "gpt-oss"])
 def test_auxiliary_loss(name, documents, tmp_path):
     """Over all tokens of the row and all layers, whatever documents are in it."""
     config, coefficient = CONFIGS[name], 0.3
@@ -72,7 +73,7 @@ def test_auxiliary_loss(name, documents, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", ["qwen3-moe-some-dense", "glm4-moe"])
+@pytest.mark.parametrize("name", ["qwen3-moe-some-dense", "glm4-moe", "deepseek-v3", "gpt-oss"])
 def test_saved_folder(name, dtype, tmp_path):
     """transformers reads what is saved, in several files, and has what it had before, to the bit. Layers that predict
     further tokens, which it drops as well, may be in the files."""
@@ -81,7 +82,7 @@ def test_saved_folder(name, dtype, tmp_path):
     for parameter in model.parameters():  # and not the buffer
         parameter.data = parameter.data.to(dtype)
     model.save_pretrained(tmp_path / "model")
-    if name == "glm4-moe":
+    if name in ("glm4-moe", "deepseek-v3"):  # families that have such layers
         file = tmp_path / "model" / "model.safetensors"
         save_file(load_file(file) | {"model.layers.3.eh_proj.weight": torch.ones(2, 2)}, file, {"format": "pt"})
     tokens, labels = make_row(config.vocab_size, [60])

@@ -23,11 +23,16 @@ MODELS = {
     "qwen3": ("qwen3", {}),
     "qwen3-moe": ("qwen3_moe", {}),
     "glm4-moe": ("glm4_moe", {}),
+    "qwen3_5": ("qwen3_5", {}),
+    "qwen3-next": ("qwen3_next", {}),
+    "gpt-oss": ("gpt_oss", {}),
     "llama-untied-llama3-rope": ("llama", {}),
     "llama-tied-yarn": ("llama", dict(tie_word_embeddings=True, rope_scaling=YARN)),
     "mistral-window": ("mistral", {}),
     "gemma3": ("gemma3", {}),
     "phi3": ("phi3", {}),
+    "glm4": ("glm4", {}),
+    "deepseek-v3": ("deepseek_v3", {}),
     "llama-linear-rope": ("llama", dict(rope_scaling=dict(rope_type="linear", factor=2.0))),
 }
 

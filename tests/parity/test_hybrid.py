@@ -1,10 +1,12 @@
-"""Training a hybrid of GatedDeltaNet and softmax attention (Qwen3.5) against transformers' Trainer, PEFT and TRL; the same
-on any number of ranks."""
+"""Training hybrids of GatedDeltaNet and softmax attention (Qwen3.5, Qwen3-Next, Qwen3.5-MoE) against transformers' Trainer,
+PEFT and TRL; the same on any number of ranks."""
 
 import pytest
 import torch
-from conftest import Running, relative_difference, settings_of, write_model
+from conftest import Running, relative_difference, settings_of, write_dataset, write_model
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
+from safetensors.torch import load_file, save_file
+from shared import made_once
 from test_lora import assert_same_adapters, with_adapter, write_adapter
 from test_trainer import WEIGHTS, our_rows, transformers_run
 from tolerance import ADAM_EPSILON, TOLERANCE, of_log_ratio
@@ -14,29 +16,48 @@ SHARED = dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, lear
               adam_epsilon=ADAM_EPSILON, max_steps=NUM_STEPS, weight_decay=0.1)
 # transformers computes the gated delta rule in fp32 whatever the model's dtype: gradients' norms hold its roundings.
 NORMS = 1e-4
-ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "in_proj_qkv", "in_proj_z",
-       "in_proj_a", "in_proj_b", "out_proj"]
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj", "out_proj"]
+# Linear layers that can have an adapter. Not those of experts beside a shared one.
+ALL = {
+    "qwen3_5": [*ATTENTION, "gate_proj", "up_proj", "down_proj", "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b"],
+    "qwen3_next": [*ATTENTION, "in_proj_qkvz", "in_proj_ba", "shared_expert_gate"],
+}
+KINDS = ["qwen3_5", "qwen3_next", "qwen3_5_moe"]
 
 
 @pytest.fixture(scope="module")
-def own_place(tmp_path_factory):
-    return tmp_path_factory.mktemp("hybrids")
+def hybrids(place):
+    return {kind: str(made_once(place / kind, lambda folder: write_model(folder, folder.name))) for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
-def hybrid(own_place):
-    return str(write_model(own_place / "qwen3_5", "qwen3_5"))
+def hybrid(hybrids):
+    return hybrids["qwen3_5"]
 
 
 @pytest.fixture(scope="module")
-def preferences(own_place):
-    return write_preference_data(own_place / "for_hybrids")
+def preferences(place):
+    return str(made_once(place / "for_hybrids", write_preference_data))
+
+
+@pytest.fixture(scope="module")
+def short_rows(place):
+    """Short, so that few choices of experts are close; their lengths are odd and even."""
+    return str(made_once(place / "short_rows",
+                         lambda folder: write_dataset(folder, num_rows=24, shortest=4, longest=20)))
 
 
 def run(settings, num_ranks=1):
     finished = Running(settings, num_ranks).wait()
     assert finished.status == 0, finished.text
     return finished
+
+
+def with_eager_experts(model):
+    """Of which transformers' grouped products know no fp64."""
+    if hasattr(model.config, "num_experts"):
+        model.set_experts_implementation("eager")
+    return model
 
 
 def assert_same_training(finished, theirs):
@@ -46,12 +67,15 @@ def assert_same_training(finished, theirs):
     assert relative_difference(finished.logged("grad_norm"), [entry["grad_norm"] for entry in theirs]) < NORMS
 
 
-def test_sft(hybrid, data, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_sft(kind, hybrids, data, short_rows, tmp_path):
     from transformers import AutoModelForCausalLM
 
-    settings = settings_of(hybrid, data, tmp_path / "ours") | SHARED | dict(disable_shuffling=True)
+    hybrid = hybrids[kind]
+    settings = settings_of(hybrid, data if kind == "qwen3_5" else short_rows, tmp_path / "ours") | SHARED
+    settings |= dict(disable_shuffling=True)
     finished = run(settings)
-    history, model = transformers_run(hybrid, our_rows(settings, tmp_path), tmp_path, **SHARED)
+    history, model = transformers_run(hybrid, our_rows(settings, tmp_path), tmp_path, with_eager_experts, **SHARED)
     assert_same_training(finished, history)
     saved, info = AutoModelForCausalLM.from_pretrained(finished.output_dir, dtype=torch.float32,
                                                        output_loading_info=True)
@@ -65,15 +89,53 @@ def test_sft(hybrid, data, tmp_path):
     assert (apart / moved) ** 0.5 < WEIGHTS
 
 
-def test_lora(hybrid, preferences, tmp_path):
-    start = write_adapter(hybrid, tmp_path / "start", target_modules=ALL)
+def begun_adapter(model_folder, folder, targets):
+    """As PEFT begins it, but that B is not zero."""
+    start = write_adapter(model_folder, folder, target_modules=targets)
+    generator = torch.Generator().manual_seed(2)
+    matrices = load_file(f"{start}/adapter_model.safetensors")
+    for name, matrix in matrices.items():
+        if "lora_B" in name:
+            matrix.add_(0.02 * torch.randn(matrix.shape, generator=generator))
+    save_file(matrices, f"{start}/adapter_model.safetensors", {"format": "pt"})
+    return start
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_lora(kind, hybrids, preferences, tmp_path):
+    hybrid = hybrids[kind]
+    start = begun_adapter(hybrid, tmp_path / "start", ALL[kind])
     settings = settings_of(hybrid, preferences, tmp_path / "ours") | SHARED | dict(disable_shuffling=True)
     settings |= dict(finetuning_type="lora", adapter_name_or_path=start)
     finished = run(settings)
     history, trained = transformers_run(hybrid, our_rows(settings, tmp_path), tmp_path,
-                                        prepare=lambda model: with_adapter(model, start), **SHARED)
+                                        prepare=lambda model: with_adapter(with_eager_experts(model), start), **SHARED)
     assert_same_training(finished, history)
     assert_same_adapters(finished.output_dir, trained, start, tmp_path)
+
+
+# Packed rows of documents of any length, ten steps. Gradients of these models with experts have norms of 20 to 30, and
+# differences grow faster with the weights than tolerance.py takes them to: so steps are small.
+LONGER = SHARED | dict(max_steps=10, learning_rate=1e-4, neat_packing=True, packing=True, cutoff_len=48, gradient_accumulation_steps=1,
+                       per_device_train_batch_size=2)
+RANKS = {
+    "ulysses of 2": ("qwen3_next", 2, dict(sequence_parallel_mode="ulysses")),
+    "ulysses of 3": ("qwen3_5_moe", 3, dict(sequence_parallel_mode="ulysses")),
+    "zigzag ring of 3": ("qwen3_next", 3, dict(sequence_parallel_mode="zigzag-ring")),
+    "ring of 2, ZeRO 3": ("qwen3_5_moe", 2, dict(sequence_parallel_mode="ring", zero_stage=3)),
+    "usp of 4": ("qwen3_5_moe", 4, dict(sequence_parallel_mode="usp")),
+}
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_sft_on_ranks(name, hybrids, short_rows, known_run, tmp_path):
+    kind, num_ranks, keys = RANKS[name]
+    alone = known_run(settings_of(hybrids[kind], short_rows, "", **LONGER))
+    many = run(settings_of(hybrids[kind], short_rows, tmp_path / "many", **LONGER, sequence_parallel_size=num_ranks,
+                           **keys), num_ranks)
+    assert len(alone.logged("loss")) == 10
+    for key in ("loss", "grad_norm"):
+        assert relative_difference(many.logged(key), alone.logged(key)) < TOLERANCE, key
 
 
 @pytest.mark.parametrize("shares_prompt", [False, True])

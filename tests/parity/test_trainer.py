@@ -6,6 +6,7 @@ import subprocess
 import pytest
 import torch
 from conftest import PROGRAM, Running, relative_difference, settings_of, write_model, write_tokenizer
+from gpt_oss import attention_for
 from tolerance import ADAM_EPSILON, ROUNDING, TOLERANCE
 
 NUM_STEPS = 10
@@ -49,7 +50,7 @@ def transformers_run(model_folder, rows, folder, prepare=lambda model: model, dt
     torch.set_num_threads(1)
     # In double, so that what is between us are our own roundings and not those of torch's kernels.
     model = AutoModelForCausalLM.from_pretrained(
-        model_folder, dtype=dtype, attn_implementation="sdpa"
+        model_folder, dtype=dtype, attn_implementation=attention_for(model_folder)
     )
     model = prepare(model).to(dtype)
     trainer = InOrder(
@@ -80,6 +81,7 @@ def transformers_run(model_folder, rows, folder, prepare=lambda model: model, dt
         ("mistral", 1, dict(lr_scheduler_type="constant")),
         ("gemma3", 1, dict(lr_scheduler_type="constant", weight_decay=0.1)),
         ("phi3", 2, dict(lr_scheduler_type="constant")),
+        ("glm4", 1, dict(lr_scheduler_type="constant", weight_decay=0.1)),
     ],
 )
 def test_losses_norms_and_weights(kind, batch, optimizer, models, data, tmp_path):

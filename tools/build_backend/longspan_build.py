@@ -2,7 +2,7 @@
 
 pip builds in an isolated environment without torch. The program must be built against the torch that it will
 run with, and that one is in the environment that pip installs into: what the same interpreter sees without
-pip's isolation. A CUDA build of torch needs one header package that torch does not bring; it is asked for here.
+pip's isolation. A CUDA build of torch needs header packages that torch does not bring; they are asked for here.
 """
 
 import functools
@@ -38,23 +38,29 @@ def _find_torch():
     )
 
 
-def _cuda_header_package():
-    """The package of crt/host_defines.h in the version of torch's CUDA; none for a CPU build."""
+# What cmake looks for in them, and the setting that names the folder where it is.
+_CUDA_HEADERS = {"crt/host_defines.h": "CUDA_CRT_DIR", "nv/target": "CUDA_CCCL_DIR"}
+
+
+def _cuda_header_packages():
+    """The packages of those headers in the version of torch's CUDA; none for a CPU build."""
     with open(os.path.join(_find_torch(), "version.py"), encoding="utf-8") as file:
         version = re.search(r"^cuda\b[^=\n]*=\s*['\"](\d+)\.(\d+)", file.read(), re.MULTILINE)
     if version is None:
         return []
     major, minor = version.groups()
-    name = "nvidia-cuda-crt" if int(major) >= 13 else f"nvidia-cuda-nvcc-cu{major}"
-    return [f"{name}=={major}.{minor}.*"]
+    names = ["nvidia-cuda-crt", "nvidia-cuda-cccl"] if int(major) >= 13 else [
+        f"nvidia-cuda-nvcc-cu{major}", f"nvidia-cuda-cccl-cu{major}"]
+    return [f"{name}=={major}.{minor}.*" for name in names]
 
 
-def _cuda_headers():
-    """Where that package's headers are: in the build environment, else beside torch."""
+def _cuda_headers(name):
+    """The folder of a header: in the build environment, else beside torch."""
     for folder in [*sys.path, os.path.dirname(_find_torch())]:
         for include in sorted(glob.glob(os.path.join(glob.escape(folder or "."), "nvidia", "*", "include"))):
-            if os.path.isfile(os.path.join(include, "crt", "host_defines.h")):
-                return include
+            for place in (include, os.path.join(include, "cccl")):
+                if os.path.isfile(os.path.join(place, name)):
+                    return place
     return None
 
 
@@ -66,17 +72,18 @@ def _settings(config_settings):
     settings.setdefault(
         "cmake.define.JSON_DIR", os.path.join(os.path.dirname(nlohmann_json.__file__), "include")
     )
-    if headers := _cuda_headers():
-        settings.setdefault("cmake.define.CUDA_CRT_DIR", headers)
+    for name, setting in _CUDA_HEADERS.items():
+        if headers := _cuda_headers(name):
+            settings.setdefault(f"cmake.define.{setting}", headers)
     return settings
 
 
 def get_requires_for_build_wheel(config_settings=None):
-    return [*_backend.get_requires_for_build_wheel(config_settings), *_cuda_header_package()]
+    return [*_backend.get_requires_for_build_wheel(config_settings), *_cuda_header_packages()]
 
 
 def get_requires_for_build_editable(config_settings=None):
-    return [*_backend.get_requires_for_build_editable(config_settings), *_cuda_header_package()]
+    return [*_backend.get_requires_for_build_editable(config_settings), *_cuda_header_packages()]
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):

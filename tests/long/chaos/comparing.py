@@ -9,7 +9,7 @@ TIMES = {"elapsed_time", "remaining_time", "throughput", "train_runtime", "train
 NUMBERS = {"trainer_state.json", "train_results.json", "eval_results.json", "all_results.json"}
 LINES = {"trainer_log.jsonl"}
 # What a run did since it was started last, pictures, tables that are kept, owners.
-NOT_COMPARED = {"memory.json", "sequence_parallel.json", "training_args.json", "runs", "lost+found", "filler"}
+NOT_COMPARED = {"memory.json", "sequence_parallel.json", "expert_parallel.json", "training_args.json", "runs", "lost+found", "filler"}
 
 
 def is_compared(name):

@@ -1,0 +1,155 @@
+// The kernels over rows on a GPU beside the same of ATen's operators: microseconds by the GPU's own
+// clock, and bytes that must be read and written, a second. Tensors are larger than the GPU's
+// cache. Usage: bench_cuda_rows [numbers of a row...]
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "longspan/comm/cuda.h"
+#include "longspan/cuda/kernels.h"
+#include "longspan/kernels/fused_rows.h"
+
+namespace {
+
+using longspan::RotaryTable;
+
+/// Of one of the tensors that an op works on.
+constexpr int64_t kNumbers = int64_t{64} << 20;
+constexpr int kRounds = 20;
+
+double microseconds_of(const std::function<void()>& work) {
+  const c10::impl::VirtualGuardImpl gpu(at::kCUDA);
+  const c10::Stream stream = gpu.getStream(c10::Device(at::kCUDA, 0));
+  // At first kernels are compiled and memory is allocated.
+  for (int i = 0; i < 3; ++i) work();
+  double best = 1e30;
+  for (int round = 0; round < kRounds; ++round) {
+    c10::Event begin(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT),
+        end(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+    begin.record(stream);
+    work();
+    end.record(stream);
+    end.synchronize();
+    best = std::min(best, 1e3 * begin.elapsedTime(end));
+  }
+  return best;
+}
+
+void compare(const std::string& name, int64_t num_bytes, const std::function<void()>& work) {
+  const auto rate = [&](double microseconds) {
+    return static_cast<double>(num_bytes) / microseconds / 1e3;
+  };
+  const double ours = microseconds_of(work);
+  double composed = 0;
+  {
+    const longspan::cuda::WithoutKernels without;
+    composed = microseconds_of(work);
+  }
+  fmt::print("{:<36} {:>9.1f} us {:>6.0f} GB/s   composed {:>9.1f} us {:>6.0f} GB/s   {:>5.1f}x\n",
+             name, ours, rate(ours), composed, rate(composed), composed / ours);
+}
+
+std::string name_of(at::ScalarType dtype) { return dtype == at::kFloat ? "fp32" : "bf16"; }
+
+/// `h`: of the hidden states. `y`: what layers compute in.
+void compare_norms(int64_t D, at::ScalarType h_dtype, at::ScalarType y_dtype) {
+  const int64_t T = kNumbers / D;
+  const auto options = at::device(at::kCUDA);
+  const at::Tensor h = at::randn({T, D}, options).to(h_dtype),
+                   dy = at::randn({T, D}, options).to(y_dtype),
+                   residual = at::randn({T, D}, options).to(h_dtype),
+                   weight = at::randn({D}, options), dweight = at::zeros({D}, options);
+  const at::Tensor dh = at::empty_like(h), rstd = longspan::reciprocal_rms(h, 1e-6);
+  const auto bytes = [&](int64_t num_h, int64_t num_y) {
+    return T * D * (num_h * h.element_size() + num_y * dy.element_size());
+  };
+  const std::string of = fmt::format("D {} {}/{}", D, name_of(h_dtype), name_of(y_dtype));
+  compare("norm, " + of, bytes(1, 1), [&] { longspan::normalize_rows(h, weight, 1e-6, y_dtype); });
+  compare("reciprocal_rms, " + of, bytes(1, 0), [&] { longspan::reciprocal_rms(h, 1e-6); });
+  compare("scale_rows, " + of, bytes(1, 1),
+          [&] { longspan::scale_rows(h, rstd, weight, y_dtype); });
+  compare("norm_backward, " + of, bytes(3, 1),
+          [&] { longspan::norm_backward_out(dh, dy, h, rstd, weight, residual, dweight); });
+  compare("norm_backward, frozen, " + of, bytes(3, 1),
+          [&] { longspan::norm_backward_out(dh, dy, h, rstd, weight, residual, {}); });
+}
+
+void compare_gates(int64_t D, at::ScalarType dtype) {
+  const int64_t T = kNumbers / D;
+  const at::Tensor source = at::randn({T, D}, at::device(at::kCUDA)).to(dtype);
+  at::Tensor gate = source.clone(), up = source.clone(), act = source.clone();
+  const int64_t bytes = T * D * gate.element_size();
+  const std::string of = fmt::format("I {} {}", D, name_of(dtype));
+  compare("swiglu_out, " + of, 3 * bytes, [&] { longspan::swiglu_out(act, gate, up); });
+  compare("swiglu_backward_, " + of, 6 * bytes, [&] { longspan::swiglu_backward_(gate, up, act); });
+  compare("geglu_out, " + of, 3 * bytes, [&] { longspan::geglu_out(act, gate, up); });
+}
+
+void compare_heads(int64_t H, int64_t num_pairs, at::ScalarType dtype) {
+  constexpr int64_t kHeads = 32;
+  const int64_t T = kNumbers / (kHeads * H);
+  const auto options = at::device(at::kCUDA);
+  at::Tensor x = at::randn({T, kHeads, H}, options).to(dtype);
+  const RotaryTable table{at::randn({T, num_pairs}, options), at::randn({T, num_pairs}, options)};
+  const int64_t bytes = x.numel() * x.element_size();
+  const std::string of = fmt::format("H {} F {} {}", H, num_pairs, name_of(dtype));
+  compare("rotate_, " + of, 2 * bytes * (2 * num_pairs) / H,
+          [&] { longspan::rotate_(x, table, /*inverse=*/false); });
+  compare("rotate, " + of, 2 * bytes, [&] { longspan::rotate(x, table, /*inverse=*/true); });
+  const at::Tensor rows = x.view({-1, H}), dy = rows.clone(), weight = at::randn({H}, options),
+                   dweight = at::zeros({H}, options), dh = at::empty_like(rows);
+  const at::Tensor rstd = longspan::reciprocal_rms(rows, 1e-6);
+  compare("norm of heads, " + of, 2 * bytes,
+          [&] { longspan::normalize_rows(rows, weight, 1e-6, dtype); });
+  compare("norm_backward of heads, " + of, 3 * bytes,
+          [&] { longspan::norm_backward_out(dh, dy, rows, rstd, weight, {}, dweight); });
+}
+
+void compare_heads_of_vocabulary(int64_t V) {
+  const int64_t T = 4 * kNumbers / V;
+  const auto options = at::device(at::kCUDA);
+  at::Tensor logits = at::randn({T, V}, options);
+  const at::Tensor labels = at::randint(V, {T}, options.dtype(at::kLong)),
+                   scale = at::ones({T}, options);
+  at::Tensor lse = at::empty({T}, options.dtype(at::kDouble)), picked = at::empty_like(lse);
+  const std::string of = fmt::format("V {}", V);
+  compare("log_sum_exp_rows, " + of, 4 * T * V,
+          [&] { longspan::log_sum_exp_rows(logits, labels, lse, picked); });
+  compare("cross_entropy_gradient to bf16, " + of, 6 * T * V,
+          [&] { longspan::cross_entropy_gradient(logits, labels, lse, scale, at::kBFloat16); });
+  compare("cross_entropy_gradient_, " + of, 8 * T * V,
+          [&] { longspan::cross_entropy_gradient_(logits, labels, lse, scale); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!longspan::cuda_available()) {
+    fmt::print("no GPU: {}\n", longspan::why_no_cuda());
+    return 1;
+  }
+  const at::NoGradGuard no_grad;
+  std::vector<int64_t> sizes;
+  for (int i = 1; i < argc; ++i) sizes.push_back(std::max(1, std::atoi(argv[i])));
+  if (sizes.empty()) sizes = {1536, 3584, 4096, 8192};
+  for (const int64_t D : sizes) {
+    compare_norms(D, at::kBFloat16, at::kBFloat16);
+    compare_norms(D, at::kFloat, at::kBFloat16);
+  }
+  compare_norms(sizes.front(), at::kFloat, at::kFloat);
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
+    compare_gates(/*D=*/8192, dtype);
+    compare_heads(/*H=*/128, /*num_pairs=*/64, dtype);
+  }
+  compare_heads(/*H=*/256, /*num_pairs=*/32, at::kBFloat16);
+  for (const int64_t V : {32000, 151936, 262144}) compare_heads_of_vocabulary(V);
+  return 0;
+}

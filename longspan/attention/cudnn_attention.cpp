@@ -1,0 +1,159 @@
+// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: head dim, L: tokens of a block,
+// with those that fill it up.
+#include "longspan/attention/cudnn_attention.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/ops/_cudnn_attention_backward.h>
+#include <ATen/ops/_cudnn_attention_forward.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <stdexcept>
+#include <tuple>
+
+#include "longspan/cuda/driver.h"
+#include "longspan/text/print.h"
+
+namespace longspan::cudnn {
+namespace {
+
+/// Shorter ones are as fast by flash attention, many at once.
+constexpr int64_t kLeastTokens = 2048;
+/// Causal blocks are filled up to a multiple of this, so that there are few lengths. No query sees
+/// what is behind it.
+constexpr int64_t kMultiple = 1024;
+constexpr int64_t kMostHeadDim = 128, kHeadDimMultiple = 8;
+constexpr int kHopper = 90;
+
+/// Whether cuDNN has refused what it was expected to compute. Then nothing suits it any more.
+std::atomic<bool>& refused() {
+  static std::atomic<bool> value = false;
+  return value;
+}
+
+/// Of the GPU that this process computes on, of which there is one.
+int capability_of(int device) {
+  static const int known = [device] {
+    try {
+      return cuda::compute_capability(device);
+    } catch (const std::runtime_error&) {  // flash attention runs everywhere
+      return 0;
+    }
+  }();
+  return known;
+}
+
+bool suits(const Block& block) {
+  if (block.lower || block.q_length < kLeastTokens || block.k_length < kLeastTokens) return false;
+  // Its mask begins in the upper left corner.
+  if (block.causal) return block.offset == 0 && block.q_length == block.k_length;
+  return block.q_length % kMultiple == 0 && block.k_length % kMultiple == 0;
+}
+
+int64_t filled_up(const Block& block, int64_t length) {
+  return block.causal ? (length + kMultiple - 1) / kMultiple * kMultiple : length;
+}
+
+/// Tokens of a block as cuDNN takes them: [1, N, L, H], a view where nothing is to be filled up.
+at::Tensor part(const at::Tensor& x_TNH, int64_t begin, int64_t length, int64_t L) {
+  at::Tensor rows = x_TNH.narrow(0, begin, length);
+  if (L > length) rows = at::constant_pad_nd(rows, {0, 0, 0, 0, 0, L - length});
+  return rows.transpose(0, 1).unsqueeze(0);
+}
+
+/// [1, N, L, H] -> [length, N, H]
+at::Tensor rows_of(const at::Tensor& x_1NLH, int64_t length) {
+  return x_1NLH.squeeze(0).transpose(0, 1).narrow(0, 0, length);
+}
+
+struct Part {
+  int64_t Lq, Lk;
+  at::Tensor q, k, v;
+
+  Part(const Block& block, const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+       const at::Tensor& v_SMH)
+      : Lq(filled_up(block, block.q_length)),
+        Lk(filled_up(block, block.k_length)),
+        q(part(q_TNH, block.q_begin, block.q_length, Lq)),
+        k(part(k_SMH, block.k_begin, block.k_length, Lk)),
+        v(part(v_SMH, block.k_begin, block.k_length, Lk)) {}
+};
+
+}  // namespace
+
+void give_up(const std::string& reason) {
+  if (refused().exchange(true)) return;
+  print_err("warning: cuDNN refuses attention ({}). ATen's flash attention computes it instead.\n",
+            reason.substr(0, reason.find('\n')));
+}
+
+bool suits(const at::Tensor& q_TNH, const AttentionSpec& spec, const std::vector<Block>& blocks) {
+  const bool half = q_TNH.scalar_type() == at::kBFloat16 || q_TNH.scalar_type() == at::kHalf;
+  return half && q_TNH.is_cuda() && !spec.softcap && spec.key_dim == spec.value_dim &&
+         spec.key_dim <= kMostHeadDim && spec.key_dim % kHeadDimMultiple == 0 && !blocks.empty() &&
+         std::ranges::all_of(blocks, [](const Block& block) { return suits(block); }) &&
+         !at::globalContext().deterministicAlgorithms() && !refused() &&
+         capability_of(q_TNH.device().index()) >= kHopper;
+}
+
+AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                        const AttentionSpec& spec, const std::vector<Block>& blocks) {
+  const int64_t T = q_TNH.size(0), N = q_TNH.size(1);
+  AttentionResult result;
+  for (const Block& block : blocks) {
+    const Part part(block, q_TNH, k_SMH, v_SMH);
+    const auto all = at::_cudnn_attention_forward(
+        part.q, part.k, part.v, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, part.Lq,
+        part.Lk, /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, block.causal,
+        /*return_debug_mask=*/false, spec.scale);
+    const at::Tensor out = rows_of(std::get<0>(all), block.q_length);
+    const at::Tensor lse = std::get<1>(all).view({N, part.Lq}).narrow(1, 0, block.q_length);
+    if (block.q_length == T) return {out.contiguous(), lse.contiguous()};
+    if (!result.out_TNH.defined()) {
+      result = {at::zeros(q_TNH.sizes(), q_TNH.options()),
+                at::full({N, T}, -std::numeric_limits<double>::infinity(), lse.options())};
+    }
+    result.out_TNH.narrow(0, block.q_begin, block.q_length).copy_(out);
+    result.lse_NT.narrow(1, block.q_begin, block.q_length).copy_(lse);
+  }
+  return result;
+}
+
+AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                            const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                            const AttentionSpec& spec, const std::vector<Block>& blocks) {
+  const auto fp32 = q_TNH.options().dtype(at::kFloat);
+  AttentionGradients sums;
+  // Without dropout the state of the random generator is read by nobody, but must be there.
+  const at::Tensor seed = at::zeros({1}, q_TNH.options().dtype(at::kLong));
+  const at::Tensor none;
+  for (const Block& block : blocks) {
+    const Part own(block, q_TNH, k_SMH, v_SMH);
+    at::Tensor lse = lse_NT.narrow(1, block.q_begin, block.q_length);
+    if (own.Lq > block.q_length) lse = at::constant_pad_nd(lse, {0, own.Lq - block.q_length});
+    const auto [dq, dk, dv] = at::_cudnn_attention_backward(
+        part(dout_TNH, block.q_begin, block.q_length, own.Lq), own.q, own.k, own.v,
+        part(out_TNH, block.q_begin, block.q_length, own.Lq),
+        lse.contiguous().view({1, -1, own.Lq, 1}), seed, seed, none, none, none, own.Lq, own.Lk,
+        /*dropout_p=*/0.0, block.causal, spec.scale);
+    const at::Tensor parts[] = {rows_of(dq, block.q_length), rows_of(dk, block.k_length),
+                                rows_of(dv, block.k_length)};
+    if (blocks.size() == 1 && block.q_length == q_TNH.size(0) && block.k_length == k_SMH.size(0)) {
+      return {parts[0].to(at::kFloat).contiguous(), parts[1].to(at::kFloat).contiguous(),
+              parts[2].to(at::kFloat).contiguous()};
+    }
+    if (!sums.dq_TNH.defined()) {
+      sums = {at::zeros(q_TNH.sizes(), fp32), at::zeros(k_SMH.sizes(), fp32),
+              at::zeros(v_SMH.sizes(), fp32)};
+    }
+    sums.dq_TNH.narrow(0, block.q_begin, block.q_length).add_(parts[0]);
+    sums.dk_SMH.narrow(0, block.k_begin, block.k_length).add_(parts[1]);
+    sums.dv_SMH.narrow(0, block.k_begin, block.k_length).add_(parts[2]);
+  }
+  return sums;
+}
+
+}  // namespace longspan::cudnn

@@ -1,0 +1,241 @@
+#include "longspan/checkpoint/folder_tensors.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "longspan/checkpoint/mxfp4.h"
+#include "longspan/checkpoint/weight_files.h"
+#include "longspan/config/user_error.h"
+#include "longspan/models/composite.h"
+#include "longspan/spec/stacked_experts.h"
+#include "longspan/text/counted.h"
+
+namespace longspan {
+namespace {
+
+/// Where the folder has a tensor.
+struct Place {
+  std::string file, name;  // the name in that file
+};
+
+/// By the language model's names (models/composite.h), from the index or the single file's header.
+/// `kept`: takes tensors of parts that are kept as they are.
+std::map<std::string, Place> places_of_tensors(const std::string& folder, const ModelConfig& config,
+                                               std::vector<Place>& kept) {
+  const WeightFiles weights = weight_files(folder);
+  std::map<std::string, Place> places;
+  const auto add = [&](const std::string& name, const std::string& file) {
+    if (is_kept_tensor(config, name)) {
+      kept.push_back({file, name});
+    } else {
+      places[name_in_language_model(config, name)] = {file, name};
+    }
+  };
+  for (const auto& [name, file] : weights.shards) add(name, file);
+  if (weights.single.empty()) return places;
+  const SafetensorsFile file(weights.single);
+  for (const SafetensorsEntry& entry : file.entries()) add(entry.name, file.path());
+  return places;
+}
+
+/// The headers of a folder's files, each read once.
+class Headers {
+ public:
+  /// Its entry is null where the file has no such tensor.
+  StoredTensor find(const Place& place) {
+    auto [header, is_new] = headers_.try_emplace(place.file);
+    if (is_new) {
+      header->second.file = std::make_shared<const SafetensorsFile>(place.file);
+      for (const SafetensorsEntry& entry : header->second.file->entries()) {
+        header->second.entries.emplace(entry.name, &entry);
+      }
+    }
+    const auto found = header->second.entries.find(place.name);
+    return {header->second.file, found == header->second.entries.end() ? nullptr : found->second};
+  }
+
+ private:
+  struct Header {
+    std::shared_ptr<const SafetensorsFile> file;
+    std::map<std::string_view, const SafetensorsEntry*> entries;
+  };
+  std::map<std::string, Header> headers_;
+};
+
+/// The number of layers decides how much is made of config.json alone, and so is the first to be
+/// compared with the weights.
+void require_layers(const std::string& folder, const ModelConfig& config,
+                    const std::map<std::string, Place>& places) {
+  std::set<std::string> layers;
+  for (const auto& [name, place] : places) {
+    if (const std::optional<std::string> layer = layer_of_tensor(name)) layers.insert(*layer);
+  }
+  if (config.num_layers <= std::ssize(layers)) return;
+  throw UserError(fmt::format(
+      "{}: config.json says num_hidden_layers {}, and the weights have {}. The weights and the "
+      "config do not belong together.",
+      folder, config.num_layers, counted(std::ssize(layers), "layer")));
+}
+
+/// A parameter that is a part of a tensor, which has another name than the files mostly have.
+struct Part {
+  std::string name;            // of the tensor, as the language model calls it
+  std::vector<int64_t> shape;  // of all of it
+  int64_t begin;               // the part's first number
+};
+
+/// The experts that the files stack, by the parameters' names.
+std::map<std::string, Part> stacked_parts(const ModelSpec& spec,
+                                          const std::map<std::string, Place>& places) {
+  std::map<std::string, Part> parts;
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    for (const StackedExperts& stacked : stacked_experts(spec, layer)) {
+      if (!places.contains(stacked.name)) continue;
+      const int64_t size = c10::multiply_integers(stacked.shape) / std::ssize(stacked.parameters);
+      int64_t begin = 0;
+      for (const std::string& parameter : stacked.parameters) {
+        parts[parameter] = {stacked.name, stacked.shape, begin};
+        begin += size;
+      }
+    }
+  }
+  return parts;
+}
+
+/// A tensor that a parameter is read from: its name in the language model, its shape, and whether
+/// it holds the bytes of MXFP4.
+struct WantedTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  bool bytes = false;
+};
+
+/// Where the parameter is, by its spec.
+Part part_of(const ParameterSpec& parameter) {
+  const int64_t row = parameter.stored_part && parameter.stored_part->stacked
+                          ? parameter.num_elements()
+                          : parameter.num_elements() / parameter.shape.at(0);  // numbers in one
+  return {parameter.stored_as, stored_shape(parameter),
+          parameter.stored_part ? parameter.stored_part->begin * row : 0};
+}
+
+/// What the files may hold a parameter in: its numbers; or in their place MXFP4's blocks and
+/// scales, where config.json says that there are some.
+std::vector<WantedTensor> wanted_tensors(const ParameterSpec& spec, const Part& part,
+                                         const ModelConfig& config,
+                                         const std::map<std::string, Place>& places) {
+  const std::string blocks = part.name + "_blocks", scales = part.name + "_scales";
+  const bool may_be_mxfp4 = config.stored_in_mxfp4 && spec.stored_part &&
+                            spec.stored_part->stacked && spec.shape.size() == 2;
+  if (!may_be_mxfp4 || places.contains(part.name) ||
+      !(places.contains(blocks) || places.contains(scales))) {
+    return {{part.name, part.shape}};
+  }
+  const int64_t count = spec.stored_part->num_rows;
+  return {{blocks, mxfp4_blocks_shape(count, spec.shape[0], spec.shape[1]), /*bytes=*/true},
+          {scales, mxfp4_scales_shape(count, spec.shape[0], spec.shape[1]), /*bytes=*/true}};
+}
+
+void require_shape_and_dtype(const WantedTensor& wanted, const StoredTensor& found) {
+  const auto& [file, entry] = found;
+  if (entry->shape != wanted.shape) {
+    throw UserError(fmt::format(
+        "{}: {} has shape [{}] but config.json asks for [{}]. The weights and the config do not "
+        "belong together.",
+        file->path(), entry->name, fmt::join(entry->shape, ", "), fmt::join(wanted.shape, ", ")));
+  }
+  if (wanted.bytes && entry->dtype != at::kByte) {
+    throw UserError(fmt::format("{}: {} holds {} numbers, and MXFP4 has bytes (U8).", file->path(),
+                                entry->name, safetensors_name(entry->dtype)));
+  }
+  if (!wanted.bytes && !at::isFloatingType(entry->dtype)) {
+    throw UserError(fmt::format(
+        "{}: {} holds {} numbers; quantized checkpoints cannot be trained. Use the original one.",
+        file->path(), entry->name, safetensors_name(entry->dtype)));
+  }
+}
+
+}  // namespace
+
+std::vector<StoredParameter> find_parameters(const std::string& folder, const ModelConfig& config) {
+  std::vector<Place> kept;
+  const auto places = places_of_tensors(folder, config, kept);
+  require_layers(folder, config, places);
+  const ModelSpec spec = spec_of(config);
+  const std::map<std::string, Part> stacked = stacked_parts(spec, places);
+  std::vector<StoredParameter> listing;
+  std::set<std::string> unexpected;
+  for (const auto& [name, place] : places) {
+    if (!is_redundant_tensor(spec, name)) unexpected.insert(name);
+  }
+  Headers headers;
+  std::vector<std::string> missing;
+  for (const ParameterSpec& parameter : parameters_of(spec)) {
+    Part part = part_of(parameter);
+    if (const auto other = stacked.find(parameter.name);
+        other != stacked.end() && !places.contains(part.name)) {
+      part = other->second;
+    }
+    StoredParameter stored{.spec = parameter, .numbers = {}, .begin = part.begin, .scales = {}};
+    for (const WantedTensor& wanted : wanted_tensors(parameter, part, config, places)) {
+      unexpected.erase(wanted.name);
+      const auto place = places.find(wanted.name);
+      if (place == places.end()) {
+        if (begins_stored(parameter)) missing.push_back(wanted.name);
+        continue;
+      }
+      const StoredTensor found = headers.find(place->second);
+      if (found.entry == nullptr) {
+        missing.push_back(
+            fmt::format("{} (the index names {})", place->second.name, place->second.file));
+        continue;
+      }
+      require_shape_and_dtype(wanted, found);
+      (stored.numbers.entry == nullptr ? stored.numbers : stored.scales) = found;
+    }
+    listing.push_back(std::move(stored));
+  }
+  const auto complain = [&](const char* what, std::vector<std::string> names) {
+    const size_t num_names = names.size();
+    if (num_names > 3) names.resize(3);
+    throw UserError(fmt::format("{}: {} ({}{}). config.json says {}, {}{}.", folder,
+                                counted(num_names, what), fmt::join(names, ", "),
+                                num_names > 3 ? ", ..." : "", config.architecture,
+                                counted(config.num_layers, "layer"),
+                                config.tie_word_embeddings ? ", tied embeddings" : ""));
+  };
+  if (!missing.empty()) complain("missing tensor", missing);
+  if (!unexpected.empty()) complain("unexpected tensor", {unexpected.begin(), unexpected.end()});
+  if (is_composite(config) && kept.empty()) {
+    throw UserError(fmt::format(
+        "{}: config.json says {}, and the weights have nothing of its part for pictures "
+        "(model.visual.*). Where that was taken out, make text_config all of config.json.",
+        folder, config.architecture));
+  }
+  return listing;
+}
+
+std::vector<StoredTensor> find_kept_tensors(const std::string& folder, const ModelConfig& config) {
+  std::vector<Place> kept;
+  places_of_tensors(folder, config, kept);
+  Headers headers;
+  std::vector<StoredTensor> tensors;
+  for (const Place& place : kept) {
+    tensors.push_back(headers.find(place));
+    if (tensors.back().entry == nullptr) {
+      throw UserError(
+          fmt::format("{} has no {}, which the index of the weights names. Download it again.",
+                      place.file, place.name));
+    }
+  }
+  return tensors;
+}
+
+}  // namespace longspan

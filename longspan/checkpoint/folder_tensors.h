@@ -1,0 +1,22 @@
+// Where a model's folder has its parameters.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "longspan/checkpoint/stored_tensors.h"
+#include "longspan/models/model_config.h"
+
+namespace longspan {
+
+/// Of all parameters of the architecture, by headers alone. Experts may be stacked
+/// (spec/stacked_experts.h), matrices be in MXFP4 where config.json says so, and a language model's
+/// tensors be named as those of a model of texts and pictures (models/composite.h). Throws
+/// UserError: no weights, missing or unexpected tensors, shapes that differ from config.json.
+std::vector<StoredParameter> find_parameters(const std::string& folder, const ModelConfig& config);
+
+/// The tensors of the parts of a model of texts and pictures that are kept as they are. Throws
+/// UserError where a file has not what the index names.
+std::vector<StoredTensor> find_kept_tensors(const std::string& folder, const ModelConfig& config);
+
+}  // namespace longspan

@@ -1,0 +1,57 @@
+#include "longspan/checkpoint/stored_tensors.h"
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "longspan/checkpoint/mxfp4.h"
+
+namespace longspan {
+namespace {
+
+/// The numbers from `begin` on, as many as the shape has, as they lie.
+at::Tensor read_run(const StoredTensor& stored, int64_t begin, at::IntArrayRef shape,
+                    at::ScalarType dtype) {
+  at::Tensor run = at::empty(shape, at::TensorOptions(dtype));
+  stored.file->read_run(*stored.entry, begin, begin + run.numel(), run.view({-1}));
+  return run;
+}
+
+/// A matrix [num_out, num_in].
+at::Tensor read_matrix_of_mxfp4(const StoredParameter& stored, at::ScalarType dtype) {
+  const ParameterSpec& spec = stored.spec;
+  const int64_t expert = spec.stored_part->begin, num_out = spec.shape.at(0);
+  const auto read_one = [&](const StoredTensor& tensor, std::vector<int64_t> shape) {
+    shape.erase(shape.begin());
+    return read_run(tensor, expert * c10::multiply_integers(shape), shape, at::kByte);
+  };
+  const at::Tensor blocks =
+      read_one(stored.numbers, mxfp4_blocks_shape(1, num_out, spec.shape.at(1)));
+  const at::Tensor scales =
+      read_one(stored.scales, mxfp4_scales_shape(1, num_out, spec.shape.at(1)));
+  return read_mxfp4(blocks, scales).view(spec.shape).to(dtype);
+}
+
+bool is_turned(const ParameterSpec& spec) {
+  return spec.stored_part && spec.stored_part->stacked && spec.shape.size() == 2;
+}
+
+}  // namespace
+
+at::Tensor StoredParameter::read(at::ScalarType dtype) const {
+  if (scales.entry != nullptr) return read_matrix_of_mxfp4(*this, dtype);
+  if (is_turned(spec)) {
+    const std::vector<int64_t> shape(spec.shape.rbegin(), spec.shape.rend());
+    return read_run(numbers, begin, shape, dtype).t().contiguous();
+  }
+  const bool is_whole = c10::multiply_integers(numbers.entry->shape) == spec.num_elements();
+  return is_whole ? numbers.file->read(*numbers.entry, dtype).view(spec.shape)
+                  : read_run(numbers, begin, spec.shape, dtype);
+}
+
+at::Tensor as_stored(const ParameterSpec& spec, const at::Tensor& parameter) {
+  if (!spec.stored_part || !spec.stored_part->stacked) return parameter;
+  return (is_turned(spec) ? parameter.t() : parameter).unsqueeze(0);
+}
+
+}  // namespace longspan

@@ -1,0 +1,75 @@
+#include "longspan/cuda/cubin_cache.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
+#include "longspan/spec/fnv1a.h"
+
+namespace longspan::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Far more than any part of the kernels takes.
+constexpr int64_t kMostBytes = int64_t{64} << 20;
+
+/// The first line of a file. Two hashes of the key, one of them in the name, and one of what
+/// follows: another key's file and a damaged one are no hits.
+std::string head_of(const std::string& key, std::string_view cubin) {
+  return fmt::format("longspan cubin {:016x} {:016x}\n", fnv1a("again " + key), fnv1a(cubin));
+}
+
+}  // namespace
+
+CubinCache::CubinCache(std::string folder) : folder_(std::move(folder)) {}
+
+CubinCache CubinCache::of_user() {
+  const char* const caches = std::getenv("XDG_CACHE_HOME");
+  // The standard wants an absolute path, and a relative one to be ignored.
+  if (caches != nullptr && caches[0] == '/') return CubinCache((fs::path(caches) / "longspan"));
+  const char* const home = std::getenv("HOME");
+  if (home == nullptr || home[0] != '/') return CubinCache("");
+  return CubinCache(fs::path(home) / ".cache" / "longspan");
+}
+
+std::string CubinCache::path_of(const std::string& key) const {
+  return (fs::path(folder_) / fmt::format("{:016x}.cubin", fnv1a(key))).string();
+}
+
+std::optional<std::string> CubinCache::find(const std::string& key) const {
+  if (folder_.empty()) return std::nullopt;
+  try {
+    std::optional<InputFile> file = InputFile::open_if_there(path_of(key), "compiled CUDA kernels");
+    if (!file) return std::nullopt;
+    const std::string bytes = file->read_all(kMostBytes);
+    const size_t size = head_of(key, "").size();
+    if (bytes.size() <= size) return std::nullopt;
+    std::string cubin = bytes.substr(size);
+    if (bytes.compare(0, size, head_of(key, cubin)) != 0) return std::nullopt;
+    return cubin;
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+void CubinCache::keep(const std::string& key, const std::string& cubin) const {
+  if (folder_.empty()) return;
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error) return;
+  try {
+    write_file_atomically(path_of(key), head_of(key, cubin) + cubin);
+  } catch (const UserError&) {
+    // The next start compiles again.
+  }
+}
+
+}  // namespace longspan::cuda

@@ -1,0 +1,19 @@
+// The CUDA C++ of the kernels over rows (cuda/rows/*.cu), which the build puts into the program as
+// text. No torch.
+#pragma once
+
+#include <string>
+
+namespace longspan::cuda {
+
+/// Kernels that are compiled together, when the first of them is used.
+enum class Part { kNorm, kNormBackward, kRotary, kGated, kCrossEntropy };
+inline constexpr Part kParts[] = {Part::kNorm, Part::kNormBackward, Part::kRotary, Part::kGated,
+                                  Part::kCrossEntropy};
+
+/// The part's file, for messages.
+const char* name_of(Part part);
+/// The whole text that NVRTC gets.
+std::string source_of(Part part);
+
+}  // namespace longspan::cuda

@@ -1,0 +1,105 @@
+#include "longspan/cuda/kernels.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "longspan/comm/cuda.h"
+#include "longspan/cuda/compiler.h"
+#include "longspan/cuda/cubin_cache.h"
+#include "longspan/text/print.h"
+
+namespace longspan::cuda {
+namespace {
+
+class LoadedKernels : public Kernels {
+ public:
+  LoadedKernels(int index, Part part)
+      : index_(index),
+        device_(index),
+        module_(device_.load(cubin_of(part, device_.capability()))) {}
+
+  int num_multiprocessors() const override { return device_.num_multiprocessors(); }
+
+ protected:
+  void start(const std::string& name, const Launch& launch, const void* argument) override {
+    device_.launch(function(name), launch, load_cuda().current_stream(index_), argument);
+  }
+
+ private:
+  Function function(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    const auto [at, is_new] = functions_.try_emplace(name, nullptr);
+    if (is_new) at->second = device_.function(module_, name);
+    return at->second;
+  }
+
+  int index_;
+  Device device_;
+  struct CudaModule* module_;
+  std::mutex mutex_;
+  std::unordered_map<std::string, Function> functions_;
+};
+
+std::atomic<int> switched_off{0};
+std::atomic<Kernels*> lent{nullptr};
+
+void warn_once(const std::string& reason) {
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    print_err(
+        "warning: the kernels over rows cannot be used on this GPU: {}. PyTorch's operators "
+        "take their place, which is slower.\n",
+        reason);
+  });
+}
+
+/// Null where it cannot be.
+std::unique_ptr<LoadedKernels> load(int device, Part part) {
+  try {
+    return std::make_unique<LoadedKernels>(device, part);
+  } catch (const std::exception& error) {
+    warn_once(error.what());
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+std::string cubin_of(Part part, int capability) {
+  const Compiler& compiler = Compiler::get();
+  const int architecture = compiler.architecture_for(capability);
+  const std::string source = source_of(part);
+  const std::string key =
+      fmt::format("NVRTC {} {}\n{}", compiler.version(), compiler.options(architecture), source);
+  const CubinCache cache = CubinCache::of_user();
+  if (std::optional<std::string> kept = cache.find(key)) return *std::move(kept);
+  std::string cubin = compiler.compile(source, name_of(part), architecture).cubin;
+  cache.keep(key, cubin);
+  return cubin;
+}
+
+Kernels* kernels_of(int device, Part part) {
+  if (switched_off > 0) return nullptr;
+  if (Kernels* const kernels = lent) return kernels;
+  if (device < 0) return nullptr;  // no GPU's
+  static std::mutex mutex;
+  static std::map<std::pair<int, Part>, std::unique_ptr<LoadedKernels>> loaded;
+  const std::lock_guard lock(mutex);
+  const auto [at, is_new] = loaded.try_emplace({device, part}, nullptr);
+  if (is_new) at->second = load(device, part);
+  return at->second.get();
+}
+
+WithKernels::WithKernels(Kernels& kernels) { lent = &kernels; }
+WithKernels::~WithKernels() { lent = nullptr; }
+
+WithoutKernels::WithoutKernels() { ++switched_off; }
+WithoutKernels::~WithoutKernels() { --switched_off; }
+
+}  // namespace longspan::cuda

@@ -1,0 +1,53 @@
+// The kernels over rows on the GPUs of this process: compiled at first use, kept on disk, started
+// on torch's streams. No torch.
+#pragma once
+
+#include <string>
+
+#include "longspan/cuda/driver.h"
+#include "longspan/cuda/kernel_sources.h"
+
+namespace longspan::cuda {
+
+/// A part's kernels on one GPU.
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+  virtual int num_multiprocessors() const = 0;
+  /// Starts a kernel on torch's current stream of this GPU, with a struct of cuda/rows/arguments.h.
+  /// Throws std::runtime_error.
+  template <typename Argument>
+  void launch(const std::string& name, const Launch& launch, const Argument& argument) {
+    start(name, launch, &argument);
+  }
+
+ protected:
+  virtual void start(const std::string& name, const Launch& launch, const void* argument) = 0;
+};
+
+/// The kernels, compiled and loaded. Null while they are switched off, and where they cannot be
+/// had: then a warning says why, once, and ATen's operators take their place.
+Kernels* kernels_of(int device, Part part);
+
+/// While it lives, no kernels are found, by any thread: for comparisons with ATen's operators.
+class WithoutKernels {
+ public:
+  WithoutKernels();
+  ~WithoutKernels();
+  WithoutKernels(const WithoutKernels&) = delete;
+  WithoutKernels& operator=(const WithoutKernels&) = delete;
+};
+
+/// While it lives, these kernels are found, for tensors of any device: for tests without a GPU.
+class WithKernels {
+ public:
+  explicit WithKernels(Kernels& kernels);
+  ~WithKernels();
+  WithKernels(const WithKernels&) = delete;
+  WithKernels& operator=(const WithKernels&) = delete;
+};
+
+/// Machine code of a part, out of the cache or compiled. Throws CompileError.
+std::string cubin_of(Part part, int capability);
+
+}  // namespace longspan::cuda

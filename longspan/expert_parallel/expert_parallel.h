@@ -1,0 +1,39 @@
+// Expert parallelism (GShard, arXiv 2006.16668): ranks share out the experts of each layer, and
+// rows go to the ranks whose experts they want.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "longspan/comm/group.h"
+#include "longspan/layers/expert_exchange.h"
+
+namespace longspan {
+
+/// Rank p of the group has experts [p E / P, (p + 1) E / P) of each layer of E. No row is dropped
+/// or padded. Bytes: expert_volume() in plan/expert_volume.h.
+class ExpertParallel : public ExpertExchange {
+ public:
+  /// `group`: the ranks that share out the experts, more than one. `device`: on which they compute.
+  ExpertParallel(Group group, at::Device device);
+
+  ExpertRange here(int64_t num_experts) const override;
+  /// Collective over the group, as all that the routes do.
+  std::unique_ptr<ExpertRoutes> open(const at::Tensor& counts_E) override;
+
+  /// What was opened so far on this rank, and how many rows left for experts of other ranks.
+  struct Use {
+    int64_t num_opened = 0, num_rows = 0;
+  };
+  const Use& used() const { return used_; }
+  const Group& group() const { return group_; }
+
+ private:
+  Group group_;
+  at::Device device_;
+  Use used_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,40 @@
+// The passes of fused_rows.h as kernels of our own (cuda/rows) on tensors of a GPU. Each function
+// says whether it has done it: not for tensors of no GPU, for fp64, for layouts that the kernels do
+// not take and rows longer than kMostNumbers, and where kernels cannot be had or are switched off
+// (cuda/kernels.h). Results depend on the tensors and the GPU's model alone: nothing is added up in
+// an order that varies.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "longspan/kernels/rope.h"
+
+namespace longspan::cuda_rows {
+
+/// Rows that the norms take, which hold them in registers: of bf16 alone they may be twice as long.
+inline constexpr int64_t kMostNumbers = 8192;
+
+/// reciprocal_rms, where `rstd_T` is undefined before; then, where `y_TD` is defined, scale_rows
+/// into it plus `residual_TD` (like y) where that is defined.
+bool norm_forward(at::Tensor& rstd_T, at::Tensor& y_TD, const at::Tensor& h_TD,
+                  const at::Tensor& weight_D, const at::Tensor& residual_TD, double eps);
+bool norm_backward_out(at::Tensor& dh_TD, const at::Tensor& dy_TD, const at::Tensor& h_TD,
+                       const at::Tensor& rstd_T, const at::Tensor& weight_D,
+                       const at::Tensor& residual_TD, const at::Tensor& dweight_D);
+/// Into y_TNH, which is contiguous and may be x.
+bool rotate_out(at::Tensor& y_TNH, const at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
+
+enum class Gate { kSwiglu, kGeglu };
+bool gated_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI, Gate kind);
+bool gated_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI, Gate kind);
+
+bool log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor& lse_T,
+                      at::Tensor& picked_T);
+/// Into out_TV, which is fp32 or bf16 and may be the logits.
+bool cross_entropy_gradient_out(at::Tensor& out_TV, const at::Tensor& logits_TV,
+                                const at::Tensor& labels_T, const at::Tensor& lse_T,
+                                const at::Tensor& scale_T);
+
+}  // namespace longspan::cuda_rows

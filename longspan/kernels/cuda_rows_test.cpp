@@ -1,0 +1,231 @@
+// The norms and the rotation as kernels of a GPU against the same in fp64. How far they may be from
+// it: as far as ATen's operators in fp32 come, as testing/tolerance.h has it, and, where the result
+// is bf16, one rounding more. What cancels has rounding errors of the size of its parts.
+#include "longspan/kernels/cuda_rows.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+#include <utility>
+
+#include "longspan/cuda/kernels.h"
+#include "longspan/kernels/composed_rows.h"
+#include "longspan/kernels/fused_rows.h"
+#include "longspan/testing/gpu_check.h"
+
+namespace longspan {
+namespace {
+
+using testing::AnyKernels;
+using testing::check_close;
+using testing::for_shapes;
+using testing::fp32;
+using testing::has_gpu;
+using testing::kNumRows;
+using testing::most_numbers;
+using testing::norm_of;
+using testing::on_gpu;
+using testing::random;
+using testing::room;
+using testing::wide;
+
+struct Dtypes {
+  at::ScalarType h, y, weight;
+};
+constexpr Dtypes kDtypes[] = {{at::kFloat, at::kFloat, at::kFloat},
+                              {at::kFloat, at::kBFloat16, at::kFloat},
+                              {at::kBFloat16, at::kBFloat16, at::kBFloat16},
+                              {at::kBFloat16, at::kBFloat16, at::kFloat}};
+
+constexpr double kEps = 1e-6;
+
+TEST_CASE("cuda rows: the norm") {
+  const AnyKernels kernels;
+  at::manual_seed(1);
+  for (const Dtypes& dtypes : kDtypes) {
+    for_shapes([&](int64_t T, int64_t D, bool is_aligned) {
+      const at::Tensor h = random({T, D}, dtypes.h, is_aligned, 3),
+                       weight = random({D}, dtypes.weight, is_aligned),
+                       residual = random({T, D}, dtypes.y, is_aligned);
+      const at::Tensor exact_rstd = composed::reciprocal_rms(wide(h), kEps);
+      const at::Tensor exact = composed::scale_rows(wide(h), exact_rstd, wide(weight), at::kDouble);
+      at::Tensor rstd, none, y = room({T, D}, dtypes.y, is_aligned);
+      REQUIRE(cuda_rows::norm_forward(rstd, none, h, {}, {}, kEps));
+      const at::Tensor other_rstd = composed::reciprocal_rms(fp32(h), kEps);
+      check_close(rstd, other_rstd, exact_rstd);
+      REQUIRE(cuda_rows::norm_forward(rstd, y, h, weight, {}, kEps));
+      const at::Tensor other = composed::scale_rows(fp32(h), other_rstd, weight, at::kFloat);
+      check_close(y, other, exact);
+      // Both at once: the same bits.
+      at::Tensor both_rstd, both = room({T, D}, dtypes.y, is_aligned);
+      REQUIRE(cuda_rows::norm_forward(both_rstd, both, h, weight, {}, kEps));
+      CHECK(at::equal(both_rstd, rstd));
+      CHECK(at::equal(both, y));
+      // With a residual, which may be the sum's memory.
+      const at::Tensor exact_sum = wide(residual) + exact;
+      const at::Tensor other_sum = fp32(residual) + other;
+      at::Tensor sum_rstd, sum = residual;
+      REQUIRE(cuda_rows::norm_forward(sum_rstd, sum, h, weight, residual, kEps));
+      check_close(sum, other_sum, exact_sum, norm_of(exact) + norm_of(exact_sum));
+    });
+  }
+}
+
+TEST_CASE("cuda rows: the norm's gradient, the same bits each time") {
+  const AnyKernels kernels;
+  at::manual_seed(2);
+  for (const Dtypes& dtypes : kDtypes) {
+    for_shapes(
+        [&](int64_t T, int64_t D, bool is_aligned) {
+          const at::Tensor h = random({T, D}, dtypes.h, is_aligned, 3),
+                           dy = random({T, D}, dtypes.y, is_aligned),
+                           weight = random({D}, dtypes.weight, is_aligned),
+                           residual = random({T, D}, dtypes.h, is_aligned);
+          const at::Tensor rstd = composed::reciprocal_rms(fp32(h), kEps);
+          const at::Tensor parts = wide(dy) * wide(weight) * wide(rstd).unsqueeze(1);
+          for (const at::Tensor& extra : {at::Tensor(), residual}) {
+            const at::Tensor before = at::randn({D}, on_gpu(at::kFloat));
+            const double size = norm_of(parts) + (extra.defined() ? norm_of(extra) : 0);
+            at::Tensor dh = room({T, D}, dtypes.h, is_aligned), dweight = before.clone();
+            REQUIRE(cuda_rows::norm_backward_out(dh, dy, h, rstd, weight, extra, dweight));
+            const at::Tensor exact_dweight = wide(before), other_dweight = before.clone();
+            const at::Tensor exact = composed::norm_backward(
+                wide(dy), wide(h), wide(rstd), wide(weight), wide(extra), exact_dweight);
+            const at::Tensor other = composed::norm_backward(fp32(dy), fp32(h), rstd, fp32(weight),
+                                                             fp32(extra), other_dweight);
+            check_close(dh, other, exact, size);
+            check_close(dweight, other_dweight, exact_dweight,
+                        norm_of((wide(dy) * wide(h) * wide(rstd).unsqueeze(1)).abs().sum(0)));
+            at::Tensor again = room({T, D}, dtypes.h, is_aligned), dweight_again = before.clone();
+            REQUIRE(cuda_rows::norm_backward_out(again, dy, h, rstd, weight, extra, dweight_again));
+            CHECK(at::equal(again, dh));
+            CHECK(at::equal(dweight_again, dweight));
+            // Of a frozen weight, into the residual's memory.
+            at::Tensor in_place = extra.defined() ? extra : room({T, D}, dtypes.h, is_aligned);
+            REQUIRE(cuda_rows::norm_backward_out(in_place, dy, h, rstd, weight, extra, {}));
+            check_close(in_place, other, exact, size);
+          }
+        },
+        most_numbers() / 4);  // sums over blocks have many threads
+  }
+}
+
+TEST_CASE("cuda rows: heads with weights of their own, hundreds of thousands of rows") {
+  const AnyKernels kernels;
+  at::manual_seed(3);
+  for (const int64_t H : {64, 96, 128, 256}) {
+    CAPTURE(H);
+    const int64_t R = std::min<int64_t>(300'001, most_numbers() / H);
+    const at::Tensor h = random({R, H}, at::kBFloat16, true),
+                     dy = random({R, H}, at::kBFloat16, true),
+                     weight = random({H}, at::kFloat, true);
+    at::Tensor rstd, y = room({R, H}, at::kBFloat16, true), dh = room({R, H}, at::kBFloat16, true);
+    REQUIRE(cuda_rows::norm_forward(rstd, y, h, weight, {}, kEps));
+    const at::Tensor exact_rstd = composed::reciprocal_rms(wide(h), kEps);
+    check_close(y, composed::scale_rows(fp32(h), rstd, weight, at::kFloat),
+                composed::scale_rows(wide(h), exact_rstd, wide(weight), at::kDouble));
+    at::Tensor dweight = at::zeros({H}, on_gpu(at::kFloat)),
+               other_dweight = at::zeros_like(dweight), exact_dweight = wide(dweight);
+    REQUIRE(cuda_rows::norm_backward_out(dh, dy, h, rstd, weight, {}, dweight));
+    const at::Tensor exact =
+        composed::norm_backward(wide(dy), wide(h), wide(rstd), wide(weight), {}, exact_dweight);
+    const at::Tensor other =
+        composed::norm_backward(fp32(dy), fp32(h), rstd, weight, {}, other_dweight);
+    check_close(dh, other, exact, norm_of(wide(dy) * wide(weight) * wide(rstd).unsqueeze(1)));
+    check_close(dweight, other_dweight, exact_dweight,
+                norm_of((wide(dy) * wide(h) * wide(rstd).unsqueeze(1)).abs().sum(0)));
+  }
+}
+
+TEST_CASE("cuda rows: rotation, of all of a head and of a part, into other memory and in place") {
+  const AnyKernels kernels;
+  at::manual_seed(4);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const auto& [N, H, F] :
+         {std::tuple{3, 10, 5}, std::tuple{3, 11, 3}, std::tuple{32, 128, 64},
+          std::tuple{8, 256, 32}, std::tuple{1, 64, 32}, std::tuple{2, 72, 32}}) {
+      for (const int64_t T : kNumRows) {
+        if (T * N * H > most_numbers()) continue;
+        for (const bool is_aligned : {true, false}) {
+          CAPTURE(N);
+          CAPTURE(H);
+          CAPTURE(T);
+          CAPTURE(is_aligned);
+          const at::Tensor angles = at::rand({T, F}, on_gpu(at::kFloat)) * 6;
+          const RotaryTable table{angles.cos(), angles.sin()},
+              exact_table{wide(table.cos_TF), wide(table.sin_TF)};
+          // The first numbers of longer heads, as of heads with a gate.
+          const at::Tensor longer = random({T, N, H + 8}, dtype, is_aligned);
+          for (const at::Tensor& x :
+               {random({T, N, H}, dtype, is_aligned), longer.narrow(2, 0, H)}) {
+            for (const bool inverse : {false, true}) {
+              at::Tensor y = room({T, N, H}, dtype, is_aligned);
+              REQUIRE(cuda_rows::rotate_out(y, x, table, inverse));
+              const at::Tensor exact = composed::rotate(wide(x), exact_table, inverse);
+              check_close(y, composed::rotate(fp32(x), table, inverse), exact);
+              CHECK(at::equal(y.narrow(2, 2 * F, H - 2 * F), x.narrow(2, 2 * F, H - 2 * F)));
+              if (!x.is_contiguous()) continue;
+              at::Tensor in_place = room({T, N, H}, dtype, is_aligned).copy_(x);
+              REQUIRE(cuda_rows::rotate_out(in_place, in_place, table, inverse));
+              CHECK(at::equal(in_place, y));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda rows: pairs of neighbours are left to the composed rotation") {
+  const AnyKernels kernels;
+  const at::Tensor x = random({3, 2, 16}, at::kFloat, true);
+  const at::Tensor angles = at::rand({3, 8}, on_gpu(at::kFloat));
+  at::Tensor y = room({3, 2, 16}, at::kFloat, true);
+  CHECK(cuda_rows::rotate_out(y, x, {angles.cos(), angles.sin(), RotaryPairs::kHalves}, false));
+  CHECK_FALSE(
+      cuda_rows::rotate_out(y, x, {angles.cos(), angles.sin(), RotaryPairs::kNeighbours}, false));
+}
+
+TEST_CASE("cuda rows: empty tensors are done, and what kernels do not take is composed") {
+  if (!has_gpu()) return;
+  for (const auto& [T, D] :
+       {std::pair<int64_t, int64_t>{0, 64}, std::pair<int64_t, int64_t>{3, 0}}) {
+    const at::Tensor h = room({T, D}, at::kFloat, true), weight = room({D}, at::kFloat, true);
+    at::Tensor out = at::empty_like(h), gate = at::empty_like(h), up = at::empty_like(h);
+    swiglu_out(out, gate, up);
+    swiglu_backward_(gate, up, out);
+    if (T > 0) continue;
+    const auto [rstd, y] = normalize_rows(h, weight, kEps, at::kBFloat16);
+    CHECK((y.sizes() == h.sizes() && rstd.numel() == 0));
+    at::Tensor dweight = at::ones({D}, on_gpu(at::kFloat));
+    CHECK(norm_backward(h, h, rstd, weight, {}, dweight).sizes() == h.sizes());
+    CHECK(dweight.eq(1).all().item<bool>());
+    at::Tensor lse = at::empty({0}, on_gpu(at::kDouble)), picked = at::empty_like(lse);
+    log_sum_exp_rows(h, at::empty({0}, on_gpu(at::kLong)), lse, picked);
+  }
+  at::manual_seed(8);
+  const at::Tensor labels = at::zeros({3}, on_gpu(at::kLong));
+  for (const auto& [dtype, D] : {std::pair{at::kDouble, int64_t{64}},
+                                 std::pair{at::kBFloat16, 3 * cuda_rows::kMostNumbers}}) {
+    const at::Tensor h = random({3, D}, dtype, true), weight = random({D}, dtype, true);
+    at::Tensor rstd, y = at::empty_like(h);
+    CHECK(!cuda_rows::norm_forward(rstd, y, h, weight, {}, kEps));
+    const NormalizedRows rows = normalize_rows(h, weight, kEps, dtype);
+    CHECK(at::equal(rows.rstd_T, composed::reciprocal_rms(h, kEps)));
+    CHECK(at::equal(rows.y_TD, composed::scale_rows(h, rows.rstd_T, weight, dtype)));
+  }
+  const cuda::WithoutKernels without;
+  const at::Tensor h = random({3, 64}, at::kFloat, true), weight = random({64}, at::kFloat, true);
+  at::Tensor rstd, y = at::empty_like(h);
+  CHECK(!cuda_rows::norm_forward(rstd, y, h, weight, {}, kEps));
+  CHECK(at::equal(reciprocal_rms(h, kEps), composed::reciprocal_rms(h, kEps)));
+  at::Tensor out = at::empty_like(h);
+  swiglu_out(out, h, h);
+  CHECK(at::equal(out, composed::swiglu(h, h)));
+}
+
+}  // namespace
+}  // namespace longspan

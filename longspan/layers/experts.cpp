@@ -1,0 +1,247 @@
+#include "longspan/layers/experts.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "longspan/kernels/expert_rows.h"
+#include "longspan/kernels/gated_activation.h"
+
+namespace longspan {
+namespace {
+
+/// The rows of a chunk by the expert that they go to.
+class SortedRows {
+ public:
+  SortedRows(const at::Tensor& experts_CK, int64_t num_experts) {
+    const at::Tensor flat = experts_CK.reshape({-1});
+    places_ = flat.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+    rows_ = places_.div(experts_CK.size(1), "floor");
+    counts_ = flat.bincount({}, num_experts).cpu();
+  }
+
+  /// Of all experts, one behind the other; and the places of their weights in the flattened
+  /// weights.
+  const at::Tensor& rows() const { return rows_; }
+  const at::Tensor& places() const { return places_; }
+  const at::Tensor& counts_E() const { return counts_; }
+
+  /// Calls use(expert, begin, count) with the part of them for each expert; some have no rows.
+  template <typename Use>
+  void for_each(Use&& use) const {
+    const int64_t* const counts = counts_.const_data_ptr<int64_t>();
+    int64_t begin = 0;
+    for (int64_t expert = 0; expert < counts_.numel(); ++expert) {
+      use(static_cast<size_t>(expert), begin, counts[expert]);
+      begin += counts[expert];
+    }
+  }
+
+ private:
+  at::Tensor places_, rows_, counts_;
+};
+
+/// Every trained parameter gets a gradient, of zeros where no row came.
+void make_gradients(const ExpertMlp& expert) {
+  for (const Linear* linear : expert.linears()) {
+    for (const at::Tensor& parameter : linear->parameters()) {
+      if (parameter.defined() && parameter.requires_grad()) gradient_of(parameter);
+    }
+  }
+}
+
+/// Of the room, of which each is as large as gate x of all rows. Behind them lie two more where
+/// gate and up take turns.
+constexpr int64_t kForwardParts = 2, kBackwardParts = 4;
+
+/// The two parts of the room from `first` on, as memory of one tensor for gate and up in turns;
+/// undefined where they do not take turns.
+at::Tensor room_for_both(const ExpertMlp& expert, const at::Tensor& room, int64_t first,
+                         int64_t num_rows) {
+  if (!expert.takes_turns()) return {};
+  const int64_t width = 2 * room.size(2);
+  return room.narrow(0, first, 2).view({-1}).narrow(0, 0, num_rows * width).view({num_rows, width});
+}
+
+/// What an expert makes of its rows.
+at::Tensor output_of(const ExpertMlp& expert, const GateActivation& activation,
+                     const at::Tensor& x_RD, const at::Tensor& room) {
+  const int64_t R = x_RD.size(0);
+  at::Tensor gate_RI = room[0].narrow(0, 0, R), up_RI = room[1].narrow(0, 0, R);
+  expert.gate_and_up_out(gate_RI, up_RI, x_RD, room_for_both(expert, room, kForwardParts, R));
+  gated_out(activation, gate_RI, gate_RI, up_RI);
+  return expert.down_proj.forward(gate_RI);
+}
+
+struct RowGradients {
+  at::Tensor dx_RD, dweights_R;
+};
+
+/// Adds to the expert's gradients. dout_RD, of the weighed rows, is overwritten.
+RowGradients gradients_of(const ExpertMlp& expert, const GateActivation& activation,
+                          const at::Tensor& x_RD, at::Tensor dout_RD, const at::Tensor& weights_R,
+                          const at::Tensor& room) {
+  const int64_t R = x_RD.size(0);
+  const at::Tensor weights_R1 = weights_R.to(x_RD.scalar_type()).unsqueeze(1);
+  const auto part = [&](int i) { return room[i].narrow(0, 0, R); };
+  at::Tensor gate_RI = part(0), up_RI = part(1), dact_RI = part(3);
+  const at::Tensor both_R2I = room_for_both(expert, room, kBackwardParts, R);
+  expert.gate_and_up_out(gate_RI, up_RI, x_RD, both_R2I);
+  const at::Tensor back_RI = part(2);  // the gradient of act, were the weights one
+  expert.down_proj.input_gradient_out(back_RI, dout_RD);
+  at::mul_out(dact_RI, back_RI, weights_R1);
+  gated_backward_(activation, gate_RI, up_RI, dact_RI);
+  const auto &dgate_RI = gate_RI, &dup_RI = up_RI, &act_RI = dact_RI;
+  RowGradients gradients{.dx_RD = {}, .dweights_R = row_dots(back_RI, act_RI)};
+  if (const at::Tensor& bias_D = expert.down_proj.bias; bias_D.defined()) {
+    gradients.dweights_R.add_(row_dots(dout_RD, bias_D.unsqueeze(0)));
+  }
+  dout_RD.mul_(weights_R1);
+  expert.down_proj.add_gradients(dout_RD, act_RI);
+  gradients.dx_RD = expert.gate_and_up_backward(dgate_RI, dup_RI, x_RD, both_R2I);
+  return gradients;
+}
+
+int64_t most_of(const std::vector<int64_t>& counts) {
+  return counts.empty() ? 0 : *std::ranges::max_element(counts);
+}
+
+}  // namespace
+
+Experts::Experts(const MixtureOfExpertsSpec& spec, std::vector<ExpertMlp> weights,
+                 ExpertExchange* exchange)
+    : spec_(spec), weights_(std::move(weights)), exchange_(exchange) {}
+
+std::vector<Linear*> Experts::linears() {
+  std::vector<Linear*> all;
+  for (ExpertMlp& expert : weights_) {
+    for (Linear* linear : expert.linears()) all.push_back(linear);
+  }
+  return all;
+}
+
+void Experts::append_parameters_to(std::vector<at::Tensor>& parameters) const {
+  for (const ExpertMlp& expert : weights_) append_parameters(parameters, expert.linears());
+}
+
+at::Tensor Experts::room_of(int64_t num_parts, int64_t num_rows,
+                            const at::TensorOptions& options) const {
+  return at::empty({num_parts + (spec_.stacked ? 2 : 0), num_rows, spec_.expert_size}, options);
+}
+
+// How many rows come to an expert that others send to is known when they do.
+at::Tensor Experts::forward_room(int64_t num_rows, const at::TensorOptions& options) const {
+  return room_of(kForwardParts, are_exchanged() ? 0 : num_rows, options);
+}
+
+at::Tensor Experts::backward_room(int64_t num_rows, const at::TensorOptions& options) const {
+  return room_of(kBackwardParts, are_exchanged() ? 0 : num_rows, options);
+}
+
+/// The expert's layers in the dtype of computation, for these rows of the chunk that begins there.
+/// Rows that come from elsewhere are undefined: adapters of experts have no dropout
+/// (spec/lora_spec).
+ExpertMlp Experts::weights_for(size_t expert, const at::Tensor& rows_R, int64_t begin,
+                               at::ScalarType dtype) const {
+  return weights_[expert].cast_for_uses(dtype, rows_R.defined() ? rows_R + begin : rows_R);
+}
+
+void Experts::add(at::Tensor& sum_CD, const Routing& routing, const at::Tensor& x_CD,
+                  const RowRange& rows, const at::Tensor& room) const {
+  if (are_exchanged()) return add_exchanged(sum_CD, routing, x_CD);
+  const at::Tensor weights = routing.weights_CK.reshape({-1});
+  const SortedRows sorted(routing.experts_CK, spec_.num_experts);
+  sorted.for_each([&](size_t number, int64_t begin, int64_t R) {
+    if (R == 0) return;
+    const at::Tensor rows_R = sorted.rows().narrow(0, begin, R);
+    const ExpertMlp expert = weights_for(number, rows_R, rows.begin, x_CD.scalar_type());
+    add_weighted_rows_(sum_CD, rows_R,
+                       output_of(expert, spec_.activation, x_CD.index_select(0, rows_R), room),
+                       weights.index_select(0, sorted.places().narrow(0, begin, R)));
+  });
+}
+
+void Experts::add_exchanged(at::Tensor& sum_CD, const Routing& routing,
+                            const at::Tensor& x_CD) const {
+  const SortedRows sorted(routing.experts_CK, spec_.num_experts);
+  const std::unique_ptr<ExpertRoutes> routes = exchange_->open(sorted.counts_E());
+  at::Tensor x_SD = routes->to_experts({x_CD.index_select(0, sorted.rows())}).at(0);
+  const at::Tensor room = room_of(kForwardParts, most_of(routes->counts()), x_CD.options());
+  int64_t begin = 0;
+  for (size_t number = 0; number < weights_.size(); ++number) {
+    const int64_t R = routes->counts()[number];
+    if (R == 0) continue;
+    const at::Tensor x_RD = x_SD.narrow(0, begin, R);
+    x_RD.copy_(
+        output_of(weights_for(number, {}, 0, x_CD.scalar_type()), spec_.activation, x_RD, room));
+    begin += R;
+  }
+  const at::Tensor y_SD = routes->back({std::exchange(x_SD, {})}).at(0);
+  const at::Tensor weights = routing.weights_CK.reshape({-1}).index_select(0, sorted.places());
+  sorted.for_each([&](size_t, int64_t first, int64_t R) {
+    if (R == 0) return;
+    add_weighted_rows_(sum_CD, sorted.rows().narrow(0, first, R), y_SD.narrow(0, first, R),
+                       weights.narrow(0, first, R));
+  });
+}
+
+at::Tensor Experts::backward(at::Tensor& dx_CD, const Routing& routing, const at::Tensor& dout_CD,
+                             const at::Tensor& x_CD, const RowRange& rows,
+                             const at::Tensor& room) const {
+  if (are_exchanged()) return exchanged_backward(dx_CD, routing, dout_CD, x_CD);
+  const at::Tensor weights = routing.weights_CK.reshape({-1});
+  const at::Tensor dweights = at::zeros_like(weights);
+  const SortedRows sorted(routing.experts_CK, spec_.num_experts);
+  sorted.for_each([&](size_t number, int64_t begin, int64_t R) {
+    make_gradients(weights_[number]);
+    if (R == 0) return;
+    const at::Tensor rows_R = sorted.rows().narrow(0, begin, R),
+                     places_R = sorted.places().narrow(0, begin, R);
+    const RowGradients gradients =
+        gradients_of(weights_for(number, rows_R, rows.begin, x_CD.scalar_type()), spec_.activation,
+                     x_CD.index_select(0, rows_R), dout_CD.index_select(0, rows_R),
+                     weights.index_select(0, places_R), room);
+    dweights.index_copy_(0, places_R, gradients.dweights_R);
+    add_weighted_rows_(dx_CD, rows_R, gradients.dx_RD, {});
+  });
+  return dweights.view_as(routing.weights_CK);
+}
+
+at::Tensor Experts::exchanged_backward(at::Tensor& dx_CD, const Routing& routing,
+                                       const at::Tensor& dout_CD, const at::Tensor& x_CD) const {
+  const at::Tensor weights = routing.weights_CK.reshape({-1});
+  const SortedRows sorted(routing.experts_CK, spec_.num_experts);
+  const std::unique_ptr<ExpertRoutes> routes = exchange_->open(sorted.counts_E());
+  std::vector<at::Tensor> arrived = routes->to_experts({x_CD.index_select(0, sorted.rows()),
+                                                        dout_CD.index_select(0, sorted.rows()),
+                                                        weights.index_select(0, sorted.places())});
+  const at::Tensor x_SD = arrived.at(0), dout_SD = arrived.at(1), weights_S = arrived.at(2);
+  arrived.clear();
+  const at::Tensor dweights_S = at::empty_like(weights_S);
+  const at::Tensor room = room_of(kBackwardParts, most_of(routes->counts()), x_CD.options());
+  int64_t begin = 0;
+  for (size_t number = 0; number < weights_.size(); ++number) {
+    make_gradients(weights_[number]);
+    const int64_t R = routes->counts()[number];
+    if (R == 0) continue;
+    const at::Tensor x_RD = x_SD.narrow(0, begin, R);
+    const RowGradients gradients =
+        gradients_of(weights_for(number, {}, 0, x_CD.scalar_type()), spec_.activation, x_RD,
+                     dout_SD.narrow(0, begin, R), weights_S.narrow(0, begin, R), room);
+    dweights_S.narrow(0, begin, R).copy_(gradients.dweights_R);
+    x_RD.copy_(gradients.dx_RD);
+    begin += R;
+  }
+  const std::vector<at::Tensor> returned = routes->back({x_SD, dweights_S});
+  sorted.for_each([&](size_t, int64_t first, int64_t R) {
+    if (R == 0) return;
+    add_weighted_rows_(dx_CD, sorted.rows().narrow(0, first, R), returned[0].narrow(0, first, R),
+                       {});
+  });
+  return at::zeros_like(weights)
+      .index_copy_(0, sorted.places(), returned[1])
+      .view_as(routing.weights_CK);
+}
+
+}  // namespace longspan

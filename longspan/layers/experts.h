@@ -1,0 +1,55 @@
+// The experts of a mixture: gated MLPs, each of the rows that a router sends to it.
+// C: rows, R: those of one expert, D: model dim, I: intermediate dim, K: experts of a row.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "longspan/layers/expert_exchange.h"
+#include "longspan/layers/expert_mlp.h"
+#include "longspan/layers/layer.h"
+#include "longspan/layers/router.h"
+
+namespace longspan {
+
+/// Works on one expert after the other: gathers its rows, computes its gated MLP of them, adds them
+/// where they belong. So no row is padded, and nothing as wide as an expert is as long as the rows
+/// times the experts of each.
+class Experts {
+ public:
+  /// `weights`: those of all experts, or with an exchange of those that are here. `exchange` (null:
+  /// all experts are here) outlives it.
+  Experts(const MixtureOfExpertsSpec& spec, std::vector<ExpertMlp> weights,
+          ExpertExchange* exchange);
+
+  std::vector<Linear*> linears();
+  void append_parameters_to(std::vector<at::Tensor>& parameters) const;
+  bool are_exchanged() const { return exchange_ != nullptr; }
+  const std::vector<ExpertMlp>& weights() const { return weights_; }
+
+  /// Memory to work in, for up to so many rows.
+  at::Tensor forward_room(int64_t num_rows, const at::TensorOptions& options) const;
+  at::Tensor backward_room(int64_t num_rows, const at::TensorOptions& options) const;
+
+  /// Adds the weighed sum over each row's experts to sum_CD, in fp32 or fp64.
+  void add(at::Tensor& sum_CD, const Routing& routing, const at::Tensor& x_CD, const RowRange& rows,
+           const at::Tensor& room) const;
+  /// d loss / d weights, [C, K]. Adds d loss / d x to dx_CD, and the gradients of the experts.
+  at::Tensor backward(at::Tensor& dx_CD, const Routing& routing, const at::Tensor& dout_CD,
+                      const at::Tensor& x_CD, const RowRange& rows, const at::Tensor& room) const;
+
+ private:
+  at::Tensor room_of(int64_t num_parts, int64_t num_rows, const at::TensorOptions& options) const;
+  ExpertMlp weights_for(size_t expert, const at::Tensor& rows_R, int64_t begin,
+                        at::ScalarType dtype) const;
+  void add_exchanged(at::Tensor& sum_CD, const Routing& routing, const at::Tensor& x_CD) const;
+  at::Tensor exchanged_backward(at::Tensor& dx_CD, const Routing& routing,
+                                const at::Tensor& dout_CD, const at::Tensor& x_CD) const;
+
+  MixtureOfExpertsSpec spec_;
+  std::vector<ExpertMlp> weights_;
+  ExpertExchange* exchange_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,293 @@
+#include "longspan/layers/latent_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "longspan/attention/latent_keys.h"
+#include "longspan/kernels/fused_rows.h"
+#include "longspan/kernels/rms_norm.h"
+
+namespace longspan {
+namespace {
+
+constexpr int kQueries = 0, kLatent = 1;
+
+/// Takes dy, adds gradients of the layer's parameters, and adds d loss / d x to dx where wanted.
+void linear_backward(const Linear& linear, const at::Tensor& dy_CO, const at::Tensor& x_CI,
+                     at::Tensor* dx_CI) {
+  linear.add_gradients(dy_CO, x_CI);
+  if (dx_CI == nullptr) return;
+  if (dx_CI->defined()) {
+    linear.add_input_gradient(*dx_CI, dy_CO);
+  } else {
+    *dx_CI = linear.input_gradient(dy_CO);
+  }
+}
+
+/// Keys and values by kv_b, as an attention makes them of any tokens' latents.
+class ExpandedKeys : public LatentKeys {
+ public:
+  ExpandedKeys(const LatentAttentionSpec& spec, Linear kv_b_proj)
+      : spec_(spec), kv_b_proj_(std::move(kv_b_proj)) {}
+
+  Heads expand(const at::Tensor& x_SJ) const override {
+    const int64_t S = x_SJ.size(0), N = spec_.attention.num_heads, R = spec_.rope_dim;
+    const at::Tensor heads_SNE =
+        kv_b_proj_.forward(latent(x_SJ)).view({S, N, spec_.expanded_dim()});
+    const at::Tensor rotated_SNR = x_SJ.narrow(1, spec_.kv_rank, R).unsqueeze(1).expand({S, N, R});
+    return {at::cat({heads_SNE.narrow(2, 0, spec_.nope_dim()), rotated_SNR}, 2),
+            heads_SNE.narrow(2, spec_.nope_dim(), spec_.attention.value_dim)
+                .clone(at::MemoryFormat::Contiguous)};
+  }
+
+  at::Tensor backward(const at::Tensor& x_SJ, const Heads& gradients) const override {
+    const int64_t P = spec_.nope_dim();
+    const at::Tensor dheads_SO =
+        at::cat({gradients.k_SMH.narrow(2, 0, P), gradients.v_SMH}, 2).flatten(1);
+    kv_b_proj_.add_gradients(dheads_SO, latent(x_SJ));
+    return at::cat(
+        {kv_b_proj_.input_gradient(dheads_SO), gradients.k_SMH.narrow(2, P, spec_.rope_dim).sum(1)},
+        1);
+  }
+
+  std::vector<at::Tensor> parameters() const override { return kv_b_proj_.parameters(); }
+
+ private:
+  at::Tensor latent(const at::Tensor& x_SJ) const {
+    return x_SJ.narrow(1, 0, spec_.kv_rank).contiguous();
+  }
+
+  LatentAttentionSpec spec_;
+  Linear kv_b_proj_;
+};
+
+/// Of one document.
+at::Tensor plain_document(const at::Tensor& q_SNK, const at::Tensor& k_SNK, const at::Tensor& v_SNV,
+                          double scale) {
+  const int64_t S = q_SNK.size(0);
+  const at::Tensor hidden_SS = at::ones({S, S}, q_SNK.options().dtype(at::kBool)).triu(1);
+  const at::Tensor scores_NSS =
+      at::matmul(q_SNK.transpose(0, 1), k_SNK.permute({1, 2, 0})).mul(scale);
+  const at::Tensor weights_NSS = scores_NSS.masked_fill(hidden_SS, -INFINITY).softmax(-1);
+  return at::matmul(weights_NSS, v_SNV.transpose(0, 1)).transpose(0, 1);
+}
+
+}  // namespace
+
+LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Weights weights,
+                                 NormKind norm_kind, size_t rotary)
+    : spec_(spec), weights_(std::move(weights)), norm_kind_(norm_kind), rotary_(rotary) {}
+
+std::unique_ptr<TokenMixer> LatentAttention::clone() const {
+  return std::make_unique<LatentAttention>(*this);
+}
+
+std::vector<Linear*> LatentAttention::linears_before() {
+  if (!spec_.query_rank) return {&weights_.q_proj, &weights_.kv_a_proj, &weights_.kv_b_proj};
+  return {&weights_.q_a_proj, &weights_.q_b_proj, &weights_.kv_a_proj, &weights_.kv_b_proj};
+}
+
+std::vector<Linear*> LatentAttention::linears_after() { return {&weights_.o_proj}; }
+
+std::vector<at::Tensor> LatentAttention::parameters_before() const {
+  std::vector<at::Tensor> parameters{weights_.q_a_norm_Q, weights_.kv_a_norm_L};
+  append_parameters(parameters, {&weights_.kv_a_proj, &weights_.kv_b_proj});
+  if (spec_.query_rank) {
+    append_parameters(parameters, {&weights_.q_a_proj, &weights_.q_b_proj});
+  } else {
+    append_parameters(parameters, {&weights_.q_proj});
+  }
+  return parameters;
+}
+
+std::vector<at::Tensor> LatentAttention::parameters_after() const {
+  return weights_.o_proj.parameters();
+}
+
+at::Tensor LatentAttention::empty_input(int i, int64_t num_rows,
+                                        const at::TensorOptions& options) const {
+  if (i == kLatent) return at::empty({num_rows, spec_.latent_dim()}, options);
+  return at::empty({num_rows, spec_.attention.num_heads, spec_.attention.key_dim}, options);
+}
+
+LatentAttention::Normed LatentAttention::normed(at::Tensor x_CL, const at::Tensor& norm_L) const {
+  Normed all{std::move(x_CL), {}, {}};
+  all.rstd_C = reciprocal_rms(all.before_CL, spec_.norm_eps);
+  all.after_CL = scale_rows(all.before_CL, all.rstd_C, norm_factors(norm_L, norm_kind_),
+                            all.before_CL.scalar_type());
+  return all;
+}
+
+at::Tensor LatentAttention::norm_backward_of(const at::Tensor& dafter_CL, const Normed& normed,
+                                             const at::Tensor& norm_L) const {
+  const at::Tensor dnorm_L = zeros_for_norm(norm_L, normed.rstd_C.options());
+  at::Tensor dbefore_CL = norm_backward(dafter_CL, normed.before_CL, normed.rstd_C,
+                                        norm_factors(norm_L, norm_kind_), {}, dnorm_L);
+  if (dnorm_L.defined()) add_gradient(norm_L, dnorm_L);
+  return dbefore_CL;
+}
+
+void LatentAttention::rotate_last_(const at::Tensor& x_CNK, const RowRange& rows,
+                                   const RowContext& row, bool inverse) const {
+  const at::Tensor last = x_CNK.narrow(2, x_CNK.size(2) - spec_.rope_dim, spec_.rope_dim);
+  at::Tensor rotated = last.clone(at::MemoryFormat::Contiguous);
+  rotate_(rotated, row.rotary.at(rotary_).of_rows(rows.begin, rows.size), inverse);
+  last.copy_(rotated);
+}
+
+at::Tensor LatentAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
+                                  const RowRange& rows, const RowContext& row,
+                                  SavedStep* saved) const {
+  const auto of_rows = [&](const Linear& linear) { return linear.for_rows(rows.begin, rows.size); };
+  if (i == kQueries) {
+    if (spec_.query_rank) {
+      const Normed latent = normed(of_rows(weights_.q_a_proj).forward(x_CD), weights_.q_a_norm_Q);
+      if (saved != nullptr) *saved = {latent.before_CL};
+      of_rows(weights_.q_b_proj).forward_out(room.flatten(1), latent.after_CL);
+    } else {
+      of_rows(weights_.q_proj).forward_out(room.flatten(1), x_CD);
+    }
+    rotate_last_(room, rows, row, /*inverse=*/false);
+    return room;
+  }
+  of_rows(weights_.kv_a_proj).forward_out(room, x_CD);
+  const at::Tensor c_CL = room.narrow(1, 0, spec_.kv_rank);
+  const Normed latent = normed(c_CL.clone(at::MemoryFormat::Contiguous), weights_.kv_a_norm_L);
+  if (saved != nullptr) *saved = {latent.before_CL};
+  c_CL.copy_(latent.after_CL);
+  rotate_last_(room.unsqueeze(1), rows, row, /*inverse=*/false);
+  return room;
+}
+
+void LatentAttention::query_backward(const at::Tensor& dq_CNK, const at::Tensor& x_CD,
+                                     const RowRange& rows, const RowContext& row,
+                                     const SavedStep* saved, at::Tensor* dx_CD) const {
+  const auto of_rows = [&](const Linear& linear) { return linear.for_rows(rows.begin, rows.size); };
+  const at::Tensor dq = dq_CNK.clone(at::MemoryFormat::Contiguous);
+  rotate_last_(dq, rows, row, /*inverse=*/true);
+  const at::Tensor dy_CO = dq.flatten(1);
+  if (!spec_.query_rank) return linear_backward(of_rows(weights_.q_proj), dy_CO, x_CD, dx_CD);
+  const Linear q_a = of_rows(weights_.q_a_proj), q_b = of_rows(weights_.q_b_proj);
+  const Normed latent =
+      normed(saved != nullptr ? (*saved)[0] : q_a.forward(x_CD), weights_.q_a_norm_Q);
+  at::Tensor dlatent_CQ;
+  linear_backward(q_b, dy_CO, latent.after_CL, &dlatent_CQ);
+  linear_backward(q_a, norm_backward_of(dlatent_CQ, latent, weights_.q_a_norm_Q), x_CD, dx_CD);
+}
+
+void LatentAttention::latent_backward(const at::Tensor& dlatent_CJ, const at::Tensor& x_CD,
+                                      const RowRange& rows, const RowContext& row,
+                                      const SavedStep* saved, at::Tensor* dx_CD) const {
+  const Linear kv_a = weights_.kv_a_proj.for_rows(rows.begin, rows.size);
+  const at::Tensor c_CL =
+      saved != nullptr ? (*saved)[0] : kv_a.forward(x_CD).narrow(1, 0, spec_.kv_rank).contiguous();
+  const Normed latent = normed(c_CL, weights_.kv_a_norm_L);
+  const at::Tensor dy_CJ = dlatent_CJ.clone(at::MemoryFormat::Contiguous);
+  rotate_last_(dy_CJ.unsqueeze(1), rows, row, /*inverse=*/true);
+  const at::Tensor dc_CL = dy_CJ.narrow(1, 0, spec_.kv_rank);
+  dc_CL.copy_(norm_backward_of(dc_CL.contiguous(), latent, weights_.kv_a_norm_L));
+  linear_backward(kv_a, dy_CJ, x_CD, dx_CD);
+}
+
+void LatentAttention::input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
+                                     const RowRange& rows, const RowContext& row,
+                                     const SavedStep* saved, at::Tensor* dx_CD) const {
+  if (i == kQueries) return query_backward(dinput_C, x_CD, rows, row, saved, dx_CD);
+  latent_backward(dinput_C, x_CD, rows, row, saved, dx_CD);
+}
+
+at::Tensor LatentAttention::mix(const std::vector<at::Tensor>& inputs,
+                                const RowContext& row) const {
+  const auto keys = std::make_shared<ExpandedKeys>(spec_, weights_.kv_b_proj);
+  if (weights_.kv_b_proj.dropout.active()) {  // known of the tokens here alone
+    const LatentKeys::Heads heads = expanded(inputs[kLatent], keys);
+    return row.attention->attend(inputs[kQueries], heads.k_SMH, heads.v_SMH, spec_.attention,
+                                 row.packing);
+  }
+  return row.attention->attend_latent(inputs[kQueries], inputs[kLatent], keys, spec_.attention,
+                                      row.packing);
+}
+
+void LatentAttention::output_out(at::Tensor sum_CD, const at::Tensor& h_CD,
+                                 const at::Tensor& mixed_C, const RowRange& rows) const {
+  weights_.o_proj.for_rows(rows.begin, rows.size)
+      .add_forward_out(std::move(sum_CD), h_CD, mixed_C.flatten(1));
+}
+
+void LatentAttention::output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C,
+                                      const RowRange& rows, at::Tensor dmixed_C) const {
+  const Linear o_proj = weights_.o_proj.for_rows(rows.begin, rows.size);
+  o_proj.add_gradients(dsum_CD, mixed_C.flatten(1));
+  if (dmixed_C.defined()) o_proj.input_gradient_out(dmixed_C.flatten(1), dsum_CD);
+}
+
+at::Tensor LatentAttention::plain(const at::Tensor& x_TD, const RowContext& row) const {
+  TORCH_CHECK(!row.packing.has_forks(), "plain attention has no forks");
+  const AttentionSpec& attention = spec_.attention;
+  const int64_t T = x_TD.size(0), N = attention.num_heads, R = spec_.rope_dim, F = R / 2;
+  const RotaryTable& angles = row.rotary.at(rotary_);
+  const at::Tensor cos = angles.cos_TF.unsqueeze(1), sin = angles.sin_TF.unsqueeze(1);
+  const auto linear = [](const Linear& layer, const at::Tensor& x) {
+    return at::linear(x, layer.weight, layer.bias);
+  };
+  const auto norm = [&](const at::Tensor& x, const at::Tensor& weight) {
+    return x * (x.square().mean(-1, /*keepdim=*/true) + spec_.norm_eps).rsqrt() *
+           (norm_kind_ == NormKind::kWeight ? weight : 1 + weight);
+  };
+  const auto rotated = [&](const at::Tensor& x_TNR) {
+    const bool neighbours = spec_.rotary.pairs == RotaryPairs::kNeighbours;
+    const at::Tensor a = neighbours ? x_TNR.slice(2, 0, R, 2) : x_TNR.narrow(2, 0, F);
+    const at::Tensor b = neighbours ? x_TNR.slice(2, 1, R, 2) : x_TNR.narrow(2, F, F);
+    return at::cat({a * cos - b * sin, b * cos + a * sin}, 2);
+  };
+  const at::Tensor q_TNK =
+      (spec_.query_rank
+           ? linear(weights_.q_b_proj, norm(linear(weights_.q_a_proj, x_TD), weights_.q_a_norm_Q))
+           : linear(weights_.q_proj, x_TD))
+          .view({T, N, attention.key_dim});
+  const at::Tensor latent_TJ = linear(weights_.kv_a_proj, x_TD);
+  const at::Tensor heads_TNE =
+      linear(weights_.kv_b_proj, norm(latent_TJ.narrow(1, 0, spec_.kv_rank), weights_.kv_a_norm_L))
+          .view({T, N, spec_.expanded_dim()});
+  const int64_t P = spec_.nope_dim();
+  const at::Tensor shared_T1R = rotated(latent_TJ.narrow(1, spec_.kv_rank, R).unsqueeze(1));
+  const at::Tensor q = at::cat({q_TNK.narrow(2, 0, P), rotated(q_TNK.narrow(2, P, R))}, 2);
+  const at::Tensor k = at::cat({heads_TNE.narrow(2, 0, P), shared_T1R.expand({T, N, R})}, 2);
+  const at::Tensor v = heads_TNE.narrow(2, P, attention.value_dim);
+  std::vector<at::Tensor> documents;
+  for (int64_t d = 0; d < row.packing.num_documents(); ++d) {
+    const auto own = [&](const at::Tensor& x) {
+      return x.narrow(0, row.packing.begin(d), row.packing.length(d));
+    };
+    documents.push_back(plain_document(own(q), own(k), own(v), attention.scale));
+  }
+  return linear(weights_.o_proj, at::cat(documents).flatten(1));
+}
+
+std::shared_ptr<const TokenMixer> make_token_mixer(const LatentAttentionSpec& spec,
+                                                   const ModelSpec& model,
+                                                   const LayerWeights& weights) {
+  const std::vector<RotaryKind> kinds = rotary_kinds_of(model);
+  const auto rotary =
+      static_cast<size_t>(std::ranges::find(kinds, *rotary_in(spec)) - kinds.begin());
+  const std::string module = "self_attn.";
+  LatentAttention::Weights own;
+  if (spec.query_rank) {
+    own.q_a_proj = weights.linear(module + "q_a_proj");
+    own.q_a_norm_Q = weights.norm(module + "q_a_layernorm");
+    own.q_b_proj = weights.linear(module + "q_b_proj");
+  } else {
+    own.q_proj = weights.linear(module + "q_proj");
+  }
+  own.kv_a_proj = weights.linear(module + "kv_a_proj_with_mqa");
+  own.kv_a_norm_L = weights.norm(module + "kv_a_layernorm");
+  own.kv_b_proj = weights.linear(module + "kv_b_proj");
+  own.o_proj = weights.linear(module + "o_proj");
+  return std::make_shared<LatentAttention>(spec, std::move(own), model.norm_kind, rotary);
+}
+
+}  // namespace longspan

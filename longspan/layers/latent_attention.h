@@ -1,0 +1,82 @@
+// Multi-head latent attention (spec/latent_attention_spec.h).
+// T: tokens, C: some of them, D: model dim, N: heads, K: numbers in a query's and a key's head, V:
+// in a value's and an output's, Q: of a query's latent, L: of that of keys and values, R: numbers
+// of a head that are rotated, J: L + R.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "longspan/layers/layer.h"
+#include "longspan/layers/layer_weights.h"
+#include "longspan/spec/model_spec.h"
+
+namespace longspan {
+
+/// Its inputs are queries, [T, N, K], and what keys and values are made of, [T, J]: the latent
+/// after its norm, and the key's rotated numbers. Keys and values are made as a part of the mixing,
+/// so that an attention may pass on what they are made of (Attention::attend_latent).
+class LatentAttention : public TokenMixer {
+ public:
+  struct Weights {
+    Linear q_proj;              // without a latent
+    Linear q_a_proj, q_b_proj;  // with one
+    Linear kv_a_proj, kv_b_proj, o_proj;
+    at::Tensor q_a_norm_Q, kv_a_norm_L;
+  };
+  /// `rotary`: the number of its rotation in RowContext::rotary.
+  LatentAttention(const LatentAttentionSpec& spec, Weights weights, NormKind norm_kind,
+                  size_t rotary);
+
+  std::unique_ptr<TokenMixer> clone() const override;
+  std::vector<Linear*> linears_before() override;
+  std::vector<Linear*> linears_after() override;
+  std::vector<at::Tensor> parameters_before() const override;
+  std::vector<at::Tensor> parameters_after() const override;
+
+  int num_inputs() const override { return kNumInputs; }
+  int64_t width() const override { return spec_.attention.num_heads * spec_.attention.key_dim; }
+  at::Tensor empty_input(int i, int64_t num_rows, const at::TensorOptions& options) const override;
+  at::Tensor input(int i, at::Tensor room, const at::Tensor& x_CD, const RowRange& rows,
+                   const RowContext& row, SavedStep* saved) const override;
+  void input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
+                      const RowRange& rows, const RowContext& row, const SavedStep* saved,
+                      at::Tensor* dx_CD) const override;
+  at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const override;
+  bool mixes_by_attention_alone() const override { return true; }
+  void output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
+                  const RowRange& rows) const override;
+  void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C, const RowRange& rows,
+                       at::Tensor dmixed_C) const override;
+  at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const override;
+
+ private:
+  static constexpr int kNumInputs = 2;
+
+  /// A latent after its norm, with what the norm's backward wants.
+  struct Normed {
+    at::Tensor before_CL, rstd_C, after_CL;
+  };
+  Normed normed(at::Tensor x_CL, const at::Tensor& norm_L) const;
+  /// d loss / d after -> d loss / d before; adds the gradient of the norm.
+  at::Tensor norm_backward_of(const at::Tensor& dafter_CL, const Normed& normed,
+                              const at::Tensor& norm_L) const;
+  /// Of queries or keys, in place: their last R numbers.
+  void rotate_last_(const at::Tensor& x_CNK, const RowRange& rows, const RowContext& row,
+                    bool inverse) const;
+  void query_backward(const at::Tensor& dq_CNK, const at::Tensor& x_CD, const RowRange& rows,
+                      const RowContext& row, const SavedStep* saved, at::Tensor* dx_CD) const;
+  void latent_backward(const at::Tensor& dlatent_CJ, const at::Tensor& x_CD, const RowRange& rows,
+                       const RowContext& row, const SavedStep* saved, at::Tensor* dx_CD) const;
+
+  LatentAttentionSpec spec_;
+  Weights weights_;
+  NormKind norm_kind_;
+  size_t rotary_;
+};
+
+std::shared_ptr<const TokenMixer> make_token_mixer(const LatentAttentionSpec& spec,
+                                                   const ModelSpec& model,
+                                                   const LayerWeights& weights);
+
+}  // namespace longspan

@@ -1,0 +1,33 @@
+// Models of texts and pictures: their language model is trained alone, and what else the folder has
+// goes along unchanged. No torch.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "longspan/models/model_config.h"
+
+namespace longspan {
+
+/// Is it the config of such a model (CompositeKind)? Everything in it but its name and its text is
+/// of the language model.
+bool is_composite(const ModelConfig& config);
+
+/// Of a whole config.json: the language model's keys, text_config for such a model.
+nlohmann::ordered_json& language_keys(nlohmann::ordered_json& config);
+const nlohmann::json& language_keys(const nlohmann::json& config);
+
+/// "bfloat16": the dtype that a whole config.json names; empty where it names none.
+std::string dtype_in(const nlohmann::json& config);
+
+/// What files call a tensor that the language model calls `name` (ParameterSpec::stored_as):
+/// model.language_model.layers.0... for model.layers.0... in the files of such a model.
+std::string name_in_files(const ModelConfig& config, const std::string& name);
+/// The other way round, of the files' name `stored`. Files of a language model may have either
+/// name, since transformers saves it under those of the model that it was loaded from.
+std::string name_in_language_model(const ModelConfig& config, const std::string& stored);
+
+/// Does `stored`, a name of the files, belong to a part of such a model that is kept as it is?
+bool is_kept_tensor(const ModelConfig& config, const std::string& stored);
+
+}  // namespace longspan

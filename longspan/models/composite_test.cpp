@@ -1,0 +1,112 @@
+// Models of texts and pictures: their config, and the names of their files.
+#include "longspan/models/composite.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "longspan/config/user_error.h"
+#include "longspan/models/parse_model_config.h"
+#include "longspan/models/rope_scaling.h"
+
+namespace longspan {
+namespace {
+
+using Json = nlohmann::json;
+
+const Json kText = {{"model_type", "qwen3_5_text"},
+                    {"vocab_size", 100},
+                    {"hidden_size", 64},
+                    {"intermediate_size", 96},
+                    {"num_hidden_layers", 4},
+                    {"num_attention_heads", 4},
+                    {"dtype", "bfloat16"},
+                    {"max_position_embeddings", 64},
+                    {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
+
+Json whole(const Json& changes = Json::object(), const Json& text = Json::object()) {
+  Json json = {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+               {"model_type", "qwen3_5"},
+               {"text_config", kText},
+               {"vision_config", {{"depth", 2}}}};
+  json["text_config"].update(text);
+  json.update(changes);
+  return json;
+}
+
+ModelConfig read(const Json& json) { return parse_model_config(json.dump(), "config.json"); }
+
+TEST_CASE("composite: the language model is that of its text_config") {
+  const ModelConfig both = read(whole()), text = read(kText);
+  CHECK(is_composite(both));
+  CHECK_FALSE(is_composite(text));
+  CHECK(both.architecture == "Qwen3_5ForConditionalGeneration");
+  CHECK(spec_of(both) == spec_of(text));
+  CHECK(dtype_in(whole()) == "bfloat16");
+  CHECK(dtype_in(whole({{"dtype", "float32"}})) == "float32");
+  CHECK(read(whole({{"tie_word_embeddings", true}})).tie_word_embeddings);
+  const ModelConfig experts = read(whole(
+      {{"model_type", "qwen3_5_moe"}, {"architectures", {"Qwen3_5MoeForConditionalGeneration"}}},
+      {{"model_type", "qwen3_5_moe_text"},
+       {"num_key_value_heads", 2},
+       {"num_experts", 4},
+       {"num_experts_per_tok", 2},
+       {"moe_intermediate_size", 8},
+       {"shared_expert_intermediate_size", 8}}));
+  CHECK(is_composite(experts));
+  CHECK(experts.experts->num_experts == 4);
+}
+
+TEST_CASE("composite: names of the files") {
+  const ModelConfig both = read(whole()), text = read(kText);
+  const Json other_json = {{"model_type", "llama"},    {"vocab_size", 100},
+                           {"hidden_size", 64},        {"intermediate_size", 96},
+                           {"num_hidden_layers", 2},   {"num_attention_heads", 4},
+                           {"num_key_value_heads", 2}, {"max_position_embeddings", 128}};
+  const ModelConfig other = read(other_json);
+  const std::string own = "model.layers.0.mlp.up_proj.weight",
+                    long_name = "model.language_model.layers.0.mlp.up_proj.weight";
+  CHECK(name_in_files(both, own) == long_name);
+  CHECK(name_in_files(both, "lm_head.weight") == "lm_head.weight");
+  CHECK(name_in_files(text, own) == own);
+  CHECK(name_in_language_model(both, long_name) == own);
+  CHECK(name_in_language_model(text, long_name) == own);
+  CHECK(name_in_language_model(text, own) == own);
+  CHECK(name_in_language_model(other, long_name) == long_name);
+  CHECK(is_kept_tensor(both, "model.visual.pos_embed.weight"));
+  CHECK_FALSE(is_kept_tensor(both, long_name));
+  CHECK_FALSE(is_kept_tensor(text, "model.visual.pos_embed.weight"));
+}
+
+TEST_CASE("composite: positions are stretched in text_config") {
+  const ModelConfig half =
+      read(whole(Json::object(),
+                 {{"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}}}));
+  CHECK(half.rotary_dim == 128);
+  CHECK(stretched(half, "yarn", 200, "config.json").rotary_dim == 128);
+  const ModelConfig longer = stretched(read(whole()), "yarn", 200, "config.json");
+  CHECK(longer.max_position_embeddings == 256);
+  CHECK(longer.rope.type == "yarn");
+  const Json json = Json::parse(longer.json);
+  CHECK(json["text_config"]["max_position_embeddings"] == 256);
+  CHECK_FALSE(json.contains("max_position_embeddings"));
+}
+
+TEST_CASE("composite: what does not belong together is refused") {
+  const auto refused = [](const Json& json, const char* part) {
+    CHECK_THROWS_WITH_AS(read(json), doctest::Contains(part), UserError);
+  };
+  refused(whole({{"text_config", nullptr}}), "text_config is missing");
+  refused(whole(Json::object(), {{"model_type", "llama"}}),
+          "model_type llama is not supported beside qwen3_5");
+  refused(whole({{"tie_word_embeddings", true}}, {{"tie_word_embeddings", false}}),
+          "tie_word_embeddings is false, and true outside of text_config");
+  refused(whole(Json::object(), {{"hidden_size", nullptr}}),
+          "text_config): hidden_size is missing");
+  refused(whole({{"architectures", {"Qwen3_5ForCausalLM"}}}), "Qwen3_5ForConditionalGeneration is");
+  // Of another family: it is named, with the remedy.
+  refused(whole({{"model_type", "gemma3"}}), "AutoModelForCausalLM.from_pretrained");
+}
+
+}  // namespace
+}  // namespace longspan

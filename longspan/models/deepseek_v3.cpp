@@ -1,0 +1,88 @@
+// DeepSeek-V3, V3.1, R1 (arXiv 2412.19437), and models of their shape: latent attention, and from
+// some layer on experts in groups that a sigmoid scores, beside shared ones.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "longspan/models/expert_keys.h"
+#include "longspan/models/family.h"
+
+namespace longspan {
+namespace {
+
+/// Numbers of heads and latents: small enough that products of them can be counted.
+constexpr int64_t kMostOfHead = int64_t{1} << 20;
+
+int64_t size_of(const JsonObject& keys, const char* name, int64_t fallback) {
+  return keys.json().contains(name) ? keys.whole(name, 1, kMostOfHead) : fallback;
+}
+
+LatentAttentionSpec latent_attention_from(const JsonObject& keys, const ModelConfig& config) {
+  LatentAttentionSpec mixer;
+  mixer.rope_dim = size_of(keys, "qk_rope_head_dim", 64);
+  if (mixer.rope_dim % 2 != 0) {
+    keys.fail(
+        fmt::format("qk_rope_head_dim {} is odd, rotary embeddings need pairs", mixer.rope_dim));
+  }
+  mixer.kv_rank = size_of(keys, "kv_lora_rank", 512);
+  // Null is none, and a missing key is transformers' default.
+  constexpr int64_t kDefaultQueryRank = 1536;
+  if (!keys.json().contains("q_lora_rank")) {
+    mixer.query_rank = kDefaultQueryRank;
+  } else if (keys.has("q_lora_rank")) {
+    mixer.query_rank = keys.whole("q_lora_rank", 1, kMostOfHead);
+  }
+  mixer.bias = keys.get<bool>("attention_bias", false);
+  if (config.num_kv_heads != config.num_heads) {
+    keys.fail(
+        fmt::format("num_key_value_heads is {}, and num_attention_heads {}: latent attention has a "
+                    "key and a value for each query head. Set both to the same number",
+                    config.num_kv_heads, config.num_heads));
+  }
+  mixer.attention = {.num_heads = config.num_heads,
+                     .num_kv_heads = config.num_heads,
+                     .key_dim = size_of(keys, "qk_nope_head_dim", 128) + mixer.rope_dim,
+                     .value_dim = size_of(keys, "v_head_dim", 128)};
+  mixer.attention.latent_dim = mixer.latent_dim();
+  return mixer;
+}
+
+/// Keys of DeepSeek's own code that transformers does not read: it knows one value of each.
+void check_ignored_keys(const JsonObject& keys) {
+  for (const auto& [name, known] :
+       {std::pair{"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}}) {
+    if (const auto value = keys.get<std::string>(name, known); value != known) {
+      keys.fail(fmt::format("{} {} is not supported; {} is, which is what models of this type have",
+                            name, value, known));
+    }
+  }
+  if (keys.get<int64_t>("moe_layer_freq", 1) != 1) {
+    keys.fail(
+        "moe_layer_freq other than 1 is not supported, all layers behind the first "
+        "first_k_dense_replace have experts");
+  }
+}
+
+void read_own_keys(const JsonObject& keys, ModelConfig& config) {
+  check_ignored_keys(keys);
+  config.latent_attention = latent_attention_from(keys, config);
+  config.head_dim = config.latent_attention->rope_dim;  // of which the rotation is
+  const bool interleaved = keys.get<bool>("rope_interleave", true);
+  config.rotary_pairs = interleaved ? RotaryPairs::kNeighbours : RotaryPairs::kHalves;
+  read_sigmoid_experts(
+      keys, {.scale = 2.5, .num_groups = 8, .groups_per_token = 4, .dense_layers = 3}, config);
+}
+
+}  // namespace
+
+extern const Family kDeepseekV3{.model_type = "deepseek_v3",
+                                .models = "DeepSeek-V3, V3.1, R1",
+                                .architecture = "DeepseekV3ForCausalLM",
+                                .default_tie_word_embeddings = false,
+                                .default_rms_norm_eps = 1e-6,
+                                .default_max_position_embeddings = 4096,
+                                .read_own_keys = read_own_keys};
+
+}  // namespace longspan

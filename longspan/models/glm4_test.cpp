@@ -1,0 +1,91 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "longspan/config/user_error.h"
+#include "longspan/models/parse_model_config.h"
+#include "longspan/spec/lora_spec.h"
+
+namespace longspan {
+namespace {
+
+using Json = nlohmann::json;
+
+/// The published config.json of GLM-4-9B-0414.
+ModelConfig read(const Json& changes) {
+  Json json = {{"model_type", "glm4"},         {"architectures", {"Glm4ForCausalLM"}},
+               {"attention_bias", true},       {"head_dim", 128},
+               {"hidden_act", "silu"},         {"hidden_size", 4096},
+               {"intermediate_size", 13696},   {"max_position_embeddings", 32768},
+               {"num_attention_heads", 32},    {"num_hidden_layers", 40},
+               {"num_key_value_heads", 2},     {"pad_token_id", 151329},
+               {"partial_rotary_factor", 0.5}, {"rms_norm_eps", 1e-05},
+               {"rope_theta", 10000.0},        {"tie_word_embeddings", false},
+               {"vocab_size", 151552}};
+  json.update(changes);
+  return parse_model_config(json.dump(), "config.json");
+}
+
+TEST_CASE("glm4: GLM-4-9B-0414 and GLM-4-32B-0414 have the parameters that transformers counts") {
+  CHECK(num_parameters_of(spec_of(read(Json::object())), "the model") == 9400279040);
+  const Json large = {{"attention_bias", false},    {"hidden_size", 6144},
+                      {"intermediate_size", 23040}, {"num_attention_heads", 48},
+                      {"num_hidden_layers", 61},    {"num_key_value_heads", 2}};
+  CHECK(num_parameters_of(spec_of(read(large)), "the model") == 32566081536);
+}
+
+TEST_CASE("glm4: norms by their names, biases before attention alone, rotation in neighbours") {
+  const ModelSpec spec = spec_of(read(Json::object()));
+  const ParameterTable parameters(layer_parameters(spec, 3));
+  for (const char* norm : {"input_layernorm", "post_self_attn_layernorm",
+                           "post_attention_layernorm", "post_mlp_layernorm"}) {
+    CHECK((parameters.of(std::string("model.layers.3.") + norm + ".weight").role ==
+           ParameterRole::kNorm));
+  }
+  CHECK(std::string(norm_names(spec.layer(0))[1]) == "post_attention_layernorm");
+  const auto& mixer = std::get<SelfAttentionSpec>(spec.layer(0).mixer);
+  CHECK(mixer.qkv_bias);
+  CHECK_FALSE(mixer.output_bias);
+  CHECK((mixer.rotary->pairs == RotaryPairs::kNeighbours));
+  CHECK(mixer.rotary->dim == 64);
+  CHECK(parameters.of("model.layers.3.mlp.up_proj.weight").stored_as ==
+        "model.layers.3.mlp.gate_up_proj.weight");
+  CHECK(spec.padding_token == 151329);
+}
+
+TEST_CASE("glm4: adapters of all but the fused tensors") {
+  const ModelSpec spec = spec_of(read(Json::object()));
+  CHECK(lora_modules_from("q_proj,down_proj", spec) ==
+        std::set<std::string>{"q_proj", "down_proj"});
+  for (const char* target : {"all", "q_proj,gate_proj"}) {
+    CHECK_THROWS_WITH_AS(
+        lora_modules_from(target, spec),
+        doctest::Contains("mlp.gate_up_proj.weight for several linear layers at once, and adapters "
+                          "of such tensors are not supported; choose from q_proj, k_proj"),
+        UserError);
+  }
+}
+
+TEST_CASE("glm4: what is missing, and cannot be transformers' default, is refused") {
+  Json without = {{"vocab_size", 1000}, {"pad_token_id", nullptr}};
+  CHECK_FALSE(spec_of(read(without)).padding_token.has_value());
+  const auto refused = [](const Json& json, const char* part) {
+    CHECK_THROWS_WITH_AS(parse_model_config(json.dump(), "config.json"), doctest::Contains(part),
+                         UserError);
+  };
+  Json json = Json::parse(read({{"vocab_size", 160000}}).json);
+  json.erase("pad_token_id");
+  CHECK(parse_model_config(json.dump(), "config.json").padding_token == 151329);
+  json["vocab_size"] = 1000;
+  refused(json, "pad_token_id is missing, and that of this family, 151329");
+  json = Json::parse(read(Json::object()).json);
+  json.erase("num_key_value_heads");
+  CHECK(parse_model_config(json.dump(), "config.json").num_kv_heads == 2);
+  json["num_attention_heads"] = 31;
+  refused(json, "num_key_value_heads is missing");
+}
+
+}  // namespace
+}  // namespace longspan

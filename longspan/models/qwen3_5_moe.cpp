@@ -1,0 +1,34 @@
+// Qwen3.5's mixtures of experts, their language model: Qwen3.5 with experts beside a shared one in
+// the place of every MLP.
+#include "longspan/models/expert_keys.h"
+#include "longspan/models/family.h"
+#include "longspan/models/hybrid_layers.h"
+
+namespace longspan {
+namespace {
+
+void read_own_keys(const JsonObject& keys, ModelConfig& config) {
+  read_hybrid_layers(
+      keys, {.default_kv_heads = 2, .projections = GatedDeltaNetSpec::Projections::kApart}, config);
+  if (!keys.get<bool>("norm_topk_prob", true)) {
+    keys.fail("norm_topk_prob: false: the routers of this family always normalise their weights");
+  }
+  read_qwen_experts(keys, {.normalises = true, .may_be_dense = false, .has_gated_shared = true},
+                    config);
+}
+
+}  // namespace
+
+extern const Family kQwen3_5Moe{
+    .model_type = "qwen3_5_moe_text",
+    .models = "Qwen3.5 35B-A3B to 397B-A17B, their language model",
+    .architecture = "Qwen3_5MoeForCausalLM",
+    .default_tie_word_embeddings = false,
+    .default_rms_norm_eps = 1e-6,
+    .default_max_position_embeddings = 32768,
+    .read_own_keys = read_own_keys,
+    .default_partial_rotary_factor = 0.25,
+    .has_mlps = false,
+    .composite = CompositeKind{"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration"}};
+
+}  // namespace longspan

@@ -1,0 +1,63 @@
+// Measures what expert parallelism sends in a run, and sets the formula beside it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "longspan/comm/group.h"
+#include "longspan/expert_parallel/expert_parallel.h"
+#include "longspan/plan/expert_volume.h"
+#include "longspan/spec/model_spec.h"
+
+namespace longspan {
+
+/// Counts what goes to experts of other ranks and back while rows are trained, and what
+/// expert_volume() says of as many rows.
+class ExpertTraffic {
+ public:
+  /// `experts` (null: nothing is sent) outlives it. `element_bytes`: of the rows' numbers.
+  ExpertTraffic(const ExpertParallel* experts, const ModelSpec& model, int64_t element_bytes,
+                at::Device device);
+
+  /// Call begin_row() before a row's forward, end_forward() after it, and end_backward() after its
+  /// backward.
+  void begin_row();
+  void end_forward();
+  void end_backward();
+
+  /// Of all ranks of the run and all layers together.
+  struct Direction {
+    int64_t measured = 0, formula = 0;
+  };
+  struct Report {
+    int size = 1;          // expert_parallel_size
+    int64_t num_rows = 0;  // pairs of a token and an expert of another rank, in forwards
+    Direction forward, backward;
+  };
+  /// Collective.
+  Report report(const Group& world) const;
+
+ private:
+  struct Sent {
+    int64_t bytes = 0;
+    ExpertParallel::Use use;
+  };
+  Sent so_far() const;
+  /// Adds what was sent since the last call.
+  void add_to(Sent& sum);
+
+  const ExpertParallel* experts_;
+  ExpertShape shape_;
+  at::Device device_;
+  Sent before_, forward_, backward_;
+};
+
+/// A small table. Empty where experts are not shared out.
+std::string table_of(const ExpertTraffic::Report& report);
+
+/// expert_parallel.json.
+void write_report(const std::string& folder, const ExpertTraffic::Report& report);
+
+}  // namespace longspan

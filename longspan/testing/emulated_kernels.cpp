@@ -1,0 +1,23 @@
+#include "longspan/testing/emulated_kernels.h"
+
+#include "longspan/testing/cuda_threads.h"
+// The kernels come behind their threads, and each behind what it uses.
+// clang-format off
+#include "longspan/cuda/rows/arguments.h"
+#include "longspan/cuda/rows/common.cuh"
+#include "longspan/cuda/rows/norm.cu"
+#include "longspan/cuda/rows/norm_backward.cu"
+#include "longspan/cuda/rows/rotary.cu"
+#include "longspan/cuda/rows/gated.cu"
+#include "longspan/cuda/rows/cross_entropy.cu"
+// clang-format on
+
+namespace longspan::testing {
+
+void EmulatedKernels::start(const std::string& name, const cuda::Launch& launch,
+                            const void* argument) {
+  run_on_threads(name, {launch.blocks_x, launch.blocks_y}, {launch.threads_x, launch.threads_y},
+                 launch.shared_bytes, argument);
+}
+
+}  // namespace longspan::testing

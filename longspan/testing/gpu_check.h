@@ -1,0 +1,94 @@
+// What tests of the kernels of a GPU have in common: tensors, and how far results may be off. Where
+// there is no GPU, kernels run as ordinary functions on smaller tensors (emulated_kernels.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>  // and whoever includes this, ATen/ATen.h
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+
+#include "longspan/comm/cuda.h"
+#include "longspan/cuda/kernels.h"
+#include "longspan/testing/emulated_kernels.h"
+
+namespace longspan::testing {
+
+inline bool has_gpu() {
+  if (cuda_available()) return true;
+  MESSAGE("not run: ", why_no_cuda());
+  return false;
+}
+
+/// Has kernels for the tensors of a test.
+class AnyKernels {
+ public:
+  AnyKernels() {
+    if (cuda_available()) {
+      for (const cuda::Part part : cuda::kParts) REQUIRE(cuda::kernels_of(0, part) != nullptr);
+    } else {
+      lent_.emplace(emulated_);
+    }
+  }
+
+ private:
+  EmulatedKernels emulated_;
+  std::optional<cuda::WithKernels> lent_;
+};
+
+inline at::TensorOptions on_gpu(at::ScalarType dtype) {
+  return at::device(cuda_available() ? at::kCUDA : at::kCPU).dtype(dtype);
+}
+
+/// Numbers that a test may take: what is emulated is slow.
+inline int64_t most_numbers() { return cuda_available() ? INT64_MAX : 8192; }
+
+/// Memory of this shape that begins where a vector may be read, or not.
+inline at::Tensor room(at::IntArrayRef sizes, at::ScalarType dtype, bool is_aligned) {
+  const int64_t offset = is_aligned ? 0 : 1;
+  return at::full({c10::multiply_integers(sizes) + offset}, NAN, on_gpu(dtype))
+      .narrow(0, offset, c10::multiply_integers(sizes))
+      .view(sizes);
+}
+
+inline at::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype, bool is_aligned,
+                         double scale = 1) {
+  return room(sizes, dtype, is_aligned).copy_(at::randn(sizes, on_gpu(at::kDouble)) * scale);
+}
+
+inline at::Tensor wide(const at::Tensor& x) { return x.defined() ? x.to(at::kDouble) : x; }
+inline at::Tensor fp32(const at::Tensor& x) { return x.defined() ? x.to(at::kFloat) : x; }
+
+inline double norm_of(const at::Tensor& x) { return wide(x).norm().item<double>(); }
+
+/// `other`: of ATen's operators in fp32. `size`: of what is added up; that of the result by itself.
+inline void check_close(const at::Tensor& actual, const at::Tensor& other, const at::Tensor& exact,
+                        std::optional<double> size = {}) {
+  constexpr double kRounding = 0x1p-24, kBf16Rounding = 0x1p-8;
+  const double allowed =
+      4 * std::max(norm_of(wide(other) - exact), 8 * kRounding * size.value_or(norm_of(exact))) +
+      (actual.scalar_type() == at::kBFloat16 ? kBf16Rounding * norm_of(exact) : 0);
+  CHECK(norm_of(wide(actual) - exact) <= allowed);  // false where there is a NaN
+}
+
+inline constexpr int64_t kNumRows[] = {1, 3, 37, 1000}, kSizes[] = {1, 7, 100, 1536, 3584, 8192};
+
+/// Calls f(T, D, is_aligned) for all of these that have at most so many numbers.
+template <typename F>
+void for_shapes(F&& f, int64_t most = most_numbers()) {
+  for (const int64_t T : kNumRows) {
+    for (const int64_t D : kSizes) {
+      if (T * D > most) continue;
+      for (const bool is_aligned : {true, false}) {
+        CAPTURE(T);
+        CAPTURE(D);
+        CAPTURE(is_aligned);
+        f(T, D, is_aligned);
+      }
+    }
+  }
+}
+
+}  // namespace longspan::testing

@@ -1,0 +1,89 @@
+"""Tables of what liblaunches.so wrote: where a training step's time on the GPU goes.
+
+  python tests/gpu/launches.py records.tsv --steps 6
+
+Takes the records of the last step: from the end of one optimizer's update to the end of the next."""
+
+import argparse
+import collections
+import re
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records")
+    parser.add_argument("--steps", type=int, required=True, help="of the run; the last whole one is looked at")
+    parser.add_argument("--update", default="dam", help="what the names of the optimizer's kernels have in them")
+    parser.add_argument("--rows", type=int, default=30)
+    return parser.parse_args()
+
+
+def short(name):
+    name = re.sub(r"^_Z\w*?(?=[a-z]{4})", "", name) if name.startswith("_Z") else name
+    return name[:150]
+
+
+KINDS = [
+    ("attention forward", r"flash_fwd"), ("attention backward", r"flash_bwd"),
+    ("gemm", r"gemm|cutlass|nvjet|Kernel2|sm90_xmma|splitK|cublas"),
+    ("optimizer", r"adam|multi_tensor|foreach"),
+    ("softmax, loss", r"oftmax|logsumexp|nll"),
+    ("reductions", r"reduce_kernel"), ("copies and casts", r"copy|Copy|cast"),
+    ("elementwise", r"elementwise|Elementwise|vectorized"), ("index", r"index|gather|scatter|Scatter"),
+]
+
+
+def kind_of(name):
+    return next((kind for kind, pattern in KINDS if re.search(pattern, name)), "other")
+
+
+def last_step(records, options):
+    """From the end of the last but one update to that of the last."""
+    updates = [r for r in records if r[0] == "kernel" and re.search(options.update, r[5])]
+    if len(updates) % options.steps != 0 or options.steps < 2:
+        raise SystemExit(f"{len(updates)} kernels of the optimizer are not of {options.steps} steps (two or more)")
+    each = len(updates) // options.steps
+    return updates[-each - 1][2], updates[-1][2] + 1
+
+
+def main():
+    options = parse_arguments()
+    records = []
+    with open(options.records, errors="replace") as file:
+        for line in file:
+            parts = line.rstrip("\n").split("\t")
+            if len(parts) == 6:
+                records.append((parts[0], int(parts[1]), int(parts[2]), parts[3], int(parts[4]), parts[5]))
+    records.sort(key=lambda record: record[1])
+    begin, end = last_step(records, options)
+    records = [record for record in records if begin <= record[1] < end]
+    seconds = (end - begin) / 1e9
+    work = sorted((start, end) for what, start, end, *_ in records if what != "wait")
+    busy, reached = 0, begin
+    for start, end in work:
+        busy += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    kernels = [record for record in records if record[0] == "kernel"]
+    print(f"{len(kernels)} kernels, {sum(r[0] == 'copy' for r in records)} copies, "
+          f"{sum(r[0] == 'memset' for r in records)} memsets, {sum(r[0] == 'wait' for r in records)} waits of the host in "
+          f"{seconds:.3f} s; the GPU is busy for {busy / 1e9:.3f} s")
+    waits = collections.Counter(r[5] for r in records if r[0] == "wait")
+    print("waits by type (1 event, 2 stream waits event, 3 stream, 4 context):", dict(waits))
+    copies = collections.defaultdict(lambda: [0, 0, 0])
+    for what, start, end, _, size, kind in records:
+        if what == "copy":
+            copies[kind][0] += 1; copies[kind][1] += size; copies[kind][2] += end - start
+    print("copies by kind (1 to device, 2 to host, 8 on the device): count, MB, ms:",
+          {kind: (n, round(size / 1e6, 1), round(ns / 1e6, 1)) for kind, (n, size, ns) in copies.items()})
+    kinds, names = collections.defaultdict(lambda: [0, 0]), collections.defaultdict(lambda: [0, 0])
+    for _, start, end, _, _, name in kernels:
+        for table, key in ((kinds, kind_of(name)), (names, name)):
+            table[key][0] += 1; table[key][1] += end - start
+    for table, rows in ((kinds, 20), (names, options.rows)):
+        print("\n| ms | share | launches | us each | what |\n|---|---|---|---|---|")
+        for key, (count, ns) in sorted(table.items(), key=lambda item: -item[1][1])[:rows]:
+            print(f"| {ns / 1e6:.1f} | {ns / 1e9 / seconds:.1%} | {count} | {ns / 1e3 / count:.1f} | {short(key)} |")
+
+
+if __name__ == "__main__":
+    main()
