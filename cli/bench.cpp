@@ -11,6 +11,7 @@
 #include "cli/options.h"
 #include "longspan/bench/attention_bench.h"
 #include "longspan/bench/bench_report.h"
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"
 #include "longspan/liveness/agreement.h"

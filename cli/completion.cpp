@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/generation_arguments.h"
+#include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/commands.h"
-#include "longspan/config/config.h"
+#include "longspan/config/parallel_settings.h"
 #include "longspan/plan/device_choice.h"
 
 namespace longspan {

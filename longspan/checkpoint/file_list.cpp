@@ -104,12 +104,12 @@ void remove_listed(const std::string& folder, const FileList& list,
     if (is_same(path, listed)) {
       fs::remove(path);
     } else {
-      set_aside(folder, name);
+      rename_to_kept(folder, name);
     }
   }
 }
 
-void set_aside(const std::string& folder, const std::string& name) {
+void rename_to_kept(const std::string& folder, const std::string& name) {
   const fs::path path = fs::path(folder) / name;
   std::error_code error;
   fs::path kept = path.string() + ".kept";

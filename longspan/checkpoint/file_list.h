@@ -33,6 +33,6 @@ void remove_listed(const std::string& folder, const FileList& list,
                    const std::set<std::string>& fresh);
 
 /// Renames a file of the folder to NAME.kept, or NAME.kept-2 and so on. Throws UserError.
-void set_aside(const std::string& folder, const std::string& name);
+void rename_to_kept(const std::string& folder, const std::string& name);
 
 }  // namespace longspan

@@ -56,11 +56,11 @@ TEST_CASE("file list: one that no run has written lists nothing") {
   CHECK(read_file_list(place.path).empty());
 }
 
-TEST_CASE("file list: set aside under a name that nobody has") {
+TEST_CASE("file list: renamed to a name that no file has") {
   const testing::TemporaryFolder place;
   for (const char* content : {"1", "2", "3"}) {
     place.write("a", content);
-    set_aside(place.path, "a");
+    rename_to_kept(place.path, "a");
   }
   for (const char* name : {"a.kept", "a.kept-2", "a.kept-3"}) CHECK(fs::exists(place / name));
   CHECK_FALSE(fs::exists(place / "a"));

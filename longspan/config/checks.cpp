@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/names.h"
 #include "longspan/input/numbers.h"
@@ -183,7 +184,7 @@ std::vector<std::string> check_config(const Config& config) {
   demand(
       !evaluates || splits || !config.eval_dataset.empty(),
       "do_eval or eval_strategy is given, and there is nothing to evaluate on; give eval_dataset, "
-      "or val_size to set rows of dataset aside");
+      "or val_size for a validation split of dataset");
   demand(evaluates || (!splits && config.eval_dataset.empty()),
          "rows for evaluation are given (val_size or eval_dataset) but nothing evaluates; add "
          "eval_strategy: steps (or epoch), or do_eval: true for once at the end");

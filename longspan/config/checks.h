@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
-
 namespace longspan {
+
+struct Config;
 
 /// Everything that is wrong with a configuration whose keys are well typed and in range: missing
 /// keys, keys that exclude each other. A line for each, with the remedy; empty when all is well.

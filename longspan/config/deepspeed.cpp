@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "longspan/config/config.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
 

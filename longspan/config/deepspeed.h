@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
-
 namespace longspan {
+
+struct Config;
 
 /// Reads the file that config.deepspeed names into zero_stage, zero_shard_size, offload_optimizer
 /// and offload_params. What tunes DeepSpeed's own machinery alone is taken and has no effect;

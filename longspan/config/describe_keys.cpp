@@ -5,6 +5,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/stages/stage.h"
 

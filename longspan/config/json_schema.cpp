@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/input/json_text.h"
 

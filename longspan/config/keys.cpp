@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "longspan/config/config.h"
 #include "longspan/config/logging_services.h"
 #include "longspan/config/words_of_registers.h"
 #include "longspan/objectives/pair_loss.h"
@@ -158,9 +159,10 @@ std::vector<KeySection> make_sections() {
   Key dataset = plain("dataset", &C::dataset, "Names in dataset_info.json, with commas between.");
   Key eval_dataset = plain("eval_dataset", &C::eval_dataset, "The same, for evaluation.");
   dataset.list = eval_dataset.list = true;
-  Key val_size = number("val_size", &C::val_size, 0,
-                        "Rows of `dataset` set aside for evaluation: a share below 1, or a count.",
-                        kMostSteps);
+  Key val_size =
+      number("val_size", &C::val_size, 0,
+             "Rows of `dataset` that become the validation split: a share below 1, or a count.",
+             kMostSteps);
   static const std::string packing_help =
       fmt::format("Fill each row with documents up to cutoff_len; left out: for stage {}.",
                   enumerated(names_of_stages_that([](const Stage& stage) { return stage.packs; })));

@@ -1,15 +1,17 @@
 // The table of keys: what can be written into a configuration file. No torch.
 #pragma once
 
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
-#include "longspan/config/config.h"
-
 namespace longspan {
+
+struct Config;
 
 /// Where a key's value goes.
 using Field =
@@ -27,7 +29,7 @@ struct Key {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   bool above_least = false;
-  bool below_most = false;  // so may the largest; the checks of values say why
+  bool below_most = false;  // the largest is excluded, too; the checks of values say why
   bool not_zero = false;
   // Words: what may be written; empty means any text.
   std::vector<std::string_view> choices = {};

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {

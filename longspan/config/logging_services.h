@@ -6,8 +6,8 @@
 
 namespace longspan {
 
-/// How logged numbers reach the service of this name (as report_to has it) all the same, with its
-/// own package's call where one call takes an entry of log_history.
+/// How the user gets logged numbers into the service that report_to names, with the call of the
+/// service's own package that takes an entry of log_history, where there is one.
 std::string remedy_of_service(std::string_view name);
 
 }  // namespace longspan

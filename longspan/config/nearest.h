@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// Of longer names no more is compared: they are nobody's slip of the pen.
+/// Only so many letters are compared: nobody mistypes a longer name.
 inline constexpr size_t kMostComparedLetters = 100;
 
 /// Edits that turn a into b: one letter inserted, dropped, replaced, or two neighbours swapped.

@@ -1,4 +1,4 @@
-// Where the values come from that a problem of several keys speaks of. No torch.
+// Which file, or the command line, gave the keys that a problem names. No torch.
 #pragma once
 
 #include <set>

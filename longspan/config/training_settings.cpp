@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <variant>
 
+#include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/stages/stage.h"
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 
 namespace longspan {

@@ -1,5 +1,5 @@
-// What registers say in the table of keys: values that a key takes, and help that goes through
-// them. No torch.
+// What the registers of methods, stages and optimizers put into the table of keys: the values of a
+// key, and its help. No torch.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace longspan {
 
-/// Of sequence_parallel_mode.
+/// For sequence_parallel_mode.
 std::vector<std::string_view> auto_or_methods();
-/// Of sequence_parallel_head_waves.
+/// For sequence_parallel_head_waves.
 std::string help_of_waves();
 
-/// Of stage.
+/// For stage.
 std::vector<std::string_view> names_of_stages();
 std::string help_of_stages();
 
-/// Of optim.
+/// For optim.
 std::vector<std::string_view> names_of_optimizers();
 std::string help_of_optimizers();
 

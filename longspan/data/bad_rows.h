@@ -18,12 +18,12 @@ class RowError : public UserError {
 /// The bad rows of a file or of a data set.
 class BadRows {
  public:
-  /// In the order of the rows.
+  /// The caller adds them in the order of the rows.
   void add(const std::string& reason);
   int64_t count() const { return count_; }
 
-  /// What becomes of them, by the key on_bad_row. stop: throws UserError that counts them among
-  /// `num_rows` rows of `what`, and shows the first five. skip: returns the same as a sentence (""
+  /// Does what the key on_bad_row says. stop: throws UserError, which counts the bad rows among
+  /// `num_rows` rows of `what` and shows the first five. skip: returns that text as a sentence (""
   /// when there are none), and throws when no row is left.
   std::string settle(const std::string& on_bad_row, const std::string& what,
                      int64_t num_rows) const;

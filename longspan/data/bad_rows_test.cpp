@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "longspan/config/config.h"
 #include "longspan/testing/dataset_folder.h"
 
 namespace longspan {

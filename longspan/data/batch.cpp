@@ -83,6 +83,20 @@ Batch with_each(const Batch& row, const Cut& cut) {
   return result;
 }
 
+void append(std::string& bytes, const void* data, size_t size) {
+  bytes.append(static_cast<const char*>(data), size);
+}
+
+void append_number(std::string& bytes, int64_t number) { append(bytes, &number, sizeof(number)); }
+
+void append_tensor(std::string& bytes, const at::Tensor& x) {
+  append_number(bytes, static_cast<int64_t>(x.scalar_type()));
+  append_number(bytes, x.dim());
+  for (const int64_t size : x.sizes()) append_number(bytes, size);
+  const at::Tensor here = x.cpu().contiguous();
+  append(bytes, here.const_data_ptr(), here.nbytes());
+}
+
 at::Tensor indices(const std::vector<int64_t>& values) {
   return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions(at::kLong));
 }
@@ -144,6 +158,25 @@ Batch collate(const std::vector<const Sample*>& samples) {
   return batch;
 }
 
+Batch idle_row(const Sample& pattern) {
+  const at::Tensor zero = at::zeros({1}, at::kLong);
+  Batch row{.tokens_T = zero,
+            .labels_T = at::full({1}, kIgnoreLabel, at::kLong),
+            .positions_T = zero,
+            .documents_T = at::full({1}, -1, at::kLong),
+            .packing = Packing::single(1)};
+  if (const int64_t axes = num_axes(pattern); axes > 0) {
+    row.positions_T = at::zeros({axes, 1}, at::kLong);
+    row.places_T = zero;
+  }
+  for (const auto& [name, column] : pattern.columns) {
+    std::vector<int64_t> sizes = column.values.sizes().vec();
+    sizes.front() = 1;
+    row.columns[name] = {at::full(sizes, column.padding, column.values.options()), column.padding};
+  }
+  return row;
+}
+
 Sample joined(const std::vector<const Sample*>& samples) {
   check_alike(samples);
   Sample all;
@@ -154,6 +187,18 @@ Sample joined(const std::vector<const Sample*>& samples) {
   all.columns = joined_columns(samples);
   all.positions_AT = joined_positions(samples);
   return all;
+}
+
+std::string attached_bytes(const Sample& sample) {
+  std::string bytes;
+  for (const auto& [name, column] : sample.columns) {
+    append_number(bytes, std::ssize(name));
+    bytes += name;
+    append(bytes, &column.padding, sizeof(column.padding));
+    append_tensor(bytes, column.values);
+  }
+  if (sample.positions_AT.defined()) append_tensor(bytes, sample.positions_AT);
+  return bytes;
 }
 
 Batch take(const Batch& row, const std::vector<int64_t>& index, const Packing& packing) {

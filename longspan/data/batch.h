@@ -26,7 +26,8 @@ struct Column {
 using Columns = std::map<std::string, Column>;  // by name
 
 /// One sample after tokenization; labels are NOT shifted: labels[i] is input_ids[i] or
-/// kIgnoreLabel. All samples of a row have the same columns, of the same dtype, k and padding.
+/// kIgnoreLabel. They are no column: every row has them, and collate() shifts them. All samples of
+/// a row have the same columns, of the same dtype, k and padding.
 struct Sample {
   std::vector<int32_t> input_ids;
   std::vector<int32_t> labels;
@@ -58,9 +59,17 @@ struct Batch {
 /// Throws as check_alike() does.
 Batch collate(const std::vector<const Sample*>& samples);
 
+/// A row of one token that pads it, with the columns and the axes of positions that rows with
+/// `pattern` have: what a rank computes that has no row of its own.
+Batch idle_row(const Sample& pattern);
+
 /// One document of several: their tokens, labels and columns one behind the other, and their
 /// positions where any of them has axes. Throws as collate() does.
 Sample joined(const std::vector<const Sample*>& samples);
+
+/// The columns and positions of a sample as bytes, to be hashed: names, shapes, dtypes, padding and
+/// numbers. Empty where a sample is nothing but tokens and labels.
+std::string attached_bytes(const Sample& sample);
 
 /// Throws std::logic_error for samples that cannot be in one row: their columns, or the axes of
 /// their positions, differ.

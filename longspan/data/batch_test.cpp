@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <set>
 #include <stdexcept>
 
 namespace longspan {
@@ -97,6 +98,49 @@ TEST_CASE("collate: samples of a row have the same columns") {
   for (const Sample* other : {&shorter, &wider, &of_doubles, &padded}) {
     CHECK_THROWS_AS(collate({&named, other}), std::logic_error);
   }
+}
+
+TEST_CASE("idle row: one token of padding, with the columns and axes of the other ranks' rows") {
+  Sample pattern = with_columns(kFirst, 10);
+  const Batch counted = idle_row(pattern);
+  CHECK(values(counted.labels_T) == std::vector<int64_t>{kIgnoreLabel});
+  CHECK(values(counted.documents_T) == std::vector<int64_t>{-1});
+  CHECK(counted.positions_T.sizes() == at::IntArrayRef{1});
+  CHECK_FALSE(counted.places_T.defined());
+  REQUIRE(counted.columns.size() == 2);
+  CHECK(counted.columns.at("advantage").values.equal(at::tensor({0.5f})));
+  CHECK(counted.columns.at("advantage").padding == 0.5);
+  CHECK(counted.columns.at("image place").values.equal(at::full({1, 2}, -1, at::kLong)));
+  pattern.positions_AT = three_axes(4);
+  const Batch on_axes = idle_row(pattern);
+  CHECK(on_axes.positions_T.sizes() == at::IntArrayRef{3, 1});
+  CHECK(values(on_axes.places_T) == std::vector<int64_t>{0});
+  CHECK(idle_row(kFirst).columns.empty());
+}
+
+TEST_CASE("attached bytes: every part of a column and of positions is in them") {
+  CHECK(attached_bytes(kFirst).empty());
+  const Sample sample = with_columns(kFirst, 10);
+  std::set<std::string> all{attached_bytes(sample)};
+  const auto differs = [&](auto change) {
+    Sample other = with_columns(kFirst, 10);
+    change(other);
+    return all.insert(attached_bytes(other)).second;
+  };
+  CHECK_FALSE(differs([](Sample&) {}));
+  const auto column = [&](auto change) {
+    return differs([&](Sample& other) { change(other.columns.at("advantage")); });
+  };
+  CHECK(column([](Column& x) { x.values[3] = -1.0; }));
+  CHECK(column([](Column& x) { x.values = x.values.to(at::kDouble); }));
+  CHECK(column([](Column& x) { x.values = x.values.unsqueeze(1); }));
+  CHECK(column([](Column& x) { x.padding = 0; }));
+  CHECK(differs([](Sample& other) { other.columns.erase("advantage"); }));
+  CHECK(differs([](Sample& other) {
+    other.columns["reward"] = other.columns.extract("advantage").mapped();
+  }));
+  CHECK(differs([](Sample& other) { other.positions_AT = three_axes(4); }));
+  CHECK(differs([](Sample& other) { other.positions_AT = three_axes(4).add(1); }));
 }
 
 TEST_CASE("collate: positions of several axes; text among them counts on each") {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/conversation_format.h"

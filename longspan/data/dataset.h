@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
 #include "longspan/data/batch.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
+
+struct Config;
 
 /// One turn. role: system | user | assistant | observation | function.
 struct Message {
@@ -47,8 +48,8 @@ struct RunRows {
 };
 RunRows read_run_rows(const Config& config);
 
-/// The cheap part of read_run_rows, without reading rows: dataset_info.json, its entries, the
-/// files.
+/// Checks ahead of read_run_rows what costs little: dataset_info.json, its entries, whether their
+/// files are there. Reads no rows. Throws UserError.
 void check_dataset_files(const Config& config);
 
 /// Stage sft (see encode_examples for all stages). Turns conversations into ids and labels:

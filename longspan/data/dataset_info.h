@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
 #include "longspan/data/row_kind.h"
 
 namespace longspan {

@@ -1,6 +1,7 @@
 // Rows of the stages beside sft.
 #include <doctest/doctest.h>
 
+#include "longspan/config/config.h"
 #include "longspan/testing/dataset_folder.h"
 
 namespace longspan {

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/testing/dataset_folder.h"
 

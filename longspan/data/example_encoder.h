@@ -6,12 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/example.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
+
+struct Config;
 
 /// What packing did: pt's blocks, or sft's rows of at most cutoff_len tokens.
 struct PackingReport {
@@ -21,15 +22,15 @@ struct PackingReport {
   int64_t tokens_after = 0;
   int64_t num_dropped = 0;  // pt: tokens that did not fill a last block and are left out
 
-  /// Share of rows of cutoff_len tokens each that holds no token: what is computed in vain where
-  /// rows are padded (here they are not). In [0, 1).
+  /// The share of rows of cutoff_len tokens each that would be padding, before and after packing: a
+  /// program that pads rows computes it in vain (this one pads none). In [0, 1).
   double empty_before() const;
   double empty_after() const;
   /// One line for people: rows and both shares.
   std::string text() const;
 };
 
-/// What cutting rows to cutoff_len took from them; of a row's documents together.
+/// What rows lost when they were cut to cutoff_len; a row's documents count together.
 struct CutReport {
   int64_t num_rows = 0, num_cut = 0;
   int64_t num_tokens = 0, num_lost = 0;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <thread>
 
+#include "longspan/config/config.h"
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/testing/dataset_folder.h"

@@ -12,7 +12,8 @@ namespace longspan {
 using ExamplePointer = std::shared_ptr<const Example>;
 
 /// The examples of an epoch, one at a time: those of a data set in memory, or of a source that
-/// reads or makes an example when it is asked for it. All ranks have the same ones.
+/// reads or makes an example when it is asked for it. All ranks have the same ones. The documents
+/// of all of them have the same columns.
 class ExampleSource {
  public:
   virtual ~ExampleSource() = default;

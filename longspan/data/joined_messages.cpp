@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/turns.h"
 #include "longspan/stages/stage.h"

@@ -1,6 +1,7 @@
 // kto: one answer and a verdict; beside it the same question with an answer to another one.
 #include <fmt/format.h>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/stage_encoders.h"
 

@@ -21,9 +21,9 @@ struct Document {
 };
 
 /// Where the documents of a packed row begin and end. A token attends to earlier tokens of its own
-/// document only, and in the second branch of a forked document to those of the first branch not. A
-/// batch of several samples is one row with a document for each sample, so nothing is ever padded
-/// to the longest.
+/// document only. In a forked document the second branch does not attend to the first. A batch of
+/// several samples is one row with a document for each sample, so nothing is ever padded to the
+/// longest.
 class Packing {
  public:
   /// One document of `num_tokens` tokens.
@@ -40,7 +40,7 @@ class Packing {
   int64_t length(int64_t document) const { return end(document) - begin(document); }
   const std::optional<Fork>& fork(int64_t document) const { return forks_[document]; }
   bool has_forks() const { return has_forks_; }
-  /// What from_documents() takes to make the same again.
+  /// What from_documents() makes an equal packing from.
   std::vector<Document> documents() const;
   /// cu_seqlens: 0, end of the first document, ..., number of tokens.
   const std::vector<int64_t>& boundaries() const { return boundaries_; }

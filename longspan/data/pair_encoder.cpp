@@ -1,6 +1,7 @@
 // dpo, rm: two answers to the same question.
 #include <algorithm>
 
+#include "longspan/config/config.h"
 #include "longspan/data/stage_encoders.h"
 
 namespace longspan {

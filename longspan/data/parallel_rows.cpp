@@ -12,7 +12,7 @@
 
 namespace longspan {
 
-void for_each_row_in_parallel(const Config& config, int64_t num_rows,
+void for_each_row_in_parallel(const DataSettings& config, int64_t num_rows,
                               const std::function<void(int64_t)>& work) {
   std::mutex mutex;
   std::exception_ptr error;
@@ -45,7 +45,7 @@ void for_each_row_in_parallel(const Config& config, int64_t num_rows,
   if (error) std::rethrow_exception(error);
 }
 
-std::vector<std::string> problems_of_rows(const Config& config, int64_t num_rows,
+std::vector<std::string> problems_of_rows(const DataSettings& config, int64_t num_rows,
                                           const std::function<void(int64_t)>& work) {
   std::vector<std::string> problems(num_rows);
   for_each_row_in_parallel(config, num_rows, [&](int64_t i) {

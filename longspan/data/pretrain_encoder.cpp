@@ -1,6 +1,7 @@
 // pt: plain text.
 #include <algorithm>
 
+#include "longspan/config/config.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/stages/stage.h"

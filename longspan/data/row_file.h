@@ -7,18 +7,19 @@
 
 namespace longspan {
 
-/// Whom a file's rows are given to. Reading stops when one of the two says false.
+/// Takes the rows of a file. Reading stops when one of the two returns false.
 template <typename Json>
 struct RowTakerOf {
   /// A row and its place ("rows.json, row 3", "rows.jsonl, line 17").
   std::function<bool(const Json&, const std::string&)> take;
-  /// Of one that is broken JSON, no object or not UTF-8: its place and the reason.
+  /// Takes the place of a row that is broken JSON, no object or not UTF-8, and the reason.
   std::function<bool(const std::string&)> refuse;
 };
 using RowTaker = RowTakerOf<nlohmann::json>;
 using OrderedRowTaker = RowTakerOf<nlohmann::ordered_json>;
 
-/// Hands over the rows of a file, in order; returns whether nobody said stop. It holds
+/// Hands over the rows of a file, in order. Returns false where the reader stopped it. The file
+/// holds
 ///   [{...}, {...}]             a list
 ///   {...}                      an object a line, read line by line; or objects over several lines
 ///   {"data": [{...}, ...]}     the list in that one object, where `unwraps_data`

@@ -1,6 +1,7 @@
 // sft: turns -> one sample; cutting to cutoff_len, labels.
 #include <algorithm>
 
+#include "longspan/config/config.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/stages/stage.h"
@@ -26,7 +27,7 @@ TurnLengths fit_turn(int64_t source, int64_t target, int64_t budget) {
 namespace {
 
 /// Conversation -> sample: cut turn by turn, the first ones (mask_history: the last) before others.
-Sample encode_turns(std::vector<Turn> parts, const Config& config) {
+Sample encode_turns(std::vector<Turn> parts, const DataSettings& config) {
   // The last turn is the one that is trained: it gets its tokens first.
   if (config.mask_history) std::ranges::reverse(parts);
   int64_t length = 0;

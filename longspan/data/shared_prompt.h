@@ -8,13 +8,12 @@
 
 namespace longspan {
 
-/// Pairs (Example::documents[0] chosen, [1] rejected) -> one row with the same labels, predicted
-/// from the same tokens at the same positions, as collate() of all chosen and rejected in turn
-/// would make. A pair becomes one forked document (data/packing.h): the tokens that both begin
-/// with, then the rest of the chosen one, then the rest of the rejected one. What they share ends
-/// before the last token of the prompt, which predicts the first token of one answer or the other:
-/// each branch has its own copy. Tokens whose columns or given positions differ are not shared.
-/// Pairs that share nothing else stay two documents.
+/// Pairs (Example::documents[0] chosen, [1] rejected) -> one row. It has the labels that collate()
+/// of all chosen and rejected documents in turn has, predicted from the same tokens at the same
+/// positions. A pair becomes one forked document (data/packing.h): the tokens that both begin with,
+/// then the rest of the chosen one, then the rest of the rejected one. The last token of the prompt
+/// predicts the first token of either answer, so each branch has its own copy of it. Tokens whose
+/// columns or given positions differ are not shared. Pairs that share nothing stay two documents.
 ///
 /// documents_T is 2 i for the chosen document of pair i and for what it shares, 2 i + 1 for the
 /// rejected one, as with collate(). Shapes: T = sum of the lengths less what is shared.

@@ -14,7 +14,7 @@
 namespace longspan {
 
 /// One question with its answer. `target_labels` is `target`, or kIgnoreLabel where the answer is
-/// not to be trained (a tail that belongs to nobody).
+/// not to be trained (a tail of the conversation without an answer).
 struct Turn {
   std::vector<int32_t> source, target, target_labels;
 };
@@ -36,8 +36,8 @@ class TurnEncoder {
 /// The first of these tokens, if it is a special one.
 std::optional<int32_t> leading_special(const Tokenizer& tokenizer, const std::vector<int32_t>& ids);
 
-/// Templates of models that think before they answer (qwen3). An answer that is trained and has no
-/// thoughts gets empty ones.
+/// How templates of models that think before they answer (qwen3) treat thoughts. A trained answer
+/// without thoughts gets empty ones.
 struct Thinking {
   bool enabled = true;  // else thoughts are removed, and empty ones belong to the question
   bool last_answer_only = false;  // the answers before it lose their thoughts
@@ -61,7 +61,7 @@ std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
                                                  bool enable_thinking);
 
-/// The one that the configuration asks for: its named template, else the model's own.
+/// The encoder that the configuration asks for: of its named template, else of the model's own.
 std::unique_ptr<TurnEncoder> make_turn_encoder(const Config& config, const Tokenizer& tokenizer);
 
 /// How the configuration trains thoughts.

@@ -27,13 +27,13 @@ using OneDnnGemm = void (*)(const at::Tensor& a, const at::Tensor& b, const at::
 enum class Library { kFaster, kMkl, kOneDnn };
 
 Library wanted_library() {
-  const char* value = std::getenv(kProductsVariable);
+  const char* value = std::getenv(kGemmVariable);
   const std::string wanted = value == nullptr ? "" : value;
   if (wanted.empty()) return Library::kFaster;
   if (wanted == "mkl") return Library::kMkl;
   if (wanted == "onednn") return Library::kOneDnn;
   throw UserError(fmt::format("environment variable {}={}: choose mkl or onednn, or unset it",
-                              kProductsVariable, wanted));
+                              kGemmVariable, wanted));
 }
 
 /// Whether oneDNN is the faster one on this processor.
@@ -63,7 +63,7 @@ OneDnnGemm find_onednn_gemm() {
     }
   if (wanted == Library::kFaster) return nullptr;
   throw UserError(fmt::format("environment variable {}=onednn: {}; choose mkl, or unset it",
-                              kProductsVariable, refusal));
+                              kGemmVariable, refusal));
 }
 
 OneDnnGemm onednn_gemm() {
@@ -71,15 +71,15 @@ OneDnnGemm onednn_gemm() {
   return onednn;
 }
 
-/// Of a product that is added to more precise numbers (spec/device_sizes.h): large enough for full
-/// speed.
+/// Rows of a chunk whose result is added to more precise numbers (spec/device_sizes.h): enough for
+/// full speed.
 constexpr int64_t kMinPartRows = 256;
 
 bool is_fp32_of_bf16(const at::Tensor& c, const at::Tensor& a) {
   return c.scalar_type() == at::kFloat && gives_fp32(a);
 }
 
-/// Whether this torch adds bf16 products to fp32 numbers: the first versions of addmm with a dtype
+/// Can this torch add a gemm of bf16 to fp32 numbers? The first versions of addmm with a dtype
 /// want what is added to in the dtype of the matrices.
 bool adds_to_fp32(const at::Tensor& like) {
   static const bool adds = [&] {
@@ -130,7 +130,7 @@ at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, dou
   if (c.scalar_type() != a.scalar_type()) {
     // A sum of two dtypes makes a copy of the smaller one first.
     const auto row_bytes = b.size(1) * static_cast<int64_t>(b.itemsize() + c.itemsize());
-    const int64_t most = device_sizes(c.is_cuda()).product_bytes;
+    const int64_t most = device_sizes(c.is_cuda()).gemm_bytes;
     const int64_t part = std::max(kMinPartRows, most / std::max<int64_t>(1, row_bytes));
     for (int64_t begin = 0; begin < c.size(0); begin += part) {
       const int64_t size = std::min(part, c.size(0) - begin);

@@ -15,9 +15,9 @@ enum class RunEnd {
   kStopped,      // after a step, and all is saved
 };
 
-/// A run asks its host whether to go on, and tells it where it stands. What is written here is what
-/// a host does that never stops a run, of which there is one process (PlainHost). `longspan train`
-/// has one that listens to signals.
+/// A run asks its host whether to go on, and tells it where it stands. These are the members of a
+/// host that never stops a run of one process (PlainHost). `longspan train` has a host that listens
+/// to signals.
 class Host {
  public:
   Host(const Host&) = delete;

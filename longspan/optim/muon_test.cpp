@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "longspan/config/config.h"
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/testing/parameter_specs.h"

@@ -3,13 +3,13 @@
 
 #include <vector>
 
-#include "longspan/config/config.h"
+#include "longspan/config/optimization_settings.h"
 #include "longspan/optim/optimizer.h"
 
 namespace longspan {
 
 struct OptimizerJob {
-  const Config& config;
+  const OptimizationSettings& config;
   std::vector<ParameterPiece> pieces;
   AllocateLike allocate;
   /// For rules that want matrices whole. Piece numbers are those of `pieces`.

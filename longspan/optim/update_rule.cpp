@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "longspan/config/config.h"
+#include "longspan/config/optimization_settings.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {

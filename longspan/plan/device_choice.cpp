@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-DeviceChoice choose_device(const Config& config, const std::function<Gpus()>& look) {
+DeviceChoice choose_device(const ModelSettings& config, const std::function<Gpus()>& look) {
   if (config.device == "cpu") return {.kind = DeviceKind::kCpu, .why_cpu = "as device: cpu asks"};
   const bool asked = config.device == "cuda";
   if (!asked && config.device != "auto") {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "longspan/config/config.h"
+#include "longspan/config/model_settings.h"
 
 namespace longspan {
 
@@ -29,7 +29,7 @@ struct DeviceChoice {
 /// By the key `device`. `look` finds the GPUs of this machine; it is not called for device: cpu, so
 /// that no driver is loaded then. Throws UserError, with what to set: device: cuda without a GPU;
 /// a GPU that this build or this driver cannot use, unless device: cpu is given.
-DeviceChoice choose_device(const Config& config, const std::function<Gpus()>& look);
+DeviceChoice choose_device(const ModelSettings& config, const std::function<Gpus()>& look);
 
 /// Throws UserError when `num_processes` on this machine are more than its GPUs, on CUDA, unless
 /// they are shared.

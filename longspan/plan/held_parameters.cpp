@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/plan/parallel_plan.h"

@@ -6,11 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
+#include "longspan/config/memory_settings.h"
+#include "longspan/config/method_settings.h"
 #include "longspan/spec/held_parameter.h"
 #include "longspan/spec/lora_spec.h"
 
 namespace longspan {
+
+struct Config;
 
 /// The names of the parameters that finetuning_type: freeze trains, by LLaMA-Factory's rules.
 /// Throws UserError: more layers than there are, modules that the model does not have.

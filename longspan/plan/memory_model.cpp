@@ -74,7 +74,7 @@ double of_matrices(const MatrixCost& matrices, int64_t cast_at_once, bool cast, 
                    const MemoryFacts& facts) {
   const double compute = static_cast<double>(facts.compute_bytes);
   const double part = cast || summed_apart
-                          ? std::min(static_cast<double>(device_sizes(facts.cuda).product_bytes),
+                          ? std::min(static_cast<double>(device_sizes(facts.cuda).gemm_bytes),
                                      (compute + 4.0) * static_cast<double>(matrices.largest))
                           : 0.0;
   return (cast ? compute * static_cast<double>(cast_at_once) : 0.0) +

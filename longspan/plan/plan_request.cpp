@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {

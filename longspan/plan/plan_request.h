@@ -1,11 +1,12 @@
 // From a configuration to the plan of its run. No torch.
 #pragma once
 
-#include "longspan/config/config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
+
+struct Config;
 
 /// What is known before any data are read: a row is taken to hold per_device_train_batch_size
 /// documents of cutoff_len tokens. `ranks_per_machine`: processes on this machine. Throws UserError

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 
+#include "longspan/config/config.h"
 #include "longspan/optim/update_rule.h"
 #include "longspan/stages/stage.h"
 

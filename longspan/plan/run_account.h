@@ -6,13 +6,14 @@
 #include <optional>
 #include <vector>
 
-#include "longspan/config/config.h"
 #include "longspan/plan/held_parameters.h"
 #include "longspan/plan/memory_model.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
+
+struct Config;
 
 /// The longest row of a run, in tokens.
 struct RowLengths {

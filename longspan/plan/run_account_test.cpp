@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/config/config.h"
 #include "longspan/expert_parallel/expert_parallel.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"

@@ -1,4 +1,4 @@
-// Measures what sequence parallelism sends in a run, and sets the formula beside it.
+// Counts the bytes that sequence parallelism sends in a run, beside the formula.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +20,8 @@ namespace longspan {
 /// it.
 class AttentionTraffic {
  public:
-  /// Of the mixers of `model`. `element_bytes`: of their numbers. `checkpointing` and
-  /// `output_is_known` as attention_volume has them.
+  /// Counts the mixers of `model`. `element_bytes`: of one number that they send. `checkpointing`
+  /// and `output_is_known` as attention_volume has them.
   AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan, const ModelSpec& model,
                    int64_t element_bytes, bool checkpointing, bool output_is_known,
                    at::Device device);

@@ -1,4 +1,4 @@
-// What a run says while it runs: log lines, and how far it is. No torch.
+// Prints log lines and progress while a run goes on. No torch.
 #pragma once
 
 #include <chrono>
@@ -10,18 +10,19 @@
 
 namespace longspan {
 
-/// On a terminal a bar that is drawn over itself, otherwise a plain line from time to time: step of
-/// steps, loss, tokens/s and time left. A silent console (ranks other than 0) prints nothing.
+/// Shows the step, the loss, tokens/s and the time left: on a terminal as a bar that is drawn over
+/// itself, otherwise as a plain line from time to time. A silent console (ranks other than 0)
+/// prints nothing.
 class Console {
  public:
   /// `shows_progress`: false for disable_tqdm.
   explicit Console(bool silent, bool shows_progress = true);
 
-  /// A line of its own on stdout; the bar moves down.
+  /// Prints a line on stdout; the bar moves down.
   void say(const std::string& line);
-  /// After a step, and once before the first. NaN for the loss leaves it out.
+  /// Call it after each step, and once before the first. A loss of NaN is left out.
   void show(const Progress& progress, double loss);
-  /// No more steps come.
+  /// Call it when no more steps come.
   void finish();
 
  private:

@@ -1,9 +1,9 @@
-// Hints at likely mistakes, with which a run could be trained all the same.
+// Warnings of likely mistakes in data and templates, which do not stop a run.
 #pragma once
 
 #include <string>
 
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
 #include "longspan/data/example_encoder.h"
 #include "longspan/models/model_config.h"
 #include "longspan/text/tokenizer.h"

@@ -1,4 +1,4 @@
-// Measures what expert parallelism sends in a run, and sets the formula beside it.
+// Counts the bytes that expert parallelism sends in a run, beside the formula.
 #pragma once
 
 #include <ATen/core/Tensor.h>

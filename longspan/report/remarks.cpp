@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/input/json_text.h"
 #include "longspan/models/composite.h"

@@ -5,10 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
 #include "longspan/models/model_config.h"
 
 namespace longspan {
+
+struct Config;
 
 struct RemarkFacts {
   const Config& config;

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "longspan/config/config.h"
+
 namespace longspan {
 
 namespace {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "longspan/config/config.h"
 #include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"

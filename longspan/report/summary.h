@@ -4,13 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
 #include "longspan/data/example_source.h"
 #include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/step_plan.h"
 
 namespace longspan {
+
+struct Config;
 
 struct SummaryFacts {
   const Config& config;

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 /// The user's own folder may hold files of several runs. The name says to which output_dir a file
 /// belongs.
-std::string suffix_of(const Config& config) {
+std::string suffix_of(const OutputSettings& config) {
   std::error_code error;
   const std::string path = fs::weakly_canonical(config.output_dir, error).string();
   Xxh64 hash;
@@ -51,7 +51,7 @@ std::string tensorboard_tag(const std::string& key) {
   return key.starts_with(kEvaluation) ? "eval/" + key.substr(kEvaluation.size()) : "train/" + key;
 }
 
-TensorBoardLog::TensorBoardLog(const Config& config, int64_t last_step)
+TensorBoardLog::TensorBoardLog(const OutputSettings& config, int64_t last_step)
     : file_(tensorboard_folder(config), suffix_of(config), last_step) {}
 
 std::string TensorBoardLog::add(const LogEntry& entry) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "longspan/config/config.h"
+#include "longspan/config/output_settings.h"
 #include "longspan/report/training_log.h"
 #include "longspan/text/event_file.h"
 
@@ -24,7 +24,7 @@ class TensorBoardLog {
   /// `last_step`: the step of the checkpoint that the run goes on from; removes later points.
   /// Negative: a new run; removes what an earlier run with the same output_dir has left in the
   /// folder. Throws UserError.
-  TensorBoardLog(const Config& config, int64_t last_step);
+  TensorBoardLog(const OutputSettings& config, int64_t last_step);
 
   /// All numbers of the entry but the step, at that step. Returns what went wrong, the first time
   /// that something does: training goes on without.

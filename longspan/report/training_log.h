@@ -1,5 +1,5 @@
-// The files that tell of a run: trainer_log.jsonl, trainer_state.json, *_results.json. Keys as
-// transformers and LLaMA-Factory write them, numbers unrounded. No torch.
+// The logs and results of a run: trainer_log.jsonl, trainer_state.json, *_results.json. They have
+// the keys of transformers and LLaMA-Factory, and numbers are not rounded. No torch.
 #pragma once
 
 #include <cstdint>
@@ -58,9 +58,8 @@ struct TrainingResult {
   double total_flos = 0.0;   // 6 x computed tokens x parameters without embeddings, as transformers
 };
 
-/// Writes into a folder that exists. All members throw UserError when a file cannot be written, but
-/// for a line of trainer_log.jsonl: training is worth more than that, so that the line waits for
-/// the next one.
+/// Writes into a folder that exists. All members throw UserError when a file cannot be written.
+/// Training does not stop for a line of trainer_log.jsonl: it is written with the next one.
 class TrainingLog {
  public:
   TrainingLog(std::string folder, const RunConstants& constants);
@@ -84,8 +83,8 @@ class TrainingLog {
   /// From now on everything goes into that folder, trainer_log.jsonl from its beginning. What was
   /// logged until now has reached the disk.
   void move_to(const std::string& folder);
-  /// Goes on from what write_checkpoint has written: trainer_log.jsonl and the history are then as
-  /// they were.
+  /// Reads what write_checkpoint has written: trainer_log.jsonl and the history are then as they
+  /// were.
   void restore(const std::string& checkpoint);
   /// train_results.json, eval_results.json and both together in all_results.json.
   void write_train_results(const Progress& progress, const TrainingResult& result);

@@ -17,6 +17,7 @@
 #include "longspan/checkpoint/seal.h"
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/checkpoint/written_names.h"
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/liveness/agreement.h"
@@ -81,7 +82,7 @@ void newest_first(std::vector<FoundCheckpoint>& found) {
 }
 
 /// A moment later than every checkpoint there, so that "newest" holds even when a clock goes back.
-double saving_time(const Config& config) {
+double saving_time(const OutputSettings& config) {
   double time = now_since_1970();
   for (const FoundCheckpoint& found : find_checkpoints(config)) {
     time = std::max(time, found.saved_at + 1e-3);
@@ -182,7 +183,7 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir) {
   return found;
 }
 
-std::vector<FoundCheckpoint> find_checkpoints(const Config& config) {
+std::vector<FoundCheckpoint> find_checkpoints(const OutputSettings& config) {
   std::vector<FoundCheckpoint> found;
   for (const std::string& folder : output_folders(config)) {
     for (FoundCheckpoint& checkpoint : find_checkpoints(folder)) {

@@ -11,7 +11,7 @@
 
 #include "longspan/comm/group.h"
 #include "longspan/comm/notices.h"
-#include "longspan/config/config.h"
+#include "longspan/config/output_settings.h"
 #include "longspan/models/decoder.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/optim/state_piece.h"
@@ -24,14 +24,14 @@ struct FoundCheckpoint {
   std::string folder;
   int64_t step = 0;
   double saved_at = 0.0;
-  bool has_state = false;   // a run can go on from it, if it is whole
+  bool has_state = false;   // a run can resume from it, if it is whole
   std::string launch, job;  // empty where the state cannot be read
 };
 
 /// Folders of this name in output_dir, the newest, by the time of saving, first.
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir);
 /// The checkpoints of both folders that are the run's own (output_folders).
-std::vector<FoundCheckpoint> find_checkpoints(const Config& config);
+std::vector<FoundCheckpoint> find_checkpoints(const OutputSettings& config);
 
 /// A path under which checkpoint `name` can wait in output_dir for its removal while a new one
 /// takes its place: hidden, and free. An earlier one there is removed; where a disk of the network
@@ -69,9 +69,9 @@ struct CheckpointContent {
 
 class Checkpoints {
  public:
-  /// All outlive it. `last`: what the run goes on from, or empty.
-  Checkpoints(const Config& config, const Group& world, Notices& notices, const ModelSaver& saver,
-              std::string last)
+  /// All outlive it. `last`: the checkpoint that the run resumes from, or empty.
+  Checkpoints(const OutputSettings& config, const Group& world, Notices& notices,
+              const ModelSaver& saver, std::string last)
       : config_(config), world_(world), notices_(notices), saver_(saver), last_(std::move(last)) {}
 
   /// <output_dir>/checkpoint-<step>: written under a temporary name, synced, checksummed, renamed,
@@ -79,7 +79,7 @@ class Checkpoints {
   /// or its fallback_folder. Returns the folder. Collective; throws as all_or_none.
   std::string save(const std::string& output_dir, int64_t step, const CheckpointContent& content);
 
-  /// The folder that the run was in last; empty when there is none.
+  /// The checkpoint that the run saved last, or resumed from. Empty when there is none.
   const std::string& last() const { return last_; }
   /// "the last checkpoint is FOLDER", "no checkpoint has been saved".
   std::string last_text() const {
@@ -92,7 +92,7 @@ class Checkpoints {
   std::string write_part(const std::string& folder, const std::vector<StateSource>& states) const;
   void remove_old(const std::string& output_dir, const std::string& newest) const;
 
-  const Config& config_;
+  const OutputSettings& config_;
   const Group& world_;
   Notices& notices_;
   const ModelSaver& saver_;

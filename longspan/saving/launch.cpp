@@ -26,7 +26,7 @@ std::string own_job(const OutputSettings& config) {
   return job.empty() ? "" : fmt::format("slurm {} {}", job, config.resume_from_checkpoint);
 }
 
-std::string launch_before_requeue(const Config& config) {
+std::string launch_before_requeue(const OutputSettings& config) {
   const std::string job = own_job(config);
   if (job.empty() || std::atoi(environment("SLURM_RESTART_COUNT").c_str()) < 1) return "";
   for (const FoundCheckpoint& found : find_checkpoints(config)) {
@@ -35,7 +35,7 @@ std::string launch_before_requeue(const Config& config) {
   return "";
 }
 
-Launch find_launch(const Config& config, const Rendezvous& where, const Group& world) {
+Launch find_launch(const OutputSettings& config, const Rendezvous& where, const Group& world) {
   std::string mine;
   all_or_none(world, [&] {
     if (where.rank != 0) return;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 
+#include "longspan/config/config.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/output_room.h"

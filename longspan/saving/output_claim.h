@@ -1,20 +1,21 @@
-// A run's hold on the folders that it writes into.
+// A run's claim on the folders that it writes into.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "longspan/checkpoint/folder_lock.h"
-#include "longspan/config/config.h"
 #include "longspan/liveness/unfinished.h"
 
 namespace longspan {
 
-/// Keeps other runs out of output_folders until it dies or the process ends, and leaves no file
-/// behind then. On rank 0.
+struct Config;
+
+/// On rank 0. Keeps other runs out of output_folders until this object dies or the process ends.
+/// Then it leaves no file behind.
 class OutputClaim {
  public:
-  /// First finishes what a killed run was about to put in its place. Then throws what
+  /// First finishes the moves of files that a killed run had begun. Then throws what
   /// check_output_dir (unless `is_restart`) and try_output_dirs throw. Throws FolderBusyError where
   /// another run writes.
   OutputClaim(const Config& config, bool is_restart);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "longspan/config/config.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/testing/temporary_folder.h"
 

@@ -34,7 +34,7 @@ std::string fallback_folder(const OutputSettings& config) {
                      hash_of_path(config.output_dir));
 }
 
-std::vector<std::string> output_folders(const Config& config) {
+std::vector<std::string> output_folders(const OutputSettings& config) {
   std::vector<std::string> folders{config.output_dir};
   if (!config.fallback_output_dir.empty()) folders.push_back(fallback_folder(config));
   return folders;

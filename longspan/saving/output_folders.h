@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
+#include "longspan/config/output_settings.h"
 
 namespace longspan {
 
@@ -15,11 +15,11 @@ constexpr const char* kUnfinishedModel = ".model.partial";
 /// folder know their own files.
 std::string hash_of_path(const std::string& folder);
 
-/// Where this run writes in fallback_output_dir, which other runs may have too:
-/// fallback_output_dir/NAME-HASH, of output_dir. Empty without that key.
+/// This run's folder in fallback_output_dir, which other runs may use too:
+/// fallback_output_dir/NAME-HASH, by the name and the hash of output_dir. Empty without that key.
 std::string fallback_folder(const OutputSettings& config);
 
 /// output_dir and, with fallback_output_dir, the folder in that.
-std::vector<std::string> output_folders(const Config& config);
+std::vector<std::string> output_folders(const OutputSettings& config);
 
 }  // namespace longspan

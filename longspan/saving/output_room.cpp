@@ -17,6 +17,7 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/optim/update_rule.h"
@@ -57,7 +58,7 @@ fs::path nearest_existing(const std::string& folder) {
 }
 
 /// try_folder for TensorBoard's folder, where report_to wants it. Throws UserError.
-void try_tensorboard_folder(const Config& config) {
+void try_tensorboard_folder(const OutputSettings& config) {
   if (!wants_tensorboard(config)) return;
   const std::string folder = tensorboard_folder(config);
   const bool own = folder.starts_with(config.output_dir + "/runs");
@@ -178,7 +179,7 @@ DiskFacts disk_facts(const Config& config, const std::vector<HeldParameter>& par
   return facts;
 }
 
-std::string check_room(const Config& config, const DiskFacts& facts) {
+std::string check_room(const OutputSettings& config, const DiskFacts& facts) {
   std::optional<Room> fallback;
   if (!config.fallback_output_dir.empty()) fallback = room_in(fallback_folder(config));
   struct rlimit limit{};
@@ -257,7 +258,7 @@ std::string PatientSaver::save(const Saved& what, const std::vector<std::string>
           "waits for room. It takes about {}. Free: {}. It is saved as soon as there is room{}. "
           "Ctrl-C or SIGTERM gives it up; {}.",
           what.name, reason, name_bytes(what.num_bytes), fmt::join(rooms, ", "),
-          left.size() > 1 ? ", in one of both folders" : "", what.kept));
+          left.size() > 1 ? ", in one of both folders" : "", what.remains));
     }
     if (!wait_for_room(what, left, pause, told_before)) return "";
   }

@@ -1,5 +1,5 @@
-// Tries the folders that a run writes into before anything is computed, and finds out the room in
-// them.
+// Tries, before anything is computed, whether a run can write into its folders, and how much room
+// they have.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 #include "longspan/comm/group.h"
 #include "longspan/comm/notices.h"
-#include "longspan/config/config.h"
+#include "longspan/config/output_settings.h"
 #include "longspan/liveness/host.h"
 #include "longspan/models/decoder.h"
 #include "longspan/plan/disk_model.h"
@@ -18,6 +18,8 @@
 #include "longspan/spec/held_parameter.h"
 
 namespace longspan {
+
+struct Config;
 
 /// Makes the folder, writes a file into it and removes both again, as far as they were not there.
 /// Several machines may do so at once on a disk that they share. Throws UserError, which begins
@@ -34,19 +36,19 @@ void try_output_dirs(const Config& config);
 std::optional<int64_t> free_bytes(const std::string& folder);
 Room room_in(const std::string& folder);
 
-/// What the run will write, but for the number of saves. `adapter`: only what is trained is saved;
-/// `saved_bytes`: of one number of it.
+/// What the run will write; the caller adds the number of saves. `adapter`: only what is trained is
+/// saved. `saved_bytes`: bytes of one saved number.
 DiskFacts disk_facts(const Config& config, const std::vector<HeldParameter>& parameters,
                      bool adapter, int64_t saved_bytes);
 
 /// disk_account with what is free, and check_file_size; empty where the room is unknown. Throws
 /// UserError.
-std::string check_room(const Config& config, const DiskFacts& facts);
+std::string check_room(const OutputSettings& config, const DiskFacts& facts);
 
 /// Is fallback_output_dir on the same disk as output_dir? A warning then, else empty.
 std::string warning_of_fallback(const OutputSettings& config);
 
-/// Saves what must not be lost, whatever becomes of disks.
+/// Saves what must not be lost: tries one folder after the other, and waits for room.
 class PatientSaver {
  public:
   /// All outlive it.
@@ -56,16 +58,16 @@ class PatientSaver {
   struct Saved {
     std::string name;       // "the model"
     int64_t num_bytes = 0;  // about so many
-    std::string kept;       // what there is if this is given up: "the last checkpoint is ..."
+    std::string remains;    // what there is if this is given up: "the last checkpoint is ..."
   };
   /// Runs `attempt(folder)`, which is collective and throws as all_or_none, for the first of
   /// `folders`; where it fails, for the next. Where the disks are full it says so, waits until
   /// there is room and tries again, without end; a collective's timeout does not run meanwhile. A
-  /// folder that fails for another reason is not tried again. Returns the folder that has it; empty
-  /// when the host of whichever rank has since asked the run to stop, which has ended the
-  /// waiting; where a rank had been told to stop before, only an interrupt ends it. When no folder
-  /// is left, throws what attempt has thrown for the first. All ranks use rank 0's `folders`.
-  /// Collective.
+  /// folder that fails for another reason is not tried again. Returns the folder that has it.
+  /// Returns
+  /// "" where the host of any rank asks the run to stop while it waits; where the run had been told
+  /// to stop before, only an interrupt ends the waiting. When no folder is left, throws what
+  /// attempt has thrown for the first. All ranks use rank 0's `folders`. Collective.
   std::string save(const Saved& what, const std::vector<std::string>& folders,
                    const std::function<void(const std::string&)>& attempt);
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "doctest/doctest.h"
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/testing/temporary_folder.h"

@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
 
 namespace longspan {

@@ -25,7 +25,7 @@ bool names_a_folder(const OutputSettings& config) {
 }
 
 /// Folders to try, one a line, the best first. All ranks use rank 0's list.
-std::string candidates_of(const Config& config, const Launch& launch) {
+std::string candidates_of(const OutputSettings& config, const Launch& launch) {
   std::string folders;
   const bool by_itself = config.resume_from_checkpoint.empty() && config.overwrite_output_dir;
   for (const FoundCheckpoint& found : find_checkpoints(config)) {
@@ -59,7 +59,7 @@ std::string read_state(const Group& world, const std::string& folder, TrainingSt
 
 }  // namespace
 
-bool goes_on_in(const Config& config) {
+bool goes_on_in(const OutputSettings& config) {
   const std::string& wanted = config.resume_from_checkpoint;
   if (!launch_before_requeue(config).empty()) return true;
   if (wanted == "false") return false;
@@ -87,7 +87,7 @@ bool goes_on_in(const Config& config) {
   return found;
 }
 
-std::optional<ResumePoint> find_resume_point(const Config& config, const Group& world,
+std::optional<ResumePoint> find_resume_point(const OutputSettings& config, const Group& world,
                                              Notices& notices, const Launch& launch,
                                              Console& console) {
   std::string mine;

@@ -8,6 +8,7 @@
 #include "longspan/checkpoint/seal.h"
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/comm/mesh.h"
+#include "longspan/config/config.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"
 

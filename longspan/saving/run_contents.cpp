@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "longspan/checkpoint/weight_files.h"
+#include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/data/dataset_info.h"
 #include "longspan/stages/stage.h"

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "longspan/checkpoint/file_digest.h"
-#include "longspan/config/config.h"
 
 namespace longspan {
+
+struct Config;
 
 struct RunFile {
   std::string role;      // what it is to the run: "model weights", "training data", ...
@@ -39,12 +40,12 @@ struct ChangedFile {
   bool was_read = true;     // then; whether it has changed is not known otherwise
 };
 
-/// Where files lie does not matter, nor what data files are called. Nothing where one of the lists
-/// is empty. A file that could not be read then does not decide; one that cannot be read now is
-/// left out, as read_contents names it.
+/// The files whose contents differ. Where files lie does not matter, nor what data files are
+/// called. Empty where one of the lists is empty. A file that could not be read then does not
+/// decide. One that cannot be read now is left out, since read_contents names it.
 std::vector<ChangedFile> changed_files(const RunContents& then, const RunContents& now);
 
-/// As a checkpoint keeps them, and back. The latter throws nlohmann's exceptions, or
+/// To the JSON of a checkpoint, and back. Reading throws nlohmann's exceptions, or
 /// std::invalid_argument for a digest that is none.
 nlohmann::ordered_json json_of_contents(const RunContents& contents);
 RunContents contents_from(const nlohmann::ordered_json& json);

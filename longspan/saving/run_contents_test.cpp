@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/saving/read_contents.h"

@@ -13,6 +13,7 @@
 #include "longspan/checkpoint/left_temporary.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/written_names.h"
+#include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
@@ -50,11 +51,11 @@ std::string final_temporary(const std::string& output_dir) {
 }
 
 /// An unlisted chat template beside the new model would take precedence over the model's own.
-void set_aside_other_chat_templates(const std::string& folder, const std::set<std::string>& fresh) {
+void rename_other_chat_templates(const std::string& folder, const std::set<std::string>& fresh) {
   for (const char* name : {"chat_template.jinja", "chat_template.json"}) {
     std::error_code error;
     const bool is_there = fs::exists(fs::symlink_status(folder + "/" + name, error));
-    if (is_there && !fresh.contains(name)) set_aside(folder, name);
+    if (is_there && !fresh.contains(name)) rename_to_kept(folder, name);
   }
 }
 
@@ -74,7 +75,7 @@ void move_final(const std::string& output_dir) {
     }
     remove_listed(output_dir, before, fresh);
     remove_other_weights(output_dir, fresh);
-    set_aside_other_chat_templates(output_dir, fresh);
+    rename_other_chat_templates(output_dir, fresh);
     sync_folder(output_dir);
     fs::rename(from + "/" + kFileList, output_dir + "/" + kFileList);
     sync_folder(output_dir);

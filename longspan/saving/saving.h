@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "longspan/comm/notices.h"
-#include "longspan/config/config.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
@@ -18,8 +17,10 @@
 
 namespace longspan {
 
+struct Config;
+
 /// Throws UserError when output_dir holds anything of an earlier run (weights, results,
-/// checkpoints) that is neither to be gone on from nor may be overwritten, when it is the model
+/// checkpoints) that the run neither resumes from nor may overwrite, when it is the model
 /// that training starts from, or not a folder; and when resume_from_checkpoint names no checkpoint.
 void check_output_dir(const Config& config);
 
@@ -36,18 +37,19 @@ void prove_writable(const std::string& folder);
 void finish_saved_model(const std::string& output_dir);
 
 /// Removes logs, results and pictures of an earlier run, as the new one may write others, but for
-/// the log when the new one goes on from there. Throws UserError.
+/// the log when the new run resumes that one. Throws UserError.
 void remove_reports(const std::string& output_dir, bool goes_on);
 
 /// What a saved model is.
 struct SavedModel {
   ModelConfig config;
-  at::ScalarType dtype;            // of the weights on disk
-  std::string source_folder;       // the model that training started from
-  std::optional<LoraShape> lora;   // only the adapter is saved
-  std::optional<SavedChat> chat;   // nullopt: as source_folder has it
-  ParameterTable specs;            // of all parameters
-  std::vector<HeldParameter> all;  // the same in their order, as they are kept
+  at::ScalarType dtype;           // of the weights on disk
+  std::string source_folder;      // the model that training started from
+  std::optional<LoraShape> lora;  // only the adapter is saved
+  std::optional<SavedChat> chat;  // nullopt: as source_folder has it
+  ParameterTable specs;           // of all parameters
+  std::vector<HeldParameter>
+      all;  // the same, in their order and in the dtypes that they are held in
 };
 
 /// Saves from one process; others wait for it.

@@ -7,6 +7,7 @@
 #include "doctest/doctest.h"
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/file_list.h"
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/unfinished.h"
 #include "longspan/saving/checkpoints.h"

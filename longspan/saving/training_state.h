@@ -14,9 +14,9 @@
 
 namespace longspan {
 
-/// What decides which rows a step sees, and what is trained on them. A run goes on only where all
-/// of it is the same, but for settings that may change and files that do not decide; how many
-/// processes share the work is not part of it.
+/// What decides which rows a step sees, and what is trained on them. A run resumes only where all
+/// of it is the same, but for settings that may change and files that do not decide. The number of
+/// processes is not part of it.
 struct RunIdentity {
   std::string stage, finetuning_type;
   std::string trained;  // fingerprint of the trained parameters' names and sizes
@@ -27,8 +27,7 @@ struct RunIdentity {
   bool shuffled = true;
   // "none" or how rotary positions are stretched; empty: the checkpoint does not say.
   std::string rope_scaling;
-  // What was trained with, and the files that the run stands on; empty: the checkpoint does not
-  // say.
+  // The keys of the run, and the files that it depends on. Empty: the checkpoint does not say.
   Settings settings;
   RunContents contents;
 };
@@ -78,8 +77,8 @@ std::vector<std::string> changes_since(const std::string& checkpoint, const RunI
 std::string text_of(const RankAverages& averages);
 RankAverages averages_from(const std::string& text);
 
-/// What rank `rank` of `world_size` goes on with: its own, or, when there were another number of
-/// ranks, rank 0 all of it.
+/// The sums that rank `rank` of `world_size` resumes with: its own, or, where another number of
+/// ranks saved them, rank 0 has all.
 RankAverages averages_for(const TrainingState& state, int rank, int world_size);
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
-// How much a kind of device works on at a time, where memory and speed pull apart: what the kernels
-// go by, and what the account of memory counts. No torch.
+// How many rows or bytes a kind of device works on at a time: more are faster, fewer need less
+// memory. The kernels use these sizes, and the account of memory counts them. No torch.
 #pragma once
 
 #include <algorithm>
@@ -20,28 +20,28 @@ struct HeadChunk {
 
 struct DeviceSizes {
   /// Rows that a feed-forward and the steps before a token mixer work on at a time: bytes of the
-  /// widest activation. Enough for matrix products at full speed, few enough that what lives only
-  /// inside of a sublayer is small beside the row.
+  /// widest activation. Enough rows for gemms at full speed, few enough that what lives only inside
+  /// of a sublayer is small beside the row.
   int64_t feed_forward_bytes, mixer_bytes;
   HeadChunk head;
-  /// A matrix product that is added to more precise numbers than its own is chunked, by rows of the
-  /// sum: bytes of a chunk's product. A GPU whose torch adds it up in fp32 needs none.
-  int64_t product_bytes;
+  /// A gemm whose result is added to more precise numbers is chunked by rows of the sum: bytes of a
+  /// chunk's result. A GPU whose torch adds in fp32 needs no chunks.
+  int64_t gemm_bytes;
 };
 
 inline constexpr DeviceSizes kCpuSizes{
     .feed_forward_bytes = int64_t{8} << 20,
     .mixer_bytes = int64_t{2} << 20,
     .head = {.bytes = int64_t{64} << 20, .least = 32, .most = 1024},
-    .product_bytes = int64_t{16} << 20};
+    .gemm_bytes = int64_t{16} << 20};
 /// A GPU multiplies so fast that what a chunk of the head reads and writes beside its logits, the
-/// weight and its gradient, shows up to thousands of rows; and each product costs its host tens of
+/// weight and its gradient, shows up to thousands of rows; and each gemm costs its host tens of
 /// microseconds, in which the GPU multiplies thousands of rows.
 inline constexpr DeviceSizes kCudaSizes{
     .feed_forward_bytes = int64_t{256} << 20,
     .mixer_bytes = int64_t{64} << 20,
     .head = {.bytes = int64_t{2} << 30, .least = 32, .most = 4096},
-    .product_bytes = int64_t{64} << 20};
+    .gemm_bytes = int64_t{64} << 20};
 
 constexpr const DeviceSizes& device_sizes(bool cuda) { return cuda ? kCudaSizes : kCpuSizes; }
 

@@ -176,12 +176,14 @@ std::vector<std::string> problems(const Config& config) {
   return problems;
 }
 
-std::string summary(const Config& config) {
+std::string summary(const PreferenceSettings& config) {
   return preference_summary("dpo, pref_loss " + config.pref_loss, config) +
          (config.pref_share_prompt ? "; prompts are computed once for both answers" : "");
 }
 
-bool compares(const Config& config) { return has_reference(pair_loss_from(config.pref_loss)); }
+bool compares(const PreferenceSettings& config) {
+  return has_reference(pair_loss_from(config.pref_loss));
+}
 
 std::unique_ptr<Objective> make(const ObjectiveContext& context) {
   return std::make_unique<PairObjective>(context);

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "longspan/comm/differentiable.h"
+#include "longspan/config/config.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/objectives/kto.h"
 #include "longspan/stages/objective.h"
@@ -41,8 +42,7 @@ class KtoObjective : public Objective {
   void look(const Row& row) override {
     const c10::NoGradGuard no_grad;
     references_.push_back(context_.reference->document_logprobs(row, over_row()));
-    const Row mismatched =
-        make_row(row.examples, Documents::kSecond, context_.attention, context_.device);
+    const Row mismatched = make_row(row, Documents::kSecond, context_.attention, context_.device);
     const at::Tensor policy_B =
         document_logprobs(context_.model, mismatched.local, mismatched.num_documents(), over_row());
     log_ratio_ += (policy_B - context_.reference->document_logprobs(mismatched, over_row()))
@@ -132,9 +132,9 @@ std::string document_name(const Example& example, size_t i) {
                 : "another row's answer, for KL";
 }
 
-std::string summary(const Config& config) { return preference_summary("kto", config); }
+std::string summary(const PreferenceSettings& config) { return preference_summary("kto", config); }
 
-bool compares(const Config&) { return true; }
+bool compares(const PreferenceSettings&) { return true; }
 
 std::unique_ptr<Objective> make(const ObjectiveContext& context) {
   return std::make_unique<KtoObjective>(context);

@@ -1,4 +1,4 @@
-// What a step's loss is: where a stage meets the Trainer.
+// The loss of a step: what the Trainer asks a stage for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "longspan/comm/mesh.h"
-#include "longspan/config/config.h"
 #include "longspan/models/decoder.h"
 #include "longspan/report/averages.h"
 #include "longspan/report/training_log.h"
@@ -16,6 +15,8 @@
 #include "longspan/train/row.h"
 
 namespace longspan {
+
+struct Config;
 
 /// What an objective works with; all outlive it.
 struct ObjectiveContext {
@@ -30,8 +31,8 @@ struct ObjectiveContext {
   bool idle_rows = false;
 };
 
-/// One step at a time: begin(), look() at each of its rows where looks_ahead(), looked(); then
-/// loss() of each row, in the same order.
+/// The Trainer calls, in each step, begin(); where looks_ahead(), look() with each of the step's
+/// rows and then looked(); then loss() with each row, in the same order.
 class Objective {
  public:
   virtual ~Objective() = default;
@@ -48,9 +49,8 @@ class Objective {
   /// looked() may be left out.
   virtual bool looks_ahead() const { return false; }
   virtual void begin() {}
-  /// Sees a row of this data-parallel group before any loss is asked for. The row may be gone when
-  /// its loss is: it is made again. Nothing of it has a gradient. Collective over the row's
-  /// sequence group.
+  /// Sees a row of this data-parallel group before any loss is asked for. The row may be freed and
+  /// made again before its loss. Gradients are off. Collective over the row's sequence group.
   virtual void look(const Row& row) { (void)row; }
   /// This data-parallel group (maybe without rows) has seen all of its rows. Collective over the
   /// world.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const StageKeys* kKeys[] = {&kPackingKeys};
 
-std::string summary(const Config&) { return "pt: plain text"; }
+std::string summary(const PreferenceSettings&) { return "pt: plain text"; }
 
 }  // namespace
 

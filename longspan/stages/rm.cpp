@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "longspan/comm/differentiable.h"
+#include "longspan/config/config.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/objectives/document_scores.h"
 #include "longspan/spec/parameter_spec.h"
@@ -63,7 +64,9 @@ constexpr std::string_view kHead[] = {"value_head_dropout"};
 constexpr StageKeys kHeadKeys{.keys = kHead};
 constexpr const StageKeys* kKeys[] = {&kSharedPromptKeys, &kHeadKeys};
 
-std::string summary(const Config&) { return "rm: a reward model from pairs of answers"; }
+std::string summary(const PreferenceSettings&) {
+  return "rm: a reward model from pairs of answers";
+}
 
 std::unique_ptr<Objective> make(const ObjectiveContext& context) {
   return std::make_unique<RewardObjective>(context);

@@ -12,7 +12,7 @@ constexpr StageKeys kTrainedKeys{.keys = kTrained}, kNeatKeys{.keys = kNeat};
 constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys};
 
 /// The usual stage says nothing of itself.
-std::string summary(const Config&) { return ""; }
+std::string summary(const PreferenceSettings&) { return ""; }
 
 }  // namespace
 

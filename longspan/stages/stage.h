@@ -25,6 +25,7 @@ struct EncodedExamples;
 struct Encoding;
 struct Example;
 struct ObjectiveContext;
+struct PreferenceSettings;
 
 /// Keys that say something to some stages only. Another stage refuses them together.
 struct StageKeys {
@@ -51,9 +52,9 @@ struct Stage {
   /// What document i of an example of several is: "chosen".
   std::string (&document_name)(const Example& example, size_t i);
   /// The line "Stage" of what a run says at its start; empty: none.
-  std::string (&summary)(const Config& config);
+  std::string (&summary)(const PreferenceSettings& config);
   /// Does this configuration compare with a reference model?
-  bool (&has_reference)(const Config& config);
+  bool (&has_reference)(const PreferenceSettings& config);
   /// What a step's loss is.
   std::unique_ptr<Objective> (&make)(const ObjectiveContext& context);
 };

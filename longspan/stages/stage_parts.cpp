@@ -28,9 +28,9 @@ std::string numbered_document(const Example& example, size_t i) {
 
 std::string chosen_or_rejected(const Example&, size_t i) { return i == 0 ? "chosen" : "rejected"; }
 
-bool no_reference(const Config&) { return false; }
+bool no_reference(const PreferenceSettings&) { return false; }
 
-std::string preference_summary(std::string name, const Config& config) {
+std::string preference_summary(std::string name, const PreferenceSettings& config) {
   std::string text = std::move(name) + fmt::format(", pref_beta {}", config.pref_beta);
   if (config.pref_ftx > 0) text += fmt::format(", pref_ftx {}", config.pref_ftx);
   return text;

@@ -24,10 +24,10 @@ std::string numbered_document(const Example& example, size_t i);
 std::string chosen_or_rejected(const Example& example, size_t i);
 
 // Stage::has_reference: nothing is compared with.
-bool no_reference(const Config& config);
+bool no_reference(const PreferenceSettings& config);
 
 /// `name`, and how strong the preference is.
-std::string preference_summary(std::string name, const Config& config);
+std::string preference_summary(std::string name, const PreferenceSettings& config);
 
 // Stage::make: the mean over all labels of -log p.
 std::unique_ptr<Objective> make_token_cross_entropy(const ObjectiveContext& context);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
 #include "longspan/testing/temporary_folder.h"

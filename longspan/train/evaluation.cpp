@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "longspan/config/config.h"
 #include "longspan/data/loader.h"
 
 namespace longspan {
@@ -69,13 +70,12 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
     size_t number = 0;
     for (int64_t i = 0; i < loader.num_batches(); ++i) {
       if (question.answer(i)) return false;
-      std::vector<ExamplePointer> chosen;
-      for (const int64_t index : loader.rows(/*epoch=*/0, i)) {
-        chosen.push_back(examples.example(index));
-      }
+      const std::vector<int64_t> places = loader.rows(/*epoch=*/0, i);
       // The last batch may leave nothing for this group.
-      if (chosen.empty() && !context.idle_rows) continue;
-      use(make_row(chosen, objective.documents(), context.attention, context.device), number++);
+      if (places.empty() && !context.idle_rows) continue;
+      use(make_row(draw(examples, places), objective.documents(), context.attention,
+                   context.device),
+          number++);
     }
     return true;
   };

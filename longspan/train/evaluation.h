@@ -10,11 +10,11 @@
 
 namespace longspan {
 
-/// The objective's loss of all `examples`, a mean over all of its units (labels, pairs, answers)
-/// whatever the batch size and however many ranks, and its averages. Every rank has the same
-/// examples; data-parallel groups share them out. Keeps one row at a time in memory. Asks `stops`
-/// on all ranks every few seconds; when one says yes, changes nothing and returns nullopt.
-/// Collective over the world.
+/// Returns the objective's loss of all `examples` and its averages. The loss is a mean over all
+/// units (labels, pairs, answers), so that it does not depend on the batch size or the number of
+/// ranks. Every rank has the same examples; data-parallel groups share them out. Keeps one row at a
+/// time in memory. Asks `stops` on all ranks every few seconds; when one says yes, changes nothing
+/// and returns nullopt. Collective over the world.
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
                                          const ExampleSource& examples,
                                          const std::function<bool()>& stops);

@@ -3,9 +3,11 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include "longspan/config/config.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/models/model_config.h"
 #include "longspan/testing/parameter_specs.h"
+#include "longspan/testing/ranks.h"
 
 namespace longspan {
 namespace {
@@ -35,6 +37,16 @@ class CountingObjective : public Objective {
  private:
   const AllocationCounter& memory_;
   bool looks_;
+};
+
+/// The sum of a row's column `weight`, whose padding counts nothing.
+class WeightObjective : public Objective {
+ public:
+  double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
+  bool replicated() const override { return true; }
+  at::Tensor loss(const Row& row, size_t, double, Averages&) override {
+    return row.local.columns.at("weight").values.sum();
+  }
 };
 
 /// 50 rows of 1000 tokens, and a model that nobody asks.
@@ -85,6 +97,24 @@ TEST_CASE("evaluation: one row at a time is in memory") {
     CHECK(objective.num_looks == (looks ? 50 : 0));
     CHECK(objective.most_bytes < 2 * kBytesOfRow);
   }
+}
+
+TEST_CASE("evaluation: an idle row has the columns of the others") {
+  std::vector<double> losses(2);
+  testing::run_ranks(2, [&](const Mesh& mesh) {
+    Case test;
+    test.mesh = mesh;
+    Example example;
+    example.documents = {Sample{{1, 2, 3}, {-100, 2, 3}}};
+    example.documents.front().columns["weight"] = {at::arange(3, at::kDouble)};
+    const ExamplesInMemory examples({example});
+    ObjectiveContext context = test.context();
+    context.idle_rows = true;
+    WeightObjective objective;
+    const auto result = evaluate(objective, context, examples, [] { return false; });
+    losses[mesh.world.rank()] = result ? result->loss : -1.0;
+  });
+  CHECK(losses == std::vector<double>{3.0, 3.0});
 }
 
 TEST_CASE("evaluation: whoever is told to stop makes no more rows") {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/objectives/load_balance.h"
 
@@ -19,7 +20,8 @@ constexpr const char *kLoss = "aux_loss", *kMean = "expert_load/max_mean",
 
 }  // namespace
 
-std::optional<double> auxiliary_loss_coefficient(const Config& config, const ModelConfig& model) {
+std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& config,
+                                                 const ModelConfig& model) {
   const std::optional<double> asked = config.moe_aux_loss_coef;
   const auto refuse = [&](const std::string& why) {
     throw UserError(

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "longspan/config/optimization_settings.h"
 #include "longspan/layers/expert_load.h"
 #include "longspan/models/model_config.h"
 #include "longspan/report/averages.h"
@@ -14,10 +15,11 @@
 
 namespace longspan {
 
-/// The coefficient of a run's auxiliary loss: moe_aux_loss_coef's, or else what the model's config
-/// asks for. None: the run has no such loss. Throws UserError where the key is given for a model
+/// The coefficient of a run's auxiliary loss: moe_aux_loss_coef, or else that of the model's
+/// config. nullopt: the run has no such loss. Throws UserError where the key is given for a model
 /// whose routers have no such loss.
-std::optional<double> auxiliary_loss_coefficient(const Config& config, const ModelConfig& model);
+std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& config,
+                                                 const ModelConfig& model);
 
 /// The loss is over all tokens of the global batch, so that neither accumulation nor the number of
 /// processes changes it. Its gradient needs the counts of all of them before the first backward:

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "longspan/config/config.h"
 #include "longspan/memory/host_memory.h"
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/optim/optimizer_job.h"

@@ -1,26 +1,26 @@
-// From the gradients of a step to new parameters, wherever they lie.
+// Makes new parameters of a step's gradients, whether ranks hold whole parameters or shares.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "longspan/comm/group.h"
-#include "longspan/config/config.h"
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/sharded_parameters.h"
 
 namespace longspan {
 
+struct Config;
+
 /// Whole parameters on every rank, or those of ShardedParameters. All members are collective over
 /// the world.
 class ModelUpdate {
  public:
-  /// `sharded`: where `parameters` come from, or null.
-  /// `specs` has all parameters.
+  /// `sharded`: what made `parameters`, or null where they are whole. `specs` has all parameters.
   ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTable& specs,
               ShardedParameters* sharded, const Group& world, const Config& config);
 
-  /// After each backward pass.
+  /// Call it after each backward pass.
   void end_backward();
   /// Sums the gradients over all ranks, of which each holds those of its own contribution. Returns
   /// the norm of the sums.
@@ -37,7 +37,7 @@ class ModelUpdate {
   /// The same, in the order of optimizer().state().
   const std::vector<ParameterPiece>& pieces() const { return pieces_; }
   Optimizer& optimizer() const { return *optimizer_; }
-  /// To be called after values or state were written from outside.
+  /// Call it after something else has written values or state.
   void publish();
 
  private:

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "longspan/config/config.h"
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"

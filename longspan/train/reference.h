@@ -1,4 +1,4 @@
-// The reference model of preference training: where its log-probabilities come from.
+// The reference model of preference training, which gives log-probabilities without gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -18,6 +18,7 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/checksum.h"
 #include "longspan/comm/differentiable.h"
+#include "longspan/config/config.h"
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/loader.h"
@@ -198,16 +199,15 @@ std::optional<ReferenceTable> precompute_reference(
   for (int64_t batch = 0; batch < loader.num_batches(); ++batch) {
     std::string lines;
     std::vector<std::pair<int64_t, double>> broken;
-    const std::vector<int64_t> places = loader.rows(/*epoch=*/0, batch);
+    std::vector<int64_t> places;
+    for (const int64_t i : loader.rows(/*epoch=*/0, batch)) places.push_back(missing[i]);
     if (!places.empty() || job.idle_rows) {
-      std::vector<ExamplePointer> examples;
-      for (const int64_t place : places) examples.push_back(job.examples.example(missing[place]));
-      const Row row = make_row(examples, which, job.attention, job.device);
+      const Row row = make_row(draw(job.examples, places), which, job.attention, job.device);
       const at::Tensor logps_D = reference->document_logprobs(row, over_row).cpu().contiguous();
       const double* logps = logps_D.const_data_ptr<double>();
-      for (size_t place = 0; place < places.size(); ++place) {
-        const int64_t number = missing[places[place]];
-        const size_t size = examples[place]->documents.size();
+      for (size_t example = 0; example < places.size(); ++example) {
+        const int64_t number = places[example];
+        const size_t size = row.examples[example]->documents.size();
         for (size_t i = 0; i < size; ++i) {
           if (!std::isfinite(logps[i])) broken.emplace_back(number, logps[i]);
         }

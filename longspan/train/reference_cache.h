@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "longspan/comm/mesh.h"
-#include "longspan/config/config.h"
 #include "longspan/report/console.h"
 #include "longspan/train/reference.h"
 
 namespace longspan {
+
+struct Config;
 
 /// What the reference is asked for: the examples of a run, and how.
 struct ReferenceJob {

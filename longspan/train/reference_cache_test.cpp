@@ -1,5 +1,6 @@
 #include "longspan/train/reference_cache.h"
 
+#include <ATen/ops/full.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -8,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"
@@ -47,6 +49,15 @@ TEST_CASE("reference cache: the key knows all that decides the numbers, and noth
   CHECK(!differs(config, both));
   CHECK(differs(config, turned));
   CHECK(differs(config, one));
+  const auto weighted_by = [](float weight) {
+    Example pair = pair_of(1);
+    for (Sample& document : pair.documents) {
+      document.columns["weight"] = {at::full({std::ssize(document.input_ids)}, weight)};
+    }
+    return ExamplesInMemory({pair});
+  };
+  CHECK(differs(config, weighted_by(1)));
+  CHECK(differs(config, weighted_by(2)));
   const auto changed_by = [&](auto&& change) {
     Config changed = config;
     change(changed);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "longspan/checkpoint/checksum.h"
+#include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/input/input_file.h"
 #include "longspan/models/model_files.h"
@@ -77,6 +78,7 @@ std::string reference_key(const Config& config, const ExampleSource& examples) {
     for (const Sample& document : example->documents) {
       hash.add(document.input_ids);
       hash.add(document.labels);
+      if (const std::string bytes = attached_bytes(document); !bytes.empty()) hash.add(bytes);
     }
   }
   return fmt::format("{:016x}", hash.value());

@@ -4,15 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
 #include "longspan/data/example_source.h"
 
 namespace longspan {
 
+struct Config;
+
 /// A hash of all that decides them: the reference model's files and those of its adapters, stage,
-/// precision (which finetuning_type is part of), rope_scaling, and the examples' tokens and labels.
-/// It leaves out what only changes roundings: the number of processes, checkpointing, chunks,
-/// kernels.
+/// precision (which finetuning_type is part of), rope_scaling, and the examples' tokens, labels,
+/// columns and positions. It leaves out what only changes roundings: the number of processes,
+/// checkpointing, chunks, kernels.
 std::string reference_key(const Config& config, const ExampleSource& examples);
 
 }  // namespace longspan

@@ -1,24 +1,20 @@
 #include "longspan/train/row.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
-
 namespace longspan {
-namespace {
 
-Batch idle_batch() {
-  return {at::zeros({1}, at::kLong), at::full({1}, kIgnoreLabel, at::kLong),
-          at::zeros({1}, at::kLong), at::full({1}, -1, at::kLong), Packing::single(1)};
+DrawnExamples draw(const ExampleSource& source, const std::vector<int64_t>& places) {
+  DrawnExamples drawn;
+  for (const int64_t place : places) drawn.examples.push_back(source.example(place));
+  drawn.pattern = places.empty() ? source.example(0) : drawn.examples.front();
+  return drawn;
 }
 
-}  // namespace
-
-Row make_row(const std::vector<ExamplePointer>& drawn, Documents which,
-             const SequenceParallel& attention, at::Device device) {
-  Row row{.examples = drawn, .documents = {}, .whole = {}, .local = {}};
+Row make_row(const DrawnExamples& drawn, Documents which, const SequenceParallel& attention,
+             at::Device device) {
+  Row row{drawn, /*documents=*/{}, /*whole=*/{}, /*local=*/{}};
   std::vector<const Sample*> samples;
   std::vector<const Example*> examples;
-  for (const ExamplePointer& example : drawn) {
+  for (const ExamplePointer& example : drawn.examples) {
     examples.push_back(example.get());
     const int num_documents = static_cast<int>(example->documents.size());
     for (int number = 0; number < num_documents; ++number) {
@@ -30,7 +26,7 @@ Row make_row(const std::vector<ExamplePointer>& drawn, Documents which,
       samples.push_back(&example->documents[number]);
     }
   }
-  row.whole = examples.empty()             ? idle_batch()
+  row.whole = examples.empty()             ? idle_row(drawn.pattern->documents.front())
               : which == Documents::kPairs ? collate_shared(examples)
               : which == Documents::kAll   ? collate_examples(examples)
                                            : collate(samples);

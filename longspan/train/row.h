@@ -1,4 +1,4 @@
-// Examples -> a row -> what this rank holds of it.
+// Examples -> a row -> this rank's share of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,18 +18,26 @@ struct DocumentOf {
   int number;
 };
 
+/// Examples of a source that make a row. None make an idle row.
+struct DrawnExamples {
+  std::vector<ExamplePointer> examples;
+  ExamplePointer pattern;  // any of the source's: an idle row has its columns and axes of positions
+};
+
+/// The examples at these places of a source that is not empty.
+DrawnExamples draw(const ExampleSource& source, const std::vector<int64_t>& places);
+
 /// One micro-batch of a data-parallel group; the same on all members of its sequence group but for
 /// `local`.
-struct Row {
-  std::vector<ExamplePointer> examples;
+struct Row : DrawnExamples {
   std::vector<DocumentOf> documents;  // in the order of the numbers in Batch::documents_T
   Batch whole, local;
 
   int64_t num_documents() const { return static_cast<int64_t>(documents.size()); }
-  /// Of its documents as the data holds them: a prompt that two of them share counts twice. An idle
-  /// row has none.
+  /// Tokens of its documents as the data holds them: a prompt that two of them share counts twice.
+  /// An idle row has none.
   int64_t num_tokens() const;
-  /// The same, but a shared prompt counts once.
+  /// The tokens that are computed: a shared prompt counts once.
   int64_t num_computed_tokens() const;
 };
 
@@ -41,10 +49,10 @@ enum class Documents {
   kSecond,
 };
 
-/// No examples make an idle row: one token, no documents and no labels, for a rank that has to take
-/// part in what the others compute.
-Row make_row(const std::vector<ExamplePointer>& examples, Documents which,
-             const SequenceParallel& attention, at::Device device);
+/// An idle row has one token, no documents and no labels: it is for a rank that has to take part in
+/// what the others compute.
+Row make_row(const DrawnExamples& drawn, Documents which, const SequenceParallel& attention,
+             at::Device device);
 
 /// This rank's share of a row in the order that its attention asks for, on its device.
 Batch local_share(const Batch& row, const SequenceParallel& attention, at::Device device);

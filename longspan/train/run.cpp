@@ -3,16 +3,17 @@
 #include <memory>
 #include <string>
 
+#include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
-#include "longspan/saving/checkpoints.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/output_claim.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/output_room.h"
 #include "longspan/train/run_data.h"
-#include "longspan/train/run_log.h"
 #include "longspan/train/run_messages.h"
 #include "longspan/train/run_model.h"
+#include "longspan/train/run_reports.h"
+#include "longspan/train/run_saving.h"
 #include "longspan/train/run_start.h"
 #include "longspan/train/trainer.h"
 #include "longspan/train/workers.h"
@@ -40,7 +41,7 @@ RunData read_same_data(const Config& config, const RunPlan& plan, Workers& worke
   return data;
 }
 
-void prepare_folders(const Config& config, Workers& workers, const Launch& launch) {
+void prepare_folders(const OutputSettings& config, Workers& workers, const Launch& launch) {
   all_or_none(workers.world(), [&] {
     if (!workers.is_main()) return;
     prepare_output_dir(config.output_dir);
@@ -67,44 +68,29 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host, Pe
     if (!model.find_objective(data, host, console)) {
       return say_stopped_before_steps(config, host, console);
     }
-    AttentionTraffic traffic = model.traffic();
-    ExpertTraffic expert_traffic = model.expert_traffic();
-    MemoryReport memory(meter,
-                        memory_facts(config, spec_of(plan.model), plan.parallel, model.parameters(),
-                                     row_lengths(*data.train, config.per_device_train_batch_size),
-                                     plan.computer()));
-    const ModelSaver saver = model.saver(data);
-    Checkpoints checkpoints(config, workers.world(), workers.notices(), saver, start.folder());
-    PatientSaver patient_saver(workers.world(), workers.notices(), host, console);
-    RunLog log(config, console);
+    RunReports reports(config, plan, data, model, meter, console);
+    RunSaving saving(config, workers, model, data, start, host, console);
     Trainer trainer({.context = model.context(),
                      .objective = model.objective(),
-                     .train_examples = *data.train,
-                     .eval_examples = *data.eval,
+                     .data = data,
                      .host = host,
                      .notices = workers.notices(),
                      .heartbeat = workers.heartbeat(),
-                     .saver = saver,
-                     .checkpoints = checkpoints,
-                     .patient_saver = patient_saver,
+                     .saving = saving,
+                     .reports = reports,
                      .identity = start.identity,
                      .launch = launch,
-                     .traffic = traffic,
-                     .expert_traffic = expert_traffic,
-                     .memory = memory,
-                     .log = log.training_log(),
-                     .console = console,
                      .sharded = model.sharded()});
     if (start.resumed) {
       trainer.resume(*start.resumed);
       start.resumed->in_use.reset();
     }
-    const std::string disk = log.open(workers.world(), trainer, start);
-    say_start({config, plan, data, start, model.trained(), trainer, memory, disk}, console);
+    const std::string disk = reports.log.open(workers.world(), trainer.disk(), start);
+    say_start({config, plan, data, start, model.trained(), trainer, reports.memory, disk}, console);
     const RunEnd end = trainer.train();
     // Everything is saved; nothing that comes while this process clears up changes that.
     host.all_saved(end);
-    say_end(config, end, trainer, checkpoints, host, console);
+    say_end(config, end, trainer, saving.checkpoints, host, console);
     result.progress = trainer.progress();
     result.loss = trainer.mean_loss();
     result.saved_in = trainer.saved_in();

@@ -3,13 +3,14 @@
 
 #include <string>
 
-#include "longspan/config/config.h"
 #include "longspan/liveness/host.h"
 #include "longspan/memory/peak_meter.h"
 #include "longspan/report/training_log.h"
 #include "longspan/train/run_plan.h"
 
 namespace longspan {
+
+struct Config;
 
 struct RunResult {
   RunEnd end = RunEnd::kDone;

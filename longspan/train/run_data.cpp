@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
@@ -68,6 +69,7 @@ std::string fingerprint_of(const ExampleSource& examples) {
     for (const Sample& document : example.documents) {
       mix(document.input_ids);
       mix(document.labels);
+      for (const unsigned char byte : attached_bytes(document)) hash.add(byte);
     }
     const std::vector<int64_t>& restarts = example.position_restarts;
     mix({restarts.begin(), restarts.end()});

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "longspan/comm/group.h"
-#include "longspan/config/config.h"
 #include "longspan/data/example_source.h"
 #include "longspan/models/model_config.h"
 #include "longspan/report/console.h"
@@ -14,16 +13,18 @@
 
 namespace longspan {
 
+struct Config;
+
 struct RunData {
   std::unique_ptr<ExampleSource> train, eval;
   std::optional<SavedChat> chat;  // what the saved model says of chats, where a template is named
 };
 
-/// Reads and encodes the data sets; says what one example looks like, what was cut or left out, and
-/// what hints there are at a mistake. Throws UserError.
+/// Reads and encodes the data sets. Says what one example looks like, what was cut or left out, and
+/// what looks like a mistake. Throws UserError.
 RunData read_data(const Config& config, const ModelConfig& model, Console& console);
 
-/// A hash of all tokens, labels and verdicts, in order.
+/// A hash of all tokens, labels, columns, positions and verdicts, in order.
 std::string fingerprint_of(const ExampleSource& examples);
 
 /// Throws when ranks hold different data: every rank of a sequence group must hold the same rows.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "longspan/checkpoint/checksum.h"
+#include "longspan/config/config.h"
 #include "longspan/input/numbers.h"
 
 namespace longspan {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "longspan/comm/mesh.h"
-#include "longspan/config/config.h"
 #include "longspan/models/model_config.h"
 #include "longspan/saving/training_state.h"
 #include "longspan/train/run_data.h"
@@ -10,7 +9,10 @@
 
 namespace longspan {
 
-/// Without the contents of files. `model`: with rope_scaling, as it is trained.
+struct Config;
+
+/// The identity of this start, but for the contents of files, which are read later. `model`: with
+/// rope_scaling, as it is trained.
 RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
                         const TrainedModel& trained, const RunData& data);
 

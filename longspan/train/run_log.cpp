@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/plan/step_plan.h"
@@ -18,11 +19,11 @@ RunLog::RunLog(const Config& config, Console& console)
   log_.warn([&](const std::string& text) { console_.say("warning: " + text); });
 }
 
-std::string RunLog::open(const Group& world, const Trainer& trainer, const RunStart& start) {
+std::string RunLog::open(const Group& world, const DiskFacts& disk, const RunStart& start) {
   std::string account;
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
-    account = check_room(config_, trainer.disk());
+    account = check_room(config_, disk);
     if (wants_tensorboard(config_)) {
       try {
         tensorboard_.emplace(config_,

@@ -1,18 +1,19 @@
-// A run's log, and who is told of its entries.
+// A run's log, and TensorBoard's files of the same entries.
 #pragma once
 
 #include <optional>
 #include <string>
 
 #include "longspan/comm/group.h"
-#include "longspan/config/config.h"
+#include "longspan/plan/disk_model.h"
 #include "longspan/report/console.h"
 #include "longspan/report/tensorboard.h"
 #include "longspan/report/training_log.h"
 #include "longspan/train/run_start.h"
-#include "longspan/train/trainer.h"
 
 namespace longspan {
+
+struct Config;
 
 class RunLog {
  public:
@@ -23,9 +24,9 @@ class RunLog {
 
   TrainingLog& training_log() { return log_; }
 
-  /// Makes the folder's reports this run's, once there is room for what `trainer` writes. Returns
-  /// the account of the disk, on rank 0. Collective. Throws as all_or_none.
-  std::string open(const Group& world, const Trainer& trainer, const RunStart& start);
+  /// Makes the folder's reports this run's, once the disk has room for what the run will write.
+  /// Returns the account of the disk, on rank 0. Collective. Throws as all_or_none.
+  std::string open(const Group& world, const DiskFacts& disk, const RunStart& start);
 
  private:
   const Config& config_;

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "longspan/config/config.h"
 #include "longspan/report/remarks.h"
 #include "longspan/report/summary.h"
 #include "longspan/saving/launch.h"
@@ -13,7 +14,7 @@ namespace longspan {
 namespace {
 
 /// After a stop, in a sentence.
-std::string how_to_go_on(const Config& config) {
+std::string how_to_go_on(const OutputSettings& config) {
   if (config.save_only_model) return "It holds the model alone, as save_only_model asks.";
   const std::string& from = config.resume_from_checkpoint;
   const bool by_itself = from == "true" || (from.empty() && !config.overwrite_output_dir);
@@ -76,7 +77,7 @@ void say_start(const StartFacts& facts, Console& console) {
   for (const std::string& change : start.changes) console.say(change);
 }
 
-RunEnd say_stopped_before_steps(const Config& config, Host& host, Console& console) {
+RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Console& console) {
   const std::string kept =
       fmt::format("the reference log-probabilities so far are kept in {}.", config.output_dir);
   if (host.requested()) {
@@ -87,7 +88,7 @@ RunEnd say_stopped_before_steps(const Config& config, Host& host, Console& conso
   return RunEnd::kStopped;
 }
 
-void say_end(const Config& config, RunEnd end, const Trainer& trainer,
+void say_end(const OutputSettings& config, RunEnd end, const Trainer& trainer,
              const Checkpoints& checkpoints, Host& host, Console& console) {
   const std::string where_it_stands =
       fmt::format("after step {} of {}", trainer.progress().step, trainer.progress().total_steps);

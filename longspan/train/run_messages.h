@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "longspan/config/config.h"
+#include "longspan/config/output_settings.h"
 #include "longspan/liveness/host.h"
 #include "longspan/report/console.h"
 #include "longspan/report/memory_report.h"
@@ -16,6 +16,8 @@
 
 namespace longspan {
 
+struct Config;
+
 struct StartFacts {
   const Config& config;
   const RunPlan& plan;
@@ -27,14 +29,14 @@ struct StartFacts {
   const std::string& disk;  // RunLog::open's account
 };
 
-/// The summary, remarks, the accounts of memory and disk, and what the run goes on from. Starts to
-/// measure memory.
+/// Says the summary, the remarks, the accounts of memory and disk, and which checkpoint the run
+/// resumes from. Starts to measure memory.
 void say_start(const StartFacts& facts, Console& console);
 
-/// Returns how the run ended.
-RunEnd say_stopped_before_steps(const Config& config, Host& host, Console& console);
+/// For a run whose host asks it to stop before the first step. Returns how the run ended.
+RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Console& console);
 
-void say_end(const Config& config, RunEnd end, const Trainer& trainer,
+void say_end(const OutputSettings& config, RunEnd end, const Trainer& trainer,
              const Checkpoints& checkpoints, Host& host, Console& console);
 
 }  // namespace longspan

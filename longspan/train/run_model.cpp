@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/stages/stage.h"
 #include "longspan/train/reference_cache.h"

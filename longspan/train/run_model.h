@@ -1,4 +1,4 @@
-// What computes in a run: the trained model, its attention, and what its loss is.
+// What computes in a run: the trained model, its attention, its reference and its loss.
 #pragma once
 
 #include <functional>
@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "longspan/config/config.h"
 #include "longspan/expert_parallel/expert_parallel.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/models/decoder.h"
@@ -23,6 +22,8 @@
 
 namespace longspan {
 
+struct Config;
+
 class RunModel {
  public:
   /// Reads the model. `config`, `plan` and `workers` outlive it. Collective. Throws as all_or_none.
@@ -34,18 +35,18 @@ class RunModel {
   Decoder& decoder() { return *decoder_; }
   ShardedParameters* sharded() { return trained_.sharded.get(); }
 
-  /// What a run with these data compares with, and its loss. False: stopped, as the host asks. Once
-  /// only. Collective. Throws as all_or_none.
+  /// Makes the reference model, where the stage has one, and the objective. Call it once. False:
+  /// the host asked the run to stop. Collective. Throws as all_or_none.
   bool find_objective(const RunData& data, const Host& host, Console& console);
-  /// After find_objective.
+  /// These two are there after find_objective.
   const ObjectiveContext& context() const { return *context_; }
   Objective& objective() { return *objective_; }
 
-  /// What counts the bytes that attention sends.
+  /// A counter of the bytes that attention sends.
   AttentionTraffic traffic() const;
-  /// The same of experts.
+  /// A counter of the bytes that expert parallelism sends.
   ExpertTraffic expert_traffic() const;
-  /// What the account says of parameters.
+  /// The parameters of the run, for the account of memory.
   RunParameters parameters() const;
   ModelSaver saver(const RunData& data) const;
 

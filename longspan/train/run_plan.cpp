@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "longspan/comm/cuda.h"
+#include "longspan/config/config.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/plan/plan_request.h"
 #include "longspan/text/counted.h"

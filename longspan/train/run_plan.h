@@ -6,13 +6,14 @@
 #include <string>
 
 #include "longspan/comm/mesh.h"
-#include "longspan/config/config.h"
 #include "longspan/models/model_config.h"
 #include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/run_account.h"
 
 namespace longspan {
+
+struct Config;
 
 struct RunPlan {
   Rendezvous where;
@@ -21,9 +22,9 @@ struct RunPlan {
   DeviceChoice device;
   std::string warning;  // mostly empty
 
-  /// This rank's.
+  /// The device of this rank.
   at::Device own_device() const;
-  /// With the threads that this process computes with now.
+  /// What computes, with the threads of this process.
   Computer computer() const;
 };
 

@@ -1,5 +1,6 @@
 #include "longspan/train/run_start.h"
 
+#include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/saving/read_contents.h"
 #include "longspan/train/run_identity.h"

@@ -1,4 +1,4 @@
-// Where a run begins: which run it is, and what it goes on from.
+// Where a run begins: which run it is, and which checkpoint it resumes from.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,6 @@
 
 #include "longspan/comm/mesh.h"
 #include "longspan/comm/notices.h"
-#include "longspan/config/config.h"
 #include "longspan/report/console.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/resume.h"
@@ -17,17 +16,19 @@
 
 namespace longspan {
 
+struct Config;
+
 struct RunStart {
   RunIdentity identity;                // contents on rank 0 alone
   std::optional<ResumePoint> resumed;  // nullopt: from the beginning
-  std::vector<std::string> changes;    // since that was saved; a line each, on rank 0
+  std::vector<std::string> changes;    // since the checkpoint was saved; a line each, on rank 0
 
-  /// What the run goes on from; empty: from the beginning.
+  /// The checkpoint that the run resumes from; empty: it begins at the first step.
   std::string folder() const { return resumed ? resumed->folder : ""; }
 };
 
-/// `model`: with rope_scaling, as it is trained. Collective. Throws as all_or_none: what is saved
-/// cannot be gone on from, or is of another run.
+/// `model`: with rope_scaling, as it is trained. Collective. Throws as all_or_none where no
+/// checkpoint can be resumed from, or where it is another run's.
 RunStart find_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
                         const TrainedModel& trained, const RunData& data, const Launch& launch,
                         Notices& notices, Console& console);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "longspan/config/config.h"
 #include "longspan/kernels/dropout.h"
 #include "longspan/optim/schedule.h"
 
@@ -31,19 +32,19 @@ TrainingStep::TrainingStep(const TrainingJob& job)
       model_(job.context.model),
       device_(job.context.device),
       objective_(job.objective),
-      examples_(job.train_examples),
+      examples_(*job.data.train),
       host_(job.host),
-      traffic_(job.traffic),
-      expert_traffic_(job.expert_traffic),
-      console_(job.console),
+      traffic_(job.reports.traffic),
+      expert_traffic_(job.reports.expert_traffic),
+      console_(job.reports.console),
       loader_(examples_.size(), config_.per_device_train_batch_size, mesh_.data.rank(),
               mesh_.data.size(), !config_.disable_shuffling, config_.seed),
       plan_(StepPlan::make(loader_.num_batches(), config_.gradient_accumulation_steps,
                            config_.num_train_epochs, config_.max_steps)),
       num_warmup_steps_(
           warmup_steps_of(config_.warmup_ratio, config_.warmup_steps, plan_.total_steps)),
-      update_(model_.parameters(), job.saver.model().specs, job.sharded, world_, config_),
-      balance_(ExpertBalance::make(job.context, job.saver.model().config)) {}
+      update_(model_.parameters(), job.saving.saver.model().specs, job.sharded, world_, config_),
+      balance_(ExpertBalance::make(job.context, job.saving.saver.model().config)) {}
 
 std::vector<std::string> TrainingStep::names_of_averages() const {
   std::vector<std::string> names = objective_.averages();
@@ -154,13 +155,11 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
 std::vector<Row> TrainingStep::rows_of(const StepPlace& place) const {
   std::vector<Row> rows;
   for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
-    std::vector<ExamplePointer> examples;
-    for (const int64_t index : loader_.rows(place.epoch, batch)) {
-      examples.push_back(examples_.example(index));
-    }
+    const std::vector<int64_t> places = loader_.rows(place.epoch, batch);
     // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
-    if (examples.empty() && !context_.idle_rows) continue;
-    rows.push_back(make_row(examples, objective_.documents(), context_.attention, device_));
+    if (places.empty() && !context_.idle_rows) continue;
+    rows.push_back(
+        make_row(draw(examples_, places), objective_.documents(), context_.attention, device_));
   }
   return rows;
 }

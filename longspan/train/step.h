@@ -39,24 +39,24 @@ class TrainingStep {
   const StepPlan& plan() const { return plan_; }
   int64_t num_warmup_steps() const { return num_warmup_steps_; }
   ModelUpdate& update() { return update_; }
-  /// What the objective and the model's experts have added up; run() adds to it.
+  /// The averages that run() adds to, of the objective and of the model's experts.
   Averages& averages() { return averages_; }
-  /// What they add, in the order of a log line.
+  /// The names of these averages, in the order of a log line.
   std::vector<std::string> names_of_averages() const;
 
  private:
   std::vector<Row> rows_of(const StepPlace& place) const;
-  /// What must be known of all rows before the first one's loss. Collective.
+  /// Finds out what must be known of all rows before the first one's loss. Collective.
   void look_at(const std::vector<Row>& rows, int64_t step);
-  /// Another for each micro-batch, whatever the number of processes that share it.
+  /// A seed of its own for each micro-batch, whatever the number of processes that share it.
   uint64_t dropout_seed(int64_t step, size_t row_number) const;
-  /// The loss or the gradient norm is not finite: says where it comes from, and stops the run or
-  /// leaves the step's update out, as on_nonfinite has it. `own_losses`: of the rows of this
-  /// data-parallel group, each a mean over its own labels (pairs, answers). Collective.
+  /// For a loss or a gradient norm that is not finite. Says where it comes from, and stops the run
+  /// or leaves out the step's update, as on_nonfinite says. `own_losses`: one for each row of this
+  /// data-parallel group, a mean over the row's own labels (pairs, answers). Collective.
   void leave_out(StepResult& result, int64_t step, const std::vector<double>& own_losses,
                  int64_t num_skipped);
-  /// Rows whose loss is not finite; or parameters whose gradient is not, and the rows with the
-  /// largest losses. Collective.
+  /// Names the rows whose loss is not finite; or the parameters whose gradient is not, and the rows
+  /// with the largest losses. Collective.
   std::string source_of_nonfinite(int64_t step, const std::vector<double>& own_losses,
                                   bool in_loss) const;
 

@@ -12,6 +12,7 @@
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "longspan/comm/mesh.h"
-#include "longspan/config/config.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
@@ -17,9 +16,12 @@
 
 namespace longspan {
 
+struct Config;
+
 struct TrainedModel {
   std::vector<NamedTensor> parameters;  // on the device; requires_grad says what is trained
-  /// Of the whole model, with experts that are on other ranks alone, as they are kept.
+  /// All parameters of the model, in the dtypes that they are held in, also experts that only other
+  /// ranks have.
   std::vector<HeldParameter> all;
   ParameterTable specs;  // of all of them
   std::optional<LoraShape> lora;
@@ -27,7 +29,7 @@ struct TrainedModel {
   /// Where `parameters` come from when something is divided among the ranks or offloaded.
   std::unique_ptr<ShardedParameters> sharded;
 
-  /// What is here, for the account.
+  /// The parameters of this rank, for the account.
   std::vector<HeldParameter> held() const;
   int64_t num_parameters() const;
   int64_t num_trained() const;
@@ -49,7 +51,7 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
 TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
                                 const std::optional<ShardingOptions>& sharding, at::Device device);
 
-/// The cheap part of load_trained_model and make_reference, without reading the models' weights.
+/// Checks ahead of load_trained_model and make_reference what costs little. Reads no weights.
 /// Throws UserError.
 void check_trained_model(const Config& config, const ModelConfig& model);
 

@@ -44,44 +44,58 @@ class Trainer {
   RunEnd train();
 
  private:
-  /// The evaluation set's loss now, logged. False: left, as a rank was told to stop. Collective.
+  /// Evaluates and logs. False: it left the evaluation, since a rank was told to stop. Collective.
   bool evaluate_now();
   /// Does the run end with an evaluation, wherever it stands?
   bool evaluates_at_end() const;
   /// Is there an evaluation between the last step and the end?
   bool ends_with_evaluation() const;
-  /// Log, evaluation and checkpoint, as far as they are due. Once told to stop, an evaluation would
-  /// take the time that saving needs: it is left to the run that goes on. True: stop now.
+  /// Logs, evaluates and saves a checkpoint, as far as each is due. Once the run is told to stop,
+  /// an evaluation would take the time that saving needs, so the resumed run does it. True: stop
+  /// now.
   bool after_step(int64_t step, const StepResult& result);
   void count(int64_t step, const StepResult& result);
   void log_step(const StepResult& result);
-  /// checkpoint-N of the steps so far. On a full disk there is none, which is said, and training
-  /// goes on: what is on the disk is whole. Collective.
+  /// On rank 0: the log's last entry as a line on the console.
+  void say_entry();
+  /// Saves checkpoint-N of the steps so far. On a full disk it saves none, says so, and training
+  /// goes on; what is on the disk is whole. Collective.
   void save_checkpoint();
-  /// The same before the run ends: it waits for room. False: it was interrupted while it waited.
+  /// The same before the run ends: waits for room. False: it was interrupted while it waited.
   bool save_last_checkpoint();
-  /// Into this folder. Throws as all_or_none.
+  /// Saves the checkpoint in this folder. Throws as all_or_none.
   void save_checkpoint_into(const std::string& output_dir);
-  /// Of one that the disk was too full for: may it be tried again? Collective.
+  /// Has the disk room for the checkpoint that it was too full for? Collective.
   bool has_room_again() const;
   /// The optimizer's state, with the weights themselves where saving rounds them.
   std::vector<StateSource> state_with_masters() const;
-  /// The last evaluation, the model, logs and pictures.
+  /// Evaluates for the last time, and saves the model, logs and pictures.
   RunEnd finish();
   /// False: interrupted. Collective.
   bool save_model();
   bool save_reports(const TrainingResult& result, const SentBytes& sent);
-  /// A checkpoint of the steps so far, unless there is one.
+  /// Saves a checkpoint of the steps so far, unless there is one.
   RunEnd stop();
-  /// No rank holds the whole model; all write it together.
+  /// Is the model divided, so that all ranks write it together?
   bool is_divided() const;
   bool is_main() const { return world_.rank() == 0; }
 
-  TrainingJob job_;
   const ObjectiveContext& context_;
   const Config& config_;
   const Group& world_;
   Decoder& model_;
+  Objective& objective_;
+  const ExampleSource& eval_examples_;
+  Host& host_;
+  Notices& notices_;
+  Heartbeat& heartbeat_;
+  RunSaving& saving_;
+  RunReports& reports_;
+  TrainingLog& log_;
+  Console& console_;
+  const RunIdentity& identity_;
+  const Launch& launch_;
+  ShardedParameters* sharded_;  // null: every rank has the whole model
   TrainingStep step_;
   const StepPlan& steps_;
   ModelUpdate& update_;

@@ -6,6 +6,7 @@
 
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/state_parts.h"
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/models/composite.h"
@@ -35,14 +36,14 @@ std::vector<StateSource> Trainer::state_with_masters() const {
   std::vector<StateSource> states = update_.optimizer().state();
   for (size_t i = 0; i < states.size(); ++i) {
     const ParameterPiece& trained = update_.pieces()[i];
-    if (job_.saver.saves_exactly({trained.parameter, trained.values})) continue;
+    if (saving_.saver.saves_exactly({trained.parameter, trained.values})) continue;
     states[i] = with_master(std::move(states[i]), trained.values);
   }
   return states;
 }
 
 DiskFacts Trainer::disk() const {
-  const SavedModel& saved = job_.saver.model();
+  const SavedModel& saved = saving_.saver.model();
   DiskFacts facts = disk_facts(config_, saved.all, saved.lora.has_value(),
                                static_cast<int64_t>(c10::elementSize(saved.dtype)));
   if (!saved.lora) facts.other_bytes += num_kept_bytes(saved.source_folder, saved.config);
@@ -67,20 +68,21 @@ void Trainer::save_checkpoint() {
   } catch (const std::exception& error) {
     if (!is_agreed(world_, error) || !is_disk_full(error)) throw;
     checkpoint_owed_ = true;
-    job_.console.say(fmt::format(
+    console_.say(fmt::format(
         "warning: checkpoint-{} is not saved: {} Training goes on; {}. The next one is saved as "
         "soon as there is room.",
         totals_.progress.step, error.what(),
-        job_.checkpoints.last().empty() ? "there is no checkpoint yet"
-                                        : fmt::format("{} is whole", job_.checkpoints.last())));
+        saving_.checkpoints.last().empty()
+            ? "there is no checkpoint yet"
+            : fmt::format("{} is whole", saving_.checkpoints.last())));
   }
 }
 
 bool Trainer::save_last_checkpoint() {
-  return !job_.patient_saver
+  return !saving_.patient_saver
               .save({.name = fmt::format("checkpoint-{}", totals_.progress.step),
                      .num_bytes = disk_need(disk()).checkpoint,
-                     .kept = job_.checkpoints.last_text()},
+                     .remains = saving_.checkpoints.last_text()},
                     output_folders(config_),
                     [&](const std::string& folder) { save_checkpoint_into(folder); })
               .empty();
@@ -88,19 +90,18 @@ bool Trainer::save_last_checkpoint() {
 
 void Trainer::save_checkpoint_into(const std::string& output_dir) {
   const int64_t step = totals_.progress.step;
-  job_.heartbeat.stands_at(step, fmt::format("the saving of checkpoint-{}", step));
-  CheckpointContent content{.parameters = model_.parameters(),
-                            .states = {},
-                            .state = std::nullopt,
-                            .add_files = [&](const std::string& path) {
-                              job_.log.write_checkpoint(path, totals_.progress);
-                            }};
+  heartbeat_.stands_at(step, fmt::format("the saving of checkpoint-{}", step));
+  CheckpointContent content{
+      .parameters = model_.parameters(),
+      .states = {},
+      .state = std::nullopt,
+      .add_files = [&](const std::string& path) { log_.write_checkpoint(path, totals_.progress); }};
   if (!config_.save_only_model) {
-    TrainingState state{.launch = job_.launch.id,
-                        .job = job_.launch.job,
+    TrainingState state{.launch = launch_.id,
+                        .job = launch_.job,
                         .world_size = world_.size(),
                         .sequence_size = context_.mesh.sequence.size(),
-                        .identity = job_.identity,
+                        .identity = identity_,
                         .totals = totals_,
                         .averages = {}};
     for (const std::string& text : world_.gather_text(text_of(averages_.sums()))) {
@@ -109,14 +110,14 @@ void Trainer::save_checkpoint_into(const std::string& output_dir) {
     content.states = state_with_masters();
     content.state = std::move(state);
   }
-  if (is_divided()) content.sharded = job_.sharded;
-  const std::string folder = job_.checkpoints.save(output_dir, step, content);
+  if (is_divided()) content.sharded = sharded_;
+  const std::string folder = saving_.checkpoints.save(output_dir, step, content);
   last_saved_step_ = step;
-  if (is_main()) job_.console.say(fmt::format("Saved {}", folder));
+  if (is_main()) console_.say(fmt::format("Saved {}", folder));
 }
 
 void Trainer::resume(const ResumePoint& from) {
-  all_or_none_patiently(world_, job_.notices, [&] {
+  all_or_none_patiently(world_, notices_, [&] {
     const RunTotals& totals = from.state.totals;
     if (totals.progress.step > steps_.total_steps) {
       throw UserError(fmt::format(
@@ -124,13 +125,14 @@ void Trainer::resume(const ResumePoint& from) {
           "max_steps, or name an earlier checkpoint in resume_from_checkpoint.",
           from.folder, totals.progress.step, steps_.total_steps));
     }
-    load_optimizer(StateReader(from.folder, stored_weights(job_.saver.model(), update_.pieces())),
-                   update_.optimizer());
+    load_optimizer(
+        StateReader(from.folder, stored_weights(saving_.saver.model(), update_.pieces())),
+        update_.optimizer());
     totals_ = totals;
     totals_.progress.total_steps = steps_.total_steps;
     averages_.set(averages_for(from.state, world_.rank(), world_.size()));
     last_saved_step_ = totals_.progress.step;
-    if (is_main()) job_.log.restore(from.folder);
+    if (is_main()) log_.restore(from.folder);
   });
   update_.publish();
 }

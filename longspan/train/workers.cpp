@@ -9,6 +9,7 @@
 #include "longspan/comm/cuda.h"
 #include "longspan/comm/descriptors.h"
 #include "longspan/comm/within.h"
+#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/out_of_memory.h"

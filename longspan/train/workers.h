@@ -8,14 +8,15 @@
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/comm/notices.h"
-#include "longspan/config/config.h"
 #include "longspan/liveness/host.h"
 #include "longspan/train/run_plan.h"
 
 namespace longspan {
 
-/// While this object lives, a signal to stop that reaches this rank before the first step is
-/// announced to the others.
+struct Config;
+
+/// While this object lives, it tells the other ranks when a signal to stop reaches this rank before
+/// the first step.
 class ToldOfEarlyStops {
  public:
   ToldOfEarlyStops(Host& host, const Notices& notices, int rank);

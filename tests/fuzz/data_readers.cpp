@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "longspan/config/config.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/dataset_info.h"

@@ -4,6 +4,7 @@
 
 #include "cli/launcher.h"
 #include "longspan/comm/mesh.h"
+#include "longspan/config/config.h"
 #include "longspan/saving/training_state.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/checkpoint/safetensors.h"
+#include "longspan/config/config.h"
 #include "longspan/optim/block_quantization.h"
 #include "longspan/spec/parameter_spec.h"
 #include "longspan/train/model_update.h"

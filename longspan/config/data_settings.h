@@ -1,0 +1,25 @@
+// Data sets, and how their rows become tokens. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace longspan {
+
+struct DataSettings {
+  std::string dataset, eval_dataset, dataset_dir = "data";
+  std::string chat_template;  // key `template`; empty: the model's own chat_template
+  int64_t cutoff_len = 2048;
+  std::optional<int64_t> max_samples;
+  std::optional<int64_t> preprocessing_num_workers;
+  double val_size = 0.0;
+  bool mask_history = false, train_on_prompt = false;
+  std::optional<std::string> default_system;
+  bool enable_thinking = true;
+  std::string on_bad_row = "stop";  // stop | skip
+  std::optional<bool> packing;      // absent: true for pt, else false
+  bool neat_packing = false;
+};
+
+}  // namespace longspan

@@ -1,0 +1,13 @@
+// Where `longspan export` writes. No torch.
+#pragma once
+
+#include <string>
+
+namespace longspan {
+
+struct ExportSettings {
+  std::string export_dir;
+  double export_size = 5.0;  // GB of a file
+};
+
+}  // namespace longspan

@@ -1,0 +1,27 @@
+// What is trained of it: all, some layers, or adapters. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace longspan {
+
+struct MethodSettings {
+  std::string stage = "sft";  // pt | sft | rm | dpo | kto
+  bool do_train = false;
+  bool do_eval = false;
+  std::string finetuning_type = "full";  // full | freeze | lora
+  bool disable_shuffling = false;
+  std::string train_sampling_strategy = "random";  // random | sequential; read into the line above
+  int64_t lora_rank = 8;
+  std::optional<int64_t> lora_alpha;  // absent: twice the rank
+  double lora_dropout = 0.0;
+  std::string lora_target = "all";
+  bool use_rslora = false;
+  int64_t freeze_trainable_layers = 2;  // negative: the first ones
+  std::string freeze_trainable_modules = "all";
+  std::string freeze_extra_modules;
+};
+
+}  // namespace longspan

@@ -1,0 +1,21 @@
+// The model, where it comes from, and in which numbers it computes. No torch.
+#pragma once
+
+#include <string>
+
+namespace longspan {
+
+struct ModelSettings {
+  std::string model_name_or_path;
+  std::string adapter_name_or_path;  // comma list: all but the last are merged, the last is trained
+  std::string flash_attn = "auto";
+  bool disable_gradient_checkpointing = false;
+  bool pure_bf16 = false;
+  std::string rope_scaling;     // linear | yarn | llama3; empty: as config.json says
+  std::string device = "auto";  // auto | cuda | cpu
+  bool use_cpu = false;         // read into device
+  bool share_gpus = false;
+  bool full_determinism = false;
+};
+
+}  // namespace longspan

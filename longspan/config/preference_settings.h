@@ -1,0 +1,19 @@
+// Losses of preferences, and the reference model. No torch.
+#pragma once
+
+#include <string>
+
+namespace longspan {
+
+struct PreferenceSettings {
+  double pref_beta = 0.1;
+  std::string pref_loss = "sigmoid";  // sigmoid | hinge | ipo | kto_pair | orpo | simpo
+  double pref_ftx = 0.0, dpo_label_smoothing = 0.0, simpo_gamma = 0.5;
+  double kto_chosen_weight = 1.0, kto_rejected_weight = 1.0;
+  std::string ref_model, ref_model_adapters;
+  bool precompute_ref_log_probs = false;
+  bool pref_share_prompt = false;
+  double value_head_dropout = 0.0;  // stage rm
+};
+
+}  // namespace longspan
