@@ -20,6 +20,13 @@ def said(*arguments):
     return ran.stdout
 
 
+def test_the_page_of_keys_is_what_the_program_says():
+    page = subprocess.run([ROOT / "tools" / "keys_page", PROGRAM], capture_output=True, text=True, timeout=30, check=True)
+    assert (ROOT / "docs" / "keys.md").read_text() == page.stdout, "tools/keys_page build/longspan > docs/keys.md"
+    listed = set(re.findall(r"^- `(\w+)`", page.stdout, re.M))
+    assert {"model_name_or_path", "sequence_parallel_size", "export_dir", "gradient_checkpointing"} <= listed
+
+
 @pytest.fixture(scope="module")
 def schema():
     schema = json.loads(said("schema"))
