@@ -65,8 +65,9 @@ TEST_CASE("store client: a question that nobody answers ends with its connection
 
   relay.hold(true);
   CHECK_FALSE(client.add("other", 1));
-  CHECK(comes_true(
-      [&] { return num_threads() <= threads && connections_to(kLoopbackOnly, relay.port()).empty(); }));
+  CHECK(comes_true([&] {
+    return num_threads() <= threads && connections_to(kLoopbackOnly, relay.port()).empty();
+  }));
   CHECK_FALSE(client.is_gone());
 
   // The store speaks again: by a new connection, and by that alone.

@@ -27,8 +27,8 @@ struct Driver {
   DriverResult (*load_module)(CudaModule** module, const void* image);
   DriverResult (*get_function)(Function* function, CudaModule* module, const char* name);
   DriverResult (*launch)(Function function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z,
-                   unsigned threads_x, unsigned threads_y, unsigned threads_z,
-                   unsigned shared_bytes, void* stream, void** arguments, void** extra);
+                         unsigned threads_x, unsigned threads_y, unsigned threads_z,
+                         unsigned shared_bytes, void* stream, void** arguments, void** extra);
 
   static const Driver& get() {
     static const Driver driver = load();

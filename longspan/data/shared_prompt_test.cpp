@@ -52,7 +52,8 @@ TEST_CASE("collate_shared: pairs that share nothing stay apart; documents are nu
   const Example shares = pair_of({{5, 6, 7}, {5, -100, 7}}, {{5, 6, 8}, {5, -100, 8}});
   const Batch row = collate_shared({&one_token, &different, &labels, &shares});
   CHECK((row.packing == Packing::from_documents({{2}, {2}, {2}, {2}, {3}, {3}, {5, Fork{1, 3}}})));
-  CHECK(list_of(row.documents_T) == Values{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7});
+  CHECK(list_of(row.documents_T) ==
+        Values{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7});
 }
 
 TEST_CASE("collate_shared: equal documents keep a branch each; no pairs give an empty row") {

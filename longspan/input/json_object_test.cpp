@@ -71,7 +71,8 @@ TEST_CASE("json object: whole numbers fit their type") {
   const auto json = parse_json(R"({"n": 2147483648, "least": -2147483648})", "f.json");
   const JsonObject object(json, "f.json");
   CHECK(object.get<int64_t>("n") == 2147483648);
-  CHECK(object_complaint([&] { object.get<int>("n"); }) == "f.json: n is 2147483648, which is too large.");
+  CHECK(object_complaint([&] { object.get<int>("n"); }) ==
+        "f.json: n is 2147483648, which is too large.");
   CHECK(object.get<int>("least") == INT32_MIN);
 }
 

@@ -64,7 +64,8 @@ TEST_CASE("json text: one limit of depth") {
 }
 
 TEST_CASE("json text: errors with file and line") {
-  CHECK(text_complaint("{\"a\": 1,\n\"b\": }").starts_with("f.json, line 2: broken JSON: syntax error"));
+  CHECK(text_complaint("{\"a\": 1,\n\"b\": }")
+            .starts_with("f.json, line 2: broken JSON: syntax error"));
   CHECK(text_complaint("", 7).starts_with("f.json, line 7: broken JSON: "));
   CHECK(text_complaint("[1] 2").starts_with("f.json, line 1: broken JSON: "));
   CHECK(text_complaint("\"\xff\"").starts_with("f.json, line 1: broken JSON: "));

@@ -10,7 +10,8 @@ namespace {
 
 using nlohmann::json;
 
-std::string number_complaint(const json& value, int64_t least = INT64_MIN, int64_t most = INT64_MAX) {
+std::string number_complaint(const json& value, int64_t least = INT64_MIN,
+                             int64_t most = INT64_MAX) {
   try {
     whole_number(value, "file.json: key", least, most);
   } catch (const UserError& error) {

@@ -23,9 +23,9 @@ struct TrafficColumn {
   int64_t Direction::* bytes;
 };
 constexpr TrafficColumn kCollectives[] = {{"all_to_all", &Direction::all_to_all},
-                                   {"all_gather", &Direction::all_gather},
-                                   {"reduce_scatter", &Direction::reduce_scatter},
-                                   {"shift", &Direction::shift}};
+                                          {"all_gather", &Direction::all_gather},
+                                          {"reduce_scatter", &Direction::reduce_scatter},
+                                          {"shift", &Direction::shift}};
 
 nlohmann::ordered_json json_of(const Direction& direction) {
   nlohmann::ordered_json json;
@@ -105,7 +105,8 @@ AttentionTraffic::Report AttentionTraffic::report(const Group& world) const {
   std::vector<int64_t*> numbers, of_layers;
   for (Direction* direction : {&report.forward, &report.backward}) {
     of_layers.push_back(&direction->formula);
-    for (const TrafficColumn& column : kCollectives) of_layers.push_back(&(direction->*column.bytes));
+    for (const TrafficColumn& column : kCollectives)
+      of_layers.push_back(&(direction->*column.bytes));
   }
   numbers = of_layers;
   numbers.insert(numbers.end(), {&report.num_rows, &report.num_tokens});
