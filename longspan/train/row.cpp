@@ -3,12 +3,43 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <stdexcept>
+
 namespace longspan {
 namespace {
 
 Batch idle_batch() {
   return {at::zeros({1}, at::kLong), at::full({1}, kIgnoreLabel, at::kLong),
           at::zeros({1}, at::kLong), at::full({1}, -1, at::kLong), Packing::single(1)};
+}
+
+/// Is this one of its example's documents in the row?
+bool takes(Documents which, int number) {
+  switch (which) {
+    case Documents::kAll:
+    case Documents::kPairs:
+      return true;
+    case Documents::kFirst:
+      return number == 0;
+    case Documents::kSecond:
+      return number == 1;
+  }
+  throw std::logic_error("documents of no kind");
+}
+
+/// `samples`: the documents of the examples that are in the row.
+Batch collated(Documents which, const std::vector<const Example*>& examples,
+               const std::vector<const Sample*>& samples) {
+  switch (which) {
+    case Documents::kAll:
+      return collate_examples(examples);
+    case Documents::kPairs:
+      return collate_shared(examples);
+    case Documents::kFirst:
+    case Documents::kSecond:
+      return collate(samples);
+  }
+  throw std::logic_error("documents of no kind");
 }
 
 }  // namespace
@@ -22,18 +53,12 @@ Row make_row(const std::vector<ExamplePointer>& drawn, Documents which,
     examples.push_back(example.get());
     const int num_documents = static_cast<int>(example->documents.size());
     for (int number = 0; number < num_documents; ++number) {
-      if ((which == Documents::kFirst && number != 0) ||
-          (which == Documents::kSecond && number != 1)) {
-        continue;
-      }
+      if (!takes(which, number)) continue;
       row.documents.push_back({example.get(), number});
       samples.push_back(&example->documents[number]);
     }
   }
-  row.whole = examples.empty()             ? idle_batch()
-              : which == Documents::kPairs ? collate_shared(examples)
-              : which == Documents::kAll   ? collate_examples(examples)
-                                           : collate(samples);
+  row.whole = examples.empty() ? idle_batch() : collated(which, examples, samples);
   row.local = local_share(row.whole, attention, device);
   return row;
 }
