@@ -118,13 +118,19 @@ class Chat {
     const double count = static_cast<double>(answer.tokens.size());
     std::string line = fmt::format("{} token{}, {:.1f} tokens/s", answer.tokens.size(),
                                    answer.tokens.size() == 1 ? "" : "s", count / seconds);
-    if (answer.reason == FinishReason::kLength) {
-      line += fmt::format("; cut at max_new_tokens={}", assistant_.options.max_new_tokens);
-    } else if (answer.reason == FinishReason::kContext) {
-      line += fmt::format("; the model takes {} tokens: /clear begins anew",
-                          assistant_.config.max_position_embeddings);
-    } else if (answer.reason == FinishReason::kInterrupted) {
-      line += "; stopped";
+    switch (answer.reason) {
+      case FinishReason::kStop:
+        break;
+      case FinishReason::kLength:
+        line += fmt::format("; cut at max_new_tokens={}", assistant_.options.max_new_tokens);
+        break;
+      case FinishReason::kContext:
+        line += fmt::format("; the model takes {} tokens: /clear begins anew",
+                            assistant_.config.max_position_embeddings);
+        break;
+      case FinishReason::kInterrupted:
+        line += "; stopped";
+        break;
     }
     put_faint(line);
     put("\n\n");

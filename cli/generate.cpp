@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <stdexcept>
 
 #include "cli/commands.h"
 #include "cli/generation_arguments.h"
@@ -82,7 +83,15 @@ class AnswerWriter {
 };
 
 const char* name_of(FinishReason reason) {
-  return reason == FinishReason::kStop ? "stop" : "length";
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+    case FinishReason::kContext:
+    case FinishReason::kInterrupted:
+      return "length";
+  }
+  throw std::logic_error("an answer that ended nobody knows how");
 }
 
 std::string text_of(const Assistant& assistant, const Answer& answer) {

@@ -31,6 +31,7 @@
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_claim.h"
 #include "longspan/text/print.h"
+#include "longspan/train/attended_model.h"
 #include "longspan/train/run.h"
 #include "longspan/train/trained_model.h"
 
@@ -57,8 +58,8 @@ void check_early(const Config& config, int world_size, int ranks_per_machine) {
   check_output_folders(config);
   const ModelConfig model = model_config_for(config, config.model_name_or_path);
   // Which links and devices there are changes what is chosen, not what is possible.
-  make_parallel_plan(
-      plan_request(config, spec_of(model), world_size, ranks_per_machine, /*cuda=*/false));
+  make_parallel_plan(plan_request(config, attended_model(config, model), world_size,
+                                  ranks_per_machine, /*cuda=*/false));
   check_trained_model(config, model);
   check_dataset_files(config);
 }

@@ -13,7 +13,7 @@ def deepseek_v3(shape):
     """A dense layer and one of experts in groups; positions are stretched, which scales scores too."""
     from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
-    shape = dict(shape, num_key_value_heads=6)
+    shape = dict(shape, num_key_value_heads=shape.get("num_attention_heads", 6))
     own = dict(hidden_size=64, intermediate_size=96, num_attention_heads=6, q_lora_rank=24, kv_lora_rank=20,
                qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10, moe_intermediate_size=48, n_routed_experts=6,
                num_experts_per_tok=2, n_group=3, topk_group=2, first_k_dense_replace=1, routed_scaling_factor=1.5,

@@ -13,7 +13,7 @@
 namespace longspan {
 namespace {
 
-ModelConfig small_config() {
+ModelConfig folder_config() {
   ModelConfig config;
   config.model_type = "qwen2";
   config.vocab_size = 1000;
@@ -29,7 +29,7 @@ ModelConfig small_config() {
 
 TEST_CASE("model folder: layers and sizes are those of the weights before anything is made") {
   const testing::TemporaryFolder folder;
-  ModelConfig config = small_config();
+  ModelConfig config = folder_config();
   config.json = R"({"model_type": "qwen2"})";
   save_model_folder(folder.path, config, random_parameters(config, 1, at::kFloat), at::kFloat, "");
   CHECK_NOTHROW(check_model_folder(folder.path, config));
@@ -58,7 +58,7 @@ TEST_CASE("model folder: layers and sizes are those of the weights before anythi
 
 TEST_CASE("parameter count: that of the list, or refused") {
   for (const bool tied : {false, true}) {
-    ModelConfig config = small_config();
+    ModelConfig config = folder_config();
     config.tie_word_embeddings = tied;
     config.qk_norm = config.output_bias = config.mlp_bias = !tied;
     int64_t listed = 0;
@@ -75,7 +75,7 @@ TEST_CASE("parameter count: that of the list, or refused") {
 }
 
 TEST_CASE("random parameters: the seed decides, the numbers are normal") {
-  const auto config = small_config();
+  const auto config = folder_config();
   const auto a = random_parameters(config, 1, at::kFloat);
   const auto b = random_parameters(config, 1, at::kFloat);
   const auto c = random_parameters(config, 2, at::kFloat);

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/names.h"
@@ -26,7 +27,8 @@ using Demand = std::function<void(bool holds, std::string_view problem)>;
 /// Keys of one way of fine-tuning are of no use to another.
 void check_method(const Config& config, const Demand& demand) {
   const Config defaults;
-  const bool lora = config.finetuning_type == "lora", freeze = config.finetuning_type == "freeze";
+  const FinetuningType type = finetuning_type_of(config);
+  const bool lora = type == FinetuningType::kLora, freeze = type == FinetuningType::kFreeze;
   demand(lora || (config.lora_rank == defaults.lora_rank && !config.lora_alpha &&
                   config.lora_dropout == 0 && config.lora_target == defaults.lora_target &&
                   !config.use_rslora),
@@ -106,13 +108,14 @@ void check_packing(const DataSettings& config, const Demand& demand) {
 }
 
 void check_activations(const Config& config, const Demand& demand) {
-  const bool offloads = config.offload_activations != "false";
+  const OffloadedTo offloaded_to = activations_offloaded_to(config);
+  const bool offloads = offloaded_to != OffloadedTo::kNowhere;
   demand(!offloads || !config.disable_gradient_checkpointing,
          "offload_activations moves what gradient checkpointing keeps, and "
          "disable_gradient_checkpointing: true keeps all the rest too; remove one of them");
-  demand(config.offload_folder == Config().offload_folder || config.offload_activations == "disk",
+  demand(config.offload_folder == Config().offload_folder || offloaded_to == OffloadedTo::kDisk,
          "offload_folder is for offload_activations: disk; remove it, or set that");
-  demand(config.offload_activations != "disk" || !config.offload_folder.empty(),
+  demand(offloaded_to != OffloadedTo::kDisk || !config.offload_folder.empty(),
          "offload_folder is empty: give a folder on a disk with room for the activations");
 }
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <variant>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/stages/stage.h"
@@ -97,8 +98,10 @@ const std::vector<KeysOf>& table() {
 /// Does the key say anything to a run of this stage and kind?
 bool applies(const Key& key, const Config& config) {
   const std::string_view name = key.name;
-  if (name.starts_with("lora_") || name == "use_rslora") return config.finetuning_type == "lora";
-  if (name.starts_with("freeze_")) return config.finetuning_type == "freeze";
+  if (name.starts_with("lora_") || name == "use_rslora") return trains_adapter(config);
+  if (name.starts_with("freeze_")) {
+    return finetuning_type_of(config) == FinetuningType::kFreeze;
+  }
   return is_for_stage(name, stage_of(config));
 }
 

@@ -56,13 +56,13 @@ Conversation RowReader::read(const json& row, const std::string& place) {
         "called, for example\n  {}",
         place, entry_.name, wanted, names_in(row), entry_.info_file, suggested_entry(entry_, row)));
   }
-  if (entry_.kind == RowKind::kVerdict) conversation.desirable = read_verdict(row, place);
+  if (parts_of(entry_.kind).verdict) conversation.desirable = read_verdict(row, place);
   if (entry_.formatting == Formatting::kAlpaca) {
     read_alpaca(row, conversation);
   } else {
     read_sharegpt(row, conversation);
   }
-  if (entry_.kind == RowKind::kPair) {
+  if (parts_of(entry_.kind).pair) {
     conversation.messages.push_back(read_side(row, *entry_.columns.chosen, place));
     conversation.rejected = read_side(row, *entry_.columns.rejected, place);
   }
@@ -71,18 +71,18 @@ Conversation RowReader::read(const json& row, const std::string& place) {
 
 std::vector<std::string> RowReader::demanded_in_first_row() const {
   const DatasetColumns& columns = entry_.columns;
-  if (entry_.kind == RowKind::kText) return {*columns.prompt};
+  if (parts_of(entry_.kind).text) return {*columns.prompt};
   std::vector<std::string> demanded;
   if (entry_.formatting == Formatting::kShareGpt) {
     demanded.push_back(*columns.messages);
-  } else if (entry_.kind != RowKind::kPair) {
+  } else if (parts_of(entry_.kind).answer) {
     demanded.push_back(*columns.response);
   }
-  if (entry_.kind == RowKind::kPair) {
+  if (parts_of(entry_.kind).pair) {
     demanded.push_back(*columns.chosen);
     demanded.push_back(*columns.rejected);
   }
-  if (entry_.kind == RowKind::kVerdict) demanded.push_back(*columns.kto_tag);
+  if (parts_of(entry_.kind).verdict) demanded.push_back(*columns.kto_tag);
   return demanded;
 }
 
@@ -114,7 +114,7 @@ void RowReader::no_answer(const std::string& column, const std::string& place) c
   throw RowError(fmt::format(
       "{}: the row has no {} ({} is empty). Nothing can be trained on it: fill it in or remove "
       "the row.",
-      place, entry_.kind == RowKind::kPair ? "question" : "answer", column));
+      place, parts_of(entry_.kind).pair ? "question" : "answer", column));
 }
 
 std::optional<std::string> RowReader::text(const json& row,
@@ -189,7 +189,7 @@ void RowReader::read_alpaca(const json& row, Conversation& conversation) const {
   const std::string query = text(row, columns.query, place).value_or("");
   if (!prompt.empty() && !query.empty()) prompt += '\n';
   conversation.messages.push_back({"user", prompt + query});
-  if (entry_.kind != RowKind::kAnswer && entry_.kind != RowKind::kVerdict) return;
+  if (!parts_of(entry_.kind).answer) return;
   const std::string answer = text(row, columns.response, place).value_or("");
   if (answer.empty()) no_answer(*columns.response, place);
   conversation.messages.push_back({"assistant", answer});
@@ -277,7 +277,7 @@ void RowReader::require_turns(const Conversation& conversation) const {
     }
   }
   const bool ends_with_answer = (messages.size() - begins_with_system) % 2 == 0;
-  if (entry_.kind == RowKind::kPair) {
+  if (parts_of(entry_.kind).pair) {
     if (!ends_with_answer) return;
     throw RowError(fmt::format(
         "{}: the last message of {} must be the question that {} and {} answer; it is {}'s", place,

@@ -94,8 +94,8 @@ class EntryReader {
   /// ranking and the columns must be those that the stage reads.
   void require_columns_of_stage() const {
     const DatasetColumns& columns = entry_.columns;
-    const bool is_pair = entry_.kind == RowKind::kPair, is_text = entry_.kind == RowKind::kText,
-               is_verdict = entry_.kind == RowKind::kVerdict,
+    const RowParts parts = parts_of(entry_.kind);
+    const bool is_pair = parts.pair, is_text = parts.text, is_verdict = parts.verdict,
                is_alpaca = entry_.formatting == Formatting::kAlpaca;
     const std::vector<std::string_view> of_pairs = names_of_stages_with(RowKind::kPair);
     const json ranking = values_.value("ranking", json(false));
@@ -160,7 +160,7 @@ class EntryReader {
                       "columns than these",
                       stage_.name));
     }
-    if (is_alpaca && !is_text && !is_pair && !columns.response) {
+    if (is_alpaca && parts.answer && !columns.response) {
       fail("columns lists no response: which column holds the answers?");
     }
     if (!is_alpaca && !columns.messages) {

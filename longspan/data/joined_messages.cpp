@@ -39,7 +39,7 @@ Conversation question_of(const Conversation& row) {
 std::string hint_at_joined_messages(const Config& config, const SavedChat& chat,
                                     const Tokenizer& tokenizer,
                                     const std::vector<Conversation>& rows) {
-  if (stage_of(config).rows == RowKind::kText || !chat.chat_template) return "";
+  if (parts_of(stage_of(config).rows).text || !chat.chat_template) return "";
   const auto own = tokenizer.chat_template();
   if (own && chat.chat_template->ends_with(*own)) return "";
   const auto encoder = make_named_template(config.chat_template, tokenizer, config.default_system,

@@ -38,8 +38,8 @@ std::string role_of(const json& messages, const std::string& role_tag,
 
 std::string suggested_entry(const DatasetEntry& entry, const json& row) {
   ordered_json suggestion = {{"file_name", entry.file_name}};
-  const bool is_pair = entry.kind == RowKind::kPair;
-  if (is_pair) suggestion["ranking"] = true;
+  const RowParts parts = parts_of(entry.kind);
+  if (parts.pair) suggestion["ranking"] = true;
   const auto or_unknown = [](const std::string& name) {
     return name.empty() ? std::string("<column>") : name;
   };
@@ -48,7 +48,7 @@ std::string suggested_entry(const DatasetEntry& entry, const json& row) {
     const bool is_side = name == "chosen" || name == "rejected";
     if (messages.empty() && is_messages(value) && !is_side) messages = name;
   }
-  if (!messages.empty() && is_messages(row.at(messages)) && entry.kind != RowKind::kText) {
+  if (!messages.empty() && is_messages(row.at(messages)) && !parts.text) {
     const json& list = row.at(messages);
     const std::string role = or_unknown(first_of(list[0], {"role", "from", "speaker"}));
     const std::string content = or_unknown(first_of(list[0], {"content", "value", "text"}));
@@ -60,7 +60,7 @@ std::string suggested_entry(const DatasetEntry& entry, const json& row) {
         {"user_tag", role_of(list, role, {"user", "human", "prompter", "Human", "User"})},
         {"assistant_tag", role_of(list, role, {"assistant", "gpt", "bot", "model", "Assistant"})},
         {"system_tag", "system"}};
-  } else if (entry.kind == RowKind::kText) {
+  } else if (parts.text) {
     suggestion["columns"] = {
         {"prompt", or_unknown(first_of(row, {"text", "content", "document", "prompt", "body"}))}};
     return fmt::format("\"{}\": {}", entry.name, suggestion.dump());
@@ -72,18 +72,18 @@ std::string suggested_entry(const DatasetEntry& entry, const json& row) {
     if (!query.empty() && suggestion["columns"]["prompt"] != query) {
       suggestion["columns"]["query"] = query;
     }
-    if (!is_pair) {
+    if (parts.answer) {
       suggestion["columns"]["response"] = or_unknown(
           first_of(row, {"output", "response", "answer", "completion", "solution", "assistant"}));
     }
   }
-  if (is_pair) {
+  if (parts.pair) {
     suggestion["columns"]["chosen"] =
         or_unknown(first_of(row, {"chosen", "better", "preferred", "accepted", "winner"}));
     suggestion["columns"]["rejected"] =
         or_unknown(first_of(row, {"rejected", "worse", "dispreferred", "refused", "loser"}));
   }
-  if (entry.kind == RowKind::kVerdict) {
+  if (parts.verdict) {
     std::string tag = first_of(row, {"kto_tag", "label", "desirable", "good"});
     for (const auto& [name, value] : row.items()) {
       if (tag.empty() && value.is_boolean()) tag = name;

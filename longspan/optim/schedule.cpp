@@ -18,25 +18,41 @@ double progress_after_warmup(int64_t step, int64_t num_warmup_steps, int64_t num
          static_cast<double>(std::max<int64_t>(1, num_training_steps - num_warmup_steps));
 }
 
+double constant(double /*progress*/) { return 1.0; }
+double linear(double progress) { return std::max(0.0, 1.0 - progress); }
+double cosine(double progress) {
+  return std::max(0.0, 0.5 * (1.0 + std::cos(std::numbers::pi * progress)));
+}
+
+struct Schedule {
+  const char* name;
+  bool warms_up;
+  double (&factor)(double progress);  // after warmup
+};
+constexpr Schedule kSchedules[] = {{"linear", true, linear},
+                                   {"cosine", true, cosine},
+                                   {"constant", false, constant},
+                                   {"constant_with_warmup", true, constant}};
+
+const Schedule& schedule_named(const std::string& name) {
+  for (const Schedule& schedule : kSchedules) {
+    if (name == schedule.name) return schedule;
+  }
+  throw UserError(
+      fmt::format("lr_scheduler_type: {} is not supported; use linear, cosine, constant or "
+                  "constant_with_warmup.",
+                  name));
+}
+
 }  // namespace
 
 double schedule_factor(const std::string& name, int64_t step, int64_t num_warmup_steps,
                        int64_t num_training_steps) {
-  if (name == "constant") return 1.0;
-  const bool known = name == "linear" || name == "cosine" || name == "constant_with_warmup";
-  if (!known) {
-    throw UserError(
-        fmt::format("lr_scheduler_type: {} is not supported; use linear, cosine, constant or "
-                    "constant_with_warmup.",
-                    name));
-  }
-  if (step < num_warmup_steps) {
+  const Schedule& schedule = schedule_named(name);
+  if (schedule.warms_up && step < num_warmup_steps) {
     return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, num_warmup_steps));
   }
-  if (name == "constant_with_warmup") return 1.0;
-  const double progress = progress_after_warmup(step, num_warmup_steps, num_training_steps);
-  if (name == "linear") return std::max(0.0, 1.0 - progress);
-  return std::max(0.0, 0.5 * (1.0 + std::cos(std::numbers::pi * progress)));
+  return schedule.factor(progress_after_warmup(step, num_warmup_steps, num_training_steps));
 }
 
 int64_t warmup_steps_of(double warmup_ratio, double warmup_steps, int64_t num_training_steps) {

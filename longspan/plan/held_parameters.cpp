@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
@@ -80,26 +83,43 @@ std::set<std::string> trained_by_freeze(const MethodSettings& config, const Mode
   return trained;
 }
 
+namespace {
+
+/// Of the model's own parameters, by finetuning_type.
+std::function<bool(const ParameterSpec&)> trained_by_type(const MethodSettings& config,
+                                                          const ModelSpec& model) {
+  switch (finetuning_type_of(config)) {
+    case FinetuningType::kFull:
+      return [](const ParameterSpec&) { return true; };
+    case FinetuningType::kFreeze:
+      return [unfrozen = trained_by_freeze(config, model)](const ParameterSpec& parameter) {
+        return unfrozen.contains(parameter.name);
+      };
+    case FinetuningType::kLora:
+      return [](const ParameterSpec&) { return false; };
+  }
+  throw std::logic_error("a finetuning_type that trains nobody knows what");
+}
+
+}  // namespace
+
 std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec& model,
                                            const LoraShape& lora) {
-  const bool has_adapter = config.finetuning_type == "lora";
-  const bool freezes = config.finetuning_type == "freeze";
+  const bool has_adapter = trains_adapter(config);
   const int64_t own_bytes = config.pure_bf16 || (config.bf16 && has_adapter) ? 2 : 4;
   const int64_t added_bytes = config.pure_bf16 ? 2 : 4;
   const Stage& stage = stage_of(config);
-  std::set<std::string> unfrozen;
-  if (freezes) unfrozen = trained_by_freeze(config, model);
+  const auto is_trained = trained_by_type(config, model);
   std::vector<HeldParameter> kept;
   for (const ParameterSpec& parameter : parameters_of(model)) {
     // Nothing flows through the head of a model that is trained for its value head; weight decay
     // must not move it either.
     const bool unused = !stage.uses_lm_head && parameter.role == ParameterRole::kHead;
-    const bool trained = freezes ? unfrozen.contains(parameter.name) : !has_adapter;
     if (is_buffer(parameter.role)) {
       kept.push_back({parameter, 4, false});
       continue;
     }
-    kept.push_back({parameter, own_bytes, trained && !unused});
+    kept.push_back({parameter, own_bytes, is_trained(parameter) && !unused});
   }
   if (has_adapter) {
     for (const ParameterSpec& matrix : lora_parameters_of(model, lora)) {
@@ -124,13 +144,18 @@ LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model) {
   return shape;
 }
 
+LoraShape as_trained(LoraShape adapter, const MethodSettings& config) {
+  if (config.lora_dropout > 0) adapter.dropout = config.lora_dropout;
+  return adapter;
+}
+
 std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model) {
-  const bool lora = config.finetuning_type == "lora";
-  return held_parameters(config, model, lora ? lora_shape_of(config, model) : LoraShape{});
+  return held_parameters(config, model,
+                         trains_adapter(config) ? lora_shape_of(config, model) : LoraShape{});
 }
 
 std::vector<HeldParameter> reference_parameters(const Config& config, const ModelSpec& model) {
-  const bool lora = config.finetuning_type == "lora";
+  const bool lora = trains_adapter(config);
   if (config.ref_model.empty() && lora) return {};
   const bool all_bf16 = config.pure_bf16 || (config.bf16 && lora);
   std::vector<HeldParameter> kept;

@@ -28,6 +28,10 @@ std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec
 /// The adapter that the configuration makes, where none is there yet. Throws UserError.
 LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model);
 
+/// An adapter that was there before and is trained further: dropout is training's, not the
+/// adapter's.
+LoraShape as_trained(LoraShape adapter, const MethodSettings& config);
+
 /// What load_trained_model will make of the model, where no adapter is there yet. Throws UserError.
 std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model);
 

@@ -23,9 +23,10 @@ struct Sizes {
   LayerCost cost;
   // Bytes of a token in the dtype that each is held in
   double D, queries, keys, kv, output, state;
-  double latents, latents_wide;  // of keys and values that are made again where they travel
+  double latents;  // of keys and values that are made again where they travel
   double feed_forward_saved, feed_forward_working;
   double queries_wide, kv_wide, output_wide;  // gradients of attention while they add up
+  AttentionMemory shared;                     // what sharing the row adds
   double labels;                              // share of tokens that have one
   int64_t num_tokens, num_labels;             // of this rank
 };
@@ -35,7 +36,7 @@ bool shares_out(const MemoryFacts& facts, const LayerCost& cost) {
   return facts.expert_parallel_size > 1 && cost.feed_forward.exchanged > 0;
 }
 
-Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost) {
+Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost, const AttentionMemory& shared) {
   Sizes s{};
   s.cost = cost;
   const auto rb = static_cast<double>(facts.residual_bytes),
@@ -52,7 +53,6 @@ Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost) {
   s.output = cb * output;
   s.state = static_cast<double>(cost.mixer.state_bytes);
   s.latents = cb * static_cast<double>(cost.mixer.latents);
-  s.latents_wide = wide * static_cast<double>(cost.mixer.latents);
   s.queries_wide = wide * queries;
   s.kv_wide = wide * kv;
   s.output_wide = wide * output;
@@ -65,6 +65,13 @@ Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost) {
                  : static_cast<double>(facts.num_labels) / static_cast<double>(facts.num_tokens);
   s.num_tokens = (facts.num_tokens + facts.sequence_size - 1) / facts.sequence_size;
   s.num_labels = (facts.num_labels + facts.sequence_size - 1) / facts.sequence_size;
+  const double t = static_cast<double>(std::max<int64_t>(1, s.num_tokens));
+  s.shared = {.forward = shared.forward / t,
+              .backward = shared.backward / t,
+              .replay = shared.replay / t,
+              .inputs = shared.inputs / t,
+              .leaves = shared.leaves / t,
+              .output = shared.output / t};
   return s;
 }
 
@@ -112,19 +119,14 @@ double index_bytes(const MemoryFacts& facts, const Sizes& s) {
          4.0 * static_cast<double>(facts.angle_numbers) + 16.0 * s.labels;
 }
 
-bool keeps_output_too(const MemoryFacts& facts) {
-  return facts.offload_activations && (facts.exchanges_heads || facts.passes_keys);
-}
-
 /// Bytes a token that one layer saves for its backward.
 double saved_by_layer(const MemoryFacts& facts, const Sizes& s, double rows) {
-  double saved = s.D + s.output + s.state;
   if (facts.checkpointing && s.cost.mixer.is_computed_again) {
     return s.D + (facts.offload_activations ? s.output : 0.0);
   }
-  if (facts.checkpointing) return keeps_output_too(facts) ? saved + s.output : saved;
-  saved += s.queries + s.kv + 4;                 // and a norm
-  if (facts.exchanges_heads) saved += s.output;  // as heads and as tokens
+  double saved = s.D + s.output + s.state + s.shared.leaves;
+  if (facts.checkpointing) return saved + (facts.offload_activations ? s.shared.output : 0.0);
+  saved += s.queries + s.kv + 4 + s.shared.inputs + s.shared.output;  // and a norm
   saved += static_cast<double>(facts.compute_bytes *
                                (s.cost.mixer.saved_for_norms + s.cost.mixer.saved_for_gate));
   saved += rows * (s.D + (facts.mlp_tiles > 0 ? 0.0 : s.feed_forward_saved));
@@ -134,36 +136,14 @@ double saved_by_layer(const MemoryFacts& facts, const Sizes& s, double rows) {
 double saved_by_layers(const MemoryFacts& facts) {
   double saved = 0;
   for (size_t i = 0; i < facts.layers.size(); ++i) {
-    const auto& [cost, count] = facts.layers[i];
-    const Sizes s = sizes_of(facts, cost);
+    const auto& [cost, count, shared] = facts.layers[i];
+    const Sizes s = sizes_of(facts, cost, shared);
     const bool last = i == facts.last_layer;
     saved += static_cast<double>(count - (last ? 1 : 0)) * saved_by_layer(facts, s, 1.0);
     // Of the last layer's feed-forward only rows with labels are wanted.
     if (last) saved += saved_by_layer(facts, s, s.labels);
   }
   return saved;
-}
-
-/// Bytes that sharing the row adds to the attention's backward.
-double exchange_bytes(const MemoryFacts& facts, const Sizes& s) {
-  if (facts.exchanges_heads) {
-    // Output gradients as tokens and as heads, and the heads' gradients on their way back; of all
-    // heads, or of those of three waves. With a store, the replay before that is fuller: queries,
-    // keys and values as tokens, as heads, and on their way beside the output and its gradient.
-    const double others = 1.0 - 1.0 / static_cast<double>(facts.sequence_size);
-    if (facts.head_waves <= 1) {
-      return facts.offload_activations ? others * (s.queries + s.kv) : s.output + s.keys;
-    }
-    const double share = std::min(1.0, 3.0 / static_cast<double>(facts.head_waves));
-    return share * 3 * (s.queries + s.keys) + s.kv_wide;
-  }
-  // Keys and values that arrive while others are attended to, and their gradients; or what they are
-  // made of, and those of one rank.
-  if (facts.passes_keys && s.latents > 0) {
-    return 2 * s.latents + 2 * s.latents_wide + s.kv_wide + s.output_wide;
-  }
-  if (facts.passes_keys) return 2 * s.kv + 2 * s.kv_wide + s.output_wide;
-  return 0;
 }
 
 /// The head: hidden states before and after the last norm and their gradients, a chunk of logits.
@@ -198,9 +178,11 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
                                    s.cost.feed_forward.cast_at_once + after, facts.casts_blocks,
                                    facts.sums_blocks_apart && mlp_in_chunks, facts);
   if (facts.checkpointing) {
-    const double replayed =
-        stored || facts.sequence_size == 1 ? 0.0 : 2 * s.output + s.queries + s.kv;
-    const double back = s.D + s.output + s.state + (facts.exchanges_heads ? s.output : 0.0);
+    // Where the kernel's output is the attention's, it is there; else it is replayed for it.
+    const double replayed = stored || s.shared.output == 0
+                                ? 0.0
+                                : 2 * s.shared.output + s.queries + s.kv + s.shared.inputs;
+    const double back = s.D + s.output + s.state + s.shared.leaves + s.shared.output;
     moments.push_back(
         {"an MLP's backward", index + s.D + s.output + replayed + (stored ? back : 0.0), chunk});
   } else {
@@ -208,17 +190,24 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   }
   // The attention's: gradients of its output, of queries, keys and values. What else is needed
   // later waits in the store, where there is one, and its own output is back from there.
-  double attention =
-      index + s.output + s.queries_wide + s.kv_wide + s.state + exchange_bytes(facts, s);
+  double attention = index + s.output + s.queries_wide + s.kv_wide + s.state +
+                     // Where the replay waits until the MLP is done, it is here.
+                     (stored ? std::max(s.shared.backward, s.shared.replay) : s.shared.backward);
   if (facts.checkpointing) attention += s.queries + s.kv + s.latents;
   if (facts.checkpointing && s.cost.mixer.is_computed_again) {
     attention += 2.0 * static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_gate);
   }
-  attention += stored ? s.output + s.state : s.D;
+  attention += stored ? s.output + s.state + s.shared.leaves : s.D;
   if (facts.reads_ahead) attention += saved_by_layer(facts, s, 1.0);
   // All of them once more in fp32.
   if (facts.widens_attention) attention += s.queries_wide + 2 * s.output_wide + s.kv_wide;
   moments.push_back({"attention's backward", attention, attention_scratch(facts, s.cost.mixer)});
+  // Its forward, of what is not kept.
+  const double made = facts.checkpointing ? s.queries + s.kv + s.latents : 0.0;
+  moments.push_back(
+      {"attention",
+       index + (stored ? s.D + s.output + s.state : 0.0) + made + std::max(0.0, s.shared.forward),
+       attention_scratch(facts, s.cost.mixer)});
   // The projections': a chunk's of all.
   const int64_t chunk_rows =
       std::min(s.num_tokens, rows_of_chunk(device_sizes(facts.cuda).mixer_bytes,
@@ -239,11 +228,11 @@ double total(const Moment& moment, const Sizes& s) {
 }
 
 Moment fullest(const MemoryFacts& facts) {
-  const Sizes s = sizes_of(facts, {});
+  const Sizes s = sizes_of(facts, {}, {});
   std::vector<Moment> moments{head_moment(facts, s)};
-  for (const auto& [cost, count] : facts.layers) {
+  for (const auto& [cost, count, shared] : facts.layers) {
     if (count == 0) continue;
-    const std::vector<Moment> more = moments_of(facts, sizes_of(facts, cost));
+    const std::vector<Moment> more = moments_of(facts, sizes_of(facts, cost, shared));
     moments.insert(moments.end(), more.begin(), more.end());
   }
   return *std::max_element(moments.begin(), moments.end(), [&](const Moment& a, const Moment& b) {
@@ -277,7 +266,7 @@ std::string text_of(int64_t bytes) {
 }  // namespace
 
 TokenBytes token_bytes(const MemoryFacts& facts) {
-  const Sizes s = sizes_of(facts, {});
+  const Sizes s = sizes_of(facts, {}, {});
   TokenBytes bytes;
   const double kept = saved_by_layers(facts);
   // The store also holds the gradient that waits for an attention's backward.
@@ -339,7 +328,7 @@ MemoryAccount account_of(const MemoryFacts& facts) {
     add({"Reference model", facts.reference_on_device, facts.reference_on_host, how(3)});
   }
 
-  const Sizes s = sizes_of(facts, {});
+  const Sizes s = sizes_of(facts, {}, {});
   const TokenBytes tokens = token_bytes(facts);
   const auto row = static_cast<double>(s.num_tokens);
   const Moment moment = fullest(facts);

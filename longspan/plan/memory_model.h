@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "longspan/plan/attention_memory.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
@@ -19,7 +20,8 @@ struct MemoryFacts {
   int64_t hidden_size = 0, vocab_size = 0;
   struct Layers {
     LayerCost cost;
-    int64_t count = 0;  // layers that are alike
+    int64_t count = 0;            // layers that are alike
+    AttentionMemory shared = {};  // what a mixer adds of which ranks share the row
   };
   std::vector<Layers> layers;
   size_t last_layer = 0;      // the last layer's place among them
@@ -43,13 +45,10 @@ struct MemoryFacts {
   double optimizer_bytes = 8;  // for each trained element, on the mean: two moments in fp32
   int64_t master_bytes = 0;    // for each trained element: a copy of more precision
   // The row
-  int64_t num_tokens = 0;        // of the longest row
-  int64_t num_labels = 0;        // of it
-  int64_t sequence_size = 1;     // ranks that share it
-  bool exchanges_heads = false;  // Ulysses kinds, with more than one rank
-  bool passes_keys = false;      // ring kinds, with more than one rank
-  bool keeps_places = false;     // positions restart in documents, whose tokens are also counted
-  int64_t head_waves = 1;
+  int64_t num_tokens = 0;     // of the longest row
+  int64_t num_labels = 0;     // of it
+  int64_t sequence_size = 1;  // ranks that share it
+  bool keeps_places = false;  // positions restart in documents, whose tokens are also counted
   // Computation
   int64_t residual_bytes = 4, compute_bytes = 4;
   bool widens_attention = false;  // bf16 on a CPU: the backward is in fp32

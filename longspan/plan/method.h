@@ -3,8 +3,8 @@
 //
 // Each method is one constant in its file in sequence_parallel/. Functions are references: a
 // description that forgets one does not compile. What several methods have in common is in
-// plan/method_parts.h and plan/exchange_volume.h; a method names what it has, and nothing is
-// assumed of a method that does not.
+// plan/method_parts.h, plan/exchange_volume.h and plan/attention_memory.h; a method names what it
+// has, and nothing is assumed of a method that does not.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ class BlockKernel;
 class Packing;
 class PassCost;
 class SequenceParallel;
+struct AttentionMemory;
 struct AttentionShape;
 struct AttentionSpec;
 struct AttentionVolumeParts;
@@ -74,6 +75,9 @@ struct Method {
   /// As attention_volume_parts() in plan/attention_volume.h.
   AttentionVolumeParts (&volume)(const ParallelPlan& plan, const AttentionShape& shape,
                                  const Packing& padded, bool checkpointing, bool output_is_known);
+  /// As attention_memory() in plan/attention_memory.h: what a rank holds of others' tokens.
+  AttentionMemory (&memory)(const ParallelPlan& plan, const AttentionShape& shape,
+                            const Packing& padded);
 
   /// For plans of more than one rank to a row. The kernel must outlive what is made.
   std::unique_ptr<SequenceParallel> (&make)(const ParallelPlan& plan, const Mesh& mesh,

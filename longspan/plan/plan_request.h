@@ -9,8 +9,8 @@ namespace longspan {
 struct Config;
 
 /// What is known before any data are read: a row is taken to hold per_device_train_batch_size
-/// documents of cutoff_len tokens. `ranks_per_machine`: processes on this machine. Throws UserError
-/// on an unknown mode.
+/// documents of cutoff_len tokens. `model`: as its attentions see it (train/attended_model.h).
+/// `ranks_per_machine`: processes on this machine. Throws UserError on an unknown mode.
 PlanRequest plan_request(const Config& config, const ModelSpec& model, int world_size,
                          int ranks_per_machine, bool cuda);
 

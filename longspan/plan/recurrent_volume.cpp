@@ -1,6 +1,7 @@
 #include "longspan/plan/recurrent_volume.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "longspan/data/token_order.h"
 #include "longspan/plan/method.h"
@@ -9,7 +10,13 @@ namespace longspan {
 namespace {
 
 bool goes_by_heads(const ParallelPlan& plan, const Packing& row) {
-  return plan.recurrent_way == RecurrentWay::kHeads || row.has_forks();
+  switch (plan.recurrent_way) {
+    case RecurrentWay::kHeads:
+      return true;
+    case RecurrentWay::kStates:
+      return row.has_forks();
+  }
+  throw std::logic_error("a recurrence that shares rows in no way");
 }
 
 int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded,
@@ -25,20 +32,35 @@ int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded,
   return numbers * foreign * element_bytes;
 }
 
-int64_t bytes_by_states(const ParallelPlan& plan, const Packing& padded,
-                        const GatedDeltaNetSpec& net, int64_t element_bytes) {
-  const int64_t P = plan.sequence_size, size = padded.num_tokens() / P;
-  int64_t moved = 0;  // tokens
-  for (int rank = 0; rank < P; ++rank) {
+/// The tokens of a row whose rank is not that of their piece.
+int64_t tokens_elsewhere(const ParallelPlan& plan, const Packing& padded) {
+  const int64_t size = padded.num_tokens() / plan.sequence_size;
+  int64_t moved = 0;
+  for (int rank = 0; rank < plan.sequence_size; ++rank) {
     for (const int64_t place : plan.method->token_order(plan, padded, /*multiple=*/1, rank).index) {
       if (place / size != rank) ++moved;
     }
   }
-  const int64_t N = net.num_value_heads, routed = net.num_channels() + 2 * N + net.num_values();
+  return moved;
+}
+
+/// Numbers of a token that go in, gates among them, and come out.
+int64_t numbers_of_token(const GatedDeltaNetSpec& net) {
+  return net.num_channels() + 2 * net.num_value_heads + net.num_values();
+}
+
+/// Bytes of a piece's map of states.
+int64_t map_bytes(const GatedDeltaNetSpec& net, int64_t element_bytes) {
+  return net.num_value_heads * net.key_dim * (net.key_dim + net.value_dim) *
+         std::max<int64_t>(4, element_bytes);
+}
+
+int64_t bytes_by_states(const ParallelPlan& plan, const Packing& padded,
+                        const GatedDeltaNetSpec& net, int64_t element_bytes) {
+  const int64_t P = plan.sequence_size, size = padded.num_tokens() / P;
   const int64_t window = std::min(net.conv_width - 1, size) * net.num_channels();
-  const int64_t maps = N * net.key_dim * (net.key_dim + net.value_dim);
-  return moved * routed * element_bytes +
-         P * (P - 1) * (window * element_bytes + maps * std::max<int64_t>(4, element_bytes));
+  return tokens_elsewhere(plan, padded) * numbers_of_token(net) * element_bytes +
+         P * (P - 1) * (window * element_bytes + map_bytes(net, element_bytes));
 }
 
 }  // namespace
@@ -61,6 +83,20 @@ AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded
                            ? bytes_by_heads(plan, padded, net, element_bytes)
                            : bytes_by_states(plan, padded, net, element_bytes);
   return {once, checkpointing ? 2 * once : once};
+}
+
+AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded,
+                                 const GatedDeltaNetSpec& net, int64_t element_bytes) {
+  if (plan.sequence_size == 1 || padded.num_tokens() == 0) return {};
+  const int64_t t = padded.num_tokens() / plan.sequence_size;
+  const bool by_heads = goes_by_heads(plan, padded);
+  const bool moves = by_heads || tokens_elsewhere(plan, padded) > 0;
+  const int64_t twice = moves ? t * numbers_of_token(net) * element_bytes : 0;
+  const int64_t maps = by_heads ? 0 : plan.sequence_size * map_bytes(net, element_bytes);
+  AttentionMemory memory;
+  memory.forward = memory.backward = static_cast<double>(twice + maps);
+  memory.output = static_cast<double>(t * net.num_values() * element_bytes);
+  return memory;
 }
 
 double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const GatedDeltaNetSpec& net,

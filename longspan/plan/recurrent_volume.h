@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/cost_model.h"
 #include "longspan/plan/parallel_plan.h"
@@ -32,6 +33,12 @@ HeadsOfRank heads_along(const HeadsOfRank& heads, int64_t num_heads, int64_t num
 AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded,
                                  const GatedDeltaNetSpec& net, int64_t element_bytes,
                                  bool checkpointing);
+
+/// What one layer adds to a rank's memory (plan/attention_memory.h), by plan.recurrent_way: what
+/// goes in and what comes out is there as the rank's tokens and as its heads, or its piece, and
+/// with states the maps of all pieces.
+AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded,
+                                 const GatedDeltaNetSpec& net, int64_t element_bytes);
 
 /// Seconds of one layer's recurrence, forward and backward, of the slowest rank, by
 /// plan.recurrent_way: its products and what it sends, one after the other. By states each head is

@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <variant>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/optim/update_rule.h"
+#include "longspan/plan/cost_model.h"
+#include "longspan/plan/recurrent_volume.h"
 #include "longspan/stages/stage.h"
 
 namespace longspan {
@@ -25,11 +29,38 @@ int64_t largest_unit(const std::vector<HeldParameter>& parameters,
   return largest;
 }
 
-std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model) {
+/// What sharing rows adds to a mixer's memory: each kind asks who knows.
+class SharedMixers {
+ public:
+  SharedMixers(const ParallelPlan& plan, const RowLengths& row, int64_t element_bytes)
+      : plan_(plan),
+        padded_(padded_row(plan, row.documents.empty()
+                                     ? Packing::single(std::max<int64_t>(1, row.num_tokens))
+                                     : Packing::from_lengths(row.documents))),
+        element_bytes_(element_bytes) {}
+
+  AttentionMemory operator()(const SelfAttentionSpec& mixer) const { return of(mixer.attention); }
+  AttentionMemory operator()(const LatentAttentionSpec& mixer) const { return of(mixer.attention); }
+  AttentionMemory operator()(const GatedDeltaNetSpec& mixer) const {
+    return recurrent_memory(plan_, padded_, mixer, element_bytes_);
+  }
+
+ private:
+  AttentionMemory of(const AttentionSpec& attention) const {
+    return attention_memory(plan_, AttentionShape(attention, element_bytes_), padded_);
+  }
+
+  const ParallelPlan& plan_;
+  Packing padded_;
+  int64_t element_bytes_;
+};
+
+std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const SharedMixers& shared) {
   std::vector<MemoryFacts::Layers> layers;
   const std::vector<int64_t> counts = layers_of_pattern(model);
   for (size_t i = 0; i < counts.size(); ++i) {
-    layers.push_back({cost_of(model.pattern[i], model.hidden_size), counts[i]});
+    layers.push_back({cost_of(model.pattern[i], model.hidden_size), counts[i],
+                      std::visit(shared, model.pattern[i].mixer)});
   }
   return layers;
 }
@@ -70,7 +101,8 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   MemoryFacts facts;
   facts.hidden_size = model.hidden_size;
   facts.vocab_size = model.vocab_size;
-  facts.layers = layers_of(model);
+  facts.compute_bytes = bf16 ? 2 : 4;
+  facts.layers = layers_of(model, SharedMixers(plan, row, facts.compute_bytes));
   facts.last_layer = static_cast<size_t>((model.num_layers - 1) % std::ssize(model.pattern));
   for (const RotaryKind& kind : rotary_kinds_of(model)) facts.angle_numbers += kind.dim;
   const UpdateRule& rule = update_rule_of(config);
@@ -120,10 +152,6 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.num_labels = row.num_labels;
   facts.keeps_places = row.keeps_places;
   facts.sequence_size = plan.sequence_size;
-  facts.exchanges_heads = plan.ulysses_size > 1;
-  facts.passes_keys = plan.ring_size > 1;
-  facts.head_waves = plan.head_waves;
-  facts.compute_bytes = bf16 ? 2 : 4;
   for (const HeldParameter& parameter : parameters.used) {
     const ParameterRole role = parameter.spec.role;
     const int64_t bytes = parameter.element_bytes;
@@ -145,8 +173,9 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.widens_attention = bf16 && !computer.cuda;
   facts.attention_threads = computer.cuda ? 0 : computer.num_threads;
   facts.checkpointing = !config.disable_gradient_checkpointing;
-  facts.offload_activations = config.offload_activations != "false";
-  facts.in_file = config.offload_activations == "disk";
+  const OffloadedTo offloaded_to = activations_offloaded_to(config);
+  facts.offload_activations = offloaded_to != OffloadedTo::kNowhere;
+  facts.in_file = offloaded_to == OffloadedTo::kDisk;
   facts.reads_ahead = facts.offload_activations && !facts.in_file && computer.cuda;
   facts.mlp_tiles = config.tiled_mlp.value_or(0);
   return facts;

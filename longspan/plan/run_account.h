@@ -19,6 +19,7 @@ struct Config;
 struct RowLengths {
   int64_t num_tokens = 0, num_labels = 0;
   bool keeps_places = false;  // positions restart in documents, whose tokens are also counted
+  std::vector<int64_t> documents = {};  // their lengths; none: it may be one
 };
 
 /// What a run's parameters take on one rank.
@@ -40,7 +41,7 @@ RunParameters planned_run_parameters(const Config& config, const ModelSpec& mode
                                      const ParallelPlan& plan,
                                      const ModelSpec* reference = nullptr);
 
-/// The facts of a run.
+/// The facts of a run. `model`: as its attentions see it (train/attended_model.h).
 MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
                          const RunParameters& parameters, const RowLengths& row,
                          const Computer& computer);

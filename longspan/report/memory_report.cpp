@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
@@ -16,7 +17,7 @@
 namespace longspan {
 
 RowLengths row_lengths(const ExampleSource& examples, int64_t batch_size) {
-  std::vector<std::pair<int64_t, int64_t>> sizes;
+  std::vector<std::tuple<int64_t, int64_t, int64_t>> sizes;  // tokens, labels, number
   RowLengths row;
   for (int64_t i = 0; i < examples.size(); ++i) {
     const ExamplePointer drawn = examples.example(i);
@@ -28,14 +29,18 @@ RowLengths row_lengths(const ExampleSource& examples, int64_t batch_size) {
           std::count_if(document.labels.begin() + (document.labels.empty() ? 0 : 1),
                         document.labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
     }
-    sizes.emplace_back(tokens, labels);
+    sizes.emplace_back(tokens, labels, i);
     row.keeps_places = row.keeps_places || !example.position_restarts.empty();
   }
   const int64_t count = std::min<int64_t>(batch_size, std::ssize(sizes));
   std::partial_sort(sizes.begin(), sizes.begin() + count, sizes.end(), std::greater<>());
   for (int64_t i = 0; i < count; ++i) {
-    row.num_tokens += sizes[i].first;
-    row.num_labels += sizes[i].second;
+    const auto& [tokens, labels, number] = sizes[i];
+    row.num_tokens += tokens;
+    row.num_labels += labels;
+    for (const Sample& document : examples.example(number)->documents) {
+      if (!document.input_ids.empty()) row.documents.push_back(std::ssize(document.input_ids));
+    }
   }
   return row;
 }

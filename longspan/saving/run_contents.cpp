@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "longspan/checkpoint/weight_files.h"
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/data/dataset_info.h"
@@ -138,7 +139,7 @@ RunContents files_of_run(const Config& config) {
   const bool reference_of_its_own = !config.ref_model.empty();
   files.add(kConfig, false, model / "config.json");
   files.add_weights(kWeights,
-                    config.finetuning_type != "full" ||
+                    finetuning_type_of(config) != FinetuningType::kFull ||
                         (stage_of(config).has_reference(config) && !reference_of_its_own),
                     config.model_name_or_path);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",

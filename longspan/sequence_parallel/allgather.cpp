@@ -6,15 +6,23 @@
 // document the last rank has nearly twice the average, with many short ones all have the same.
 //
 // Sent by all ranks, each way: the keys and values that keys_of_rank() names and that the rank does
-// not hold. Queries and outputs stay where they are.
+// not hold, or, where keys and values are made of fewer numbers a token (latent attention) and
+// heads are gathered in one wave, these numbers, J a token: each rank makes the keys and values
+// that it needs of them. Queries and outputs stay where they are.
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "longspan/attention/latent_keys.h"
+#include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/sliding_window.h"
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
+#include "longspan/sequence_parallel/head_exchange.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/share_of.h"
 
@@ -61,6 +69,11 @@ HeadSplit split_by_tokens(int num_ranks, int64_t num_heads, int64_t num_kv_heads
   return split;
 }
 
+/// In waves the heads of a wave would have to be made of latents that all waves need.
+bool gathers_latents(const AttentionSpec& spec, int head_waves) {
+  return spec.latent_dim && head_waves == 1;
+}
+
 class AllGather : public SequenceParallel {
  public:
   AllGather(Group group, const BlockKernel& kernel, int head_waves)
@@ -73,6 +86,28 @@ class AllGather : public SequenceParallel {
                                             head_waves_, spec.window);
     return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_,
                             piece_attention(kernel_, spec, packing), sinks_N);
+  }
+
+  at::Tensor attend_latent(const at::Tensor& q_tNH, const at::Tensor& x_tJ,
+                           const std::shared_ptr<const LatentKeys>& keys, const AttentionSpec& spec,
+                           const Packing& packing) override {
+    if (!gathers_latents(spec, head_waves_)) {
+      return SequenceParallel::attend_latent(q_tNH, x_tJ, keys, spec, packing);
+    }
+    const int64_t t = q_tNH.size(0);
+    TORCH_CHECK(t * group_.size() == packing.num_tokens(), "allgather: ", t, " tokens on each of ",
+                group_.size(), " ranks, but the packing describes ", packing.num_tokens());
+    BlocksByRank needed;
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      const auto [begin, end] = keys_of_rank(packing, rank, group_.size(), spec.window);
+      needed.push_back({HeadBlock{0, 1, begin, end - begin}});
+    }
+    const std::vector<at::Tensor> gathered =
+        finish_tokens_to_heads(start_tokens_to_heads(x_tJ.unsqueeze(1), needed, group_));
+    const LatentKeys::Heads heads = expanded(gathered.at(0).squeeze(1), keys);
+    const HeadBlock queries{0, q_tNH.size(1), group_.rank() * t, t};
+    return leaf_attention(kernel_, q_tNH, heads.k_SMH, heads.v_SMH, spec,
+                          blocks_of_piece(queries, needed[group_.rank()][0], packing, spec.window));
   }
 
   int rank() const override { return group_.rank(); }
@@ -95,14 +130,24 @@ RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, con
   const HeadSplit split = split_by_tokens(P, shape.spec.num_heads, shape.spec.num_kv_heads, padded,
                                           plan.head_waves, shape.spec.window);
   RankGeometry geometry = geometry_of_share(split[rank], P, padded, shape);
-  for (AttentionStep& step : geometry.steps) std::swap(step.keys, step.context_keys);
+  for (AttentionStep& step : geometry.steps) {
+    std::swap(step.keys, step.context_keys);
+    if (!gathers_latents(shape.spec, plan.head_waves)) continue;
+    for (const HeadTokens& keys : step.context_keys) step.context_latents.push_back(keys.tokens);
+    step.context_keys.clear();
+  }
   return geometry;
 }
 
 AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
                             const Packing& padded, bool checkpointing, bool output_is_known) {
+  const HeadRows arriving = rows_that_arrive(plan, shape, padded);
+  if (gathers_latents(shape.spec, plan.head_waves)) {
+    const int64_t once = arriving.context_latents * *shape.spec.latent_dim * shape.element_bytes;
+    return {{}, {once, checkpointing ? 2 * once : once}};
+  }
   HeadRows gathered;
-  gathered.kv = rows_that_arrive(plan, shape, padded).context_kv;
+  gathered.kv = arriving.context_kv;
   return {{},
           exchange_volume(gathered, shape, plan.head_waves > 1, checkpointing, output_is_known)};
 }
@@ -123,6 +168,42 @@ double gathering_seconds(const PassCost& cost, double bytes, const std::vector<d
   const double waves = cost.plan.head_waves;
   return work[0] + gather.seconds / waves +
          PassCost::exposed(gather, work[0]) * (waves - 1) / waves;
+}
+
+AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
+                       const Packing& padded) {
+  const int P = plan.ring_size;
+  const int64_t t = padded.num_tokens() / P;
+  const auto kv_heads = static_cast<double>(shape.spec.num_kv_heads);
+  const auto keys_of = [&](int rank) { return keys_of_rank(padded, rank, P, shape.spec.window); };
+  if (gathers_latents(shape.spec, plan.head_waves)) {
+    const RowBytes bytes(shape);
+    return fullest_rank(plan, [&](int rank) {
+      const auto own = static_cast<double>(t),
+                 all = static_cast<double>(keys_of(rank).end - keys_of(rank).begin);
+      const double more = (all - own) * kv_heads * bytes.kv, latents = all * bytes.latents;
+      AttentionMemory memory;
+      memory.inputs = more + latents;
+      // While keys and values are made they are there twice, and there is no output yet.
+      memory.forward = std::max(more + latents,
+                                more + latents + all * kv_heads * bytes.kv -
+                                    own * static_cast<double>(shape.spec.num_heads) * bytes.output);
+      memory.backward = latents + (1 + bytes.widening) * more;
+      return memory;
+    });
+  }
+  return fullest_rank(plan, [&](int rank) {
+    RankGeometry own = geometry(plan, shape, padded, rank);
+    for (AttentionStep& step : own.steps) std::swap(step.keys, step.context_keys);
+    HeadsAtHand heads = heads_at_hand(own, rank, t);
+    heads.cuts = plan.head_waves > 1;
+    heads.returning_kv = 0;
+    for (int other = rank + 1; other < P; ++other) {
+      const int64_t seen = (rank + 1) * t - std::max(rank * t, keys_of(other).begin);
+      heads.returning_kv += kv_heads * static_cast<double>(std::max<int64_t>(0, seen));
+    }
+    return memory_of_exchange(heads, plan.head_waves, P, shape, t);
+  });
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
@@ -147,6 +228,7 @@ extern const Method kAllGather{
     .context_seconds = gathering_seconds,
     .exchange_seconds = nothing_exchanged,
     .volume = volume,
+    .memory = memory,
     .make = make,
 };
 

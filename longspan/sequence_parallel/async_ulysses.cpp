@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "longspan/attention/attention.h"
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
@@ -188,6 +189,13 @@ AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shap
                               output_is_known);
 }
 
+AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
+                       const Packing& padded) {
+  ParallelPlan at_once = plan;
+  at_once.head_waves = 1;
+  return memory_of_degrees(at_once, shape, padded);
+}
+
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
                                        const BlockKernel& kernel) {
   return std::make_unique<AsyncUlysses>(mesh.sequence, kernel, plan.head_waves);
@@ -211,6 +219,7 @@ extern const Method kAsyncUlysses{
     .context_seconds = keys_at_hand,
     .exchange_seconds = exchanged_under_projections,
     .volume = volume,
+    .memory = memory,
     .make = make,
 };
 

@@ -10,6 +10,7 @@
 //
 // Sent by all ranks, each way: the tokens of every piece (plan/head_split.h) that its rank does not
 // hold already, for queries and outputs, and of every kv item twice.
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
@@ -84,6 +85,7 @@ extern const Method kBalancedUlysses{
     .context_seconds = keys_at_hand,
     .exchange_seconds = exchanged_in_waves,
     .volume = volume_of_degrees,
+    .memory = memory_of_degrees,
     .make = make,
 };
 

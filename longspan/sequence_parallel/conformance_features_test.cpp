@@ -1,5 +1,5 @@
-// Windows, sinks, softcaps and values of another head dim under every method, against undistributed
-// attention written with basic operations.
+// Windows, sinks, softcaps, values of another head dim and latents under every method, against
+// undistributed attention written with basic operations.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -93,6 +93,69 @@ TEST_CASE("conformance: windows, sinks and softcaps, every method, degrees, wind
     add(request);
     request = request_of(method_named("loongtrain"), 8, spec);
     request.ulysses_degree = 2;
+    request.window_size = 2;
+    add(request);
+  }
+  conformance.check();
+}
+
+/// As rings pass latents on, and beside a window, in which keys and values travel: alone, with
+/// values of another head dim, with a softcap.
+std::vector<AttentionSpec> latent_specs(Heads heads) {
+  std::vector<AttentionSpec> specs(4, spec_of(heads));
+  for (AttentionSpec& spec : specs) spec.latent_dim = 10;
+  specs[1].value_dim = 12;
+  specs[2].softcap = 1.5;
+  specs[2].value_dim = 36;
+  specs[3].window = 9;
+  return specs;
+}
+
+TEST_CASE("conformance: latents, every method, degrees, windows and waves") {
+  const std::pair<const char*, Packing> rows[] = {
+      {"ragged documents", Packing::from_lengths({13, 1, 22, 9})},
+      {"forks", Packing::from_documents({{31, Fork{11, 24}}, {7}, {24, Fork{1, 20}}})},
+      {"row shorter than 2 P", Packing::from_lengths({3})}};
+  std::vector<Problem> problems;
+  for (const Heads heads : {Heads{8, 8}, {6, 6}, {8, 2}}) {
+    for (const AttentionSpec& spec : latent_specs(heads)) {
+      const size_t number = problems.size();
+      const auto& [name, row] = rows[(number + number / 4) % std::size(rows)];
+      AttentionCase problem = random_case(row, spec, 23);
+      AttentionSolution expected = solve_plainly(problem);
+      problems.push_back({fmt::format("heads {}/{}, window {}, softcap {}, values of {}, {}",
+                                      heads.num, heads.num_kv, spec.window.value_or(0),
+                                      spec.softcap.value_or(0), spec.value_dim, name),
+                          heads, std::move(problem), std::move(expected)});
+    }
+  }
+  Conformance conformance;
+  bool replayed = false;  // every other one
+  for (const Problem& problem : problems) {
+    const AttentionSpec& spec = problem.problem.spec;
+    const auto add = [&](PlanRequest request) {
+      request.layers = {{spec, 1}};
+      replayed = !replayed;
+      conformance.add(make_parallel_plan(request), problem, replayed, replayed);
+    };
+    for (const Method* method : all_methods()) {
+      for (const int P : {1, 2, 3, 5}) {
+        if (P > 1 && !can_split(*method, P, spec)) continue;
+        PlanRequest request = request_of(method, P, spec);
+        add(request);
+        request.head_waves = 2;
+        if (P == 3 && method->head_waves && !method->has_degrees &&
+            (cuts_heads(*method) || problem.heads.num > P)) {
+          add(request);
+        }
+      }
+    }
+    if (problem.heads.num != 8) continue;
+    PlanRequest request = request_of(method_named("usp"), 6, spec);
+    request.ulysses_degree = 2;
+    add(request);
+    request = request_of(method_named("loongtrain"), 4, spec);
+    request.ulysses_degree = 1;
     request.window_size = 2;
     add(request);
   }

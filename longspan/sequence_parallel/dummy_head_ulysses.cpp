@@ -7,6 +7,7 @@
 // head is added or repeated. Sent as by Ulysses with N' query heads.
 #include <ATen/ATen.h>
 
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
@@ -86,6 +87,7 @@ extern const Method kDummyHeadUlysses{
     .context_seconds = keys_at_hand,
     .exchange_seconds = exchanged_in_waves,
     .volume = volume_of_degrees,
+    .memory = memory_of_degrees,
     .make = make,
 };
 

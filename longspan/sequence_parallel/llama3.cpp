@@ -22,6 +22,7 @@
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/masked_rectangles.h"
 #include "longspan/attention/sinks.h"
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/ring_attention.h"
@@ -255,6 +256,26 @@ double gathering_seconds(const PassCost& cost, double bytes, const std::vector<d
   return work[0] + reordering + ends + (waves - 1) * PassCost::exposed(gather, work[0] / waves);
 }
 
+/// A wave's keys and values in the order of the row, and the next wave's as they arrive; in the
+/// backward their gradients too, and those of the wave before on their way home.
+AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
+                       const Packing& padded) {
+  if (shape.spec.window) return memory_of_degrees(plan, shape, padded);
+  const int R = plan.ring_size;
+  const std::vector<Wave> waves = waves_of(shape.spec.num_heads, shape.spec.num_kv_heads, R);
+  const RowBytes bytes(shape);
+  const auto T = static_cast<double>(padded.num_tokens());
+  const double keys = T * static_cast<double>(waves[0].num_kv) * bytes.kv,
+               queries = T / R * static_cast<double>(waves[0].num_queries) * bytes.query,
+               outputs = T / R * static_cast<double>(shape.spec.num_heads) * bytes.output;
+  const bool several = waves.size() > 1;
+  AttentionMemory memory;
+  memory.forward = several ? std::max(2.5 * keys, outputs) : 2 * keys;
+  memory.backward = (several ? 2 : 1) * keys +
+                    bytes.widening * ((2 + 1.0 / R) * keys + (several ? queries : 0.0));
+  return memory;
+}
+
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
                                        const BlockKernel& kernel) {
   return std::make_unique<Llama3>(mesh.ring, kernel);
@@ -277,6 +298,7 @@ extern const Method kLlama3{
     .context_seconds = gathering_seconds,
     .exchange_seconds = nothing_exchanged,
     .volume = volume_of_degrees,
+    .memory = memory,
     .make = make,
 };
 

@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 
 #include "longspan/attention/leaf_attention.h"
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
@@ -65,6 +66,7 @@ extern const Method kLocal{
     .context_seconds = keys_at_hand,
     .exchange_seconds = nothing_exchanged,
     .volume = volume_of_degrees,
+    .memory = nothing_beside,
     .make = make,
 };
 

@@ -4,6 +4,9 @@
 //
 // Bytes: those of one ring of R = D W ranks (ring_attention.h), of which the outer ring carries
 // D - 1 hops and the inner rings D (W - 1).
+#include <algorithm>
+
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/plan/plan_checks.h"
@@ -16,6 +19,24 @@ namespace {
 
 void set_window(const PlanRequest& request, ParallelPlan& plan) {
   plan.window_size = window_of(request, plan.ring_size, plan.ulysses_size);
+}
+
+/// Within a window as in one ring; meanwhile the window's keys stay, the next window's are on their
+/// way, and so are gradients of the one before.
+AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
+                       const Packing& padded) {
+  AttentionMemory memory = memory_of_degrees(plan, shape, padded);
+  const int D = plan.ring_size / plan.window_size;
+  if (D == 1 || plan.window_size == 1 || shape.spec.window) return memory;
+  const RowBytes bytes(shape);
+  const double kv_heads =
+      std::max(1.0, static_cast<double>(shape.spec.num_kv_heads) / plan.ulysses_size);
+  const double of_keys =
+      static_cast<double>(padded.num_tokens() / plan.ring_size) * kv_heads * bytes.kv;
+  const double arrived = of_keys * std::min(D - 1, 2);
+  memory.forward += arrived;
+  memory.backward += arrived + of_keys * bytes.widening * (D > 2 ? 3 : 1);
+  return memory;
 }
 
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mesh,
@@ -43,6 +64,7 @@ extern const Method kLoongTrain{
     .context_seconds = keys_round_rings,
     .exchange_seconds = exchanged_in_waves,
     .volume = volume_of_degrees,
+    .memory = memory,
     .make = make,
 };
 

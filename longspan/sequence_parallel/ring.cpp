@@ -3,6 +3,7 @@
 // with one document that is nearly twice the average. Bytes: ring_attention.h.
 #include <algorithm>
 
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/ring_attention.h"
@@ -73,6 +74,7 @@ extern const Method kRing{
     .context_seconds = keys_round_rings,
     .exchange_seconds = nothing_exchanged,
     .volume = volume_of_degrees,
+    .memory = memory_of_degrees,
     .make = make,
 };
 

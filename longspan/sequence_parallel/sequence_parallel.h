@@ -3,12 +3,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "longspan/attention/attention.h"
 #include "longspan/attention/block_kernel.h"
 #include "longspan/comm/group.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/data/batch.h"
+#include "longspan/plan/parallel_plan.h"
 
 namespace longspan {
 
@@ -25,6 +28,19 @@ class SequenceParallel : public Attention {
   TokenOrder token_order(const Packing& packing, int64_t multiple = 1) const {
     return token_order_of(rank(), packing, multiple);
   }
+
+  /// Who shares a row, for layers that go over whole rows, and how these share it. `group`: the
+  /// ranks that token_order_of() counts. make_attention() calls it once.
+  void set_sharers(Group group, RecurrentWay way) { sharers_ = Sharers{std::move(group), way}; }
+  /// Throws std::logic_error before set_sharers().
+  std::shared_ptr<const WholeRow> whole_row(const Packing& packing) const override;
+
+ private:
+  struct Sharers {
+    Group group;
+    RecurrentWay way;
+  };
+  std::optional<Sharers> sharers_;
 };
 
 /// Degree 1: the plain kernel.

@@ -2,6 +2,7 @@
 // of the ring is a triangle, and ranks have the same work up to a diagonal. Only the row is padded.
 // Bytes: ring_attention.h. In a sliding window of R tokens and more every rank sees keys of all
 // others, so that windows save work and no bytes.
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/padding.h"
@@ -75,6 +76,7 @@ extern const Method kStripedRing{
     .context_seconds = keys_round_rings,
     .exchange_seconds = nothing_exchanged,
     .volume = volume_of_degrees,
+    .memory = memory_of_degrees,
     .make = make,
 };
 

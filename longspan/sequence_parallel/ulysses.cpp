@@ -6,6 +6,7 @@
 // every other rank that has one of its query heads.
 #include <ATen/core/Tensor.h>
 
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
@@ -76,6 +77,7 @@ extern const Method kUlysses{
     .context_seconds = keys_at_hand,
     .exchange_seconds = exchanged_in_waves,
     .volume = volume_of_degrees,
+    .memory = memory_of_degrees,
     .make = make,
 };
 

@@ -1,4 +1,5 @@
 // USP (arXiv 2405.07719): Ulysses around a ring in zigzag order. A degree of 1 is left out.
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/ring_attention.h"
@@ -40,6 +41,7 @@ extern const Method kUsp{
     .context_seconds = keys_round_rings,
     .exchange_seconds = exchanged_in_waves,
     .volume = volume_of_degrees,
+    .memory = memory_of_degrees,
     .make = make,
 };
 

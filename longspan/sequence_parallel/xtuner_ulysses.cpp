@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "longspan/comm/differentiable.h"
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
@@ -136,6 +137,19 @@ AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shap
   return {heads, {}};
 }
 
+/// Heads as they are gathered, which `num_head_slices` neighbours hold each; before that they are
+/// slices, and after it those are there until all are gathered.
+AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
+                       const Packing& padded) {
+  AttentionMemory memory = memory_of_degrees(plan, shape, padded);
+  const double t = static_cast<double>(padded.num_tokens() / plan.sequence_size);
+  const RowBytes bytes(shape);
+  const double slices = t * (static_cast<double>(shape.spec.num_heads) * bytes.query +
+                             static_cast<double>(shape.spec.num_kv_heads) * bytes.kv);
+  if (plan.num_head_slices > 1) memory.forward += slices;
+  return memory;
+}
+
 std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
                                        const BlockKernel& kernel) {
   return std::make_unique<XtunerUlysses>(mesh.sequence, mesh.slices, kernel);
@@ -158,6 +172,7 @@ extern const Method kXtunerUlysses{
     .context_seconds = keys_at_hand,
     .exchange_seconds = exchanged_in_waves,
     .volume = volume,
+    .memory = memory,
     .make = make,
 };
 

@@ -1,5 +1,6 @@
 // Ring attention (arXiv 2310.01889) in zigzag order: every rank has the same work in every step.
 // Bytes: ring_attention.h.
+#include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/sequence_parallel/ring_attention.h"
@@ -36,6 +37,7 @@ extern const Method kZigzagRing{
     .context_seconds = keys_round_rings,
     .exchange_seconds = nothing_exchanged,
     .volume = volume_of_degrees,
+    .memory = memory_of_degrees,
     .make = make,
 };
 

@@ -4,15 +4,51 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 
+#include <cmath>
 #include <limits>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "longspan/attention/saved_attention.h"
+#include "longspan/kernels/linear.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/ranks.h"
 
 namespace longspan::testing {
+namespace {
+
+/// [S, M, K] and [S, M, V] of x_SJ up_JE.
+LatentKeys::Heads heads_of(const at::Tensor& x_SJ, const at::Tensor& up_JE,
+                           const AttentionSpec& spec) {
+  const at::Tensor heads =
+      at::matmul(x_SJ, up_JE)
+          .view({x_SJ.size(0), spec.num_kv_heads, spec.key_dim + spec.value_dim});
+  return {heads.narrow(2, 0, spec.key_dim).contiguous(),
+          heads.narrow(2, spec.key_dim, spec.value_dim).contiguous()};
+}
+
+class CaseKeys : public LatentKeys {
+ public:
+  CaseKeys(const AttentionSpec& spec, at::Tensor up_JE) : spec_(spec), up_JE_(std::move(up_JE)) {}
+
+  Heads expand(const at::Tensor& x_SJ) const override {
+    return heads_of(x_SJ, up_JE_.detach(), spec_);
+  }
+  at::Tensor backward(const at::Tensor& x_SJ, const Heads& gradients) const override {
+    const c10::AutoGradMode no_graph(false);
+    const at::Tensor dheads_SE = at::cat({gradients.k_SMH, gradients.v_SMH}, 2).flatten(1);
+    add_gradient(up_JE_, at::matmul(x_SJ.t(), dheads_SE));
+    return at::matmul(dheads_SE, up_JE_.detach().t());
+  }
+  std::vector<at::Tensor> parameters() const override { return {up_JE_}; }
+
+ private:
+  AttentionSpec spec_;
+  at::Tensor up_JE_;
+};
+
+}  // namespace
 
 AttentionCase random_case(const std::vector<int64_t>& document_lengths, int64_t num_heads,
                           int64_t num_kv_heads, int64_t head_dim, uint64_t seed) {
@@ -38,12 +74,33 @@ AttentionCase random_case(const Packing& packing, const AttentionSpec& spec, uin
   problem.v_TMH = random(spec.num_kv_heads, spec.value_dim);
   problem.dout_TNH = random(spec.num_heads, spec.value_dim);
   if (spec.has_sinks) problem.sinks_N = at::randn({spec.num_heads}, generator, at::kDouble);
+  if (spec.latent_dim) {
+    const int64_t J = *spec.latent_dim, E = spec.num_kv_heads * (spec.key_dim + spec.value_dim);
+    problem.x_TJ = at::randn({problem.packing.num_tokens(), J}, generator, at::kDouble);
+    problem.up_JE = at::randn({J, E}, generator, at::kDouble) / std::sqrt(static_cast<double>(J));
+    const LatentKeys::Heads heads = heads_of(problem.x_TJ, problem.up_JE, spec);
+    problem.k_TMH = heads.k_SMH;
+    problem.v_TMH = heads.v_SMH;
+  }
   return problem;
+}
+
+std::shared_ptr<const LatentKeys> latent_keys(const AttentionSpec& spec, const at::Tensor& up_JE) {
+  return std::make_shared<CaseKeys>(spec, up_JE);
 }
 
 AttentionSolution solve_plainly(const AttentionCase& problem) {
   auto leaf = [](const at::Tensor& x) { return x.detach().clone().requires_grad_(true); };
-  const at::Tensor q = leaf(problem.q_TNH), k = leaf(problem.k_TMH), v = leaf(problem.v_TMH);
+  const bool latent = problem.spec.latent_dim.has_value();
+  const at::Tensor q = leaf(problem.q_TNH);
+  at::Tensor k = leaf(problem.k_TMH), v = leaf(problem.v_TMH), x, up;
+  if (latent) {
+    x = leaf(problem.x_TJ);
+    up = leaf(problem.up_JE);
+    const LatentKeys::Heads heads = heads_of(x, up, problem.spec);
+    k = heads.k_SMH;
+    v = heads.v_SMH;
+  }
   const at::Tensor sinks = problem.spec.has_sinks ? leaf(problem.sinks_N) : at::Tensor();
   const int64_t group = q.size(1) / k.size(1);
   std::vector<at::Tensor> outs;
@@ -77,8 +134,14 @@ AttentionSolution solve_plainly(const AttentionCase& problem) {
   }
   const at::Tensor out = at::cat(outs);
   (out * problem.dout_TNH).sum().backward();
-  return {out.detach(), q.grad(), k.grad(), v.grad(),
-          sinks.defined() ? sinks.grad() : at::Tensor()};
+  const at::Tensor none;
+  return {out.detach(),
+          q.grad(),
+          latent ? none : k.grad(),
+          latent ? none : v.grad(),
+          sinks.defined() ? sinks.grad() : none,
+          latent ? x.grad() : none,
+          latent ? up.grad() : none};
 }
 
 namespace {
@@ -96,8 +159,13 @@ DistributedSolution unsolved(const AttentionCase& problem, at::ScalarType dtype)
   DistributedSolution solution;
   solution.out_TNH = unset(problem.dout_TNH);
   solution.dq_TNH = unset(problem.q_TNH);
-  solution.dk_TMH = unset(problem.k_TMH);
-  solution.dv_TMH = unset(problem.v_TMH);
+  if (problem.spec.latent_dim) {
+    solution.dx_TJ = unset(problem.x_TJ);
+    solution.dup_JE = at::zeros_like(problem.up_JE, dtype);
+  } else {
+    solution.dk_TMH = unset(problem.k_TMH);
+    solution.dv_TMH = unset(problem.v_TMH);
+  }
   if (problem.spec.has_sinks) solution.dsinks_N = at::zeros_like(problem.sinks_N);
   return solution;
 }
@@ -109,14 +177,22 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   const TokenOrder order = attention.token_order(problem.packing);
   const at::Tensor index =
       at::tensor(at::ArrayRef<int64_t>(order.index), at::TensorOptions(at::kLong));
-  const at::Tensor padding = (index < 0).unsqueeze(-1).unsqueeze(-1);
   auto share = [&](const at::Tensor& x, double scale_of_padding) {
     at::Tensor local = x.index_select(0, index.clamp_min(0));
+    const at::Tensor padding =
+        x.dim() == 2 ? (index < 0).view({-1, 1}) : (index < 0).view({-1, 1, 1});
     return at::where(padding, at::randn_like(local) * scale_of_padding, local).to(dtype);
   };
   const at::Tensor q = share(problem.q_TNH, 10).requires_grad_(true);
-  const at::Tensor k = share(problem.k_TMH, 10).requires_grad_(true);
-  const at::Tensor v = share(problem.v_TMH, 10).requires_grad_(true);
+  const bool latent = problem.spec.latent_dim.has_value();
+  at::Tensor k, v, x, up;
+  if (latent) {
+    x = share(problem.x_TJ, 10).requires_grad_(true);
+    up = problem.up_JE.to(dtype, /*non_blocking=*/false, /*copy=*/true).requires_grad_(true);
+  } else {
+    k = share(problem.k_TMH, 10).requires_grad_(true);
+    v = share(problem.v_TMH, 10).requires_grad_(true);
+  }
   at::Tensor sinks;
   if (problem.spec.has_sinks) {
     sinks = problem.sinks_N.to(dtype, /*non_blocking=*/false, /*copy=*/true).requires_grad_(true);
@@ -124,7 +200,11 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   // The loss does not see padding: its gradient is 0 there.
   const at::Tensor dout = share(problem.dout_TNH, 0);
   const Traffic before = sequence_traffic(mesh);
-  auto attend = [&] { return attention.attend(q, k, v, problem.spec, order.packing, sinks); };
+  auto attend = [&] {
+    if (!latent) return attention.attend(q, k, v, problem.spec, order.packing, sinks);
+    return attention.attend_latent(q, x, latent_keys(problem.spec, up), problem.spec,
+                                   order.packing);
+  };
   at::Tensor out, values;
   if (task.checkpointing) {
     SavedAttention kept;
@@ -153,8 +233,13 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   };
   put(whole.out_TNH, values);
   put(whole.dq_TNH, q.grad());
-  put(whole.dk_TMH, k.grad());
-  put(whole.dv_TMH, v.grad());
+  if (latent) {
+    put(whole.dx_TJ, x.grad());
+    whole.dup_JE.add_(up.grad());
+  } else {
+    put(whole.dk_TMH, k.grad());
+    put(whole.dv_TMH, v.grad());
+  }
   if (sinks.defined()) whole.dsinks_N.add_(sinks.grad());
 }
 

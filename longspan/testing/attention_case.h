@@ -1,11 +1,14 @@
 // One attention problem, solved plainly on one device and by the ranks of a plan.
-// T: tokens of the unpadded row, N: query heads, M: kv heads, H: numbers in a head.
+// T: tokens of the unpadded row, N: query heads, M: kv heads, H: numbers in a head, J: numbers that
+// keys and values are made of, E: numbers of all kv heads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
+#include "longspan/attention/latent_keys.h"
 #include "longspan/comm/group.h"
 #include "longspan/data/packing.h"
 #include "longspan/plan/parallel_plan.h"
@@ -15,6 +18,9 @@ namespace longspan::testing {
 struct AttentionCase {
   at::Tensor q_TNH, k_TMH, v_TMH, dout_TNH;
   at::Tensor sinks_N;  // where the spec has them
+  /// Where the spec has a latent_dim: keys and values of all heads are x_TJ up_JE, each head's key
+  /// and then its value. Attention gets these.
+  at::Tensor x_TJ, up_JE;
   AttentionSpec spec;
   Packing packing;
 };
@@ -26,9 +32,13 @@ AttentionCase random_case(const Packing& packing, int64_t num_heads, int64_t num
 AttentionCase random_case(const std::vector<int64_t>& document_lengths, int64_t num_heads,
                           int64_t num_kv_heads, int64_t head_dim, uint64_t seed);
 
+/// Keys and values by up_JE, whose gradient is added to its own.
+std::shared_ptr<const LatentKeys> latent_keys(const AttentionSpec& spec, const at::Tensor& up_JE);
+
 struct AttentionSolution {
   at::Tensor out_TNH, dq_TNH, dk_TMH, dv_TMH;
-  at::Tensor dsinks_N;  // of ranks: their sum
+  at::Tensor dsinks_N;       // of ranks: their sum
+  at::Tensor dx_TJ, dup_JE;  // where the spec has a latent_dim; of up: of ranks, their sum
 };
 
 /// softmax(scale q k^T + mask) v of each document and head by matmul and softmax in fp64, with

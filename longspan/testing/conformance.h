@@ -59,8 +59,14 @@ inline void check_close(const AttentionSolution& actual, const AttentionSolution
                         double tolerance) {
   CHECK(relative_error(actual.out_TNH, expected.out_TNH) < tolerance);
   CHECK(relative_error(actual.dq_TNH, expected.dq_TNH) < tolerance);
-  CHECK(relative_error(actual.dk_TMH, expected.dk_TMH) < tolerance);
-  CHECK(relative_error(actual.dv_TMH, expected.dv_TMH) < tolerance);
+  REQUIRE(actual.dx_TJ.defined() == expected.dx_TJ.defined());
+  if (expected.dx_TJ.defined()) {
+    CHECK(relative_error(actual.dx_TJ, expected.dx_TJ) < tolerance);
+    CHECK(relative_error(actual.dup_JE, expected.dup_JE) < tolerance);
+  } else {
+    CHECK(relative_error(actual.dk_TMH, expected.dk_TMH) < tolerance);
+    CHECK(relative_error(actual.dv_TMH, expected.dv_TMH) < tolerance);
+  }
   REQUIRE(actual.dsinks_N.defined() == expected.dsinks_N.defined());
   if (expected.dsinks_N.defined()) {
     CHECK(relative_error(actual.dsinks_N, expected.dsinks_N) < tolerance);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "longspan/checkpoint/checksum.h"
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/input/input_file.h"
@@ -60,7 +61,7 @@ std::string reference_key(const Config& config, const ExampleSource& examples) {
   hash.add(config.stage);
   hash.add(uint64_t{config.pure_bf16 ? 2u : config.bf16 ? 1u : 0u});
   // Under LoRA the base model is kept in bf16 as a whole, else norms and biases are in fp32.
-  hash.add(uint64_t{config.finetuning_type == "lora"});
+  hash.add(uint64_t{trains_adapter(config)});
   // Scaled positions depend on the length that rows may have, whatever they have.
   hash.add(config.rope_scaling);
   if (!config.rope_scaling.empty()) hash.add(static_cast<uint64_t>(config.cutoff_len));

@@ -1,6 +1,40 @@
 #include "longspan/train/row.h"
 
+#include <stdexcept>
+
 namespace longspan {
+namespace {
+
+/// Is this one of its example's documents in the row?
+bool takes(Documents which, int number) {
+  switch (which) {
+    case Documents::kAll:
+    case Documents::kPairs:
+      return true;
+    case Documents::kFirst:
+      return number == 0;
+    case Documents::kSecond:
+      return number == 1;
+  }
+  throw std::logic_error("documents of no kind");
+}
+
+/// `samples`: the documents of the examples that are in the row.
+Batch collated(Documents which, const std::vector<const Example*>& examples,
+               const std::vector<const Sample*>& samples) {
+  switch (which) {
+    case Documents::kAll:
+      return collate_examples(examples);
+    case Documents::kPairs:
+      return collate_shared(examples);
+    case Documents::kFirst:
+    case Documents::kSecond:
+      return collate(samples);
+  }
+  throw std::logic_error("documents of no kind");
+}
+
+}  // namespace
 
 DrawnExamples draw(const ExampleSource& source, const std::vector<int64_t>& places) {
   DrawnExamples drawn;
@@ -18,18 +52,13 @@ Row make_row(const DrawnExamples& drawn, Documents which, const SequenceParallel
     examples.push_back(example.get());
     const int num_documents = static_cast<int>(example->documents.size());
     for (int number = 0; number < num_documents; ++number) {
-      if ((which == Documents::kFirst && number != 0) ||
-          (which == Documents::kSecond && number != 1)) {
-        continue;
-      }
+      if (!takes(which, number)) continue;
       row.documents.push_back({example.get(), number});
       samples.push_back(&example->documents[number]);
     }
   }
-  row.whole = examples.empty()             ? idle_row(drawn.pattern->documents.front())
-              : which == Documents::kPairs ? collate_shared(examples)
-              : which == Documents::kAll   ? collate_examples(examples)
-                                           : collate(samples);
+  row.whole = examples.empty() ? idle_row(drawn.pattern->documents.front())
+                               : collated(which, examples, samples);
   row.local = local_share(row.whole, attention, device);
   return row;
 }

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
@@ -24,7 +25,7 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
   const ModelConfig own = load_model_config(config.model_name_or_path);
   const std::string stretch = describe_stretch(own, model, config.rope_scaling, config.cutoff_len);
   if (!stretch.empty()) console.say(stretch);
-  if (config.finetuning_type == "lora" && own.json != model.json) {
+  if (trains_adapter(config) && own.json != model.json) {
     console.say(
         "The adapter's folder keeps the positions in longspan_adapter.json, for `longspan chat`, "
         "`generate` and `export`. PEFT does not read it: give PEFT's users the exported model.");

@@ -1,8 +1,10 @@
 #include "longspan/train/run_model.h"
 
+#include <stdexcept>
 #include <utility>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/stages/stage.h"
@@ -12,6 +14,20 @@ namespace longspan {
 namespace {
 
 bool uses_bf16(const Config& config) { return config.bf16 || config.pure_bf16; }
+
+/// Null: activations stay on the device.
+std::unique_ptr<ActivationOffload> activation_offload(const MemorySettings& config,
+                                                      at::Device device) {
+  switch (activations_offloaded_to(config)) {
+    case OffloadedTo::kNowhere:
+      return nullptr;
+    case OffloadedTo::kMemory:
+      return std::make_unique<ActivationOffload>(device, "");
+    case OffloadedTo::kDisk:
+      return std::make_unique<ActivationOffload>(device, config.offload_folder);
+  }
+  throw std::logic_error("activations go nobody knows where");
+}
 
 }  // namespace
 
@@ -27,11 +43,7 @@ RunModel::RunModel(const Config& config, const RunPlan& plan, Workers& workers)
     experts_ = std::make_unique<ExpertParallel>(workers.mesh().experts, device_);
   }
   all_or_none_patiently(workers.world(), workers.notices(), [&] {
-    if (config.offload_activations != "false") {
-      const bool on_disk = config.offload_activations == "disk";
-      activations_ =
-          std::make_unique<ActivationOffload>(device_, on_disk ? config.offload_folder : "");
-    }
+    activations_ = activation_offload(config, device_);
     trained_ = load_trained_model(config, plan.model, sharding_, device_);
     trained_.options.activation_store = activations_.get();
     trained_.options.expert_exchange = experts_.get();
@@ -73,10 +85,9 @@ bool RunModel::find_objective(const RunData& data, const Host& host, Console& co
 }
 
 AttentionTraffic RunModel::traffic() const {
-  const ModelSpec model = spec_of(plan_.model);
   return {workers_.mesh(),
           plan_.parallel,
-          trained_.lora ? with_latents_kept(model, *trained_.lora) : model,
+          plan_.attended,
           uses_bf16(config_) ? 2 : 4,
           !config_.disable_gradient_checkpointing,
           activations_ && !attention_->overlaps_projections(),

@@ -11,6 +11,7 @@
 #include "longspan/plan/plan_checks.h"
 #include "longspan/plan/plan_request.h"
 #include "longspan/text/counted.h"
+#include "longspan/train/attended_model.h"
 #include "longspan/train/trained_model.h"
 
 namespace longspan {
@@ -30,7 +31,8 @@ RunPlan plan_run(const Config& config, const Rendezvous& where) {
   plan.device = choose_device(config, look_for_gpus);
   require_gpus(plan.device, std::max(where.local_world_size, where.local_rank + 1));
   plan.model = model_config_for(config, config.model_name_or_path);
-  const PlanRequest request = plan_request(config, spec_of(plan.model), where.world_size,
+  plan.attended = attended_model(config, plan.model);
+  const PlanRequest request = plan_request(config, plan.attended, where.world_size,
                                            where.local_world_size, plan.device.cuda());
   plan.parallel = make_parallel_plan(request);
   if (!config.ref_model.empty() && config.expert_parallel_size > 1) {
@@ -47,7 +49,7 @@ RunPlan plan_run(const Config& config, const Rendezvous& where) {
 MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const RowLengths& row) {
   std::optional<ModelSpec> reference;
   if (!config.ref_model.empty()) reference = spec_of(model_config_for(config, config.ref_model));
-  return planned_account(config, spec_of(plan.model), plan.parallel, row, plan.computer(),
+  return planned_account(config, plan.attended, plan.parallel, row, plan.computer(),
                          reference ? &*reference : nullptr);
 }
 

@@ -10,6 +10,7 @@
 #include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/run_account.h"
+#include "longspan/spec/model_spec.h"
 
 namespace longspan {
 
@@ -17,7 +18,8 @@ struct Config;
 
 struct RunPlan {
   Rendezvous where;
-  ModelConfig model;  // with rope_scaling, as it is trained
+  ModelConfig model;   // with rope_scaling, as it is trained
+  ModelSpec attended;  // as its attentions see it (train/attended_model.h)
   ParallelPlan parallel;
   DeviceChoice device;
   std::string warning;  // mostly empty

@@ -12,6 +12,7 @@
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
@@ -201,21 +202,19 @@ int64_t TrainedModel::num_trained() const {
 void check_trained_model(const Config& config, const ModelConfig& model) {
   const ModelSpec spec = spec_of(model);
   auxiliary_loss_coefficient(config, model);
-  if (config.finetuning_type == "lora") lora_modules_from(config.lora_target, spec);
+  if (trains_adapter(config)) lora_modules_from(config.lora_target, spec);
   const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
-  if (config.finetuning_type == "lora" && adapters.empty()) {
+  if (trains_adapter(config) && adapters.empty()) {
     require_in_peft(spec, lora_shape_of(config, spec));
   }
   for (const std::string& folder : adapters) {
     const Adapter adapter = load_adapter(folder, model);
     if (folder != adapters.back()) continue;
     require_same_shape(config, spec, adapter.shape);
-    LoraShape trained = adapter.shape;
-    if (config.lora_dropout > 0) trained.dropout = config.lora_dropout;
-    if (config.finetuning_type == "lora") require_in_peft(spec, trained);
+    if (trains_adapter(config)) require_in_peft(spec, as_trained(adapter.shape, config));
   }
-  if (config.finetuning_type == "lora" && adapters.empty()) require_room_for_adapter(config, model);
-  if (config.finetuning_type == "freeze") trained_by_freeze(config, spec);
+  if (trains_adapter(config) && adapters.empty()) require_room_for_adapter(config, model);
+  if (finetuning_type_of(config) == FinetuningType::kFreeze) trained_by_freeze(config, spec);
   if (config.ref_model.empty()) return;
   const ModelConfig reference = model_config_for(config, config.ref_model);
   require_same_heads(config, model, reference);
@@ -246,7 +245,7 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
 
 TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
                                 const std::optional<ShardingOptions>& sharding, at::Device device) {
-  const bool bf16 = config.bf16 || config.pure_bf16, lora = config.finetuning_type == "lora";
+  const bool bf16 = config.bf16 || config.pure_bf16, lora = trains_adapter(config);
   const Stage& stage = stage_of(config);
   TrainedModel trained;
   trained.options.gradient_checkpointing = !config.disable_gradient_checkpointing;
@@ -277,9 +276,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
     } else {
       Adapter adapter = load_adapter(kept[0], model);
       require_same_shape(config, spec, adapter.shape);
-      // Dropout is training's, not the adapter's.
-      if (config.lora_dropout > 0) adapter.shape.dropout = config.lora_dropout;
-      trained.lora = adapter.shape;
+      trained.lora = as_trained(adapter.shape, config);
       added = std::move(adapter.parameters);
     }
     trained.options.lora_scale = trained.lora->scale();

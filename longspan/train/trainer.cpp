@@ -6,8 +6,10 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "longspan/comm/communication_error.h"
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
@@ -159,20 +161,28 @@ bool Trainer::after_step(int64_t step, const StepResult& result) {
   const bool last = done == steps_.total_steps;
   const bool epoch_ends = steps_.ends_epoch(step) || last;
   const auto is_due = [done](int64_t interval) { return interval > 0 && done % interval == 0; };
+  const auto comes = [epoch_ends](const std::string& strategy, bool after_steps) {
+    switch (interval_of(strategy)) {
+      case Interval::kNever:
+        return false;
+      case Interval::kSteps:
+        return after_steps;
+      case Interval::kEpoch:
+        return epoch_ends;
+    }
+    throw std::logic_error("a strategy without an interval");
+  };
 
-  if ((config_.logging_strategy == "steps" && is_due(logging_steps_)) ||
-      (config_.logging_strategy == "epoch" && epoch_ends) ||
+  if (comes(config_.logging_strategy, is_due(logging_steps_)) ||
       (config_.logging_first_step && done == 1)) {
     log_step(result);
   }
-  const bool evaluates = (config_.eval_strategy == "steps" && (is_due(eval_steps_) || last)) ||
-                         (config_.eval_strategy == "epoch" && epoch_ends);
+  const bool evaluates = comes(config_.eval_strategy, is_due(eval_steps_) || last);
   totals_.evaluation_due = evaluates && !eval_examples_.empty();
   bool stops = result.stops;
   if (totals_.evaluation_due && !stops) stops = !evaluate_now();
 
-  const bool saves = (config_.save_strategy == "steps" && is_due(save_steps_)) ||
-                     (config_.save_strategy == "epoch" && epoch_ends);
+  const bool saves = comes(config_.save_strategy, is_due(save_steps_));
   const bool catches_up = checkpoint_owed_ && !saves && is_due(logging_steps_) && has_room_again();
   if (saves || catches_up) save_checkpoint();
   return stops && (!last || ends_with_evaluation());
@@ -197,7 +207,8 @@ bool Trainer::evaluate_now() {
 }
 
 bool Trainer::evaluates_at_end() const {
-  return (config_.do_eval || config_.eval_strategy != "no") && !eval_examples_.empty();
+  return (config_.do_eval || interval_of(config_.eval_strategy) != Interval::kNever) &&
+         !eval_examples_.empty();
 }
 
 bool Trainer::ends_with_evaluation() const {

@@ -122,17 +122,33 @@ def test_layouts(layout, alone, settings):
     assert f"experts shared out among {keys['expert_parallel_size']}" in many.texts[0]
 
 
-@pytest.mark.parametrize("keys, num_ranks", [
-    (dict(expert_parallel_size=2, finetuning_type="freeze", freeze_trainable_modules="mlp", freeze_trainable_layers=1), 2),
-    (dict(expert_parallel_size=2, stage="dpo", dataset="pairs", zero_stage=2), 2),
-    (dict(expert_parallel_size=2, stage="dpo", dataset="pairs", precompute_ref_log_probs=True), 2),
-], ids=["freeze", "dpo", "dpo, ahead"])
-def test_ways_of_training(keys, num_ranks, alone, settings):
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("batch", [4, 1])
+def test_sizes_and_accumulation(batch, size, alone, settings):
+    """Four rows a step, at once or one after the other, which four processes share."""
+    keys = AUXILIARY | dict(expert_parallel_size=size, sequence_parallel_size=4, sequence_parallel_mode="ring",
+                            per_device_train_batch_size=batch, gradient_accumulation_steps=4 // batch)
+    one, many = alone("qwen3_moe", **AUXILIARY), run(settings("qwen3_moe", 4, **keys), 4)
+    check_same(many, one, ("loss", "grad_norm", "aux_loss"))
+    for key in ("expert_load/max_mean", "expert_load/max_worst", "expert_load/unused"):
+        assert many.logged(key) == one.logged(key), key
+
+
+@pytest.mark.parametrize("model, keys, num_ranks", [
+    ("qwen3_moe", dict(expert_parallel_size=2, finetuning_type="freeze", freeze_trainable_modules="mlp", freeze_trainable_layers=1), 2),
+    ("qwen3_moe", dict(expert_parallel_size=2, stage="dpo", dataset="pairs", zero_stage=2), 2),
+    ("qwen3_moe", dict(expert_parallel_size=2, stage="dpo", dataset="pairs", precompute_ref_log_probs=True), 2),
+    ("gpt_oss", dict(expert_parallel_size=2, finetuning_type="freeze", freeze_trainable_modules="mlp", freeze_trainable_layers=1,
+                     zero_stage=1), 2),
+    ("gpt_oss", dict(finetuning_type="freeze", freeze_trainable_modules="self_attn", freeze_trainable_layers=1, zero_stage=3), 2),
+    ("gpt_oss", dict(stage="dpo", dataset="pairs", zero_stage=3), 2),
+    ("gpt_oss", dict(stage="dpo", dataset="pairs", zero_stage=2, expert_parallel_size=2), 2),
+], ids=["freeze", "dpo", "dpo, ahead", "stacked, freeze", "sinks alone, zero 3", "stacked, dpo, zero 3", "stacked, dpo"])
+def test_ways_of_training(model, keys, num_ranks, alone, settings):
     """22 rows, four a step: in the sixth some ranks have no row and compute the experts of others' rows."""
     keys = keys | dict(max_steps=6)
     without = {key: value for key, value in keys.items() if key not in ("expert_parallel_size", "zero_stage", "offload_optimizer")}
-    one = alone("qwen3_moe", **without)
-    check_same(run(settings("qwen3_moe", num_ranks, **keys), num_ranks), one)
+    check_same(run(settings(model, num_ranks, **keys), num_ranks), alone(model, **without))
 
 
 @pytest.mark.parametrize("optim, apart", [("muon", 1e-3), ("adamw_8bit", 5e-3)])

@@ -138,6 +138,30 @@ def test_account_says_what_is_measured(train, long_rows, changes):
 
 
 @pytest.fixture(scope="session")
+def wide_heads(place):
+    """wide_heads(window): a model that is mostly attention, with keys and values as wide as queries."""
+    def model(window):
+        shape = dict(hidden_size=64, intermediate_size=64, num_attention_heads=8, num_key_value_heads=8, head_dim=32,
+                     sliding_window=window, max_position_embeddings=4096)
+        return str(made_once(place / f"wide_heads_{window}", lambda folder: write_model(folder, "mistral", **shape)))
+
+    return model
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("window", [None, 128])
+@pytest.mark.parametrize("mode", ["allgather", "llama3", "ring", "zigzag-ring", "ulysses"])
+def test_account_knows_what_a_method_holds(wide_heads, long_rows, tmp_path, mode, window):
+    """Four ranks: the last one gathers four times its own keys, and in a window next to none."""
+    settings = settings_of(wide_heads(window), long_rows, tmp_path / "run", cutoff_len=LONG, max_steps=1,
+                           gradient_accumulation_steps=1, sequence_parallel_size=4, sequence_parallel_mode=mode)
+    run = Running(settings, num_ranks=4).wait(timeout=300)
+    assert run.status == 0, run.text
+    memory = json.loads((run.output_dir / "memory.json").read_text())
+    assert 0.85 < memory["device"] / max(rank["device"] for rank in memory["measured"]) < 1.15, memory
+
+
+@pytest.fixture(scope="session")
 def wide(place):
     """A model whose states are more than what a short row needs: 2.6 million numbers."""
     def make(folder):

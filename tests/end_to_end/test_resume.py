@@ -84,6 +84,7 @@ KINDS = {
     "hybrid, experts, lora": LORA | dict(model="qwen3_next", moe_aux_loss_coef=0.05,
                                          lora_target="q_proj,in_proj_qkvz,in_proj_ba,out_proj"),
     "fused tensors in the files": dict(model="phi3"),
+    "sinks, windows, stacked experts": dict(model="gpt_oss", moe_aux_loss_coef=0.05),
 }
 
 

@@ -16,6 +16,8 @@ LAYOUTS = {
     "muon": (2, dict(zero_stage=3, optim="muon") | OFFLOAD),
     "lora with dropout": (2, dict(zero_stage=3) | LORA),
     "dpo": (2, dict(zero_stage=3, stage="dpo", dataset="pairs")),
+    "stacked experts, zero1": (2, dict(zero_stage=1, model="gpt_oss")),
+    "stacked experts, zero3": (2, dict(zero_stage=3, model="gpt_oss", expert_parallel_size=2)),
 }
 
 

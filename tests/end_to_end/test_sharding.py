@@ -62,14 +62,15 @@ def test_every_layout(layout, reference, train):
 
 @pytest.fixture(scope="session")
 def models(models, place):
-    """Two more: windows and norms behind the halves of layers, and tensors that are several parameters."""
+    """More: windows and norms behind the halves of layers, tensors that are several parameters, sinks and stacked experts."""
     def made(kind):
         return str(made_once(place / kind, lambda folder: write_model(folder, kind)))
 
-    return models | {"gemma3": made("gemma3"), "phi3": made("phi3")}
+    return models | {kind: made(kind) for kind in ("gemma3", "phi3", "gpt_oss")}
 
 
-@pytest.mark.parametrize("model, layout", [("gemma3", "everything"), ("phi3", "zero3")])
+@pytest.mark.parametrize("model, layout", [("gemma3", "everything"), ("phi3", "zero3"),
+                                           *(("gpt_oss", layout) for layout in ("zero1", "zero2", "zero3"))])
 def test_other_families(model, layout, reference, train):
     one = reference(model, **SETTINGS)
     many = train(model, 4, sequence_parallel_size=2, gradient_accumulation_steps=2, **SETTINGS, **LAYOUTS[layout])

@@ -1,6 +1,7 @@
 """Files of tensors and of models that lie about sizes."""
 
 import json
+import math
 
 from made_texts import FEW, NUMBERS
 
@@ -60,6 +61,74 @@ def adapter_weights(dtype):
         header[f"base_model.model.model.layers.0.self_attn.q_proj.{name}.weight"] = {
             "dtype": dtype, "shape": shape, "data_offsets": [i * size, (i + 1) * size]}
     return safetensors(json.dumps(header), 2 * size)
+
+
+def file_of(tensors):
+    """{name: (dtype, shape)}, all zeros."""
+    sizes, header, end = {"F32": 4, "BF16": 2, "U8": 1, "I8": 1}, {}, 0
+    for name, (dtype, shape) in tensors.items():
+        begin, end = end, end + math.prod(shape) * sizes[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    return safetensors(json.dumps(header), end)
+
+
+def expert_weights():
+    """The model of the target mxfp4_weights; its experts in MXFP4, as plain numbers, and as neither."""
+    layer = "model.layers.0."
+    plain = {"model.embed_tokens.weight": [8, 32], "model.norm.weight": [32], layer + "input_layernorm.weight": [32],
+             layer + "post_attention_layernorm.weight": [32], layer + "self_attn.sinks": [2],
+             layer + "mlp.router.weight": [2, 32], layer + "mlp.router.bias": [2],
+             layer + "mlp.experts.gate_up_proj_bias": [2, 64], layer + "mlp.experts.down_proj_bias": [2, 32]}
+    for linear, shape in (("q", [32, 32]), ("k", [16, 32]), ("v", [16, 32]), ("o", [32, 32])):
+        plain |= {f"{layer}self_attn.{linear}_proj.weight": shape, f"{layer}self_attn.{linear}_proj.bias": shape[:1]}
+    plain = {name: ("BF16", shape) for name, shape in plain.items()}
+    up, down = layer + "mlp.experts.gate_up_proj", layer + "mlp.experts.down_proj"
+    quantized = {up + "_blocks": ("U8", [2, 64, 1, 16]), up + "_scales": ("U8", [2, 64, 1]),
+                 down + "_blocks": ("U8", [2, 32, 1, 16]), down + "_scales": ("U8", [2, 32, 1])}
+    numbers = {up: ("BF16", [2, 32, 64]), down: ("F32", [2, 32, 32])}
+    changes = {
+        "blocks-alone": {up + "_scales": None},
+        "scales-alone": {down + "_blocks": None},
+        "blocks-of-floats": {up + "_blocks": ("F32", [2, 64, 1, 16])},
+        "scales-of-i8": {down + "_scales": ("I8", [2, 32, 1])},
+        "flat-blocks": {up + "_blocks": ("U8", [2, 64, 16])},
+        "flat-scales": {up + "_scales": ("U8", [128])},
+        "short-scales": {up + "_scales": ("U8", [2, 64, 0])},
+        "more-experts": {up + "_blocks": ("U8", [3, 64, 1, 16]), up + "_scales": ("U8", [3, 64, 1])},
+        "both": numbers,
+    }
+    files = {"mxfp4": file_of(plain | quantized), "numbers": file_of(plain | numbers)}
+    for name, change in changes.items():
+        tensors = {key: value for key, value in (plain | quantized | change).items() if value}
+        files[name] = file_of(tensors)
+    return files
+
+
+def stacked_adapters():
+    """Of the target of that name: weights, and configs."""
+    experts = "base_model.model.model.layers.0.mlp.experts."
+    shapes = {"base_layer.lora_A": [4, 32], "base_layer.lora_B": [64, 4], "lora_A": [4, 32], "lora_B": [32, 4]}
+    whole = {f"{experts}{name}.weight": ("F32", shape) for name, shape in shapes.items()}
+    changes = {
+        "whole": {},
+        "no-a": {f"{experts}lora_A.weight": None},
+        "turned": {f"{experts}lora_B.weight": ("F32", [4, 32])},
+        "rank-of-one": {f"{experts}base_layer.lora_A.weight": ("F32", [2, 32])},
+        "flat": {f"{experts}lora_A.weight": ("F32", [128])},
+        "bytes": {f"{experts}lora_A.weight": ("U8", [4, 32])},
+        "of-no-expert": {f"{experts}5.lora_A.weight": ("F32", [4, 32])},
+    }
+    files = {name: "0" + file_of({key: value for key, value in (whole | change).items() if value})
+             for name, change in changes.items()}
+    plain = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": [],
+             "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
+    configs = {
+        "as-it-is": {}, "one": {"target_parameters": ["down_proj"]}, "text": {"target_parameters": "down_proj"},
+        "numbers": {"target_parameters": [1]}, "empty-name": {"target_parameters": [""]}, "null": {"target_parameters": None},
+        "dot": {"target_parameters": ["."]}, "twice": {"target_parameters": ["mlp.experts.down_proj"] * 2},
+        "object": {"target_parameters": {"down_proj": 1}}, "largest-rank": {"r": 2**62}, "rank": {"r": 10_000_000},
+    }
+    return files | {f"config-{name}": "1" + json.dumps(plain | change) for name, change in configs.items()}
 
 
 def adapter_configs():

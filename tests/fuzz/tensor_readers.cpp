@@ -124,6 +124,58 @@ FUZZ_READER(adapter_weights) {
   for (const NamedTensor& matrix : adapter.parameters) add_up(matrix.tensor);
 }
 
+/// Of gpt-oss's family: a layer with experts, which files stack.
+ModelConfig small_experts(const char* quantization) {
+  return parse_model_config(
+      fmt::format(R"({{"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"],
+ "vocab_size": 8, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+ "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_local_experts": 2,
+ "num_experts_per_tok": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-05,
+ "sliding_window": 4, "layer_types": ["sliding_attention"], "tie_word_embeddings": true{}}})",
+                  quantization),
+      "config.json");
+}
+
+/// Matrices in MXFP4, or stacked ones of plain numbers where the file has those.
+FUZZ_READER(mxfp4_weights) {
+  static const ModelConfig config =
+      small_experts(R"(, "quantization_config": {"quant_method": "mxfp4"})");
+  const Folder folder;
+  folder.write("model.safetensors", safetensors_file(input));
+  check_model_folder(folder.path(), config);
+  for (const NamedTensor& parameter : load_parameters(folder.path(), config, at::kFloat)) {
+    add_up(parameter.tensor);
+  }
+}
+
+/// PEFT's adapters of whole parameters. Way 0: the weights; 1: their config.
+FUZZ_READER(stacked_adapters) {
+  constexpr const char* kConfig =
+      R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": [],
+ "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]})";
+  static const ModelConfig model = small_experts("");
+  static const std::vector<NamedTensor> matrices = [] {
+    // The innermost wrapper is that of the first parameter.
+    const std::string experts = "base_model.model.model.layers.0.mlp.experts.";
+    return std::vector<NamedTensor>{
+        {experts + "base_layer.lora_A.weight", at::ones({4, 32})},
+        {experts + "base_layer.lora_B.weight", at::ones({64, 4})},
+        {experts + "lora_A.weight", at::ones({4, 32})},
+        {experts + "lora_B.weight", at::ones({32, 4})},
+    };
+  }();
+  const Folder folder;
+  if (choose(input, 2) == 0) {
+    folder.write("adapter_config.json", kConfig);
+    folder.write("adapter_model.safetensors", safetensors_file(input));
+  } else {
+    folder.write("adapter_config.json", input);
+    write_safetensors(folder.path() + "/adapter_model.safetensors", matrices);
+  }
+  const Adapter adapter = load_adapter(folder.path(), model);
+  for (const NamedTensor& matrix : adapter.parameters) add_up(matrix.tensor);
+}
+
 FUZZ_READER(value_head) {
   const Folder folder;
   folder.write("value_head.safetensors", safetensors_file(input));

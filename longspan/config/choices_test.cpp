@@ -1,0 +1,51 @@
+#include "longspan/config/choices.h"
+
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "longspan/config/config.h"
+#include "longspan/config/keys.h"
+
+namespace longspan {
+namespace {
+
+/// Tries every word that the table of keys allows.
+template <typename Meaning>
+void check_words(const char* name, std::string Config::* field, const Meaning& meaning) {
+  int known = 0;
+  for (const KeySection& section : key_sections()) {
+    for (const Key& key : section.keys) {
+      if (std::string_view(key.name) != name) continue;
+      for (const std::string_view word : key.choices) {
+        CAPTURE(std::string(word));
+        Config config;
+        config.*field = std::string(word);
+        CHECK_NOTHROW(meaning(config));
+        ++known;
+      }
+    }
+  }
+  CHECK(known == 3);
+  Config config;
+  config.*field = "sideways";
+  CHECK_THROWS_AS(meaning(config), std::logic_error);
+}
+
+TEST_CASE("choices: each word that a key allows has a meaning") {
+  check_words("finetuning_type", &Config::finetuning_type,
+              [](const Config& config) { finetuning_type_of(config); });
+  check_words("offload_activations", &Config::offload_activations,
+              [](const Config& config) { activations_offloaded_to(config); });
+  check_words("eval_strategy", &Config::eval_strategy,
+              [](const Config& config) { interval_of(config.eval_strategy); });
+  check_words("save_strategy", &Config::save_strategy,
+              [](const Config& config) { interval_of(config.save_strategy); });
+  check_words("logging_strategy", &Config::logging_strategy,
+              [](const Config& config) { interval_of(config.logging_strategy); });
+}
+
+}  // namespace
+}  // namespace longspan

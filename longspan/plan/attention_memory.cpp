@@ -1,0 +1,174 @@
+// In comments, of one rank: Q, KV, O: bytes of its own tokens' queries, of their keys and values,
+// and of their outputs.
+#include "longspan/plan/attention_memory.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "longspan/plan/method.h"
+
+namespace longspan {
+namespace {
+
+/// Beyond so many waves the backward has only the next queries on their way (head_waves.cpp).
+constexpr int kMostWavesInFlight = 4;
+
+double rows_of(const std::vector<HeadTokens>& all) {
+  double rows = 0;
+  for (const HeadTokens& heads : all) {
+    rows += static_cast<double>(heads.num_heads * heads.tokens.length);
+  }
+  return rows;
+}
+
+/// A step of keys that travel.
+struct Hop {
+  double kv = 0;       // head rows that have arrived for it
+  double latents = 0;  // or tokens
+  double queries = 0;  // head rows that see any of them
+};
+
+Hop hop_of(const AttentionStep& step) {
+  Hop hop{.kv = rows_of(step.context_keys)};
+  for (const TokenSpan& tokens : step.context_latents) {
+    hop.latents += static_cast<double>(tokens.length);
+  }
+  for (const AttentionCall& call : step.calls) {
+    if (call.blocks.empty()) continue;
+    int64_t begin = call.blocks[0].q_begin, end = begin;
+    for (const Block& block : call.blocks) {
+      begin = std::min(begin, block.q_begin);
+      end = std::max(end, block.q_begin + block.q_length);
+    }
+    hop.queries += static_cast<double>(call.queries.num_heads * (end - begin));
+  }
+  return hop;
+}
+
+/// Of one pass round the rings: what has arrived, what is on its way meanwhile, and in the backward
+/// the step's gradients, and those of the step before, as they go home and as they come.
+AttentionMemory memory_of_hops(const std::vector<Hop>& hops, const RowBytes& bytes) {
+  AttentionMemory most;
+  const auto at = [&](size_t s) { return s < hops.size() ? hops[s] : Hop{}; };
+  for (size_t s = 0; s < hops.size(); ++s) {
+    const Hop now = at(s), next = at(s + 1), before = s > 1 ? at(s - 1) : Hop{};
+    AttentionMemory memory;
+    const double arrived =
+        (now.kv + next.kv) * bytes.kv + (now.latents + next.latents) * bytes.latents;
+    memory.forward = arrived + (s > 0 ? now.queries * bytes.output * bytes.widening : 0.0);
+    const double gradients =
+        (now.kv + 2 * before.kv) * bytes.kv + (now.latents + 2 * before.latents) * bytes.latents;
+    memory.backward =
+        arrived + bytes.widening * (gradients + (s > 0 ? now.queries * bytes.query : 0.0));
+    most = fullest(most, memory);
+  }
+  return most;
+}
+
+/// Passes of a rank: one for each wave and each of its pieces.
+std::vector<std::vector<Hop>> passes_of(const RankGeometry& geometry) {
+  std::vector<std::vector<Hop>> passes;
+  for (const AttentionStep& step : geometry.steps) {
+    if (step.hop == 0) passes.emplace_back();
+    passes.back().push_back(hop_of(step));
+  }
+  return passes;
+}
+
+}  // namespace
+
+AttentionMemory fullest(const AttentionMemory& a, const AttentionMemory& b) {
+  return {.forward = std::max(a.forward, b.forward),
+          .backward = std::max(a.backward, b.backward),
+          .replay = std::max(a.replay, b.replay),
+          .inputs = std::max(a.inputs, b.inputs),
+          .leaves = std::max(a.leaves, b.leaves),
+          .output = std::max(a.output, b.output)};
+}
+
+AttentionMemory attention_memory(const ParallelPlan& plan, const AttentionShape& shape,
+                                 const Packing& padded) {
+  if (plan.sequence_size == 1 || padded.num_tokens() == 0) return {};
+  return plan.method->memory(plan, shape, padded);
+}
+
+HeadsAtHand heads_at_hand(const RankGeometry& geometry, int rank, int64_t tokens_per_rank) {
+  HeadsAtHand heads;
+  for (const AttentionStep& step : geometry.steps) {
+    const double queries = rows_of(step.queries), kv = rows_of(step.keys);
+    heads.queries += queries;
+    heads.kv += kv;
+    heads.wave_queries = std::max(heads.wave_queries, queries);
+    heads.wave_kv = std::max(heads.wave_kv, kv);
+    for (const HeadTokens& keys : step.keys) {
+      heads.returning_kv +=
+          static_cast<double>(keys.num_heads * foreign_tokens(keys.tokens, rank, tokens_per_rank));
+    }
+  }
+  return heads;
+}
+
+AttentionMemory memory_of_exchange(const HeadsAtHand& heads, int head_waves, int num_ranks,
+                                   const AttentionShape& shape, int64_t tokens) {
+  const RowBytes bytes(shape);
+  const double t = static_cast<double>(tokens), w = bytes.widening;
+  const double Q = t * static_cast<double>(shape.spec.num_heads) * bytes.query,
+               KV = t * static_cast<double>(shape.spec.num_kv_heads) * bytes.kv,
+               O = t * static_cast<double>(shape.spec.num_heads) * bytes.output;
+  // What comes from others, and, where it was cut out for them, what goes to them.
+  const double others = 1.0 - 1.0 / static_cast<double>(num_ranks);
+  const double sent = heads.cuts ? others : 0.0;
+  AttentionMemory memory;
+  memory.leaves = heads.queries * bytes.output - O;
+  memory.output = O;
+  if (head_waves == 1) {
+    const double q = heads.queries * bytes.query, kv = heads.kv * bytes.kv,
+                 out = heads.queries * bytes.output;
+    memory.inputs = q + kv - Q - KV;
+    memory.forward = std::max({q + kv + sent * (Q + KV) - O, q + kv + out - O, out + others * O});
+    const double base = Q + KV + O + w * (Q + KV);
+    const double exchanging = q + kv + O + out + sent * O, attending = q + kv + out + w * (q + kv),
+                 returning = q + kv + others * Q + heads.returning_kv * bytes.kv + KV;
+    memory.backward = std::max({exchanging, attending, returning}) - base;
+    memory.replay = Q + KV + q + kv + sent * (Q + KV) + O - base;
+    return memory;
+  }
+  const double q = heads.wave_queries * bytes.query, kv = heads.wave_kv * bytes.kv,
+               out = heads.wave_queries * bytes.output;
+  // A wave, the next one on its way, and what of the one before returns.
+  memory.forward = O + (2 + sent) * (q + kv) + (1 + others) * out;
+  if (head_waves <= kMostWavesInFlight) {
+    memory.backward = (2 + sent) * (q + kv + out) + w * (q + kv) + (1 + others) * (q + kv);
+  } else {
+    memory.backward = (2 + sent) * q + out + kv + w * (q + kv);
+  }
+  return memory;
+}
+
+AttentionMemory nothing_beside(const ParallelPlan& /*plan*/, const AttentionShape& /*shape*/,
+                               const Packing& /*padded*/) {
+  return {};
+}
+
+AttentionMemory memory_of_degrees(const ParallelPlan& plan, const AttentionShape& shape,
+                                  const Packing& padded) {
+  const int64_t tokens = padded.num_tokens() / plan.sequence_size;
+  const RowBytes bytes(shape);
+  return fullest_rank(plan, [&](int rank) {
+    const RankGeometry geometry = plan.method->geometry(plan, shape, padded, rank);
+    AttentionMemory memory;
+    if (plan.ulysses_size > 1) {
+      memory = memory_of_exchange(heads_at_hand(geometry, rank, tokens), plan.head_waves,
+                                  plan.ulysses_size, shape, tokens);
+    }
+    AttentionMemory hops;
+    for (const std::vector<Hop>& pass : passes_of(geometry)) {
+      if (pass.size() > 1) hops = fullest(hops, memory_of_hops(pass, bytes));
+    }
+    memory.forward += hops.forward;
+    memory.backward += hops.backward;
+    return memory;
+  });
+}
+
+}  // namespace longspan

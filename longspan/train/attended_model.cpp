@@ -1,0 +1,38 @@
+#include "longspan/train/attended_model.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/config/choices.h"
+#include "longspan/config/config.h"
+#include "longspan/config/names.h"
+#include "longspan/plan/held_parameters.h"
+#include "longspan/spec/lora_spec.h"
+
+namespace longspan {
+namespace {
+
+/// The adapter that is trained; none: none is.
+std::optional<LoraShape> trained_adapter(const Config& config, const ModelConfig& model,
+                                         const ModelSpec& spec) {
+  if (!trains_adapter(config)) return std::nullopt;
+  const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
+  if (adapters.empty()) return lora_shape_of(config, spec);
+  return as_trained(load_adapter(adapters.back(), model).shape, config);
+}
+
+}  // namespace
+
+ModelSpec attended_model(const Config& config, const ModelConfig& model) {
+  ModelSpec spec = spec_of(model);
+  const bool makes_latents = std::ranges::any_of(attentions_of(spec), [](const auto& attention) {
+    return attention.first.latent_dim.has_value();
+  });
+  if (!makes_latents) return spec;
+  const std::optional<LoraShape> lora = trained_adapter(config, model, spec);
+  return lora ? with_latents_kept(std::move(spec), *lora) : spec;
+}
+
+}  // namespace longspan
