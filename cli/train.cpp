@@ -58,7 +58,7 @@ void check_early(const Config& config, int world_size, int ranks_per_machine) {
   const ModelConfig model = model_config_for(config, config.model_name_or_path);
   // Which links and devices there are changes what is chosen, not what is possible.
   make_parallel_plan(
-      plan_request(config, spec_of(model), world_size, ranks_per_machine, /*cuda=*/false));
+      plan_request(config, model.spec, world_size, ranks_per_machine, /*cuda=*/false));
   check_trained_model(config, model);
   check_dataset_files(config);
 }

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <stdexcept>
+
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/kernels/linear.h"
@@ -17,9 +19,14 @@ at::Tensor zeros_for_norm(const at::Tensor& weight_D, const at::TensorOptions& l
 }
 
 at::Tensor norm_factors(const at::Tensor& weight_D, NormKind kind) {
-  if (kind == NormKind::kWeight) return weight_D;
   c10::NoGradGuard no_grad;
-  return weight_D.to(weight_D.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).add(1);
+  switch (kind) {
+    case NormKind::kWeight:
+      return weight_D;
+    case NormKind::kOnePlusWeight:
+      return weight_D.to(weight_D.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).add(1);
+  }
+  throw std::logic_error("no such norm");
 }
 
 at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, NormKind kind, double eps,

@@ -70,15 +70,15 @@ TEST_CASE("deepseek_v3: DeepSeek-V3 has 671 026 419 200 numbers, with its router
   // A correction is a buffer, which is saved and not trained: one for each of 256 experts in 58
   // layers.
   constexpr int64_t kCorrections = 58 * 256;
-  CHECK(parameter_count(config) + kCorrections == 671026419200);
+  CHECK(parameter_count(config.spec) + kCorrections == 671026419200);
   // 37 billion of them are active (arXiv 2412.19437), without the embedding.
-  const auto active = static_cast<double>(parameter_count(config) -
-                                          idle_parameters_of(spec_of(config)) - 129280 * 7168);
+  const auto active = static_cast<double>(parameter_count(config.spec) -
+                                          idle_parameters_of(config.spec) - 129280 * 7168);
   CHECK(active * 1e-9 == doctest::Approx(37).epsilon(0.02));
 }
 
 TEST_CASE("deepseek_v3: what the config says of attention, layers and routers") {
-  const ModelSpec spec = spec_of(read());
+  const ModelSpec spec = read().spec;
   const LatentAttentionSpec& mixer = mixer_of(spec);
   CHECK(mixer.attention.key_dim == 192);
   CHECK(mixer.attention.value_dim == 128);
@@ -106,10 +106,10 @@ TEST_CASE("deepseek_v3: what the config says of attention, layers and routers") 
 }
 
 TEST_CASE("deepseek_v3: queries without a latent, halves, biases, no scaling") {
-  const ModelSpec spec = spec_of(read({{"q_lora_rank", nullptr},
+  const ModelSpec spec = read({{"q_lora_rank", nullptr},
                                        {"rope_interleave", false},
                                        {"rope_scaling", nullptr},
-                                       {"attention_bias", true}}));
+                                       {"attention_bias", true}}).spec;
   const LatentAttentionSpec& mixer = mixer_of(spec);
   CHECK_FALSE(mixer.query_rank);
   CHECK((mixer.rotary.pairs == RotaryPairs::kHalves));
@@ -120,12 +120,12 @@ TEST_CASE("deepseek_v3: queries without a latent, halves, biases, no scaling") {
   CHECK(parameters.of("model.layers.0.self_attn.kv_a_proj_with_mqa.bias").num_elements() == 576);
   CHECK(parameters.of("model.layers.0.self_attn.o_proj.bias").num_elements() == 7168);
   // No hidden size is too odd: heads have sizes of their own.
-  CHECK(spec_of(read({{"num_attention_heads", 96}, {"num_key_value_heads", 96}})).hidden_size ==
+  CHECK(read({{"num_attention_heads", 96}, {"num_key_value_heads", 96}}).spec.hidden_size ==
         7168);
 }
 
 TEST_CASE("deepseek_v3: with dropout in the adapter that expands latents, these do not travel") {
-  const ModelSpec spec = spec_of(read());
+  const ModelSpec spec = read().spec;
   LoraShape shape;
   shape.modules = {"kv_b_proj"};
   CHECK(mixer_of(with_latents_kept(spec, shape)).attention.latent_dim == 576);

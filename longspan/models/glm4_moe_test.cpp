@@ -53,8 +53,8 @@ TEST_CASE("glm4_moe: published models have the parameters that their makers say"
   // 106 billion, 12 of them active; 355 and 32 (arXiv 2508.06471). Active ones are without the
   // embeddings there.
   const ModelConfig air = kPublished.load();
-  CHECK(billions(parameter_count(air)) == doctest::Approx(106).epsilon(0.01));
-  CHECK(billions(parameter_count(air) - idle_parameters_of(spec_of(air))) ==
+  CHECK(billions(parameter_count(air.spec)) == doctest::Approx(106).epsilon(0.01));
+  CHECK(billions(parameter_count(air.spec) - idle_parameters_of(air.spec)) ==
         doctest::Approx(12).epsilon(0.12));
   const ModelConfig large = kPublished.load({{"hidden_size", 5120},
                                              {"intermediate_size", 12288},
@@ -64,21 +64,21 @@ TEST_CASE("glm4_moe: published models have the parameters that their makers say"
                                              {"num_hidden_layers", 92},
                                              {"routed_scaling_factor", 2.5},
                                              {"use_qk_norm", true}});
-  CHECK(billions(parameter_count(large)) == doctest::Approx(355).epsilon(0.01));
-  CHECK(billions(parameter_count(large) - idle_parameters_of(spec_of(large))) ==
+  CHECK(billions(parameter_count(large.spec)) == doctest::Approx(355).epsilon(0.01));
+  CHECK(billions(parameter_count(large.spec) - idle_parameters_of(large.spec)) ==
         doctest::Approx(32).epsilon(0.06));
 }
 
 TEST_CASE("glm4_moe: what the config says of layers and routers") {
   const ModelConfig config = kPublished.load();
-  const ModelSpec spec = spec_of(config);
-  CHECK(config.rotary_dim == 64);
+  const ModelSpec& spec = config.spec;
+  CHECK(config.rotary.dim == 64);
   CHECK(layers_with_experts(spec).size() == 45);
   CHECK(experts_of(spec.layer(0)) == nullptr);
   const MixtureOfExpertsSpec& experts = *experts_of(spec.layer(1));
   CHECK(experts.shared.intermediate_size == 1408);
   CHECK(experts.router.has_correction_bias);
-  CHECK(spec_of(kPublished.load({{"first_k_dense_replace", 0}})).pattern.size() == 1);
+  CHECK(kPublished.load({{"first_k_dense_replace", 0}}).spec.pattern.size() == 1);
   // The layer of multi-token prediction, and none behind it.
   CHECK(is_redundant_tensor(spec, "model.layers.46.eh_proj.weight"));
   CHECK_FALSE(is_redundant_tensor(spec, "model.layers.47.eh_proj.weight"));

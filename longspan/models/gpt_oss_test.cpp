@@ -74,11 +74,11 @@ TEST_CASE("gpt_oss: published models have the parameters that their makers say")
   const ModelConfig small = kPublished.load();
   const ModelConfig large = kPublished.load(
       {{"num_hidden_layers", 36}, {"num_local_experts", 128}, {"layer_types", alternating(36)}});
-  CHECK(parameter_count(small) == 20914757184);
-  CHECK(parameter_count(large) == 116829156672);
+  CHECK(parameter_count(small.spec) == 20914757184);
+  CHECK(parameter_count(large.spec) == 116829156672);
   const auto active = [](const ModelConfig& config) {
-    return billions(parameter_count(config) - idle_parameters_of(spec_of(config)) -
-                    config.vocab_size * config.hidden_size);
+    return billions(parameter_count(config.spec) - idle_parameters_of(config.spec) -
+                    config.spec.vocab_size * config.spec.hidden_size);
   };
   CHECK(active(small) == doctest::Approx(3.61).epsilon(0.002));
   CHECK(active(large) == doctest::Approx(5.13).epsilon(0.002));
@@ -86,7 +86,7 @@ TEST_CASE("gpt_oss: published models have the parameters that their makers say")
 
 TEST_CASE("gpt_oss: attention, rotation, router and experts as published") {
   const ModelConfig config = kPublished.load();
-  const ModelSpec spec = spec_of(config);
+  const ModelSpec& spec = config.spec;
   const auto attentions = attentions_of(spec);
   REQUIRE(attentions.size() == 2);
   CHECK(attentions[0].first.window == 128);
@@ -95,9 +95,9 @@ TEST_CASE("gpt_oss: attention, rotation, router and experts as published") {
     CHECK(number == 12);
     CHECK(attention.has_sinks);
   }
-  CHECK(config.rope.type == "yarn");
-  CHECK_FALSE(config.rope.truncate);
-  CHECK(config.rope_theta == 150000);
+  CHECK((config.rotary.scaling.type == RopeScaling::Type::kYarn));
+  CHECK_FALSE(config.rotary.scaling.truncate);
+  CHECK(config.rotary.theta == 150000);
   CHECK(config.stored_in_mxfp4);
   const MixtureOfExpertsSpec& experts = *experts_of(spec.layer(0));
   CHECK(std::get<ClampedSwiglu>(experts.activation) == ClampedSwiglu{1.702, 7.0});
@@ -110,15 +110,15 @@ TEST_CASE("gpt_oss: attention, rotation, router and experts as published") {
                           "swiglu_limit", "num_key_value_heads", "attention_bias"}) {
     keys.erase(key);
   }
-  CHECK(spec_of(parse_model_config(keys.dump(), "config.json")).layer(0) == spec.layer(0));
-  CHECK(spec_of(parse_model_config(keys.dump(), "config.json")).layer(1) == spec.layer(1));
-  CHECK(attentions_of(spec_of(kPublished.load(
-                          {{"num_hidden_layers", 1}, {"layer_types", {"full_attention"}}})))
+  CHECK(parse_model_config(keys.dump(), "config.json").spec.layer(0) == spec.layer(0));
+  CHECK(parse_model_config(keys.dump(), "config.json").spec.layer(1) == spec.layer(1));
+  CHECK(attentions_of(kPublished.load(
+                          {{"num_hidden_layers", 1}, {"layer_types", {"full_attention"}}}).spec)
             .size() == 1);
 }
 
 TEST_CASE("gpt_oss: parts of a stored tensor follow each other and make all of it") {
-  const ModelSpec spec = spec_of(kPublished.load());
+  const ModelSpec spec = kPublished.load().spec;
   int64_t next = 0;
   std::vector<std::string> stored;
   for (const ParameterSpec& parameter : layer_parameters(spec, 3)) {
@@ -154,7 +154,7 @@ TEST_CASE("gpt_oss: refusals") {
   CHECK(kPublished.says({{"sliding_window", 0}}, "sliding_window is 0"));
   CHECK(kPublished.says({{"swiglu_limit", 0}}, "swiglu_limit is 0, it must be positive"));
   CHECK(kPublished.says({{"hidden_size", 2888}}, "must be multiples of 32"));
-  CHECK(kPublished.load({{"hidden_size", 2888}, {"quantization_config", nullptr}}).hidden_size ==
+  CHECK(kPublished.load({{"hidden_size", 2888}, {"quantization_config", nullptr}}).spec.hidden_size ==
         2888);
   CHECK(kPublished.says({{"num_attention_heads", 60}, {"num_key_value_heads", 8}},
                         "not a multiple of num_key_value_heads 8"));
@@ -164,7 +164,7 @@ TEST_CASE("gpt_oss: refusals") {
 }
 
 TEST_CASE("gpt_oss: which adapters PEFT can have") {
-  const ModelSpec spec = spec_of(kPublished.load());
+  const ModelSpec spec = kPublished.load().spec;
   const std::set<std::string> all = lora_modules_from("all", spec);
   CHECK(all ==
         std::set<std::string>{"q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"});

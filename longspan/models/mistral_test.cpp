@@ -24,17 +24,17 @@ ModelConfig read(const Json& changes) {
 TEST_CASE("mistral: a decoder without biases, with transformers' defaults") {
   const ModelConfig config = read(Json::object());
   CHECK(config.max_position_embeddings == 131072);
-  CHECK(config.rms_norm_eps == 1e-6);
-  CHECK_FALSE(config.tie_word_embeddings);
-  for (const ParameterSpec& parameter : parameters_of(spec_of(config))) {
+  CHECK(config.spec.norm_eps == 1e-6);
+  CHECK_FALSE(config.spec.tied_head);
+  for (const ParameterSpec& parameter : parameters_of(config.spec)) {
     CHECK(parameter.role != ParameterRole::kBias);
   }
-  CHECK(read({{"head_dim", 32}}).head_dim == 32);
+  CHECK(attentions_of(read({{"head_dim", 32}}).spec)[0].first.key_dim == 32);
 }
 
 TEST_CASE("mistral: its window, that of transformers where it says none, and null for none") {
   const auto window = [](const ModelConfig& config) {
-    return attentions_of(spec_of(config)).at(0).first.window;
+    return attentions_of(config.spec).at(0).first.window;
   };
   CHECK(window(read({{"sliding_window", 512}})) == 512);
   CHECK(window(read(Json::object())) == std::nullopt);
@@ -62,7 +62,7 @@ TEST_CASE("mistral: Mistral-7B-v0.1 has 7 241 732 096 parameters") {
                                    {"rope_theta", 10000.0},
                                    {"sliding_window", 4096},
                                    {"vocab_size", 32000}});
-  CHECK(num_parameters_of(spec_of(config), "the model") == 7241732096);
+  CHECK(num_parameters_of(config.spec, "the model") == 7241732096);
 }
 
 }  // namespace

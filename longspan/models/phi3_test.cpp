@@ -29,13 +29,13 @@ ModelConfig read(const Json& changes) {
 }
 
 TEST_CASE("phi3: Phi-4 has 14 659 507 200 parameters") {
-  CHECK(num_parameters_of(spec_of(read(Json::object())), "the model") == 14659507200);
+  CHECK(num_parameters_of(read(Json::object()).spec, "the model") == 14659507200);
 }
 
 TEST_CASE("phi3: parts of a stored tensor follow each other and make all of it") {
   std::string whole;
   int64_t end = 0, num_rows = 0, num_parts = 0;
-  for (const ParameterSpec& parameter : layer_parameters(spec_of(read(Json::object())), 3)) {
+  for (const ParameterSpec& parameter : layer_parameters(read(Json::object()).spec, 3)) {
     CHECK((end == num_rows || parameter.stored_as == whole));
     if (!parameter.stored_part) continue;
     num_parts += 1;
@@ -54,9 +54,9 @@ TEST_CASE("phi3: parts of a stored tensor follow each other and make all of it")
 }
 
 TEST_CASE("phi3: part of a head is rotated, windows, and what is refused by name") {
-  CHECK(read({{"partial_rotary_factor", 0.75}}).rotary_dim == 96);
-  CHECK(attentions_of(spec_of(read({{"sliding_window", 2047}}))).at(0).first.window == 2047);
-  CHECK_FALSE(attentions_of(spec_of(read(Json::object()))).at(0).first.window);
+  CHECK(read({{"partial_rotary_factor", 0.75}}).rotary.dim == 96);
+  CHECK(attentions_of(read({{"sliding_window", 2047}}).spec).at(0).first.window == 2047);
+  CHECK_FALSE(attentions_of(read(Json::object()).spec).at(0).first.window);
   const auto refused = [](const Json& changes, const char* part) {
     CHECK_THROWS_WITH_AS(read(changes), doctest::Contains(part), UserError);
   };
@@ -64,7 +64,7 @@ TEST_CASE("phi3: part of a head is rotated, windows, and what is refused by name
           "rope type longrope is not supported");
   refused({{"resid_pdrop", 0.1}}, "resid_pdrop other than 0 is not supported");
   refused({{"sliding_window", -1}}, "sliding_window is -1");
-  CHECK_THROWS_WITH_AS(lora_modules_from("all", spec_of(read(Json::object()))),
+  CHECK_THROWS_WITH_AS(lora_modules_from("all", read(Json::object()).spec),
                        doctest::Contains("self_attn.qkv_proj.weight for several linear layers"),
                        UserError);
 }

@@ -27,16 +27,14 @@ ModelConfig read(const Json& changes) {
 
 TEST_CASE("qwen3.5: layers and transformers' defaults") {
   const ModelConfig config = read(Json::object());
-  CHECK(config.head_dim == 256);
-  CHECK(config.num_kv_heads == 4);
-  CHECK(config.rotary_dim == 64);
-  const ModelSpec spec = spec_of(config);
+  CHECK(config.rotary.dim == 64);
+  const ModelSpec& spec = config.spec;
   CHECK(spec.norm_kind == NormKind::kOnePlusWeight);
   CHECK(goes_over_rows(spec));
   for (int64_t i = 0; i < 8; ++i) {
     CHECK(std::holds_alternative<GatedDeltaNetSpec>(spec.layer(i).mixer) == (i % 4 != 3));
   }
-  const GatedDeltaNetSpec net = *recurrence_of(spec);
+  const RecurrenceSpec net = *recurrence_of(spec);
   CHECK(net.num_key_heads == 16);
   CHECK(net.num_value_heads == 32);
   CHECK(net.key_dim == 128);
@@ -45,6 +43,8 @@ TEST_CASE("qwen3.5: layers and transformers' defaults") {
   const auto& softmax = std::get<SelfAttentionSpec>(spec.layer(3).mixer);
   CHECK(softmax.output_gate);
   CHECK(softmax.qk_norm);
+  CHECK(softmax.attention.key_dim == 256);
+  CHECK(softmax.attention.num_kv_heads == 4);
   CHECK(attentions_of(spec).front().second == 2);
 }
 
@@ -57,7 +57,7 @@ TEST_CASE("qwen3.5: published sizes have the parameters that their names say") {
                  {"num_hidden_layers", 32},
                  {"vocab_size", 248320}};
     keys.update(changes);
-    return static_cast<double>(parameter_count(read(keys))) * 1e-9;
+    return static_cast<double>(parameter_count(read(keys).spec)) * 1e-9;
   };
   CHECK(std::round(billions(Json::object())) == 9);
   CHECK(std::round(billions({{"head_dim", 256},
@@ -69,15 +69,22 @@ TEST_CASE("qwen3.5: published sizes have the parameters that their names say") {
 }
 
 TEST_CASE("qwen3.5: layers by their types, as a pattern that repeats") {
-  const auto pattern = [](const std::vector<std::string>& types) {
-    return read({{"layer_types", types}, {"num_hidden_layers", types.size()}}).recurrent_layers;
+  const auto recurrent = [](const ModelConfig& config) {
+    std::vector<bool> layers;
+    for (const LayerSpec& layer : config.spec.pattern) {
+      layers.push_back(std::holds_alternative<GatedDeltaNetSpec>(layer.mixer));
+    }
+    return layers;
+  };
+  const auto pattern = [&](const std::vector<std::string>& types) {
+    return recurrent(read({{"layer_types", types}, {"num_hidden_layers", types.size()}}));
   };
   const std::string linear = "linear_attention", full = "full_attention";
   CHECK(pattern({linear, full, linear, full}) == std::vector{true, false});
   CHECK(pattern({linear, full, linear}) == std::vector{true, false});
   CHECK(pattern({full, full}) == std::vector{false});
   CHECK(pattern({full, linear, linear, full}) == std::vector{false, true, true});
-  CHECK(read({{"full_attention_interval", 2}}).recurrent_layers == std::vector{true, false});
+  CHECK(recurrent(read({{"full_attention_interval", 2}})) == std::vector{true, false});
 }
 
 TEST_CASE("qwen3.5: what is not there is refused by name") {

@@ -55,33 +55,35 @@ const PublishedConfig kPublished(Json{{"architectures", {"Qwen3MoeForCausalLM"}}
 TEST_CASE("qwen3_moe: published models have the parameters that their makers say") {
   // 30.5 billion, 3.3 of them activated; 235 and 22 (the models' cards).
   const ModelConfig small = kPublished.load();
-  CHECK(billions(parameter_count(small)) == doctest::Approx(30.5).epsilon(0.002));
-  CHECK(billions(parameter_count(small) - idle_parameters_of(spec_of(small))) ==
+  CHECK(billions(parameter_count(small.spec)) == doctest::Approx(30.5).epsilon(0.002));
+  CHECK(billions(parameter_count(small.spec) - idle_parameters_of(small.spec)) ==
         doctest::Approx(3.3).epsilon(0.02));
   const ModelConfig large = kPublished.load({{"hidden_size", 4096},
                                              {"intermediate_size", 12288},
                                              {"moe_intermediate_size", 1536},
                                              {"num_attention_heads", 64},
                                              {"num_hidden_layers", 94}});
-  CHECK(billions(parameter_count(large)) == doctest::Approx(235).epsilon(0.002));
-  CHECK(billions(parameter_count(large) - idle_parameters_of(spec_of(large))) ==
+  CHECK(billions(parameter_count(large.spec)) == doctest::Approx(235).epsilon(0.002));
+  CHECK(billions(parameter_count(large.spec) - idle_parameters_of(large.spec)) ==
         doctest::Approx(22).epsilon(0.02));
-  CHECK(spec_of(small).pattern.size() == 1);
+  CHECK(small.spec.pattern.size() == 1);
   CHECK_FALSE(small.router_aux_loss_coef);
   CHECK(kPublished.load({{"output_router_logits", true}}).router_aux_loss_coef == 0.001);
-  CHECK(kPublished.load({{"use_sliding_window", true}, {"sliding_window", 512}}).window == 512);
+  const ModelConfig windowed =
+      kPublished.load({{"use_sliding_window", true}, {"sliding_window", 512}});
+  CHECK(attentions_of(windowed.spec)[0].first.window == 512);
 }
 
 TEST_CASE("qwen3_moe: which layers have experts") {
   const auto sparse = [](const Json& changes) {
-    return layers_with_experts(spec_of(kPublished.load(changes)));
+    return layers_with_experts(kPublished.load(changes).spec);
   };
   using Layers = std::vector<int64_t>;
   CHECK(sparse({{"num_hidden_layers", 3}}) == Layers{0, 1, 2});
   CHECK(sparse({{"num_hidden_layers", 5}, {"decoder_sparse_step", 2}}) == Layers{1, 3});
   CHECK(sparse({{"num_hidden_layers", 4}, {"mlp_only_layers", {0, 2}}}) == Layers{1, 3});
   const ModelSpec spec =
-      spec_of(kPublished.load({{"num_hidden_layers", 2}, {"mlp_only_layers", {1}}}));
+      kPublished.load({{"num_hidden_layers", 2}, {"mlp_only_layers", {1}}}).spec;
   CHECK(std::get<GatedMlpSpec>(spec.layer(1).feed_forward).intermediate_size == 6144);
   const ParameterTable parameters(parameters_of(spec));
   const ParameterSpec& expert = parameters.of("model.layers.0.mlp.experts.127.down_proj.weight");
@@ -98,7 +100,7 @@ TEST_CASE("qwen3_moe: transformers 5 names the experts otherwise") {
   Json keys = kPublished.keys();
   keys.erase("num_experts");
   keys["num_local_experts"] = 64;
-  CHECK(parse_model_config(keys.dump(), "config.json").experts->num_experts == 64);
+  CHECK(experts_of(parse_model_config(keys.dump(), "config.json").spec)->num_experts == 64);
 }
 
 TEST_CASE("qwen3_moe: refusals") {
@@ -120,7 +122,7 @@ TEST_CASE("LoRA on experts: what PEFT cannot have is refused") {
     }
     return false;
   };
-  const ModelSpec spec = spec_of(kPublished.load());
+  const ModelSpec spec = kPublished.load().spec;
   const std::set<std::string> all = {"gate_proj", "up_proj", "down_proj", "q_proj"};
   CHECK_FALSE(refused(spec, {.modules = all}));
   CHECK_FALSE(refused(spec, {.dropout = 0.1, .rank_stabilized = true, .modules = {"q_proj"}}));
@@ -128,7 +130,7 @@ TEST_CASE("LoRA on experts: what PEFT cannot have is refused") {
   CHECK(refused(spec, {.rank_stabilized = true, .modules = all}));
   CHECK(refused(spec, {.dropout = 0.1, .modules = all}));
   CHECK(refused(spec, {.modules = {"gate_proj"}}));
-  CHECK(refused(spec_of(kPublished.load({{"mlp_only_layers", {1}}})), {.modules = all}));
+  CHECK(refused(kPublished.load({{"mlp_only_layers", {1}}}).spec, {.modules = all}));
 }
 
 }  // namespace

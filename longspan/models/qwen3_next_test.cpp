@@ -60,18 +60,18 @@ double billions(int64_t number) { return static_cast<double>(number) * 1e-9; }
 TEST_CASE("qwen3_next: the published model has the parameters that its makers say") {
   // 80 billion, 79 of them outside of the embeddings, 3 activated (the model's card).
   const ModelConfig config = load();
-  const int64_t all = parameter_count(config), embeddings = 2 * 151936 * 2048;
+  const int64_t all = parameter_count(config.spec), embeddings = 2 * 151936 * 2048;
   CHECK(billions(all) == doctest::Approx(80).epsilon(0.005));
   CHECK(billions(all - embeddings) == doctest::Approx(79).epsilon(0.005));
-  const int64_t active = all - embeddings - idle_parameters_of(spec_of(config));
+  const int64_t active = all - embeddings - idle_parameters_of(config.spec);
   CHECK(billions(active) > 3);
   CHECK(billions(active) < 3.5);
 }
 
 TEST_CASE("qwen3_next: layers") {
-  const ModelSpec spec = spec_of(load());
+  const ModelSpec spec = load().spec;
   CHECK(spec.pattern.size() == 4);
-  const GatedDeltaNetSpec net = *recurrence_of(spec);
+  const auto& net = std::get<GatedDeltaNetSpec>(spec.layer(0).mixer);
   CHECK(net.projections == GatedDeltaNetSpec::Projections::kByKeyHeads);
   CHECK(net.num_value_heads == 32);
   const auto& experts = std::get<MixtureOfExpertsSpec>(spec.layer(0).feed_forward);
@@ -89,8 +89,8 @@ TEST_CASE("qwen3_next: layers") {
   CHECK(is_redundant_tensor(spec, "mtp.layers.0.mlp.gate.weight"));
   CHECK_FALSE(is_redundant_tensor(spec, layer + "mlp.gate.weight"));
 
-  const ModelSpec some = spec_of(
-      load({{"num_hidden_layers", 6}, {"mlp_only_layers", {3}}, {"decoder_sparse_step", 2}}));
+  const ModelSpec some = 
+      load({{"num_hidden_layers", 6}, {"mlp_only_layers", {3}}, {"decoder_sparse_step", 2}}).spec;
   CHECK(layers_with_experts(some) == std::vector<int64_t>{1, 5});
   CHECK(std::get<GatedMlpSpec>(some.layer(3).feed_forward).intermediate_size == 5120);
   CHECK(std::holds_alternative<SelfAttentionSpec>(some.layer(3).mixer));
@@ -101,7 +101,7 @@ TEST_CASE("qwen3_next: a stranger's config makes no list that is longer than the
   // Patterns of 4095 and of 1000 layers would repeat together after 819,000.
   const Json changes = {
       {"full_attention_interval", 4095}, {"num_hidden_layers", 1000}, {"mlp_only_layers", {1}}};
-  CHECK(spec_of(load(changes)).pattern.size() == 1000);
+  CHECK(load(changes).spec.pattern.size() == 1000);
 }
 
 TEST_CASE("qwen3_next: refusals") {

@@ -13,7 +13,7 @@ bool goes_by_heads(const ParallelPlan& plan, const Packing& row) {
 }
 
 int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded,
-                       const GatedDeltaNetSpec& net, int64_t element_bytes) {
+                       const RecurrenceSpec& net, int64_t element_bytes) {
   const int64_t P = plan.sequence_size, foreign = padded.num_tokens() - padded.num_tokens() / P;
   int64_t numbers = 0;  // of a token
   for (int64_t rank = 0; rank < P; ++rank) {
@@ -26,7 +26,7 @@ int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded,
 }
 
 int64_t bytes_by_states(const ParallelPlan& plan, const Packing& padded,
-                        const GatedDeltaNetSpec& net, int64_t element_bytes) {
+                        const RecurrenceSpec& net, int64_t element_bytes) {
   const int64_t P = plan.sequence_size, size = padded.num_tokens() / P;
   int64_t moved = 0;  // tokens
   for (int rank = 0; rank < P; ++rank) {
@@ -54,7 +54,7 @@ HeadsOfRank heads_along(const HeadsOfRank& heads, int64_t num_heads, int64_t num
 }
 
 AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded,
-                                 const GatedDeltaNetSpec& net, int64_t element_bytes,
+                                 const RecurrenceSpec& net, int64_t element_bytes,
                                  bool checkpointing) {
   if (plan.sequence_size == 1) return {};
   const int64_t once = goes_by_heads(plan, padded)
@@ -63,21 +63,18 @@ AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded
   return {once, checkpointing ? 2 * once : once};
 }
 
-double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const GatedDeltaNetSpec& net,
+double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const RecurrenceSpec& net,
                          int64_t element_bytes, bool checkpointing, const ClusterModel& cluster) {
-  constexpr double kChunk = 64;  // kernels/delta_rule_head
   const Packing padded = padded_row(plan, row);
   const int64_t P = plan.sequence_size, N = net.num_value_heads;
   const bool by_heads = goes_by_heads(plan, padded);
-  const auto K = static_cast<double>(net.key_dim),
-             X = static_cast<double>(net.value_dim) + (by_heads ? 0.0 : K);
+  const FlopCost rule = rule_flops_of(net, net.value_dim + (by_heads ? 0 : net.key_dim));
   const auto T = static_cast<double>(padded.num_tokens());
   const double head_tokens = by_heads ? T * static_cast<double>((N + P - 1) / P)
                                       : T / static_cast<double>(P) * static_cast<double>(N);
-  // Products of a token and a head: with the state, within the chunk, to the next state.
-  const double forward = 2 * head_tokens * (3 * K * X + 2 * kChunk * X + kChunk * K);
-  const double work = forward * (checkpointing ? 2 : 1) / cluster.forward_flops +
-                      3 * forward / cluster.backward_flops;
+  const double work = head_tokens * static_cast<double>(rule.forward) * (checkpointing ? 2 : 1) /
+                          cluster.forward_flops +
+                      head_tokens * static_cast<double>(rule.backward) / cluster.backward_flops;
   const AttentionVolume volume = recurrent_volume(plan, padded, net, element_bytes, checkpointing);
   const bool inside = plan.sequence_size <= cluster.ranks_per_machine;
   const double rate = inside ? cluster.inside_bytes : cluster.between_bytes,

@@ -70,7 +70,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host, Pe
     AttentionTraffic traffic = model.traffic();
     ExpertTraffic expert_traffic = model.expert_traffic();
     MemoryReport memory(meter,
-                        memory_facts(config, spec_of(plan.model), plan.parallel, model.parameters(),
+                        memory_facts(config, plan.model.spec, plan.parallel, model.parameters(),
                                      row_lengths(*data.train, config.per_device_train_batch_size),
                                      plan.computer()));
     const ModelSaver saver = model.saver(data);

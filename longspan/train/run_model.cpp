@@ -34,7 +34,7 @@ RunModel::RunModel(const Config& config, const RunPlan& plan, Workers& workers)
     trained_ = load_trained_model(config, plan.model, sharding_, device_);
     trained_.options.activation_store = activations_.get();
     trained_.options.expert_exchange = experts_.get();
-    decoder_ = std::make_unique<Decoder>(spec_of(plan.model), trained_.parameters, *attention_,
+    decoder_ = std::make_unique<Decoder>(plan.model.spec, trained_.parameters, *attention_,
                                          trained_.options);
   });
 }
@@ -72,7 +72,7 @@ bool RunModel::find_objective(const RunData& data, const Host& host, Console& co
 }
 
 AttentionTraffic RunModel::traffic() const {
-  const ModelSpec model = spec_of(plan_.model);
+  const ModelSpec& model = plan_.model.spec;
   return {workers_.mesh(),
           plan_.parallel,
           trained_.lora ? with_latents_kept(model, *trained_.lora) : model,
@@ -83,7 +83,7 @@ AttentionTraffic RunModel::traffic() const {
 }
 
 ExpertTraffic RunModel::expert_traffic() const {
-  return {experts_.get(), spec_of(plan_.model), uses_bf16(config_) ? 2 : 4, device_};
+  return {experts_.get(), plan_.model.spec, uses_bf16(config_) ? 2 : 4, device_};
 }
 
 RunParameters RunModel::parameters() const {

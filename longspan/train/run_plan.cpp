@@ -29,13 +29,13 @@ RunPlan plan_run(const Config& config, const Rendezvous& where) {
   plan.device = choose_device(config, look_for_gpus);
   require_gpus(plan.device, std::max(where.local_world_size, where.local_rank + 1));
   plan.model = model_config_for(config, config.model_name_or_path);
-  const PlanRequest request = plan_request(config, spec_of(plan.model), where.world_size,
+  const PlanRequest request = plan_request(config, plan.model.spec, where.world_size,
                                            where.local_world_size, plan.device.cuda());
   plan.parallel = make_parallel_plan(request);
   if (!config.ref_model.empty() && config.expert_parallel_size > 1) {
     const ModelConfig reference = model_config_for(config, config.ref_model);
-    if (reference.experts) {
-      check_experts_divide(config.expert_parallel_size, reference.experts->num_experts,
+    if (const MixtureOfExpertsSpec* experts = experts_of(reference.spec)) {
+      check_experts_divide(config.expert_parallel_size, experts->num_experts,
                            "ref_model");
     }
   }
@@ -45,8 +45,8 @@ RunPlan plan_run(const Config& config, const Rendezvous& where) {
 
 MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const RowLengths& row) {
   std::optional<ModelSpec> reference;
-  if (!config.ref_model.empty()) reference = spec_of(model_config_for(config, config.ref_model));
-  return planned_account(config, spec_of(plan.model), plan.parallel, row, plan.computer(),
+  if (!config.ref_model.empty()) reference = model_config_for(config, config.ref_model).spec;
+  return planned_account(config, plan.model.spec, plan.parallel, row, plan.computer(),
                          reference ? &*reference : nullptr);
 }
 

@@ -209,7 +209,7 @@ RunEnd Trainer::finish() {
       .num_samples = static_cast<double>(totals_.num_samples),
       .total_flos = 6.0 * static_cast<double>(progress.num_computed_tokens) *
                     static_cast<double>(num_parameters_without_embeddings(
-                        job_.saver.model().all, spec_of(job_.saver.model().config)))};
+                        job_.saver.model().all, job_.saver.model().config.spec))};
   job_.heartbeat.stands_at(progress.step, "the saving of the model");
   const SentBytes sent{job_.traffic.report(world_), job_.expert_traffic.report(world_)};
   all_or_none(world_, [&] {
