@@ -42,7 +42,8 @@ void require_room_for(const ModelConfig& config, int64_t num_parameters, at::Sca
   throw UserError(fmt::format(
       "init: a model of {} has {:.4g} parameters; that takes {}, and {}. Nothing was written. "
       "Choose smaller sizes in config.json.",
-      describe_sizes(config.spec), static_cast<double>(num_parameters), name_bytes(num_bytes), machine.text()));
+      describe_sizes(config.spec), static_cast<double>(num_parameters), name_bytes(num_bytes),
+      machine.text()));
 }
 
 int run(const Arguments& arguments) {

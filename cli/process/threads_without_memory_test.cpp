@@ -24,7 +24,7 @@ struct End {
 };
 
 /// Of a process in which `run` leaves a thread by an exception.
-End end_of(const std::function<void()>& run) {
+End end_of_thread(const std::function<void()>& run) {
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   const pid_t child = fork();
@@ -52,14 +52,14 @@ TEST_CASE("out of memory: a thread that finds none ends the process with a messa
   for (const std::function<void()>& run :
        {std::function<void()>([] { throw std::bad_alloc(); }),
         std::function<void()>([] { throw std::system_error(EAGAIN, std::generic_category()); })}) {
-    const End end = end_of(run);
+    const End end = end_of_thread(run);
     CHECK(WIFEXITED(end.status));
     CHECK(WEXITSTATUS(end.status) == 1);
     CHECK(end.text.starts_with("error: out of memory: "));
   }
   CHECK(is_out_of_memory(std::system_error(EAGAIN, std::generic_category())));
   CHECK_FALSE(is_out_of_memory(std::system_error(EINVAL, std::generic_category())));
-  const End defect = end_of([] { throw 7; });
+  const End defect = end_of_thread([] { throw 7; });
   CHECK(WIFSIGNALED(defect.status));
   CHECK(WTERMSIG(defect.status) == SIGABRT);
 }

@@ -10,7 +10,7 @@ namespace longspan {
 namespace {
 
 constexpr double kMostFlops = 1e11;  // some seconds in fp64
-constexpr uint64_t kSeed = 99;
+constexpr uint64_t kCheckSeed = 99;
 
 double attention_flops(const ProblemShape& shape, const std::vector<int64_t>& lengths) {
   double pairs = 0;
@@ -66,7 +66,7 @@ CheckAgainstFp64::CheckAgainstFp64(const ProblemShape& shape,
     const TokenOrder order = attention->token_order(row);
     const ProblemShape exact = in_fp64(shape);
     AttentionProblem problem(exact, row, order,
-                             ProblemInputs::random(exact, row.num_tokens(), kSeed));
+                             ProblemInputs::random(exact, row.num_tokens(), kCheckSeed));
     out_ = problem.forward(*attention);
     problem.backward(*attention);
     gradients_ = problem.gradients();
@@ -81,7 +81,7 @@ void CheckAgainstFp64::compare(SequenceParallel& attention, bool alone,
   if (alone && world_.rank() != 0) return;
   const Packing row = Packing::from_lengths(document_lengths_);
   const TokenOrder order = attention.token_order(row);
-  const ProblemInputs whole = ProblemInputs::random(shape_, row.num_tokens(), kSeed);
+  const ProblemInputs whole = ProblemInputs::random(shape_, row.num_tokens(), kCheckSeed);
   AttentionProblem problem(shape_, row, order, whole.share(order));
   const at::Tensor out = problem.forward(attention);
   problem.backward(attention);

@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kPrefix = "/longspan/start";
+constexpr const char* kStartPrefix = "/longspan/start";
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
 std::string fresh_name() {
@@ -72,7 +72,7 @@ Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds) {
           // The launchers have met in it before they start workers; all the same, torch tries
           // again.
           const auto store = c10::make_intrusive<c10d::PrefixStore>(
-              kPrefix, open_store(where, /*serves=*/false, patience));
+              kStartPrefix, open_store(where, /*serves=*/false, patience));
           if (where.rank == 0) return gather_workers(*store, where.world_size, end);
           const std::string self = fresh_name();
           put_text(*store, fmt::format("here/{}", where.rank), self);

@@ -27,8 +27,8 @@ constexpr std::chrono::milliseconds kShortPatience{2000};
 constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};
 /// Who serves the store waits so long for the others' heartbeats, which look once a second, or
 /// later on a busy machine. A run that was told to stop is gone within ten seconds.
-constexpr std::chrono::milliseconds kLingers{6000};
-constexpr std::chrono::milliseconds kBetweenLooks{50};
+constexpr std::chrono::milliseconds kNoticeLingers{6000};
+constexpr std::chrono::milliseconds kBetweenNotices{50};
 
 std::string prefix_of(const Rendezvous& where) { return where.store_prefix + kNoticesPrefix; }
 
@@ -39,11 +39,11 @@ std::string heard_of_stop(int rank) { return fmt::format("{}/heard{}", kStopNoti
 void wait_until_all_heard_of_stop(const Rendezvous& where) {
   if (where.rank != 0 || where.launcher_hosts_store) return;
   StoreClient store(where, prefix_of(where), kShortPatience);
-  const Clock::time_point end = Clock::now() + kLingers;
+  const Clock::time_point end = Clock::now() + kNoticeLingers;
   for (int rank = 1; rank < where.world_size; ++rank) {
     while (!store.has(heard_of_stop(rank)).value_or(true)) {
       if (Clock::now() > end) return;
-      std::this_thread::sleep_for(kBetweenLooks);
+      std::this_thread::sleep_for(kBetweenNotices);
     }
   }
 }

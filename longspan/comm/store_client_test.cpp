@@ -22,7 +22,7 @@ using testing::comes_true;
 using testing::num_descriptors;
 using testing::num_threads;
 
-const std::set<std::string> kLoopback{"127.0.0.1"};
+const std::set<std::string> kLoopbackOnly{"127.0.0.1"};
 
 }  // namespace
 
@@ -40,7 +40,7 @@ TEST_CASE("store client: a store that is silent keeps one thread and one descrip
       // for each question.
       REQUIRE(comes_true([&] {
         return num_threads() - threads <= 5 && num_descriptors() - descriptors <= 4 &&
-               connections_to(kLoopback, server.port()).size() <= 2;
+               connections_to(kLoopbackOnly, server.port()).size() <= 2;
       }));
       std::this_thread::sleep_for(milliseconds(25));  // another one may be asked then
     }
@@ -58,7 +58,7 @@ TEST_CASE("store client: a question that nobody answers ends with its connection
   StoreClient client(where, "/test", milliseconds(200));
   REQUIRE(comes_true([&] { return client.add("key", 1).has_value(); }));
   const auto has_one_connection = [&] {
-    return connections_to(kLoopback, relay.port()).size() == 1;
+    return connections_to(kLoopbackOnly, relay.port()).size() == 1;
   };
   CHECK(comes_true(has_one_connection));
   const int64_t threads = num_threads();
@@ -66,7 +66,7 @@ TEST_CASE("store client: a question that nobody answers ends with its connection
   relay.hold(true);
   CHECK_FALSE(client.add("other", 1));
   CHECK(comes_true(
-      [&] { return num_threads() <= threads && connections_to(kLoopback, relay.port()).empty(); }));
+      [&] { return num_threads() <= threads && connections_to(kLoopbackOnly, relay.port()).empty(); }));
   CHECK_FALSE(client.is_gone());
 
   // The store speaks again: by a new connection, and by that alone.

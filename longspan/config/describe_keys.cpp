@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "longspan/config/keys.h"
+#include "longspan/config/without_optional.h"
 #include "longspan/stages/stage.h"
 
 namespace longspan {
@@ -22,15 +23,6 @@ std::string shown(const std::optional<T>& value) {
   return value ? shown(*value) : "";
 }
 
-template <class T>
-struct Plain {
-  using Type = T;
-};
-template <class T>
-struct Plain<std::optional<T>> {
-  using Type = T;
-};
-
 }  // namespace
 
 std::string what_is_wanted(const Key& key) {
@@ -44,7 +36,7 @@ std::string what_is_wanted(const Key& key) {
   }
   std::string kind = std::visit(
       [](auto member) -> std::string {
-        using Value = typename Plain<
+        using Value = typename WithoutOptional<
             std::remove_reference_t<decltype(std::declval<Config&>().*member)>>::Type;
         if constexpr (std::is_same_v<Value, std::string>) return "text";
         if constexpr (std::is_same_v<Value, bool>) return "true or false";

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "longspan/config/keys.h"
+#include "longspan/config/without_optional.h"
 #include "longspan/input/json_text.h"
 
 namespace longspan {
@@ -15,19 +16,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-template <class T>
-struct Plain {
-  using Type = T;
-};
-template <class T>
-struct Plain<std::optional<T>> {
-  using Type = T;
-};
-
 Json type_of(const Field& field) {
   return std::visit(
       [](auto member) -> Json {
-        using Value = typename Plain<
+        using Value = typename WithoutOptional<
             std::remove_reference_t<decltype(std::declval<Config&>().*member)>>::Type;
         if constexpr (std::is_same_v<Value, std::string>) return "string";
         if constexpr (std::is_same_v<Value, bool>) return "boolean";

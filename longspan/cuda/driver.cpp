@@ -11,22 +11,22 @@ namespace longspan::cuda {
 namespace {
 
 // Of cuda.h.
-using Result = int;
-constexpr Result kSuccess = 0;
+using DriverResult = int;
+constexpr DriverResult kDriverSuccess = 0;
 enum Attribute { kNumMultiprocessors = 16, kCapabilityMajor = 75, kCapabilityMinor = 76 };
 
 struct Driver {
-  Result (*initialize)(unsigned flags);
-  Result (*error_text)(Result result, const char** text);
-  Result (*get_device)(int* device, int index);
-  Result (*get_attribute)(int* value, int attribute, int device);
-  Result (*retain_context)(CudaContext** context, int device);
-  Result (*current_context)(CudaContext** context);
-  Result (*push_context)(CudaContext* context);
-  Result (*pop_context)(CudaContext** context);
-  Result (*load_module)(CudaModule** module, const void* image);
-  Result (*get_function)(Function* function, CudaModule* module, const char* name);
-  Result (*launch)(Function function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z,
+  DriverResult (*initialize)(unsigned flags);
+  DriverResult (*error_text)(DriverResult result, const char** text);
+  DriverResult (*get_device)(int* device, int index);
+  DriverResult (*get_attribute)(int* value, int attribute, int device);
+  DriverResult (*retain_context)(CudaContext** context, int device);
+  DriverResult (*current_context)(CudaContext** context);
+  DriverResult (*push_context)(CudaContext* context);
+  DriverResult (*pop_context)(CudaContext** context);
+  DriverResult (*load_module)(CudaModule** module, const void* image);
+  DriverResult (*get_function)(Function* function, CudaModule* module, const char* name);
+  DriverResult (*launch)(Function function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z,
                    unsigned threads_x, unsigned threads_y, unsigned threads_z,
                    unsigned shared_bytes, void* stream, void** arguments, void** extra);
 
@@ -35,10 +35,10 @@ struct Driver {
     return driver;
   }
 
-  void check(Result result, const char* what) const {
-    if (result == kSuccess) return;
+  void check(DriverResult result, const char* what) const {
+    if (result == kDriverSuccess) return;
     const char* text = nullptr;
-    if (error_text(result, &text) != kSuccess || text == nullptr) text = "unknown error";
+    if (error_text(result, &text) != kDriverSuccess || text == nullptr) text = "unknown error";
     throw std::runtime_error(fmt::format("the NVIDIA driver could not {}: {}", what, text));
   }
 

@@ -9,7 +9,7 @@
 namespace longspan {
 namespace {
 
-std::vector<int64_t> values(const at::Tensor& x_T) {
+std::vector<int64_t> list_of(const at::Tensor& x_T) {
   const int64_t* data = x_T.const_data_ptr<int64_t>();
   return {data, data + x_T.numel()};
 }
@@ -29,10 +29,10 @@ TEST_CASE("collate_shared: branches begin with the prompt's last token, at its p
       pair_of({{5, 6, 7, 8, 9}, {-100, -100, -100, 8, 9}}, {{5, 6, 7, 4}, {-100, -100, -100, 4}});
   const Batch row = collate_shared({&pair});
   CHECK((row.packing == Packing::from_documents({{7, Fork{2, 5}}})));
-  CHECK(values(row.tokens_T) == Values{5, 6, 7, 8, 9, 7, 4});
-  CHECK(values(row.labels_T) == Values{-100, -100, 8, 9, -100, 4, -100});
-  CHECK(values(row.positions_T) == Values{0, 1, 2, 3, 4, 2, 3});
-  CHECK(values(row.documents_T) == Values{0, 0, 0, 0, 0, 1, 1});
+  CHECK(list_of(row.tokens_T) == Values{5, 6, 7, 8, 9, 7, 4});
+  CHECK(list_of(row.labels_T) == Values{-100, -100, 8, 9, -100, 4, -100});
+  CHECK(list_of(row.positions_T) == Values{0, 1, 2, 3, 4, 2, 3});
+  CHECK(list_of(row.documents_T) == Values{0, 0, 0, 0, 0, 1, 1});
 }
 
 TEST_CASE("collate_shared: answers that begin alike are not shared, their labels count twice") {
@@ -40,8 +40,8 @@ TEST_CASE("collate_shared: answers that begin alike are not shared, their labels
       pair_of({{5, 6, 8, 9}, {-100, -100, 8, 9}}, {{5, 6, 8, 4}, {-100, -100, 8, 4}});
   const Batch row = collate_shared({&pair});
   CHECK((row.packing == Packing::from_documents({{7, Fork{1, 4}}})));
-  CHECK(values(row.tokens_T) == Values{5, 6, 8, 9, 6, 8, 4});
-  CHECK(values(row.labels_T) == Values{-100, 8, 9, -100, 8, 4, -100});
+  CHECK(list_of(row.tokens_T) == Values{5, 6, 8, 9, 6, 8, 4});
+  CHECK(list_of(row.labels_T) == Values{-100, 8, 9, -100, 8, 4, -100});
 }
 
 TEST_CASE("collate_shared: pairs that share nothing stay apart; documents are numbered on") {
@@ -52,15 +52,15 @@ TEST_CASE("collate_shared: pairs that share nothing stay apart; documents are nu
   const Example shares = pair_of({{5, 6, 7}, {5, -100, 7}}, {{5, 6, 8}, {5, -100, 8}});
   const Batch row = collate_shared({&one_token, &different, &labels, &shares});
   CHECK((row.packing == Packing::from_documents({{2}, {2}, {2}, {2}, {3}, {3}, {5, Fork{1, 3}}})));
-  CHECK(values(row.documents_T) == Values{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7});
+  CHECK(list_of(row.documents_T) == Values{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7});
 }
 
 TEST_CASE("collate_shared: equal documents keep a branch each; no pairs give an empty row") {
   const Example equal = pair_of({{5, 6, 7}, {-100, -100, -100}}, {{5, 6, 7}, {-100, -100, -100}});
   const Batch row = collate_shared({&equal});
   CHECK((row.packing == Packing::from_documents({{4, Fork{2, 3}}})));
-  CHECK(values(row.documents_T) == Values{0, 0, 0, 1});
-  CHECK(values(row.positions_T) == Values{0, 1, 2, 2});
+  CHECK(list_of(row.documents_T) == Values{0, 0, 0, 1});
+  CHECK(list_of(row.positions_T) == Values{0, 1, 2, 2});
   CHECK(collate_shared({}).packing.num_documents() == 0);
 }
 
@@ -92,7 +92,7 @@ TEST_CASE("collate_shared: positions of several axes fork with the tokens") {
   }
   const Batch row = collate_shared({&pair});
   CHECK((row.packing == Packing::from_documents({{6, Fork{2, 4}}})));
-  CHECK(values(row.positions_T.contiguous()) == Values{0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 6, 7});
+  CHECK(list_of(row.positions_T.contiguous()) == Values{0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 6, 7});
   pair.documents[1].positions_AT = at::Tensor();
   CHECK((collate_shared({&pair}).packing == Packing::from_lengths({4, 4})));
 }

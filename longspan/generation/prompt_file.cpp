@@ -15,10 +15,10 @@
 namespace longspan {
 namespace {
 
-using json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
 /// The text in a column; empty where it is absent or null.
-std::string text_of(const json& object, const char* name, const std::string& place) {
+std::string text_of(const Json& object, const char* name, const std::string& place) {
   const auto value = object.find(name);
   if (value == object.end() || value->is_null()) return "";
   if (!value->is_string()) {
@@ -47,8 +47,8 @@ std::string role_of(const std::string& name, const std::string& place) {
       place, name));
 }
 
-void read_messages(const json& messages, const std::string& place, Conversation& conversation) {
-  for (const json& message : messages) {
+void read_messages(const Json& messages, const std::string& place, Conversation& conversation) {
+  for (const Json& message : messages) {
     const bool openai = message.is_object() && message.contains("role");
     if (!message.is_object() || !message.contains(openai ? "role" : "from")) {
       throw UserError(fmt::format(
@@ -62,9 +62,9 @@ void read_messages(const json& messages, const std::string& place, Conversation&
   }
 }
 
-void read_alpaca(const json& row, const std::string& place, Conversation& conversation) {
+void read_alpaca(const Json& row, const std::string& place, Conversation& conversation) {
   if (const auto history = row.find("history"); history != row.end() && history->is_array()) {
-    for (const json& pair : *history) {
+    for (const Json& pair : *history) {
       if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) {
         throw UserError(
             fmt::format("{}: history must be a list of [question, answer] pairs of text", place));
@@ -79,7 +79,7 @@ void read_alpaca(const json& row, const std::string& place, Conversation& conver
   conversation.messages.push_back({"user", question + input});
 }
 
-Conversation read_row(const json& row, const std::string& place) {
+Conversation read_row(const Json& row, const std::string& place) {
   Conversation conversation;
   conversation.source = place;
   std::vector<Message>& messages = conversation.messages;
@@ -125,7 +125,7 @@ Conversation read_row(const json& row, const std::string& place) {
 std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most) {
   const bool lines = path.ends_with(".txt");
   std::vector<PromptRow> rows;
-  const auto take = [&](const json& row, const std::string& place) {
+  const auto take = [&](const Json& row, const std::string& place) {
     if (lines && row.at("text").get<std::string>().find_first_not_of(" \t\r") == std::string::npos)
       return true;
     rows.push_back({read_row(row, place), row.dump()});
@@ -139,12 +139,12 @@ std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most) {
 
 std::string answered_row(const PromptRow& row, const std::string& answer,
                          const std::string& finish_reason) {
-  json object = parse_ordered_json(row.row, row.conversation.source);
+  Json object = parse_ordered_json(row.row, row.conversation.source);
   object.erase("predict");
   object.erase("finish_reason");
   object["predict"] = answer;
   object["finish_reason"] = finish_reason;
-  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace longspan

@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-std::string complaint(const std::function<void()>& work) {
+std::string object_complaint(const std::function<void()>& work) {
   try {
     work();
   } catch (const UserError& error) {
@@ -44,7 +44,7 @@ TEST_CASE("json object: values of their types") {
   CHECK(object.optional<double>("x") == 2.5);
 
   const auto says = [](const std::function<void()>& work, const std::string& text) {
-    CHECK(complaint(work) == text);
+    CHECK(object_complaint(work) == text);
   };
   says([&] { object.get<int64_t>("none"); }, "f.json: none is missing.");
   says([&] { object.get<int64_t>("absent"); }, "f.json: absent is missing.");
@@ -71,7 +71,7 @@ TEST_CASE("json object: whole numbers fit their type") {
   const auto json = parse_json(R"({"n": 2147483648, "least": -2147483648})", "f.json");
   const JsonObject object(json, "f.json");
   CHECK(object.get<int64_t>("n") == 2147483648);
-  CHECK(complaint([&] { object.get<int>("n"); }) == "f.json: n is 2147483648, which is too large.");
+  CHECK(object_complaint([&] { object.get<int>("n"); }) == "f.json: n is 2147483648, which is too large.");
   CHECK(object.get<int>("least") == INT32_MIN);
 }
 

@@ -22,7 +22,7 @@ std::string repeated(const std::string& text, int times) {
 }
 
 /// What parse_json says; parse_ordered_json must say the same, and the variants that try nothing.
-std::string complaint(const std::string& text, int64_t first_line = 1) {
+std::string text_complaint(const std::string& text, int64_t first_line = 1) {
   const auto said = [&](const auto& parse) -> std::string {
     try {
       parse(text, "f.json", first_line);
@@ -44,19 +44,19 @@ TEST_CASE("json text: one limit of depth") {
   const auto objects = [](int depth) {
     return repeated(R"({"a":)", depth) + "1" + repeated("}", depth);
   };
-  CHECK(complaint(lists(kMaxJsonDepth)) == "(accepted)");
-  CHECK(complaint(objects(kMaxJsonDepth)) == "(accepted)");
+  CHECK(text_complaint(lists(kMaxJsonDepth)) == "(accepted)");
+  CHECK(text_complaint(objects(kMaxJsonDepth)) == "(accepted)");
   const std::string deep = "more than 512 lists and objects within each other";
   for (const int depth : {kMaxJsonDepth + 1, 8'000, 200'000}) {
-    CHECK(complaint(lists(depth)) == "f.json, line 1: " + deep);
-    CHECK(complaint(objects(depth)) == "f.json, line 1: " + deep);
-    CHECK(complaint(repeated("[", depth)) == "f.json, line 1: " + deep);
-    CHECK(complaint("{\"a\": \"[\\\"[\",\n\"b\":\n" + lists(depth) + "}", 10) ==
+    CHECK(text_complaint(lists(depth)) == "f.json, line 1: " + deep);
+    CHECK(text_complaint(objects(depth)) == "f.json, line 1: " + deep);
+    CHECK(text_complaint(repeated("[", depth)) == "f.json, line 1: " + deep);
+    CHECK(text_complaint("{\"a\": \"[\\\"[\",\n\"b\":\n" + lists(depth) + "}", 10) ==
           "f.json, line 12: " + deep);
   }
   // Brackets in texts are no depth, and neither are lists side by side.
-  CHECK(complaint("\"" + repeated("[", 10'000) + "\"") == "(accepted)");
-  CHECK(complaint("[" + repeated("[],", 10'000) + "[]]") == "(accepted)");
+  CHECK(text_complaint("\"" + repeated("[", 10'000) + "\"") == "(accepted)");
+  CHECK(text_complaint("[" + repeated("[],", 10'000) + "[]]") == "(accepted)");
   // What is accepted is copied, printed and freed.
   const json value = parse_json(lists(kMaxJsonDepth), "f.json");
   const json copy = value;
@@ -64,15 +64,15 @@ TEST_CASE("json text: one limit of depth") {
 }
 
 TEST_CASE("json text: errors with file and line") {
-  CHECK(complaint("{\"a\": 1,\n\"b\": }").starts_with("f.json, line 2: broken JSON: syntax error"));
-  CHECK(complaint("", 7).starts_with("f.json, line 7: broken JSON: "));
-  CHECK(complaint("[1] 2").starts_with("f.json, line 1: broken JSON: "));
-  CHECK(complaint("\"\xff\"").starts_with("f.json, line 1: broken JSON: "));
-  CHECK(complaint("[1,\n-1e999]") ==
+  CHECK(text_complaint("{\"a\": 1,\n\"b\": }").starts_with("f.json, line 2: broken JSON: syntax error"));
+  CHECK(text_complaint("", 7).starts_with("f.json, line 7: broken JSON: "));
+  CHECK(text_complaint("[1] 2").starts_with("f.json, line 1: broken JSON: "));
+  CHECK(text_complaint("\"\xff\"").starts_with("f.json, line 1: broken JSON: "));
+  CHECK(text_complaint("[1,\n-1e999]") ==
         "f.json, line 2: the number -1e999 is beyond what a double holds");
-  CHECK(complaint("{\"a\":\n{\"b\": 1" + repeated("0", 400) + "}}", 5)
+  CHECK(text_complaint("{\"a\":\n{\"b\": 1" + repeated("0", 400) + "}}", 5)
             .starts_with("f.json, line 6: the number 100000000"));
-  CHECK(complaint("[1e308, 1e-999, 18446744073709551616]") == "(accepted)");
+  CHECK(text_complaint("[1e308, 1e-999, 18446744073709551616]") == "(accepted)");
 }
 
 TEST_CASE("json text: the same values as the library's own parser builds") {

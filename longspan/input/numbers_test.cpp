@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-std::string complaint(const json& value, int64_t least = INT64_MIN, int64_t most = INT64_MAX) {
+std::string number_complaint(const json& value, int64_t least = INT64_MIN, int64_t most = INT64_MAX) {
   try {
     whole_number(value, "file.json: key", least, most);
   } catch (const UserError& error) {
@@ -50,12 +50,12 @@ TEST_CASE("numbers: of JSON nothing wraps") {
 }
 
 TEST_CASE("numbers: what is refused names the key, what was given and the limits") {
-  CHECK(complaint(4.7, 1, 100) ==
+  CHECK(number_complaint(4.7, 1, 100) ==
         "file.json: key: 4.7 was given; wanted is a whole number, at least 1, at most 100");
-  CHECK(complaint(0, 1, 100).find("0 was given") != std::string::npos);
-  CHECK(complaint(101, 1, 100).find("at most 100") != std::string::npos);
-  CHECK(complaint(json::array({1})).find("array was given") != std::string::npos);
-  CHECK(complaint(100, 1, 100) == "(accepted)");
+  CHECK(number_complaint(0, 1, 100).find("0 was given") != std::string::npos);
+  CHECK(number_complaint(101, 1, 100).find("at most 100") != std::string::npos);
+  CHECK(number_complaint(json::array({1})).find("array was given") != std::string::npos);
+  CHECK(number_complaint(100, 1, 100) == "(accepted)");
   CHECK_THROWS_WITH_AS(whole_number(std::nan(""), "k"), doctest::Contains("k: nan was given"),
                        UserError);
   CHECK_THROWS_WITH_AS(whole_number(1e19, "k", 0), doctest::Contains("1e+19 was given"), UserError);

@@ -10,7 +10,6 @@
 namespace longspan::delta_rule {
 namespace {
 
-constexpr int64_t C = kChunk;
 constexpr double kNormEps = 1e-6;
 
 /// The inverse of 1 + L, of L below the diagonal of an C x C matrix, row by row: row i is that of

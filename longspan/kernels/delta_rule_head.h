@@ -11,6 +11,7 @@
 namespace longspan::delta_rule {
 
 constexpr int64_t kChunk = 64;
+constexpr int64_t C = kChunk;  // as names of dimensions have it
 /// Chunks of which everything is held at a time. The state before each such segment is saved.
 constexpr int64_t kSegmentChunks = 8;
 constexpr int64_t kSegment = kChunk * kSegmentChunks;

@@ -8,11 +8,6 @@
 #include "longspan/kernels/delta_rule_rows.h"
 
 namespace longspan::delta_rule {
-namespace {
-
-constexpr int64_t C = kChunk;
-
-}  // namespace
 
 // d loss / d new, right, [q S; k S] and the states, from the segment's end to its begin.
 template <typename A>

@@ -11,7 +11,7 @@ namespace {
 
 // The register: what computes each kind. One that the variant names and that is missing here does
 // not compile.
-struct Forward {
+struct GatedForward {
   at::Tensor& out;
   const at::Tensor &gate, &up;
 
@@ -22,7 +22,7 @@ struct Forward {
   }
 };
 
-struct Backward {
+struct GatedBackward {
   at::Tensor &gate, &up, &dact;
 
   void operator()(const Swiglu& /*swiglu*/) const { swiglu_backward_(gate, up, dact); }
@@ -32,7 +32,7 @@ struct Backward {
   }
 };
 
-struct Plain {
+struct PlainGated {
   const at::Tensor &gate, &up;
 
   at::Tensor operator()(const Swiglu& /*swiglu*/) const { return at::silu(gate) * up; }
@@ -47,17 +47,17 @@ struct Plain {
 
 void gated_out(const GateActivation& activation, at::Tensor& out_TI, const at::Tensor& gate_TI,
                const at::Tensor& up_TI) {
-  std::visit(Forward{out_TI, gate_TI, up_TI}, activation);
+  std::visit(GatedForward{out_TI, gate_TI, up_TI}, activation);
 }
 
 void gated_backward_(const GateActivation& activation, at::Tensor& gate_TI, at::Tensor& up_TI,
                      at::Tensor& dact_TI) {
-  std::visit(Backward{gate_TI, up_TI, dact_TI}, activation);
+  std::visit(GatedBackward{gate_TI, up_TI, dact_TI}, activation);
 }
 
 at::Tensor plain_gated(const GateActivation& activation, const at::Tensor& gate_TI,
                        const at::Tensor& up_TI) {
-  return std::visit(Plain{gate_TI, up_TI}, activation);
+  return std::visit(PlainGated{gate_TI, up_TI}, activation);
 }
 
 }  // namespace longspan

@@ -8,11 +8,11 @@
 #include "longspan/data/batch.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/models/decoder.h"
-#include "longspan/testing/small_model.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/testing/small_model.h"
 
 namespace longspan {
 namespace {

@@ -317,8 +317,7 @@ at::Tensor GatedDeltaNet::plain(const at::Tensor& x_TD, const RowContext& row) c
       y_TJ.narrow(1, 2 * M * K, N * V).view({T, N, V}),
       -weights_.a_log_N.exp() * at::softplus(a_TN + weights_.dt_bias_N), at::sigmoid(b_TN)};
   const at::Tensor out_TNV = gated_delta_rule_by_token(inputs, row.packing, {}).out_TNV;
-  const at::Tensor normal_TNV =
-      plain_norm(out_TNV, weights_.norm_V, NormKind::kWeight, norm_eps_);
+  const at::Tensor normal_TNV = plain_norm(out_TNV, weights_.norm_V, NormKind::kWeight, norm_eps_);
   return at::linear((normal_TNV * at::silu(z_TNV)).flatten(1), weights_.out_proj.weight);
 }
 

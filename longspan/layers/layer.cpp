@@ -41,10 +41,12 @@ at::Tensor run_plainly(const at::Tensor& h_TD, const Layer& layer, const RowCont
     return weight_D.defined() ? plain_norm(y_TD, weight_D, layer.norm_kind, layer.norm_eps) : y_TD;
   };
   const at::Tensor middle_TD =
-      h_TD + normed(layer.mixer->plain(plain_norm(h_TD, layer.mixer_norm_D, layer.norm_kind, layer.norm_eps), row),
+      h_TD + normed(layer.mixer->plain(
+                        plain_norm(h_TD, layer.mixer_norm_D, layer.norm_kind, layer.norm_eps), row),
                     layer.mixer_output_norm_D);
   return middle_TD +
-         normed(layer.feed_forward->plain(plain_norm(middle_TD, layer.feed_forward_norm_D, layer.norm_kind, layer.norm_eps)),
+         normed(layer.feed_forward->plain(plain_norm(middle_TD, layer.feed_forward_norm_D,
+                                                     layer.norm_kind, layer.norm_eps)),
                 layer.feed_forward_output_norm_D);
 }
 

@@ -1,6 +1,5 @@
-// Steps of layers in ATen's operations, with autograd's own gradients: what plain versions of layers
-// (TokenMixer::plain) are made of.
-// T: tokens, N: heads, H: numbers of a head.
+// Steps of layers in ATen's operations, with autograd's own gradients: what plain versions of
+// layers (TokenMixer::plain) are made of. T: tokens, N: heads, H: numbers of a head.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -101,8 +101,8 @@ at::Tensor SelfAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
   }
   // Norm and rotation take the heads without their gates.
   const at::Tensor heads_CNH = room.narrow(2, 0, projection.head_dim);
-  heads_CNH.copy_(normed_and_rotated(
-      projection, heads_CNH.clone(at::MemoryFormat::Contiguous), rows, row, saved));
+  heads_CNH.copy_(normed_and_rotated(projection, heads_CNH.clone(at::MemoryFormat::Contiguous),
+                                     rows, row, saved));
   return room;
 }
 

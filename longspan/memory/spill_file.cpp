@@ -18,10 +18,10 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kAlignment = 4096;  // pages are written whole
+constexpr int64_t kPageBytes = 4096;  // pages are written whole
 
 int64_t rounded_up(int64_t num_bytes) {
-  return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (num_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
 /// Opens a file that has no name. Where the file system cannot do that, it removes the name at

@@ -1,65 +1,34 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "longspan/config/user_error.h"
 #include "longspan/models/parameter_count.h"
-#include "longspan/models/parse_model_config.h"
 #include "longspan/spec/lora_spec.h"
+#include "longspan/testing/published_config.h"
 
 namespace longspan {
 namespace {
 
-using Json = nlohmann::json;
-
 /// The published config.json of DeepSeek-V3, less its quantization.
-ModelConfig read(const Json& changes = Json::object()) {
-  Json json = {{"model_type", "deepseek_v3"},
-               {"architectures", {"DeepseekV3ForCausalLM"}},
-               {"attention_bias", false},
-               {"first_k_dense_replace", 3},
-               {"hidden_act", "silu"},
-               {"hidden_size", 7168},
-               {"intermediate_size", 18432},
-               {"kv_lora_rank", 512},
-               {"max_position_embeddings", 163840},
-               {"moe_intermediate_size", 2048},
-               {"moe_layer_freq", 1},
-               {"n_group", 8},
-               {"n_routed_experts", 256},
-               {"n_shared_experts", 1},
-               {"norm_topk_prob", true},
-               {"num_attention_heads", 128},
-               {"num_experts_per_tok", 8},
-               {"num_hidden_layers", 61},
-               {"num_key_value_heads", 128},
-               {"num_nextn_predict_layers", 1},
-               {"q_lora_rank", 1536},
-               {"qk_nope_head_dim", 128},
-               {"qk_rope_head_dim", 64},
-               {"rms_norm_eps", 1e-06},
-               {"rope_scaling",
-                {{"beta_fast", 32},
-                 {"beta_slow", 1},
-                 {"factor", 40},
-                 {"mscale", 1.0},
-                 {"mscale_all_dim", 1.0},
-                 {"original_max_position_embeddings", 4096},
-                 {"type", "yarn"}}},
-               {"rope_theta", 10000},
-               {"routed_scaling_factor", 2.5},
-               {"scoring_func", "sigmoid"},
-               {"tie_word_embeddings", false},
-               {"topk_group", 4},
-               {"topk_method", "noaux_tc"},
-               {"v_head_dim", 128},
-               {"vocab_size", 129280}};
-  json.update(changes);
-  return parse_model_config(json.dump(), "config.json");
-}
+const testing::PublishedConfig kPublished(R"({
+    "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"],
+    "attention_bias": false, "first_k_dense_replace": 3, "hidden_act": "silu",
+    "hidden_size": 7168, "intermediate_size": 18432, "kv_lora_rank": 512,
+    "max_position_embeddings": 163840, "moe_intermediate_size": 2048, "moe_layer_freq": 1,
+    "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
+    "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+    "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+    "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+    "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+    "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc", "v_head_dim": 128,
+    "vocab_size": 129280
+})");
+
+ModelConfig read(const std::string& changes = "{}") { return kPublished.load(changes); }
 
 const LatentAttentionSpec& mixer_of(const ModelSpec& spec) {
   return std::get<LatentAttentionSpec>(spec.layer(0).mixer);
@@ -106,10 +75,10 @@ TEST_CASE("deepseek_v3: what the config says of attention, layers and routers") 
 }
 
 TEST_CASE("deepseek_v3: queries without a latent, halves, biases, no scaling") {
-  const ModelSpec spec = read({{"q_lora_rank", nullptr},
-                                       {"rope_interleave", false},
-                                       {"rope_scaling", nullptr},
-                                       {"attention_bias", true}}).spec;
+  const ModelSpec spec = read(R"({
+    "q_lora_rank": null, "rope_interleave": false, "rope_scaling": null, "attention_bias": true
+})")
+                             .spec;
   const LatentAttentionSpec& mixer = mixer_of(spec);
   CHECK_FALSE(mixer.query_rank);
   CHECK((mixer.rotary.pairs == RotaryPairs::kHalves));
@@ -120,8 +89,7 @@ TEST_CASE("deepseek_v3: queries without a latent, halves, biases, no scaling") {
   CHECK(parameters.of("model.layers.0.self_attn.kv_a_proj_with_mqa.bias").num_elements() == 576);
   CHECK(parameters.of("model.layers.0.self_attn.o_proj.bias").num_elements() == 7168);
   // No hidden size is too odd: heads have sizes of their own.
-  CHECK(read({{"num_attention_heads", 96}, {"num_key_value_heads", 96}}).spec.hidden_size ==
-        7168);
+  CHECK(read(R"({"num_attention_heads": 96, "num_key_value_heads": 96})").spec.hidden_size == 7168);
 }
 
 TEST_CASE("deepseek_v3: with dropout in the adapter that expands latents, these do not travel") {
@@ -136,19 +104,19 @@ TEST_CASE("deepseek_v3: with dropout in the adapter that expands latents, these 
 }
 
 TEST_CASE("deepseek_v3: refusals") {
-  const auto refused = [](const Json& changes, const char* part) {
+  const auto refused = [](const std::string& changes, const char* part) {
     CHECK_THROWS_WITH_AS(read(changes), doctest::Contains(part), UserError);
   };
-  refused({{"num_key_value_heads", 8}}, "num_key_value_heads is 8, and num_attention_heads 128");
-  refused({{"qk_rope_head_dim", 7}}, "qk_rope_head_dim 7 is odd");
-  refused({{"kv_lora_rank", 0}}, "kv_lora_rank is 0");
-  refused({{"v_head_dim", int64_t{1} << 40}}, "v_head_dim");
-  refused({{"scoring_func", "softmax"}}, "scoring_func softmax is not supported; sigmoid is");
-  refused({{"topk_method", "greedy"}}, "topk_method greedy is not supported");
-  refused({{"moe_layer_freq", 2}}, "moe_layer_freq other than 1");
-  refused({{"first_k_dense_replace", 61}}, "no layer has experts");
-  refused({{"n_group", 7}}, "n_group is 7");
-  refused({{"partial_rotary_factor", 0.5}}, "whole heads are rotated");
+  refused(R"({"num_key_value_heads": 8})", "num_key_value_heads is 8, and num_attention_heads 128");
+  refused(R"({"qk_rope_head_dim": 7})", "qk_rope_head_dim 7 is odd");
+  refused(R"({"kv_lora_rank": 0})", "kv_lora_rank is 0");
+  refused(R"({"v_head_dim": 1099511627776})", "v_head_dim");
+  refused(R"({"scoring_func": "softmax"})", "scoring_func softmax is not supported; sigmoid is");
+  refused(R"({"topk_method": "greedy"})", "topk_method greedy is not supported");
+  refused(R"({"moe_layer_freq": 2})", "moe_layer_freq other than 1");
+  refused(R"({"first_k_dense_replace": 61})", "no layer has experts");
+  refused(R"({"n_group": 7})", "n_group is 7");
+  refused(R"({"partial_rotary_factor": 0.5})", "whole heads are rotated");
 }
 
 }  // namespace

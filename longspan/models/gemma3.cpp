@@ -76,8 +76,8 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
   }
   GatedMlpSpec mlp = read_gated_mlp(keys);
   mlp.activation = Geglu{};
-  model.pattern = layers_where(which, {windowed, mlp, OutputNorms::kGemma3},
-                               {full, mlp, OutputNorms::kGemma3});
+  model.pattern =
+      layers_where(which, {windowed, mlp, OutputNorms::kGemma3}, {full, mlp, OutputNorms::kGemma3});
 }
 
 }  // namespace

@@ -8,8 +8,7 @@ namespace longspan {
 namespace {
 
 void read_layers(const JsonObject& keys, ModelConfig& config) {
-  SelfAttentionSpec mixer =
-      read_attention(keys, config.spec, {.head_dim = 128, .num_kv_heads = 2});
+  SelfAttentionSpec mixer = read_attention(keys, config.spec, {.head_dim = 128, .num_kv_heads = 2});
   mixer.rotary = read_rotary(keys, mixer.attention.key_dim,
                              {.pairs = RotaryPairs::kNeighbours, .partial_factor = 0.5}, config);
   mixer.qkv_bias = keys.get<bool>("attention_bias", true);

@@ -1,7 +1,7 @@
 // gpt-oss: published configs, how the files hold the experts, refusals.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <variant>
 #include <vector>
@@ -14,66 +14,40 @@
 namespace longspan {
 namespace {
 
-using Json = nlohmann::json;
 using testing::billions;
 using testing::PublishedConfig;
 
-Json alternating(int64_t num_layers) {
-  Json types = Json::array();
-  for (int64_t i = 0; i < num_layers; ++i) {
+/// So many layers, the first of them with a window.
+std::string alternating(int num_layers) {
+  std::vector<std::string> types;
+  for (int i = 0; i < num_layers; ++i) {
     types.push_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
   }
-  return types;
+  return fmt::format(R"({{"num_hidden_layers": {}, "layer_types": {}}})", num_layers,
+                     testing::json_list(types));
 }
 
 /// config.json of gpt-oss-20b as published.
-const PublishedConfig kPublished(Json{
-    {"architectures", {"GptOssForCausalLM"}},
-    {"attention_bias", true},
-    {"attention_dropout", 0.0},
-    {"eos_token_id", 200002},
-    {"experts_per_token", 4},
-    {"head_dim", 64},
-    {"hidden_act", "silu"},
-    {"hidden_size", 2880},
-    {"initial_context_length", 4096},
-    {"initializer_range", 0.02},
-    {"intermediate_size", 2880},
-    {"layer_types", alternating(24)},
-    {"max_position_embeddings", 131072},
-    {"model_type", "gpt_oss"},
-    {"num_attention_heads", 64},
-    {"num_experts_per_tok", 4},
-    {"num_hidden_layers", 24},
-    {"num_key_value_heads", 8},
-    {"num_local_experts", 32},
-    {"output_router_logits", false},
-    {"pad_token_id", 199999},
-    {"quantization_config",
-     {{"modules_to_not_convert",
-       {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}},
-      {"quant_method", "mxfp4"}}},
-    {"rms_norm_eps", 1e-05},
-    {"rope_scaling",
-     {{"beta_fast", 32.0},
-      {"beta_slow", 1.0},
-      {"factor", 32.0},
-      {"original_max_position_embeddings", 4096},
-      {"rope_type", "yarn"},
-      {"truncate", false}}},
-    {"rope_theta", 150000},
-    {"router_aux_loss_coef", 0.9},
-    {"sliding_window", 128},
-    {"swiglu_limit", 7.0},
-    {"tie_word_embeddings", false},
-    {"use_cache", true},
-    {"vocab_size", 201088}});
+const PublishedConfig kPublished = PublishedConfig(R"({
+    "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+    "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
+    "hidden_size": 2880, "initial_context_length": 4096, "initializer_range": 0.02,
+    "intermediate_size": 2880, "max_position_embeddings": 131072, "model_type": "gpt_oss",
+    "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24,
+    "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false,
+    "pad_token_id": 199999,
+    "quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"], "quant_method": "mxfp4"},
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+    "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
+    "swiglu_limit": 7.0, "tie_word_embeddings": false, "use_cache": true, "vocab_size": 201088
+})")
+                                       .with(alternating(24));
 
 TEST_CASE("gpt_oss: published models have the parameters that their makers say") {
   // And 3.6 and 5.1 billion active ones, without the embedding (arXiv 2508.10925, table 1).
   const ModelConfig small = kPublished.load();
-  const ModelConfig large = kPublished.load(
-      {{"num_hidden_layers", 36}, {"num_local_experts", 128}, {"layer_types", alternating(36)}});
+  const ModelConfig large = kPublished.with(alternating(36)).load(R"({"num_local_experts": 128})");
   CHECK(parameter_count(small.spec) == 20914757184);
   CHECK(parameter_count(large.spec) == 116829156672);
   const auto active = [](const ModelConfig& config) {
@@ -103,17 +77,18 @@ TEST_CASE("gpt_oss: attention, rotation, router and experts as published") {
   CHECK(std::get<ClampedSwiglu>(experts.activation) == ClampedSwiglu{1.702, 7.0});
   CHECK(experts.bias);
   CHECK_FALSE(config.router_aux_loss_coef);
-  CHECK(kPublished.load({{"output_router_logits", true}}).router_aux_loss_coef == 0.9);
+  CHECK(kPublished.load(R"({"output_router_logits": true})").router_aux_loss_coef == 0.9);
   // What a file leaves out is as transformers has it for this family.
-  Json keys = kPublished.keys();
-  for (const char* key : {"layer_types", "rope_scaling", "rope_theta", "sliding_window",
-                          "swiglu_limit", "num_key_value_heads", "attention_bias"}) {
-    keys.erase(key);
-  }
-  CHECK(parse_model_config(keys.dump(), "config.json").spec.layer(0) == spec.layer(0));
-  CHECK(parse_model_config(keys.dump(), "config.json").spec.layer(1) == spec.layer(1));
-  CHECK(attentions_of(kPublished.load(
-                          {{"num_hidden_layers", 1}, {"layer_types", {"full_attention"}}}).spec)
+  const ModelSpec silent =
+      kPublished
+          .without({"layer_types", "rope_scaling", "rope_theta", "sliding_window", "swiglu_limit",
+                    "num_key_value_heads", "attention_bias"})
+          .load()
+          .spec;
+  CHECK(silent.layer(0) == spec.layer(0));
+  CHECK(silent.layer(1) == spec.layer(1));
+  CHECK(attentions_of(
+            kPublished.load(R"({"num_hidden_layers": 1, "layer_types": ["full_attention"]})").spec)
             .size() == 1);
 }
 
@@ -147,20 +122,21 @@ TEST_CASE("gpt_oss: parts of a stored tensor follow each other and make all of i
 }
 
 TEST_CASE("gpt_oss: refusals") {
-  CHECK(kPublished.says({{"num_experts_per_tok", 33}}, "num_experts_per_tok is 33, of 32 experts"));
-  CHECK(kPublished.says({{"layer_types", {"full_attention"}}},
+  CHECK(kPublished.says(R"({"num_experts_per_tok": 33})",
+                        "num_experts_per_tok is 33, of 32 experts"));
+  CHECK(kPublished.says(R"({"layer_types": ["full_attention"]})",
                         "layer_types must be a list of one kind for each of 24 layers"));
-  CHECK(kPublished.says({{"sliding_window", nullptr}}, "sliding_window is missing"));
-  CHECK(kPublished.says({{"sliding_window", 0}}, "sliding_window is 0"));
-  CHECK(kPublished.says({{"swiglu_limit", 0}}, "swiglu_limit is 0, it must be positive"));
-  CHECK(kPublished.says({{"hidden_size", 2888}}, "must be multiples of 32"));
-  CHECK(kPublished.load({{"hidden_size", 2888}, {"quantization_config", nullptr}}).spec.hidden_size ==
+  CHECK(kPublished.says(R"({"sliding_window": null})", "sliding_window is missing"));
+  CHECK(kPublished.says(R"({"sliding_window": 0})", "sliding_window is 0"));
+  CHECK(kPublished.says(R"({"swiglu_limit": 0})", "swiglu_limit is 0, it must be positive"));
+  CHECK(kPublished.says(R"({"hidden_size": 2888})", "must be multiples of 32"));
+  CHECK(kPublished.load(R"({"hidden_size": 2888, "quantization_config": null})").spec.hidden_size ==
         2888);
-  CHECK(kPublished.says({{"num_attention_heads", 60}, {"num_key_value_heads", 8}},
+  CHECK(kPublished.says(R"({"num_attention_heads": 60, "num_key_value_heads": 8})",
                         "not a multiple of num_key_value_heads 8"));
   // Another way of quantizing is refused with the folder's weights.
   CHECK_FALSE(
-      kPublished.load({{"quantization_config", {{"quant_method", "gptq"}}}}).stored_in_mxfp4);
+      kPublished.load(R"({"quantization_config": {"quant_method": "gptq"}})").stored_in_mxfp4);
 }
 
 TEST_CASE("gpt_oss: which adapters PEFT can have") {

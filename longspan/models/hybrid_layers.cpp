@@ -30,8 +30,7 @@ int64_t bounded(const JsonObject& keys, const char* name, int64_t fallback, int6
 std::vector<bool> layers_of_types(const JsonObject& keys, int64_t num_layers) {
   const nlohmann::json& types = keys.value("layer_types");
   if (!types.is_array() || std::ssize(types) != num_layers) {
-    keys.fail(
-        fmt::format("layer_types must name the type of each of {} layers", num_layers));
+    keys.fail(fmt::format("layer_types must name the type of each of {} layers", num_layers));
   }
   std::vector<bool> recurrent;
   for (const nlohmann::json& type : types) {
@@ -60,8 +59,8 @@ std::vector<bool> shortest_pattern(const std::vector<bool>& layers) {
 
 SelfAttentionSpec attention_from(const JsonObject& keys, const HybridKind& kind,
                                  ModelConfig& config) {
-  SelfAttentionSpec mixer = read_attention(
-      keys, config.spec, {.head_dim = 256, .num_kv_heads = kind.default_kv_heads});
+  SelfAttentionSpec mixer =
+      read_attention(keys, config.spec, {.head_dim = 256, .num_kv_heads = kind.default_kv_heads});
   mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {.partial_factor = 0.25}, config);
   mixer.qk_norm = mixer.output_gate = true;
   mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
@@ -96,9 +95,8 @@ std::vector<bool> recurrent_layers(const JsonObject& keys, int64_t num_layers) {
   }
   const std::vector<bool> layers = layers_of_types(keys, num_layers);
   if (std::ranges::count(layers, true) == num_layers) {
-    keys.fail(
-        fmt::format("layer_types has no {}; a model without softmax attention is not supported",
-                    kSoftmax));
+    keys.fail(fmt::format(
+        "layer_types has no {}; a model without softmax attention is not supported", kSoftmax));
   }
   return shortest_pattern(layers);
 }

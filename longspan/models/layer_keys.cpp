@@ -53,8 +53,7 @@ SelfAttentionSpec read_attention(const JsonObject& keys, const ModelSpec& model,
                                  const HeadDefaults& defaults) {
   SelfAttentionSpec mixer;
   mixer.attention = read_head_counts(keys, defaults);
-  const int64_t head_dim =
-      head_dim_of(keys, model, mixer.attention.num_heads, defaults.head_dim);
+  const int64_t head_dim = head_dim_of(keys, model, mixer.attention.num_heads, defaults.head_dim);
   if (head_dim == 0) {
     keys.fail(fmt::format("hidden_size {} is not a multiple of num_attention_heads {}",
                           model.hidden_size, mixer.attention.num_heads));

@@ -23,8 +23,8 @@ std::vector<LayerSpec> with_feed_forward(const std::vector<LayerSpec>& pattern,
                                          const FeedForwardSpec& feed_forward,
                                          const std::vector<bool>& which, int64_t num_layers) {
   // Both patterns may be as long as a stranger's file says.
-  const size_t length = std::min<size_t>(std::lcm(pattern.size(), which.size()),
-                                         static_cast<size_t>(num_layers));
+  const size_t length =
+      std::min<size_t>(std::lcm(pattern.size(), which.size()), static_cast<size_t>(num_layers));
   std::vector<LayerSpec> layers;
   for (size_t i = 0; i < length; ++i) {
     layers.push_back(pattern[i % pattern.size()]);

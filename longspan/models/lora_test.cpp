@@ -11,11 +11,11 @@
 #include "longspan/comm/group.h"
 #include "longspan/config/user_error.h"
 #include "longspan/kernels/dropout.h"
-#include "longspan/testing/small_model.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/testing/small_model.h"
 
 namespace longspan {
 namespace {
@@ -123,8 +123,7 @@ TEST_CASE("lora: an adapter is B A added to its weight, in the result and in all
       CAPTURE(checkpointing);
       const Adapted adapted(target);
       const Batch batch = random_batch(adapted.config);
-      Decoder model(adapted.config.spec(), adapted.all, *attention,
-                    adapted.options(checkpointing));
+      Decoder model(adapted.config.spec(), adapted.all, *attention, adapted.options(checkpointing));
       const auto merged = adapted.merged();
       Decoder expected(adapted.config.spec(), merged, *attention, {checkpointing});
       const at::Tensor logprobs = model.token_logprobs(batch);

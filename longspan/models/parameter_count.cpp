@@ -33,9 +33,9 @@ std::vector<std::string> sizes_of_feed_forwards(const ModelSpec& model) {
 }  // namespace
 
 std::string describe_sizes(const ModelSpec& model) {
-  return fmt::format("vocab_size {}, hidden_size {}, {} and num_hidden_layers {}",
-                     model.vocab_size, model.hidden_size,
-                     fmt::join(sizes_of_feed_forwards(model), ", "), model.num_layers);
+  return fmt::format("vocab_size {}, hidden_size {}, {} and num_hidden_layers {}", model.vocab_size,
+                     model.hidden_size, fmt::join(sizes_of_feed_forwards(model), ", "),
+                     model.num_layers);
 }
 
 int64_t parameter_count(const ModelSpec& model) {

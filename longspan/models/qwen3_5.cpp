@@ -8,9 +8,9 @@ namespace longspan {
 namespace {
 
 void read_layers(const JsonObject& keys, ModelConfig& config) {
-  read_hybrid_layers(
-      keys, {.default_kv_heads = 4, .projections = GatedDeltaNetSpec::Projections::kApart},
-      read_gated_mlp(keys), config);
+  read_hybrid_layers(keys,
+                     {.default_kv_heads = 4, .projections = GatedDeltaNetSpec::Projections::kApart},
+                     read_gated_mlp(keys), config);
 }
 
 }  // namespace

@@ -2,40 +2,28 @@
 #include <doctest/doctest.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "longspan/config/user_error.h"
 #include "longspan/models/parameter_count.h"
-#include "longspan/models/parse_model_config.h"
+#include "longspan/testing/published_config.h"
 
 namespace longspan {
 namespace {
 
-using Json = nlohmann::json;
+using testing::billions;
 
 /// text_config of Qwen3.5-35B-A3B: transformers' defaults for this family.
-const Json kSmall = {{"architectures", {"Qwen3_5MoeForCausalLM"}},
-                     {"hidden_size", 2048},
-                     {"model_type", "qwen3_5_moe_text"},
-                     {"moe_intermediate_size", 512},
-                     {"num_attention_heads", 16},
-                     {"num_experts", 256},
-                     {"num_experts_per_tok", 8},
-                     {"num_hidden_layers", 40},
-                     {"num_key_value_heads", 2},
-                     {"shared_expert_intermediate_size", 512},
-                     {"vocab_size", 248320}};
+const testing::PublishedConfig kSmall(R"({
+    "architectures": ["Qwen3_5MoeForCausalLM"], "hidden_size": 2048,
+    "model_type": "qwen3_5_moe_text", "moe_intermediate_size": 512, "num_attention_heads": 16,
+    "num_experts": 256, "num_experts_per_tok": 8, "num_hidden_layers": 40,
+    "num_key_value_heads": 2, "shared_expert_intermediate_size": 512, "vocab_size": 248320
+})");
 
-ModelConfig load(const Json& changes = Json::object()) {
-  Json keys = kSmall;
-  keys.update(changes);
-  return parse_model_config(keys.dump(), "config.json");
-}
-
-double billions(int64_t number) { return static_cast<double>(number) * 1e-9; }
+ModelConfig load(const std::string& changes = "{}") { return kSmall.load(changes); }
 
 TEST_CASE("qwen3_5_moe: published models have the parameters that their names say") {
   const auto check = [](const ModelConfig& config, double all, double active) {
@@ -48,14 +36,11 @@ TEST_CASE("qwen3_5_moe: published models have the parameters that their names sa
     CHECK(used - embedding < active + 0.5);
   };
   check(load(), 35, 3);
-  check(load({{"hidden_size", 4096},
-              {"linear_num_value_heads", 64},
-              {"moe_intermediate_size", 1024},
-              {"num_attention_heads", 32},
-              {"num_experts", 512},
-              {"num_experts_per_tok", 10},
-              {"num_hidden_layers", 60},
-              {"shared_expert_intermediate_size", 1024}}),
+  check(load(R"({
+    "hidden_size": 4096, "linear_num_value_heads": 64, "moe_intermediate_size": 1024,
+    "num_attention_heads": 32, "num_experts": 512, "num_experts_per_tok": 10,
+    "num_hidden_layers": 60, "shared_expert_intermediate_size": 1024
+})"),
         397, 17);
 }
 
@@ -73,7 +58,7 @@ TEST_CASE("qwen3_5_moe: layers") {
 }
 
 TEST_CASE("qwen3_5_moe: experts that the files stack are the parameters, in the tensors' order") {
-  const ModelSpec spec = load({{"num_experts", 3}, {"num_experts_per_tok", 2}}).spec;
+  const ModelSpec spec = load(R"({"num_experts": 3, "num_experts_per_tok": 2})").spec;
   const ParameterTable parameters(layer_parameters(spec, 5));
   const std::string experts = "model.layers.5.mlp.experts.";
   const StackedPlace up = *parameters.of(experts + "1.up_proj.weight").stored_in_stack,
@@ -104,13 +89,13 @@ TEST_CASE("qwen3_5_moe: experts that the files stack are the parameters, in the 
 }
 
 TEST_CASE("qwen3_5_moe: refusals") {
-  const auto refused = [](const Json& changes, const char* part) {
+  const auto refused = [](const std::string& changes, const char* part) {
     CHECK_THROWS_WITH_AS(load(changes), doctest::Contains(part), UserError);
   };
-  refused({{"norm_topk_prob", false}}, "norm_topk_prob: false");
-  refused({{"mlp_only_layers", {1}}}, "asks for layers without experts");
-  refused({{"decoder_sparse_step", 2}}, "asks for layers without experts");
-  refused({{"num_experts", nullptr}}, "num_experts is missing");
+  refused(R"({"norm_topk_prob": false})", "norm_topk_prob: false");
+  refused(R"({"mlp_only_layers": [1]})", "asks for layers without experts");
+  refused(R"({"decoder_sparse_step": 2})", "asks for layers without experts");
+  refused(R"({"num_experts": null})", "num_experts is missing");
 }
 
 }  // namespace

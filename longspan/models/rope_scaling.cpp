@@ -48,8 +48,8 @@ ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_
   if (json.contains("rope_parameters")) {  // transformers 5
     scaling["rope_theta"] = config.rotary.theta;
     // Where layers with a window have a rotation of their own, they keep it.
-    (config.has_rotary_by_kind ? json["rope_parameters"]["full_attention"] : json["rope_parameters"]) =
-        scaling;
+    (config.has_rotary_by_kind ? json["rope_parameters"]["full_attention"]
+                               : json["rope_parameters"]) = scaling;
   } else {
     json["rope_theta"] = config.rotary.theta;
     json["rope_scaling"] = scaling;
@@ -67,10 +67,10 @@ std::string describe_stretch(const ModelConfig& before, const ModelConfig& after
         type, row_length, original_positions(before));
   }
   const RopeScaling& own = before.rotary.scaling;
-  const std::string instead = own.type == RopeScaling::Type::kDefault
-                                  ? ""
-                                  : fmt::format(" in place of its own ({}, factor {})",
-                                                name_of(own.type), own.factor);
+  const std::string instead =
+      own.type == RopeScaling::Type::kDefault
+          ? ""
+          : fmt::format(" in place of its own ({}, factor {})", name_of(own.type), own.factor);
   return fmt::format("rope_scaling: {} with factor {}{}: {} positions become {}.", type,
                      after.rotary.scaling.factor, instead, original_positions(before),
                      after.max_position_embeddings);

@@ -16,7 +16,8 @@ using Type = RopeScaling::Type;
 
 Type type_of(const JsonObject& rope) {
   const auto name = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
-  const auto* found = std::ranges::find(kRopeTypes, name, [](const auto& type) { return type.first; });
+  const auto* found =
+      std::ranges::find(kRopeTypes, name, [](const auto& type) { return type.first; });
   if (found == std::end(kRopeTypes)) {
     rope.fail(
         fmt::format("rope type {} is not supported; default, linear, llama3 and yarn are", name));
@@ -67,9 +68,9 @@ class ScalingReader {
   RopeScaling yarn() const {
     RopeScaling out{.type = Type::kYarn};
     out.original_max_position_embeddings = original_positions();
-    out.factor = rope_.get<double>(
-        "factor", static_cast<double>(max_positions_) /
-                      static_cast<double>(out.original_max_position_embeddings));
+    out.factor =
+        rope_.get<double>("factor", static_cast<double>(max_positions_) /
+                                        static_cast<double>(out.original_max_position_embeddings));
     // 0 means the default here, as in transformers.
     if (const double fast = rope_.get<double>("beta_fast", 0.0); fast != 0) out.beta_fast = fast;
     if (const double slow = rope_.get<double>("beta_slow", 0.0); slow != 0) out.beta_slow = slow;

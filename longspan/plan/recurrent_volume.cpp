@@ -12,8 +12,8 @@ bool goes_by_heads(const ParallelPlan& plan, const Packing& row) {
   return plan.recurrent_way == RecurrentWay::kHeads || row.has_forks();
 }
 
-int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded,
-                       const RecurrenceSpec& net, int64_t element_bytes) {
+int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded, const RecurrenceSpec& net,
+                       int64_t element_bytes) {
   const int64_t P = plan.sequence_size, foreign = padded.num_tokens() - padded.num_tokens() / P;
   int64_t numbers = 0;  // of a token
   for (int64_t rank = 0; rank < P; ++rank) {
@@ -25,8 +25,8 @@ int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded,
   return numbers * foreign * element_bytes;
 }
 
-int64_t bytes_by_states(const ParallelPlan& plan, const Packing& padded,
-                        const RecurrenceSpec& net, int64_t element_bytes) {
+int64_t bytes_by_states(const ParallelPlan& plan, const Packing& padded, const RecurrenceSpec& net,
+                        int64_t element_bytes) {
   const int64_t P = plan.sequence_size, size = padded.num_tokens() / P;
   int64_t moved = 0;  // tokens
   for (int rank = 0; rank < P; ++rank) {

@@ -59,8 +59,11 @@ ModelConfig small_mixture() {
   model.architecture = "Qwen3MoeForCausalLM";
   LayerSpec& layer = model.spec.pattern.front();
   std::get<SelfAttentionSpec>(layer.mixer).qkv_bias = false;
-  layer.feed_forward =
-      MixtureOfExpertsSpec{.num_experts = 8, .experts_per_token = 2, .expert_size = 12};
+  MixtureOfExpertsSpec experts;
+  experts.num_experts = 8;
+  experts.experts_per_token = 2;
+  experts.expert_size = 12;
+  layer.feed_forward = experts;
   model.json = R"({"model_type": "qwen3_moe"})";
   return model;
 }

@@ -18,18 +18,18 @@ namespace {
 
 using Direction = AttentionTraffic::Direction;
 
-struct Column {
+struct TrafficColumn {
   const char* name;
   int64_t Direction::* bytes;
 };
-constexpr Column kCollectives[] = {{"all_to_all", &Direction::all_to_all},
+constexpr TrafficColumn kCollectives[] = {{"all_to_all", &Direction::all_to_all},
                                    {"all_gather", &Direction::all_gather},
                                    {"reduce_scatter", &Direction::reduce_scatter},
                                    {"shift", &Direction::shift}};
 
 nlohmann::ordered_json json_of(const Direction& direction) {
   nlohmann::ordered_json json;
-  for (const Column& column : kCollectives) json[column.name] = direction.*column.bytes;
+  for (const TrafficColumn& column : kCollectives) json[column.name] = direction.*column.bytes;
   json["measured"] = direction.measured();
   json["formula"] = direction.formula;
   return json;
@@ -105,7 +105,7 @@ AttentionTraffic::Report AttentionTraffic::report(const Group& world) const {
   std::vector<int64_t*> numbers, of_layers;
   for (Direction* direction : {&report.forward, &report.backward}) {
     of_layers.push_back(&direction->formula);
-    for (const Column& column : kCollectives) of_layers.push_back(&(direction->*column.bytes));
+    for (const TrafficColumn& column : kCollectives) of_layers.push_back(&(direction->*column.bytes));
   }
   numbers = of_layers;
   numbers.insert(numbers.end(), {&report.num_rows, &report.num_tokens});
@@ -135,7 +135,7 @@ std::string table_of(const AttentionTraffic::Report& report) {
     rows[0].push_back(forward);
     rows[1].push_back(backward);
   };
-  for (const Column& column : kCollectives) {
+  for (const TrafficColumn& column : kCollectives) {
     const int64_t forward = report.forward.*column.bytes, backward = report.backward.*column.bytes;
     if (forward != 0 || backward != 0) add(column.name, forward, backward);
   }

@@ -49,7 +49,7 @@ std::string refusal(const std::function<void(RunIdentity& now)>& change) {
   return "";
 }
 
-bool has(const std::string& text, const std::string& part) {
+bool names(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
@@ -59,18 +59,18 @@ TEST_CASE("same run: contents that decide are refused by the file's name") {
   const std::string weights = refusal([](RunIdentity& now) { now.contents[0].digest = 0xab; });
   for (const char* part :
        {"checkpoint-5 cannot go on", "/data/model.safetensors (model weights)",
-        "has 100 bytes, XXH64 00000000000000ab now, and had 100 bytes, XXH64 0000000000000007",
+        "names 100 bytes, XXH64 00000000000000ab now, and had 100 bytes, XXH64 0000000000000007",
         "overwrite_output_dir: true"}) {
-    CHECK_MESSAGE(has(weights, part), weights);
+    CHECK_MESSAGE(names(weights, part), weights);
   }
   const std::string data = refusal([](RunIdentity& now) {
     now.contents[1].digest = 1;
     now.rows = "other";
     now.settings[0].second = "1e-05";
   });
-  CHECK(has(data, "/data/rows.json (training data) is not what it was"));
-  CHECK(has(data, "Of the keys learning_rate was 5e-05, and is 1e-05."));
-  CHECK(has(refusal([](RunIdentity& now) { now.contents.erase(now.contents.begin()); }),
+  CHECK(names(data, "/data/rows.json (training data) is not what it was"));
+  CHECK(names(data, "Of the keys learning_rate was 5e-05, and is 1e-05."));
+  CHECK(names(refusal([](RunIdentity& now) { now.contents.erase(now.contents.begin()); }),
             "model.safetensors (model weights) is not what it was when the run began: it is gone"));
 }
 
@@ -97,8 +97,8 @@ TEST_CASE("same run: data and tokenizers that make the same rows are named") {
   CHECK_NOTHROW(require_same_run("c", then, now, 8));
   const std::vector<std::string> lines = changes_since("c", then, now, 6);
   REQUIRE(lines.size() == 2);
-  CHECK(has(lines[0], "/data/tokenizer_config.json (tokenizer) is not what it was"));
-  CHECK(has(lines[1], "/data/rows.json (training data) is not what it was"));
+  CHECK(names(lines[0], "/data/tokenizer_config.json (tokenizer) is not what it was"));
+  CHECK(names(lines[1], "/data/rows.json (training data) is not what it was"));
   for (const std::string& line : lines) CHECK(line.ends_with(" The rows are the same."));
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("same run: what could not be read is named, not refused") {
   CHECK_NOTHROW(require_same_run("c", then, now, 8));
   const std::vector<std::string> lines = changes_since("c", then, now, 6);
   REQUIRE(lines.size() == 1);
-  CHECK(has(lines[0], "model.safetensors (model weights) could not be read when the run began: "));
+  CHECK(names(lines[0], "model.safetensors (model weights) could not be read when the run began: "));
   CHECK_NOTHROW(require_same_run("c", now, then, 8));
   CHECK(changes_since("c", now, then, 6).empty());  // read_contents says it
 }
@@ -118,7 +118,7 @@ TEST_CASE("same run: keys that must not change, and those that are named") {
   now.settings[0].second = "1e-05";
   now.settings[1].second = "32";
   now.settings[2].second = "16";
-  CHECK(has(refusal([&](RunIdentity& run) { run = now; }),
+  CHECK(names(refusal([&](RunIdentity& run) { run = now; }),
             "lora_rank was 8, and is 16 now. Set it back."));
   now.settings[2].second = "8";
   now.contents[2].digest = 1;
@@ -127,10 +127,10 @@ TEST_CASE("same run: keys that must not change, and those that are named") {
   REQUIRE(lines.size() == 3);
   CHECK(lines[0] == "learning_rate was 5e-05 and is 1e-05 from step 6 on");
   CHECK(lines[1] == "lora_alpha was 16 and is 32 from step 6 on");
-  CHECK(has(lines[2], "/data/held_out.json (evaluation data) is not what it was"));
-  CHECK(has(lines[2], "cannot be compared"));
+  CHECK(names(lines[2], "/data/held_out.json (evaluation data) is not what it was"));
+  CHECK(names(lines[2], "cannot be compared"));
   // Beside rows that came out otherwise stands which keys did.
-  CHECK(has(refusal([](RunIdentity& now) {
+  CHECK(names(refusal([](RunIdentity& now) {
               now.rows = "other";
               now.settings[0].second = "1e-05";
             }),
@@ -151,7 +151,7 @@ TEST_CASE("same run: a checkpoint of an earlier version goes on, and a line says
   CHECK_NOTHROW(require_same_run("c", then, some_run(), 8));
   const std::vector<std::string> lines = changes_since("c", then, some_run(), 6);
   REQUIRE(lines.size() == 1);
-  CHECK(has(lines[0], "contents of model and data files and most keys were not compared"));
+  CHECK(names(lines[0], "contents of model and data files and most keys were not compared"));
 }
 
 TEST_CASE("same run: paths of any bytes are kept, broken contents are the user's to mend") {

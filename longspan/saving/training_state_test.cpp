@@ -13,7 +13,7 @@
 namespace longspan {
 namespace {
 
-RunFile file_of(const std::string& role, const std::string& name, uint64_t digest) {
+RunFile state_file(const std::string& role, const std::string& name, uint64_t digest) {
   return {.role = role,
           .name = name,
           .path = "/data/" + name,
@@ -37,9 +37,9 @@ TrainingState some_state() {
                     .shuffled = true,
                     .rope_scaling = "none",
                     .settings = {{"learning_rate", "5e-05"}, {"lora_alpha", "16"}},
-                    .contents = {file_of("model weights", "model.safetensors", 7),
-                                 file_of("training data", "rows.json", 8),
-                                 file_of("evaluation data", "held_out.json", 9)}};
+                    .contents = {state_file("model weights", "model.safetensors", 7),
+                                 state_file("training data", "rows.json", 8),
+                                 state_file("evaluation data", "held_out.json", 9)}};
   state.totals.progress = {.step = 5, .total_steps = 10, .epoch = 1.0 / 3, .num_tokens = 99};
   state.totals.loss_in_all = 0.1 + 0.2;
   state.totals.last_evaluated_step = 4;

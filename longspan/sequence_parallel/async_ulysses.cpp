@@ -172,8 +172,9 @@ class AsyncUlysses : public SequenceParallel {
 double projection_seconds(const PassCost& cost) {
   const double t = static_cast<double>(cost.padded.num_tokens() / cost.plan.sequence_size);
   const AttentionSpec& spec = cost.shape.spec;
-  const FlopCost flops = cost_of(SelfAttentionSpec{.attention = spec}, spec.num_heads * spec.key_dim)
-                             .projection_flops;
+  SelfAttentionSpec mixer;
+  mixer.attention = spec;
+  const FlopCost flops = cost_of(mixer, spec.num_heads * spec.key_dim).projection_flops;
   return static_cast<double>(cost.backward ? flops.backward : flops.forward) * t /
          cost.cluster.forward_flops;
 }

@@ -33,8 +33,8 @@ struct TokenMixerCost {
                                 ///< what else lies between the inputs and the output
   /// The backward computes the mixing again: checkpointing saves nothing of it.
   bool is_computed_again = false;
-  MatrixCost before, after;            ///< of the projections before and after the mixing
-  FlopCost projection_flops;           ///< of a token, in those projections
+  MatrixCost before, after;   ///< of the projections before and after the mixing
+  FlopCost projection_flops;  ///< of a token, in those projections
   /// Of the mixing: of a query head, for each pair of a query and a key that it sees; and of a
   /// token, where it goes over rows. Without what a backward computes again.
   FlopCost pair_flops, recurrence_flops;

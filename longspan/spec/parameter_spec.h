@@ -62,8 +62,8 @@ struct StoredPart {
   bool operator==(const StoredPart&) const = default;
 };
 
-/// Where the files of a mixture of experts may hold a parameter in the place of a tensor of its own:
-/// within one of all of a layer's experts, as Qwen3.5's mixtures are published.
+/// Where the files of a mixture of experts may hold a parameter in the place of a tensor of its
+/// own: within one of all of a layer's experts, as Qwen3.5's mixtures are published.
 struct StackedPlace {
   std::string tensor;
   std::vector<int64_t> shape;  // [experts, rows of each, columns]

@@ -19,12 +19,12 @@ struct RopeScaling {
   };
   Type type = Type::kDefault;
   double factor = 1.0;
-  double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
-  int64_t original_max_position_embeddings = 0;          // llama3, yarn
-  double beta_fast = 32.0, beta_slow = 1.0;              // yarn
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;      // llama3
+  int64_t original_max_position_embeddings = 0;              // llama3, yarn
+  double beta_fast = 32.0, beta_slow = 1.0;                  // yarn
   std::optional<double> attention_factor = {}, mscale = {};  // yarn
   std::optional<double> mscale_all_dim = {};                 // yarn, latent attention
-  bool truncate = true;                                  // yarn
+  bool truncate = true;                                      // yarn
 
   bool operator==(const RopeScaling&) const = default;
 };

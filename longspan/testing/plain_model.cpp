@@ -11,8 +11,8 @@
 #include <variant>
 
 #include "longspan/kernels/rope.h"
-#include "longspan/testing/small_model.h"
 #include "longspan/testing/parameter_specs.h"
+#include "longspan/testing/small_model.h"
 
 namespace longspan::testing {
 

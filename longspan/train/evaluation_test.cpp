@@ -4,8 +4,8 @@
 #include <doctest/doctest.h>
 
 #include "longspan/memory/counting_allocator.h"
-#include "longspan/testing/small_model.h"
 #include "longspan/testing/parameter_specs.h"
+#include "longspan/testing/small_model.h"
 
 namespace longspan {
 namespace {

@@ -35,8 +35,7 @@ RunPlan plan_run(const Config& config, const Rendezvous& where) {
   if (!config.ref_model.empty() && config.expert_parallel_size > 1) {
     const ModelConfig reference = model_config_for(config, config.ref_model);
     if (const MixtureOfExpertsSpec* experts = experts_of(reference.spec)) {
-      check_experts_divide(config.expert_parallel_size, experts->num_experts,
-                           "ref_model");
+      check_experts_divide(config.expert_parallel_size, experts->num_experts, "ref_model");
     }
   }
   plan.warning = warning_of_shards(request);

@@ -159,11 +159,10 @@ void require_same_heads(const Config& config, const ModelSpec& model, const Mode
                        counted(attention.num_kv_heads, "kv head"), attention.key_dim,
                        counted(vocab_size, "token"));
   };
-  throw UserError(
-      fmt::format("ref_model {} has {}; the trained model has {}. Choose a reference with the same "
-                  "heads and vocabulary.",
-                  config.ref_model, text(theirs, reference.vocab_size),
-                  text(ours, model.vocab_size)));
+  throw UserError(fmt::format(
+      "ref_model {} has {}; the trained model has {}. Choose a reference with the same "
+      "heads and vocabulary.",
+      config.ref_model, text(theirs, reference.vocab_size), text(ours, model.vocab_size)));
 }
 
 }  // namespace
@@ -355,8 +354,8 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
   }
   auto sharded = std::make_unique<ShardedParameters>(sources, *sharding);
   options.parameter_hooks = sharded.get();
-  auto decoder = std::make_unique<Decoder>(reference_config.spec, sharded->parameters(),
-                                           attention, options);
+  auto decoder =
+      std::make_unique<Decoder>(reference_config.spec, sharded->parameters(), attention, options);
   return reference_model(std::move(decoder), std::move(sharded));
 }
 
