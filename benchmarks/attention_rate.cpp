@@ -76,20 +76,23 @@ void run(int64_t T) {
     for (int i = 0; i < kProducts; ++i) at::mm_out(product, a, b);
   };
 
-  // One product of queries and keys over the pairs that causal attention keeps.
-  const double pair_product = 2.0 * N * H * (static_cast<double>(T) * (T + 1) / 2);
+  // Of the pairs of queries and keys that causal attention keeps.
+  const double head_pairs = N * (static_cast<double>(T) * (T + 1) / 2);
+  const longspan::FlopCost pair = longspan::pair_flops_of(spec);
+  const double forward = head_pairs * static_cast<double>(pair.forward),
+               backward = head_pairs * static_cast<double>(pair.backward);
   std::vector<Contender> contenders;
   contenders.push_back({"GEMM", 2.0 * kProducts * 2048 * kModelDim * kMlpDim, multiply});
-  contenders.push_back({"forward, ATen", 2 * pair_product, [&] {
+  contenders.push_back({"forward, ATen", forward, [&] {
                           at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
                         }});
-  contenders.push_back({"forward, Longspan", 2 * pair_product,
+  contenders.push_back({"forward, Longspan", forward,
                         [&] { longspan::flash::forward(q_TNH, k_TMH, v_TMH, spec, blocks); }});
-  contenders.push_back({"backward, ATen", 5 * pair_product, [&, &out = out, &lse = lse] {
+  contenders.push_back({"backward, ATen", backward, [&, &out = out, &lse = lse] {
                           at::_scaled_dot_product_flash_attention_for_cpu_backward(
                               dout, q, k, v, out, lse, 0.0, true);
                         }});
-  contenders.push_back({"backward, Longspan", 5 * pair_product, [&] {
+  contenders.push_back({"backward, Longspan", backward, [&] {
                           longspan::flash::backward(dout_TNH, q_TNH, k_TMH, v_TMH, own.out_TNH,
                                                     own.lse_NT, spec, blocks);
                         }});

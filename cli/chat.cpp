@@ -57,7 +57,7 @@ class Chat {
  public:
   Chat(Assistant& assistant, bool terminal)
       : assistant_(assistant),
-        decoder_(spec_of(assistant.config), std::move(assistant.parameters), /*num_sequences=*/1,
+        decoder_(assistant.config.spec, std::move(assistant.parameters), /*num_sequences=*/1,
                  assistant.config.max_position_embeddings),
         terminal_(terminal) {}
 

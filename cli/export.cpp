@@ -104,12 +104,13 @@ ModelConfig positions_for(const Config& config, const ModelConfig& own) {
     throw UserError(fmt::format(
         "rope_scaling: {} with cutoff_len {} is not what the adapter was trained with: {} with "
         "factor {:g}, {} positions (longspan_adapter.json in its folder). Leave both keys out.",
-        config.rope_scaling, config.cutoff_len, trained.rope.type, trained.rope.factor,
-        trained.max_position_embeddings));
+        config.rope_scaling, config.cutoff_len, name_of(trained.rotary.scaling.type),
+        trained.rotary.scaling.factor, trained.max_position_embeddings));
   }
   if (has_own) {
     print_out("Positions as the adapter was trained: {} with factor {:g}, {} positions.\n",
-              trained.rope.type, trained.rope.factor, trained.max_position_embeddings);
+              name_of(trained.rotary.scaling.type), trained.rotary.scaling.factor,
+              trained.max_position_embeddings);
     return trained;
   }
   const std::string stretch = describe_stretch(own, asked, config.rope_scaling, config.cutoff_len);
@@ -136,7 +137,7 @@ int run(const Arguments& words) {
   for (const std::string& folder : folders) {
     const Adapter adapter = load_adapter(folder, model);
     parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
-    merge_lora(spec_of(model), parameters, adapter.shape.scale());
+    merge_lora(model.spec, parameters, adapter.shape.scale());
     if (auto head = load_value_head(folder, model); !head.empty()) value_head = std::move(head);
   }
   int64_t num_bytes = 0;

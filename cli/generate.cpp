@@ -123,7 +123,7 @@ int run(const Arguments& words) {
   for (const PromptRow& row : rows) prompts.push_back(assistant.prompt(row.conversation));
   AnswerWriter writer(arguments.output);
 
-  CachedDecoder decoder(spec_of(assistant.config), std::move(assistant.parameters),
+  CachedDecoder decoder(assistant.config.spec, std::move(assistant.parameters),
                         std::min(arguments.batch_size, std::ssize(prompts)),
                         assistant.config.max_position_embeddings);
   int64_t num_answers = 0, num_tokens = 0, num_stopped = 0;

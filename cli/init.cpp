@@ -36,15 +36,14 @@ void require_room_for(const ModelConfig& config, int64_t num_parameters, at::Sca
   constexpr int64_t kBytesOfLayer = 16384;
   // Neither can overflow: parameters are at most kMostCounted, layers kMostIndexed.
   const int64_t num_bytes =
-      num_parameters * (dtype == at::kFloat ? 4 : 2) + config.num_layers * kBytesOfLayer;
+      num_parameters * (dtype == at::kFloat ? 4 : 2) + config.spec.num_layers * kBytesOfLayer;
   const MachineMemory machine = machine_memory();
   if (num_bytes <= machine.bytes) return;
   throw UserError(fmt::format(
-      "init: a model of vocab_size {}, hidden_size {}, intermediate_size {} and "
-      "num_hidden_layers {} has {:.4g} parameters; that takes {}, and {}. Nothing was written. "
+      "init: a model of {} has {:.4g} parameters; that takes {}, and {}. Nothing was written. "
       "Choose smaller sizes in config.json.",
-      config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers,
-      static_cast<double>(num_parameters), name_bytes(num_bytes), machine.text()));
+      describe_sizes(config.spec), static_cast<double>(num_parameters), name_bytes(num_bytes),
+      machine.text()));
 }
 
 int run(const Arguments& arguments) {
@@ -67,14 +66,14 @@ int run(const Arguments& arguments) {
   if (const auto folder = options.text("tokenizer")) {
     source = *folder;
     const int64_t vocab_size = Tokenizer::load(source).vocab_size();
-    if (vocab_size > config.vocab_size) {
+    if (vocab_size > config.spec.vocab_size) {
       throw UserError(fmt::format(
           "init: the tokenizer has {}, config.json's vocab_size is {}; it must be at least "
           "as large",
-          counted(vocab_size, "token"), config.vocab_size));
+          counted(vocab_size, "token"), config.spec.vocab_size));
     }
   }
-  const int64_t num_parameters = parameter_count(config);
+  const int64_t num_parameters = parameter_count(config.spec);
   require_room_for(config, num_parameters, dtype);
   const std::vector<NamedTensor> parameters =
       random_parameters(config, static_cast<uint64_t>(seed), dtype);

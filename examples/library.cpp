@@ -23,7 +23,7 @@ void show_plan(const longspan::Config& config) {
   const longspan::RunPlan plan = longspan::plan_run(config);
   const int64_t num_tokens = config.per_device_train_batch_size * config.cutoff_len;
   const longspan::RowLengths longest{.num_tokens = num_tokens, .num_labels = num_tokens};
-  print_out("{} layers on {}, rows of at most {} tokens\n", plan.model.num_layers,
+  print_out("{} layers on {}, rows of at most {} tokens\n", plan.model.spec.num_layers,
             longspan::device_text(plan.device), num_tokens);
   print_out("{}\n", table_of(longspan::account_of_run(config, plan, longest)));
 }

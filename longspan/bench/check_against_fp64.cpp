@@ -12,13 +12,13 @@ namespace {
 constexpr double kMostFlops = 1e11;  // some seconds in fp64
 constexpr uint64_t kCheckSeed = 99;
 
-// Two products of queries and keys forward, five backward.
 double attention_flops(const ProblemShape& shape, const std::vector<int64_t>& lengths) {
   double pairs = 0;
   for (const int64_t length : lengths) {
     pairs += static_cast<double>(length) * (static_cast<double>(length) + 1) / 2;
   }
-  return 14.0 * pairs * static_cast<double>(shape.num_heads * shape.head_dim);
+  const FlopCost pair = pair_flops_of(shape.attention());
+  return pairs * static_cast<double>(shape.num_heads * (pair.forward + pair.backward));
 }
 
 double relative_error(const at::Tensor& actual, const at::Tensor& expected) {

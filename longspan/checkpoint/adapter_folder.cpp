@@ -76,7 +76,7 @@ void require_plain_lora(const JsonObject& config) {
 std::map<std::string, std::vector<int64_t>> wanted_shapes(const ModelConfig& config,
                                                           const LoraShape& shape) {
   std::map<std::string, std::vector<int64_t>> wanted;
-  for (const ParameterSpec& matrix : lora_parameters_of(spec_of(config), shape)) {
+  for (const ParameterSpec& matrix : lora_parameters_of(config.spec, shape)) {
     wanted[matrix.name] = matrix.shape;
   }
   return wanted;
@@ -222,7 +222,7 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
   }
   // The names in the file say which modules have an adapter: target_modules may be a pattern.
   const SafetensorsFile file(weights_path);
-  const ModelSpec model = spec_of(config);
+  const ModelSpec& model = config.spec;
   const std::vector<std::string> known = lora_targets(model);
   const std::vector<StackedAdapter> stacks = stacks_from(keys, model);
   std::vector<StackInFile> in_file;
@@ -298,7 +298,7 @@ void save_adapter(const std::string& folder, const ModelConfig& config, const Lo
   std::map<std::string, at::Tensor> rest;
   for (const auto& [name, tensor] : adapter) rest[name] = tensor.detach();
   const auto take = [&](const std::string& name) { return rest.extract(name).mapped(); };
-  for (const StackedAdapter& stack : stacked_adapters(spec_of(config), shape.modules)) {
+  for (const StackedAdapter& stack : stacked_adapters(config.spec, shape.modules)) {
     modules.erase(stack.module);
     parameters.insert(stack.target);
     // Of an adapter that was loaded some layers may have none.
@@ -350,7 +350,7 @@ std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelC
   if (!is_there(path)) return {};
   const SafetensorsFile file(path);
   std::vector<NamedTensor> head;
-  for (const ParameterSpec& parameter : value_head_parameters(config.hidden_size)) {
+  for (const ParameterSpec& parameter : value_head_parameters(config.spec.hidden_size)) {
     const std::string& name = parameter.stored_as;
     const std::vector<int64_t>& sizes = parameter.shape;
     const auto found = std::ranges::find(file.entries(), name, &SafetensorsEntry::name);

@@ -9,6 +9,7 @@
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/counting_allocator.h"
+#include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
@@ -17,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 ModelConfig small_config() {
-  ModelConfig config;
+  testing::SmallModel config;
   config.vocab_size = 100;
   config.hidden_size = 32;
   config.intermediate_size = 48;
@@ -25,7 +26,7 @@ ModelConfig small_config() {
   config.num_heads = 4;
   config.num_kv_heads = 2;
   config.head_dim = 8;
-  return config;
+  return config.config();
 }
 
 /// An adapter of rank 4 on q_proj and down_proj.
@@ -39,7 +40,7 @@ struct AdapterFolder {
     shape.alpha = 8;
     shape.modules = {"q_proj", "down_proj"};
     save_adapter(folder.path, small_config(), shape,
-                 new_lora_parameters(spec_of(small_config()), shape, 1), at::kFloat, "");
+                 new_lora_parameters(small_config().spec, shape, 1), at::kFloat, "");
     std::ifstream file(folder / "adapter_config.json");
     config = json::parse(file);
   }

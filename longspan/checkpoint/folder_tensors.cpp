@@ -14,7 +14,6 @@
 #include "longspan/checkpoint/weight_files.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/composite.h"
-#include "longspan/spec/stacked_experts.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -77,37 +76,19 @@ void require_layers(const std::string& folder, const ModelConfig& config,
   for (const auto& [name, place] : places) {
     if (const std::optional<std::string> layer = layer_of_tensor(name)) layers.insert(*layer);
   }
-  if (config.num_layers <= std::ssize(layers)) return;
+  if (config.spec.num_layers <= std::ssize(layers)) return;
   throw UserError(fmt::format(
       "{}: config.json says num_hidden_layers {}, and the weights have {}. The weights and the "
       "config do not belong together.",
-      folder, config.num_layers, counted(std::ssize(layers), "layer")));
+      folder, config.spec.num_layers, counted(std::ssize(layers), "layer")));
 }
 
-/// A parameter that is a part of a tensor, which has another name than the files mostly have.
+/// What a parameter is of a tensor.
 struct Part {
   std::string name;            // of the tensor, as the language model calls it
   std::vector<int64_t> shape;  // of all of it
   int64_t begin;               // the part's first number
 };
-
-/// The experts that the files stack, by the parameters' names.
-std::map<std::string, Part> stacked_parts(const ModelSpec& spec,
-                                          const std::map<std::string, Place>& places) {
-  std::map<std::string, Part> parts;
-  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    for (const StackedExperts& stacked : stacked_experts(spec, layer)) {
-      if (!places.contains(stacked.name)) continue;
-      const int64_t size = c10::multiply_integers(stacked.shape) / std::ssize(stacked.parameters);
-      int64_t begin = 0;
-      for (const std::string& parameter : stacked.parameters) {
-        parts[parameter] = {stacked.name, stacked.shape, begin};
-        begin += size;
-      }
-    }
-  }
-  return parts;
-}
 
 /// A tensor that a parameter is read from: its name in the language model, its shape, and whether
 /// it holds the bytes of MXFP4.
@@ -118,7 +99,11 @@ struct WantedTensor {
 };
 
 /// Where the parameter is, by its spec.
-Part part_of(const ParameterSpec& parameter) {
+Part part_of(const ParameterSpec& parameter, const std::map<std::string, Place>& places) {
+  if (const auto& stack = parameter.stored_in_stack;
+      stack && places.contains(stack->tensor) && !places.contains(parameter.stored_as)) {
+    return {stack->tensor, stack->shape, stack->begin};
+  }
   const int64_t row = parameter.stored_part && parameter.stored_part->stacked
                           ? parameter.num_elements()
                           : parameter.num_elements() / parameter.shape.at(0);  // numbers in one
@@ -168,8 +153,7 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
   std::vector<Place> kept;
   const auto places = places_of_tensors(folder, config, kept);
   require_layers(folder, config, places);
-  const ModelSpec spec = spec_of(config);
-  const std::map<std::string, Part> stacked = stacked_parts(spec, places);
+  const ModelSpec& spec = config.spec;
   std::vector<StoredParameter> listing;
   std::set<std::string> unexpected;
   for (const auto& [name, place] : places) {
@@ -178,11 +162,7 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
   Headers headers;
   std::vector<std::string> missing;
   for (const ParameterSpec& parameter : parameters_of(spec)) {
-    Part part = part_of(parameter);
-    if (const auto other = stacked.find(parameter.name);
-        other != stacked.end() && !places.contains(part.name)) {
-      part = other->second;
-    }
+    const Part part = part_of(parameter, places);
     StoredParameter stored{.spec = parameter, .numbers = {}, .begin = part.begin, .scales = {}};
     for (const WantedTensor& wanted : wanted_tensors(parameter, part, config, places)) {
       unexpected.erase(wanted.name);
@@ -208,8 +188,8 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
     throw UserError(fmt::format("{}: {} ({}{}). config.json says {}, {}{}.", folder,
                                 counted(num_names, what), fmt::join(names, ", "),
                                 num_names > 3 ? ", ..." : "", config.architecture,
-                                counted(config.num_layers, "layer"),
-                                config.tie_word_embeddings ? ", tied embeddings" : ""));
+                                counted(config.spec.num_layers, "layer"),
+                                config.spec.tied_head ? ", tied embeddings" : ""));
   };
   if (!missing.empty()) complain("missing tensor", missing);
   if (!unexpected.empty()) complain("unexpected tensor", {unexpected.begin(), unexpected.end()});

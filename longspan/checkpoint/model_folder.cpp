@@ -158,7 +158,7 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
   int64_t total_parameters = 0, total_bytes = 0;
   nlohmann::ordered_json weight_map;
   std::map<std::string, at::ScalarType> dtypes;
-  for (const ParameterSpec& parameter : parameters_of(spec_of(config))) {
+  for (const ParameterSpec& parameter : parameters_of(config.spec)) {
     dtypes[name_in_files(config, parameter.stored_as)] = stored_dtype(parameter, dtype);
   }
   for (const auto& [parameter, file] : files) {
@@ -204,7 +204,7 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
     throw UserError(fmt::format("Cannot create {}: {}. Choose a folder that you may write to.",
                                 folder, error.message()));
   }
-  const ParameterTable specs(parameters_of(spec_of(config)));
+  const ParameterTable specs(parameters_of(config.spec));
   std::vector<std::vector<NamedTensor>> shards(1);  // by the names that they are known by here
   int64_t shard_bytes = 0;
   for (const auto& [name, tensor] : parameters) {

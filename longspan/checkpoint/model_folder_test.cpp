@@ -8,13 +8,14 @@
 #include "longspan/models/model_config.h"
 #include "longspan/models/parameter_count.h"
 #include "longspan/testing/parameter_specs.h"
+#include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 namespace {
 
-ModelConfig folder_config() {
-  ModelConfig config;
+testing::SmallModel small_model() {
+  testing::SmallModel config;
   config.model_type = "qwen2";
   config.vocab_size = 1000;
   config.hidden_size = 64;
@@ -29,7 +30,7 @@ ModelConfig folder_config() {
 
 TEST_CASE("model folder: layers and sizes are those of the weights before anything is made") {
   const testing::TemporaryFolder folder;
-  ModelConfig config = folder_config();
+  ModelConfig config = small_model().config();
   config.json = R"({"model_type": "qwen2"})";
   save_model_folder(folder.path, config, random_parameters(config, 1, at::kFloat), at::kFloat, "");
   CHECK_NOTHROW(check_model_folder(folder.path, config));
@@ -43,39 +44,40 @@ TEST_CASE("model folder: layers and sizes are those of the weights before anythi
     }
     return "(accepted)";
   };
-  config.num_layers = 10'000'000;
+  config.spec.num_layers = 10'000'000;
   CHECK(complaint(config).find("num_hidden_layers 10000000, and the weights have 2 layers") !=
         std::string::npos);
-  config.num_layers = 2;
-  config.hidden_size = 65;
+  config.spec.num_layers = 2;
+  config.spec.hidden_size = 65;
   CHECK(complaint(config).find("[1000, 64] but config.json asks for [1000, 65]") !=
         std::string::npos);
-  config.hidden_size = 64;
-  config.vocab_size = 1 << 30;
+  config.spec.hidden_size = 64;
+  config.spec.vocab_size = 1 << 30;
   CHECK(complaint(config).find("[1000, 64] but config.json asks for [1073741824, 64]") !=
         std::string::npos);
 }
 
 TEST_CASE("parameter count: that of the list, or refused") {
   for (const bool tied : {false, true}) {
-    ModelConfig config = folder_config();
-    config.tie_word_embeddings = tied;
-    config.qk_norm = config.output_bias = config.mlp_bias = !tied;
+    testing::SmallModel small = small_model();
+    small.tied_head = tied;
+    small.qk_norm = small.output_bias = small.mlp_bias = !tied;
+    ModelSpec model = small.spec();
     int64_t listed = 0;
-    for (const auto& [name, shape] : testing::parameter_shapes(spec_of(config))) {
+    for (const auto& [name, shape] : testing::parameter_shapes(model)) {
       int64_t size = 1;
       for (const int64_t dim : shape) size *= dim;
       listed += size;
     }
-    CHECK(parameter_count(config) == listed);
-    config.num_layers = int64_t{1} << 50;
-    CHECK_THROWS_WITH_AS(parameter_count(config),
+    CHECK(parameter_count(model) == listed);
+    model.num_layers = int64_t{1} << 50;
+    CHECK_THROWS_WITH_AS(parameter_count(model),
                          doctest::Contains("num_hidden_layers 1125899906842624"), UserError);
   }
 }
 
 TEST_CASE("random parameters: the seed decides, the numbers are normal") {
-  const auto config = folder_config();
+  const ModelConfig config = small_model().config();
   const auto a = random_parameters(config, 1, at::kFloat);
   const auto b = random_parameters(config, 1, at::kFloat);
   const auto c = random_parameters(config, 2, at::kFloat);
@@ -84,7 +86,7 @@ TEST_CASE("random parameters: the seed decides, the numbers are normal") {
     const bool constant = a[i].name.ends_with("norm.weight") || a[i].name.ends_with(".bias");
     CHECK(at::equal(a[i].tensor, c[i].tensor) == constant);
   }
-  const auto embedding = a[0].tensor.to(at::kDouble) / config.initializer_range;
+  const auto embedding = a[0].tensor.to(at::kDouble) / config.spec.initializer_range;
   REQUIRE(a[0].name == "model.embed_tokens.weight");
   // 64,000 draws: a standard error of 1 / sqrt(64000) = 0.004 for the mean, sqrt(96 / 64000) = 0.04
   // for the fourth moment. Five of them.

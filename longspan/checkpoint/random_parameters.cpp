@@ -72,7 +72,7 @@ at::Tensor new_values(const ParameterSpec& parameter, uint64_t key) {
 std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t seed,
                                            at::ScalarType dtype) {
   std::vector<NamedTensor> parameters;
-  for (const ParameterSpec& parameter : parameters_of(spec_of(config))) {
+  for (const ParameterSpec& parameter : parameters_of(config.spec)) {
     const uint64_t key = mix(mix(seed) ^ fnv1a(parameter.name));
     const at::Tensor values = new_values(parameter, key);
     parameters.push_back({parameter.name, values.to(stored_dtype(parameter, dtype))});

@@ -88,9 +88,9 @@ std::vector<NamedTensor> load_merged(const Folders& folders, const ModelConfig& 
   for (const std::string& folder : folders.adapters) {
     const Adapter adapter = load_adapter(folder, config);
     parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
-    merge_lora(spec_of(config), parameters, adapter.shape.scale());
+    merge_lora(config.spec, parameters, adapter.shape.scale());
   }
-  const ParameterTable specs(parameters_of(spec_of(config)));
+  const ParameterTable specs(parameters_of(config.spec));
   for (NamedTensor& parameter : parameters) {
     parameter.tensor = parameter.tensor.to(stored_dtype(specs.of(parameter.name), dtype));
   }

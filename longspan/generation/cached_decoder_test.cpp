@@ -10,15 +10,15 @@
 #include "longspan/attention/block_kernel.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/generation/generate.h"
-#include "longspan/models/model_config.h"
+#include "longspan/testing/small_model.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/tolerance.h"
 
 namespace longspan {
 namespace {
 
-ModelConfig small_config() {
-  ModelConfig config;
+testing::SmallModel small_config() {
+  testing::SmallModel config;
   config.model_type = "llama";
   config.vocab_size = 61;
   config.hidden_size = 24;
@@ -29,11 +29,11 @@ ModelConfig small_config() {
   config.head_dim = 4;
   config.max_position_embeddings = 2048;
   config.initializer_range = 0.4;
-  config.rms_norm_eps = 1e-3;
+  config.norm_eps = 1e-3;
   return config;
 }
 
-std::vector<NamedTensor> parameters_of(const ModelConfig& config) {
+std::vector<NamedTensor> parameters_of(const testing::SmallModel& config) {
   return random_parameters(config, /*seed=*/3, at::kDouble);
 }
 
@@ -44,11 +44,11 @@ std::vector<int32_t> tokens_of(int64_t length, int32_t begin) {
 }
 
 /// Logits after the last token, reading everything at once.
-at::Tensor whole(const ModelConfig& config, const std::vector<int32_t>& tokens) {
+at::Tensor whole(const testing::SmallModel& config, const std::vector<int32_t>& tokens) {
   const auto attention = make_local(cpu_block_kernel());
   DecoderOptions options;
   options.gradient_checkpointing = false;
-  Decoder decoder(spec_of(config), parameters_of(config), *attention, options);
+  Decoder decoder(config.spec(), parameters_of(config), *attention, options);
   Batch batch;
   batch.packing = Packing::single(std::ssize(tokens));
   batch.tokens_T = at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end()), at::kLong);
@@ -59,8 +59,8 @@ at::Tensor whole(const ModelConfig& config, const std::vector<int32_t>& tokens) 
 }  // namespace
 
 TEST_CASE("cached decoder: steps of any size say what the whole row says, sequence by sequence") {
-  const ModelConfig config = small_config();
-  CachedDecoder decoder(spec_of(config), parameters_of(config), 3, config.max_position_embeddings);
+  const testing::SmallModel config = small_config();
+  CachedDecoder decoder(config.spec(), parameters_of(config), 3, config.max_position_embeddings);
   // The long one takes several chunks, and room for its keys several times.
   const auto a = tokens_of(2 * CachedDecoder::kChunkTokens + 40, 1), b = tokens_of(9, 2);
   const auto first = [](const std::vector<int32_t>& tokens, int64_t count) {
@@ -89,7 +89,7 @@ TEST_CASE("cached decoder: steps of any size say what the whole row says, sequen
 }
 
 TEST_CASE("generate: answers are those of each prompt alone, however many at a time") {
-  ModelConfig config = small_config();
+  testing::SmallModel config = small_config();
   config.max_position_embeddings = 40;
   std::vector<std::vector<int32_t>> prompts;
   for (int i = 0; i < 7; ++i) prompts.push_back(tokens_of(3 + 5 * i, i));
@@ -100,7 +100,7 @@ TEST_CASE("generate: answers are those of each prompt alone, however many at a t
     options.sampling.do_sample = do_sample;
     std::vector<std::vector<Answer>> runs;
     for (const int64_t num_sequences : {1, 3}) {
-      CachedDecoder decoder(spec_of(config), parameters_of(config), num_sequences,
+      CachedDecoder decoder(config.spec(), parameters_of(config), num_sequences,
                             config.max_position_embeddings);
       std::vector<Answer> answers(prompts.size());
       std::vector<std::vector<int32_t>> streamed(prompts.size());
@@ -129,8 +129,8 @@ TEST_CASE("generate: answers are those of each prompt alone, however many at a t
 }
 
 TEST_CASE("generate: an interrupt keeps what was said, and what was read") {
-  const ModelConfig config = small_config();
-  CachedDecoder decoder(spec_of(config), parameters_of(config), 1, config.max_position_embeddings);
+  const testing::SmallModel config = small_config();
+  CachedDecoder decoder(config.spec(), parameters_of(config), 1, config.max_position_embeddings);
   GenerationOptions options;
   Answer answer{{}, FinishReason::kStop};
   int64_t told = 0;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <type_traits>
 #include <utility>
 
@@ -77,6 +78,11 @@ bool JsonObject::has(std::string_view key) const {
   if (asked_ != nullptr) asked_->emplace(key);
   const auto value = object_.find(key);
   return value != object_.end() && !value->is_null();
+}
+
+bool JsonObject::contains(std::string_view key) const {
+  if (asked_ != nullptr) asked_->emplace(key);
+  return object_.contains(key);
 }
 
 const nlohmann::json& JsonObject::value(std::string_view key) const {

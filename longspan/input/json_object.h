@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,6 +21,8 @@ class JsonObject {
   JsonObject(const nlohmann::json& object, std::string source);
 
   bool has(std::string_view key) const;
+  /// As has, of null as well: where null says something else than a missing key.
+  bool contains(std::string_view key) const;
   /// The value of a key. Throws UserError where it is missing or of another type; a whole number
   /// must be written without a fraction and fit its type.
   template <typename T>

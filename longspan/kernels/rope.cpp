@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <stdexcept>
 
 namespace longspan {
 namespace {
@@ -15,6 +16,9 @@ at::Tensor periods(const RotaryKind& kind) {
   const auto exponents = at::arange(0, kind.dim, 2, at::kFloat) / static_cast<double>(kind.dim);
   return at::pow(at::Scalar(kind.rotary.theta), exponents);
 }
+
+/// Without a scaling.
+RotaryFrequencies plain(const RotaryKind& kind) { return {.inverse_F = 1.0 / periods(kind)}; }
 
 /// Llama 3.1: long wavelengths are stretched, short ones kept, the ones between interpolated.
 at::Tensor llama3(const at::Tensor& inverse, const RopeScaling& rope) {
@@ -64,19 +68,26 @@ RotaryFrequencies yarn(const RotaryKind& kind) {
   return {inverse, attention_factor};
 }
 
+RotaryFrequencies scaled(const RotaryKind& kind) {
+  const RopeScaling& rope = kind.rotary.scaling;
+  switch (rope.type) {
+    case RopeScaling::Type::kDefault:
+      return plain(kind);
+    case RopeScaling::Type::kLinear:
+      return {.inverse_F = plain(kind).inverse_F / rope.factor};
+    case RopeScaling::Type::kLlama3:
+      return {.inverse_F = llama3(plain(kind).inverse_F, rope)};
+    case RopeScaling::Type::kYarn:
+      return yarn(kind);
+  }
+  throw std::logic_error("no such scaling of rotations");
+}
+
 }  // namespace
 
 RotaryFrequencies rotary_frequencies(const RotaryKind& kind) {
   c10::NoGradGuard no_grad;
-  const RopeScaling& rope = kind.rotary.scaling;
-  RotaryFrequencies frequencies;
-  if (rope.type == "yarn") {
-    frequencies = yarn(kind);
-  } else {
-    frequencies.inverse_F = 1.0 / periods(kind);
-    if (rope.type == "linear") frequencies.inverse_F = frequencies.inverse_F / rope.factor;
-    if (rope.type == "llama3") frequencies.inverse_F = llama3(frequencies.inverse_F, rope);
-  }
+  RotaryFrequencies frequencies = scaled(kind);
   frequencies.pairs = kind.rotary.pairs;
   return frequencies;
 }

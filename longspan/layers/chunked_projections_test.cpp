@@ -8,18 +8,18 @@
 #include "longspan/data/batch.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/models/decoder.h"
-#include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/testing/small_model.h"
 
 namespace longspan {
 namespace {
 
 TEST_CASE("projections in parts: between forward and backward nothing is kept of the weights") {
   // A few tokens and wide layers: a copy of one matrix is more than all activations.
-  ModelConfig config;
+  testing::SmallModel config;
   config.model_type = "qwen2";
   config.vocab_size = 16;
   config.hidden_size = 256;
@@ -44,7 +44,7 @@ TEST_CASE("projections in parts: between forward and backward nothing is kept of
   const int64_t matrix_bytes = 4 * config.hidden_size * config.num_heads * config.head_dim;
   std::vector<NamedTensor> start;
   at::manual_seed(2);
-  for (const auto& [name, shape] : testing::parameter_shapes(spec_of(config))) {
+  for (const auto& [name, shape] : testing::parameter_shapes(config.spec())) {
     start.push_back({name, at::randn(shape) * 0.05});
   }
   testing::run_ranks(plan, [&](const Mesh& mesh) {
@@ -53,7 +53,7 @@ TEST_CASE("projections in parts: between forward and backward nothing is kept of
       parameters.push_back({name, tensor.clone().set_requires_grad(true)});
     }
     const auto attention = make_attention(plan, mesh, cpu_block_kernel());
-    Decoder model(spec_of(config), parameters, *attention, {.gradient_checkpointing = false});
+    Decoder model(config.spec(), parameters, *attention, {.gradient_checkpointing = false});
     const Batch local = shard(row, attention->token_order(row.packing));
     const AllocationCounter counter(AllocationCounter::Of::kThisThread);
     const at::Tensor loss = model.token_logprobs(local).sum();

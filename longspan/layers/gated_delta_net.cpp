@@ -11,6 +11,7 @@
 #include "longspan/kernels/delta_rule_gates.h"
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/gated_delta_rule.h"
+#include "longspan/layers/plain_steps.h"
 #include "longspan/layers/recurrent_row.h"
 
 namespace longspan {
@@ -316,8 +317,7 @@ at::Tensor GatedDeltaNet::plain(const at::Tensor& x_TD, const RowContext& row) c
       y_TJ.narrow(1, 2 * M * K, N * V).view({T, N, V}),
       -weights_.a_log_N.exp() * at::softplus(a_TN + weights_.dt_bias_N), at::sigmoid(b_TN)};
   const at::Tensor out_TNV = gated_delta_rule_by_token(inputs, row.packing, {}).out_TNV;
-  const at::Tensor normal_TNV =
-      out_TNV * (out_TNV.square().mean(-1, /*keepdim=*/true) + norm_eps_).rsqrt() * weights_.norm_V;
+  const at::Tensor normal_TNV = plain_norm(out_TNV, weights_.norm_V, NormKind::kWeight, norm_eps_);
   return at::linear((normal_TNV * at::silu(z_TNV)).flatten(1), weights_.out_proj.weight);
 }
 

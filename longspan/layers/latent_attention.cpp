@@ -10,6 +10,7 @@
 #include "longspan/attention/latent_keys.h"
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/kernels/rms_norm.h"
+#include "longspan/layers/plain_steps.h"
 
 namespace longspan {
 namespace {
@@ -228,21 +229,15 @@ void LatentAttention::output_backward(const at::Tensor& dsum_CD, const at::Tenso
 at::Tensor LatentAttention::plain(const at::Tensor& x_TD, const RowContext& row) const {
   TORCH_CHECK(!row.packing.has_forks(), "plain attention has no forks");
   const AttentionSpec& attention = spec_.attention;
-  const int64_t T = x_TD.size(0), N = attention.num_heads, R = spec_.rope_dim, F = R / 2;
-  const RotaryTable& angles = row.rotary.at(rotary_);
-  const at::Tensor cos = angles.cos_TF.unsqueeze(1), sin = angles.sin_TF.unsqueeze(1);
+  const int64_t T = x_TD.size(0), N = attention.num_heads, R = spec_.rope_dim;
   const auto linear = [](const Linear& layer, const at::Tensor& x) {
     return at::linear(x, layer.weight, layer.bias);
   };
   const auto norm = [&](const at::Tensor& x, const at::Tensor& weight) {
-    return x * (x.square().mean(-1, /*keepdim=*/true) + spec_.norm_eps).rsqrt() *
-           (norm_kind_ == NormKind::kWeight ? weight : 1 + weight);
+    return plain_norm(x, weight, norm_kind_, spec_.norm_eps);
   };
   const auto rotated = [&](const at::Tensor& x_TNR) {
-    const bool neighbours = spec_.rotary.pairs == RotaryPairs::kNeighbours;
-    const at::Tensor a = neighbours ? x_TNR.slice(2, 0, R, 2) : x_TNR.narrow(2, 0, F);
-    const at::Tensor b = neighbours ? x_TNR.slice(2, 1, R, 2) : x_TNR.narrow(2, F, F);
-    return at::cat({a * cos - b * sin, b * cos + a * sin}, 2);
+    return plain_rotation(x_TNR, row.rotary.at(rotary_));
   };
   const at::Tensor q_TNK =
       (spec_.query_rank

@@ -4,16 +4,9 @@
 
 #include "longspan/layers/feed_forward_pass.h"
 #include "longspan/layers/mixer_pass.h"
+#include "longspan/layers/plain_steps.h"
 
 namespace longspan {
-namespace {
-
-at::Tensor plain_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, const Layer& layer) {
-  const at::Tensor factors_D = layer.norm_kind == NormKind::kWeight ? weight_D : 1 + weight_D;
-  return h_TD * (h_TD.square().mean(-1, /*keepdim=*/true) + layer.norm_eps).rsqrt() * factors_D;
-}
-
-}  // namespace
 
 void append_parameters(std::vector<at::Tensor>& parameters,
                        const std::vector<const Linear*>& linears) {
@@ -45,13 +38,15 @@ at::Tensor run_layer(const at::Tensor& h_TD, const Layer& layer, const RowContex
 at::Tensor run_plainly(const at::Tensor& h_TD, const Layer& layer, const RowContext& row) {
   // A norm behind a sublayer is over the sublayer's output.
   const auto normed = [&](const at::Tensor& y_TD, const at::Tensor& weight_D) {
-    return weight_D.defined() ? plain_norm(y_TD, weight_D, layer) : y_TD;
+    return weight_D.defined() ? plain_norm(y_TD, weight_D, layer.norm_kind, layer.norm_eps) : y_TD;
   };
   const at::Tensor middle_TD =
-      h_TD + normed(layer.mixer->plain(plain_norm(h_TD, layer.mixer_norm_D, layer), row),
+      h_TD + normed(layer.mixer->plain(
+                        plain_norm(h_TD, layer.mixer_norm_D, layer.norm_kind, layer.norm_eps), row),
                     layer.mixer_output_norm_D);
   return middle_TD +
-         normed(layer.feed_forward->plain(plain_norm(middle_TD, layer.feed_forward_norm_D, layer)),
+         normed(layer.feed_forward->plain(plain_norm(middle_TD, layer.feed_forward_norm_D,
+                                                     layer.norm_kind, layer.norm_eps)),
                 layer.feed_forward_output_norm_D);
 }
 

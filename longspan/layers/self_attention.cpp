@@ -9,6 +9,7 @@
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/kernels/output_gate.h"
 #include "longspan/kernels/rms_norm.h"
+#include "longspan/layers/plain_steps.h"
 
 namespace longspan {
 namespace {
@@ -70,44 +71,39 @@ at::Tensor SelfAttention::empty_input(int i, int64_t num_rows,
   return at::empty({num_rows, projection.num_heads, projection.row_dim()}, options);
 }
 
+at::Tensor SelfAttention::normed_and_rotated(const Projection& projection, at::Tensor heads_CNH,
+                                             const RowRange& rows, const RowContext& row,
+                                             SavedStep* saved) const {
+  if (projection.norm_H.defined()) {
+    const auto [rstd_R, y_RH] =
+        normalize_rows(heads_as_rows(heads_CNH), norm_factors(projection.norm_H, norm_.kind),
+                       norm_.eps, heads_CNH.scalar_type());
+    const at::Tensor y_CNH = y_RH.view(heads_CNH.sizes());
+    if (saved != nullptr) {
+      *saved = {std::exchange(heads_CNH, y_CNH), rstd_R};
+    } else {
+      heads_CNH.copy_(y_CNH);
+    }
+  }
+  if (projection.is_rotated) {
+    rotate_(heads_CNH, rows_of(row.rotary.at(rotary_), rows), /*inverse=*/false);
+  }
+  return heads_CNH;
+}
+
 at::Tensor SelfAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
                                 const RowRange& rows, const RowContext& row,
                                 SavedStep* saved) const {
   const Projection projection = this->projection(i);
   projection.linear.for_rows(rows.begin, rows.size).forward_out(room.flatten(1), x_CD);
-  at::Tensor heads = std::move(room);
-  const auto normalized = [&](const at::Tensor& x_CNH) {
-    return normalize_rows(heads_as_rows(x_CNH), norm_factors(projection.norm_H, norm_.kind),
-                          norm_.eps, x_CNH.scalar_type());
-  };
-  if (projection.gate_dim > 0) {
-    // Norm and rotation take the heads without their gates.
-    const at::Tensor of_room_CNH = heads.narrow(2, 0, projection.head_dim);
-    at::Tensor x_CNH = of_room_CNH.contiguous();
-    if (projection.norm_H.defined()) {
-      const auto [rstd_R, y_RH] = normalized(x_CNH);
-      if (saved != nullptr) *saved = {x_CNH, rstd_R};
-      x_CNH = y_RH.view(x_CNH.sizes());
-    }
-    if (projection.is_rotated) {
-      rotate_(x_CNH, rows_of(row.rotary.at(rotary_), rows), /*inverse=*/false);
-    }
-    of_room_CNH.copy_(x_CNH);
-    return heads;
+  if (projection.gate_dim == 0) {
+    return normed_and_rotated(projection, std::move(room), rows, row, saved);
   }
-  if (projection.norm_H.defined()) {
-    const auto [rstd_R, y_RH] = normalized(heads);
-    const at::Tensor y_CNH = y_RH.view(heads.sizes());
-    if (saved != nullptr) {
-      *saved = {std::exchange(heads, y_CNH), rstd_R};
-    } else {
-      heads.copy_(y_CNH);
-    }
-  }
-  if (projection.is_rotated) {
-    rotate_(heads, rows_of(row.rotary.at(rotary_), rows), /*inverse=*/false);
-  }
-  return heads;
+  // Norm and rotation take the heads without their gates.
+  const at::Tensor heads_CNH = room.narrow(2, 0, projection.head_dim);
+  heads_CNH.copy_(normed_and_rotated(projection, heads_CNH.clone(at::MemoryFormat::Contiguous),
+                                     rows, row, saved));
+  return room;
 }
 
 void SelfAttention::input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
@@ -192,24 +188,9 @@ at::Tensor SelfAttention::plain(const at::Tensor& x_TD, const RowContext& row) c
     if (projection.gate_dim > 0) gate_TNV = x.narrow(2, projection.head_dim, projection.gate_dim);
     x = x.narrow(2, 0, projection.head_dim);
     if (projection.norm_H.defined()) {
-      const at::Tensor factors_H =
-          norm_.kind == NormKind::kWeight ? projection.norm_H : 1 + projection.norm_H;
-      x = x * (x.square().mean(-1, /*keepdim=*/true) + norm_.eps).rsqrt() * factors_H;
+      x = plain_norm(x, projection.norm_H, norm_.kind, norm_.eps);
     }
-    if (projection.is_rotated) {
-      const RotaryTable& angles = row.rotary.at(rotary_);
-      const at::Tensor cos = angles.cos_TF.unsqueeze(1), sin = angles.sin_TF.unsqueeze(1);
-      const int64_t F = angles.cos_TF.size(1);
-      const at::Tensor rest = x.narrow(2, 2 * F, projection.head_dim - 2 * F);
-      if (spec_.rotary->pairs == RotaryPairs::kNeighbours) {
-        const at::Tensor a = x.slice(2, 0, 2 * F, 2), b = x.slice(2, 1, 2 * F, 2);
-        const at::Tensor turned = at::stack({a * cos - b * sin, b * cos + a * sin}, -1).flatten(2);
-        x = at::cat({turned, rest}, -1);
-      } else {
-        const at::Tensor a = x.narrow(2, 0, F), b = x.narrow(2, F, F);
-        x = at::cat({a * cos - b * sin, b * cos + a * sin, rest}, -1);
-      }
-    }
+    if (projection.is_rotated) x = plain_rotation(x, row.rotary.at(rotary_));
     inputs.push_back(x.transpose(0, 1).repeat_interleave(attention.num_heads / projection.num_heads,
                                                          /*dim=*/0));  // [N, T, H]
   }

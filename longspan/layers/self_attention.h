@@ -62,6 +62,10 @@ class SelfAttention : public TokenMixer {
     int64_t row_dim() const { return head_dim + gate_dim; }
   };
   Projection projection(int i) const;
+  /// Its heads by norm and rotation: in place, or, where the step saves them as they were, anew.
+  at::Tensor normed_and_rotated(const Projection& projection, at::Tensor heads_CNH,
+                                const RowRange& rows, const RowContext& row,
+                                SavedStep* saved) const;
 
   SelfAttentionSpec spec_;
   Weights weights_;

@@ -30,7 +30,7 @@ TEST_CASE("self-attention: output and gradients are those of its plain version")
   with_all.attention.value_dim = 10;
   with_all.attention.scale = 0.21;
   with_all.rotary->theta = 100.0;
-  with_all.rotary->scaling.type = "linear";
+  with_all.rotary->scaling.type = RopeScaling::Type::kLinear;
   with_all.rotary->scaling.factor = 3.0;
   with_all.qk_norm = with_all.qkv_bias = with_all.output_bias = true;
   SelfAttentionSpec unrotated = rotated(3, 1, 8);

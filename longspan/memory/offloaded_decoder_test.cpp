@@ -16,7 +16,7 @@
 #include "longspan/memory/host_memory.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
-#include "longspan/models/model_config.h"
+#include "longspan/testing/small_model.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/parameter_specs.h"
@@ -29,8 +29,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-ModelConfig small_config(bool qk_norm = false) {
-  ModelConfig config;
+testing::SmallModel small_config(bool qk_norm = false) {
+  testing::SmallModel config;
   config.model_type = "qwen3";
   config.vocab_size = 61;
   config.hidden_size = 48;
@@ -50,7 +50,7 @@ struct Weights {
 };
 
 /// The same for every call; with LoRA the base is frozen.
-Weights weights_of(const ModelConfig& config, bool lora, at::ScalarType dtype = at::kFloat) {
+Weights weights_of(const testing::SmallModel& config, bool lora, at::ScalarType dtype = at::kFloat) {
   Weights weights;
   at::manual_seed(3);
   const auto add = [&](const std::string& name, at::IntArrayRef shape, bool train) {
@@ -61,13 +61,13 @@ Weights weights_of(const ModelConfig& config, bool lora, at::ScalarType dtype = 
     if (name.ends_with("norm.weight")) tensor = tensor + 1;
     weights.all.push_back({name, tensor.to(dtype).requires_grad_(train)});
   };
-  for (const auto& [name, shape] : testing::parameter_shapes(spec_of(config)))
+  for (const auto& [name, shape] : testing::parameter_shapes(config.spec()))
     add(name, shape, !lora);
   if (lora) {
     LoraShape shape;
     shape.r = 3;
-    shape.modules = lora_modules_from("all", spec_of(config));
-    for (const auto& [name, tensor] : new_lora_parameters(spec_of(config), shape, 1)) {
+    shape.modules = lora_modules_from("all", config.spec());
+    for (const auto& [name, tensor] : new_lora_parameters(config.spec(), shape, 1)) {
       add(name, tensor.sizes(), true);
     }
     weights.options.lora_scale = shape.scale();
@@ -85,7 +85,7 @@ Weights copy_of(const Weights& weights) {
   return copy;
 }
 
-Batch random_row(const ModelConfig& config, const std::vector<int64_t>& lengths) {
+Batch random_row(const testing::SmallModel& config, const std::vector<int64_t>& lengths) {
   at::manual_seed(4);
   Batch batch;
   batch.packing = Packing::from_lengths(lengths);
@@ -107,9 +107,9 @@ using Results = std::map<std::string, at::Tensor>;
 
 /// Log probabilities and gradients of two steps on this share of the row. The first step's graph is
 /// thrown away once, as an error would.
-Results results_of(const ModelConfig& config, Weights weights, Attention& attention,
+Results results_of(const testing::SmallModel& config, Weights weights, Attention& attention,
                    const Batch& local) {
-  Decoder model(spec_of(config), weights.all, attention, weights.options);
+  Decoder model(config.spec(), weights.all, attention, weights.options);
   if (weights.options.lora_dropout > 0) model.set_dropout_seed(17);
   {
     const at::Tensor dropped = model.token_logprobs(local);
@@ -143,7 +143,7 @@ TEST_CASE("activation offload: log probabilities and gradients are the same, bit
         CAPTURE(lora);
         CAPTURE(qk_norm);
         CAPTURE(c10::toString(compute));
-        const ModelConfig config = small_config(qk_norm);
+        const testing::SmallModel config = small_config(qk_norm);
         const Batch row = random_row(config, {37, 5, 90});
         const auto attention = make_local(cpu_block_kernel());
         Weights weights = weights_of(config, lora);
@@ -172,7 +172,7 @@ TEST_CASE("activation offload: the same bits where several processes share the r
        {Case{method_named("ulysses"), 1}, Case{method_named("ulysses"), 2},
         Case{method_named("async-ulysses"), 2}, Case{method_named("zigzag-ring"), 1},
         Case{method_named("balanced-ulysses"), 1}, Case{method_named("llama3"), 1}}) {
-    const ModelConfig config = small_config();
+    const testing::SmallModel config = small_config();
     PlanRequest request;
     request.world_size = request.sequence_size = 2;
     request.method = c.method;
@@ -228,7 +228,7 @@ TEST_CASE("tiled MLP: as untiled, with and without checkpointing, any number of 
     for (const bool checkpointing : {false, true}) {
       CAPTURE(lora);
       CAPTURE(checkpointing);
-      const ModelConfig config = small_config();
+      const testing::SmallModel config = small_config();
       const Batch row = random_row(config, {37, 5, 90});
       const auto attention = make_local(cpu_block_kernel());
       const auto run = [&](at::ScalarType dtype, int64_t tiles) {
@@ -252,7 +252,7 @@ TEST_CASE("tiled MLP: as untiled, with and without checkpointing, any number of 
 }
 
 TEST_CASE("tiled MLP: gate and up are never whole") {
-  ModelConfig config = small_config();
+  testing::SmallModel config = small_config();
   config.intermediate_size = 4096;
   const Batch row = random_row(config, {2048});
   const auto attention = make_local(cpu_block_kernel());
@@ -261,7 +261,7 @@ TEST_CASE("tiled MLP: gate and up are never whole") {
     Weights weights = weights_of(config, /*lora=*/true);
     weights.options.gradient_checkpointing = checkpointing;
     weights.options.mlp_tiles = 32;
-    Decoder model(spec_of(config), weights.all, *attention, weights.options);
+    Decoder model(config.spec(), weights.all, *attention, weights.options);
     AllocationCounter device(AllocationCounter::Of::kProcess);
     torch::autograd::backward({model.token_logprobs(row).sum()}, {});
     CHECK(device.peak_bytes() < gate_bytes / 2);
@@ -270,7 +270,7 @@ TEST_CASE("tiled MLP: gate and up are never whole") {
 
 TEST_CASE("checkpointed block: chunks of rows give the gradients of whole rows") {
   // Wide enough for two chunks of the projections.
-  ModelConfig config = small_config(/*qk_norm=*/true);
+  testing::SmallModel config = small_config(/*qk_norm=*/true);
   config.hidden_size = 2048;
   config.num_layers = 2;
   const Batch row = random_row(config, {1500, 37});
@@ -289,13 +289,13 @@ TEST_CASE("activation offload: device memory does not grow with the number of la
   std::vector<int64_t> peaks;
   const int64_t host_before = host_bytes().live;
   for (const int64_t num_layers : {2, 8}) {
-    ModelConfig config = small_config();
+    testing::SmallModel config = small_config();
     config.num_layers = num_layers;
     ActivationOffload store(at::kCPU);
     Weights weights = weights_of(config, /*lora=*/true);
     weights.options.lora_dropout = 0;
     weights.options.activation_store = &store;
-    Decoder model(spec_of(config), weights.all, *attention, weights.options);
+    Decoder model(config.spec(), weights.all, *attention, weights.options);
     AllocationCounter device(AllocationCounter::Of::kProcess);
     const at::Tensor loss = model.token_logprobs(row).sum();
     CHECK(host_bytes().live - host_before >= num_layers * row.tokens_T.numel() * 4 * (48 + 64));

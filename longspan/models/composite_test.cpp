@@ -41,10 +41,10 @@ TEST_CASE("composite: the language model is that of its text_config") {
   CHECK(is_composite(both));
   CHECK_FALSE(is_composite(text));
   CHECK(both.architecture == "Qwen3_5ForConditionalGeneration");
-  CHECK(spec_of(both) == spec_of(text));
+  CHECK(both.spec == text.spec);
   CHECK(dtype_in(whole()) == "bfloat16");
   CHECK(dtype_in(whole({{"dtype", "float32"}})) == "float32");
-  CHECK(read(whole({{"tie_word_embeddings", true}})).tie_word_embeddings);
+  CHECK(read(whole({{"tie_word_embeddings", true}})).spec.tied_head);
   const ModelConfig experts = read(whole(
       {{"model_type", "qwen3_5_moe"}, {"architectures", {"Qwen3_5MoeForConditionalGeneration"}}},
       {{"model_type", "qwen3_5_moe_text"},
@@ -54,7 +54,7 @@ TEST_CASE("composite: the language model is that of its text_config") {
        {"moe_intermediate_size", 8},
        {"shared_expert_intermediate_size", 8}}));
   CHECK(is_composite(experts));
-  CHECK(experts.experts->num_experts == 4);
+  CHECK(experts_of(experts.spec)->num_experts == 4);
 }
 
 TEST_CASE("composite: names of the files") {
@@ -82,11 +82,11 @@ TEST_CASE("composite: positions are stretched in text_config") {
   const ModelConfig half =
       read(whole(Json::object(),
                  {{"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}}}));
-  CHECK(half.rotary_dim == 128);
-  CHECK(stretched(half, "yarn", 200, "config.json").rotary_dim == 128);
+  CHECK(half.rotary.dim == 128);
+  CHECK(stretched(half, "yarn", 200, "config.json").rotary.dim == 128);
   const ModelConfig longer = stretched(read(whole()), "yarn", 200, "config.json");
   CHECK(longer.max_position_embeddings == 256);
-  CHECK(longer.rope.type == "yarn");
+  CHECK((longer.rotary.scaling.type == RopeScaling::Type::kYarn));
   const Json json = Json::parse(longer.json);
   CHECK(json["text_config"]["max_position_embeddings"] == 256);
   CHECK_FALSE(json.contains("max_position_embeddings"));

@@ -2,12 +2,14 @@
 // some layer on experts in groups that a sigmoid scores, beside shared ones.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include <cmath>
 #include <string>
 #include <utility>
 
 #include "longspan/models/expert_keys.h"
 #include "longspan/models/family.h"
+#include "longspan/models/layer_keys.h"
+#include "longspan/models/rotary_keys.h"
 
 namespace longspan {
 namespace {
@@ -16,10 +18,18 @@ namespace {
 constexpr int64_t kMostOfHead = int64_t{1} << 20;
 
 int64_t size_of(const JsonObject& keys, const char* name, int64_t fallback) {
-  return keys.json().contains(name) ? keys.whole(name, 1, kMostOfHead) : fallback;
+  return keys.contains(name) ? keys.whole(name, 1, kMostOfHead) : fallback;
 }
 
-LatentAttentionSpec latent_attention_from(const JsonObject& keys, const ModelConfig& config) {
+/// Where positions are stretched, scores are multiplied by the square of YaRN's factor for all
+/// numbers of a head, as transformers does.
+double scale_of(const LatentAttentionSpec& mixer) {
+  const RopeScaling& scaling = mixer.rotary.scaling;
+  const double mscale = yarn_mscale(scaling.factor, scaling.mscale_all_dim.value_or(0.0));
+  return mscale * mscale / std::sqrt(static_cast<double>(mixer.attention.key_dim));
+}
+
+LatentAttentionSpec latent_attention_from(const JsonObject& keys, ModelConfig& config) {
   LatentAttentionSpec mixer;
   mixer.rope_dim = size_of(keys, "qk_rope_head_dim", 64);
   if (mixer.rope_dim % 2 != 0) {
@@ -29,28 +39,34 @@ LatentAttentionSpec latent_attention_from(const JsonObject& keys, const ModelCon
   mixer.kv_rank = size_of(keys, "kv_lora_rank", 512);
   // Null is none, and a missing key is transformers' default.
   constexpr int64_t kDefaultQueryRank = 1536;
-  if (!keys.json().contains("q_lora_rank")) {
+  if (!keys.contains("q_lora_rank")) {
     mixer.query_rank = kDefaultQueryRank;
   } else if (keys.has("q_lora_rank")) {
     mixer.query_rank = keys.whole("q_lora_rank", 1, kMostOfHead);
   }
   mixer.bias = keys.get<bool>("attention_bias", false);
-  if (config.num_kv_heads != config.num_heads) {
+  mixer.attention = read_head_counts(keys);
+  if (mixer.attention.num_kv_heads != mixer.attention.num_heads) {
     keys.fail(
         fmt::format("num_key_value_heads is {}, and num_attention_heads {}: latent attention has a "
                     "key and a value for each query head. Set both to the same number",
-                    config.num_kv_heads, config.num_heads));
+                    mixer.attention.num_kv_heads, mixer.attention.num_heads));
   }
-  mixer.attention = {.num_heads = config.num_heads,
-                     .num_kv_heads = config.num_heads,
-                     .key_dim = size_of(keys, "qk_nope_head_dim", 128) + mixer.rope_dim,
-                     .value_dim = size_of(keys, "v_head_dim", 128)};
+  mixer.attention.key_dim = size_of(keys, "qk_nope_head_dim", 128) + mixer.rope_dim;
+  mixer.attention.value_dim = size_of(keys, "v_head_dim", 128);
   mixer.attention.latent_dim = mixer.latent_dim();
+  const bool interleaved = keys.get<bool>("rope_interleave", true);
+  mixer.rotary =
+      read_rotary(keys, mixer.rope_dim,
+                  {.pairs = interleaved ? RotaryPairs::kNeighbours : RotaryPairs::kHalves}, config);
+  mixer.attention.scale = scale_of(mixer);
   return mixer;
 }
 
-/// Keys of DeepSeek's own code that transformers does not read: it knows one value of each.
+/// Keys of DeepSeek's own code that transformers does not read: it knows one value of each. And
+/// head_dim, which transformers writes: nothing goes by it.
 void check_ignored_keys(const JsonObject& keys) {
+  if (keys.has("head_dim")) positive(keys, "head_dim");
   for (const auto& [name, known] :
        {std::pair{"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}}) {
     if (const auto value = keys.get<std::string>(name, known); value != known) {
@@ -65,14 +81,12 @@ void check_ignored_keys(const JsonObject& keys) {
   }
 }
 
-void read_own_keys(const JsonObject& keys, ModelConfig& config) {
+void read_layers(const JsonObject& keys, ModelConfig& config) {
   check_ignored_keys(keys);
-  config.latent_attention = latent_attention_from(keys, config);
-  config.head_dim = config.latent_attention->rope_dim;  // of which the rotation is
-  const bool interleaved = keys.get<bool>("rope_interleave", true);
-  config.rotary_pairs = interleaved ? RotaryPairs::kNeighbours : RotaryPairs::kHalves;
-  read_sigmoid_experts(
-      keys, {.scale = 2.5, .num_groups = 8, .groups_per_token = 4, .dense_layers = 3}, config);
+  const LatentAttentionSpec mixer = latent_attention_from(keys, config);
+  config.spec.pattern = with_sigmoid_experts(
+      keys, {.scale = 2.5, .num_groups = 8, .groups_per_token = 4, .dense_layers = 3},
+      {mixer, read_gated_mlp(keys)}, config.spec);
 }
 
 }  // namespace
@@ -83,6 +97,6 @@ extern const Family kDeepseekV3{.model_type = "deepseek_v3",
                                 .default_tie_word_embeddings = false,
                                 .default_rms_norm_eps = 1e-6,
                                 .default_max_position_embeddings = 4096,
-                                .read_own_keys = read_own_keys};
+                                .read_layers = read_layers};
 
 }  // namespace longspan

@@ -1,65 +1,34 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "longspan/config/user_error.h"
 #include "longspan/models/parameter_count.h"
-#include "longspan/models/parse_model_config.h"
 #include "longspan/spec/lora_spec.h"
+#include "longspan/testing/published_config.h"
 
 namespace longspan {
 namespace {
 
-using Json = nlohmann::json;
-
 /// The published config.json of DeepSeek-V3, less its quantization.
-ModelConfig read(const Json& changes = Json::object()) {
-  Json json = {{"model_type", "deepseek_v3"},
-               {"architectures", {"DeepseekV3ForCausalLM"}},
-               {"attention_bias", false},
-               {"first_k_dense_replace", 3},
-               {"hidden_act", "silu"},
-               {"hidden_size", 7168},
-               {"intermediate_size", 18432},
-               {"kv_lora_rank", 512},
-               {"max_position_embeddings", 163840},
-               {"moe_intermediate_size", 2048},
-               {"moe_layer_freq", 1},
-               {"n_group", 8},
-               {"n_routed_experts", 256},
-               {"n_shared_experts", 1},
-               {"norm_topk_prob", true},
-               {"num_attention_heads", 128},
-               {"num_experts_per_tok", 8},
-               {"num_hidden_layers", 61},
-               {"num_key_value_heads", 128},
-               {"num_nextn_predict_layers", 1},
-               {"q_lora_rank", 1536},
-               {"qk_nope_head_dim", 128},
-               {"qk_rope_head_dim", 64},
-               {"rms_norm_eps", 1e-06},
-               {"rope_scaling",
-                {{"beta_fast", 32},
-                 {"beta_slow", 1},
-                 {"factor", 40},
-                 {"mscale", 1.0},
-                 {"mscale_all_dim", 1.0},
-                 {"original_max_position_embeddings", 4096},
-                 {"type", "yarn"}}},
-               {"rope_theta", 10000},
-               {"routed_scaling_factor", 2.5},
-               {"scoring_func", "sigmoid"},
-               {"tie_word_embeddings", false},
-               {"topk_group", 4},
-               {"topk_method", "noaux_tc"},
-               {"v_head_dim", 128},
-               {"vocab_size", 129280}};
-  json.update(changes);
-  return parse_model_config(json.dump(), "config.json");
-}
+const testing::PublishedConfig kPublished(R"({
+    "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"],
+    "attention_bias": false, "first_k_dense_replace": 3, "hidden_act": "silu",
+    "hidden_size": 7168, "intermediate_size": 18432, "kv_lora_rank": 512,
+    "max_position_embeddings": 163840, "moe_intermediate_size": 2048, "moe_layer_freq": 1,
+    "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
+    "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+    "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+    "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+    "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+    "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc", "v_head_dim": 128,
+    "vocab_size": 129280
+})");
+
+ModelConfig read(const std::string& changes = "{}") { return kPublished.load(changes); }
 
 const LatentAttentionSpec& mixer_of(const ModelSpec& spec) {
   return std::get<LatentAttentionSpec>(spec.layer(0).mixer);
@@ -70,15 +39,15 @@ TEST_CASE("deepseek_v3: DeepSeek-V3 has 671 026 419 200 numbers, with its router
   // A correction is a buffer, which is saved and not trained: one for each of 256 experts in 58
   // layers.
   constexpr int64_t kCorrections = 58 * 256;
-  CHECK(parameter_count(config) + kCorrections == 671026419200);
+  CHECK(parameter_count(config.spec) + kCorrections == 671026419200);
   // 37 billion of them are active (arXiv 2412.19437), without the embedding.
-  const auto active = static_cast<double>(parameter_count(config) -
-                                          idle_parameters_of(spec_of(config)) - 129280 * 7168);
+  const auto active = static_cast<double>(parameter_count(config.spec) -
+                                          idle_parameters_of(config.spec) - 129280 * 7168);
   CHECK(active * 1e-9 == doctest::Approx(37).epsilon(0.02));
 }
 
 TEST_CASE("deepseek_v3: what the config says of attention, layers and routers") {
-  const ModelSpec spec = spec_of(read());
+  const ModelSpec spec = read().spec;
   const LatentAttentionSpec& mixer = mixer_of(spec);
   CHECK(mixer.attention.key_dim == 192);
   CHECK(mixer.attention.value_dim == 128);
@@ -106,10 +75,10 @@ TEST_CASE("deepseek_v3: what the config says of attention, layers and routers") 
 }
 
 TEST_CASE("deepseek_v3: queries without a latent, halves, biases, no scaling") {
-  const ModelSpec spec = spec_of(read({{"q_lora_rank", nullptr},
-                                       {"rope_interleave", false},
-                                       {"rope_scaling", nullptr},
-                                       {"attention_bias", true}}));
+  const ModelSpec spec = read(R"({
+    "q_lora_rank": null, "rope_interleave": false, "rope_scaling": null, "attention_bias": true
+})")
+                             .spec;
   const LatentAttentionSpec& mixer = mixer_of(spec);
   CHECK_FALSE(mixer.query_rank);
   CHECK((mixer.rotary.pairs == RotaryPairs::kHalves));
@@ -120,12 +89,11 @@ TEST_CASE("deepseek_v3: queries without a latent, halves, biases, no scaling") {
   CHECK(parameters.of("model.layers.0.self_attn.kv_a_proj_with_mqa.bias").num_elements() == 576);
   CHECK(parameters.of("model.layers.0.self_attn.o_proj.bias").num_elements() == 7168);
   // No hidden size is too odd: heads have sizes of their own.
-  CHECK(spec_of(read({{"num_attention_heads", 96}, {"num_key_value_heads", 96}})).hidden_size ==
-        7168);
+  CHECK(read(R"({"num_attention_heads": 96, "num_key_value_heads": 96})").spec.hidden_size == 7168);
 }
 
 TEST_CASE("deepseek_v3: with dropout in the adapter that expands latents, these do not travel") {
-  const ModelSpec spec = spec_of(read());
+  const ModelSpec spec = read().spec;
   LoraShape shape;
   shape.modules = {"kv_b_proj"};
   CHECK(mixer_of(with_latents_kept(spec, shape)).attention.latent_dim == 576);
@@ -136,19 +104,19 @@ TEST_CASE("deepseek_v3: with dropout in the adapter that expands latents, these 
 }
 
 TEST_CASE("deepseek_v3: refusals") {
-  const auto refused = [](const Json& changes, const char* part) {
+  const auto refused = [](const std::string& changes, const char* part) {
     CHECK_THROWS_WITH_AS(read(changes), doctest::Contains(part), UserError);
   };
-  refused({{"num_key_value_heads", 8}}, "num_key_value_heads is 8, and num_attention_heads 128");
-  refused({{"qk_rope_head_dim", 7}}, "qk_rope_head_dim 7 is odd");
-  refused({{"kv_lora_rank", 0}}, "kv_lora_rank is 0");
-  refused({{"v_head_dim", int64_t{1} << 40}}, "v_head_dim");
-  refused({{"scoring_func", "softmax"}}, "scoring_func softmax is not supported; sigmoid is");
-  refused({{"topk_method", "greedy"}}, "topk_method greedy is not supported");
-  refused({{"moe_layer_freq", 2}}, "moe_layer_freq other than 1");
-  refused({{"first_k_dense_replace", 61}}, "no layer has experts");
-  refused({{"n_group", 7}}, "n_group is 7");
-  refused({{"partial_rotary_factor", 0.5}}, "whole heads are rotated");
+  refused(R"({"num_key_value_heads": 8})", "num_key_value_heads is 8, and num_attention_heads 128");
+  refused(R"({"qk_rope_head_dim": 7})", "qk_rope_head_dim 7 is odd");
+  refused(R"({"kv_lora_rank": 0})", "kv_lora_rank is 0");
+  refused(R"({"v_head_dim": 1099511627776})", "v_head_dim");
+  refused(R"({"scoring_func": "softmax"})", "scoring_func softmax is not supported; sigmoid is");
+  refused(R"({"topk_method": "greedy"})", "topk_method greedy is not supported");
+  refused(R"({"moe_layer_freq": 2})", "moe_layer_freq other than 1");
+  refused(R"({"first_k_dense_replace": 61})", "no layer has experts");
+  refused(R"({"n_group": 7})", "n_group is 7");
+  refused(R"({"partial_rotary_factor": 0.5})", "whole heads are rotated");
 }
 
 }  // namespace

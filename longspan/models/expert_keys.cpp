@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/input/numbers.h"
+#include "longspan/models/layer_pattern.h"
 
 namespace longspan {
 namespace {
@@ -13,6 +14,19 @@ namespace {
 /// Lists are made of these numbers before any weights are looked at.
 constexpr int64_t kMostExperts = 4096, kMostLayers = 1024;
 constexpr int64_t kMostLayersInStep = int64_t{1} << 20;
+
+/// Which layers have experts, for layers that are not all alike: a list of all layers, of which
+/// there are thus few. Throws UserError otherwise.
+std::vector<bool> each_layer(const JsonObject& keys, int64_t num_layers,
+                             bool (*has_experts)(const JsonObject& keys, int64_t layer)) {
+  if (num_layers > kMostLayers) {
+    keys.fail(fmt::format("num_hidden_layers is {}, and layers differ: at most {} may", num_layers,
+                          kMostLayers));
+  }
+  std::vector<bool> layers;
+  for (int64_t layer = 0; layer < num_layers; ++layer) layers.push_back(has_experts(keys, layer));
+  return layers;
+}
 
 bool is_sparse(const JsonObject& keys, int64_t layer) {
   if (keys.has("mlp_only_layers")) {
@@ -23,7 +37,7 @@ bool is_sparse(const JsonObject& keys, int64_t layer) {
   return (layer + 1) % keys.get<int64_t>("decoder_sparse_step", 1) == 0;
 }
 
-std::vector<bool> sparse_layers(const JsonObject& keys, const ModelConfig& config) {
+std::vector<bool> sparse_layers(const JsonObject& keys, int64_t num_layers) {
   if (keys.has("decoder_sparse_step")) keys.whole("decoder_sparse_step", 1, kMostLayersInStep);
   bool all_alike = keys.get<int64_t>("decoder_sparse_step", 1) == 1;
   if (keys.has("mlp_only_layers")) {
@@ -33,18 +47,7 @@ std::vector<bool> sparse_layers(const JsonObject& keys, const ModelConfig& confi
     }
     all_alike = all_alike && dense.empty();
   }
-  return all_alike ? std::vector<bool>{true} : each_layer(keys, config, is_sparse);
-}
-
-/// Of a family all of whose layers have experts: keys of its relatives that ask for others.
-void refuse_dense_layers(const JsonObject& keys) {
-  const bool asks = keys.get<int64_t>("decoder_sparse_step", 1) != 1 ||
-                    (keys.has("mlp_only_layers") && !keys.list("mlp_only_layers").empty());
-  if (asks) {
-    keys.fail(
-        "decoder_sparse_step or mlp_only_layers asks for layers without experts, and all layers of "
-        "this family have some. Remove the key");
-  }
+  return all_alike ? std::vector<bool>{true} : each_layer(keys, num_layers, is_sparse);
 }
 
 constexpr int64_t kMostExtraLayers = 16;
@@ -85,19 +88,6 @@ int64_t count_of_experts(const JsonObject& keys, const char* name) {
   return keys.whole(name, 1, kMostExperts);
 }
 
-std::vector<bool> each_layer(const JsonObject& keys, const ModelConfig& config,
-                             bool (*has_experts)(const JsonObject& keys, int64_t layer)) {
-  if (config.num_layers > kMostLayers) {
-    keys.fail(fmt::format("num_hidden_layers is {}, and layers differ: at most {} may",
-                          config.num_layers, kMostLayers));
-  }
-  std::vector<bool> layers;
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    layers.push_back(has_experts(keys, layer));
-  }
-  return layers;
-}
-
 void check_experts(const JsonObject& keys, const MixtureOfExpertsSpec& experts) {
   const RouterSpec& router = experts.router;
   if (experts.experts_per_token > experts.num_experts) {
@@ -119,7 +109,7 @@ void check_experts(const JsonObject& keys, const MixtureOfExpertsSpec& experts) 
   }
 }
 
-void read_qwen_experts(const JsonObject& keys, const QwenExperts& kind, ModelConfig& config) {
+MixtureOfExpertsSpec read_qwen_experts(const JsonObject& keys, const QwenExperts& kind) {
   MixtureOfExpertsSpec experts;
   // transformers 5 writes num_local_experts for Qwen3-MoE.
   experts.num_experts =
@@ -134,34 +124,51 @@ void read_qwen_experts(const JsonObject& keys, const QwenExperts& kind, ModelCon
         .name = "shared_expert",
         .is_gated = true};
   }
-  config.experts = experts;
-  if (kind.may_be_dense) {
-    config.has_experts = sparse_layers(keys, config);
-  } else {
-    refuse_dense_layers(keys);
-    config.has_experts = {true};
-  }
-  const double coefficient = keys.get<double>("router_aux_loss_coef", 0.001);
-  if (keys.get<bool>("output_router_logits", false)) config.router_aux_loss_coef = coefficient;
+  return experts;
 }
 
-void read_sigmoid_experts(const JsonObject& keys, const SigmoidDefaults& defaults,
-                          ModelConfig& config) {
-  config.experts = sigmoid_experts(keys, defaults);
-  const int64_t dense = count(keys, "first_k_dense_replace", defaults.dense_layers, kMostIndexed);
-  if (dense >= config.num_layers) {
+std::vector<LayerSpec> with_qwen_experts(const JsonObject& keys, const QwenExperts& kind,
+                                         const std::vector<LayerSpec>& pattern,
+                                         const ModelSpec& model) {
+  const MixtureOfExpertsSpec experts = read_qwen_experts(keys, kind);
+  return with_feed_forward(pattern, experts, sparse_layers(keys, model.num_layers),
+                           model.num_layers);
+}
+
+void refuse_dense_layers(const JsonObject& keys) {
+  const bool asks = keys.get<int64_t>("decoder_sparse_step", 1) != 1 ||
+                    (keys.has("mlp_only_layers") && !keys.list("mlp_only_layers").empty());
+  if (asks) {
+    keys.fail(
+        "decoder_sparse_step or mlp_only_layers asks for layers without experts, and all layers of "
+        "this family have some. Remove the key");
+  }
+}
+
+std::optional<double> read_auxiliary_loss(const JsonObject& keys) {
+  const double coefficient = keys.get<double>("router_aux_loss_coef", 0.001);
+  if (!keys.get<bool>("output_router_logits", false)) return std::nullopt;
+  return coefficient;
+}
+
+std::vector<LayerSpec> with_sigmoid_experts(const JsonObject& keys, const SigmoidDefaults& defaults,
+                                            const LayerSpec& dense, ModelSpec& model) {
+  const MixtureOfExpertsSpec experts = sigmoid_experts(keys, defaults);
+  const int64_t num_dense =
+      count(keys, "first_k_dense_replace", defaults.dense_layers, kMostIndexed);
+  if (num_dense >= model.num_layers) {
     keys.fail(
         fmt::format("first_k_dense_replace is {}, and num_hidden_layers {}: no layer has "
                     "experts. Such a model is one of another type",
-                    dense, config.num_layers));
+                    num_dense, model.num_layers));
   }
-  if (dense == 0) {
-    config.has_experts = {true};
-  } else {
-    config.has_experts = each_layer(keys, config, [](const JsonObject&, int64_t) { return true; });
-    std::fill_n(config.has_experts.begin(), dense, false);
+  std::vector<bool> which{true};
+  if (num_dense > 0) {
+    which = each_layer(keys, model.num_layers, [](const JsonObject&, int64_t) { return true; });
+    std::fill_n(which.begin(), num_dense, false);
   }
-  config.extra_layers = count(keys, "num_nextn_predict_layers", 1, kMostExtraLayers);
+  model.extra_layers = count(keys, "num_nextn_predict_layers", 1, kMostExtraLayers);
+  return with_feed_forward({dense}, experts, which, model.num_layers);
 }
 
 }  // namespace longspan

@@ -1,19 +1,18 @@
 // Keys of config.json that families with mixtures of experts have in common. No torch.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <vector>
+
 #include "longspan/input/json_object.h"
-#include "longspan/models/model_config.h"
+#include "longspan/spec/model_spec.h"
 
 namespace longspan {
 
 /// A number of experts, of equal parts of them, or the like: positive, and no more than is ever
 /// made.
 int64_t count_of_experts(const JsonObject& keys, const char* name);
-
-/// Which layers have experts, for layers that are not all alike: a list of all layers, of which
-/// there are thus few. Throws UserError otherwise.
-std::vector<bool> each_layer(const JsonObject& keys, const ModelConfig& config,
-                             bool (*has_experts)(const JsonObject& keys, int64_t layer));
 
 /// What a family of routers with sigmoids has where its config.json says nothing.
 struct SigmoidDefaults {
@@ -22,12 +21,12 @@ struct SigmoidDefaults {
   int64_t dense_layers;  ///< first_k_dense_replace
 };
 
-/// Routed experts in groups, chosen by sigmoids and a correction, beside shared ones, in all layers
-/// but the first first_k_dense_replace (DeepSeek-V3, arXiv 2412.19437); and how many layers files
-/// hold behind the model's for further tokens, which no loss here trains
-/// (num_nextn_predict_layers). Sets experts, has_experts and extra_layers.
-void read_sigmoid_experts(const JsonObject& keys, const SigmoidDefaults& defaults,
-                          ModelConfig& config);
+/// A pattern of layers like `dense`, all but the first first_k_dense_replace with routed experts in
+/// the place of the MLP, in groups, chosen by sigmoids and a correction, beside shared ones
+/// (DeepSeek-V3, arXiv 2412.19437). Sets model.extra_layers: how many layers files hold behind the
+/// model's for further tokens, which no loss here trains (num_nextn_predict_layers).
+std::vector<LayerSpec> with_sigmoid_experts(const JsonObject& keys, const SigmoidDefaults& defaults,
+                                            const LayerSpec& dense, ModelSpec& model);
 
 /// Throws UserError where the numbers of the mixture do not fit each other.
 void check_experts(const JsonObject& keys, const MixtureOfExpertsSpec& experts);
@@ -35,11 +34,22 @@ void check_experts(const JsonObject& keys, const MixtureOfExpertsSpec& experts);
 /// What sets Qwen's families of mixtures of experts apart.
 struct QwenExperts {
   bool normalises;        ///< norm_topk_prob where the file has none
-  bool may_be_dense;      ///< decoder_sparse_step and mlp_only_layers say which layers have experts
   bool has_gated_shared;  ///< an expert for all tokens, of shared_expert_intermediate_size
 };
 
 /// Reads num_experts, moe_intermediate_size and what else Qwen's configs say of their experts.
-void read_qwen_experts(const JsonObject& keys, const QwenExperts& kind, ModelConfig& config);
+MixtureOfExpertsSpec read_qwen_experts(const JsonObject& keys, const QwenExperts& kind);
+
+/// The pattern of the model's layers, with these experts in the place of the MLP in all layers, or
+/// in those that decoder_sparse_step and mlp_only_layers leave.
+std::vector<LayerSpec> with_qwen_experts(const JsonObject& keys, const QwenExperts& kind,
+                                         const std::vector<LayerSpec>& pattern,
+                                         const ModelSpec& model);
+
+/// Of a family all of whose layers have experts: refuses keys of its relatives that ask for others.
+void refuse_dense_layers(const JsonObject& keys);
+
+/// router_aux_loss_coef, where output_router_logits asks for the auxiliary loss.
+std::optional<double> read_auxiliary_loss(const JsonObject& keys);
 
 }  // namespace longspan

@@ -1,6 +1,7 @@
 // What sets one model family apart from another. Everything else is shared code. No torch.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,8 +19,7 @@ struct CompositeKind {
   const char* architecture;
 };
 
-/// A family is one constant in its own file. It reads the keys that only it knows, with its own
-/// defaults, after the common ones are read.
+/// A family is one constant in its own file.
 struct Family {
   const char* model_type;
   const char* models;  // of this type, as their makers call them; empty: as the type says
@@ -27,12 +27,13 @@ struct Family {
   bool default_tie_word_embeddings;
   double default_rms_norm_eps;
   int64_t default_max_position_embeddings;
-  void (*read_own_keys)(const JsonObject& keys, ModelConfig& config);
-  /// partial_rotary_factor where the file has none, of families that read it; empty: those whose
-  /// heads are always rotated whole.
-  std::optional<double> default_partial_rotary_factor = std::nullopt;
-  /// Has it layers with an MLP, whose width is intermediate_size? Otherwise that key is not read.
-  bool has_mlps = true;
+  /// Reads the keys of its layers into config.spec.pattern, with its own defaults. What is around
+  /// the layers is read before: sizes of the vocabulary and of hidden states, number of layers, eps
+  /// of norms, padding token, max_position_embeddings. Parts that families share are in
+  /// models/layer_keys.h, models/rotary_keys.h and models/expert_keys.h.
+  void (*read_layers)(const JsonObject& keys, ModelConfig& config);
+  /// pad_token_id where the file has none; empty: then there is none.
+  std::optional<int64_t> default_padding_token = std::nullopt;
   /// Models of texts and pictures whose language model is of this family.
   std::optional<CompositeKind> composite = std::nullopt;
   /// quant_method of a quantization_config whose weights are read; empty: none is.

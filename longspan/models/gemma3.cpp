@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "longspan/models/family.h"
+#include "longspan/models/layer_keys.h"
+#include "longspan/models/layer_pattern.h"
 #include "longspan/models/layer_types.h"
+#include "longspan/models/rotary_keys.h"
 
 namespace longspan {
 namespace {
@@ -22,28 +25,15 @@ std::vector<bool> windowed_layers(const JsonObject& keys, int64_t num_layers) {
     keys.fail(fmt::format("sliding_window_pattern is {}, it must be positive and at most {}",
                           pattern, int64_t{1} << 20));
   }
-  std::vector<bool> windowed;
-  for (int64_t i = 1; i <= pattern; ++i) windowed.push_back(i % pattern != 0);
-  return windowed;
+  return all_but_each(pattern);
 }
 
-void read_own_keys(const JsonObject& keys, ModelConfig& config) {
-  if (!keys.json().contains("head_dim")) config.head_dim = 256;
-  if (!keys.json().contains("pad_token_id")) config.padding_token = 0;  // transformers' default
-  config.qkv_bias = config.output_bias = keys.get<bool>("attention_bias", false);
-  config.qk_norm = true;
-  config.output_norms = OutputNorms::kGemma3;
-  config.norm_kind = NormKind::kOnePlusWeight;
+void refuse_what_others_have(const JsonObject& keys) {
   const auto activation = keys.get<std::string>("hidden_activation", "gelu_pytorch_tanh");
   if (activation != "gelu_pytorch_tanh") {
     keys.fail(
         fmt::format("hidden_activation {} is not supported; gelu_pytorch_tanh is", activation));
   }
-  config.activation = Geglu{};
-  const auto scalar = keys.get<double>("query_pre_attn_scalar", 256.0);
-  if (!(scalar > 0)) keys.fail("query_pre_attn_scalar must be positive");
-  config.attention_scale = 1.0 / std::sqrt(scalar);
-  config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
   for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (keys.has(cap)) {
       keys.fail(fmt::format(
@@ -53,20 +43,52 @@ void read_own_keys(const JsonObject& keys, ModelConfig& config) {
   if (keys.get<bool>("use_bidirectional_attention", false)) {
     keys.fail("use_bidirectional_attention: true is not supported, attention is always causal");
   }
-  config.windowed_layers = windowed_layers(keys, config.num_layers);
-  if (std::ranges::find(config.windowed_layers, true) != config.windowed_layers.end()) {
-    config.window = keys.get<int64_t>("sliding_window", 4096);
-    if (*config.window <= 0) {
-      keys.fail(fmt::format("sliding_window is {}, it must be positive", *config.window));
+}
+
+SelfAttentionSpec attention_from(const JsonObject& keys, const ModelSpec& model) {
+  SelfAttentionSpec mixer = read_attention(keys, model, {.head_dim = 256});
+  mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
+  mixer.qk_norm = true;
+  const auto scalar = keys.get<double>("query_pre_attn_scalar", 256.0);
+  if (!(scalar > 0)) keys.fail("query_pre_attn_scalar must be positive");
+  mixer.attention.scale = 1.0 / std::sqrt(scalar);
+  return mixer;
+}
+
+void read_layers(const JsonObject& keys, ModelConfig& config) {
+  refuse_what_others_have(keys);
+  ModelSpec& model = config.spec;
+  model.norm_kind = NormKind::kOnePlusWeight;
+  model.embedding_scale = std::sqrt(static_cast<double>(model.hidden_size));
+  SelfAttentionSpec full = attention_from(keys, model), windowed = full;
+  const RotaryByKind rotary =
+      read_rotary_by_kind(keys, full.attention.key_dim, {.theta = 1e6},
+                          {.theta = keys.get<double>("rope_local_base_freq", 10000.0)}, config);
+  full.rotary = rotary.full;
+  windowed.rotary = rotary.windowed;
+  const std::vector<bool> which = windowed_layers(keys, model.num_layers);
+  if (std::ranges::find(which, true) != which.end()) {
+    windowed.attention.window = keys.get<int64_t>("sliding_window", 4096);
+    if (*windowed.attention.window <= 0) {
+      keys.fail(
+          fmt::format("sliding_window is {}, it must be positive", *windowed.attention.window));
     }
   }
-  config.rope_theta = 1e6;
-  config.window_rotary = RotarySpec{keys.get<double>("rope_local_base_freq", 10000.0)};
+  GatedMlpSpec mlp = read_gated_mlp(keys);
+  mlp.activation = Geglu{};
+  model.pattern =
+      layers_where(which, {windowed, mlp, OutputNorms::kGemma3}, {full, mlp, OutputNorms::kGemma3});
 }
 
 }  // namespace
 
-extern const Family kGemma3{"gemma3_text", "Gemma 3 (text)", "Gemma3ForCausalLM", true,
-                            1e-6,          131072,           read_own_keys};
+extern const Family kGemma3{.model_type = "gemma3_text",
+                            .models = "Gemma 3 (text)",
+                            .architecture = "Gemma3ForCausalLM",
+                            .default_tie_word_embeddings = true,
+                            .default_rms_norm_eps = 1e-6,
+                            .default_max_position_embeddings = 131072,
+                            .read_layers = read_layers,
+                            .default_padding_token = 0};
 
 }  // namespace longspan

@@ -2,15 +2,20 @@
 // heads in some, and from some layer on experts that a sigmoid scores, beside a shared one.
 #include "longspan/models/expert_keys.h"
 #include "longspan/models/family.h"
+#include "longspan/models/layer_keys.h"
+#include "longspan/models/rotary_keys.h"
 
 namespace longspan {
 namespace {
 
-void read_own_keys(const JsonObject& keys, ModelConfig& config) {
-  config.qkv_bias = keys.get<bool>("attention_bias", false);
-  config.qk_norm = keys.get<bool>("use_qk_norm", false);
-  read_sigmoid_experts(
-      keys, {.scale = 1.0, .num_groups = 1, .groups_per_token = 1, .dense_layers = 1}, config);
+void read_layers(const JsonObject& keys, ModelConfig& config) {
+  SelfAttentionSpec mixer = read_attention(keys, config.spec);
+  mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {.partial_factor = 0.5}, config);
+  mixer.qkv_bias = keys.get<bool>("attention_bias", false);
+  mixer.qk_norm = keys.get<bool>("use_qk_norm", false);
+  config.spec.pattern = with_sigmoid_experts(
+      keys, {.scale = 1.0, .num_groups = 1, .groups_per_token = 1, .dense_layers = 1},
+      {mixer, read_gated_mlp(keys)}, config.spec);
 }
 
 }  // namespace
@@ -21,7 +26,6 @@ extern const Family kGlm4Moe{.model_type = "glm4_moe",
                              .default_tie_word_embeddings = false,
                              .default_rms_norm_eps = 1e-5,
                              .default_max_position_embeddings = 131072,
-                             .read_own_keys = read_own_keys,
-                             .default_partial_rotary_factor = 0.5};
+                             .read_layers = read_layers};
 
 }  // namespace longspan

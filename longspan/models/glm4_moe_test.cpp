@@ -1,7 +1,6 @@
 // GLM-4.5's mixtures of experts: published configs, layers that are no part of the model, refusals.
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "longspan/models/parameter_count.h"
@@ -10,75 +9,50 @@
 namespace longspan {
 namespace {
 
-using Json = nlohmann::json;
 using testing::billions;
 using testing::PublishedConfig;
 
 /// config.json of GLM-4.5-Air as published.
-const PublishedConfig kPublished(Json{{"architectures", {"Glm4MoeForCausalLM"}},
-                                      {"attention_bias", true},
-                                      {"attention_dropout", 0.0},
-                                      {"pad_token_id", 151329},
-                                      {"head_dim", 128},
-                                      {"hidden_act", "silu"},
-                                      {"hidden_size", 4096},
-                                      {"partial_rotary_factor", 0.5},
-                                      {"initializer_range", 0.02},
-                                      {"intermediate_size", 10944},
-                                      {"max_position_embeddings", 131072},
-                                      {"model_type", "glm4_moe"},
-                                      {"moe_intermediate_size", 1408},
-                                      {"norm_topk_prob", true},
-                                      {"num_attention_heads", 96},
-                                      {"n_group", 1},
-                                      {"topk_group", 1},
-                                      {"n_routed_experts", 128},
-                                      {"n_shared_experts", 1},
-                                      {"routed_scaling_factor", 1.0},
-                                      {"num_experts_per_tok", 8},
-                                      {"first_k_dense_replace", 1},
-                                      {"num_hidden_layers", 46},
-                                      {"num_key_value_heads", 8},
-                                      {"rms_norm_eps", 1e-05},
-                                      {"rope_scaling", nullptr},
-                                      {"rope_theta", 1000000},
-                                      {"num_nextn_predict_layers", 1},
-                                      {"tie_word_embeddings", false},
-                                      {"torch_dtype", "bfloat16"},
-                                      {"use_cache", true},
-                                      {"use_qk_norm", false},
-                                      {"vocab_size", 151552}});
+const PublishedConfig kPublished(R"({
+    "architectures": ["Glm4MoeForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+    "pad_token_id": 151329, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+    "partial_rotary_factor": 0.5, "initializer_range": 0.02, "intermediate_size": 10944,
+    "max_position_embeddings": 131072, "model_type": "glm4_moe", "moe_intermediate_size": 1408,
+    "norm_topk_prob": true, "num_attention_heads": 96, "n_group": 1, "topk_group": 1,
+    "n_routed_experts": 128, "n_shared_experts": 1, "routed_scaling_factor": 1.0,
+    "num_experts_per_tok": 8, "first_k_dense_replace": 1, "num_hidden_layers": 46,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 1000000, "num_nextn_predict_layers": 1, "tie_word_embeddings": false,
+    "torch_dtype": "bfloat16", "use_cache": true, "use_qk_norm": false, "vocab_size": 151552
+})");
 
 TEST_CASE("glm4_moe: published models have the parameters that their makers say") {
   // 106 billion, 12 of them active; 355 and 32 (arXiv 2508.06471). Active ones are without the
   // embeddings there.
   const ModelConfig air = kPublished.load();
-  CHECK(billions(parameter_count(air)) == doctest::Approx(106).epsilon(0.01));
-  CHECK(billions(parameter_count(air) - idle_parameters_of(spec_of(air))) ==
+  CHECK(billions(parameter_count(air.spec)) == doctest::Approx(106).epsilon(0.01));
+  CHECK(billions(parameter_count(air.spec) - idle_parameters_of(air.spec)) ==
         doctest::Approx(12).epsilon(0.12));
-  const ModelConfig large = kPublished.load({{"hidden_size", 5120},
-                                             {"intermediate_size", 12288},
-                                             {"moe_intermediate_size", 1536},
-                                             {"n_routed_experts", 160},
-                                             {"first_k_dense_replace", 3},
-                                             {"num_hidden_layers", 92},
-                                             {"routed_scaling_factor", 2.5},
-                                             {"use_qk_norm", true}});
-  CHECK(billions(parameter_count(large)) == doctest::Approx(355).epsilon(0.01));
-  CHECK(billions(parameter_count(large) - idle_parameters_of(spec_of(large))) ==
+  const ModelConfig large = kPublished.load(R"({
+    "hidden_size": 5120, "intermediate_size": 12288, "moe_intermediate_size": 1536,
+    "n_routed_experts": 160, "first_k_dense_replace": 3, "num_hidden_layers": 92,
+    "routed_scaling_factor": 2.5, "use_qk_norm": true
+})");
+  CHECK(billions(parameter_count(large.spec)) == doctest::Approx(355).epsilon(0.01));
+  CHECK(billions(parameter_count(large.spec) - idle_parameters_of(large.spec)) ==
         doctest::Approx(32).epsilon(0.06));
 }
 
 TEST_CASE("glm4_moe: what the config says of layers and routers") {
   const ModelConfig config = kPublished.load();
-  const ModelSpec spec = spec_of(config);
-  CHECK(config.rotary_dim == 64);
+  const ModelSpec& spec = config.spec;
+  CHECK(config.rotary.dim == 64);
   CHECK(layers_with_experts(spec).size() == 45);
   CHECK(experts_of(spec.layer(0)) == nullptr);
   const MixtureOfExpertsSpec& experts = *experts_of(spec.layer(1));
   CHECK(experts.shared.intermediate_size == 1408);
   CHECK(experts.router.has_correction_bias);
-  CHECK(spec_of(kPublished.load({{"first_k_dense_replace", 0}})).pattern.size() == 1);
+  CHECK(kPublished.load(R"({"first_k_dense_replace": 0})").spec.pattern.size() == 1);
   // The layer of multi-token prediction, and none behind it.
   CHECK(is_redundant_tensor(spec, "model.layers.46.eh_proj.weight"));
   CHECK_FALSE(is_redundant_tensor(spec, "model.layers.47.eh_proj.weight"));
@@ -90,12 +64,12 @@ TEST_CASE("glm4_moe: what the config says of layers and routers") {
 }
 
 TEST_CASE("glm4_moe: refusals") {
-  CHECK(kPublished.says({{"n_group", 3}}, "n_group is 3"));
-  CHECK(kPublished.says({{"n_group", 128}}, "n_group is 128"));
-  CHECK(kPublished.says({{"n_group", 8}, {"topk_group", 9}}, "topk_group is 9"));
-  CHECK(kPublished.says({{"n_group", 32}, {"topk_group", 1}}, "num_experts_per_tok is 8"));
-  CHECK(kPublished.says({{"first_k_dense_replace", 46}}, "no layer has experts"));
-  CHECK(kPublished.says({{"num_nextn_predict_layers", 1000000}}, "num_nextn_predict_layers"));
+  CHECK(kPublished.says(R"({"n_group": 3})", "n_group is 3"));
+  CHECK(kPublished.says(R"({"n_group": 128})", "n_group is 128"));
+  CHECK(kPublished.says(R"({"n_group": 8, "topk_group": 9})", "topk_group is 9"));
+  CHECK(kPublished.says(R"({"n_group": 32, "topk_group": 1})", "num_experts_per_tok is 8"));
+  CHECK(kPublished.says(R"({"first_k_dense_replace": 46})", "no layer has experts"));
+  CHECK(kPublished.says(R"({"num_nextn_predict_layers": 1000000})", "num_nextn_predict_layers"));
 }
 
 }  // namespace

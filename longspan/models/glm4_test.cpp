@@ -1,43 +1,38 @@
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
 #include "longspan/config/user_error.h"
-#include "longspan/models/parse_model_config.h"
 #include "longspan/spec/lora_spec.h"
+#include "longspan/testing/published_config.h"
 
 namespace longspan {
 namespace {
 
-using Json = nlohmann::json;
-
 /// The published config.json of GLM-4-9B-0414.
-ModelConfig read(const Json& changes) {
-  Json json = {{"model_type", "glm4"},         {"architectures", {"Glm4ForCausalLM"}},
-               {"attention_bias", true},       {"head_dim", 128},
-               {"hidden_act", "silu"},         {"hidden_size", 4096},
-               {"intermediate_size", 13696},   {"max_position_embeddings", 32768},
-               {"num_attention_heads", 32},    {"num_hidden_layers", 40},
-               {"num_key_value_heads", 2},     {"pad_token_id", 151329},
-               {"partial_rotary_factor", 0.5}, {"rms_norm_eps", 1e-05},
-               {"rope_theta", 10000.0},        {"tie_word_embeddings", false},
-               {"vocab_size", 151552}};
-  json.update(changes);
-  return parse_model_config(json.dump(), "config.json");
-}
+const testing::PublishedConfig kPublished(R"({
+    "model_type": "glm4", "architectures": ["Glm4ForCausalLM"], "attention_bias": true,
+    "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 13696,
+    "max_position_embeddings": 32768, "num_attention_heads": 32, "num_hidden_layers": 40,
+    "num_key_value_heads": 2, "pad_token_id": 151329, "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": false,
+    "vocab_size": 151552
+})");
+
+ModelConfig read(const std::string& changes = "{}") { return kPublished.load(changes); }
 
 TEST_CASE("glm4: GLM-4-9B-0414 and GLM-4-32B-0414 have the parameters that transformers counts") {
-  CHECK(num_parameters_of(spec_of(read(Json::object())), "the model") == 9400279040);
-  const Json large = {{"attention_bias", false},    {"hidden_size", 6144},
-                      {"intermediate_size", 23040}, {"num_attention_heads", 48},
-                      {"num_hidden_layers", 61},    {"num_key_value_heads", 2}};
-  CHECK(num_parameters_of(spec_of(read(large)), "the model") == 32566081536);
+  CHECK(num_parameters_of(read().spec, "the model") == 9400279040);
+  const std::string large = R"({
+    "attention_bias": false, "hidden_size": 6144, "intermediate_size": 23040,
+    "num_attention_heads": 48, "num_hidden_layers": 61, "num_key_value_heads": 2
+})";
+  CHECK(num_parameters_of(read(large).spec, "the model") == 32566081536);
 }
 
 TEST_CASE("glm4: norms by their names, biases before attention alone, rotation in neighbours") {
-  const ModelSpec spec = spec_of(read(Json::object()));
+  const ModelSpec spec = read().spec;
   const ParameterTable parameters(layer_parameters(spec, 3));
   for (const char* norm : {"input_layernorm", "post_self_attn_layernorm",
                            "post_attention_layernorm", "post_mlp_layernorm"}) {
@@ -56,7 +51,7 @@ TEST_CASE("glm4: norms by their names, biases before attention alone, rotation i
 }
 
 TEST_CASE("glm4: adapters of all but the fused tensors") {
-  const ModelSpec spec = spec_of(read(Json::object()));
+  const ModelSpec spec = read().spec;
   CHECK(lora_modules_from("q_proj,down_proj", spec) ==
         std::set<std::string>{"q_proj", "down_proj"});
   for (const char* target : {"all", "q_proj,gate_proj"}) {
@@ -69,22 +64,14 @@ TEST_CASE("glm4: adapters of all but the fused tensors") {
 }
 
 TEST_CASE("glm4: what is missing, and cannot be transformers' default, is refused") {
-  Json without = {{"vocab_size", 1000}, {"pad_token_id", nullptr}};
-  CHECK_FALSE(spec_of(read(without)).padding_token.has_value());
-  const auto refused = [](const Json& json, const char* part) {
-    CHECK_THROWS_WITH_AS(parse_model_config(json.dump(), "config.json"), doctest::Contains(part),
-                         UserError);
-  };
-  Json json = Json::parse(read({{"vocab_size", 160000}}).json);
-  json.erase("pad_token_id");
-  CHECK(parse_model_config(json.dump(), "config.json").padding_token == 151329);
-  json["vocab_size"] = 1000;
-  refused(json, "pad_token_id is missing, and that of this family, 151329");
-  json = Json::parse(read(Json::object()).json);
-  json.erase("num_key_value_heads");
-  CHECK(parse_model_config(json.dump(), "config.json").num_kv_heads == 2);
-  json["num_attention_heads"] = 31;
-  refused(json, "num_key_value_heads is missing");
+  CHECK_FALSE(read(R"({"vocab_size": 1000, "pad_token_id": null})").spec.padding_token.has_value());
+  const testing::PublishedConfig unpadded = kPublished.without({"pad_token_id"});
+  CHECK(unpadded.load(R"({"vocab_size": 160000})").spec.padding_token == 151329);
+  CHECK(unpadded.says(R"({"vocab_size": 1000})",
+                      "pad_token_id is missing, and that of this family, 151329"));
+  const testing::PublishedConfig without = kPublished.without({"num_key_value_heads"});
+  CHECK(attentions_of(without.load().spec)[0].first.num_kv_heads == 2);
+  CHECK(without.says(R"({"num_attention_heads": 31})", "num_key_value_heads is missing"));
 }
 
 }  // namespace

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
-#include "longspan/input/numbers.h"
 #include "longspan/models/expert_keys.h"
 #include "longspan/models/family.h"
+#include "longspan/models/layer_keys.h"
+#include "longspan/models/layer_pattern.h"
 #include "longspan/models/layer_types.h"
+#include "longspan/models/rotary_keys.h"
 
 namespace longspan {
 namespace {
@@ -18,36 +21,25 @@ constexpr int64_t kDefaultHeadDim = 64, kDefaultKvHeads = 8, kDefaultWindow = 12
 constexpr double kDefaultTheta = 150000.0;
 constexpr int64_t kNumbersOfScale = 32;  // of MXFP4
 
-void read_attention(const JsonObject& keys, ModelConfig& config) {
-  // null is another default, of all families.
-  if (!keys.json().contains("head_dim")) config.head_dim = kDefaultHeadDim;
-  if (!keys.json().contains("num_key_value_heads")) config.num_kv_heads = kDefaultKvHeads;
-  if (config.num_heads % config.num_kv_heads != 0) {
-    keys.fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
-                          config.num_heads, config.num_kv_heads));
-  }
-  config.qkv_bias = config.output_bias = keys.get<bool>("attention_bias", true);
-  config.has_sinks = true;
-  config.windowed_layers =
-      layers_with_window(keys, config.num_layers).value_or(std::vector<bool>{true, false});
-  if (std::ranges::find(config.windowed_layers, true) != config.windowed_layers.end()) {
-    config.window = keys.json().contains("sliding_window")
-                        ? keys.whole("sliding_window", 1, kMostIndexed)
-                        : kDefaultWindow;
-  }
-  config.rope_theta = kDefaultTheta;
-  config.rope.type = "yarn";
-  config.rope.factor = 32.0;
-  config.rope.original_max_position_embeddings = 4096;
-  config.rope.truncate = false;
+SelfAttentionSpec attention_from(const JsonObject& keys, ModelConfig& config) {
+  SelfAttentionSpec mixer = read_attention(
+      keys, config.spec, {.head_dim = kDefaultHeadDim, .num_kv_heads = kDefaultKvHeads});
+  mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", true);
+  mixer.attention.has_sinks = true;
+  RopeScaling scaling{.type = RopeScaling::Type::kYarn, .factor = 32.0};
+  scaling.original_max_position_embeddings = 4096;
+  scaling.truncate = false;
+  mixer.rotary = read_rotary(keys, mixer.attention.key_dim,
+                             {.theta = kDefaultTheta, .scaling = scaling}, config);
+  return mixer;
 }
 
-MixtureOfExpertsSpec experts_from(const JsonObject& keys, const ModelConfig& config) {
+MixtureOfExpertsSpec experts_from(const JsonObject& keys) {
   MixtureOfExpertsSpec experts;
   experts.num_experts =
       count_of_experts(keys, keys.has("num_experts") ? "num_experts" : "num_local_experts");
   experts.experts_per_token = count_of_experts(keys, "num_experts_per_tok");
-  experts.expert_size = config.intermediate_size;
+  experts.expert_size = positive(keys, "intermediate_size");
   experts.router.scores = RouterSpec::Scores::kSoftmaxOfChosen;
   experts.router.has_bias = true;
   experts.router.name = "router";
@@ -63,19 +55,27 @@ MixtureOfExpertsSpec experts_from(const JsonObject& keys, const ModelConfig& con
   return experts;
 }
 
-void read_own_keys(const JsonObject& keys, ModelConfig& config) {
-  read_attention(keys, config);
-  config.experts = experts_from(keys, config);
-  config.has_experts = {true};
-  const double coefficient = keys.get<double>("router_aux_loss_coef", 0.001);
-  if (keys.get<bool>("output_router_logits", false)) config.router_aux_loss_coef = coefficient;
+void read_layers(const JsonObject& keys, ModelConfig& config) {
+  ModelSpec& model = config.spec;
+  const SelfAttentionSpec full = attention_from(keys, config);
+  SelfAttentionSpec windowed = full;
+  const std::vector<bool> which =
+      layers_with_window(keys, model.num_layers).value_or(std::vector<bool>{true, false});
+  if (std::ranges::find(which, true) != which.end()) {
+    windowed.attention.window = keys.contains("sliding_window")
+                                    ? keys.whole("sliding_window", 1, kMostIndexed)
+                                    : kDefaultWindow;
+  }
+  const MixtureOfExpertsSpec experts = experts_from(keys);
+  model.pattern = layers_where(which, {windowed, experts}, {full, experts});
+  config.router_aux_loss_coef = read_auxiliary_loss(keys);
   const bool divides =
-      config.hidden_size % kNumbersOfScale == 0 && config.intermediate_size % kNumbersOfScale == 0;
+      model.hidden_size % kNumbersOfScale == 0 && experts.expert_size % kNumbersOfScale == 0;
   if (config.stored_in_mxfp4 && !divides) {
     keys.fail(
         fmt::format("hidden_size {} and intermediate_size {} must be multiples of {}, since the "
                     "experts are stored in MXFP4",
-                    config.hidden_size, config.intermediate_size, kNumbersOfScale));
+                    model.hidden_size, experts.expert_size, kNumbersOfScale));
   }
 }
 
@@ -87,7 +87,7 @@ extern const Family kGptOss{.model_type = "gpt_oss",
                             .default_tie_word_embeddings = false,
                             .default_rms_norm_eps = 1e-5,
                             .default_max_position_embeddings = 131072,
-                            .read_own_keys = read_own_keys,
+                            .read_layers = read_layers,
                             .reads_quantized = "mxfp4"};
 
 }  // namespace longspan

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "longspan/input/numbers.h"
+#include "longspan/models/layer_keys.h"
+#include "longspan/models/layer_pattern.h"
+#include "longspan/models/rotary_keys.h"
 
 namespace longspan {
 namespace {
@@ -15,7 +19,7 @@ constexpr const char *kRecurrent = "linear_attention", *kSoftmax = "full_attenti
 /// Layers that a pattern may have: none is made of a number alone.
 constexpr int64_t kMostOfPattern = 4096;
 
-int64_t positive(const JsonObject& keys, const char* name, int64_t fallback, int64_t most) {
+int64_t bounded(const JsonObject& keys, const char* name, int64_t fallback, int64_t most) {
   const auto value = keys.get<int64_t>(name, fallback);
   if (value <= 0 || value > most) {
     keys.fail(fmt::format("{} is {}, it must be positive and at most {}", name, value, most));
@@ -23,11 +27,10 @@ int64_t positive(const JsonObject& keys, const char* name, int64_t fallback, int
   return value;
 }
 
-std::vector<bool> layers_of_types(const JsonObject& keys, const ModelConfig& config) {
+std::vector<bool> layers_of_types(const JsonObject& keys, int64_t num_layers) {
   const nlohmann::json& types = keys.value("layer_types");
-  if (!types.is_array() || static_cast<int64_t>(types.size()) != config.num_layers) {
-    keys.fail(
-        fmt::format("layer_types must name the type of each of {} layers", config.num_layers));
+  if (!types.is_array() || std::ssize(types) != num_layers) {
+    keys.fail(fmt::format("layer_types must name the type of each of {} layers", num_layers));
   }
   std::vector<bool> recurrent;
   for (const nlohmann::json& type : types) {
@@ -54,50 +57,59 @@ std::vector<bool> shortest_pattern(const std::vector<bool>& layers) {
   return layers;
 }
 
-}  // namespace
-
-void read_hybrid_layers(const JsonObject& keys, const HybridKind& kind, ModelConfig& config) {
-  // transformers' defaults for these families; null is another.
-  if (!keys.json().contains("head_dim")) config.head_dim = 256;
-  if (!keys.json().contains("num_key_value_heads")) config.num_kv_heads = kind.default_kv_heads;
-  if (config.num_heads % config.num_kv_heads != 0) {
-    keys.fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
-                          config.num_heads, config.num_kv_heads));
-  }
-  config.qk_norm = config.output_gate = true;
-  config.norm_kind = NormKind::kOnePlusWeight;
-  config.qkv_bias = config.output_bias = keys.get<bool>("attention_bias", false);
+SelfAttentionSpec attention_from(const JsonObject& keys, const HybridKind& kind,
+                                 ModelConfig& config) {
+  SelfAttentionSpec mixer =
+      read_attention(keys, config.spec, {.head_dim = 256, .num_kv_heads = kind.default_kv_heads});
+  mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {.partial_factor = 0.25}, config);
+  mixer.qk_norm = mixer.output_gate = true;
+  mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
   if (!keys.get<bool>("attn_output_gate", true)) {
     keys.fail("attn_output_gate: false: the attention of this family always has a gate");
   }
+  return mixer;
+}
+
+GatedDeltaNetSpec gated_delta_net_from(const JsonObject& keys, const HybridKind& kind,
+                                       int64_t hidden_size) {
   GatedDeltaNetSpec net;
   net.projections = kind.projections;
-  net.num_key_heads = positive(keys, "linear_num_key_heads", 16, kMostIndexed);
-  net.num_value_heads = positive(keys, "linear_num_value_heads", 32, kMostIndexed);
-  net.key_dim = positive(keys, "linear_key_head_dim", 128, kMostIndexed);
-  net.value_dim = positive(keys, "linear_value_head_dim", 128, kMostIndexed);
-  net.conv_width = positive(keys, "linear_conv_kernel_dim", 4, 64);
+  net.num_key_heads = bounded(keys, "linear_num_key_heads", 16, kMostIndexed);
+  net.num_value_heads = bounded(keys, "linear_num_value_heads", 32, kMostIndexed);
+  net.key_dim = bounded(keys, "linear_key_head_dim", 128, kMostIndexed);
+  net.value_dim = bounded(keys, "linear_value_head_dim", 128, kMostIndexed);
+  net.conv_width = bounded(keys, "linear_conv_kernel_dim", 4, 64);
   if (net.num_value_heads % net.num_key_heads != 0) {
     keys.fail(fmt::format("linear_num_value_heads {} is not a multiple of linear_num_key_heads {}",
                           net.num_value_heads, net.num_key_heads));
   }
-  counted_product({net.num_value_heads, net.value_dim, config.hidden_size}, "a linear attention");
-  counted_product({2, net.num_key_heads, net.key_dim, config.hidden_size}, "a linear attention");
-  config.gated_delta_net = net;
-  if (keys.has("layer_types")) {
-    const std::vector<bool> layers = layers_of_types(keys, config);
-    if (std::ranges::count(layers, true) == config.num_layers) {
-      keys.fail(
-          fmt::format("layer_types has no {}; a model without softmax attention is not "
-                      "supported",
-                      kSoftmax));
-    }
-    config.recurrent_layers = shortest_pattern(layers);
-    return;
+  counted_product({net.num_value_heads, net.value_dim, hidden_size}, "a linear attention");
+  counted_product({2, net.num_key_heads, net.key_dim, hidden_size}, "a linear attention");
+  return net;
+}
+
+/// Which layers of the pattern have the recurrence.
+std::vector<bool> recurrent_layers(const JsonObject& keys, int64_t num_layers) {
+  if (!keys.has("layer_types")) {
+    return all_but_each(bounded(keys, "full_attention_interval", 4, kMostOfPattern));
   }
-  const int64_t interval = positive(keys, "full_attention_interval", 4, kMostOfPattern);
-  config.recurrent_layers.assign(interval, true);
-  config.recurrent_layers.back() = false;
+  const std::vector<bool> layers = layers_of_types(keys, num_layers);
+  if (std::ranges::count(layers, true) == num_layers) {
+    keys.fail(fmt::format(
+        "layer_types has no {}; a model without softmax attention is not supported", kSoftmax));
+  }
+  return shortest_pattern(layers);
+}
+
+}  // namespace
+
+void read_hybrid_layers(const JsonObject& keys, const HybridKind& kind,
+                        const FeedForwardSpec& feed_forward, ModelConfig& config) {
+  config.spec.norm_kind = NormKind::kOnePlusWeight;
+  const SelfAttentionSpec softmax = attention_from(keys, kind, config);
+  const GatedDeltaNetSpec net = gated_delta_net_from(keys, kind, config.spec.hidden_size);
+  config.spec.pattern = layers_where(recurrent_layers(keys, config.spec.num_layers),
+                                     {net, feed_forward}, {softmax, feed_forward});
 }
 
 }  // namespace longspan

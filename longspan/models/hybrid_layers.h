@@ -14,7 +14,8 @@ struct HybridKind {
 
 /// Reads what their softmax attention has (a gate, norms of heads that multiply by one plus their
 /// weight), linear_* and layer_types (or full_attention_interval), as Qwen3-Next and Qwen3.5 have
-/// them and with their defaults.
-void read_hybrid_layers(const JsonObject& keys, const HybridKind& kind, ModelConfig& config);
+/// them and with their defaults, into config.spec. All layers have this feed-forward.
+void read_hybrid_layers(const JsonObject& keys, const HybridKind& kind,
+                        const FeedForwardSpec& feed_forward, ModelConfig& config);
 
 }  // namespace longspan

@@ -35,7 +35,7 @@ ModelSpec mixed_model() {
   stretched.attention = {
       .num_heads = 4, .num_kv_heads = 4, .key_dim = 6, .value_dim = 10, .scale = 0.31};
   RotarySpec rotary{.theta = 500.0};
-  rotary.scaling.type = "linear";
+  rotary.scaling.type = RopeScaling::Type::kLinear;
   rotary.scaling.factor = 2.0;
   stretched.rotary = rotary;
   stretched.qk_norm = stretched.output_bias = true;

@@ -11,17 +11,17 @@
 #include "longspan/comm/group.h"
 #include "longspan/config/user_error.h"
 #include "longspan/kernels/dropout.h"
-#include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/testing/small_model.h"
 
 namespace longspan {
 namespace {
 
-ModelConfig small_config() {
-  ModelConfig config;
+testing::SmallModel small_config() {
+  testing::SmallModel config;
   config.model_type = "llama";
   config.vocab_size = 31;
   config.hidden_size = 24;
@@ -31,7 +31,7 @@ ModelConfig small_config() {
   config.num_kv_heads = 2;
   config.head_dim = 4;
   config.qkv_bias = true;
-  config.rms_norm_eps = 1e-3;
+  config.norm_eps = 1e-3;
   return config;
 }
 
@@ -45,7 +45,7 @@ std::vector<NamedTensor> random_leaves(const std::vector<ParameterShape>& shapes
   return parameters;
 }
 
-Batch random_batch(const ModelConfig& config) {
+Batch random_batch(const testing::SmallModel& config) {
   Batch batch;
   batch.packing = Packing::from_lengths({9, 14});
   batch.tokens_T = at::randint(config.vocab_size, {23}, at::kLong);
@@ -57,7 +57,7 @@ Batch random_batch(const ModelConfig& config) {
 }
 
 struct Adapted {
-  ModelConfig config = small_config();
+  testing::SmallModel config = small_config();
   LoraShape shape;
   std::vector<NamedTensor> base, adapter, all;
 
@@ -65,10 +65,10 @@ struct Adapted {
     at::manual_seed(5);
     shape.r = 3;
     shape.alpha = 5;
-    shape.modules = lora_modules_from(target, spec_of(config));
-    base = random_leaves(testing::parameter_shapes(spec_of(config)), /*train=*/false);
+    shape.modules = lora_modules_from(target, config.spec());
+    base = random_leaves(testing::parameter_shapes(config.spec()), /*train=*/false);
     std::vector<ParameterShape> shapes;
-    for (const auto& [name, tensor] : new_lora_parameters(spec_of(config), shape, 1)) {
+    for (const auto& [name, tensor] : new_lora_parameters(config.spec(), shape, 1)) {
       shapes.push_back({name, tensor.sizes().vec()});
     }
     adapter = random_leaves(shapes, /*train=*/true);
@@ -123,10 +123,9 @@ TEST_CASE("lora: an adapter is B A added to its weight, in the result and in all
       CAPTURE(checkpointing);
       const Adapted adapted(target);
       const Batch batch = random_batch(adapted.config);
-      Decoder model(spec_of(adapted.config), adapted.all, *attention,
-                    adapted.options(checkpointing));
+      Decoder model(adapted.config.spec(), adapted.all, *attention, adapted.options(checkpointing));
       const auto merged = adapted.merged();
-      Decoder expected(spec_of(adapted.config), merged, *attention, {checkpointing});
+      Decoder expected(adapted.config.spec(), merged, *attention, {checkpointing});
       const at::Tensor logprobs = model.token_logprobs(batch);
       const at::Tensor expected_logprobs = expected.token_logprobs(batch);
       CHECK(at::allclose(logprobs, expected_logprobs, 1e-11, 1e-12));
@@ -137,7 +136,7 @@ TEST_CASE("lora: an adapter is B A added to its weight, in the result and in all
       for (const auto& [name, tensor] : adapted.base) CHECK(!tensor.grad().defined());
 
       model.use_adapters(false);
-      Decoder base(spec_of(adapted.config), adapted.base, *attention, {checkpointing});
+      Decoder base(adapted.config.spec(), adapted.base, *attention, {checkpointing});
       CHECK(at::equal(model.token_logprobs(batch), base.token_logprobs(batch)));
     }
   }
@@ -151,7 +150,7 @@ TEST_CASE("lora: projections in parts have the same adapters") {
   const Batch batch = random_batch(adapted.config);
   const auto local = make_local(cpu_block_kernel());
   const auto merged = adapted.merged();
-  Decoder expected(spec_of(adapted.config), merged, *local, {});
+  Decoder expected(adapted.config.spec(), merged, *local, {});
   torch::autograd::backward({expected.negative_log_likelihood_sum(batch)}, {});
   // Each rank has matrices of its own, as processes have: threads must not add to the same ones.
   std::vector<std::vector<NamedTensor>> of_ranks(2);
@@ -162,7 +161,7 @@ TEST_CASE("lora: projections in parts have the same adapters") {
   }
   testing::run_ranks(plan, [&](const Mesh& mesh) {
     const auto attention = make_attention(plan, mesh, cpu_block_kernel());
-    Decoder model(spec_of(adapted.config), of_ranks[mesh.world.rank()], *attention,
+    Decoder model(adapted.config.spec(), of_ranks[mesh.world.rank()], *attention,
                   adapted.options(true));
     const Batch share = shard(batch, attention->token_order(batch.packing));
     torch::autograd::backward({model.negative_log_likelihood_sum(share)}, {});
@@ -201,7 +200,7 @@ TEST_CASE("lora: dropout is the same in the forward, the recomputation and the b
   std::vector<at::Tensor> losses;
   std::vector<std::vector<at::Tensor>> gradients;
   for (const bool checkpointing : {false, true}) {
-    Decoder model(spec_of(adapted.config), adapted.all, *attention,
+    Decoder model(adapted.config.spec(), adapted.all, *attention,
                   adapted.options(checkpointing, 0.4));
     model.set_dropout_seed(9);
     losses.push_back(model.negative_log_likelihood_sum(batch));
@@ -217,7 +216,7 @@ TEST_CASE("lora: dropout is the same in the forward, the recomputation and the b
     CHECK(at::allclose(gradients[0][i], gradients[1][i], 1e-11, 1e-12));
   }
   // Against finite differences: the loss with this seed is a smooth function of the matrices.
-  Decoder model(spec_of(adapted.config), adapted.all, *attention, adapted.options(true, 0.4));
+  Decoder model(adapted.config.spec(), adapted.all, *attention, adapted.options(true, 0.4));
   model.set_dropout_seed(9);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < adapted.adapter.size(); i += 3) {
@@ -236,13 +235,13 @@ TEST_CASE("lora: dropout is the same in the forward, the recomputation and the b
   model.set_dropout_seed(10);
   CHECK(!at::allclose(model.negative_log_likelihood_sum(batch), losses[0], 1e-4));
   model.set_dropout_seed(std::nullopt);
-  Decoder plain(spec_of(adapted.config), adapted.all, *attention, adapted.options(true));
+  Decoder plain(adapted.config.spec(), adapted.all, *attention, adapted.options(true));
   CHECK(at::equal(model.negative_log_likelihood_sum(batch),
                   plain.negative_log_likelihood_sum(batch)));
 }
 
 TEST_CASE("lora: modules are named or all; others are refused") {
-  const ModelSpec model = spec_of(small_config());
+  const ModelSpec model = small_config().spec();
   CHECK(lora_modules_from("all", model).size() == 7);
   CHECK(lora_modules_from("q_proj, v_proj", model) == std::set<std::string>{"q_proj", "v_proj"});
   CHECK_THROWS_WITH_AS(lora_modules_from("q_proj,query", model),

@@ -30,18 +30,22 @@ ModelConfig load(const Json& changes) {
   return load(json.dump());
 }
 
+SelfAttentionSpec mixer_of(const ModelConfig& config) {
+  return std::get<SelfAttentionSpec>(config.spec.pattern.front().mixer);
+}
+
 TEST_CASE("model config: defaults of the families") {
   const auto llama = load(Json::object());
-  CHECK(llama.head_dim == 16);
-  CHECK(llama.rope_theta == 10000.0);
-  CHECK_FALSE(llama.qkv_bias);
-  CHECK_FALSE(llama.tie_word_embeddings);
+  CHECK(mixer_of(llama).attention.key_dim == 16);
+  CHECK(llama.rotary.theta == 10000.0);
+  CHECK_FALSE(mixer_of(llama).qkv_bias);
+  CHECK_FALSE(llama.spec.tied_head);
   const auto qwen2 = load({{"model_type", "qwen2"}, {"tie_word_embeddings", true}});
-  CHECK(qwen2.qkv_bias);
-  CHECK_FALSE(qwen2.output_bias);
-  CHECK(qwen2.tie_word_embeddings);
-  CHECK(load({{"num_key_value_heads", nullptr}}).num_kv_heads == 4);
-  CHECK(load({{"head_dim", 32}}).head_dim == 32);
+  CHECK(mixer_of(qwen2).qkv_bias);
+  CHECK_FALSE(mixer_of(qwen2).output_bias);
+  CHECK(qwen2.spec.tied_head);
+  CHECK(mixer_of(load({{"num_key_value_heads", nullptr}})).attention.num_kv_heads == 4);
+  CHECK(mixer_of(load({{"head_dim", 32}})).attention.key_dim == 32);
 }
 
 TEST_CASE("model config: rope as transformers 4 and 5 write it") {
@@ -55,15 +59,16 @@ TEST_CASE("model config: rope as transformers 4 and 5 write it") {
   parameters["rope_theta"] = 5e5;
   const auto five = load({{"rope_parameters", parameters}});
   for (const auto& config : {four, five}) {
-    CHECK(config.rope_theta == 5e5);
-    CHECK(config.rope.type == "llama3");
-    CHECK(config.rope.factor == 8.0);
-    CHECK(config.rope.original_max_position_embeddings == 64);
+    CHECK(config.rotary.theta == 5e5);
+    CHECK((config.rotary.scaling.type == RopeScaling::Type::kLlama3));
+    CHECK(config.rotary.scaling.factor == 8.0);
+    CHECK(config.rotary.scaling.original_max_position_embeddings == 64);
   }
-  CHECK(load({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}).rope.type == "linear");
+  const auto linear = load({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}});
+  CHECK((linear.rotary.scaling.type == RopeScaling::Type::kLinear));
   const auto yarn = load({{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}});
-  CHECK(yarn.rope.original_max_position_embeddings == 128);
-  CHECK(yarn.rope.beta_fast == 32.0);
+  CHECK(yarn.rotary.scaling.original_max_position_embeddings == 128);
+  CHECK(yarn.rotary.scaling.beta_fast == 32.0);
 }
 
 TEST_CASE("model config: mistakes are named") {

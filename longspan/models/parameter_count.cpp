@@ -1,20 +1,51 @@
 #include "longspan/models/parameter_count.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <variant>
+#include <vector>
 
 namespace longspan {
+namespace {
 
-int64_t parameter_count(const ModelConfig& config) {
-  const int64_t D = config.hidden_size, I = config.intermediate_size, H = config.head_dim;
-  const std::string what = fmt::format(
-      "a model with vocab_size {}, hidden_size {}, intermediate_size {}, num_hidden_layers {} and "
-      "{} "
-      "heads of {} (num_key_value_heads {}){}",
-      config.vocab_size, D, I, config.num_layers, config.num_heads, H, config.num_kv_heads,
-      config.experts ? fmt::format(", and {} experts of {}", config.experts->num_experts,
-                                   config.experts->expert_size)
-                     : "");
-  return num_parameters_of(spec_of(config), what);
+std::string sizes_in(const GatedMlpSpec& mlp) {
+  return fmt::format("intermediate_size {}", mlp.intermediate_size);
+}
+std::string sizes_in(const MixtureOfExpertsSpec& mixture) {
+  return fmt::format("{} experts of {}", mixture.num_experts, mixture.expert_size);
+}
+
+/// In the order of the layers, each once.
+std::vector<std::string> sizes_of_feed_forwards(const ModelSpec& model) {
+  std::vector<std::string> sizes;
+  const FeedForwardSpec* last = nullptr;
+  for (const LayerSpec& layer : model.pattern) {
+    if (last != nullptr && *last == layer.feed_forward) continue;
+    last = &layer.feed_forward;
+    const std::string text = std::visit([](const auto& part) { return sizes_in(part); }, *last);
+    if (std::ranges::find(sizes, text) == sizes.end()) sizes.push_back(text);
+  }
+  return sizes;
+}
+
+}  // namespace
+
+std::string describe_sizes(const ModelSpec& model) {
+  return fmt::format("vocab_size {}, hidden_size {}, {} and num_hidden_layers {}", model.vocab_size,
+                     model.hidden_size, fmt::join(sizes_of_feed_forwards(model), ", "),
+                     model.num_layers);
+}
+
+int64_t parameter_count(const ModelSpec& model) {
+  std::string heads;
+  for (const auto& [attention, number] : attentions_of(model)) {
+    if (!heads.empty()) break;  // of others there are mostly as many
+    heads = fmt::format(" and {} heads of {} (num_key_value_heads {})", attention.num_heads,
+                        attention.key_dim, attention.num_kv_heads);
+  }
+  return num_parameters_of(model, fmt::format("a model with {}{}", describe_sizes(model), heads));
 }
 
 }  // namespace longspan

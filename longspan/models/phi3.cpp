@@ -3,37 +3,36 @@
 #include <fmt/format.h>
 
 #include "longspan/models/family.h"
+#include "longspan/models/layer_keys.h"
+#include "longspan/models/rotary_keys.h"
 
 namespace longspan {
 namespace {
 
-void read_own_keys(const JsonObject& keys, ModelConfig& config) {
-  config.qkv_stored_as_one = config.gate_up_stored_as_one = true;
-  if (!keys.json().contains("pad_token_id")) {  // transformers' default
-    constexpr int64_t kDefaultPadding = 32000;
-    if (kDefaultPadding >= config.vocab_size) {
-      keys.fail(
-          fmt::format("pad_token_id is missing, and that of this family, {}, is outside of "
-                      "the vocabulary of {}. Set it to the padding token, or to null",
-                      kDefaultPadding, config.vocab_size));
-    }
-    config.padding_token = kDefaultPadding;
-  }
+void read_layers(const JsonObject& keys, ModelConfig& config) {
   for (const char* dropout : {"resid_pdrop", "embd_pdrop"}) {
     if (keys.get<double>(dropout, 0.0) != 0.0) {
       keys.fail(fmt::format("{} other than 0 is not supported", dropout));
     }
   }
-  config.window = keys.optional<int64_t>("sliding_window");
-  if (config.window && *config.window <= 0) {
-    keys.fail(fmt::format("sliding_window is {}, it must be positive, or null for full attention",
-                          *config.window));
-  }
+  SelfAttentionSpec mixer = read_attention(keys, config.spec);
+  mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {.partial_factor = 1.0}, config);
+  mixer.attention.window = read_window(keys, std::nullopt);
+  mixer.stored_as_one = true;
+  GatedMlpSpec mlp = read_gated_mlp(keys);
+  mlp.stored_as_one = true;
+  config.spec.pattern = {{mixer, mlp}};
 }
 
 }  // namespace
 
-extern const Family kPhi3{"phi3", "Phi-4", "Phi3ForCausalLM", false,
-                          1e-5,   4096,    read_own_keys,     1.0};
+extern const Family kPhi3{.model_type = "phi3",
+                          .models = "Phi-4",
+                          .architecture = "Phi3ForCausalLM",
+                          .default_tie_word_embeddings = false,
+                          .default_rms_norm_eps = 1e-5,
+                          .default_max_position_embeddings = 4096,
+                          .read_layers = read_layers,
+                          .default_padding_token = 32000};
 
 }  // namespace longspan

@@ -1,23 +1,22 @@
 // Qwen3 (arXiv 2505.09388), dense: an RMSNorm over each query and key head, no biases by default.
 #include "longspan/models/family.h"
+#include "longspan/models/layer_keys.h"
+#include "longspan/models/rotary_keys.h"
 
 namespace longspan {
 namespace {
 
-void read_own_keys(const JsonObject& keys, ModelConfig& config) {
-  // transformers' default for this family; null is another.
-  if (!keys.json().contains("head_dim")) config.head_dim = 128;
-  config.qk_norm = true;
-  config.qkv_bias = config.output_bias = keys.get<bool>("attention_bias", false);
-  if (keys.get<bool>("use_sliding_window", false)) {
-    keys.fail(
-        "use_sliding_window: true is not supported, attention is always full. Set it to false to "
-        "train with full attention");
-  }
+void read_layers(const JsonObject& keys, ModelConfig& config) {
+  refuse_window(keys);
+  SelfAttentionSpec mixer = read_attention(keys, config.spec, {.head_dim = 128});
+  mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {}, config);
+  mixer.qk_norm = true;
+  mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
+  config.spec.pattern = {{mixer, read_gated_mlp(keys)}};
 }
 
 }  // namespace
 
-extern const Family kQwen3{"qwen3", "", "Qwen3ForCausalLM", false, 1e-6, 32768, read_own_keys};
+extern const Family kQwen3{"qwen3", "", "Qwen3ForCausalLM", false, 1e-6, 32768, read_layers};
 
 }  // namespace longspan

@@ -2,13 +2,15 @@
 // softmax attention, whose output has a gate and of whose heads a quarter is rotated.
 #include "longspan/models/family.h"
 #include "longspan/models/hybrid_layers.h"
+#include "longspan/models/layer_keys.h"
 
 namespace longspan {
 namespace {
 
-void read_own_keys(const JsonObject& keys, ModelConfig& config) {
-  read_hybrid_layers(
-      keys, {.default_kv_heads = 4, .projections = GatedDeltaNetSpec::Projections::kApart}, config);
+void read_layers(const JsonObject& keys, ModelConfig& config) {
+  read_hybrid_layers(keys,
+                     {.default_kv_heads = 4, .projections = GatedDeltaNetSpec::Projections::kApart},
+                     read_gated_mlp(keys), config);
 }
 
 }  // namespace
@@ -20,8 +22,7 @@ extern const Family kQwen3_5{
     .default_tie_word_embeddings = false,
     .default_rms_norm_eps = 1e-6,
     .default_max_position_embeddings = 32768,
-    .read_own_keys = read_own_keys,
-    .default_partial_rotary_factor = 0.25,
+    .read_layers = read_layers,
     .composite = CompositeKind{"qwen3_5", "Qwen3_5ForConditionalGeneration"}};
 
 }  // namespace longspan

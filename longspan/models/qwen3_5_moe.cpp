@@ -7,14 +7,15 @@
 namespace longspan {
 namespace {
 
-void read_own_keys(const JsonObject& keys, ModelConfig& config) {
-  read_hybrid_layers(
-      keys, {.default_kv_heads = 2, .projections = GatedDeltaNetSpec::Projections::kApart}, config);
+void read_layers(const JsonObject& keys, ModelConfig& config) {
   if (!keys.get<bool>("norm_topk_prob", true)) {
     keys.fail("norm_topk_prob: false: the routers of this family always normalise their weights");
   }
-  read_qwen_experts(keys, {.normalises = true, .may_be_dense = false, .has_gated_shared = true},
-                    config);
+  refuse_dense_layers(keys);
+  config.router_aux_loss_coef = read_auxiliary_loss(keys);
+  read_hybrid_layers(
+      keys, {.default_kv_heads = 2, .projections = GatedDeltaNetSpec::Projections::kApart},
+      read_qwen_experts(keys, {.normalises = true, .has_gated_shared = true}), config);
 }
 
 }  // namespace
@@ -26,9 +27,7 @@ extern const Family kQwen3_5Moe{
     .default_tie_word_embeddings = false,
     .default_rms_norm_eps = 1e-6,
     .default_max_position_embeddings = 32768,
-    .read_own_keys = read_own_keys,
-    .default_partial_rotary_factor = 0.25,
-    .has_mlps = false,
+    .read_layers = read_layers,
     .composite = CompositeKind{"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration"}};
 
 }  // namespace longspan

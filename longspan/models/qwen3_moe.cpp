@@ -1,30 +1,34 @@
 // Qwen3 mixtures of experts (arXiv 2505.09388): Qwen3, with experts in the place of the MLP in all
 // layers, or in those that its config names.
-#include "longspan/input/numbers.h"
 #include "longspan/models/expert_keys.h"
 #include "longspan/models/family.h"
+#include "longspan/models/layer_keys.h"
+#include "longspan/models/rotary_keys.h"
 
 namespace longspan {
 namespace {
 
 constexpr int64_t kDefaultWindow = 4096;
 
-void read_own_keys(const JsonObject& keys, ModelConfig& config) {
-  config.qk_norm = true;
-  config.qkv_bias = config.output_bias = keys.get<bool>("attention_bias", false);
+void read_layers(const JsonObject& keys, ModelConfig& config) {
+  SelfAttentionSpec mixer = read_attention(keys, config.spec);
+  mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {}, config);
+  mixer.qk_norm = true;
+  mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
   // Of all layers, as transformers has it for this family.
   if (keys.get<bool>("use_sliding_window", false)) {
-    config.window =
+    mixer.attention.window =
         keys.has("sliding_window") ? keys.whole("sliding_window", 1, kMostIndexed) : kDefaultWindow;
   }
-  read_qwen_experts(keys, {.normalises = false, .may_be_dense = true, .has_gated_shared = false},
-                    config);
+  config.router_aux_loss_coef = read_auxiliary_loss(keys);
+  config.spec.pattern = with_qwen_experts(keys, {.normalises = false, .has_gated_shared = false},
+                                          {{mixer, read_gated_mlp(keys)}}, config.spec);
 }
 
 }  // namespace
 
 extern const Family kQwen3Moe{
-    "qwen3_moe",  "Qwen3 30B-A3B, 235B-A22B", "Qwen3MoeForCausalLM", false, 1e-6, 32768,
-    read_own_keys};
+    "qwen3_moe", "Qwen3 30B-A3B, 235B-A22B", "Qwen3MoeForCausalLM", false, 1e-6, 32768,
+    read_layers};
 
 }  // namespace longspan

@@ -3,16 +3,18 @@
 #include "longspan/models/expert_keys.h"
 #include "longspan/models/family.h"
 #include "longspan/models/hybrid_layers.h"
+#include "longspan/models/layer_keys.h"
 
 namespace longspan {
 namespace {
 
-void read_own_keys(const JsonObject& keys, ModelConfig& config) {
+void read_layers(const JsonObject& keys, ModelConfig& config) {
   read_hybrid_layers(
       keys, {.default_kv_heads = 2, .projections = GatedDeltaNetSpec::Projections::kByKeyHeads},
-      config);
-  read_qwen_experts(keys, {.normalises = true, .may_be_dense = true, .has_gated_shared = true},
-                    config);
+      read_gated_mlp(keys), config);
+  config.router_aux_loss_coef = read_auxiliary_loss(keys);
+  config.spec.pattern = with_qwen_experts(keys, {.normalises = true, .has_gated_shared = true},
+                                          config.spec.pattern, config.spec);
 }
 
 }  // namespace
@@ -23,7 +25,6 @@ extern const Family kQwen3Next{.model_type = "qwen3_next",
                                .default_tie_word_embeddings = false,
                                .default_rms_norm_eps = 1e-6,
                                .default_max_position_embeddings = 32768,
-                               .read_own_keys = read_own_keys,
-                               .default_partial_rotary_factor = 0.25};
+                               .read_layers = read_layers};
 
 }  // namespace longspan

@@ -1,77 +1,54 @@
 // Qwen3-Next: the published config, layers with and without experts, refusals.
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <variant>
 
 #include "longspan/config/user_error.h"
 #include "longspan/models/parameter_count.h"
-#include "longspan/models/parse_model_config.h"
+#include "longspan/testing/published_config.h"
 
 namespace longspan {
 namespace {
 
-using Json = nlohmann::json;
+using testing::billions;
 
 /// config.json of Qwen3-Next-80B-A3B, as transformers has it by default for this family.
-const Json kPublished = {{"architectures", {"Qwen3NextForCausalLM"}},
-                         {"attention_bias", false},
-                         {"decoder_sparse_step", 1},
-                         {"full_attention_interval", 4},
-                         {"head_dim", 256},
-                         {"hidden_act", "silu"},
-                         {"hidden_size", 2048},
-                         {"intermediate_size", 5120},
-                         {"linear_conv_kernel_dim", 4},
-                         {"linear_key_head_dim", 128},
-                         {"linear_num_key_heads", 16},
-                         {"linear_num_value_heads", 32},
-                         {"linear_value_head_dim", 128},
-                         {"max_position_embeddings", 262144},
-                         {"mlp_only_layers", Json::array()},
-                         {"model_type", "qwen3_next"},
-                         {"moe_intermediate_size", 512},
-                         {"norm_topk_prob", true},
-                         {"num_attention_heads", 16},
-                         {"num_experts", 512},
-                         {"num_experts_per_tok", 10},
-                         {"num_hidden_layers", 48},
-                         {"num_key_value_heads", 2},
-                         {"partial_rotary_factor", 0.25},
-                         {"rms_norm_eps", 1e-06},
-                         {"rope_theta", 10000000},
-                         {"shared_expert_intermediate_size", 512},
-                         {"tie_word_embeddings", false},
-                         {"vocab_size", 151936}};
+const testing::PublishedConfig kPublished(R"({
+    "architectures": ["Qwen3NextForCausalLM"], "attention_bias": false,
+    "decoder_sparse_step": 1, "full_attention_interval": 4, "head_dim": 256,
+    "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 5120,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144, "mlp_only_layers": [], "model_type": "qwen3_next",
+    "moe_intermediate_size": 512, "norm_topk_prob": true, "num_attention_heads": 16,
+    "num_experts": 512, "num_experts_per_tok": 10, "num_hidden_layers": 48,
+    "num_key_value_heads": 2, "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06,
+    "rope_theta": 10000000, "shared_expert_intermediate_size": 512,
+    "tie_word_embeddings": false, "vocab_size": 151936
+})");
 
-ModelConfig load(const Json& changes = Json::object()) {
-  Json keys = kPublished;
-  keys.update(changes);
-  return parse_model_config(keys.dump(), "config.json");
-}
+ModelConfig load(const std::string& changes = "{}") { return kPublished.load(changes); }
 
-void refused(const Json& changes, const char* part) {
+void refused(const std::string& changes, const char* part) {
   CHECK_THROWS_WITH_AS(load(changes), doctest::Contains(part), UserError);
 }
-
-double billions(int64_t number) { return static_cast<double>(number) * 1e-9; }
 
 TEST_CASE("qwen3_next: the published model has the parameters that its makers say") {
   // 80 billion, 79 of them outside of the embeddings, 3 activated (the model's card).
   const ModelConfig config = load();
-  const int64_t all = parameter_count(config), embeddings = 2 * 151936 * 2048;
+  const int64_t all = parameter_count(config.spec), embeddings = 2 * 151936 * 2048;
   CHECK(billions(all) == doctest::Approx(80).epsilon(0.005));
   CHECK(billions(all - embeddings) == doctest::Approx(79).epsilon(0.005));
-  const int64_t active = all - embeddings - idle_parameters_of(spec_of(config));
+  const int64_t active = all - embeddings - idle_parameters_of(config.spec);
   CHECK(billions(active) > 3);
   CHECK(billions(active) < 3.5);
 }
 
 TEST_CASE("qwen3_next: layers") {
-  const ModelSpec spec = spec_of(load());
+  const ModelSpec spec = load().spec;
   CHECK(spec.pattern.size() == 4);
-  const GatedDeltaNetSpec net = *recurrence_of(spec);
+  const auto& net = std::get<GatedDeltaNetSpec>(spec.layer(0).mixer);
   CHECK(net.projections == GatedDeltaNetSpec::Projections::kByKeyHeads);
   CHECK(net.num_value_heads == 32);
   const auto& experts = std::get<MixtureOfExpertsSpec>(spec.layer(0).feed_forward);
@@ -89,8 +66,8 @@ TEST_CASE("qwen3_next: layers") {
   CHECK(is_redundant_tensor(spec, "mtp.layers.0.mlp.gate.weight"));
   CHECK_FALSE(is_redundant_tensor(spec, layer + "mlp.gate.weight"));
 
-  const ModelSpec some = spec_of(
-      load({{"num_hidden_layers", 6}, {"mlp_only_layers", {3}}, {"decoder_sparse_step", 2}}));
+  const ModelSpec some =
+      load(R"({"num_hidden_layers": 6, "mlp_only_layers": [3], "decoder_sparse_step": 2})").spec;
   CHECK(layers_with_experts(some) == std::vector<int64_t>{1, 5});
   CHECK(std::get<GatedMlpSpec>(some.layer(3).feed_forward).intermediate_size == 5120);
   CHECK(std::holds_alternative<SelfAttentionSpec>(some.layer(3).mixer));
@@ -99,19 +76,19 @@ TEST_CASE("qwen3_next: layers") {
 
 TEST_CASE("qwen3_next: a stranger's config makes no list that is longer than the model") {
   // Patterns of 4095 and of 1000 layers would repeat together after 819,000.
-  const Json changes = {
-      {"full_attention_interval", 4095}, {"num_hidden_layers", 1000}, {"mlp_only_layers", {1}}};
-  CHECK(spec_of(load(changes)).pattern.size() == 1000);
+  const std::string changes =
+      R"({"full_attention_interval": 4095, "num_hidden_layers": 1000, "mlp_only_layers": [1]})";
+  CHECK(load(changes).spec.pattern.size() == 1000);
 }
 
 TEST_CASE("qwen3_next: refusals") {
-  refused({{"num_experts_per_tok", 513}}, "num_experts_per_tok is 513, of 512 experts");
-  refused({{"shared_expert_intermediate_size", 0}}, "shared_expert_intermediate_size is 0");
-  refused({{"shared_expert_intermediate_size", nullptr}},
+  refused(R"({"num_experts_per_tok": 513})", "num_experts_per_tok is 513, of 512 experts");
+  refused(R"({"shared_expert_intermediate_size": 0})", "shared_expert_intermediate_size is 0");
+  refused(R"({"shared_expert_intermediate_size": null})",
           "shared_expert_intermediate_size is missing");
-  refused({{"mlp_only_layers", {"a"}}}, "mlp_only_layers must be a list");
-  refused({{"linear_num_value_heads", 24}}, "linear_num_value_heads 24 is not a multiple");
-  refused({{"attn_output_gate", false}}, "attn_output_gate: false");
+  refused(R"({"mlp_only_layers": ["a"]})", "mlp_only_layers must be a list");
+  refused(R"({"linear_num_value_heads": 24})", "linear_num_value_heads 24 is not a multiple");
+  refused(R"({"attn_output_gate": false})", "attn_output_gate: false");
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ using Json = nlohmann::ordered_json;
 
 /// Positions that the model was made with.
 int64_t original_positions(const ModelConfig& config) {
-  return config.rope.original_max_position_embeddings > 0
-             ? config.rope.original_max_position_embeddings
+  return config.rotary.scaling.original_max_position_embeddings > 0
+             ? config.rotary.scaling.original_max_position_embeddings
              : config.max_position_embeddings;
 }
 
@@ -46,12 +46,12 @@ ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_
   json.erase("original_max_position_embeddings");
   json.erase("rope_scaling");
   if (json.contains("rope_parameters")) {  // transformers 5
-    scaling["rope_theta"] = config.rope_theta;
+    scaling["rope_theta"] = config.rotary.theta;
     // Where layers with a window have a rotation of their own, they keep it.
-    (config.window_rotary ? json["rope_parameters"]["full_attention"] : json["rope_parameters"]) =
-        scaling;
+    (config.has_rotary_by_kind ? json["rope_parameters"]["full_attention"]
+                               : json["rope_parameters"]) = scaling;
   } else {
-    json["rope_theta"] = config.rope_theta;
+    json["rope_theta"] = config.rotary.theta;
     json["rope_scaling"] = scaling;
   }
   return parse_model_config(whole.dump(2) + "\n", source);
@@ -66,12 +66,13 @@ std::string describe_stretch(const ModelConfig& before, const ModelConfig& after
         "model was made with.",
         type, row_length, original_positions(before));
   }
-  const std::string instead = before.rope.type == "default"
-                                  ? ""
-                                  : fmt::format(" in place of its own ({}, factor {})",
-                                                before.rope.type, before.rope.factor);
+  const RopeScaling& own = before.rotary.scaling;
+  const std::string instead =
+      own.type == RopeScaling::Type::kDefault
+          ? ""
+          : fmt::format(" in place of its own ({}, factor {})", name_of(own.type), own.factor);
   return fmt::format("rope_scaling: {} with factor {}{}: {} positions become {}.", type,
-                     after.rope.factor, instead, original_positions(before),
+                     after.rotary.scaling.factor, instead, original_positions(before),
                      after.max_position_embeddings);
 }
 

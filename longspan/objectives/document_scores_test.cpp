@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "longspan/models/model_config.h"
+#include "longspan/testing/small_model.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/parameter_specs.h"
 
@@ -16,7 +16,7 @@ namespace {
 /// A layer that adds nothing: hidden states are the normalized embeddings, each element +1 or -1.
 struct Signs {
   static constexpr int64_t kDim = 64, kDocuments = 40;
-  ModelConfig config;
+  testing::SmallModel config;
   std::unique_ptr<SequenceParallel> attention = make_local(cpu_block_kernel());
   std::unique_ptr<Decoder> model;
   at::Tensor weight_1D = at::randn({1, kDim}, at::kDouble),
@@ -30,10 +30,10 @@ struct Signs {
     config.intermediate_size = 8;
     config.num_layers = config.num_heads = config.num_kv_heads = 1;
     config.head_dim = 4;
-    config.tie_word_embeddings = true;
-    config.rms_norm_eps = 0.0;
+    config.tied_head = true;
+    config.norm_eps = 0.0;
     std::vector<NamedTensor> parameters;
-    for (const auto& [name, shape] : testing::parameter_shapes(spec_of(config))) {
+    for (const auto& [name, shape] : testing::parameter_shapes(config.spec())) {
       at::Tensor values = at::zeros(shape, at::kDouble);
       if (name.ends_with("norm.weight")) values.fill_(1.0);
       if (name.find("embed_tokens") != std::string::npos) values = at::randn_like(values).sign();
@@ -41,7 +41,7 @@ struct Signs {
     }
     DecoderOptions options;
     options.compute_dtype = dtype;
-    model = std::make_unique<Decoder>(spec_of(config), parameters, *attention, options);
+    model = std::make_unique<Decoder>(config.spec(), parameters, *attention, options);
     std::vector<Sample> samples;
     for (int32_t i = 0; i < kDocuments; ++i) samples.push_back({{i, i}, {-100, i}});
     std::vector<const Sample*> pointers;

@@ -18,7 +18,7 @@
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/memory/host_memory.h"
 #include "longspan/models/lora.h"
-#include "longspan/models/model_config.h"
+#include "longspan/testing/small_model.h"
 #include "longspan/objectives/document_scores.h"
 #include "longspan/optim/adamw.h"
 #include "longspan/optim/gradient_norm.h"
@@ -39,8 +39,8 @@ struct Problem {
   Loss loss = Loss::kNll;
 };
 
-ModelConfig small_config(bool tied) {
-  ModelConfig config;
+testing::SmallModel small_config(bool tied) {
+  testing::SmallModel config;
   config.model_type = "qwen2";
   config.vocab_size = 61;
   config.hidden_size = 24;
@@ -50,7 +50,7 @@ ModelConfig small_config(bool tied) {
   config.num_kv_heads = 2;
   config.head_dim = 6;
   config.qkv_bias = true;
-  config.tie_word_embeddings = tied;
+  config.tied_head = tied;
   config.padding_token = 14;
   return config;
 }
@@ -64,9 +64,9 @@ bool is_trained(const Problem& problem, const ParameterSpec& parameter) {
 std::vector<ParameterSource> sources_of(const Problem& problem) {
   static std::mutex mutex;  // of the random numbers
   const std::lock_guard lock(mutex);
-  const ModelConfig config = small_config(problem.tied);
+  const testing::SmallModel config = small_config(problem.tied);
   at::manual_seed(3);
-  const ModelSpec model = spec_of(config);
+  const ModelSpec model = config.spec();
   std::vector<ParameterSource> sources;
   const auto add = [&](const ParameterSpec& parameter, const at::Tensor& tensor) {
     sources.push_back({parameter, at::kDouble, is_trained(problem, parameter),
@@ -124,7 +124,7 @@ Trained train_whole(const Problem& problem) {
     specs.add(source.spec);
   }
   const auto attention = make_local(cpu_block_kernel());
-  Decoder model(spec_of(small_config(problem.tied)), parameters, *attention,
+  Decoder model(small_config(problem.tied).spec(), parameters, *attention,
                 decoder_options(problem));
   AdamW optimizer(whole_pieces(parameters, specs), {.weight_decay = 0.1});
   Trained result;
@@ -160,7 +160,7 @@ Trained train_sharded(const Problem& problem, const ParallelPlan& plan, int stag
     const auto attention = make_attention(plan, mesh, cpu_block_kernel());
     DecoderOptions options = decoder_options(problem);
     options.parameter_hooks = &sharded;
-    Decoder model(spec_of(small_config(problem.tied)), sharded.parameters(), *attention, options);
+    Decoder model(small_config(problem.tied).spec(), sharded.parameters(), *attention, options);
     AdamW optimizer(sharded.pieces(), {.weight_decay = 0.1});
     Trained mine;
     for (int step = 0; step < kNumSteps; ++step) {
@@ -280,7 +280,7 @@ int64_t settled_bytes(const AllocationCounter& counter) {
 }
 
 TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded nearly nothing") {
-  ModelConfig config = small_config(/*tied=*/false);
+  testing::SmallModel config = small_config(/*tied=*/false);
   config.hidden_size = 96;
   config.intermediate_size = 256;
   config.num_layers = 6;
@@ -289,7 +289,7 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
   config.head_dim = 12;
   config.vocab_size = 300;
   std::vector<ParameterSource> sources;
-  const std::vector<ParameterSpec> all = parameters_of(spec_of(config));
+  const std::vector<ParameterSpec> all = parameters_of(config.spec());
   for (const ParameterSpec& parameter : all) {
     sources.push_back({parameter, at::kFloat, /*trained=*/true,
                        [shape = parameter.shape] { return at::full(shape, 0.01, at::kFloat); }});
@@ -312,7 +312,7 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
         parameters.push_back({source.spec.name, source.make().set_requires_grad(true)});
       }
     }
-    Decoder model(spec_of(config), parameters, *attention, {.parameter_hooks = sharded.get()});
+    Decoder model(config.spec(), parameters, *attention, {.parameter_hooks = sharded.get()});
     AdamW optimizer(sharded ? sharded->pieces() : whole_pieces(parameters, ParameterTable(all)), {},
                     allocate);
     int64_t live = 0;

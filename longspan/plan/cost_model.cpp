@@ -13,9 +13,8 @@ namespace longspan {
 namespace {
 
 double flop_seconds(const PassCost& cost, double head_pairs) {
-  const int64_t K = cost.shape.spec.key_dim, V = cost.shape.spec.value_dim;
-  const auto flop = static_cast<double>(cost.backward ? 6 * K + 4 * V : 2 * K + 2 * V);
-  return flop * head_pairs /
+  const FlopCost pair = pair_flops_of(cost.shape.spec);
+  return static_cast<double>(cost.backward ? pair.backward : pair.forward) * head_pairs /
          (cost.backward ? cost.cluster.backward_flops : cost.cluster.forward_flops);
 }
 

@@ -1,12 +1,12 @@
 // How long the attention of a layer takes under a plan: to compare plans, not to foretell runs. No
 // torch.
 //
-// Work: 2 (K + V) FLOP for each pair of a query and a key that it sees (a product with keys of K
-// numbers, one with values of V), 6 K + 4 V in the backward (three and two), in tiles that are
-// computed whole: what the busiest rank attends by the method's geometry. Ring kinds add the merge
-// of every hop's output. Bytes: plan/attention_volume.h,
-// each rank's share over the link that it crosses; ring hops, and gathers after the first, fully
-// overlap the previous step's compute; head exchanges overlap only with head waves.
+// Work: the FLOP of the layer's spec for each pair of a query and a key that it sees
+// (spec/attention_spec.h), in tiles that are computed whole: what the busiest rank attends by the
+// method's geometry. Ring kinds add the merge of every hop's output. Bytes:
+// plan/attention_volume.h, each rank's share over the link that it crosses; ring hops, and gathers
+// after the first, fully overlap the previous step's compute; head exchanges overlap only with head
+// waves.
 #pragma once
 
 #include <cstdint>

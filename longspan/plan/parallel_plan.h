@@ -11,7 +11,7 @@
 #include "longspan/data/packing.h"
 #include "longspan/plan/method.h"
 #include "longspan/spec/attention_spec.h"
-#include "longspan/spec/gated_delta_net_spec.h"
+#include "longspan/spec/recurrence_spec.h"
 
 namespace longspan {
 
@@ -63,7 +63,7 @@ struct PlanRequest {
   /// The attentions of a model's layers, where they are of several kinds, each with the number of
   /// layers that have it. The plan then serves all of them. Empty: one, of these heads.
   std::vector<std::pair<AttentionSpec, int64_t>> layers;
-  std::optional<GatedDeltaNetSpec> recurrence;  // of the model's recurrent layers, if it has some
+  std::optional<RecurrenceSpec> recurrence;  // of the model's recurrent layers, if it has some
   Packing row = Packing::single(8192);          // documents that are expected in a row
   int64_t element_bytes = 4;                    // of queries and keys
   bool cuda = false;

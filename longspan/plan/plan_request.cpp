@@ -24,10 +24,8 @@ PlanRequest plan_request(const Config& config, const ModelSpec& model, int world
   request.zero_stage = static_cast<int>(config.zero_stage.value_or(0));
   request.shard_size = config.zero_shard_size;
   request.expert_parallel_size = config.expert_parallel_size;
-  for (const LayerSpec& layer : model.pattern) {
-    if (const MixtureOfExpertsSpec* experts = experts_of(layer)) {
-      request.num_experts = experts->num_experts;
-    }
+  if (const MixtureOfExpertsSpec* experts = experts_of(model)) {
+    request.num_experts = experts->num_experts;
   }
   request.layers = attentions_of(model);
   if (request.layers.empty()) {

@@ -19,8 +19,8 @@ bool goes_by_heads(const ParallelPlan& plan, const Packing& row) {
   throw std::logic_error("a recurrence that shares rows in no way");
 }
 
-int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded,
-                       const GatedDeltaNetSpec& net, int64_t element_bytes) {
+int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded, const RecurrenceSpec& net,
+                       int64_t element_bytes) {
   const int64_t P = plan.sequence_size, foreign = padded.num_tokens() - padded.num_tokens() / P;
   int64_t numbers = 0;  // of a token
   for (int64_t rank = 0; rank < P; ++rank) {
@@ -45,18 +45,18 @@ int64_t tokens_elsewhere(const ParallelPlan& plan, const Packing& padded) {
 }
 
 /// Numbers of a token that go in, gates among them, and come out.
-int64_t numbers_of_token(const GatedDeltaNetSpec& net) {
+int64_t numbers_of_token(const RecurrenceSpec& net) {
   return net.num_channels() + 2 * net.num_value_heads + net.num_values();
 }
 
 /// Bytes of a piece's map of states.
-int64_t map_bytes(const GatedDeltaNetSpec& net, int64_t element_bytes) {
+int64_t map_bytes(const RecurrenceSpec& net, int64_t element_bytes) {
   return net.num_value_heads * net.key_dim * (net.key_dim + net.value_dim) *
          std::max<int64_t>(4, element_bytes);
 }
 
 int64_t bytes_by_states(const ParallelPlan& plan, const Packing& padded,
-                        const GatedDeltaNetSpec& net, int64_t element_bytes) {
+                        const RecurrenceSpec& net, int64_t element_bytes) {
   const int64_t P = plan.sequence_size, size = padded.num_tokens() / P;
   const int64_t window = std::min(net.conv_width - 1, size) * net.num_channels();
   return tokens_elsewhere(plan, padded) * numbers_of_token(net) * element_bytes +
@@ -76,7 +76,7 @@ HeadsOfRank heads_along(const HeadsOfRank& heads, int64_t num_heads, int64_t num
 }
 
 AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded,
-                                 const GatedDeltaNetSpec& net, int64_t element_bytes,
+                                 const RecurrenceSpec& net, int64_t element_bytes,
                                  bool checkpointing) {
   if (plan.sequence_size == 1) return {};
   const int64_t once = goes_by_heads(plan, padded)
@@ -86,7 +86,7 @@ AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded
 }
 
 AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded,
-                                 const GatedDeltaNetSpec& net, int64_t element_bytes) {
+                                 const RecurrenceSpec& net, int64_t element_bytes) {
   if (plan.sequence_size == 1 || padded.num_tokens() == 0) return {};
   const int64_t t = padded.num_tokens() / plan.sequence_size;
   const bool by_heads = goes_by_heads(plan, padded);
@@ -99,21 +99,18 @@ AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded
   return memory;
 }
 
-double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const GatedDeltaNetSpec& net,
+double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const RecurrenceSpec& net,
                          int64_t element_bytes, bool checkpointing, const ClusterModel& cluster) {
-  constexpr double kChunk = 64;  // kernels/delta_rule_head
   const Packing padded = padded_row(plan, row);
   const int64_t P = plan.sequence_size, N = net.num_value_heads;
   const bool by_heads = goes_by_heads(plan, padded);
-  const auto K = static_cast<double>(net.key_dim),
-             X = static_cast<double>(net.value_dim) + (by_heads ? 0.0 : K);
+  const FlopCost rule = rule_flops_of(net, net.value_dim + (by_heads ? 0 : net.key_dim));
   const auto T = static_cast<double>(padded.num_tokens());
   const double head_tokens = by_heads ? T * static_cast<double>((N + P - 1) / P)
                                       : T / static_cast<double>(P) * static_cast<double>(N);
-  // Products of a token and a head: with the state, within the chunk, to the next state.
-  const double forward = 2 * head_tokens * (3 * K * X + 2 * kChunk * X + kChunk * K);
-  const double work = forward * (checkpointing ? 2 : 1) / cluster.forward_flops +
-                      3 * forward / cluster.backward_flops;
+  const double work = head_tokens * static_cast<double>(rule.forward) * (checkpointing ? 2 : 1) /
+                          cluster.forward_flops +
+                      head_tokens * static_cast<double>(rule.backward) / cluster.backward_flops;
   const AttentionVolume volume = recurrent_volume(plan, padded, net, element_bytes, checkpointing);
   const bool inside = plan.sequence_size <= cluster.ranks_per_machine;
   const double rate = inside ? cluster.inside_bytes : cluster.between_bytes,

@@ -7,7 +7,7 @@
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/cost_model.h"
 #include "longspan/plan/parallel_plan.h"
-#include "longspan/spec/gated_delta_net_spec.h"
+#include "longspan/spec/recurrence_spec.h"
 
 namespace longspan {
 
@@ -31,7 +31,7 @@ HeadsOfRank heads_along(const HeadsOfRank& heads, int64_t num_heads, int64_t num
 /// goes there, and its output comes back; and, of no more bytes for a longer row, all ranks get
 /// each other's last inputs of the convolution, and maps of states in fp32.
 AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded,
-                                 const GatedDeltaNetSpec& net, int64_t element_bytes,
+                                 const RecurrenceSpec& net, int64_t element_bytes,
                                  bool checkpointing);
 
 /// What one layer adds to a rank's memory (plan/attention_memory.h), by plan.recurrent_way: what
@@ -43,7 +43,7 @@ AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded
 /// Seconds of one layer's recurrence, forward and backward, of the slowest rank, by
 /// plan.recurrent_way: its products and what it sends, one after the other. By states each head is
 /// key_dim numbers wider, for the map. To compare the two ways.
-double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const GatedDeltaNetSpec& net,
+double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const RecurrenceSpec& net,
                          int64_t element_bytes, bool checkpointing, const ClusterModel& cluster);
 
 }  // namespace longspan

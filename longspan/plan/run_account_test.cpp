@@ -9,6 +9,7 @@
 #include "longspan/config/config.h"
 #include "longspan/expert_parallel/expert_parallel.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/train/trained_model.h"
 
@@ -16,7 +17,7 @@ namespace longspan {
 namespace {
 
 ModelConfig small_model() {
-  ModelConfig model;
+  testing::SmallModel model;
   model.model_type = "qwen2";
   model.architecture = "Qwen2ForCausalLM";
   model.vocab_size = 50;
@@ -27,8 +28,9 @@ ModelConfig small_model() {
   model.num_kv_heads = 2;
   model.head_dim = 6;
   model.qkv_bias = true;
-  model.json = R"({"model_type": "qwen2"})";
-  return model;
+  ModelConfig config = model.config();
+  config.json = R"({"model_type": "qwen2"})";
+  return config;
 }
 
 /// The account of a run by the parameters that it has made.
@@ -39,7 +41,7 @@ std::string account_of_made(const Config& config, const ModelConfig& model, cons
   ExpertParallel experts(mesh.experts, at::kCPU);
   if (mesh.experts.size() > 1) trained.options.expert_exchange = &experts;
   const auto attention = make_local(cpu_block_kernel());
-  Decoder policy(spec_of(model), trained.parameters, *attention, trained.options);
+  Decoder policy(model.spec, trained.parameters, *attention, trained.options);
   RunParameters parameters{.used = trained.held(), .divided = std::nullopt, .reference = {}};
   if (trained.sharded) parameters.divided = trained.sharded->held_bytes();
   if (config.stage == "dpo") {
@@ -48,7 +50,7 @@ std::string account_of_made(const Config& config, const ModelConfig& model, cons
             ->held_bytes();
   }
   return table_of(
-      account_of(memory_facts(config, spec_of(model), plan, parameters, row, {.num_threads = 2})));
+      account_of(memory_facts(config, model.spec, plan, parameters, row, {.num_threads = 2})));
 }
 
 /// Without dense layers, eight experts.
@@ -56,12 +58,13 @@ ModelConfig small_mixture() {
   ModelConfig model = small_model();
   model.model_type = "qwen3_moe";
   model.architecture = "Qwen3MoeForCausalLM";
-  model.qkv_bias = false;
-  model.experts.emplace();
-  model.experts->num_experts = 8;
-  model.experts->experts_per_token = 2;
-  model.experts->expert_size = 12;
-  model.has_experts = {true};
+  LayerSpec& layer = model.spec.pattern.front();
+  std::get<SelfAttentionSpec>(layer.mixer).qkv_bias = false;
+  MixtureOfExpertsSpec experts;
+  experts.num_experts = 8;
+  experts.experts_per_token = 2;
+  experts.expert_size = 12;
+  layer.feed_forward = experts;
   model.json = R"({"model_type": "qwen3_moe"})";
   return model;
 }
@@ -92,7 +95,7 @@ TEST_CASE("run account: of experts that are shared out, too") {
             config.offload_optimizer = zero_stage == 3;
             const std::string made = account_of_made(config, model, mesh, plan, row);
             const std::string planned =
-                table_of(planned_account(config, spec_of(model), plan, row, {.num_threads = 2}));
+                table_of(planned_account(config, model.spec, plan, row, {.num_threads = 2}));
             const std::lock_guard lock(mutex);
             if (made == planned) continue;
             wrong.push_back(fmt::format("{} {} zero {} on {}:\n{}\n{}", stage, type, zero_stage,
@@ -129,7 +132,7 @@ TEST_CASE("run account: before there is a tensor it is that of the tensors of a 
               config.offload_optimizer = config.offload_params = zero_stage == 3;
               const std::string made = account_of_made(config, model, mesh, plan, row);
               const std::string planned =
-                  table_of(planned_account(config, spec_of(model), plan, row, {.num_threads = 2}));
+                  table_of(planned_account(config, model.spec, plan, row, {.num_threads = 2}));
               const std::lock_guard lock(mutex);
               if (made == planned) continue;
               wrong.push_back(fmt::format("{} {} bf16 {} zero {} on {}:\n{}\n{}", stage, type, bf16,

@@ -21,6 +21,7 @@
 #include "longspan/sequence_parallel/exchanged_attention.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/share_of.h"
+#include "longspan/spec/self_attention_spec.h"
 
 namespace longspan {
 namespace {
@@ -172,9 +173,11 @@ class AsyncUlysses : public SequenceParallel {
 double projection_seconds(const PassCost& cost) {
   const double t = static_cast<double>(cost.padded.num_tokens() / cost.plan.sequence_size);
   const AttentionSpec& spec = cost.shape.spec;
-  const double K = static_cast<double>(spec.key_dim), V = static_cast<double>(spec.value_dim);
-  const double N = static_cast<double>(spec.num_heads), M = static_cast<double>(spec.num_kv_heads);
-  return (cost.backward ? 4.0 : 2.0) * t * N * K * (K + V) * (N + M) / cost.cluster.forward_flops;
+  SelfAttentionSpec mixer;
+  mixer.attention = spec;
+  const FlopCost flops = cost_of(mixer, spec.num_heads * spec.key_dim).projection_flops;
+  return static_cast<double>(cost.backward ? flops.backward : flops.forward) * t /
+         cost.cluster.forward_flops;
 }
 
 double exchanged_under_projections(const PassCost& cost, double bytes, double context_seconds) {

@@ -39,10 +39,6 @@ ModelSpec model_of(int64_t num_key_heads, int64_t num_value_heads) {
   return model;
 }
 
-const GatedDeltaNetSpec& net_of(const ModelSpec& model) {
-  return std::get<GatedDeltaNetSpec>(model.pattern[0].mixer);
-}
-
 /// Output and gradients, by name.
 using Solution = std::map<std::string, at::Tensor>;
 
@@ -204,7 +200,7 @@ void check_way(RecurrentWay way, const std::vector<Document>& ragged) {
           CHECK(relative_error(solutions[i].solution.at(name), expected) < 1e-10);
         }
         const AttentionVolume volume =
-            recurrent_volume(plan, solutions[i].padded, net_of(cases[i].model),
+            recurrent_volume(plan, solutions[i].padded, *recurrence_of(cases[i].model),
                              /*element_bytes=*/8, /*checkpointing=*/i % 2 == 0);
         CHECK(sent(solutions[i].forward) == volume.forward);
         CHECK(sent(solutions[i].backward) == volume.backward);
@@ -224,7 +220,7 @@ TEST_CASE("recurrent layers: states passed on give output, gradients and bytes")
 }
 
 TEST_CASE("recurrent layers: of states passed on no more bytes for a longer row") {
-  const GatedDeltaNetSpec net{
+  const RecurrenceSpec net{
       .num_key_heads = 4, .num_value_heads = 8, .key_dim = 16, .value_dim = 16, .conv_width = 4};
   const ParallelPlan plan = plan_of(method_named("ring"), 4, RecurrentWay::kStates);
   const auto bytes = [&](const ParallelPlan& by, int64_t tokens) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "longspan/spec/layer_cost.h"
+
 namespace longspan {
 
 /// One layer of softmax attention. Every kernel and every strategy gets it whole: one that cannot
@@ -33,6 +35,13 @@ inline AttentionSpec plain_attention(int64_t num_heads, int64_t num_kv_heads, in
           .key_dim = head_dim,
           .value_dim = head_dim,
           .scale = 1.0 / std::sqrt(static_cast<double>(head_dim))};
+}
+
+/// Of a query head, for each pair of a query and a key that it sees: a product with keys and one
+/// with values; in the backward three with numbers like keys, and two with numbers like values.
+inline FlopCost pair_flops_of(const AttentionSpec& attention) {
+  const int64_t K = attention.key_dim, V = attention.value_dim;
+  return {2 * K + 2 * V, 6 * K + 4 * V};
 }
 
 }  // namespace longspan

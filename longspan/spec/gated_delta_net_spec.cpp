@@ -36,9 +36,15 @@ TokenMixerCost cost_of(const GatedDeltaNetSpec& mixer, int64_t hidden_size) {
   // Gates in fp32 and fp64, the norm's sums, a state for so many tokens.
   cost.state_bytes = 36 * N + 4 * N * mixer.key_dim * mixer.value_dim / kTokensOfState;
   cost.is_computed_again = true;
+  const RecurrenceSpec recurrence = *recurrence_in(mixer);
+  const FlopCost rule = rule_flops_of(recurrence, mixer.value_dim),
+                 convolution = flops_of_matrices(mixer.conv_width * mixer.num_channels());
+  cost.recurrence_flops = {N * rule.forward + convolution.forward,
+                           N * rule.backward + convolution.backward};
   const int64_t before = mixer.num_channels() + values + 2 * N;
   cost.before = {before * hidden_size, mixer.num_channels() * hidden_size};
   cost.after = {values * hidden_size, values * hidden_size};
+  cost.projection_flops = flops_of_matrices(cost.before.numbers + cost.after.numbers);
   return cost;
 }
 

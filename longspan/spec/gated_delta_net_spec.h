@@ -7,6 +7,7 @@
 #include "longspan/spec/attention_spec.h"
 #include "longspan/spec/layer_cost.h"
 #include "longspan/spec/layer_parameters.h"
+#include "longspan/spec/recurrence_spec.h"
 #include "longspan/spec/rotary_spec.h"
 
 namespace longspan {
@@ -39,7 +40,13 @@ inline const AttentionSpec* attention_in(const GatedDeltaNetSpec& /*mixer*/) { r
 inline std::optional<RotaryKind> rotary_in(const GatedDeltaNetSpec& /*mixer*/) {
   return std::nullopt;
 }
-inline bool goes_over_rows(const GatedDeltaNetSpec& /*mixer*/) { return true; }
+inline std::optional<RecurrenceSpec> recurrence_in(const GatedDeltaNetSpec& mixer) {
+  return RecurrenceSpec{.num_key_heads = mixer.num_key_heads,
+                        .num_value_heads = mixer.num_value_heads,
+                        .key_dim = mixer.key_dim,
+                        .value_dim = mixer.value_dim,
+                        .conv_width = mixer.conv_width};
+}
 TokenMixerCost cost_of(const GatedDeltaNetSpec& mixer, int64_t hidden_size);
 
 }  // namespace longspan

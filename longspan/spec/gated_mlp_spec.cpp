@@ -17,7 +17,8 @@ FeedForwardCost cost_of(const GatedMlpSpec& mlp, int64_t hidden_size) {
           .saved = 2 * I,
           .working = 3 * I,
           .matrices = {3 * I * hidden_size, I * hidden_size},
-          .cast_at_once = 3 * I * hidden_size};
+          .cast_at_once = 3 * I * hidden_size,
+          .flops = flops_of_matrices(3 * I * hidden_size)};
 }
 
 }  // namespace longspan

@@ -40,6 +40,8 @@ TokenMixerCost cost_of(const LatentAttentionSpec& mixer, int64_t hidden_size) {
   cost.before.largest = std::max(mixer.query_rank.value_or(D) * cost.queries,
                                  std::max(expanding, mixer.latent_dim() * D));
   cost.after = {cost.output * D, cost.output * D};
+  cost.projection_flops = flops_of_matrices(cost.before.numbers + cost.after.numbers);
+  cost.pair_flops = pair_flops_of(attention);
   cost.kv_heads = attention.num_kv_heads;
   cost.head_dim = attention.key_dim;
   return cost;

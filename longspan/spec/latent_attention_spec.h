@@ -8,6 +8,7 @@
 #include "longspan/spec/attention_spec.h"
 #include "longspan/spec/layer_cost.h"
 #include "longspan/spec/layer_parameters.h"
+#include "longspan/spec/recurrence_spec.h"
 #include "longspan/spec/rotary_spec.h"
 
 namespace longspan {
@@ -45,7 +46,9 @@ inline const AttentionSpec* attention_in(const LatentAttentionSpec& mixer) {
 inline std::optional<RotaryKind> rotary_in(const LatentAttentionSpec& mixer) {
   return RotaryKind{mixer.rotary, mixer.rope_dim};
 }
-inline bool goes_over_rows(const LatentAttentionSpec& /*mixer*/) { return false; }
+inline std::optional<RecurrenceSpec> recurrence_in(const LatentAttentionSpec& /*mixer*/) {
+  return std::nullopt;
+}
 TokenMixerCost cost_of(const LatentAttentionSpec& mixer, int64_t hidden_size);
 
 }  // namespace longspan

@@ -1,5 +1,6 @@
-// What the parts of a layer cost, for the account of memory (plan/memory_model.h). Numbers are
-// those of one token, and are held in the dtype of computation. No torch.
+// What the parts of a layer cost: for the account of memory (plan/memory_model.h) and for estimates
+// of time (plan/cost_model.h). Numbers are those of one token, and are held in the dtype of
+// computation. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,17 @@ struct MatrixCost {
   int64_t numbers = 0, largest = 0;
 };
 
+/// Floating point operations: a multiplication and an addition are two.
+struct FlopCost {
+  int64_t forward = 0, backward = 0;
+
+  bool operator==(const FlopCost&) const = default;
+};
+
+/// Of a token that goes through matrices of so many numbers: the backward makes the gradients of
+/// inputs and of matrices.
+inline FlopCost flops_of_matrices(int64_t numbers) { return {2 * numbers, 4 * numbers}; }
+
 struct TokenMixerCost {
   int64_t queries = 0, keys = 0, values = 0;  ///< what the tokens are mixed by
   int64_t output = 0;                         ///< what the mixing gives
@@ -21,7 +33,11 @@ struct TokenMixerCost {
                                 ///< what else lies between the inputs and the output
   /// The backward computes the mixing again: checkpointing saves nothing of it.
   bool is_computed_again = false;
-  MatrixCost before, after;            ///< of the projections before and after the mixing
+  MatrixCost before, after;   ///< of the projections before and after the mixing
+  FlopCost projection_flops;  ///< of a token, in those projections
+  /// Of the mixing: of a query head, for each pair of a query and a key that it sees; and of a
+  /// token, where it goes over rows. Without what a backward computes again.
+  FlopCost pair_flops, recurrence_flops;
   int64_t kv_heads = 0, head_dim = 0;  ///< what the tiles of flash attention are made of
 };
 
@@ -36,6 +52,7 @@ struct FeedForwardCost {
   int64_t working = 0;                     ///< what its backward works with
   MatrixCost matrices;
   int64_t cast_at_once = 0;  ///< numbers of them that are cast for uses at a time
+  FlopCost flops;            ///< of a token, in matrices
   /// What its backward also works with where experts are shared out: inputs, output gradients and
   /// input gradients of each of a row's experts, as they leave and as they come.
   int64_t exchanged = 0;

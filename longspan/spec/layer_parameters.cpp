@@ -26,13 +26,25 @@ void LayerParameters::linear(const char* module, const char* name, int64_t num_o
 }
 
 void LayerParameters::linear_of_part(const char* module, const std::string& part, const char* name,
-                                     int64_t num_out, int64_t num_in, bool bias,
-                                     std::optional<ExpertNumber> expert) {
+                                     int64_t num_out, int64_t num_in, bool bias) {
   const std::string linear = fmt::format("{}.{}.{}", module, part, name);
+  add(module, linear + ".weight", {num_out, num_in}, ParameterRole::kProjection, matrices_)
+      .lora_target = name;
+  if (bias) add(module, linear + ".bias", {num_out}, ParameterRole::kBias, {});
+}
+
+void LayerParameters::linear_of_expert(const char* module, const char* part, const char* name,
+                                       int64_t num_out, int64_t num_in, bool bias,
+                                       const ExpertNumber& expert, const RowsOfStack& stack) {
+  const std::string linear = fmt::format("{}.{}.{}.{}", module, part, expert.number, name);
   ParameterSpec& matrix =
       add(module, linear + ".weight", {num_out, num_in}, ParameterRole::kProjection, matrices_);
   matrix.lora_target = name;
   matrix.expert = expert;
+  matrix.stored_in_stack = StackedPlace{
+      .tensor = layer_parameter_name(layer_, fmt::format("{}.{}.{}", module, part, stack.name)),
+      .shape = {expert.count, stack.num_rows, num_in},
+      .begin = (expert.number * stack.num_rows + stack.begin) * num_in};
   if (bias) add(module, linear + ".bias", {num_out}, ParameterRole::kBias, {}).expert = expert;
 }
 

@@ -19,6 +19,13 @@ inline constexpr std::string_view kLayersPrefix = "model.layers.";
 /// (self_attn.q_proj.weight).
 std::string layer_parameter_name(int64_t layer, std::string_view name);
 
+/// Which rows of each expert in <module>.<part>.<name> [experts, num_rows, columns] are a matrix of
+/// its own, from `begin` on (ParameterSpec::stored_in_stack).
+struct RowsOfStack {
+  const char* name;
+  int64_t begin, num_rows;
+};
+
 class LayerParameters {
  public:
   LayerParameters(int64_t layer, int64_t hidden_size, double initializer_range, NormKind norms);
@@ -27,11 +34,13 @@ class LayerParameters {
   /// Adds <module>.<name>.weight [num_out, num_in], to which LoRA can add an adapter, and where it
   /// has a bias <module>.<name>.bias.
   void linear(const char* module, const char* name, int64_t num_out, int64_t num_in, bool bias);
-  /// The same, for linear layers below a module's own: <module>.<part>.<name>.weight. `expert`:
-  /// whose it is, if one's.
+  /// The same, for linear layers below a module's own: <module>.<part>.<name>.weight.
   void linear_of_part(const char* module, const std::string& part, const char* name,
-                      int64_t num_out, int64_t num_in, bool bias,
-                      std::optional<ExpertNumber> expert);
+                      int64_t num_out, int64_t num_in, bool bias);
+  /// The same of an expert, for <module>.<part>.<i>.<name>.weight, where i is its number.
+  void linear_of_expert(const char* module, const char* part, const char* name, int64_t num_out,
+                        int64_t num_in, bool bias, const ExpertNumber& expert,
+                        const RowsOfStack& stack);
   /// The same for <module>.<part>.<i>.<name>, i from 0 to `count`, each of expert i, which the
   /// files stack: weights as [count, num_in, num_out] in <module>.<part>.<name>, biases as [count,
   /// num_out] in <module>.<part>.<name>_bias.

@@ -1,9 +1,6 @@
 #include "longspan/spec/mixture_of_experts_spec.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <optional>
 
 namespace longspan {
 namespace {
@@ -17,12 +14,6 @@ constexpr int64_t kMinExpertRows = 256;
 void list_parameters(const MixtureOfExpertsSpec& mixture, LayerParameters& list) {
   const int64_t D = list.hidden_size();
   const int64_t E = mixture.num_experts, I = mixture.expert_size;
-  const auto gated_mlp = [&](const std::string& part, int64_t size, bool bias,
-                             std::optional<ExpertNumber> expert) {
-    list.linear_of_part("mlp", part, "gate_proj", size, D, bias, expert);
-    list.linear_of_part("mlp", part, "up_proj", size, D, bias, expert);
-    list.linear_of_part("mlp", part, "down_proj", D, size, bias, expert);
-  };
   const std::string router = "mlp." + mixture.router.name;
   list.router("mlp", router, E, mixture.router.has_bias);
   if (mixture.router.has_correction_bias) {
@@ -32,14 +23,24 @@ void list_parameters(const MixtureOfExpertsSpec& mixture, LayerParameters& list)
     list.stacked_linears("mlp", "experts", "gate_up_proj", E, 2 * I, D, mixture.bias);
     list.stacked_linears("mlp", "experts", "down_proj", E, D, I, mixture.bias);
   } else {
-    for (int64_t expert = 0; expert < E; ++expert) {
-      gated_mlp(fmt::format("experts.{}", expert), I, mixture.bias, ExpertNumber{expert, E});
+    const auto linear = [&](int64_t i, const char* name, int64_t num_out, int64_t num_in,
+                            const RowsOfStack& stack) {
+      list.linear_of_expert("mlp", "experts", name, num_out, num_in, mixture.bias, {i, E}, stack);
+    };
+    for (int64_t i = 0; i < E; ++i) {
+      linear(i, "gate_proj", I, D, {.name = "gate_up_proj", .begin = 0, .num_rows = 2 * I});
+      linear(i, "up_proj", I, D, {.name = "gate_up_proj", .begin = I, .num_rows = 2 * I});
+      linear(i, "down_proj", D, I, {.name = "down_proj", .begin = 0, .num_rows = D});
     }
   }
   if (!mixture.has_shared()) return;
-  gated_mlp(mixture.shared.name, mixture.shared.intermediate_size, /*bias=*/false, std::nullopt);
-  if (mixture.shared.is_gated) {
-    list.linear("mlp", (mixture.shared.name + "_gate").c_str(), 1, D, /*bias=*/false);
+  const SharedExpertSpec& shared = mixture.shared;
+  const int64_t S = shared.intermediate_size;
+  list.linear_of_part("mlp", shared.name, "gate_proj", S, D, /*bias=*/false);
+  list.linear_of_part("mlp", shared.name, "up_proj", S, D, /*bias=*/false);
+  list.linear_of_part("mlp", shared.name, "down_proj", D, S, /*bias=*/false);
+  if (shared.is_gated) {
+    list.linear("mlp", (shared.name + "_gate").c_str(), 1, D, /*bias=*/false);
   }
 }
 
@@ -58,6 +59,7 @@ FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size
   cost.exchanged = 6 * k * D;
   cost.matrices = {E * expert + shared, std::max(I, S) * D};
   cost.cast_at_once = expert + shared;
+  cost.flops = flops_of_matrices(k * expert + shared + E * D);
   cost.idle_matrices = (E - k) * (expert + (mixture.bias ? 2 * I + D : 0));
   return cost;
 }

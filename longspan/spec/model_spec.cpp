@@ -109,17 +109,13 @@ std::vector<const char*> norm_names(const LayerSpec& layer) {
   throw std::logic_error("no such norms of a layer");
 }
 
-std::optional<GatedDeltaNetSpec> recurrence_of(const ModelSpec& model) {
+std::optional<RecurrenceSpec> recurrence_of(const ModelSpec& model) {
   for (const LayerSpec& layer : model.pattern) {
-    if (const auto* mixer = std::get_if<GatedDeltaNetSpec>(&layer.mixer)) return *mixer;
+    const std::optional<RecurrenceSpec> recurrence =
+        std::visit([](const auto& mixer) { return recurrence_in(mixer); }, layer.mixer);
+    if (recurrence) return recurrence;
   }
   return std::nullopt;
-}
-
-bool goes_over_rows(const ModelSpec& model) {
-  return std::ranges::any_of(model.pattern, [](const LayerSpec& layer) {
-    return std::visit([](const auto& mixer) { return goes_over_rows(mixer); }, layer.mixer);
-  });
 }
 
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer) {
@@ -193,6 +189,13 @@ std::vector<int64_t> layers_with_experts(const ModelSpec& model) {
 
 const MixtureOfExpertsSpec* experts_of(const LayerSpec& layer) {
   return std::get_if<MixtureOfExpertsSpec>(&layer.feed_forward);
+}
+
+const MixtureOfExpertsSpec* experts_of(const ModelSpec& model) {
+  for (const LayerSpec& layer : model.pattern) {
+    if (const MixtureOfExpertsSpec* experts = experts_of(layer)) return experts;
+  }
+  return nullptr;
 }
 
 bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name) {

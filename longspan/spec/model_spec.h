@@ -94,11 +94,10 @@ std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model);
 /// where there are any, behind the mixer and behind the feed-forward.
 std::vector<const char*> norm_names(const LayerSpec& layer);
 
-/// What its layers with a recurrence are; none where it has no such layers.
-std::optional<GatedDeltaNetSpec> recurrence_of(const ModelSpec& model);
-
-/// Whether layers go over the tokens of a row one behind the other, as a recurrence does.
-bool goes_over_rows(const ModelSpec& model);
+/// The recurrence of its layers that go over the tokens of a row one behind the other, which are
+/// alike; none where it has no such layers.
+std::optional<RecurrenceSpec> recurrence_of(const ModelSpec& model);
+inline bool goes_over_rows(const ModelSpec& model) { return recurrence_of(model).has_value(); }
 
 /// The parameters of one layer, in Hugging Face's order.
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer);
@@ -115,6 +114,8 @@ int64_t idle_parameters_of(const ModelSpec& model);
 
 /// The mixture of experts in the layer; null: it has another feed-forward.
 const MixtureOfExpertsSpec* experts_of(const LayerSpec& layer);
+/// That of the first layer that has one; null: no layer has.
+const MixtureOfExpertsSpec* experts_of(const ModelSpec& model);
 /// The numbers of the layers that have one.
 std::vector<int64_t> layers_with_experts(const ModelSpec& model);
 

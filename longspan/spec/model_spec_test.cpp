@@ -172,7 +172,34 @@ TEST_CASE("model spec: what layers cost is what their parameters are") {
     CHECK(cost.mixer.before.numbers == before);
     CHECK(cost.mixer.after.numbers == after);
     CHECK(cost.feed_forward.matrices.numbers == feed_forward);
+    CHECK(cost.mixer.projection_flops == FlopCost{2 * (before + after), 4 * (before + after)});
+    CHECK(cost.feed_forward.flops == FlopCost{2 * feed_forward, 4 * feed_forward});
   }
+}
+
+TEST_CASE("model spec: operations of a pair of tokens, of chosen experts, of a recurrence") {
+  // Keys of 6 numbers, values of 10: q k^T and p v; dp, dv, dq, dk, and q k^T again.
+  const AttentionSpec attention =
+      std::get<SelfAttentionSpec>(small_model().pattern[0].mixer).attention;
+  CHECK(pair_flops_of(attention) == FlopCost{2 * 6 + 2 * 10, 3 * 2 * 6 + 2 * 2 * 10});
+  CHECK(cost_of(small_model().layer(0), 32).mixer.pair_flops == pair_flops_of(attention));
+  // Two of eight experts, the shared one and the router.
+  MixtureOfExpertsSpec mixture;
+  mixture.num_experts = 8;
+  mixture.experts_per_token = 2;
+  mixture.expert_size = 12;
+  mixture.shared.intermediate_size = 20;
+  const FeedForwardCost cost = cost_of(mixture, 32);
+  CHECK(cost.flops == flops_of_matrices(2 * 3 * 12 * 32 + 3 * 20 * 32 + 8 * 32));
+  CHECK(cost.flops == flops_of_matrices(cost.matrices.numbers - cost.idle_matrices + 8 * 32));
+  const GatedDeltaNetSpec net{
+      .num_key_heads = 2, .num_value_heads = 4, .key_dim = 16, .value_dim = 8, .conv_width = 4};
+  const FlopCost rule = rule_flops_of(*recurrence_in(net), net.value_dim);
+  CHECK(rule.forward == 2 * (3 * 16 * 8 + 2 * 64 * 8 + 64 * 16));
+  CHECK(rule.backward == 3 * rule.forward);
+  const int64_t convolution = 2 * 4 * net.num_channels();
+  CHECK(cost_of(net, 32).recurrence_flops ==
+        FlopCost{4 * rule.forward + convolution, 4 * rule.backward + 2 * convolution});
 }
 
 TEST_CASE("model spec: tensors of files that are no parameters") {

@@ -91,11 +91,18 @@ ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, Param
           .init = init,
           .stored_as = name,
           .stored_part = std::nullopt,
+          .stored_in_stack = std::nullopt,
           .expert = std::nullopt};
 }
 
 Initialisation first_values(NormKind norm) {
-  return {norm == NormKind::kWeight ? Initialisation::Kind::kOnes : Initialisation::Kind::kZeros};
+  switch (norm) {
+    case NormKind::kWeight:
+      return {Initialisation::Kind::kOnes};
+    case NormKind::kOnePlusWeight:
+      return {Initialisation::Kind::kZeros};
+  }
+  throw std::logic_error("no such norm");
 }
 
 std::vector<int64_t> stored_shape(const ParameterSpec& parameter) {

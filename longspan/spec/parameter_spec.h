@@ -62,6 +62,16 @@ struct StoredPart {
   bool operator==(const StoredPart&) const = default;
 };
 
+/// Where the files of a mixture of experts may hold a parameter in the place of a tensor of its
+/// own: within one of all of a layer's experts, as Qwen3.5's mixtures are published.
+struct StackedPlace {
+  std::string tensor;
+  std::vector<int64_t> shape;  // [experts, rows of each, columns]
+  int64_t begin;               // the parameter's first number, behind which all of it lies
+
+  bool operator==(const StackedPlace&) const = default;
+};
+
 /// One of the experts of a layer: which one, of how many.
 struct ExpertNumber {
   int64_t number, count;
@@ -93,6 +103,8 @@ struct ParameterSpec {
   /// The tensor of Hugging Face's files that holds it: alone, or as a part of it.
   std::string stored_as;
   std::optional<StoredPart> stored_part;
+  /// Files that have no tensor of that name may have this one. What is saved has the other.
+  std::optional<StackedPlace> stored_in_stack;
   /// The expert whose it is, an adapter's matrices too; none: every token goes through it.
   std::optional<ExpertNumber> expert;
 

@@ -4,23 +4,38 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <string_view>
+#include <utility>
 
 namespace longspan {
 
 /// rope_scaling / rope_parameters of config.json.
 struct RopeScaling {
-  std::string type = "default";  // default | linear | llama3 | yarn
+  enum class Type {
+    kDefault,  ///< no scaling
+    kLinear,   ///< all positions are divided by the factor (arXiv 2306.15595)
+    kLlama3,   ///< long wavelengths are stretched (Llama 3.1, arXiv 2407.21783)
+    kYarn,     ///< arXiv 2309.00071
+  };
+  Type type = Type::kDefault;
   double factor = 1.0;
-  double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
-  int64_t original_max_position_embeddings = 0;          // llama3, yarn
-  double beta_fast = 32.0, beta_slow = 1.0;              // yarn
-  std::optional<double> attention_factor, mscale;        // yarn
-  std::optional<double> mscale_all_dim;                  // yarn, latent attention
-  bool truncate = true;                                  // yarn
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;      // llama3
+  int64_t original_max_position_embeddings = 0;              // llama3, yarn
+  double beta_fast = 32.0, beta_slow = 1.0;                  // yarn
+  std::optional<double> attention_factor = {}, mscale = {};  // yarn
+  std::optional<double> mscale_all_dim = {};                 // yarn, latent attention
+  bool truncate = true;                                      // yarn
 
   bool operator==(const RopeScaling&) const = default;
 };
+
+/// By their names in config.json.
+inline constexpr std::pair<std::string_view, RopeScaling::Type> kRopeTypes[] = {
+    {"default", RopeScaling::Type::kDefault},
+    {"linear", RopeScaling::Type::kLinear},
+    {"llama3", RopeScaling::Type::kLlama3},
+    {"yarn", RopeScaling::Type::kYarn}};
+std::string_view name_of(RopeScaling::Type type);
 
 /// What YaRN (arXiv 2309.00071, equation 22) multiplies by where positions are stretched by
 /// `factor`: 0.1 mscale ln(factor) + 1, and 1 where they are not.

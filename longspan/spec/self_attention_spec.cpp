@@ -38,6 +38,8 @@ TokenMixerCost cost_of(const SelfAttentionSpec& mixer, int64_t hidden_size) {
     cost.queries += cost.output;
     cost.saved_for_gate = cost.output;
   }
+  cost.projection_flops = flops_of_matrices(cost.before.numbers + cost.after.numbers);
+  cost.pair_flops = pair_flops_of(attention);
   cost.kv_heads = attention.num_kv_heads;
   cost.head_dim = attention.key_dim;
   return cost;

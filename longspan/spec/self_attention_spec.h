@@ -7,6 +7,7 @@
 #include "longspan/spec/attention_spec.h"
 #include "longspan/spec/layer_cost.h"
 #include "longspan/spec/layer_parameters.h"
+#include "longspan/spec/recurrence_spec.h"
 #include "longspan/spec/rotary_spec.h"
 
 namespace longspan {
@@ -37,8 +38,10 @@ inline std::optional<RotaryKind> rotary_in(const SelfAttentionSpec& mixer) {
   if (!mixer.rotary) return std::nullopt;
   return RotaryKind{*mixer.rotary, mixer.rotary->dim.value_or(mixer.attention.key_dim)};
 }
-/// Whether it goes over the tokens of a row one behind the other.
-inline bool goes_over_rows(const SelfAttentionSpec& /*mixer*/) { return false; }
+/// The recurrence in it; none: it does not go over the tokens of a row one behind the other.
+inline std::optional<RecurrenceSpec> recurrence_in(const SelfAttentionSpec& /*mixer*/) {
+  return std::nullopt;
+}
 TokenMixerCost cost_of(const SelfAttentionSpec& mixer, int64_t hidden_size);
 
 }  // namespace longspan

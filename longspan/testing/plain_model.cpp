@@ -11,13 +11,13 @@
 #include <variant>
 
 #include "longspan/kernels/rope.h"
-#include "longspan/models/model_config.h"
 #include "longspan/testing/parameter_specs.h"
+#include "longspan/testing/small_model.h"
 
 namespace longspan::testing {
 
 ModelSpec small_model(bool tied, bool biases) {
-  ModelConfig config;
+  testing::SmallModel config;
   config.model_type = "llama";
   config.vocab_size = 53;
   config.hidden_size = 24;
@@ -26,10 +26,10 @@ ModelSpec small_model(bool tied, bool biases) {
   config.num_heads = 6;
   config.num_kv_heads = 2;
   config.head_dim = 4;
-  config.tie_word_embeddings = tied;
+  config.tied_head = tied;
   config.qkv_bias = config.output_bias = config.mlp_bias = biases;
-  config.rms_norm_eps = 1e-3;
-  return spec_of(config);
+  config.norm_eps = 1e-3;
+  return config.spec();
 }
 
 std::vector<NamedTensor> random_leaves(const ModelSpec& spec) {

@@ -26,7 +26,7 @@ std::optional<LoraShape> trained_adapter(const Config& config, const ModelConfig
 }  // namespace
 
 ModelSpec attended_model(const Config& config, const ModelConfig& model) {
-  ModelSpec spec = spec_of(model);
+  ModelSpec spec = model.spec;
   const bool makes_latents = std::ranges::any_of(attentions_of(spec), [](const auto& attention) {
     return attention.first.latent_dim.has_value();
   });

@@ -5,9 +5,9 @@
 
 #include "longspan/config/config.h"
 #include "longspan/memory/counting_allocator.h"
-#include "longspan/models/model_config.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/testing/small_model.h"
 
 namespace longspan {
 namespace {
@@ -59,15 +59,15 @@ struct Case {
 
   Case() {
     config.per_device_eval_batch_size = 1;
-    ModelConfig shape;
+    testing::SmallModel shape;
     shape.vocab_size = shape.hidden_size = 4;
-    shape.head_dim = 2;
-    shape.tie_word_embeddings = true;
+    shape.num_layers = 0;
+    shape.tied_head = true;
     std::vector<NamedTensor> parameters;
-    for (const auto& [name, sizes] : testing::parameter_shapes(spec_of(shape))) {
+    for (const auto& [name, sizes] : testing::parameter_shapes(shape.spec())) {
       parameters.push_back({name, at::zeros(sizes)});
     }
-    model = std::make_unique<Decoder>(spec_of(shape), parameters, *attention, DecoderOptions{});
+    model = std::make_unique<Decoder>(shape.spec(), parameters, *attention, DecoderOptions{});
     Sample sample;
     sample.input_ids.assign(1000, 3);
     sample.labels.assign(1000, 3);

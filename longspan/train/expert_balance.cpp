@@ -27,8 +27,9 @@ std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& con
     throw UserError(
         fmt::format("moe_aux_loss_coef: {} is given, but {}. Remove the key.", *asked, why));
   };
-  if (asked && !model.experts) refuse(model.architecture + " has no experts");
-  if (asked && *asked > 0 && model.experts->router.scores == RouterSpec::Scores::kSigmoid) {
+  const MixtureOfExpertsSpec* experts = experts_of(model.spec);
+  if (asked && experts == nullptr) refuse(model.architecture + " has no experts");
+  if (asked && *asked > 0 && experts->router.scores == RouterSpec::Scores::kSigmoid) {
     refuse("the auxiliary loss is one of routers with a softmax; the routers of " +
            model.architecture + " have a sigmoid, and transformers has no such loss for them");
   }
@@ -39,8 +40,8 @@ std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& con
 std::unique_ptr<ExpertBalance> ExpertBalance::make(const ObjectiveContext& context,
                                                    const ModelConfig& model) {
   const std::optional<double> coefficient = auxiliary_loss_coefficient(context.config, model);
-  if (!model.experts) return nullptr;
-  return std::make_unique<ExpertBalance>(context, spec_of(model), coefficient);
+  if (experts_of(model.spec) == nullptr) return nullptr;
+  return std::make_unique<ExpertBalance>(context, model.spec, coefficient);
 }
 
 ExpertBalance::ExpertBalance(const ObjectiveContext& context, const ModelSpec& model,

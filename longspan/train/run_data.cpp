@@ -32,8 +32,10 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
   }
   const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
   const RunRows rows = read_run_rows(config);
-  EncodedExamples train = encode_examples(config, tokenizer, rows.train, model.vocab_size), eval;
-  if (!rows.eval.empty()) eval = encode_examples(config, tokenizer, rows.eval, model.vocab_size);
+  EncodedExamples train = encode_examples(config, tokenizer, rows.train, model.spec.vocab_size),
+                  eval;
+  if (!rows.eval.empty())
+    eval = encode_examples(config, tokenizer, rows.eval, model.spec.vocab_size);
   data.chat = saved_chat(config, tokenizer);
   if (!train.examples.empty()) {
     console.say(fmt::format("The first training example:\n{}\n",

@@ -29,9 +29,9 @@ std::string fingerprint_of(const std::vector<HeldParameter>& parameters) {
 }
 
 std::string text_of(const ModelConfig& model) {
-  const RopeScaling& rope = model.rope;
-  if (rope.type == "default") return "none";
-  return fmt::format("{} with factor {} ({} positions)", rope.type, rope.factor,
+  const RopeScaling& rope = model.rotary.scaling;
+  if (rope.type == RopeScaling::Type::kDefault) return "none";
+  return fmt::format("{} with factor {} ({} positions)", name_of(rope.type), rope.factor,
                      model.max_position_embeddings);
 }
 

@@ -47,7 +47,7 @@ RunModel::RunModel(const Config& config, const RunPlan& plan, Workers& workers)
     trained_ = load_trained_model(config, plan.model, sharding_, device_);
     trained_.options.activation_store = activations_.get();
     trained_.options.expert_exchange = experts_.get();
-    decoder_ = std::make_unique<Decoder>(spec_of(plan.model), trained_.parameters, *attention_,
+    decoder_ = std::make_unique<Decoder>(plan.model.spec, trained_.parameters, *attention_,
                                          trained_.options);
   });
 }
@@ -95,7 +95,7 @@ AttentionTraffic RunModel::traffic() const {
 }
 
 ExpertTraffic RunModel::expert_traffic() const {
-  return {experts_.get(), spec_of(plan_.model), uses_bf16(config_) ? 2 : 4, device_};
+  return {experts_.get(), plan_.model.spec, uses_bf16(config_) ? 2 : 4, device_};
 }
 
 RunParameters RunModel::parameters() const {

@@ -37,9 +37,8 @@ RunPlan plan_run(const Config& config, const Rendezvous& where) {
   plan.parallel = make_parallel_plan(request);
   if (!config.ref_model.empty() && config.expert_parallel_size > 1) {
     const ModelConfig reference = model_config_for(config, config.ref_model);
-    if (reference.experts) {
-      check_experts_divide(config.expert_parallel_size, reference.experts->num_experts,
-                           "ref_model");
+    if (const MixtureOfExpertsSpec* experts = experts_of(reference.spec)) {
+      check_experts_divide(config.expert_parallel_size, experts->num_experts, "ref_model");
     }
   }
   plan.warning = warning_of_shards(request);
@@ -48,7 +47,7 @@ RunPlan plan_run(const Config& config, const Rendezvous& where) {
 
 MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const RowLengths& row) {
   std::optional<ModelSpec> reference;
-  if (!config.ref_model.empty()) reference = spec_of(model_config_for(config, config.ref_model));
+  if (!config.ref_model.empty()) reference = model_config_for(config, config.ref_model).spec;
   return planned_account(config, plan.attended, plan.parallel, row, plan.computer(),
                          reference ? &*reference : nullptr);
 }

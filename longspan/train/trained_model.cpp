@@ -32,7 +32,7 @@ namespace {
 /// A new adapter must be one that this machine can hold, whatever rank was typed.
 void require_room_for_adapter(const Config& config, const ModelConfig& model) {
   int64_t num_bytes = 0;
-  const ModelSpec spec = spec_of(model);
+  const ModelSpec& spec = model.spec;
   for (const ParameterSpec& matrix : lora_parameters_of(spec, lora_shape_of(config, spec))) {
     num_bytes = counted_sum(
         {num_bytes, counted_product({4, matrix.shape[0], matrix.shape[1]}, "lora_rank")},
@@ -43,7 +43,7 @@ void require_room_for_adapter(const Config& config, const ModelConfig& model) {
   throw UserError(
       fmt::format("lora_rank: {} makes an adapter of {}, and {}. hidden_size is {}: a rank far "
                   "below it is meant.",
-                  config.lora_rank, name_bytes(num_bytes), machine.text(), model.hidden_size));
+                  config.lora_rank, name_bytes(num_bytes), machine.text(), model.spec.hidden_size));
 }
 
 /// Throws UserError unless the configuration's keys fit the adapter that is there already.
@@ -122,7 +122,7 @@ std::vector<NamedTensor> make_all(const std::vector<ParameterSource>& sources, a
 std::vector<NamedTensor> new_value_head(const ModelConfig& model, uint64_t seed) {
   std::vector<NamedTensor> head;
   uint64_t number = 0;
-  for (const ParameterSpec& parameter : value_head_parameters(model.hidden_size)) {
+  for (const ParameterSpec& parameter : value_head_parameters(model.spec.hidden_size)) {
     const at::Tensor tensor = at::empty(parameter.shape, at::kFloat);
     const double bound = parameter.init.scale;
     float* data = tensor.mutable_data_ptr<float>();
@@ -146,19 +146,25 @@ std::vector<NamedTensor> value_head_of(const Config& config, const ModelConfig& 
 }
 
 /// Heads decide how the ranks share a row, tokens what is scored.
-void require_same_heads(const Config& config, const ModelConfig& model,
-                        const ModelConfig& reference) {
-  if (reference.vocab_size == model.vocab_size && reference.num_heads == model.num_heads &&
-      reference.num_kv_heads == model.num_kv_heads && reference.head_dim == model.head_dim) {
+void require_same_heads(const Config& config, const ModelSpec& model, const ModelSpec& reference) {
+  const auto heads = [](const ModelSpec& spec) {
+    const auto attentions = attentions_of(spec);
+    return attentions.empty() ? AttentionSpec{} : attentions.front().first;
+  };
+  const AttentionSpec ours = heads(model), theirs = heads(reference);
+  if (reference.vocab_size == model.vocab_size && theirs.num_heads == ours.num_heads &&
+      theirs.num_kv_heads == ours.num_kv_heads && theirs.key_dim == ours.key_dim) {
     return;
   }
-  throw UserError(
-      fmt::format("ref_model {} has {} and {} of {}, and {}; the trained model has {} and {} of "
-                  "{}, and {}. Choose a reference with the same heads and vocabulary.",
-                  config.ref_model, counted(reference.num_heads, "query head"),
-                  counted(reference.num_kv_heads, "kv head"), reference.head_dim,
-                  counted(reference.vocab_size, "token"), model.num_heads, model.num_kv_heads,
-                  model.head_dim, counted(model.vocab_size, "token")));
+  const auto text = [](const AttentionSpec& attention, int64_t vocab_size) {
+    return fmt::format("{} and {} of {}, and {}", counted(attention.num_heads, "query head"),
+                       counted(attention.num_kv_heads, "kv head"), attention.key_dim,
+                       counted(vocab_size, "token"));
+  };
+  throw UserError(fmt::format(
+      "ref_model {} has {}; the trained model has {}. Choose a reference with the same "
+      "heads and vocabulary.",
+      config.ref_model, text(theirs, reference.vocab_size), text(ours, model.vocab_size)));
 }
 
 }  // namespace
@@ -200,7 +206,7 @@ int64_t TrainedModel::num_trained() const {
 }
 
 void check_trained_model(const Config& config, const ModelConfig& model) {
-  const ModelSpec spec = spec_of(model);
+  const ModelSpec& spec = model.spec;
   auxiliary_loss_coefficient(config, model);
   if (trains_adapter(config)) lora_modules_from(config.lora_target, spec);
   const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
@@ -217,7 +223,7 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
   if (finetuning_type_of(config) == FinetuningType::kFreeze) trained_by_freeze(config, spec);
   if (config.ref_model.empty()) return;
   const ModelConfig reference = model_config_for(config, config.ref_model);
-  require_same_heads(config, model, reference);
+  require_same_heads(config, model.spec, reference.spec);
   if (reference.experts) {
     check_experts_divide(config.expert_parallel_size, reference.experts->num_experts, "ref_model");
   }
@@ -256,7 +262,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
     kept.push_back(merged.back());
     merged.pop_back();
   }
-  const ModelSpec spec = spec_of(model);
+  const ModelSpec& spec = model.spec;
   trained.specs = ParameterTable(parameters_of(spec));
   const std::vector<HeldParameter> own = held_parameters(config, spec, /*lora=*/{});
   const bool small = own.front().element_bytes == 2;
@@ -287,7 +293,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
   }
   if (stage.has_value_head) {
     for (NamedTensor& parameter : value_head_of(config, model)) added.push_back(parameter);
-    for (const ParameterSpec& parameter : value_head_parameters(model.hidden_size)) {
+    for (const ParameterSpec& parameter : value_head_parameters(model.spec.hidden_size)) {
       trained.specs.add(parameter);
     }
   }
@@ -322,7 +328,7 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
       config.ref_model.empty() ? config.model_name_or_path : config.ref_model;
   const ModelConfig reference_config =
       config.ref_model.empty() ? model : model_config_for(config, folder);
-  require_same_heads(config, model, reference_config);
+  require_same_heads(config, model.spec, reference_config.spec);
   const std::vector<std::string> adapters = split_names(config.ref_model_adapters);
   // What the policy casts to bf16 at every use can be kept in it: the numbers are the same.
   const bool bf16 = trained.options.compute_dtype == at::kBFloat16;
@@ -342,12 +348,12 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
                          .expert_exchange = trained.options.expert_exchange};
   if (!sharding || sharding->all_are_here()) {
     return reference_model(std::make_unique<Decoder>(
-        spec_of(reference_config), make_all(sources, device), attention, options));
+        reference_config.spec, make_all(sources, device), attention, options));
   }
   auto sharded = std::make_unique<ShardedParameters>(sources, *sharding);
   options.parameter_hooks = sharded.get();
-  auto decoder = std::make_unique<Decoder>(spec_of(reference_config), sharded->parameters(),
-                                           attention, options);
+  auto decoder =
+      std::make_unique<Decoder>(reference_config.spec, sharded->parameters(), attention, options);
   return reference_model(std::move(decoder), std::move(sharded));
 }
 

@@ -9,13 +9,14 @@
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 namespace {
 
 ModelConfig small_model() {
-  ModelConfig model;
+  testing::SmallModel model;
   model.model_type = "qwen2";
   model.architecture = "Qwen2ForCausalLM";
   model.vocab_size = 50;
@@ -26,8 +27,9 @@ ModelConfig small_model() {
   model.num_kv_heads = 2;
   model.head_dim = 6;
   model.qkv_bias = true;
-  model.json = R"({"model_type": "qwen2"})";
-  return model;
+  ModelConfig config = model.config();
+  config.json = R"({"model_type": "qwen2"})";
+  return config;
 }
 
 /// A saved model, and configurations that train it.
@@ -59,7 +61,7 @@ struct Division {
 
 TEST_CASE("trained model: what a run will hold is known before there is a tensor") {
   const Case model;
-  const ModelSpec spec = spec_of(model.model);
+  const ModelSpec& spec = model.model.spec;
   std::mutex mutex;
   std::vector<std::string> wrong;
   int num_checked = 0;
@@ -110,7 +112,7 @@ TEST_CASE("trained model: what a run will hold is known before there is a tensor
 
 TEST_CASE("trained model: freezing goes by layers and the parts that users name") {
   const Case model;
-  const ModelSpec spec = spec_of(model.model);
+  const ModelSpec& spec = model.model.spec;
   Config config = model.config("freeze", "sft");
   config.freeze_trainable_layers = 1;
   config.freeze_trainable_modules = "mlp,input_layernorm";

@@ -232,7 +232,7 @@ RunEnd Trainer::finish() {
       .num_samples = static_cast<double>(totals_.num_samples),
       .total_flos =
           6.0 * static_cast<double>(progress.num_computed_tokens) *
-          static_cast<double>(num_parameters_without_embeddings(saved.all, spec_of(saved.config)))};
+          static_cast<double>(num_parameters_without_embeddings(saved.all, saved.config.spec))};
   heartbeat_.stands_at(progress.step, "the saving of the model");
   const SentBytes sent{reports_.traffic.report(world_), reports_.expert_traffic.report(world_)};
   all_or_none(world_, [&] {

@@ -104,7 +104,7 @@ FUZZ_READER(adapter_config) {
     LoraShape shape;
     shape.r = 2;
     shape.modules = {"q_proj"};
-    for (NamedTensor& matrix : new_lora_parameters(spec_of(small_model()), shape, 1)) {
+    for (NamedTensor& matrix : new_lora_parameters(small_model().spec, shape, 1)) {
       all.push_back({"base_model.model." + matrix.name, matrix.tensor.detach()});
     }
     return all;

@@ -74,7 +74,7 @@ void run(const std::string& folder, const nlohmann::json& job, const std::string
   check_model_folder(folder, config);
   auto parameters =
       load_parameters(folder, config, dtype_named(job.value("parameter_dtype", "float32")));
-  const ModelSpec spec = spec_of(config);
+  const ModelSpec& spec = config.spec;
   const ParameterTable specs(parameters_of(spec));
   for (auto& [name, tensor] : parameters) tensor.requires_grad_(!is_buffer(specs.of(name).role));
   const auto attention = make_local(cpu_block_kernel());

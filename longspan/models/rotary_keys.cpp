@@ -1,0 +1,174 @@
+#include "longspan/models/rotary_keys.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "longspan/models/layer_keys.h"
+
+namespace longspan {
+namespace {
+
+using Type = RopeScaling::Type;
+
+Type type_of(const JsonObject& rope) {
+  const auto name = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
+  const auto* found =
+      std::ranges::find(kRopeTypes, name, [](const auto& type) { return type.first; });
+  if (found == std::end(kRopeTypes)) {
+    rope.fail(
+        fmt::format("rope type {} is not supported; default, linear, llama3 and yarn are", name));
+  }
+  return found->second;
+}
+
+/// One object of keys, as a scaling. `keys`: the whole file.
+class ScalingReader {
+ public:
+  ScalingReader(const JsonObject& keys, const JsonObject& rope, int64_t max_positions)
+      : keys_(keys), rope_(rope), max_positions_(max_positions) {}
+
+  RopeScaling read() const {
+    RopeScaling out = read_type(type_of(rope_));
+    // Latent attention reads it of every scaling, as transformers does.
+    if (out.type != Type::kDefault) out.mscale_all_dim = rope_.optional<double>("mscale_all_dim");
+    if (!(out.factor > 0)) rope_.fail("factor must be positive");
+    return out;
+  }
+
+ private:
+  RopeScaling read_type(Type type) const {
+    switch (type) {
+      case Type::kDefault:
+        return {};
+      case Type::kLinear:
+        return {.type = type, .factor = rope_.get<double>("factor")};
+      case Type::kLlama3:
+        return llama3();
+      case Type::kYarn:
+        return yarn();
+    }
+    rope_.fail("there is no such rope type");
+  }
+
+  RopeScaling llama3() const {
+    RopeScaling out{.type = Type::kLlama3, .factor = rope_.get<double>("factor")};
+    out.original_max_position_embeddings = original_positions();
+    out.low_freq_factor = rope_.get<double>("low_freq_factor");
+    out.high_freq_factor = rope_.get<double>("high_freq_factor");
+    if (!(out.low_freq_factor > 0) || !(out.high_freq_factor > out.low_freq_factor)) {
+      rope_.fail("0 < low_freq_factor < high_freq_factor must hold");
+    }
+    return out;
+  }
+
+  RopeScaling yarn() const {
+    RopeScaling out{.type = Type::kYarn};
+    out.original_max_position_embeddings = original_positions();
+    out.factor =
+        rope_.get<double>("factor", static_cast<double>(max_positions_) /
+                                        static_cast<double>(out.original_max_position_embeddings));
+    // 0 means the default here, as in transformers.
+    if (const double fast = rope_.get<double>("beta_fast", 0.0); fast != 0) out.beta_fast = fast;
+    if (const double slow = rope_.get<double>("beta_slow", 0.0); slow != 0) out.beta_slow = slow;
+    out.attention_factor = rope_.optional<double>("attention_factor");
+    out.mscale = rope_.optional<double>("mscale");
+    out.truncate = rope_.get<bool>("truncate", true);
+    return out;
+  }
+
+  int64_t original_positions() const {
+    const char* original = "original_max_position_embeddings";
+    return keys_.has(original) ? positive(keys_, original, kMostPositions)
+                               : positive(rope_, original, kMostPositions, max_positions_);
+  }
+
+  const JsonObject& keys_;
+  const JsonObject& rope_;
+  int64_t max_positions_;
+};
+
+bool has_rope_scaling(const JsonObject& keys) {
+  return keys.has("rope_scaling") && !keys.value("rope_scaling").empty();
+}
+
+/// How many of a head's numbers are rotated; none: all.
+std::optional<int64_t> rotated_numbers(const JsonObject& keys, int64_t head_dim, double factor,
+                                       bool may_be_partial, const std::string& model_type) {
+  if (factor == 1.0) return std::nullopt;
+  if (!may_be_partial) {
+    keys.fail(fmt::format("partial_rotary_factor {}: in a model of type {} whole heads are rotated",
+                          factor, model_type));
+  }
+  if (!(factor > 0) || !(factor < 1)) {
+    keys.fail(fmt::format("partial_rotary_factor {} is not above 0 and at most 1", factor));
+  }
+  const auto dim = static_cast<int64_t>(static_cast<double>(head_dim) * factor);
+  if (dim <= 0 || dim % 2 != 0) {
+    keys.fail(fmt::format(
+        "partial_rotary_factor {} rotates {} of a head's {} numbers; rotation needs pairs", factor,
+        dim, head_dim));
+  }
+  return dim;
+}
+
+/// `rope`: the object that says it; none: the file has no such.
+RotarySpec rotary_of(const JsonObject& keys, const std::optional<JsonObject>& rope,
+                     int64_t head_dim, const RotaryDefaults& defaults, ModelConfig& config) {
+  RotarySpec rotary{.theta = keys.get<double>("rope_theta", defaults.theta),
+                    .scaling = defaults.scaling,
+                    .pairs = defaults.pairs};
+  double factor = keys.get<double>("partial_rotary_factor", defaults.partial_factor.value_or(1.0));
+  if (rope) {
+    rotary.scaling = ScalingReader(keys, *rope, config.max_position_embeddings).read();
+    rotary.theta = rope->get<double>("rope_theta", rotary.theta);
+    factor = rope->get<double>("partial_rotary_factor", factor);
+  }
+  if (!(rotary.theta > 1)) keys.fail("rope_theta must be larger than 1");
+  rotary.dim = rotated_numbers(keys, head_dim, factor, defaults.partial_factor.has_value(),
+                               config.model_type);
+  config.rotary = rotary;
+  return rotary;
+}
+
+}  // namespace
+
+RotarySpec read_rotary(const JsonObject& keys, int64_t head_dim, const RotaryDefaults& defaults,
+                       ModelConfig& config) {
+  const char* name = has_rope_scaling(keys) ? "rope_scaling" : "rope_parameters";
+  std::optional<JsonObject> rope;
+  if (keys.has(name)) rope.emplace(keys.object(name));
+  return rotary_of(keys, rope, head_dim, defaults, config);
+}
+
+RotaryByKind read_rotary_by_kind(const JsonObject& keys, int64_t head_dim,
+                                 const RotaryDefaults& defaults, const RotarySpec& windowed,
+                                 ModelConfig& config) {
+  config.has_rotary_by_kind = true;
+  RotaryByKind both{.full = {}, .windowed = windowed};
+  if (has_rope_scaling(keys) || !keys.has("rope_parameters")) {
+    both.full = read_rotary(keys, head_dim, defaults, config);
+  } else {
+    const JsonObject kinds = keys.object("rope_parameters");
+    std::optional<JsonObject> full;
+    if (kinds.has("full_attention")) full.emplace(kinds.object("full_attention"));
+    both.full = rotary_of(keys, full, head_dim, defaults, config);
+    if (kinds.has("sliding_attention")) {
+      const JsonObject rope = kinds.object("sliding_attention");
+      both.windowed.scaling = ScalingReader(keys, rope, config.max_position_embeddings).read();
+      both.windowed.theta = rope.get<double>("rope_theta", windowed.theta);
+      if (rope.get<double>("partial_rotary_factor", 1.0) != 1.0) {
+        rope.fail("partial_rotary_factor other than 1 is not supported in layers with a window");
+      }
+    }
+  }
+  if (!(both.windowed.theta > 1)) {
+    keys.fail("the rotary base of layers with a window must be larger than 1");
+  }
+  return both;
+}
+
+}  // namespace longspan

@@ -1,0 +1,38 @@
+// What a token mixer is that goes over the tokens of a row one behind the other: what strategies,
+// plan and traffic go by. No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "longspan/spec/layer_cost.h"
+
+namespace longspan {
+
+/// A convolution over a few tokens, and then a rule that changes a state [key_dim, value_dim] of
+/// each value head by one token after the other.
+struct RecurrenceSpec {
+  int64_t num_key_heads = 0;    ///< of queries and of keys
+  int64_t num_value_heads = 0;  ///< a multiple of num_key_heads
+  int64_t key_dim = 0;          ///< numbers in a query's and a key's head
+  int64_t value_dim = 0;        ///< numbers in a value's and an output's head
+  int64_t conv_width = 0;       ///< tokens that the convolution sees
+
+  int64_t num_queries() const { return num_key_heads * key_dim; }     ///< numbers; as many of keys
+  int64_t num_values() const { return num_value_heads * value_dim; }  ///< numbers
+  /// What the convolution goes over: queries, keys and values.
+  int64_t num_channels() const { return 2 * num_queries() + num_values(); }
+
+  bool operator==(const RecurrenceSpec&) const = default;
+};
+
+/// Of the rule, for a token and a value head whose states have `width` columns: value_dim, or more
+/// where they carry more than values. Products with the state, within a chunk of 64 tokens, and to
+/// the next state; the backward has three times as many.
+inline FlopCost rule_flops_of(const RecurrenceSpec& recurrence, int64_t width) {
+  constexpr int64_t kChunk = 64;  // kernels/delta_rule_head
+  const int64_t K = recurrence.key_dim;
+  const int64_t forward = 2 * (3 * K * width + 2 * kChunk * width + kChunk * K);
+  return {forward, 3 * forward};
+}
+
+}  // namespace longspan
