@@ -1,7 +1,7 @@
-// The CUDA half of the program: NCCL process groups, and the stream on which the kernels over rows
-// (longspan/cuda) go. The attention kernel needs nothing of CUDA at
-// compile time and lives in longspan/attention/cuda_kernel.cpp.
-// Built against the headers of pip's packages, without a CUDA toolkit.
+// The part of the program that needs CUDA: NCCL process groups, and the stream on which the kernels
+// over rows (longspan/cuda) go. The attention kernel needs nothing of CUDA at compile time and
+// lives in longspan/attention/cuda_kernel.cpp. Built against the headers of pip's packages, without
+// a CUDA toolkit.
 #include "longspan/comm/cuda.h"
 
 #include <c10/cuda/CUDAFunctions.h>

@@ -19,9 +19,10 @@ class LatentKeys;
 class RecurrentMemory;
 class WholeRow;
 
-/// One layer's projections around its attention, in parts, for an attention that moves one part's
-/// data under another's computation. All are differentiable; the first three are called once each,
-/// in this order, the fourth once, then the last for parts of the heads until all are there.
+/// The projections around a layer's attention as functions, for an attention that overlaps its
+/// exchanges with them. All are differentiable. The attention calls query, key, value and
+/// begin_output once each, in this order, and then add_output for some heads at a time, until it
+/// has added all heads.
 struct AttentionProjections {
   std::function<at::Tensor()> query, key, value;  // -> q_TNH, k_TMH, v_TMH, rotated
   std::function<at::Tensor()> begin_output;       // -> y_TD, what the output is added to

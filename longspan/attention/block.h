@@ -34,7 +34,7 @@ Block trimmed(const Block& block);
 
 bool have_lower_ends(const std::vector<Block>& blocks);
 
-/// One causal block for each document, in parts where it is forked (masked_rectangles.h).
+/// One causal block for each document, several for a forked one (masked_rectangles.h).
 std::vector<Block> causal_blocks(const Packing& packing);
 
 /// The same attention in blocks whose last query, where causal, sees exactly the last key: what

@@ -41,7 +41,7 @@ Loaded load() {
   if (path.empty()) {
     const std::string skipped = LONGSPAN_CUDA_SKIPPED;
     loaded.reason = skipped.empty() ? "liblongspan_cuda.so is not where it was installed"
-                                    : "this build has no CUDA half: " + skipped;
+                                    : "this build has no CUDA library of its own: " + skipped;
     return loaded;
   }
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);

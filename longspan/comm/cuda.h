@@ -1,4 +1,4 @@
-// The CUDA half of the program, a shared object that is loaded only where a GPU is.
+// The part of the program that needs CUDA: a shared object, loaded only where there is a GPU.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

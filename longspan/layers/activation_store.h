@@ -1,4 +1,4 @@
-// Where checkpointed blocks keep what their backward needs, when not on the device.
+// Stores what checkpointed blocks save for their backward elsewhere than on the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,15 +9,15 @@
 
 namespace longspan {
 
-/// What one block keeps. Freed when it dies.
+/// The tensors that one block has saved. Their memory is freed when this object dies.
 class SavedTensors {
  public:
   virtual ~SavedTensors() = default;
   /// Tensor i of those that were put, ready to compute with; maybe another copy at each call. The
   /// caller does not write to it.
   virtual at::Tensor get(size_t i) = 0;
-  /// Attention's backward begins, the longest work of a block: what was put before this and is
-  /// asked for next may be on its way meanwhile.
+  /// Call it when the block's attention backward begins, its longest work: the store may meanwhile
+  /// prefetch the tensors that were put before these, which the backward asks for next.
   virtual void read_previous_ahead() = 0;
 };
 
@@ -26,7 +26,7 @@ class ActivationStore {
  public:
   virtual ~ActivationStore() = default;
   /// The caller drops its tensors, so that the device's memory is free when they are stored.
-  /// `briefly`: they are asked for before the backward goes on to another block.
+  /// `briefly`: the backward of the same block asks for them.
   virtual std::shared_ptr<SavedTensors> put(std::vector<at::Tensor> tensors,
                                             bool briefly = false) = 0;
 };

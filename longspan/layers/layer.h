@@ -174,7 +174,7 @@ struct Layer {
   OutputNorm feed_forward_output_norm() const {
     return {feed_forward_output_norm_D, norm_kind, norm_eps};
   }
-  /// Of each half, its norms' among them.
+  /// The parameters of each sublayer, its norms' among them.
   std::vector<at::Tensor> mixer_parameters() const;
   std::vector<at::Tensor> feed_forward_parameters() const;
 };

@@ -29,7 +29,7 @@ int64_t round_up(int64_t value, int64_t multiple) {
 
 bool uses_bf16(const Config& config) { return config.bf16 || config.pure_bf16; }
 
-/// Of a number as it is used, where it is kept in `parameter.element_bytes`.
+/// Of a number as it is used, where it is held in `parameter.element_bytes`.
 int64_t used_bytes(const Config& config, const HeldParameter& parameter, int num_ranks) {
   const bool apart =
       is_gathered(config, parameter, num_ranks) || (parameter.trained && config.offload_optimizer);
@@ -110,28 +110,28 @@ std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec
   const int64_t added_bytes = config.pure_bf16 ? 2 : 4;
   const Stage& stage = stage_of(config);
   const auto is_trained = trained_by_type(config, model);
-  std::vector<HeldParameter> kept;
+  std::vector<HeldParameter> held;
   for (const ParameterSpec& parameter : parameters_of(model)) {
     // Nothing flows through the head of a model that is trained for its value head; weight decay
     // must not move it either.
     const bool unused = !stage.uses_lm_head && parameter.role == ParameterRole::kHead;
     if (is_buffer(parameter.role)) {
-      kept.push_back({parameter, 4, false});
+      held.push_back({parameter, 4, false});
       continue;
     }
-    kept.push_back({parameter, own_bytes, is_trained(parameter) && !unused});
+    held.push_back({parameter, own_bytes, is_trained(parameter) && !unused});
   }
   if (has_adapter) {
     for (const ParameterSpec& matrix : lora_parameters_of(model, lora)) {
-      kept.push_back({matrix, added_bytes, true});
+      held.push_back({matrix, added_bytes, true});
     }
   }
   if (stage.has_value_head) {
     for (const ParameterSpec& parameter : value_head_parameters(model.hidden_size)) {
-      kept.push_back({parameter, added_bytes, true});
+      held.push_back({parameter, added_bytes, true});
     }
   }
-  return kept;
+  return held;
 }
 
 LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model) {
@@ -158,12 +158,12 @@ std::vector<HeldParameter> reference_parameters(const Config& config, const Mode
   const bool lora = trains_adapter(config);
   if (config.ref_model.empty() && lora) return {};
   const bool all_bf16 = config.pure_bf16 || (config.bf16 && lora);
-  std::vector<HeldParameter> kept;
+  std::vector<HeldParameter> held;
   for (const ParameterSpec& parameter : parameters_of(model)) {
     const bool small = all_bf16 || (config.bf16 && parameter.use == ParameterUse::kCast);
-    kept.push_back({parameter, small ? 2 : 4, false});
+    held.push_back({parameter, small ? 2 : 4, false});
   }
-  return kept;
+  return held;
 }
 
 std::vector<HeldParameter> parameters_here(std::vector<HeldParameter> all,
@@ -186,23 +186,23 @@ bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, i
          parameter.spec.unit != kAlwaysThere;
 }
 
-std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> kept,
+std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> held,
                                            int num_ranks, int expert_parallel_size) {
-  for (HeldParameter& parameter : kept) {
+  for (HeldParameter& parameter : held) {
     parameter.element_bytes =
         used_bytes(config, parameter, ranks_of(parameter, num_ranks, expert_parallel_size));
   }
-  return kept;
+  return held;
 }
 
-HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& kept, int num_ranks,
+HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& held, int num_ranks,
                         int expert_parallel_size) {
   // Parameters of a flat buffer: of one unit, of one dtype, all trained or none, divided among as
   // many ranks.
   using Key = std::tuple<int, bool, int64_t, int64_t, bool, int, bool>;
   std::map<Key, int64_t> numbers;
   HeldBytes held;
-  for (const HeldParameter& parameter : kept) {
+  for (const HeldParameter& parameter : held) {
     const int ranks = ranks_of(parameter, num_ranks, expert_parallel_size);
     const bool gathered = is_gathered(config, parameter, ranks);
     if (!parameter.trained && !gathered) {

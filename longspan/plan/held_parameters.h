@@ -20,7 +20,7 @@ struct Config;
 std::set<std::string> trained_by_freeze(const MethodSettings& config, const ModelSpec& model);
 
 /// The parameters that the configuration trains the model with, the model's own first, in the order
-/// of parameters_of, each in the dtype that it is kept in. `lora`: the adapter, under
+/// of parameters_of, each in the dtype that it is held in. `lora`: the adapter, under
 /// finetuning_type: lora. Throws UserError.
 std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec& model,
                                            const LoraShape& lora);
@@ -39,14 +39,14 @@ std::vector<HeldParameter> planned_parameters(const Config& config, const ModelS
 /// adapter is the reference. `model`: of ref_model, or else the trained one.
 std::vector<HeldParameter> reference_parameters(const Config& config, const ModelSpec& model);
 
-/// Those of them that a rank has where so many share out the experts: as many on each.
+/// The parameters of one rank where so many ranks share out the experts, each as many.
 std::vector<HeldParameter> parameters_here(std::vector<HeldParameter> all,
                                            int expert_parallel_size);
 
-/// The same as they are used: what ZeRO or offloading keeps apart from where it is used is cast
-/// when it is gathered. `num_ranks`: those that divide one copy; of experts that are shared out,
-/// expert_shard_size() of them.
-std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> kept,
+/// The same in the dtypes that they are used in: ZeRO and offloading cast what they gather.
+/// `num_ranks`: those that divide one copy; of experts that are shared out, expert_shard_size() of
+/// them.
+std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> held,
                                            int num_ranks, int expert_parallel_size = 1);
 
 /// The ranks that divide one copy of the parameter.
@@ -54,9 +54,9 @@ int ranks_of(const HeldParameter& parameter, int num_ranks, int expert_parallel_
 /// ZeRO-3: is the parameter whole only while it is used? `num_ranks`: those that divide it.
 bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks);
 
-/// What of the values stays with one rank between uses, where they are divided or offloaded
+/// The bytes of values that stay with one rank between uses, where values are divided or offloaded
 /// (optim/flat_parameters.h).
-HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& kept, int num_ranks,
+HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& held, int num_ranks,
                         int expert_parallel_size = 1);
 
 }  // namespace longspan

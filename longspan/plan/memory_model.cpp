@@ -202,7 +202,7 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   // All of them once more in fp32.
   if (facts.widens_attention) attention += s.queries_wide + 2 * s.output_wide + s.kv_wide;
   moments.push_back({"attention's backward", attention, attention_scratch(facts, s.cost.mixer)});
-  // Its forward, of what is not kept.
+  // Its forward, of what is not saved.
   const double made = facts.checkpointing ? s.queries + s.kv + s.latents : 0.0;
   moments.push_back(
       {"attention",
@@ -268,12 +268,12 @@ std::string text_of(int64_t bytes) {
 TokenBytes token_bytes(const MemoryFacts& facts) {
   const Sizes s = sizes_of(facts, {}, {});
   TokenBytes bytes;
-  const double kept = saved_by_layers(facts);
+  const double saved = saved_by_layers(facts);
   // The store also holds the gradient that waits for an attention's backward.
   if (facts.offload_activations) {
-    bytes.on_host = kept + s.D;
+    bytes.on_host = saved + s.D;
   } else {
-    bytes.kept = kept;
+    bytes.saved = saved;
   }
   bytes.working = fullest(facts).per_token;
   return bytes;
@@ -332,10 +332,10 @@ MemoryAccount account_of(const MemoryFacts& facts) {
   const TokenBytes tokens = token_bytes(facts);
   const auto row = static_cast<double>(s.num_tokens);
   const Moment moment = fullest(facts);
-  add({"Activations kept", static_cast<int64_t>(tokens.kept * row),
+  add({"Activations saved", static_cast<int64_t>(tokens.saved * row),
        facts.in_file ? 0 : static_cast<int64_t>(tokens.on_host * row),
        fmt::format("{:.1f} KiB a token{}",
-                   (facts.offload_activations ? tokens.on_host : tokens.kept) / 1024,
+                   (facts.offload_activations ? tokens.on_host : tokens.saved) / 1024,
                    facts.in_file ? ", in offload_folder" : "")});
   add({"  worked with", static_cast<int64_t>(tokens.working * row), 0,
        fmt::format("{:.1f} KiB a token, in {}", tokens.working / 1024, moment.name)});
@@ -344,7 +344,7 @@ MemoryAccount account_of(const MemoryFacts& facts) {
     account.device += line.device;
     account.host += line.host;
   }
-  account.activation_bytes_per_token = tokens.kept + tokens.working;
+  account.activation_bytes_per_token = tokens.saved + tokens.working;
   return account;
 }
 

@@ -77,11 +77,11 @@ struct MemoryAccount {
 
 MemoryAccount account_of(const MemoryFacts& facts);
 
-/// Bytes that one token costs the device: what is kept of all layers, and what the fullest moment
+/// Bytes that one token costs the device: what all layers save, and what the fullest moment
 /// works with.
 struct TokenBytes {
-  double kept = 0, working = 0;
-  double on_host = 0;  // kept there
+  double saved = 0, working = 0;
+  double on_host = 0;  // saved there
 };
 TokenBytes token_bytes(const MemoryFacts& facts);
 

@@ -128,7 +128,7 @@ TEST_CASE("memory account: layers of several kinds") {
   const double first = 2 * 4 * 64 + 4 * 4 + 4 * 64 + 2 * 4 * 32 + 4,
                second = 4 * 64 + 4 * 256 + 4 * 8 + 4 * 256 + 2 * 4 * 64 + 4;
   const double first_mlp = 4 * 64 + 2 * 4 * 160, second_mlp = 4 * 64 + 2 * 4 * 40;
-  CHECK(token_bytes(facts).kept ==
+  CHECK(token_bytes(facts).saved ==
         doctest::Approx(5 * (first + first_mlp) + 3 * second + 2.5 * second_mlp));
   // What is worked with is that of the layer that needs most.
   facts.vocab_size = 1;
@@ -213,7 +213,7 @@ TEST_CASE("memory account: grows with the row in a straight line, and is shared 
   CHECK(std::abs(device(60'000, 1) - 2 * device(40'000, 1) + device(20'000, 1)) <= 4);
   CHECK(static_cast<double>(device(60'000, 2)) < 0.75 * static_cast<double>(device(60'000, 1)));
   const std::string table = table_of(account_of(facts));
-  CHECK(table.find("Activations kept") != std::string::npos);
+  CHECK(table.find("Activations saved") != std::string::npos);
   const std::string measured =
       table_of(account_of(facts), {{1 << 20, 0, 5 << 20}, {2 << 20, 0, 0}});
   CHECK(measured.find("Measured, rank 1      2.0 MiB") != std::string::npos);

@@ -70,13 +70,13 @@ std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const SharedM
 RunParameters planned_run_parameters(const Config& config, const ModelSpec& model,
                                      const ParallelPlan& plan, const ModelSpec* reference) {
   const int ranks = plan.shard_size, experts = plan.expert_parallel_size;
-  const std::vector<HeldParameter> kept =
+  const std::vector<HeldParameter> held =
       parameters_here(planned_parameters(config, model), experts);
-  RunParameters parameters{.used = used_parameters(config, kept, ranks, experts),
+  RunParameters parameters{.used = used_parameters(config, held, ranks, experts),
                            .divided = std::nullopt,
                            .reference = {}};
   if (config.zero_stage.value_or(0) > 0 || config.offload_optimizer || experts > 1) {
-    parameters.divided = divided_bytes(config, kept, ranks, experts);
+    parameters.divided = divided_bytes(config, held, ranks, experts);
   }
   if (!stage_of(config).has_reference(config) || config.precompute_ref_log_probs) {
     return parameters;

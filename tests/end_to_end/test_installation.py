@@ -1,4 +1,4 @@
-"""What was built is whole: the program starts, and its CUDA half is there where torch has one."""
+"""What was built is whole: the program starts, and its CUDA library is there where torch has one."""
 
 import subprocess
 
