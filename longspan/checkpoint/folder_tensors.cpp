@@ -119,11 +119,7 @@ struct WantedTensor {
 
 /// Where the parameter is, by its spec.
 Part part_of(const ParameterSpec& parameter) {
-  const int64_t row = parameter.stored_part && parameter.stored_part->stacked
-                          ? parameter.num_elements()
-                          : parameter.num_elements() / parameter.shape.at(0);  // numbers in one
-  return {parameter.stored_as, stored_shape(parameter),
-          parameter.stored_part ? parameter.stored_part->begin * row : 0};
+  return {parameter.stored_as, stored_shape(parameter), begin_in_stored(parameter)};
 }
 
 /// What the files may hold a parameter in: its numbers; or in their place MXFP4's blocks and
