@@ -104,11 +104,7 @@ Part part_of(const ParameterSpec& parameter, const std::map<std::string, Place>&
       stack && places.contains(stack->tensor) && !places.contains(parameter.stored_as)) {
     return {stack->tensor, stack->shape, stack->begin};
   }
-  const int64_t row = parameter.stored_part && parameter.stored_part->stacked
-                          ? parameter.num_elements()
-                          : parameter.num_elements() / parameter.shape.at(0);  // numbers in one
-  return {parameter.stored_as, stored_shape(parameter),
-          parameter.stored_part ? parameter.stored_part->begin * row : 0};
+  return {parameter.stored_as, stored_shape(parameter), begin_in_stored(parameter)};
 }
 
 /// What the files may hold a parameter in: its numbers; or in their place MXFP4's blocks and

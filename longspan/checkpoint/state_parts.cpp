@@ -24,6 +24,13 @@ std::string name_of(const std::string& what, const StateSource& source) {
   return fmt::format("{} {} {} {}", what, source.parameter, source.begin, source.end);
 }
 
+/// From the first number of a matrix to its last.
+int64_t span_of(const StoredWeights& place) {
+  int64_t span = 1;
+  for (size_t i = 0; i < place.shape.size(); ++i) span += (place.shape[i] - 1) * place.strides[i];
+  return span;
+}
+
 }  // namespace
 
 std::string state_part_name(int number, int num_parts) {
@@ -130,8 +137,8 @@ void StateReader::copy_run(const std::string& what, const std::string& parameter
 void StateReader::read(StatePiece& piece) const {
   for (auto& [what, values] : piece.tensors) {
     if (what == kMaster && !has_master(piece.parameter)) {
-      const auto [weights, first] = weights_of(piece.parameter, piece.end);
-      weights->file->read_run(*weights->entry, first + piece.begin, first + piece.end, values);
+      const auto [weights, place] = weights_of(piece.parameter, piece.end);
+      copy_weights(*weights, place, piece.begin, values);
     } else {
       copy_run(what, piece.parameter, piece.begin, piece.end, values);
     }
@@ -155,18 +162,33 @@ bool StateReader::has_master(const std::string& parameter) const {
   return runs_.contains(std::string(kMaster) + " " + parameter);
 }
 
-std::pair<const StateReader::Stored*, int64_t> StateReader::weights_of(const std::string& parameter,
-                                                                       int64_t end) const {
+std::pair<const StateReader::Stored*, StoredWeights> StateReader::weights_of(
+    const std::string& parameter, int64_t end) const {
   const auto known = stored_.find(parameter);
-  const StoredWeights place = known == stored_.end() ? StoredWeights{parameter} : known->second;
+  StoredWeights place =
+      known == stored_.end() ? StoredWeights{parameter, 0, {}, {}} : known->second;
   const auto found = weights_.find(place.tensor);
-  if (found != weights_.end() && found->second.numel() >= place.begin + end) {
-    return {&found->second, place.begin};
+  if (found != weights_.end() &&
+      found->second.numel() >= place.begin + (place.strides.empty() ? end : span_of(place))) {
+    return {&found->second, std::move(place)};
   }
   throw UserError(
       fmt::format("{} holds no weights of {} with {} numbers: it is of another model, "
                   "or of another way of training.",
                   folder_, parameter, end));
+}
+
+void StateReader::copy_weights(const Stored& weights, const StoredWeights& place, int64_t begin,
+                               at::Tensor to) {
+  if (place.strides.empty()) {
+    const int64_t first = place.begin + begin;
+    weights.file->read_run(*weights.entry, first, first + to.numel(), to);
+    return;
+  }
+  const int64_t span = span_of(place);
+  at::Tensor whole = at::empty({span}, to.options());
+  weights.file->read_run(*weights.entry, place.begin, place.begin + span, whole);
+  to.copy_(whole.as_strided(place.shape, place.strides).reshape({-1}).narrow(0, begin, to.numel()));
 }
 
 at::Tensor StateReader::read_values(const std::string& parameter, int64_t begin,
@@ -176,9 +198,9 @@ at::Tensor StateReader::read_values(const std::string& parameter, int64_t begin,
     copy_run(kMaster, parameter, begin, end, values);
     return values;
   }
-  const auto [weights, first] = weights_of(parameter, end);
+  const auto [weights, place] = weights_of(parameter, end);
   at::Tensor values = at::empty({end - begin}, weights->entry->dtype);
-  weights->file->read_run(*weights->entry, first + begin, first + end, values);
+  copy_weights(*weights, place, begin, values);
   return values;
 }
 

@@ -31,6 +31,9 @@ StateSource part_of(const StateSource& source, int64_t begin, int64_t end);
 struct StoredWeights {
   std::string tensor;
   int64_t begin = 0;  ///< its first number there
+  /// Of a matrix whose numbers are not one behind the other there: its shape, and how far its rows
+  /// and its columns are apart. Empty: they are.
+  std::vector<int64_t> shape, strides;
 };
 
 /// All parts of a checkpoint, and the weights beside them.
@@ -61,9 +64,12 @@ class StateReader {
     Stored values;
   };
   bool has_master(const std::string& parameter) const;
-  /// The weights that hold numbers up to `end` of the parameter, and its first number in them.
-  /// Throws UserError.
-  std::pair<const Stored*, int64_t> weights_of(const std::string& parameter, int64_t end) const;
+  /// The weights that hold numbers up to `end` of the parameter, and where. Throws UserError.
+  std::pair<const Stored*, StoredWeights> weights_of(const std::string& parameter,
+                                                     int64_t end) const;
+  /// A run of the parameter as these weights have it.
+  static void copy_weights(const Stored& weights, const StoredWeights& place, int64_t begin,
+                           at::Tensor to);
   void copy_run(const std::string& what, const std::string& parameter, int64_t begin, int64_t end,
                 at::Tensor to) const;
 

@@ -32,11 +32,18 @@ at::Tensor read_matrix_of_mxfp4(const StoredParameter& stored, at::ScalarType dt
   return read_mxfp4(blocks, scales).view(spec.shape).to(dtype);
 }
 
+}  // namespace
+
+int64_t begin_in_stored(const ParameterSpec& spec) {
+  if (!spec.stored_part) return 0;
+  const int64_t num_elements = spec.num_elements();
+  return spec.stored_part->begin *
+         (spec.stored_part->stacked ? num_elements : num_elements / spec.shape.at(0));
+}
+
 bool is_turned(const ParameterSpec& spec) {
   return spec.stored_part && spec.stored_part->stacked && spec.shape.size() == 2;
 }
-
-}  // namespace
 
 at::Tensor StoredParameter::read(at::ScalarType dtype) const {
   if (scales.entry != nullptr) return read_matrix_of_mxfp4(*this, dtype);

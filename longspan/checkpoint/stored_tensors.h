@@ -28,6 +28,10 @@ struct StoredParameter {
   at::Tensor read(at::ScalarType dtype) const;
 };
 
+/// The first number of a parameter in the tensor that holds it.
+int64_t begin_in_stored(const ParameterSpec& spec);
+/// Are the rows of the matrix columns there?
+bool is_turned(const ParameterSpec& spec);
 /// As the rows of the stored tensor that the parameter is: those of stored_shape().
 at::Tensor as_stored(const ParameterSpec& spec, const at::Tensor& parameter);
 

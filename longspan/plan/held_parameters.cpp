@@ -201,12 +201,12 @@ HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& 
   // many ranks.
   using Key = std::tuple<int, bool, int64_t, int64_t, bool, int, bool>;
   std::map<Key, int64_t> numbers;
-  HeldBytes held;
+  HeldBytes bytes;
   for (const HeldParameter& parameter : held) {
     const int ranks = ranks_of(parameter, num_ranks, expert_parallel_size);
     const bool gathered = is_gathered(config, parameter, ranks);
     if (!parameter.trained && !gathered) {
-      held.device += parameter.num_bytes();
+      bytes.device += parameter.num_bytes();
       continue;
     }
     numbers[{parameter.spec.unit, parameter.trained, parameter.element_bytes,
@@ -220,12 +220,12 @@ HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& 
     const bool host_values = gathered && config.offload_params;
     const bool masters_on_host = host_values || (trained && config.offload_optimizer);
     const bool masters_are_whole = !gathered && !masters_on_host && master_bytes == whole_bytes;
-    if (!gathered) held.device += ranks * share * whole_bytes;
-    if (!masters_are_whole && !masters_on_host) held.device += share * master_bytes;
-    if (gathered && masters_on_host && !host_values) held.device += share * whole_bytes;
-    if (masters_on_host) held.host += share * master_bytes;
+    if (!gathered) bytes.device += ranks * share * whole_bytes;
+    if (!masters_are_whole && !masters_on_host) bytes.device += share * master_bytes;
+    if (gathered && masters_on_host && !host_values) bytes.device += share * whole_bytes;
+    if (masters_on_host) bytes.host += share * master_bytes;
   }
-  return held;
+  return bytes;
 }
 
 }  // namespace longspan

@@ -74,7 +74,7 @@ AttentionVolume AttentionTraffic::volume_of(const SelfAttentionSpec& mixer,
 
 AttentionVolume AttentionTraffic::volume_of(const GatedDeltaNetSpec& mixer,
                                             const Packing& padded) const {
-  return recurrent_volume(plan_, padded, mixer, element_bytes_, checkpointing_);
+  return recurrent_volume(plan_, padded, *recurrence_in(mixer), element_bytes_, checkpointing_);
 }
 
 AttentionVolume AttentionTraffic::volume_of(const LatentAttentionSpec& mixer,

@@ -5,27 +5,54 @@
 #include <map>
 
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/checkpoint/stacked_adapters.h"
 #include "longspan/checkpoint/state_parts.h"
+#include "longspan/checkpoint/stored_tensors.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/models/composite.h"
+#include "longspan/models/model_config.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/train/trainer.h"
 
 namespace longspan {
 namespace {
 
+/// Matrices of adapters that are saved as one of a whole stack: those of part i of E are rows of A
+/// and every E-th column of B (checkpoint/stacked_adapters.h).
+std::map<std::string, StoredWeights> stacked_matrices(const SavedModel& saved) {
+  std::map<std::string, StoredWeights> stored;
+  const int64_t r = saved.lora->r;
+  for (const StackedAdapter& stack : stacked_adapters(spec_of(saved.config), saved.lora->modules)) {
+    const int64_t E = std::ssize(stack.parts);
+    for (int64_t i = 0; i < E; ++i) {
+      const ParameterSpec& part = stack.parts[i];
+      stored[lora_a_name(part)] = {stack.a_name, i * r * part.shape[1], {}, {}};
+      stored[lora_b_name(part)] = {stack.b_name, i, {part.shape[0], r}, {r * E, E}};
+    }
+  }
+  return stored;
+}
+
+/// Where a model's file holds a parameter.
+StoredWeights place_in_files(const ModelConfig& config, const ParameterSpec& parameter) {
+  StoredWeights place{
+      name_in_files(config, parameter.stored_as), begin_in_stored(parameter), {}, {}};
+  if (is_turned(parameter)) {
+    place.shape = parameter.shape;
+    place.strides = {1, parameter.shape[0]};
+  }
+  return place;
+}
+
 /// Where a checkpoint's weights hold what is trained.
 std::map<std::string, StoredWeights> stored_weights(const SavedModel& saved,
                                                     const std::vector<ParameterPiece>& pieces) {
+  if (saved.lora) return stacked_matrices(saved);  // others have their own names
   std::map<std::string, StoredWeights> stored;
   for (const ParameterPiece& piece : pieces) {
-    const ParameterSpec& parameter = piece.spec;
-    const int64_t row = parameter.num_elements() / parameter.shape.at(0);  // numbers in one
-    stored[piece.parameter] = {
-        saved.lora ? parameter.stored_as : name_in_files(saved.config, parameter.stored_as),
-        parameter.stored_part ? parameter.stored_part->begin * row : 0};
+    stored[piece.parameter] = place_in_files(saved.config, piece.spec);
   }
   return stored;
 }

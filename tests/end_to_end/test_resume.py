@@ -85,6 +85,7 @@ KINDS = {
                                          lora_target="q_proj,in_proj_qkvz,in_proj_ba,out_proj"),
     "fused tensors in the files": dict(model="phi3"),
     "sinks, windows, stacked experts": dict(model="gpt_oss", moe_aux_loss_coef=0.05),
+    "adapters of stacked experts": dict(model="gpt_oss", finetuning_type="lora", lora_target="q_proj,gate_up_proj,down_proj"),
 }
 
 

@@ -124,6 +124,8 @@ RANKS = {
     "zigzag ring of 3": ("qwen3_next", 3, dict(sequence_parallel_mode="zigzag-ring")),
     "ring of 2, ZeRO 3": ("qwen3_5_moe", 2, dict(sequence_parallel_mode="ring", zero_stage=3)),
     "usp of 4": ("qwen3_5_moe", 4, dict(sequence_parallel_mode="usp")),
+    "ring of 5": ("qwen3_next", 5, dict(sequence_parallel_mode="ring")),
+    "balanced ulysses of 6": ("qwen3_5_moe", 6, dict(sequence_parallel_mode="balanced-ulysses")),
 }
 
 
