@@ -115,7 +115,7 @@ TEST_CASE("training state: values of a parameter that is a part of a stored tens
   const at::Tensor whole = at::rand({6, 5});
   write_safetensors(place / "model.safetensors", {{"whole", whole}});
   write_state_part(place / state_part_name(1, 1), {run_of("second", 0, 15)});
-  const StateReader reader(place.path, {{"second", {"whole", 10}}});
+  const StateReader reader(place.path, {{"second", {"whole", 10, {}, {}}}});
   CHECK(at::equal(reader.read_values("second", 2, 15), whole.flatten().narrow(0, 12, 13)));
   CHECK(at::equal(reader.read_values("whole", 2, 15), whole.flatten().narrow(0, 2, 13)));
   CHECK_THROWS_WITH_AS(reader.read_values("second", 0, 21), doctest::Contains("no weights of"),

@@ -34,7 +34,7 @@ testing::SmallModel small_config() {
 }
 
 std::vector<NamedTensor> parameters_of(const testing::SmallModel& config) {
-  return random_parameters(config, /*seed=*/3, at::kDouble);
+  return random_parameters(config.config(), /*seed=*/3, at::kDouble);
 }
 
 std::vector<int32_t> tokens_of(int64_t length, int32_t begin) {

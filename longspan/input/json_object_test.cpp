@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "longspan/config/user_error.h"
 #include "longspan/input/json_text.h"

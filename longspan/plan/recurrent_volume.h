@@ -38,7 +38,7 @@ AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded
 /// goes in and what comes out is there as the rank's tokens and as its heads, or its piece, and
 /// with states the maps of all pieces.
 AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded,
-                                 const GatedDeltaNetSpec& net, int64_t element_bytes);
+                                 const RecurrenceSpec& net, int64_t element_bytes);
 
 /// Seconds of one layer's recurrence, forward and backward, of the slowest rank, by
 /// plan.recurrent_way: its products and what it sends, one after the other. By states each head is

@@ -24,7 +24,7 @@ namespace {
 std::map<std::string, StoredWeights> stacked_matrices(const SavedModel& saved) {
   std::map<std::string, StoredWeights> stored;
   const int64_t r = saved.lora->r;
-  for (const StackedAdapter& stack : stacked_adapters(spec_of(saved.config), saved.lora->modules)) {
+  for (const StackedAdapter& stack : stacked_adapters(saved.config.spec, saved.lora->modules)) {
     const int64_t E = std::ssize(stack.parts);
     for (int64_t i = 0; i < E; ++i) {
       const ParameterSpec& part = stack.parts[i];
