@@ -165,8 +165,7 @@ bool StateReader::has_master(const std::string& parameter) const {
 std::pair<const StateReader::Stored*, StoredWeights> StateReader::weights_of(
     const std::string& parameter, int64_t end) const {
   const auto known = stored_.find(parameter);
-  StoredWeights place =
-      known == stored_.end() ? StoredWeights{parameter, 0, {}, {}} : known->second;
+  StoredWeights place = known == stored_.end() ? StoredWeights{parameter} : known->second;
   const auto found = weights_.find(place.tensor);
   if (found != weights_.end() &&
       found->second.numel() >= place.begin + (place.strides.empty() ? end : span_of(place))) {

@@ -33,7 +33,7 @@ struct StoredWeights {
   int64_t begin = 0;  ///< its first number there
   /// Of a matrix whose numbers are not one behind the other there: its shape, and how far its rows
   /// and its columns are apart. Empty: they are.
-  std::vector<int64_t> shape, strides;
+  std::vector<int64_t> shape = {}, strides = {};
 };
 
 /// All parts of a checkpoint, and the weights beside them.

@@ -122,6 +122,30 @@ TEST_CASE("training state: values of a parameter that is a part of a stored tens
                        UserError);
 }
 
+TEST_CASE("training state: values of a matrix that lies in the files as columns of another") {
+  const testing::TemporaryFolder place;
+  fs::create_directory(place / kStateFolder);
+  const at::Tensor stack = at::rand({2, 3, 5});  // two matrices [5, 3], each transposed
+  const at::Tensor mixed = at::rand({4, 6});     // columns of three matrices [4, 2] by turns
+  write_safetensors(place / "model.safetensors", {{"stack", stack}, {"mixed", mixed}});
+  write_state_part(place / state_part_name(1, 1), {run_of("turned", 0, 15)});
+  const StateReader reader(place.path, {{"turned", {"stack", 15, {5, 3}, {1, 5}}},
+                                        {"third", {"mixed", 2, {4, 2}, {6, 3}}},
+                                        {"beyond", {"mixed", 3, {4, 2}, {6, 3}}}});
+  const at::Tensor turned = stack[1].t().flatten(),
+                   third = at::stack({mixed.select(1, 2), mixed.select(1, 5)}, 1).flatten();
+  CHECK(at::equal(reader.read_values("turned", 0, 15), turned));
+  CHECK(at::equal(reader.read_values("turned", 4, 11), turned.narrow(0, 4, 7)));
+  CHECK(at::equal(reader.read_values("third", 1, 8), third.narrow(0, 1, 7)));
+  CHECK_THROWS_WITH_AS(reader.read_values("beyond", 0, 8), doctest::Contains("no weights of"),
+                       UserError);
+  StatePiece piece{"turned", 2, 9, 0, {}};
+  piece.tensors["exp_avg"] = at::empty({7}, at::kFloat);
+  piece.tensors["master"] = at::empty({7}, at::kFloat);
+  reader.read(piece);
+  CHECK(at::equal(piece.tensors["master"], turned.narrow(0, 2, 7)));
+}
+
 TEST_CASE("training state: saving and loading take one parameter's room beside the optimizer's") {
   constexpr int64_t kSize = 1 << 16, kNumParameters = 8;
   struct Kind {

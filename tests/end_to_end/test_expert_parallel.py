@@ -151,6 +151,7 @@ def test_ways_of_training(model, keys, num_ranks, alone, settings):
     check_same(run(settings(model, num_ranks, **keys), num_ranks), alone(model, **without))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optim, apart", [("muon", 1e-3), ("adamw_8bit", 5e-3)])
 def test_other_optimizers(optim, apart, alone, settings):
     """As far apart as in test_sharding: where bf16 or 8 bits round, the last digit of a sum may round otherwise."""
@@ -159,6 +160,7 @@ def test_other_optimizers(optim, apart, alone, settings):
     assert relative_difference(many.logged("loss"), one.logged("loss")) < apart
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model, target, named", [
     ("qwen3_moe", "q_proj,gate_proj,up_proj,down_proj", ".experts.11."),
     ("gpt_oss", "q_proj,gate_up_proj,down_proj", ".experts.base_layer."),
@@ -184,6 +186,7 @@ def test_evaluation(alone, settings):
     assert relative_difference(many.logged("eval_loss"), one.logged("eval_loss")) < TOLERANCE
 
 
+@pytest.mark.long
 def test_resume(settings, tmp_path):
     """To the bit with the same experts on each rank; with others, within what another order of sums makes."""
     keys = dict(save_strategy="steps", save_steps=5, zero_stage=1, logging_steps=1, **AUXILIARY)
