@@ -224,8 +224,8 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
   if (config.ref_model.empty()) return;
   const ModelConfig reference = model_config_for(config, config.ref_model);
   require_same_heads(config, model.spec, reference.spec);
-  if (reference.experts) {
-    check_experts_divide(config.expert_parallel_size, reference.experts->num_experts, "ref_model");
+  if (const MixtureOfExpertsSpec* experts = experts_of(reference.spec)) {
+    check_experts_divide(config.expert_parallel_size, experts->num_experts, "ref_model");
   }
   for (const std::string& folder : split_names(config.ref_model_adapters)) {
     load_adapter(folder, reference);
