@@ -33,10 +33,24 @@ at::Tensor norm_backward(const at::Tensor& dy_TD, const at::Tensor& h_TD, const 
   return dh_TD.to(h_TD.scalar_type());
 }
 
+namespace {
+
+bool are_neighbours(RotaryPairs pairs) {
+  switch (pairs) {
+    case RotaryPairs::kHalves:
+      return false;
+    case RotaryPairs::kNeighbours:
+      return true;
+  }
+  TORCH_CHECK(false, "no such pairs of a rotation");
+}
+
+}  // namespace
+
 at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
   const int64_t F = table.cos_TF.size(1), rest = x_TNH.size(2) - 2 * F;
   const auto x = precise(x_TNH);
-  const bool neighbours = table.pairs == RotaryPairs::kNeighbours;
+  const bool neighbours = are_neighbours(table.pairs);
   const auto turned_TNJ = x.narrow(2, 0, 2 * F);
   const auto pairs = neighbours ? turned_TNJ.unflatten(2, {F, 2}) : turned_TNJ.unflatten(2, {2, F});
   const int64_t dim = neighbours ? 3 : 2;

@@ -187,10 +187,13 @@ void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
         A* heads = row.load_target(data + t * N * H);
         for (int64_t n = 0; n < N; ++n) {
           A* const head = heads + n * H;
-          if (table.pairs == RotaryPairs::kNeighbours) {
-            vm::rotate_neighbours(head, head, cos + t * F, sin + t * F, sign, F);
-          } else {
-            vm::rotate(head, head, cos + t * F, sin + t * F, sign, F);
+          switch (table.pairs) {
+            case RotaryPairs::kHalves:
+              vm::rotate(head, head, cos + t * F, sin + t * F, sign, F);
+              break;
+            case RotaryPairs::kNeighbours:
+              vm::rotate_neighbours(head, head, cos + t * F, sin + t * F, sign, F);
+              break;
           }
         }
         row.store(data + t * N * H);

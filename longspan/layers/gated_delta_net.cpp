@@ -223,17 +223,21 @@ void GatedDeltaNet::input_backward(int i, const at::Tensor& dinput_C, const at::
 GatedDeltaNet::Parts GatedDeltaNet::parts_of(const std::vector<at::Tensor>& inputs) const {
   const int64_t M = spec_.num_key_heads, N = spec_.num_value_heads;
   const int64_t K = spec_.key_dim, V = spec_.value_dim, per_key = N / M;
-  if (spec_.projections == GatedDeltaNetSpec::Projections::kApart) {
-    return {inputs[0], inputs[1].unflatten(1, {N, V}), inputs[2], inputs[3]};
-  }
-  const at::Tensor all = inputs[0].unflatten(1, {M, 2 * (K + per_key * V)}),
-                   gates = inputs[1].unflatten(1, {M, 2 * per_key});
   const auto part = [](const at::Tensor& x_TMH, int64_t begin, int64_t size) {
     return x_TMH.narrow(2, begin, size).flatten(1);
   };
-  return {at::cat({part(all, 0, K), part(all, K, K), part(all, 2 * K, per_key * V)}, 1),
-          part(all, 2 * K + per_key * V, per_key * V).unflatten(1, {N, V}), part(gates, 0, per_key),
-          part(gates, per_key, per_key)};
+  switch (spec_.projections) {
+    case GatedDeltaNetSpec::Projections::kApart:
+      return {inputs[0], inputs[1].unflatten(1, {N, V}), inputs[2], inputs[3]};
+    case GatedDeltaNetSpec::Projections::kByKeyHeads: {
+      const at::Tensor all = inputs[0].unflatten(1, {M, 2 * (K + per_key * V)}),
+                       gates = inputs[1].unflatten(1, {M, 2 * per_key});
+      return {at::cat({part(all, 0, K), part(all, K, K), part(all, 2 * K, per_key * V)}, 1),
+              part(all, 2 * K + per_key * V, per_key * V).unflatten(1, {N, V}),
+              part(gates, 0, per_key), part(gates, per_key, per_key)};
+    }
+  }
+  TORCH_CHECK(false, "no such projections");
 }
 
 at::Tensor GatedDeltaNet::over_row(const Parts& parts, const RowContext& row) const {
@@ -321,16 +325,28 @@ at::Tensor GatedDeltaNet::plain(const at::Tensor& x_TD, const RowContext& row) c
   return at::linear((normal_TNV * at::silu(z_TNV)).flatten(1), weights_.out_proj.weight);
 }
 
+namespace {
+
+/// Of the projections before the convolution.
+std::vector<const char*> names_before(GatedDeltaNetSpec::Projections projections) {
+  switch (projections) {
+    case GatedDeltaNetSpec::Projections::kApart:
+      return {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"};
+    case GatedDeltaNetSpec::Projections::kByKeyHeads:
+      return {"in_proj_qkvz", "in_proj_ba"};
+  }
+  TORCH_CHECK(false, "no such projections");
+}
+
+}  // namespace
+
 std::shared_ptr<const TokenMixer> make_token_mixer(const GatedDeltaNetSpec& spec,
                                                    const ModelSpec& model,
                                                    const LayerWeights& weights) {
-  const bool apart = spec.projections == GatedDeltaNetSpec::Projections::kApart;
-  const std::vector<const char*> names =
-      apart ? std::vector{"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"}
-            : std::vector{"in_proj_qkvz", "in_proj_ba"};
   const std::string module = "linear_attn.";
   GatedDeltaNet::Weights own;
-  for (const char* name : names) own.in_proj.push_back(weights.linear(module + name));
+  for (const char* name : names_before(spec.projections))
+    own.in_proj.push_back(weights.linear(module + name));
   own.out_proj = weights.linear(module + "out_proj");
   own.conv1d_J1W = weights.parameter(module + "conv1d.weight");
   own.a_log_N = weights.parameter(module + "A_log");

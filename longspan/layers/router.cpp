@@ -34,6 +34,18 @@ at::Tensor softmax_backward(const at::Tensor& dy, const at::Tensor& y) {
   return y * (dy - (dy * y).sum(-1, /*keepdim=*/true));
 }
 
+/// d loss / d logits of scores_of().
+at::Tensor scores_backward(Scores kind, const at::Tensor& dscores, const at::Tensor& scores_CE) {
+  switch (kind) {
+    case Scores::kSoftmax:
+    case Scores::kSoftmaxOfChosen:
+      return softmax_backward(dscores, scores_CE);
+    case Scores::kSigmoid:
+      return dscores * scores_CE * (1 - scores_CE);
+  }
+  TORCH_CHECK(false, "no scores of a router");
+}
+
 }  // namespace
 
 Router::Router(const MixtureOfExpertsSpec& spec, Weights weights)
@@ -86,7 +98,8 @@ at::Tensor Router::logit_gradients(const Routing& routing, const at::Tensor& dwe
   at::Tensor dscores = dscores_CE.defined() ? dscores_CE.clone() : at::zeros_like(scores_CE);
   if (router.scores == Scores::kSoftmaxOfChosen) {
     dchosen_CK = softmax_backward(dchosen_CK, routing.weights_CK / router.scale);
-    return softmax_backward(dscores, scores_CE).scatter_add_(1, routing.experts_CK, dchosen_CK);
+    return scores_backward(router.scores, dscores, scores_CE)
+        .scatter_add_(1, routing.experts_CK, dchosen_CK);
   }
   if (router.normalises) {
     const at::Tensor chosen_CK = scores_CE.gather(1, routing.experts_CK);
@@ -95,8 +108,7 @@ at::Tensor Router::logit_gradients(const Routing& routing, const at::Tensor& dwe
     dchosen_CK = (dchosen_CK - mean_C1) / sum_C1;
   }
   dscores.scatter_add_(1, routing.experts_CK, dchosen_CK);
-  return router.scores == Scores::kSoftmax ? softmax_backward(dscores, scores_CE)
-                                           : dscores * scores_CE * (1 - scores_CE);
+  return scores_backward(router.scores, dscores, scores_CE);
 }
 
 void Router::backward(const Routing& routing, const at::Tensor& dweights_CK,

@@ -22,7 +22,9 @@ const testing::PublishedConfig kPublished(R"({
     "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
     "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536,
     "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
-    "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+    "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
+                     "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096,
+                     "type": "yarn"},
     "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
     "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc", "v_head_dim": 128,
     "vocab_size": 129280

@@ -55,8 +55,10 @@ TEST_CASE("gemma3: Gemma 3 1B has 999 885 952 parameters") {
 
 TEST_CASE("gemma3: rotations as transformers 4 and 5 write them, kinds of layers as a list") {
   const std::string five = R"({
-   
-    "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6}, "sliding_attention": {"rope_type": "default", "rope_theta": 30000.0}},
+
+    "rope_parameters": {
+      "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6},
+      "sliding_attention": {"rope_type": "default", "rope_theta": 30000.0}},
     "num_hidden_layers": 3,
     "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]
 })";

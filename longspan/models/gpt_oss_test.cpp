@@ -36,9 +36,14 @@ const PublishedConfig kPublished = PublishedConfig(R"({
     "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24,
     "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false,
     "pad_token_id": 199999,
-    "quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"], "quant_method": "mxfp4"},
+    "quantization_config": {
+      "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                 "model.embed_tokens", "lm_head"],
+      "quant_method": "mxfp4"},
     "rms_norm_eps": 1e-05,
-    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+                     "original_max_position_embeddings": 4096, "rope_type": "yarn",
+                     "truncate": false},
     "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
     "swiglu_limit": 7.0, "tie_word_embeddings": false, "use_cache": true, "vocab_size": 201088
 })")

@@ -12,16 +12,19 @@ void list_parameters(const GatedDeltaNetSpec& mixer, LayerParameters& list) {
   list.convolution(module, "linear_attn.conv1d.weight", mixer.num_channels(), mixer.conv_width);
   list.norm_of_kind(module, "linear_attn.norm", mixer.value_dim, NormKind::kWeight);
   list.linear(module, "out_proj", D, mixer.num_values(), /*bias=*/false);
-  if (mixer.projections == GatedDeltaNetSpec::Projections::kByKeyHeads) {
-    list.linear(module, "in_proj_qkvz", mixer.num_channels() + mixer.num_values(), D,
-                /*bias=*/false);
-    list.linear(module, "in_proj_ba", 2 * N, D, /*bias=*/false);
-    return;
+  switch (mixer.projections) {
+    case GatedDeltaNetSpec::Projections::kApart:
+      list.linear(module, "in_proj_qkv", mixer.num_channels(), D, /*bias=*/false);
+      list.linear(module, "in_proj_z", mixer.num_values(), D, /*bias=*/false);
+      list.linear(module, "in_proj_b", N, D, /*bias=*/false);
+      list.linear(module, "in_proj_a", N, D, /*bias=*/false);
+      break;
+    case GatedDeltaNetSpec::Projections::kByKeyHeads:
+      list.linear(module, "in_proj_qkvz", mixer.num_channels() + mixer.num_values(), D,
+                  /*bias=*/false);
+      list.linear(module, "in_proj_ba", 2 * N, D, /*bias=*/false);
+      break;
   }
-  list.linear(module, "in_proj_qkv", mixer.num_channels(), D, /*bias=*/false);
-  list.linear(module, "in_proj_z", mixer.num_values(), D, /*bias=*/false);
-  list.linear(module, "in_proj_b", N, D, /*bias=*/false);
-  list.linear(module, "in_proj_a", N, D, /*bias=*/false);
 }
 
 TokenMixerCost cost_of(const GatedDeltaNetSpec& mixer, int64_t hidden_size) {

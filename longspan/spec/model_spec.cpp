@@ -51,7 +51,8 @@ std::vector<std::pair<int64_t, int64_t>> distinct_layers(const ModelSpec& model)
 LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size) {
   const auto cost = [&](const auto& part) { return cost_of(part, hidden_size); };
   LayerCost both{std::visit(cost, layer.mixer), std::visit(cost, layer.feed_forward)};
-  if (layer.output_norms != OutputNorms::kNone) {  // which save what they are given
+  constexpr size_t kNormsBefore = 2;
+  if (norm_names(layer).size() > kNormsBefore) {  // norms behind save what they are given
     both.mixer.saved_for_norms += hidden_size;
     both.feed_forward.saved += hidden_size;
     both.feed_forward.working += hidden_size;
