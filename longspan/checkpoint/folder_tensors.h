@@ -10,8 +10,8 @@
 namespace longspan {
 
 /// Of all parameters of the architecture, by headers alone. Experts may be stacked
-/// (ParameterSpec::stored_in_stack), matrices be in MXFP4 where config.json says so, and a language model's
-/// tensors be named as those of a model of texts and pictures (models/composite.h). Throws
+/// (ParameterSpec::stored_in_stack), matrices be in MXFP4 where config.json says so, and a language
+/// model's tensors be named as those of a model of texts and pictures (models/composite.h). Throws
 /// UserError: no weights, missing or unexpected tensors, shapes that differ from config.json.
 std::vector<StoredParameter> find_parameters(const std::string& folder, const ModelConfig& config);
 

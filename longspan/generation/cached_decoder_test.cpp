@@ -10,8 +10,8 @@
 #include "longspan/attention/block_kernel.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/generation/generate.h"
-#include "longspan/testing/small_model.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/testing/small_model.h"
 #include "longspan/testing/tolerance.h"
 
 namespace longspan {

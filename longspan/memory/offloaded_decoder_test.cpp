@@ -16,11 +16,11 @@
 #include "longspan/memory/host_memory.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
-#include "longspan/testing/small_model.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/testing/tolerance.h"
 
@@ -50,7 +50,8 @@ struct Weights {
 };
 
 /// The same for every call; with LoRA the base is frozen.
-Weights weights_of(const testing::SmallModel& config, bool lora, at::ScalarType dtype = at::kFloat) {
+Weights weights_of(const testing::SmallModel& config, bool lora,
+                   at::ScalarType dtype = at::kFloat) {
   Weights weights;
   at::manual_seed(3);
   const auto add = [&](const std::string& name, at::IntArrayRef shape, bool train) {

@@ -6,9 +6,9 @@
 
 #include <cmath>
 
-#include "longspan/testing/small_model.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/parameter_specs.h"
+#include "longspan/testing/small_model.h"
 
 namespace longspan {
 namespace {

@@ -18,12 +18,12 @@
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/memory/host_memory.h"
 #include "longspan/models/lora.h"
-#include "longspan/testing/small_model.h"
 #include "longspan/objectives/document_scores.h"
 #include "longspan/optim/adamw.h"
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/testing/small_model.h"
 
 namespace longspan {
 namespace {

@@ -64,8 +64,8 @@ struct PlanRequest {
   /// layers that have it. The plan then serves all of them. Empty: one, of these heads.
   std::vector<std::pair<AttentionSpec, int64_t>> layers;
   std::optional<RecurrenceSpec> recurrence;  // of the model's recurrent layers, if it has some
-  Packing row = Packing::single(8192);          // documents that are expected in a row
-  int64_t element_bytes = 4;                    // of queries and keys
+  Packing row = Packing::single(8192);       // documents that are expected in a row
+  int64_t element_bytes = 4;                 // of queries and keys
   bool cuda = false;
   bool checkpointing = true;
 };

@@ -55,8 +55,8 @@ int64_t map_bytes(const RecurrenceSpec& net, int64_t element_bytes) {
          std::max<int64_t>(4, element_bytes);
 }
 
-int64_t bytes_by_states(const ParallelPlan& plan, const Packing& padded,
-                        const RecurrenceSpec& net, int64_t element_bytes) {
+int64_t bytes_by_states(const ParallelPlan& plan, const Packing& padded, const RecurrenceSpec& net,
+                        int64_t element_bytes) {
   const int64_t P = plan.sequence_size, size = padded.num_tokens() / P;
   const int64_t window = std::min(net.conv_width - 1, size) * net.num_channels();
   return tokens_elsewhere(plan, padded) * numbers_of_token(net) * element_bytes +

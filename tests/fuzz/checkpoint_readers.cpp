@@ -30,7 +30,8 @@ FUZZ_READER(model_config) {
   const Folder folder;
   folder.write("config.json", input);
   const ModelConfig config = load_model_config(folder.path());
-  fuzz::require(config.spec.num_layers > 0 && !config.spec.pattern.empty(), "a model has some size");
+  fuzz::require(config.spec.num_layers > 0 && !config.spec.pattern.empty(),
+                "a model has some size");
   for (const char* type : {"linear", "yarn", "llama3"}) stretched(config, type, 100'000, "config");
 }
 
