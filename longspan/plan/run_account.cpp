@@ -42,7 +42,7 @@ class SharedMixers {
   AttentionMemory operator()(const SelfAttentionSpec& mixer) const { return of(mixer.attention); }
   AttentionMemory operator()(const LatentAttentionSpec& mixer) const { return of(mixer.attention); }
   AttentionMemory operator()(const GatedDeltaNetSpec& mixer) const {
-    return recurrent_memory(plan_, padded_, mixer, element_bytes_);
+    return recurrent_memory(plan_, padded_, *recurrence_in(mixer), element_bytes_);
   }
 
  private:
