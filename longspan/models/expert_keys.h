@@ -22,7 +22,7 @@ struct SigmoidDefaults {
 };
 
 /// A pattern of layers like `dense`, all but the first first_k_dense_replace with routed experts in
-/// the place of the MLP, in groups, chosen by sigmoids and a correction, beside shared ones
+/// the place of the MLP, chosen in a few sets by sigmoids and a correction, beside shared ones
 /// (DeepSeek-V3, arXiv 2412.19437). Sets model.extra_layers: how many layers files hold behind the
 /// model's for further tokens, which no loss here trains (num_nextn_predict_layers).
 std::vector<LayerSpec> with_sigmoid_experts(const JsonObject& keys, const SigmoidDefaults& defaults,
