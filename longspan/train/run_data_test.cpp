@@ -54,7 +54,8 @@ TEST_CASE("fingerprint: a run does not go on with other numbers in a column") {
 }
 
 TEST_CASE("data: ranks whose rows differ in a column alone are found") {
-  CHECK_THROWS_WITH_AS(
+  // Rank 0 throws it as a UserError, the other as what failed elsewhere: whichever comes first.
+  CHECK_THROWS_WITH(
       testing::run_ranks(2,
                          [](const Mesh& mesh) {
                            RunData data;
@@ -63,7 +64,7 @@ TEST_CASE("data: ranks whose rows differ in a column alone are found") {
                            data.eval = std::make_unique<ExamplesInMemory>(std::vector<Example>{});
                            require_same_data(mesh.world, data);
                          }),
-      doctest::Contains("Rank 1 reads other training rows than rank 0"), UserError);
+      doctest::Contains("Rank 1 reads other training rows than rank 0"));
 }
 
 }  // namespace longspan
