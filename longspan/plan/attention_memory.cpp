@@ -65,6 +65,11 @@ AttentionMemory memory_of_hops(const std::vector<Hop>& hops, const RowBytes& byt
   return most;
 }
 
+bool passes_latents(const RankGeometry& geometry) {
+  return std::ranges::any_of(
+      geometry.steps, [](const AttentionStep& step) { return !step.context_latents.empty(); });
+}
+
 /// Passes of a rank: one for each wave and each of its pieces.
 std::vector<std::vector<Hop>> passes_of(const RankGeometry& geometry) {
   std::vector<std::vector<Hop>> passes;
@@ -167,6 +172,11 @@ AttentionMemory memory_of_degrees(const ParallelPlan& plan, const AttentionShape
     }
     memory.forward += hops.forward;
     memory.backward += hops.backward;
+    // Where latents travel, they are saved in the place of the keys and values made of them.
+    if (passes_latents(geometry)) {
+      memory.inputs += static_cast<double>(tokens) *
+                       (bytes.latents - static_cast<double>(shape.spec.num_kv_heads) * bytes.kv);
+    }
     return memory;
   });
 }

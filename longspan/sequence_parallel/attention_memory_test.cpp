@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -180,33 +181,61 @@ ParallelPlan plan_for(const Method* method, int P, const AttentionSpec& spec, in
   return make_parallel_plan(request);
 }
 
+/// What the account may say for one byte that is measured.
+struct Bounds {
+  struct Range {
+    double least, most;
+  };
+  Range forward{0.87, 1.12}, backward{0.87, 1.12}, saved{0.93, 1.02};
+};
+
+/// Formulas leave out: of slices and of heads sent under projections, a second copy of what is cut
+/// out for others; of latents, what makes keys and values of those that arrive.
+Bounds bounds_of(const Situation& situation) {
+  const std::string_view method = situation.plan.method->name;
+  Bounds bounds;
+  if (method == "xtuner-ulysses") bounds.forward.least = 0.7;
+  if (method == "async-ulysses") {
+    bounds.forward.least = 0.7;
+    bounds.backward.most = 1.2;
+  }
+  if (situation.spec.latent_dim) bounds.forward.least = bounds.backward.least = 0.8;
+  return bounds;
+}
+
 TEST_CASE("attention memory: what is measured, by every method") {
   const AttentionSpec heads = plain_attention(8, 8, 32), grouped = plain_attention(8, 2, 32);
   AttentionSpec window = heads, latent = heads;
   window.window = 100;
   latent.latent_dim = 48;
-  const Packing one = Packing::single(4096), documents = Packing::from_lengths({1024, 512, 2560});
   std::vector<std::pair<std::string, Situation>> situations;
   for (const Method* method : all_methods()) {
-    for (const int P : {2, 4}) {
-      const auto add = [&](const char* what, const AttentionSpec& spec, const Packing& row) {
-        situations.emplace_back(fmt::format("{} P={} {}", method->name, P, what),
-                                Situation{plan_for(method, P, spec), spec, row});
-      };
-      add("heads", heads, one);
-      add("grouped", grouped, one);
-      add("window", window, one);
-      add("documents", heads, documents);
-      add("latent", latent, one);
-    }
+    const auto add = [&](const char* what, int P, const AttentionSpec& spec, const Packing& row) {
+      situations.emplace_back(fmt::format("{} P={} {}", method->name, P, what),
+                              Situation{plan_for(method, P, spec), spec, row});
+    };
+    const Packing one = Packing::single(2048), longer = Packing::single(4096);
+    add("heads", 2, heads, one);
+    add("grouped", 2, grouped, one);
+    add("window", 2, window, one);
+    add("documents", 2, heads, Packing::from_lengths({512, 256, 1280}));
+    add("latent", 2, latent, one);
+    add("grouped", 4, grouped, longer);
+    add("latent", 4, latent, longer);
   }
-  for (const auto& [name, measured_now] : situations) {
-    const Peaks actual = measured(measured_now), said = accounted(measured_now);
-    MESSAGE(fmt::format(
-        "{:35} fwd {:6.3f} bwd {:6.3f} replay {:6.3f} saved {:6.3f}   MB {:.1f} {:.1f} {:.1f}",
-        name, said.forward / actual.forward, said.backward / actual.backward,
-        said.replay / actual.replay, said.saved / actual.saved, actual.forward / 1e6,
-        actual.backward / 1e6, actual.saved / 1e6));
+  for (const auto& [name, situation] : situations) {
+    const Peaks actual = measured(situation), said = accounted(situation);
+    const Bounds bounds = bounds_of(situation);
+    const std::string ratios = fmt::format(
+        "{}: accounted over measured: forward {:.3f}, backward {:.3f}, saved {:.3f}", name,
+        said.forward / actual.forward, said.backward / actual.backward, said.saved / actual.saved);
+    INFO(ratios);
+    CHECK(said.forward >= bounds.forward.least * actual.forward);
+    CHECK(said.forward <= bounds.forward.most * actual.forward);
+    CHECK(said.backward >= bounds.backward.least * actual.backward);
+    CHECK(said.backward <= bounds.backward.most * actual.backward);
+    CHECK(said.saved >= bounds.saved.least * actual.saved);
+    CHECK(said.saved <= bounds.saved.most * actual.saved);
   }
 }
 
