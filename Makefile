@@ -4,6 +4,7 @@
 # make bench-attention  every sequence-parallel method beside the peers'
 # make bench-preference  preference training beside the peers, prompts shared and not
 # make test-kernels  the numerically sensitive tests under every kernel that the processor has
+# make test-torch TORCH=2.11.0  every test, built against that version of torch
 # make test-families  every model family with every method, on 2, 3 and 5 processes, beside one process
 # make test-real-model  training a real model beside transformers, PEFT, TRL and fp64
 # make same-bits OLD=folder  many small runs by another build's program and by this one's, compared to the bit
@@ -24,7 +25,7 @@ export CCACHE_DEPEND := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build program unit-tests kernel-tests python-tests test test-kernels test-families test-real-model same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
+.PHONY: all setup setup-tests build program unit-tests kernel-tests python-tests test test-kernels test-torch test-families test-real-model same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -70,6 +71,10 @@ test-kernels: build setup-tests
 # A part that fails keeps no other from running.
 test: build setup-tests
 	@tools/all_of "make test" $(MAKE) unit-tests kernel-tests python-tests
+
+# An environment and a build folder of its own.
+test-torch:
+	@tools/test_torch $(TORCH)
 
 test-families: build setup-tests
 	$(SAY) "Every family with every method (5 to 10 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \

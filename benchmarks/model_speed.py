@@ -11,7 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from speed import workload
-from speed.comparison import Work, add_arguments, check_first_step, compare, numbers, parse_options, prepare
+from speed.comparison import (
+    Work, add_arguments, check_first_step, compare, numbers, own_builds, parse_options, prepare,
+)
 from speed.frameworks import Material
 from speed.workload import TOKENIZER_SIZE, Case, make_checkpoint, make_rows
 
@@ -72,8 +74,11 @@ class Hybrid:
         return flops(case, labels, parameters, pairs, rule * linear)
 
 
-# 32 experts of which a token goes to 4, with the ratios of width, expert and heads of Qwen3-30B-A3B.
+# 32 experts of which a token goes to 4, with the ratios of width, expert and heads of Qwen3-30B-A3B. Its embeddings
+# are so large that tokens differ: then random routers use all experts about alike, as trained ones do. With the
+# usual small ones all tokens go to the same four.
 class Experts:
+    EMBEDDING_STD = 1.0
     EXPERT, EXPERTS, CHOSEN, HEADS, KV_HEADS, HEAD_DIM = 192, 32, 4, 8, 1, 64
 
     @classmethod
@@ -84,7 +89,7 @@ class Experts:
             "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "hidden_act": "silu",
             "num_attention_heads": cls.HEADS, "num_key_value_heads": cls.KV_HEADS, "head_dim": cls.HEAD_DIM,
             "rope_theta": 1e6, "use_sliding_window": False, "router_aux_loss_coef": 0.001,
-            "output_router_logits": False,
+            "output_router_logits": False, "tie_word_embeddings": False,
         }
 
     @classmethod
@@ -127,9 +132,10 @@ class Kind:
     flops: Callable[[Case, int], dict[str, float]]
     tokens: int  # of a row
     speed_goal: float  # Longspan's tokens/s over transformers', for such rows
+    embedding_std: float | None = None  # of input embeddings, where it is another than the config's
 
 
-KINDS = {"hybrid": Kind(Hybrid.config, Hybrid.flops, 8192, 1.5), "experts": Kind(Experts.config, Experts.flops, 4096, 1.5),
+KINDS = {"hybrid": Kind(Hybrid.config, Hybrid.flops, 8192, 1.5), "experts": Kind(Experts.config, Experts.flops, 4096, 1.5, Experts.EMBEDDING_STD),
          "windows": Kind(Windows.config, Windows.flops, 16384, 2.0)}
 
 
@@ -150,7 +156,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     options = parse_arguments()
     setup, peer_versions = prepare(options, ["torch", "transformers"])
-    names = ([] if options.no_longspan else ["longspan"]) + options.peers
+    names = own_builds(options) + options.peers
     works = []
     for kind_name in options.kinds:
         kind = KINDS[kind_name]
@@ -158,7 +164,7 @@ def main() -> None:
         tokens = options.rows or kind.tokens
         for how in {"on": [True], "off": [False], "both": [False, True]}[options.checkpointing]:
             case = Case(tokens, TOKENIZER_SIZE, 0.9, how)
-            checkpoint = make_checkpoint(options.out / f"{kind_name}-{case.vocab}", case.vocab)
+            checkpoint = make_checkpoint(options.out / f"{kind_name}-{case.vocab}", case.vocab, kind.embedding_std)
             rows = options.out / f"{kind_name}-rows-{tokens}"
             labels = make_rows(rows, checkpoint, case, setup.steps)
             works.append(Work(Material(case, checkpoint, rows, labels), tokens,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from speed.comparison import (Work, add_arguments, check_first_step, compare, numbers,
+from speed.comparison import (Work, add_arguments, check_first_step, compare, numbers, own_builds,
                               parse_options, prepare)
 from speed.frameworks import Material
 from speed.workload import (TOKENIZER_SIZE, Case, make_checkpoint, make_pairs,
@@ -50,7 +50,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def make_cases(options: argparse.Namespace) -> list[tuple[Case, list[str]]]:
     """Each case with the frameworks that run it."""
-    ours = [] if options.no_longspan else ["longspan", SHARED]
+    ours = own_builds(options) + ([] if options.no_longspan else [SHARED])
     checkpointing = {"on": [True], "off": [False], "both": [False, True]}[options.checkpointing]
     cases = [(Case(tokens, options.vocab, 1 - options.prompt_share, how), ours + options.peers)
              for tokens in options.rows for how in checkpointing]

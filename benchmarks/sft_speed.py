@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from speed.comparison import (Work, add_arguments, check_first_step, compare, numbers,
+from speed.comparison import (Work, add_arguments, check_first_step, compare, numbers, own_builds,
                               parse_options, prepare)
 from speed.frameworks import Material
 from speed.workload import TOKENIZER_SIZE, Case, make_checkpoint, make_rows, model_flops
@@ -32,13 +32,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--answer-share", type=float,
                         help="share of a row's tokens that have a label (default 0.9, and 0.5 "
                              "with a vocabulary above 32768)")
-    parser.add_argument("--before", type=Path,
-                        help="another build of Longspan, which is run in the same turns")
     parser.add_argument("--checkpointing", choices=["on", "off", "both"], default="both")
     add_arguments(parser, PEERS)
     options = parse_options(parser, PEERS)
-    if options.before and not options.before.exists():
-        parser.error(f"--before {options.before} is not there")
     if min(options.vocab) < TOKENIZER_SIZE:
         parser.error(f"--vocab {min(options.vocab)}: the tokenizer has {TOKENIZER_SIZE} tokens")
     return options
@@ -46,8 +42,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def make_cases(options: argparse.Namespace) -> list[tuple[Case, list[str]]]:
     """Each case with the frameworks that run it."""
-    names = ([] if options.no_longspan else ["longspan"]) + \
-        (["longspan-before"] if options.before else []) + options.peers
+    names = own_builds(options) + options.peers
     checkpointing = {"on": [True], "off": [False], "both": [False, True]}[options.checkpointing]
     cases = []
     for vocab in options.vocab:
@@ -81,7 +76,6 @@ def check_same_work(runs) -> None:
 def main() -> None:
     options = parse_arguments()
     setup, peer_versions = prepare(options, ["torch", "transformers"])
-    setup.before = options.before and options.before.absolute()
     works = [make_work(options, case, names, setup.steps) for case, names in make_cases(options)]
     columns = {"tokens": lambda w: w.case.tokens, "vocab": lambda w: w.case.vocab,
                "labels": lambda w: w.material.labels}

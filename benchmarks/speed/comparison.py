@@ -46,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser, peers: list[str]) -> None:
     parser.add_argument("--longspan", type=Path,
                         default=Path(os.environ.get("LONGSPAN", ROOT / "build/longspan")),
                         help="the program (default $LONGSPAN, or build/longspan)")
+    parser.add_argument("--before", type=Path,
+                        help="another build of Longspan, which is run in the same turns")
     parser.add_argument("--llamafactory-env", type=Path,
                         default=ROOT / "build/peers/llamafactory",
                         help="virtual environment, made if missing (default "
@@ -72,8 +74,15 @@ def parse_options(parser: argparse.ArgumentParser, peers: list[str]) -> argparse
             parser.error(f"--peers {name}: choose from {', '.join(peers)}")
     if not options.no_longspan and not options.longspan.exists():
         parser.error(f"{options.longspan} is not there: run `make`, or give --longspan")
+    if options.before and not options.before.exists():
+        parser.error(f"--before {options.before} is not there")
     options.out = options.out.absolute()
     return options
+
+
+def own_builds(options: argparse.Namespace) -> list[str]:
+    """Those of the frameworks that are builds of Longspan."""
+    return ([] if options.no_longspan else ["longspan"]) + (["longspan-before"] if options.before else [])
 
 
 def prepare(options, packages: list[str]) -> tuple[Setup, dict]:
@@ -84,7 +93,8 @@ def prepare(options, packages: list[str]) -> tuple[Setup, dict]:
         python = llamafactory_environment(options.llamafactory_env, Path(sys.executable))
         peer_versions["llamafactory"] = versions(python, [*packages, "llamafactory"])
     setup = Setup(options.longspan.absolute(), python, options.out, options.threads,
-                  options.warmup + options.steps, options.limit)
+                  options.warmup + options.steps, options.limit,
+                  options.before and options.before.absolute())
     return setup, peer_versions
 
 

@@ -102,8 +102,9 @@ def train_tokenizer(folder: Path) -> None:
     }, indent=1))
 
 
-def make_checkpoint(folder: Path, vocab: int) -> Path:
-    """A folder with random weights (seeded), config and tokenizer; kept between calls."""
+def make_checkpoint(folder: Path, vocab: int, embedding_std: float | None = None) -> Path:
+    """A folder with random weights (seeded), config and tokenizer; kept between calls. `embedding_std`: of the
+    input embeddings, where it is another than the config's."""
     done = folder / ".done"
     if not done.exists():
         print(f"== Making the checkpoint {folder}", flush=True)
@@ -115,9 +116,11 @@ def make_checkpoint(folder: Path, vocab: int) -> Path:
             "from transformers import AutoConfig, AutoModelForCausalLM\n"
             "torch.manual_seed(0)\n"
             "config = AutoConfig.from_pretrained(sys.argv[1])\n"
-            "AutoModelForCausalLM.from_config(config, dtype=torch.float32)"
-            ".save_pretrained(sys.argv[1])\n"
-        ), str(folder)])
+            "model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)\n"
+            "for std in sys.argv[2:]:\n"
+            "    torch.nn.init.normal_(model.get_input_embeddings().weight, std=float(std))\n"
+            "model.save_pretrained(sys.argv[1])\n"
+        ), str(folder), *([] if embedding_std is None else [str(embedding_std)])])
         done.touch()
     return folder
 

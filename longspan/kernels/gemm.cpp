@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "longspan/config/user_error.h"
 #include "longspan/cpu/capability.h"
@@ -71,6 +72,14 @@ OneDnnGemm onednn_gemm() {
   return onednn;
 }
 
+/// Whether kGemmVariable demands oneDNN, for whatever shapes.
+bool onednn_is_named() {
+  static const bool named = wanted_library() == Library::kOneDnn;
+  return named;
+}
+
+thread_local bool shapes_vary = false;
+
 /// Rows of a chunk whose result is added to more precise numbers (spec/device_sizes.h): enough for
 /// full speed.
 constexpr int64_t kMinPartRows = 256;
@@ -99,7 +108,8 @@ bool adds_to_fp32(const at::Tensor& like) {
 OneDnnGemm onednn_for(const at::Tensor& a, const at::Tensor& b) {
   const bool fits = a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
                     a.numel() > 0 && b.numel() > 0;
-  return fits ? onednn_gemm() : nullptr;
+  if (!fits || (shapes_vary && !onednn_is_named())) return nullptr;
+  return onednn_gemm();
 }
 
 }  // namespace
@@ -147,6 +157,9 @@ at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, dou
   }
   return c;
 }
+
+VaryingShapes::VaryingShapes() : before_(std::exchange(shapes_vary, true)) {}
+VaryingShapes::~VaryingShapes() { shapes_vary = before_; }
 
 std::string gemm_library() {
   if (onednn_gemm()) return "oneDNN";

@@ -17,6 +17,9 @@ inline constexpr const char* kGemmVariable = "LONGSPAN_PRODUCTS";
 /// runs its AVX2 code at half the rate of oneDNN, which torch brings too. On AMD's processors with
 /// AVX-512 (cpu_capability()), oneDNN computes fp32 gemms. at::mm computes everything else. Throws
 /// UserError where kGemmVariable has another value than those it may have.
+///
+/// oneDNN compiles code for each shape that it has not seen lately, which takes about a millisecond.
+/// Where shapes do not recur (VaryingShapes), it computes only if kGemmVariable names it.
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
 
 /// Can a gemm of these matrices give fp32 though they are bf16? A GPU adds up in fp32, and its
@@ -31,6 +34,19 @@ at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
 /// it in fp32. Else the gemm is chunked by rows of c, and each chunk's result is rounded to their
 /// dtype first. So nothing else is ever as large as c.
 at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale = 1.0);
+
+/// While it lives, this thread's gemms have shapes that do not recur: the rows that come to an
+/// expert, say.
+class VaryingShapes {
+ public:
+  VaryingShapes();
+  ~VaryingShapes();
+  VaryingShapes(const VaryingShapes&) = delete;
+  VaryingShapes& operator=(const VaryingShapes&) = delete;
+
+ private:
+  bool before_;
+};
 
 /// The name of the library that computes fp32 gemms on the CPU, for reports.
 std::string gemm_library();

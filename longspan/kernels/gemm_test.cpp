@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 #include <malloc.h>
 
+#include <cstdlib>
+
 namespace longspan {
 
 TEST_CASE("gemm and add_gemm_ equal fp64 products for every stride and dtype") {
@@ -47,6 +49,21 @@ TEST_CASE("gemms of six hundred shapes leave no more behind than three hundred")
   const double before = in_use();
   multiply(300, 600);
   CHECK(in_use() - before < 5);
+}
+
+TEST_CASE("gemms of shapes that do not recur are ATen's, unless another library is named") {
+  if (std::getenv(kGemmVariable) != nullptr) return;
+  at::manual_seed(2);
+  const at::Tensor a = at::randn({77, 40}), b = at::randn({40, 30});
+  const at::Tensor recurring = gemm(a, b);
+  {
+    const VaryingShapes outer;
+    { const VaryingShapes inner; }
+    CHECK(gemm(a, b).equal(at::mm(a, b)));
+    at::Tensor c = at::zeros({77, 30});
+    CHECK(add_gemm_(c, a, b).equal(at::zeros({77, 30}).addmm_(a, b)));
+  }
+  CHECK(gemm(a, b).equal(recurring));
 }
 
 TEST_CASE("an empty gemm is empty or zero") {

@@ -17,7 +17,7 @@
 namespace longspan {
 namespace {
 
-TEST_CASE("projections in parts: between forward and backward nothing is kept of the weights") {
+TEST_CASE("chunked projections: nothing of the weights is saved between forward and backward") {
   // A few tokens and wide layers: a copy of one matrix is more than all activations.
   testing::SmallModel config;
   config.model_type = "qwen2";

@@ -7,6 +7,7 @@
 
 #include "longspan/kernels/expert_rows.h"
 #include "longspan/kernels/gated_activation.h"
+#include "longspan/kernels/gemm.h"
 
 namespace longspan {
 namespace {
@@ -67,6 +68,7 @@ at::Tensor room_for_both(const ExpertMlp& expert, const at::Tensor& room, int64_
 /// What an expert makes of its rows.
 at::Tensor output_of(const ExpertMlp& expert, const GateActivation& activation,
                      const at::Tensor& x_RD, const at::Tensor& room) {
+  const VaryingShapes rows_vary;
   const int64_t R = x_RD.size(0);
   at::Tensor gate_RI = room[0].narrow(0, 0, R), up_RI = room[1].narrow(0, 0, R);
   expert.gate_and_up_out(gate_RI, up_RI, x_RD, room_for_both(expert, room, kForwardParts, R));
@@ -82,6 +84,7 @@ struct RowGradients {
 RowGradients gradients_of(const ExpertMlp& expert, const GateActivation& activation,
                           const at::Tensor& x_RD, at::Tensor dout_RD, const at::Tensor& weights_R,
                           const at::Tensor& room) {
+  const VaryingShapes rows_vary;
   const int64_t R = x_RD.size(0);
   const at::Tensor weights_R1 = weights_R.to(x_RD.scalar_type()).unsqueeze(1);
   const auto part = [&](int i) { return room[i].narrow(0, 0, R); };

@@ -121,7 +121,7 @@ constexpr Computed kPureBf16{at::kBFloat16, at::kBFloat16, at::kBFloat16},
     kFp32{at::kFloat, at::kFloat, at::kFloat};
 
 /// Of one row of T tokens in documents of 64, whose MLP is computed in `tiles` parts and whose
-/// queries, keys and values in parts of 1024 tokens.
+/// queries, keys and values in chunks of 1024 tokens.
 Gradients block_gradients(const Computed& as, int64_t T, int64_t tiles, bool adapters = false) {
   const Weights weights = weights_of(as.parameters, adapters);
   at::manual_seed(6);

@@ -142,7 +142,7 @@ TEST_CASE("lora: an adapter is B A added to its weight, in the result and in all
   }
 }
 
-TEST_CASE("lora: projections in parts have the same adapters") {
+TEST_CASE("lora: chunked projections have the same adapters") {
   ParallelPlan plan;
   plan.world_size = plan.sequence_size = plan.ulysses_size = plan.head_waves = 2;
   plan.method = method_named("async-ulysses");
