@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <set>
 #include <string>
+#include <vector>
 
 #include "longspan/config/user_error.h"
 #include "longspan/spec/lora_spec.h"
@@ -58,9 +60,33 @@ TEST_CASE("phi3: part of a head is rotated, windows, and what is refused by name
           "rope type longrope is not supported");
   refused(R"({"resid_pdrop": 0.1})", "resid_pdrop other than 0 is not supported");
   refused(R"({"sliding_window": -1})", "sliding_window is -1");
-  CHECK_THROWS_WITH_AS(lora_modules_from("all", read().spec),
-                       doctest::Contains("self_attn.qkv_proj.weight for several linear layers"),
-                       UserError);
+}
+
+TEST_CASE("phi3: adapters are on the linear layers of the files, as PEFT names them") {
+  const ModelSpec model = read().spec;
+  const std::set<std::string> all = lora_modules_from("all", model);
+  CHECK(all == std::set<std::string>{"qkv_proj", "o_proj", "gate_up_proj", "down_proj"});
+  CHECK_THROWS_WITH_AS(
+      lora_modules_from("q_proj", model),
+      doctest::Contains("no module q_proj; choose from qkv_proj, o_proj, gate_up_proj, down_proj"),
+      UserError);
+  LoraShape shape;
+  shape.r = 4;
+  shape.modules = all;
+  const std::vector<ParameterSpec> matrices = lora_parameters_of(model, shape);
+  REQUIRE(matrices.size() == 40 * 4 * 2);
+  const ParameterSpec &a = matrices[0], &b = matrices[1], &up = matrices[5];
+  CHECK(a.name == "model.layers.0.self_attn.qkv_proj.lora_A.weight");
+  CHECK(b.name == "model.layers.0.self_attn.qkv_proj.lora_B.weight");
+  CHECK(up.name == "model.layers.0.mlp.gate_up_proj.lora_B.weight");
+  CHECK(a.shape == std::vector<int64_t>{4, 5120});
+  CHECK(b.shape == std::vector<int64_t>{5120 + 2 * 1280, 4});
+  CHECK(up.shape == std::vector<int64_t>{2 * 17920, 4});
+  std::vector<int64_t> begins;
+  for (const ParameterSpec& parameter : layer_parameters(model, 0)) {
+    if (!parameter.lora_target.empty()) begins.push_back(lora_b_begin(parameter));
+  }
+  CHECK(begins == std::vector<int64_t>{0, 5120, 6400, 0, 0, 17920, 0});
 }
 
 }  // namespace
