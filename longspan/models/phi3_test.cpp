@@ -1,10 +1,15 @@
+#include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <cmath>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "longspan/config/user_error.h"
+#include "longspan/kernels/rope.h"
 #include "longspan/spec/lora_spec.h"
 #include "longspan/testing/published_config.h"
 
@@ -23,6 +28,29 @@ const testing::PublishedConfig kPublished(R"({
 })");
 
 ModelConfig read(const std::string& changes = "{}") { return kPublished.load(changes); }
+
+/// [begin, begin + step, ...].
+std::string numbers(int64_t count, int64_t begin, int64_t step) {
+  std::vector<int64_t> all;
+  for (int64_t i = 0; i < count; ++i) all.push_back(begin + i * step);
+  return fmt::format("[{}]", fmt::join(all, ", "));
+}
+
+/// The published config.json of Phi-4-mini, with other factors: 1 in short rows, 1 to 48 in long.
+const testing::PublishedConfig kMini(fmt::format(
+    R"({{
+    "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 199999, "embd_pdrop": 0.0, "eos_token_id": 199999,
+    "full_attn_mod": 1, "hidden_act": "silu", "hidden_size": 3072, "initializer_range": 0.02,
+    "intermediate_size": 8192, "interpolate_factor": 1, "lm_head_bias": false,
+    "max_position_embeddings": 131072, "mlp_bias": false, "num_attention_heads": 24,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "original_max_position_embeddings": 4096,
+    "pad_token_id": 199999, "partial_rotary_factor": 0.75, "resid_pdrop": 0.0,
+    "rms_norm_eps": 1e-05, "rope_scaling": {{"long_factor": {}, "short_factor": {},
+    "type": "longrope"}}, "rope_theta": 10000.0, "sliding_window": 262144,
+    "tie_word_embeddings": true, "vocab_size": 200064
+}})",
+    numbers(48, 1, 1), numbers(48, 1, 0)));
 
 TEST_CASE("phi3: Phi-4 has 14 659 507 200 parameters") {
   CHECK(num_parameters_of(read().spec, "the model") == 14659507200);
@@ -56,10 +84,48 @@ TEST_CASE("phi3: part of a head is rotated, windows, and what is refused by name
   const auto refused = [](const std::string& changes, const char* part) {
     CHECK_THROWS_WITH_AS(read(changes), doctest::Contains(part), UserError);
   };
-  refused(R"({"rope_scaling": {"type": "longrope", "factor": 32.0}})",
-          "rope type longrope is not supported");
+  refused(R"({"rope_scaling": {"type": "longrope", "factor": 32.0}})", "short_factor is missing");
+  refused(R"({"rope_scaling": {"type": "linear", "factor": 32.0}})",
+          "rope type linear is not supported; default, longrope, su, yarn are");
   refused(R"({"resid_pdrop": 0.1})", "resid_pdrop other than 0 is not supported");
   refused(R"({"sliding_window": -1})", "sliding_window is -1");
+}
+
+TEST_CASE("phi3: Phi-4-mini has 3 836 021 760 parameters and rotates long rows otherwise") {
+  const ModelConfig config = kMini.load("{}");
+  CHECK(num_parameters_of(config.spec, "the model") == 3836021760);
+  const std::vector<RotaryKind> kinds = rotary_kinds_of(config.spec);
+  REQUIRE(kinds.size() == 1);
+  CHECK(kinds[0].dim == 96);
+  const RopeScaling& scaling = kinds[0].rotary.scaling;
+  CHECK((scaling.type == RopeScaling::Type::kLongrope));
+  CHECK(scaling.factor == 32.0);
+  CHECK_FALSE(scaling.is_long(4096));
+  CHECK(scaling.is_long(4097));
+  const RotaryFrequencies frequencies = rotary_frequencies(kinds[0]);
+  CHECK(frequencies.attention_factor == doctest::Approx(std::sqrt(1 + 5.0 / 12)));
+  const RotaryFrequencies plain = rotary_frequencies({RotarySpec{}, 96});
+  const RotaryFrequencies in_short = frequencies.of_row(4096), in_long = frequencies.of_row(4097);
+  CHECK(at::equal(in_short.inverse_F, plain.inverse_F));
+  CHECK(at::allclose(in_long.inverse_F * at::arange(1, 49), plain.inverse_F));
+  CHECK(in_long.attention_factor == frequencies.attention_factor);
+  const auto says = [](const std::string& changes, const char* part) {
+    CHECK(kMini.says(changes, part));
+  };
+  says(R"({"partial_rotary_factor": 0.5})",
+       "short_factor of longrope has 48 numbers; wanted are 32");
+  says(fmt::format(R"({{"rope_scaling": {{"type": "su", "long_factor": {}, "short_factor": {}}}}})",
+                   numbers(48, 0, 1), numbers(48, 1, 0)),
+       "long_factor must be positive numbers");
+  // As transformers: what the scaling says of these positions is not read.
+  const ModelConfig other = kMini.without({"original_max_position_embeddings"})
+                                .load(fmt::format(R"({{"rope_scaling": {{"type": "longrope",
+      "original_max_position_embeddings": 8, "attention_factor": 1.5, "factor": 2.0,
+      "long_factor": {0}, "short_factor": {0}}}}})",
+                                                  numbers(48, 2, 3)));
+  CHECK(other.rotary.scaling.original_max_position_embeddings == 4096);
+  CHECK(other.rotary.scaling.factor == 2.0);
+  CHECK(rotary_frequencies({other.rotary, 96}).attention_factor == 1.5);
 }
 
 TEST_CASE("phi3: adapters are on the linear layers of the files, as PEFT names them") {
