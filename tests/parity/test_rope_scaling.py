@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from conftest import PROGRAM, Running, relative_difference, settings_of, write_dataset, write_model
-from model_configs import LONGROPE
+from model_configs import longrope
 from test_models import probe, relative_error
 from test_trainer import our_rows
 from tolerance import TOLERANCE
@@ -149,8 +149,7 @@ def test_an_adapter_keeps_its_positions(long_rows, tmp_path):
 
 
 def longrope_model(folder, original, **keys):
-    return write_model(folder, "phi3", original_max_position_embeddings=original, rope_parameters=LONGROPE["rope_parameters"],
-                       **keys)
+    return write_model(folder, "phi3", original_max_position_embeddings=original, rope_parameters=longrope(), **keys)
 
 
 def test_longrope_goes_by_the_longest_document_of_a_row(tmp_path):
