@@ -66,6 +66,8 @@ def make_model(folder, family, heads):
         shape |= dict(sliding_window=WINDOWS[heads])
     if kind == "qwen3_moe":  # in all layers or in none
         shape |= dict(use_sliding_window=heads == "nines", sliding_window=WINDOWS[heads])
+    if kind == "qwen3":  # in the second layer or in none
+        shape |= dict(use_sliding_window=heads == "nines", sliding_window=WINDOWS[heads], max_window_layers=1)
     if kind in HYBRIDS and heads == "nines":
         shape |= dict(linear_num_value_heads=9)
     return write_model(folder, kind, **shape)

@@ -72,6 +72,7 @@ using Cut = std::function<at::Tensor(const at::Tensor& x, int64_t dim, double pa
 Batch with_each(const Batch& row, const Cut& cut) {
   Batch result;
   result.packing = row.packing;
+  result.num_positions = row.num_positions;
   result.tokens_T = cut(row.tokens_T, 0, 0);
   result.labels_T = cut(row.labels_T, 0, kIgnoreLabel);
   result.positions_T = cut(row.positions_T, row.positions_T.dim() - 1, 0);
@@ -155,6 +156,7 @@ Batch collate(const std::vector<const Sample*>& samples) {
     batch.places_T = batch.positions_T;
     batch.positions_T = positions_AT;
   }
+  if (num_tokens > 0) batch.num_positions = batch.positions_T.max().item<int64_t>() + 1;
   return batch;
 }
 
@@ -164,7 +166,8 @@ Batch idle_row(const Sample& pattern) {
             .labels_T = at::full({1}, kIgnoreLabel, at::kLong),
             .positions_T = zero,
             .documents_T = at::full({1}, -1, at::kLong),
-            .packing = Packing::single(1)};
+            .packing = Packing::single(1),
+            .num_positions = 1};
   if (const int64_t axes = num_axes(pattern); axes > 0) {
     row.positions_T = at::zeros({axes, 1}, at::kLong);
     row.places_T = zero;

@@ -52,6 +52,9 @@ struct Batch {
   Packing packing;
   at::Tensor places_T = {};  // int64, or undefined
   Columns columns = {};
+  /// One more than the largest of positions_T in the WHOLE row, padding aside: what rotations that
+  /// long rows have otherwise go by. 0: not known.
+  int64_t num_positions = 0;
 };
 
 /// Samples -> one row with a document each; shifts the labels. Shapes: T = sum of the lengths.

@@ -38,11 +38,19 @@ int64_t num_attentions(const ModelSpec& spec) {
   return layers;
 }
 
+std::vector<RopeScaling> scalings_of(const ModelSpec& spec) {
+  std::vector<RopeScaling> scalings;
+  for (const RotaryKind& kind : rotary_kinds_of(spec)) scalings.push_back(kind.rotary.scaling);
+  return scalings;
+}
+
 }  // namespace
 
 CachedDecoder::CachedDecoder(const ModelSpec& spec, std::vector<NamedTensor> parameters,
                              int64_t num_sequences, int64_t max_length)
     : tokens_(num_sequences),
+      num_positions_(num_sequences),
+      scalings_(scalings_of(spec)),
       max_length_(max_length),
       states_go_back_(!goes_over_rows(spec)),
       attention_(cpu_block_kernel(), num_attentions(spec), spec.num_layers - num_attentions(spec),
@@ -56,9 +64,30 @@ void CachedDecoder::truncate(int64_t sequence, int64_t length) {
   tokens_[sequence].resize(length);
 }
 
-at::Tensor CachedDecoder::extend(const std::vector<Extension>& extensions,
+bool CachedDecoder::turn_alike(int64_t one, int64_t other) const {
+  return std::ranges::all_of(scalings_, [&](const RopeScaling& scaling) {
+    return scaling.is_long(one) == scaling.is_long(other);
+  });
+}
+
+std::vector<CachedDecoder::Extension> CachedDecoder::with_what_turns_otherwise(
+    std::vector<Extension> extensions) {
+  for (auto& [sequence, added] : extensions) {
+    std::vector<int32_t>& all = tokens_[sequence];
+    const int64_t length = std::ssize(all) + std::ssize(added);
+    if (!all.empty() && !turn_alike(num_positions_[sequence], length)) {
+      added.insert(added.begin(), all.begin(), all.end());
+      truncate(sequence, 0);
+    }
+    num_positions_[sequence] = length;
+  }
+  return extensions;
+}
+
+at::Tensor CachedDecoder::extend(const std::vector<Extension>& wanted,
                                  const std::function<bool()>& go_on) {
   c10::NoGradGuard no_grad;
+  const std::vector<Extension> extensions = with_what_turns_otherwise(wanted);
   std::vector<at::Tensor> logits;
   size_t next = 0;         // extension
   int64_t next_token = 0;  // of that
@@ -68,6 +97,10 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& extensions,
     std::vector<int64_t> sequences, lengths, tokens, positions, last_rows;
     for (; next < extensions.size() && std::ssize(tokens) < kChunkTokens;) {
       const auto& [sequence, added] = extensions[next];
+      if (!sequences.empty() &&
+          !turn_alike(num_positions_[sequences.front()], num_positions_[sequence])) {
+        break;
+      }
       const int64_t left = std::ssize(added) - next_token;
       TORCH_CHECK(left > 0, "an extension without tokens");
       const int64_t size = std::min(left, kChunkTokens - std::ssize(tokens));
@@ -90,6 +123,7 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& extensions,
     batch.packing = Packing::from_lengths(lengths);
     batch.tokens_T = at::tensor(tokens, at::kLong);
     batch.positions_T = at::tensor(positions, at::kLong);
+    batch.num_positions = num_positions_[sequences.front()];
     attention_.begin_pass(sequences);
     const at::Tensor hidden_LD = decoder_.hidden_states(batch, at::tensor(last_rows, at::kLong));
     auto read = tokens.begin();

@@ -25,11 +25,13 @@ class CachedDecoder {
     int64_t sequence;
     std::vector<int32_t> tokens;
   };
-  /// Reads the tokens, each sequence once at most -> logits of what follows the last token of each,
-  /// [E, V] fp32 (fp64 for fp64 models). Long texts are read in chunks; before each, `go_on` is
-  /// asked, and where it says no the result is undefined: what was read until then is remembered.
+  /// Reads the wanted tokens, each sequence once at most -> logits of what follows the last token
+  /// of each, [E, V] fp32 (fp64 for fp64 models). Long texts are read in chunks; before each,
+  /// `go_on` is asked, and where it says no the result is undefined: what was read until then is
+  /// remembered. A sequence whose length makes its rotations others (RopeScaling::is_long) is read
+  /// anew.
   at::Tensor extend(
-      const std::vector<Extension>& extensions,
+      const std::vector<Extension>& wanted,
       const std::function<bool()>& go_on = [] { return true; });
 
   int64_t num_sequences() const { return std::ssize(tokens_); }
@@ -45,7 +47,15 @@ class CachedDecoder {
   static constexpr int64_t kChunkTokens = 512;
 
  private:
+  /// Are the rotations of rows with so many positions the same?
+  bool turn_alike(int64_t one, int64_t other) const;
+  /// With all tokens of sequences whose keys are turned otherwise than what they will be; these are
+  /// forgotten.
+  std::vector<Extension> with_what_turns_otherwise(std::vector<Extension> extensions);
+
   std::vector<std::vector<int32_t>> tokens_;
+  std::vector<int64_t> num_positions_;  // by which a sequence's keys are turned
+  std::vector<RopeScaling> scalings_;
   int64_t max_length_;
   bool states_go_back_;
   CachedAttention attention_;

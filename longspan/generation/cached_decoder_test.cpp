@@ -43,17 +43,24 @@ std::vector<int32_t> tokens_of(int64_t length, int32_t begin) {
   return tokens;
 }
 
-/// Logits after the last token, reading everything at once.
-at::Tensor whole(const testing::SmallModel& config, const std::vector<int32_t>& tokens) {
+/// Logits after the last token, reading everything at once. `spec`: of the model with these
+/// parameters.
+at::Tensor whole(const testing::SmallModel& config, const ModelSpec& spec,
+                 const std::vector<int32_t>& tokens) {
   const auto attention = make_local(cpu_block_kernel());
   DecoderOptions options;
   options.gradient_checkpointing = false;
-  Decoder decoder(config.spec(), parameters_of(config), *attention, options);
+  Decoder decoder(spec, parameters_of(config), *attention, options);
   Batch batch;
   batch.packing = Packing::single(std::ssize(tokens));
   batch.tokens_T = at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end()), at::kLong);
   batch.positions_T = at::arange(std::ssize(tokens), at::kLong);
+  batch.num_positions = std::ssize(tokens);
   return decoder.logits(batch)[-1].detach();
+}
+
+at::Tensor whole(const testing::SmallModel& config, const std::vector<int32_t>& tokens) {
+  return whole(config, config.spec(), tokens);
 }
 
 }  // namespace
@@ -86,6 +93,42 @@ TEST_CASE("cached decoder: steps of any size say what the whole row says, sequen
   auto other = first(a, 100);
   other.insert(other.end(), {9, 8});
   CHECK(testing::relative_error(logits[0], whole(config, other)) < kTolerance);
+}
+
+TEST_CASE("cached decoder: a sequence is rotated as a row of its length, whatever it was before") {
+  const testing::SmallModel config = small_config();
+  ModelSpec spec = config.spec(), always_short;
+  RopeScaling& scaling = std::get<SelfAttentionSpec>(spec.pattern.front().mixer).rotary->scaling;
+  scaling.type = RopeScaling::Type::kLongrope;
+  scaling.factor = 4.0;
+  scaling.short_factors = {1.0, 1.5};
+  scaling.long_factors = {2.0, 9.0};
+  scaling.original_max_position_embeddings = 1000;
+  always_short = spec;
+  scaling.original_max_position_embeddings = 6;
+  CachedDecoder decoder(spec, parameters_of(config), 2, config.max_position_embeddings);
+  const auto a = tokens_of(8, 1), b = tokens_of(5, 2);
+  const auto is_whole = [&](const at::Tensor& logits, const std::vector<int32_t>& tokens,
+                            int64_t count) {
+    const std::vector<int32_t> row(tokens.begin(), tokens.begin() + count);
+    return testing::relative_error(logits, whole(config, spec, row)) < 1e-11;
+  };
+  CHECK(testing::relative_error(whole(config, always_short, a), whole(config, spec, a)) > 1e-3);
+  at::Tensor logits = decoder.extend({{0, {a[0], a[1], a[2], a[3], a[4]}}, {1, {b[0], b[1]}}});
+  CHECK(is_whole(logits[0], a, 5));
+  CHECK(is_whole(logits[1], b, 2));
+  CHECK(is_whole(decoder.extend({{0, {a[5]}}})[0], a, 6));
+  // One becomes long while the other stays short.
+  logits = decoder.extend({{1, {b[2]}}, {0, {a[6]}}});
+  CHECK(is_whole(logits[0], b, 3));
+  CHECK(is_whole(logits[1], a, 7));
+  logits = decoder.extend({{0, {a[7]}}, {1, {b[3], b[4]}}});
+  CHECK(is_whole(logits[0], a, 8));
+  CHECK(is_whole(logits[1], b, 5));
+  CHECK(decoder.tokens(0) == a);
+  // What was long is short again.
+  decoder.truncate(0, 3);
+  CHECK(is_whole(decoder.extend({{0, {a[3]}}})[0], a, 4));
 }
 
 TEST_CASE("generate: answers are those of each prompt alone, however many at a time") {

@@ -17,18 +17,29 @@ void add_bias_and_adapter(const Linear& layer, at::Tensor& y_TO, const at::Tenso
   if (!layer.has_adapter()) return;
   const at::Tensor inner_TR =
       gemm(layer.dropout.apply(x_TI), layer.lora_a.to(dtype).t()).mul_(layer.lora_scale);
-  add_gemm_(y_TO, inner_TR, layer.lora_b.to(dtype).t());
+  add_gemm_(y_TO, inner_TR, layer.own_lora_b().to(dtype).t());
 }
 
 void add_adapter_input_gradient(const Linear& layer, at::Tensor& dx_TI, const at::Tensor& dy_TO) {
   if (!layer.has_adapter()) return;
   const auto dtype = dy_TO.scalar_type();
-  const at::Tensor dinner_TR = gemm(dy_TO, layer.lora_b.to(dtype)).mul_(layer.lora_scale);
+  const at::Tensor dinner_TR = gemm(dy_TO, layer.own_lora_b().to(dtype)).mul_(layer.lora_scale);
   if (layer.dropout.active()) {
     dx_TI.add_(layer.dropout.apply(gemm(dinner_TR, layer.lora_a.to(dtype))));
   } else {
     add_gemm_(dx_TI, dinner_TR, layer.lora_a.to(dtype));
   }
+}
+
+/// To the layer's rows alone where B has others' too.
+void add_lora_b_gradient(const Linear& layer, const at::Tensor& dy_TO, const at::Tensor& inner_TR) {
+  const int64_t num_rows = dy_TO.size(1);
+  if (layer.lora_b.size(0) == num_rows) {
+    add_product_gradient(layer.lora_b, dy_TO, inner_TR);
+    return;
+  }
+  c10::NoGradGuard no_grad;
+  add_gemm_(gradient_of(layer.lora_b).narrow(0, layer.lora_b_begin, num_rows), dy_TO.t(), inner_TR);
 }
 
 }  // namespace
@@ -149,8 +160,8 @@ void Linear::add_gradients(const at::Tensor& dy_TO, const at::Tensor& x_TI) cons
   const auto dtype = x_TI.scalar_type();
   const at::Tensor x = dropout.apply(x_TI);
   const at::Tensor inner_TR = gemm(x, lora_a.to(dtype).t()).mul_(lora_scale);
-  const at::Tensor dinner_TR = gemm(dy_TO, lora_b.to(dtype)).mul_(lora_scale);
-  add_product_gradient(lora_b, dy_TO, inner_TR);
+  const at::Tensor dinner_TR = gemm(dy_TO, own_lora_b().to(dtype)).mul_(lora_scale);
+  add_lora_b_gradient(*this, dy_TO, inner_TR);
   add_product_gradient(lora_a, dinner_TR, x);
 }
 

@@ -54,8 +54,10 @@ class PreciseSums {
 /// scale * dropout(x) A^T B^T.
 struct Linear {
   at::Tensor weight, bias;
-  at::Tensor lora_a, lora_b;  // [R, I] and [O, R]; undefined without an adapter
+  at::Tensor lora_a, lora_b;  // [R, I] and [O, R], or with more rows; undefined without an adapter
   double lora_scale = 0.0;
+  /// Its first row of B, which may be one of several layers' with the same A.
+  int64_t lora_b_begin = 0;
   Dropout dropout = {};  // of the adapter's input, for the rows that this layer is given
   std::shared_ptr<const Linear> cast_of = {};  // whose gradients it adds to; null: its own
 
@@ -81,6 +83,8 @@ struct Linear {
   Linear for_rows(int64_t begin, int64_t size) const;
   Linear for_rows(const at::Tensor& rows_L) const;
   bool has_adapter() const { return lora_a.defined(); }
+  /// Its rows of B.
+  at::Tensor own_lora_b() const { return lora_b.narrow(0, lora_b_begin, weight.size(0)); }
   /// Weight, bias, A, B as they are held; some may be undefined.
   std::vector<at::Tensor> parameters() const {
     return cast_of ? cast_of->parameters() : std::vector{weight, bias, lora_a, lora_b};

@@ -68,6 +68,21 @@ RotaryFrequencies yarn(const RotaryKind& kind) {
   return {inverse, attention_factor};
 }
 
+/// Phi-4-mini: each frequency has a factor of its own.
+RotaryFrequencies longrope(const RotaryKind& kind) {
+  const RopeScaling& rope = kind.rotary.scaling;
+  const at::Tensor period = periods(kind);
+  const auto divided = [&](const std::vector<double>& factors) {
+    return 1.0 /
+           (at::tensor(at::ArrayRef<double>(factors), at::TensorOptions(at::kFloat)) * period);
+  };
+  const auto original = static_cast<double>(rope.original_max_position_embeddings);
+  return {.inverse_F = divided(rope.short_factors),
+          .attention_factor = rope.attention_factor.value_or(longrope_scale(rope.factor, original)),
+          .long_inverse_F = divided(rope.long_factors),
+          .num_short = rope.original_max_position_embeddings};
+}
+
 RotaryFrequencies scaled(const RotaryKind& kind) {
   const RopeScaling& rope = kind.rotary.scaling;
   switch (rope.type) {
@@ -79,6 +94,8 @@ RotaryFrequencies scaled(const RotaryKind& kind) {
       return {.inverse_F = llama3(plain(kind).inverse_F, rope)};
     case RopeScaling::Type::kYarn:
       return yarn(kind);
+    case RopeScaling::Type::kLongrope:
+      return longrope(kind);
   }
   throw std::logic_error("no such scaling of rotations");
 }
@@ -92,6 +109,12 @@ RotaryFrequencies rotary_frequencies(const RotaryKind& kind) {
   return frequencies;
 }
 
+RotaryFrequencies RotaryFrequencies::of_row(int64_t num_positions) const {
+  if (!long_inverse_F.defined()) return *this;
+  TORCH_CHECK(num_positions > 0, "rotary embedding: a row whose number of positions is not known");
+  return {num_positions > num_short ? long_inverse_F : inverse_F, attention_factor, pairs};
+}
+
 RotaryTable RotaryTable::of_rows(int64_t begin, int64_t size) const {
   return {cos_TF.narrow(0, begin, size), sin_TF.narrow(0, begin, size), pairs};
 }
@@ -100,6 +123,7 @@ RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor&
                          at::ScalarType dtype) {
   TORCH_CHECK(positions_T.dim() == 1, "rotary embedding: positions of ", positions_T.size(0),
               " axes, of which it knows one");
+  TORCH_CHECK(!frequencies.long_inverse_F.defined(), "rotary embedding: frequencies of no row");
   c10::NoGradGuard no_grad;
   const auto inverse_F = frequencies.inverse_F.to(positions_T.device());
   const auto angles_TF = positions_T.to(at::kFloat).unsqueeze(1) * inverse_F;

@@ -14,6 +14,12 @@ struct RotaryFrequencies {
   at::Tensor inverse_F;           // fp32
   double attention_factor = 1.0;  // multiplies cos and sin (YaRN, arXiv 2309.00071)
   RotaryPairs pairs = RotaryPairs::kHalves;
+  /// Of rows with more than `num_short` positions; undefined: all rows have inverse_F.
+  at::Tensor long_inverse_F = {};
+  int64_t num_short = 0;
+
+  /// Those of a row with so many positions (Batch::num_positions).
+  RotaryFrequencies of_row(int64_t num_positions) const;
 };
 RotaryFrequencies rotary_frequencies(const RotaryKind& kind);
 
@@ -25,6 +31,7 @@ struct RotaryTable {
   /// Of rows [begin, begin + size).
   RotaryTable of_rows(int64_t begin, int64_t size) const;
 };
+/// `frequencies`: those of the row.
 RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_T,
                          at::ScalarType dtype);
 

@@ -1,5 +1,6 @@
 #include "longspan/layers/adapters.h"
 
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -39,9 +40,14 @@ Layer without_adapters(const Layer& layer) {
 Layer with_dropout(const Layer& layer, const Dropout& dropout, const at::Tensor& rows_L) {
   OpenLayer open(layer);
   uint64_t number = 0;
+  std::map<const c10::TensorImpl*, uint64_t> number_of;  // of each adapter, by its A
   for (Linear* linear : open.linears()) {
+    // Where several have one adapter, its input is dropped once: as the first of them has it.
+    const uint64_t own =
+        number_of.try_emplace(linear->lora_a.unsafeGetTensorImpl(), number).first->second;
     linear->dropout = dropout;
-    linear->dropout.seed = mix_seed(dropout.seed, number++);
+    linear->dropout.seed = mix_seed(dropout.seed, linear->has_adapter() ? own : number);
+    number += 1;
   }
   if (rows_L.defined()) {  // the feed-forward gets these alone
     for (Linear* linear : open.feed_forward->linears()) *linear = linear->for_rows(rows_L);

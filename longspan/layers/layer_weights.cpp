@@ -6,9 +6,13 @@
 
 namespace longspan {
 
-at::Tensor LayerWeights::find(const std::string& name) const {
-  const auto found = parameters_.find(layer_parameter_name(layer_, name));
+at::Tensor LayerWeights::find_whole(const std::string& name) const {
+  const auto found = parameters_.find(name);
   return found == parameters_.end() ? at::Tensor() : found->second;
+}
+
+at::Tensor LayerWeights::find(const std::string& name) const {
+  return find_whole(layer_parameter_name(layer_, name));
 }
 
 at::Tensor LayerWeights::required(const std::string& name) const {
@@ -18,8 +22,13 @@ at::Tensor LayerWeights::required(const std::string& name) const {
 }
 
 Linear LayerWeights::linear(const std::string& name) const {
-  return {required(name + ".weight"), find(name + ".bias"), find(name + ".lora_A.weight"),
-          find(name + ".lora_B.weight"), lora_scale_};
+  const ParameterSpec& weight = specs_.of(layer_parameter_name(layer_, name + ".weight"));
+  return {.weight = required(name + ".weight"),
+          .bias = find(name + ".bias"),
+          .lora_a = find_whole(lora_a_name(weight)),
+          .lora_b = find_whole(lora_b_name(weight)),
+          .lora_scale = lora_scale_,
+          .lora_b_begin = lora_b_begin(weight)};
 }
 
 at::Tensor LayerWeights::norm(const std::string& name) const { return required(name + ".weight"); }

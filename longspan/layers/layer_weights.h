@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "longspan/kernels/linear.h"
 #include "longspan/layers/expert_exchange.h"
+#include "longspan/spec/parameter_spec.h"
 
 namespace longspan {
 
@@ -17,10 +19,14 @@ using TensorsByName = std::map<std::string, at::Tensor, std::less<>>;
 class LayerWeights {
  public:
   /// `parameters`, those of the whole model but for experts that are elsewhere (`exchange`; null:
-  /// none are), must outlive it.
-  LayerWeights(const TensorsByName& parameters, int64_t layer, double lora_scale,
-               ExpertExchange* exchange)
-      : parameters_(parameters), layer_(layer), lora_scale_(lora_scale), exchange_(exchange) {}
+  /// none are), must outlive it. `specs`: those of the layer.
+  LayerWeights(const TensorsByName& parameters, const std::vector<ParameterSpec>& specs,
+               int64_t layer, double lora_scale, ExpertExchange* exchange)
+      : parameters_(parameters),
+        specs_(specs),
+        layer_(layer),
+        lora_scale_(lora_scale),
+        exchange_(exchange) {}
 
   /// Of the linear layer self_attn.q_proj, say: weight, and where they are there bias and adapter.
   Linear linear(const std::string& name) const;
@@ -34,11 +40,13 @@ class LayerWeights {
   at::Tensor parameter(const std::string& name) const { return required(name); }
 
  private:
-  /// Undefined where there is none.
+  /// The one of this whole name; undefined where there is none.
+  at::Tensor find_whole(const std::string& name) const;
   at::Tensor find(const std::string& name) const;
   at::Tensor required(const std::string& name) const;
 
   const TensorsByName& parameters_;
+  ParameterTable specs_;
   int64_t layer_;
   double lora_scale_;
   ExpertExchange* exchange_;

@@ -15,7 +15,8 @@ namespace longspan {
 Layer make_layer(const ModelSpec& model, int64_t layer, const TensorsByName& parameters,
                  double lora_scale, ExpertExchange* exchange) {
   const LayerSpec& spec = model.layer(layer);
-  const LayerWeights weights(parameters, layer, lora_scale, exchange);
+  const LayerWeights weights(parameters, layer_parameters(model, layer), layer, lora_scale,
+                             exchange);
   const std::vector<const char*> norms = norm_names(spec);
   return {weights.norm(norms[0]),
           weights.norm(norms[1]),

@@ -154,7 +154,8 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
   RowContext row{attention,         batch.packing,           {}, options.compute_dtype,
                  options.mlp_tiles, options.activation_store};
   for (const RotaryFrequencies& kind : frequencies) {
-    row.rotary.push_back(rotary_table(kind, batch.positions_T, options.compute_dtype));
+    row.rotary.push_back(
+        rotary_table(kind.of_row(batch.num_positions), batch.positions_T, options.compute_dtype));
   }
   row.on_gpu = batch.tokens_T.is_cuda();
   if (goes_over_rows(spec)) {

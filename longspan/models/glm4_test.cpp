@@ -50,17 +50,14 @@ TEST_CASE("glm4: norms by their names, biases before attention alone, rotation i
   CHECK(spec.padding_token == 151329);
 }
 
-TEST_CASE("glm4: adapters of all but the fused tensors") {
+TEST_CASE("glm4: gate and up have one adapter, as in the files") {
   const ModelSpec spec = read().spec;
-  CHECK(lora_modules_from("q_proj,down_proj", spec) ==
-        std::set<std::string>{"q_proj", "down_proj"});
-  for (const char* target : {"all", "q_proj,gate_proj"}) {
-    CHECK_THROWS_WITH_AS(
-        lora_modules_from(target, spec),
-        doctest::Contains("mlp.gate_up_proj.weight for several linear layers at once, and adapters "
-                          "of such tensors are not supported; choose from q_proj, k_proj"),
-        UserError);
-  }
+  CHECK(lora_modules_from("all", spec) ==
+        std::set<std::string>{"q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"});
+  CHECK_THROWS_WITH_AS(lora_modules_from("q_proj,gate_proj", spec),
+                       doctest::Contains("no module gate_proj; choose from q_proj, k_proj, v_proj, "
+                                         "o_proj, gate_up_proj, down_proj, or all"),
+                       UserError);
 }
 
 TEST_CASE("glm4: what is missing, and cannot be transformers' default, is refused") {

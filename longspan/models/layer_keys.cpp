@@ -80,12 +80,4 @@ std::optional<int64_t> read_window(const JsonObject& keys, std::optional<int64_t
   return window;
 }
 
-void refuse_window(const JsonObject& keys) {
-  if (keys.get<bool>("use_sliding_window", false)) {
-    keys.fail(
-        "use_sliding_window: true is not supported, attention is always full. Set it to false to "
-        "train with full attention");
-  }
-}
-
 }  // namespace longspan

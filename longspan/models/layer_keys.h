@@ -36,7 +36,4 @@ GatedMlpSpec read_gated_mlp(const JsonObject& keys);
 /// sliding_window, which null says is none; `fallback` where the file has none.
 std::optional<int64_t> read_window(const JsonObject& keys, std::optional<int64_t> fallback);
 
-/// Of families whose attention is always full: refuses use_sliding_window.
-void refuse_window(const JsonObject& keys);
-
 }  // namespace longspan

@@ -2,10 +2,45 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "longspan/models/layer_keys.h"
+#include "longspan/models/layer_pattern.h"
+
 namespace longspan {
+namespace {
+
+constexpr int64_t kDefaultWindow = 4096, kDefaultFirst = 28;  // transformers'
+/// A list is made of these before any weights are looked at.
+constexpr int64_t kMostLayers = 1024;
+
+/// One for all layers where they are alike.
+std::vector<bool> windowed_by_qwen(const JsonObject& keys, bool has_window, int64_t num_layers) {
+  if (const auto named = layers_with_window(keys, num_layers)) {
+    const bool any = std::ranges::find(*named, true) != named->end();
+    if (any && !has_window) {
+      keys.fail(
+          "layer_types has sliding_attention, but there is no window. Set use_sliding_window to "
+          "true and sliding_window to its tokens, or all of layer_types to full_attention");
+    }
+    return any ? *named : std::vector<bool>{false};
+  }
+  const auto first = keys.get<int64_t>("max_window_layers", kDefaultFirst);
+  if (!has_window || first >= num_layers) return {false};
+  if (first <= 0) return {true};
+  if (num_layers > kMostLayers) {
+    keys.fail(
+        fmt::format("num_hidden_layers is {}, and max_window_layers {}: at most {} may differ",
+                    num_layers, first, kMostLayers));
+  }
+  std::vector<bool> which(static_cast<size_t>(num_layers), true);
+  std::fill_n(which.begin(), first, false);
+  return which;
+}
+
+}  // namespace
 
 std::optional<std::vector<bool>> layers_with_window(const JsonObject& keys, int64_t num_layers) {
   if (!keys.has("layer_types")) return std::nullopt;
@@ -24,6 +59,17 @@ std::optional<std::vector<bool>> layers_with_window(const JsonObject& keys, int6
     windowed.push_back(name == "sliding_attention");
   }
   return windowed;
+}
+
+std::vector<LayerSpec> with_qwen_windows(const JsonObject& keys, const SelfAttentionSpec& mixer,
+                                         const FeedForwardSpec& feed_forward, int64_t num_layers) {
+  SelfAttentionSpec windowed = mixer;
+  if (keys.get<bool>("use_sliding_window", false)) {
+    windowed.attention.window = read_window(keys, kDefaultWindow);
+  }
+  return layers_where(windowed_by_qwen(keys, windowed.attention.window.has_value(), num_layers),
+                      {.mixer = windowed, .feed_forward = feed_forward},
+                      {.mixer = mixer, .feed_forward = feed_forward});
 }
 
 }  // namespace longspan

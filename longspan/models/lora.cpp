@@ -14,12 +14,12 @@ std::vector<NamedTensor> new_lora_parameters(const ModelSpec& model, const LoraS
                                              uint64_t seed) {
   std::vector<NamedTensor> parameters;
   for (const ParameterSpec& parameter : parameters_of(model)) {
-    if (!shape.modules.contains(parameter.lora_target)) continue;
+    if (!shape.modules.contains(parameter.lora_target) || !begins_adapter(parameter)) continue;
     const ParameterSpec a_spec = lora_a_of(parameter, shape.r),
                         b_spec = lora_b_of(parameter, shape.r);
     const at::Tensor a = at::empty(a_spec.shape, at::kFloat);
     float* data = a.mutable_data_ptr<float>();
-    const uint64_t key = mix_seed(seed, fnv1a(linear_name(parameter)));
+    const uint64_t key = mix_seed(seed, fnv1a(adapted_linear_name(parameter)));
     const double bound = a_spec.init.scale;
     for (int64_t i = 0; i < a.numel(); ++i) {
       const double u = static_cast<double>(mix_seed(key, static_cast<uint64_t>(i)) >> 11) * 0x1p-53;
@@ -38,6 +38,10 @@ void add_lora(const at::Tensor& weight_OI, const at::Tensor& a_RI, const at::Ten
   weight_OI.copy_(weight_OI.to(at::kFloat) + delta.mul_(scale));
 }
 
+at::Tensor own_rows(const ParameterSpec& projection, const at::Tensor& b_OR) {
+  return b_OR.narrow(0, lora_b_begin(projection), projection.shape.at(0));
+}
+
 void merge_lora(const ModelSpec& model, std::vector<NamedTensor>& parameters, double scale) {
   std::map<std::string, at::Tensor> by_name;
   for (const auto& [name, tensor] : parameters) by_name[name] = tensor;
@@ -47,7 +51,7 @@ void merge_lora(const ModelSpec& model, std::vector<NamedTensor>& parameters, do
     const std::string a_name = lora_a_name(parameter), b_name = lora_b_name(parameter);
     const auto a = by_name.find(a_name);
     if (a == by_name.end()) continue;
-    add_lora(by_name.at(parameter.name), a->second, by_name.at(b_name), scale);
+    add_lora(by_name.at(parameter.name), a->second, own_rows(parameter, by_name.at(b_name)), scale);
     merged.insert({a_name, b_name});
   }
   std::erase_if(parameters, [&](const NamedTensor& p) { return merged.contains(p.name); });

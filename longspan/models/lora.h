@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// <layer>.lora_A.weight [R, I] and <layer>.lora_B.weight [O, R] of every chosen layer, fp32
+/// <layer>.lora_A.weight [R, I] and <layer>.lora_B.weight [O, R] of lora_parameters_of(), fp32
 /// leaves: A uniform within 1 / sqrt(I) as PEFT's Kaiming start gives it, the same for a seed on
 /// every machine; B zero.
 std::vector<NamedTensor> new_lora_parameters(const ModelSpec& model, const LoraShape& shape,
@@ -20,8 +20,11 @@ std::vector<NamedTensor> new_lora_parameters(const ModelSpec& model, const LoraS
 void add_lora(const at::Tensor& weight_OI, const at::Tensor& a_RI, const at::Tensor& b_OR,
               double scale);
 
-/// The same for each adapter among the parameters of the model, whose matrices are dropped from the
-/// list.
+/// The rows of an adapter's B that are this projection's: all where it shares no adapter.
+at::Tensor own_rows(const ParameterSpec& projection, const at::Tensor& b_OR);
+
+/// add_lora() for each adapter among the parameters of the model, whose matrices are dropped from
+/// the list.
 void merge_lora(const ModelSpec& model, std::vector<NamedTensor>& parameters, double scale);
 
 }  // namespace longspan

@@ -7,10 +7,15 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <map>
+#include <set>
+#include <utility>
 
 #include "longspan/comm/group.h"
 #include "longspan/config/user_error.h"
 #include "longspan/kernels/dropout.h"
+#include "longspan/layers/adapters.h"
+#include "longspan/layers/layer_weights.h"
+#include "longspan/layers/make_layer.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/parameter_specs.h"
@@ -20,7 +25,7 @@
 namespace longspan {
 namespace {
 
-testing::SmallModel small_config() {
+ModelSpec small_model() {
   testing::SmallModel config;
   config.model_type = "llama";
   config.vocab_size = 31;
@@ -32,7 +37,18 @@ testing::SmallModel small_config() {
   config.head_dim = 4;
   config.qkv_bias = true;
   config.norm_eps = 1e-3;
-  return config;
+  return config.spec();
+}
+
+/// The same without biases, whose files have the projections before attention as one tensor, and
+/// gate and up: each has one adapter.
+ModelSpec fused_model() {
+  ModelSpec model = small_model();
+  auto& mixer = std::get<SelfAttentionSpec>(model.pattern.front().mixer);
+  mixer.qkv_bias = false;
+  mixer.stored_as_one = true;
+  std::get<GatedMlpSpec>(model.pattern.front().feed_forward).stored_as_one = true;
+  return model;
 }
 
 std::vector<NamedTensor> random_leaves(const std::vector<ParameterShape>& shapes, bool train) {
@@ -45,11 +61,11 @@ std::vector<NamedTensor> random_leaves(const std::vector<ParameterShape>& shapes
   return parameters;
 }
 
-Batch random_batch(const testing::SmallModel& config) {
+Batch random_batch(const ModelSpec& model) {
   Batch batch;
   batch.packing = Packing::from_lengths({9, 14});
-  batch.tokens_T = at::randint(config.vocab_size, {23}, at::kLong);
-  batch.labels_T = at::randint(config.vocab_size, {23}, at::kLong);
+  batch.tokens_T = at::randint(model.vocab_size, {23}, at::kLong);
+  batch.labels_T = at::randint(model.vocab_size, {23}, at::kLong);
   batch.labels_T.masked_fill_(at::rand({23}).ge(0.6), kIgnoreLabel);
   batch.positions_T = at::cat({at::arange(9), at::arange(14)});
   batch.documents_T = at::cat({at::zeros({9}, at::kLong), at::ones({14}, at::kLong)});
@@ -57,18 +73,19 @@ Batch random_batch(const testing::SmallModel& config) {
 }
 
 struct Adapted {
-  testing::SmallModel config = small_config();
+  ModelSpec spec;
   LoraShape shape;
   std::vector<NamedTensor> base, adapter, all;
 
-  explicit Adapted(const std::string& target) {
+  explicit Adapted(const std::string& target, ModelSpec model = small_model())
+      : spec(std::move(model)) {
     at::manual_seed(5);
     shape.r = 3;
     shape.alpha = 5;
-    shape.modules = lora_modules_from(target, config.spec());
-    base = random_leaves(testing::parameter_shapes(config.spec()), /*train=*/false);
+    shape.modules = lora_modules_from(target, spec);
+    base = random_leaves(testing::parameter_shapes(spec), /*train=*/false);
     std::vector<ParameterShape> shapes;
-    for (const auto& [name, tensor] : new_lora_parameters(config.spec(), shape, 1)) {
+    for (const auto& [name, tensor] : new_lora_parameters(spec, shape, 1)) {
       shapes.push_back({name, tensor.sizes().vec()});
     }
     adapter = random_leaves(shapes, /*train=*/true);
@@ -86,13 +103,14 @@ struct Adapted {
   std::vector<NamedTensor> merged() const {
     std::map<std::string, at::Tensor> matrices;
     for (const auto& [name, tensor] : adapter) matrices[name] = tensor.detach();
+    const ParameterTable specs(parameters_of(spec));
     std::vector<NamedTensor> weights;
     for (const auto& [name, tensor] : base) {
       at::Tensor weight = tensor.detach().clone();
-      const std::string layer = name.substr(0, name.rfind(".weight"));
-      if (matrices.contains(layer + ".lora_A.weight")) {
-        weight += shape.scale() *
-                  matrices[layer + ".lora_B.weight"].mm(matrices[layer + ".lora_A.weight"]);
+      const ParameterSpec& own = specs.of(name);
+      if (shape.modules.contains(own.lora_target)) {
+        const at::Tensor delta_OI = matrices.at(lora_b_name(own)).mm(matrices.at(lora_a_name(own)));
+        weight += shape.scale() * delta_OI.narrow(0, lora_b_begin(own), weight.size(0));
       }
       weights.push_back({name, weight.requires_grad_(true)});
     }
@@ -100,16 +118,24 @@ struct Adapted {
   }
 };
 
-/// Gradients of A and B by the chain rule from those of the merged weights.
+/// Gradients of A and B by the chain rule from those of the merged weights, which lie one below the
+/// other where they share an adapter.
 void check_gradients(const Adapted& model, const std::vector<NamedTensor>& merged) {
   std::map<std::string, at::Tensor> by_name;
   for (const auto& [name, tensor] : model.adapter) by_name[name] = tensor;
+  const ParameterTable specs(parameters_of(model.spec));
+  std::map<std::string, std::vector<at::Tensor>> gradients;
   for (const auto& [name, weight] : merged) {
-    const std::string layer = name.substr(0, name.rfind(".weight"));
-    if (!by_name.contains(layer + ".lora_A.weight")) continue;
+    const ParameterSpec& own = specs.of(name);
+    if (!model.shape.modules.contains(own.lora_target)) continue;
+    gradients[adapted_linear_name(own)].push_back(weight.grad());
+  }
+  CHECK(2 * gradients.size() == model.adapter.size());
+  for (const auto& [layer, parts] : gradients) {
     CAPTURE(layer);
-    const at::Tensor a = by_name[layer + ".lora_A.weight"], b = by_name[layer + ".lora_B.weight"];
-    const at::Tensor dw = weight.grad();
+    const at::Tensor a = by_name.at(layer + ".lora_A.weight"),
+                     b = by_name.at(layer + ".lora_B.weight");
+    const at::Tensor dw = at::cat(parts);
     CHECK(at::allclose(a.grad(), model.shape.scale() * b.detach().t().mm(dw), 1e-10, 1e-12));
     CHECK(at::allclose(b.grad(), model.shape.scale() * dw.mm(a.detach().t()), 1e-10, 1e-12));
   }
@@ -117,15 +143,19 @@ void check_gradients(const Adapted& model, const std::vector<NamedTensor>& merge
 
 TEST_CASE("lora: an adapter is B A added to its weight, in the result and in all gradients") {
   const auto attention = make_local(cpu_block_kernel());
-  for (const char* target : {"all", "q_proj,v_proj", "o_proj,down_proj"}) {
+  const std::vector<std::pair<const char*, ModelSpec>> cases = {
+      {"all", small_model()},      {"q_proj,v_proj", small_model()},
+      {"all", fused_model()},      {"o_proj,down_proj", small_model()},
+      {"qkv_proj", fused_model()}, {"gate_up_proj,o_proj", fused_model()}};
+  for (const auto& [target, spec] : cases) {
     for (const bool checkpointing : {false, true}) {
       CAPTURE(target);
       CAPTURE(checkpointing);
-      const Adapted adapted(target);
-      const Batch batch = random_batch(adapted.config);
-      Decoder model(adapted.config.spec(), adapted.all, *attention, adapted.options(checkpointing));
+      const Adapted adapted(target, spec);
+      const Batch batch = random_batch(adapted.spec);
+      Decoder model(adapted.spec, adapted.all, *attention, adapted.options(checkpointing));
       const auto merged = adapted.merged();
-      Decoder expected(adapted.config.spec(), merged, *attention, {checkpointing});
+      Decoder expected(adapted.spec, merged, *attention, {checkpointing});
       const at::Tensor logprobs = model.token_logprobs(batch);
       const at::Tensor expected_logprobs = expected.token_logprobs(batch);
       CHECK(at::allclose(logprobs, expected_logprobs, 1e-11, 1e-12));
@@ -136,21 +166,20 @@ TEST_CASE("lora: an adapter is B A added to its weight, in the result and in all
       for (const auto& [name, tensor] : adapted.base) CHECK(!tensor.grad().defined());
 
       model.use_adapters(false);
-      Decoder base(adapted.config.spec(), adapted.base, *attention, {checkpointing});
+      Decoder base(adapted.spec, adapted.base, *attention, {checkpointing});
       CHECK(at::equal(model.token_logprobs(batch), base.token_logprobs(batch)));
     }
   }
 }
 
-TEST_CASE("lora: chunked projections have the same adapters") {
+void check_chunked(const Adapted& adapted) {
   ParallelPlan plan;
   plan.world_size = plan.sequence_size = plan.ulysses_size = plan.head_waves = 2;
   plan.method = method_named("async-ulysses");
-  const Adapted adapted("all");
-  const Batch batch = random_batch(adapted.config);
+  const Batch batch = random_batch(adapted.spec);
   const auto local = make_local(cpu_block_kernel());
   const auto merged = adapted.merged();
-  Decoder expected(adapted.config.spec(), merged, *local, {});
+  Decoder expected(adapted.spec, merged, *local, {});
   torch::autograd::backward({expected.negative_log_likelihood_sum(batch)}, {});
   // Each rank has matrices of its own, as processes have: threads must not add to the same ones.
   std::vector<std::vector<NamedTensor>> of_ranks(2);
@@ -161,8 +190,7 @@ TEST_CASE("lora: chunked projections have the same adapters") {
   }
   testing::run_ranks(plan, [&](const Mesh& mesh) {
     const auto attention = make_attention(plan, mesh, cpu_block_kernel());
-    Decoder model(adapted.config.spec(), of_ranks[mesh.world.rank()], *attention,
-                  adapted.options(true));
+    Decoder model(adapted.spec, of_ranks[mesh.world.rank()], *attention, adapted.options(true));
     const Batch share = shard(batch, attention->token_order(batch.packing));
     torch::autograd::backward({model.negative_log_likelihood_sum(share)}, {});
   });
@@ -172,6 +200,33 @@ TEST_CASE("lora: chunked projections have the same adapters") {
     tensor.mutable_grad() = of_ranks[0][i].tensor.grad() + of_ranks[1][i].tensor.grad();
   }
   check_gradients(adapted, merged);
+}
+
+TEST_CASE("lora: chunked projections have the same adapters") {
+  check_chunked(Adapted("all"));
+  check_chunked(Adapted("all", fused_model()));
+}
+
+TEST_CASE("lora: projections that share an adapter drop the same of its input") {
+  const auto seeds = [](const ModelSpec& spec) {
+    const Adapted adapted("all", spec);
+    TensorsByName by_name;
+    for (const auto& [name, tensor] : adapted.all) by_name[name] = tensor;
+    const Layer layer = with_dropout(make_layer(spec, 1, by_name, adapted.shape.scale()),
+                                     {0.4, 9, at::arange(3, at::kLong)}, {});
+    const auto mixer = layer.mixer->clone();
+    const auto feed_forward = layer.feed_forward->clone();
+    std::vector<uint64_t> all;
+    for (const auto& linears :
+         {mixer->linears_before(), mixer->linears_after(), feed_forward->linears()}) {
+      for (const Linear* linear : linears) all.push_back(linear->dropout.seed);
+    }
+    return all;
+  };
+  const std::vector<uint64_t> own = seeds(small_model()), shared = seeds(fused_model());
+  REQUIRE(own.size() == 7);
+  CHECK(std::set<uint64_t>(own.begin(), own.end()).size() == 7);
+  CHECK(shared == std::vector<uint64_t>{own[0], own[0], own[0], own[3], own[4], own[4], own[6]});
 }
 
 TEST_CASE("dropout: a share p is 0, the rest is scaled, and a row's choice is its key's") {
@@ -193,15 +248,13 @@ TEST_CASE("dropout: a share p is 0, the rest is scaled, and a row's choice is it
   CHECK(same == doctest::Approx(0.3 * 0.3 + 0.7 * 0.7).epsilon(0.02));
 }
 
-TEST_CASE("lora: dropout is the same in the forward, the recomputation and the backward") {
+void check_dropout(const Adapted& adapted) {
   const auto attention = make_local(cpu_block_kernel());
-  const Adapted adapted("all");
-  const Batch batch = random_batch(adapted.config);
+  const Batch batch = random_batch(adapted.spec);
   std::vector<at::Tensor> losses;
   std::vector<std::vector<at::Tensor>> gradients;
   for (const bool checkpointing : {false, true}) {
-    Decoder model(adapted.config.spec(), adapted.all, *attention,
-                  adapted.options(checkpointing, 0.4));
+    Decoder model(adapted.spec, adapted.all, *attention, adapted.options(checkpointing, 0.4));
     model.set_dropout_seed(9);
     losses.push_back(model.negative_log_likelihood_sum(batch));
     torch::autograd::backward({losses.back()}, {});
@@ -216,7 +269,7 @@ TEST_CASE("lora: dropout is the same in the forward, the recomputation and the b
     CHECK(at::allclose(gradients[0][i], gradients[1][i], 1e-11, 1e-12));
   }
   // Against finite differences: the loss with this seed is a smooth function of the matrices.
-  Decoder model(adapted.config.spec(), adapted.all, *attention, adapted.options(true, 0.4));
+  Decoder model(adapted.spec, adapted.all, *attention, adapted.options(true, 0.4));
   model.set_dropout_seed(9);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < adapted.adapter.size(); i += 3) {
@@ -235,13 +288,37 @@ TEST_CASE("lora: dropout is the same in the forward, the recomputation and the b
   model.set_dropout_seed(10);
   CHECK(!at::allclose(model.negative_log_likelihood_sum(batch), losses[0], 1e-4));
   model.set_dropout_seed(std::nullopt);
-  Decoder plain(adapted.config.spec(), adapted.all, *attention, adapted.options(true));
+  Decoder plain(adapted.spec, adapted.all, *attention, adapted.options(true));
   CHECK(at::equal(model.negative_log_likelihood_sum(batch),
                   plain.negative_log_likelihood_sum(batch)));
 }
 
+TEST_CASE("lora: dropout is the same in the forward, the recomputation and the backward") {
+  check_dropout(Adapted("all"));
+  check_dropout(Adapted("all", fused_model()));
+}
+
+TEST_CASE("lora: what is merged is B A of each projection's rows, and no matrix is left") {
+  for (const ModelSpec& spec : {small_model(), fused_model()}) {
+    const Adapted adapted("all", spec);
+    std::vector<NamedTensor> parameters;
+    for (const auto& [name, tensor] : adapted.all) {
+      parameters.push_back({name, tensor.detach().to(at::kFloat)});
+    }
+    merge_lora(spec, parameters, adapted.shape.scale());
+    const std::vector<NamedTensor> expected = adapted.merged();
+    REQUIRE(parameters.size() == expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      CAPTURE(expected[i].name);
+      CHECK(parameters[i].name == expected[i].name);
+      CHECK(at::allclose(parameters[i].tensor, expected[i].tensor.detach().to(at::kFloat), 1e-5,
+                         1e-6));
+    }
+  }
+}
+
 TEST_CASE("lora: modules are named or all; others are refused") {
-  const ModelSpec model = small_config().spec();
+  const ModelSpec model = small_model();
   CHECK(lora_modules_from("all", model).size() == 7);
   CHECK(lora_modules_from("q_proj, v_proj", model) == std::set<std::string>{"q_proj", "v_proj"});
   CHECK_THROWS_WITH_AS(lora_modules_from("q_proj,query", model),

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
 
 #include "longspan/config/user_error.h"
 #include "longspan/testing/temporary_folder.h"
@@ -69,6 +71,38 @@ TEST_CASE("model config: rope as transformers 4 and 5 write it") {
   const auto yarn = load({{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}});
   CHECK(yarn.rotary.scaling.original_max_position_embeddings == 128);
   CHECK(yarn.rotary.scaling.beta_fast == 32.0);
+}
+
+TEST_CASE("model config: which layers of Qwen2 and Qwen3 have a window, as transformers has it") {
+  using Windows = std::vector<std::optional<int64_t>>;
+  const auto windows = [](const Json& changes) {
+    Json json = {{"use_sliding_window", true}, {"num_hidden_layers", 3}};
+    json.update(changes);
+    Windows all;
+    std::optional<Windows> first;
+    for (const char* type : {"qwen2", "qwen3"}) {
+      json["model_type"] = type;
+      const ModelSpec model = load(json).spec;
+      all.clear();
+      for (int64_t i = 0; i < model.num_layers; ++i) {
+        all.push_back(std::get<SelfAttentionSpec>(model.layer(i).mixer).attention.window);
+      }
+      if (first) CHECK(all == *first);
+      first = all;
+    }
+    return all;
+  };
+  const std::optional<int64_t> none;
+  CHECK(windows({{"max_window_layers", 1}}) == Windows{none, 4096, 4096});
+  CHECK(windows({{"max_window_layers", 0}, {"sliding_window", 9}}) == Windows{9, 9, 9});
+  CHECK(windows({{"sliding_window", 9}}) == Windows{none, none, none});  // all from layer 28 on
+  CHECK(windows({{"max_window_layers", 0}, {"use_sliding_window", false}}) ==
+        Windows{none, none, none});
+  const Json types = {"sliding_attention", "full_attention", "sliding_attention"};
+  CHECK(windows({{"max_window_layers", 3}, {"sliding_window", 9}, {"layer_types", types}}) ==
+        Windows{9, none, 9});
+  const Json full = {"full_attention", "full_attention", "full_attention"};
+  CHECK(windows({{"max_window_layers", 0}, {"layer_types", full}}) == Windows{none, none, none});
 }
 
 TEST_CASE("model config: mistakes are named") {
@@ -137,12 +171,23 @@ TEST_CASE("model config: mistakes are named") {
   CHECK(says(Json{{"head_dim", 15}}, "odd"));
   CHECK(says(Json{{"hidden_act", "gelu"}}, "hidden_act gelu is not supported; silu is"));
   CHECK(says(Json{{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}},
-             "dynamic is not supported; default, linear, llama3 and yarn are"));
-  CHECK(says(Json{{"rope_scaling", {{"rope_type", "longrope"}}}}, "longrope is not supported"));
+             "dynamic is not supported; default, linear, llama3, yarn, longrope are"));
+  CHECK(says(Json{{"rope_scaling", {{"rope_type", "longrope"}}}}, "short_factor is missing"));
   CHECK(says(Json{{"rope_scaling", {{"rope_type", "linear"}}}}, "factor is missing"));
   CHECK(says(Json{{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}},
              "low_freq_factor is missing"));
-  CHECK(says(Json{{"model_type", "qwen2"}, {"use_sliding_window", true}}, "use_sliding_window"));
+  const auto with_window = [](Json json) {
+    json.update({{"model_type", "qwen2"}, {"use_sliding_window", true}});
+    return json;
+  };
+  CHECK(says(with_window({{"sliding_window", 0}}), "sliding_window is 0"));
+  CHECK(
+      says(Json{{"model_type", "qwen3"}, {"layer_types", {"full_attention", "sliding_attention"}}},
+           "layer_types has sliding_attention, but there is no window"));
+  CHECK(says(with_window({{"layer_types", {"sliding_attention"}}}),
+             "layer_types must be a list of one kind for each of 2 layers"));
+  CHECK(says(with_window({{"num_hidden_layers", 5000}, {"max_window_layers", 4000}}),
+             "num_hidden_layers is 5000, and max_window_layers 4000: at most 1024 may differ"));
   CHECK(says(Json{{"attention_dropout", "0.1"}}, "attention_dropout must be a number"));
   CHECK_NOTHROW(load({{"attention_dropout", 0.1}}));
   CHECK_THROWS_WITH_AS(load_model_config("some/name"), doctest::Contains("download the folder"),

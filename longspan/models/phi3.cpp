@@ -1,6 +1,9 @@
-// Phi-4 (arXiv 2412.08905) and Phi-3 with plain rotation: Llama whose files have one tensor for the
-// queries', keys' and values' projections, and one for gate and up.
+// Phi-3 (arXiv 2404.14219), Phi-4 (arXiv 2412.08905) and Phi-4-mini (arXiv 2503.01743): Llama whose
+// files have one tensor for the queries', keys' and values' projections, and one for gate and up.
 #include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
 
 #include "longspan/models/family.h"
 #include "longspan/models/layer_keys.h"
@@ -9,6 +12,14 @@
 namespace longspan {
 namespace {
 
+/// transformers takes the older names for longrope too, and no other scaling.
+constexpr std::pair<std::string_view, RopeScaling::Type> kTypes[] = {
+    {"default", RopeScaling::Type::kDefault},
+    {"longrope", RopeScaling::Type::kLongrope},
+    {"su", RopeScaling::Type::kLongrope},
+    {"yarn", RopeScaling::Type::kLongrope}};
+constexpr int64_t kOriginalPositions = 4096;
+
 void read_layers(const JsonObject& keys, ModelConfig& config) {
   for (const char* dropout : {"resid_pdrop", "embd_pdrop"}) {
     if (keys.get<double>(dropout, 0.0) != 0.0) {
@@ -16,7 +27,9 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
     }
   }
   SelfAttentionSpec mixer = read_attention(keys, config.spec);
-  mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {.partial_factor = 1.0}, config);
+  mixer.rotary = read_rotary(
+      keys, mixer.attention.key_dim,
+      {.partial_factor = 1.0, .types = kTypes, .original_positions = kOriginalPositions}, config);
   mixer.attention.window = read_window(keys, std::nullopt);
   mixer.stored_as_one = true;
   GatedMlpSpec mlp = read_gated_mlp(keys);
@@ -27,7 +40,7 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
 }  // namespace
 
 extern const Family kPhi3{.model_type = "phi3",
-                          .models = "Phi-4",
+                          .models = "Phi-3, Phi-4",
                           .architecture = "Phi3ForCausalLM",
                           .default_tie_word_embeddings = false,
                           .default_rms_norm_eps = 1e-5,

@@ -1,17 +1,18 @@
 // Qwen2, Qwen2.5 (arXiv 2407.10671): biases on the query, key and value projections only.
 #include "longspan/models/family.h"
 #include "longspan/models/layer_keys.h"
+#include "longspan/models/layer_types.h"
 #include "longspan/models/rotary_keys.h"
 
 namespace longspan {
 namespace {
 
 void read_layers(const JsonObject& keys, ModelConfig& config) {
-  refuse_window(keys);
   SelfAttentionSpec mixer = read_attention(keys, config.spec);
   mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {}, config);
   mixer.qkv_bias = true;
-  config.spec.pattern = {{mixer, read_gated_mlp(keys)}};
+  config.spec.pattern =
+      with_qwen_windows(keys, mixer, read_gated_mlp(keys), config.spec.num_layers);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "longspan/config/user_error.h"
 #include "longspan/input/json_text.h"
 #include "longspan/models/composite.h"
 #include "longspan/models/parse_model_config.h"
@@ -54,7 +55,12 @@ ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_
     json["rope_theta"] = config.rotary.theta;
     json["rope_scaling"] = scaling;
   }
-  return parse_model_config(whole.dump(2) + "\n", source);
+  try {
+    return parse_model_config(whole.dump(2) + "\n", source);
+  } catch (const UserError& error) {
+    throw UserError(fmt::format(
+        "rope_scaling: {}: the model's positions cannot be stretched so. {}", type, error.what()));
+  }
 }
 
 std::string describe_stretch(const ModelConfig& before, const ModelConfig& after,

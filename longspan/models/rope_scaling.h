@@ -14,7 +14,7 @@ namespace longspan {
 /// else max_position_embeddings), rounded up; max_position_embeddings becomes their product; llama3
 /// has the frequency factors 1 and 4. Its text says so too, in the keys of the transformers version
 /// that wrote it; an own scaling goes. type: linear | yarn | llama3; "" or rows that fit change
-/// nothing.
+/// nothing. Throws UserError where the model's family does not know the type.
 ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_t row_length,
                       const std::string& source);
 

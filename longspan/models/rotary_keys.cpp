@@ -1,11 +1,12 @@
 #include "longspan/models/rotary_keys.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "longspan/models/layer_keys.h"
 
@@ -14,25 +15,25 @@ namespace {
 
 using Type = RopeScaling::Type;
 
-Type type_of(const JsonObject& rope) {
+Type type_of(const JsonObject& rope, const RotaryDefaults& defaults) {
   const auto name = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
-  const auto* found =
-      std::ranges::find(kRopeTypes, name, [](const auto& type) { return type.first; });
-  if (found == std::end(kRopeTypes)) {
-    rope.fail(
-        fmt::format("rope type {} is not supported; default, linear, llama3 and yarn are", name));
+  std::vector<std::string_view> names;
+  for (const auto& [known, type] : defaults.types) {
+    if (known == name) return type;
+    names.push_back(known);
   }
-  return found->second;
+  rope.fail(fmt::format("rope type {} is not supported; {} are", name, fmt::join(names, ", ")));
 }
 
 /// One object of keys, as a scaling. `keys`: the whole file.
 class ScalingReader {
  public:
-  ScalingReader(const JsonObject& keys, const JsonObject& rope, int64_t max_positions)
-      : keys_(keys), rope_(rope), max_positions_(max_positions) {}
+  ScalingReader(const JsonObject& keys, const JsonObject& rope, const RotaryDefaults& defaults,
+                int64_t max_positions)
+      : keys_(keys), rope_(rope), defaults_(defaults), max_positions_(max_positions) {}
 
   RopeScaling read() const {
-    RopeScaling out = read_type(type_of(rope_));
+    RopeScaling out = read_type(type_of(rope_, defaults_));
     // Latent attention reads it of every scaling, as transformers does.
     if (out.type != Type::kDefault) out.mscale_all_dim = rope_.optional<double>("mscale_all_dim");
     if (!(out.factor > 0)) rope_.fail("factor must be positive");
@@ -50,6 +51,8 @@ class ScalingReader {
         return llama3();
       case Type::kYarn:
         return yarn();
+      case Type::kLongrope:
+        return longrope();
     }
     rope_.fail("there is no such rope type");
   }
@@ -68,9 +71,7 @@ class ScalingReader {
   RopeScaling yarn() const {
     RopeScaling out{.type = Type::kYarn};
     out.original_max_position_embeddings = original_positions();
-    out.factor =
-        rope_.get<double>("factor", static_cast<double>(max_positions_) /
-                                        static_cast<double>(out.original_max_position_embeddings));
+    out.factor = factor_over(out.original_max_position_embeddings);
     // 0 means the default here, as in transformers.
     if (const double fast = rope_.get<double>("beta_fast", 0.0); fast != 0) out.beta_fast = fast;
     if (const double slow = rope_.get<double>("beta_slow", 0.0); slow != 0) out.beta_slow = slow;
@@ -80,14 +81,42 @@ class ScalingReader {
     return out;
   }
 
+  RopeScaling longrope() const {
+    RopeScaling out{.type = Type::kLongrope};
+    out.original_max_position_embeddings = original_positions();
+    if (out.original_max_position_embeddings < 2) {
+      rope_.fail("original_max_position_embeddings must be at least 2");  // its logarithm divides
+    }
+    out.factor = factor_over(out.original_max_position_embeddings);
+    out.attention_factor = rope_.optional<double>("attention_factor");
+    out.short_factors = factors("short_factor");
+    out.long_factors = factors("long_factor");
+    return out;
+  }
+
+  std::vector<double> factors(const char* key) const {
+    auto factors = rope_.get<std::vector<double>>(key);
+    if (std::ranges::any_of(factors, [](double factor) { return !(factor > 0); })) {
+      rope_.fail(fmt::format("{} must be positive numbers", key));
+    }
+    return factors;
+  }
+
+  double factor_over(int64_t original) const {
+    return rope_.get<double>("factor",
+                             static_cast<double>(max_positions_) / static_cast<double>(original));
+  }
+
   int64_t original_positions() const {
     const char* original = "original_max_position_embeddings";
-    return keys_.has(original) ? positive(keys_, original, kMostPositions)
-                               : positive(rope_, original, kMostPositions, max_positions_);
+    if (keys_.has(original)) return positive(keys_, original, kMostPositions);
+    if (defaults_.original_positions) return *defaults_.original_positions;
+    return positive(rope_, original, kMostPositions, max_positions_);
   }
 
   const JsonObject& keys_;
   const JsonObject& rope_;
+  const RotaryDefaults& defaults_;
   int64_t max_positions_;
 };
 
@@ -115,6 +144,20 @@ std::optional<int64_t> rotated_numbers(const JsonObject& keys, int64_t head_dim,
   return dim;
 }
 
+/// longrope has a factor of each pair of rotated numbers.
+void require_factors(const JsonObject& keys, const RotarySpec& rotary, int64_t head_dim) {
+  if (rotary.scaling.type != Type::kLongrope) return;
+  const int64_t num_pairs = rotary.dim.value_or(head_dim) / 2;
+  for (const auto& [key, factors] : {std::pair{"short_factor", rotary.scaling.short_factors},
+                                     std::pair{"long_factor", rotary.scaling.long_factors}}) {
+    if (std::ssize(factors) == num_pairs) continue;
+    keys.fail(
+        fmt::format("{} of longrope has {} numbers; wanted are {}, one of each pair that is "
+                    "rotated",
+                    key, factors.size(), num_pairs));
+  }
+}
+
 /// `rope`: the object that says it; none: the file has no such.
 RotarySpec rotary_of(const JsonObject& keys, const std::optional<JsonObject>& rope,
                      int64_t head_dim, const RotaryDefaults& defaults, ModelConfig& config) {
@@ -123,13 +166,14 @@ RotarySpec rotary_of(const JsonObject& keys, const std::optional<JsonObject>& ro
                     .pairs = defaults.pairs};
   double factor = keys.get<double>("partial_rotary_factor", defaults.partial_factor.value_or(1.0));
   if (rope) {
-    rotary.scaling = ScalingReader(keys, *rope, config.max_position_embeddings).read();
+    rotary.scaling = ScalingReader(keys, *rope, defaults, config.max_position_embeddings).read();
     rotary.theta = rope->get<double>("rope_theta", rotary.theta);
     factor = rope->get<double>("partial_rotary_factor", factor);
   }
   if (!(rotary.theta > 1)) keys.fail("rope_theta must be larger than 1");
   rotary.dim = rotated_numbers(keys, head_dim, factor, defaults.partial_factor.has_value(),
                                config.model_type);
+  require_factors(keys, rotary, head_dim);
   config.rotary = rotary;
   return rotary;
 }
@@ -158,7 +202,9 @@ RotaryByKind read_rotary_by_kind(const JsonObject& keys, int64_t head_dim,
     both.full = rotary_of(keys, full, head_dim, defaults, config);
     if (kinds.has("sliding_attention")) {
       const JsonObject rope = kinds.object("sliding_attention");
-      both.windowed.scaling = ScalingReader(keys, rope, config.max_position_embeddings).read();
+      both.windowed.scaling =
+          ScalingReader(keys, rope, defaults, config.max_position_embeddings).read();
+      require_factors(keys, both.windowed, head_dim);
       both.windowed.theta = rope.get<double>("rope_theta", windowed.theta);
       if (rope.get<double>("partial_rotary_factor", 1.0) != 1.0) {
         rope.fail("partial_rotary_factor other than 1 is not supported in layers with a window");

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
 
 #include "longspan/input/json_object.h"
 #include "longspan/models/model_config.h"
@@ -20,6 +23,11 @@ struct RotaryDefaults {
   RotaryPairs pairs = RotaryPairs::kHalves;
   /// partial_rotary_factor; none: the family's heads are always rotated whole.
   std::optional<double> partial_factor = std::nullopt;
+  /// The scalings that the family knows, by their names in config.json.
+  std::span<const std::pair<std::string_view, RopeScaling::Type>> types = kRopeTypes;
+  /// original_max_position_embeddings of scaled models whose file has none but among the keys of
+  /// the scaling, which transformers then does not read; none: it reads that.
+  std::optional<int64_t> original_positions = std::nullopt;
 };
 
 /// Of heads of so many numbers. Sets config.rotary too. Where both versions' keys stand

@@ -116,7 +116,7 @@ void LayerParameters::store_together(const char* module, const char* name, int n
   for (auto part = first; part != parameters_.end(); ++part) {
     part->stored_as = layer_parameter_name(layer_, fmt::format("{}.{}.weight", module, name));
     part->stored_part = StoredPart{.begin = begin, .num_rows = num_rows};
-    part->lora_target = "";
+    part->lora_target = name;
     begin += part->shape.at(0);
   }
 }

@@ -56,7 +56,7 @@ class LayerParameters {
   /// Adds <name> [num_heads], the logits of attention's sinks.
   void sinks(const char* module, const std::string& name, int64_t num_heads);
   /// The weights of the last so many linear layers, without biases, are rows of one tensor of the
-  /// files, <module>.<name>.weight. They can have no adapter: one would be of them all.
+  /// files, <module>.<name>.weight. An adapter is of them all, by that name (shares_adapter()).
   void store_together(const char* module, const char* name, int num_linears);
   /// The same of a norm of another kind.
   void norm_of_kind(const char* module, const std::string& name, int64_t size, NormKind kind);

@@ -18,27 +18,15 @@ double LoraShape::scale() const {
 
 std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model) {
   const std::vector<std::string> all = lora_targets(model);
-  const auto refuse_fused = [&] {
-    for (const ParameterSpec& parameter : layer_parameters(model, 0)) {
-      if (!parameter.stored_part || parameter.stored_part->stacked) continue;
-      throw UserError(fmt::format(
-          "lora_target: the model's files have {} for several linear layers at once, and adapters "
-          "of such tensors are not supported; choose from {}, or set finetuning_type: full or "
-          "freeze",
-          parameter.stored_as, fmt::join(all, ", ")));
-    }
-  };
   std::set<std::string> modules;
   std::istringstream names(target);
   for (std::string name; std::getline(names, name, ',');) {
     name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
     if (name == "all") {
-      refuse_fused();
       modules.insert(all.begin(), all.end());
     } else if (std::find(all.begin(), all.end(), name) != all.end()) {
       modules.insert(name);
     } else {
-      refuse_fused();
       throw UserError(fmt::format("lora_target: the model has no module {}; choose from {}, or all",
                                   name.empty() ? "\"\"" : name, fmt::join(all, ", ")));
     }
@@ -103,7 +91,7 @@ ModelSpec with_latents_kept(ModelSpec model, const LoraShape& shape) {
 std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const LoraShape& shape) {
   std::vector<ParameterSpec> matrices;
   for (const ParameterSpec& parameter : parameters_of(model)) {
-    if (!shape.modules.contains(parameter.lora_target)) continue;
+    if (!shape.modules.contains(parameter.lora_target) || !begins_adapter(parameter)) continue;
     matrices.push_back(lora_a_of(parameter, shape.r));
     matrices.push_back(lora_b_of(parameter, shape.r));
   }

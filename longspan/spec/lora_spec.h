@@ -22,8 +22,7 @@ struct LoraShape {
 };
 
 /// Reads LLaMA-Factory's lora_target: a comma list of the model's linear layers (lora_targets), or
-/// "all". Throws UserError for one that the model does not have, and where tensors of several
-/// linear layers would be among all.
+/// "all". Throws UserError for one that the model does not have.
 std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model);
 
 /// Throws UserError where PEFT cannot load an adapter of this shape: on transformers 5 it stacks
@@ -35,7 +34,8 @@ void require_in_peft(const ModelSpec& model, const LoraShape& shape);
 /// its own tokens alone.
 ModelSpec with_latents_kept(ModelSpec model, const LoraShape& shape);
 
-/// The matrices of an adapter of this shape, A and B of one linear layer after the other.
+/// The matrices of an adapter of this shape, A and B of one linear layer after the other; once of
+/// projections that share an adapter.
 std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const LoraShape& shape);
 
 }  // namespace longspan

@@ -121,17 +121,28 @@ bool begins_stored(const ParameterSpec& parameter) {
   return !parameter.stored_part || parameter.stored_part->begin == 0;
 }
 
-std::string linear_name(const ParameterSpec& projection) {
-  return projection.name.substr(0, projection.name.size() - kWeight.size());
+bool shares_adapter(const ParameterSpec& projection) {
+  return projection.stored_part && !projection.stored_part->stacked;
+}
+
+bool begins_adapter(const ParameterSpec& projection) { return lora_b_begin(projection) == 0; }
+
+int64_t lora_b_begin(const ParameterSpec& projection) {
+  return shares_adapter(projection) ? projection.stored_part->begin : 0;
+}
+
+std::string adapted_linear_name(const ParameterSpec& projection) {
+  const std::string& weight = shares_adapter(projection) ? projection.stored_as : projection.name;
+  return weight.substr(0, weight.size() - kWeight.size());
 }
 
 // PEFT puts an adapter's matrices below the linear layer, beside its weight.
 std::string lora_a_name(const ParameterSpec& projection) {
-  return linear_name(projection) + ".lora_A.weight";
+  return adapted_linear_name(projection) + ".lora_A.weight";
 }
 
 std::string lora_b_name(const ParameterSpec& projection) {
-  return linear_name(projection) + ".lora_B.weight";
+  return adapted_linear_name(projection) + ".lora_B.weight";
 }
 
 ParameterSpec lora_a_of(const ParameterSpec& projection, int64_t r) {
@@ -140,8 +151,10 @@ ParameterSpec lora_a_of(const ParameterSpec& projection, int64_t r) {
 }
 
 ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r) {
-  return lora_matrix(projection, lora_b_name(projection), {projection.shape[0], r},
-                     ParameterRole::kLoraB, {Initialisation::Kind::kZeros});
+  const int64_t num_rows =
+      shares_adapter(projection) ? projection.stored_part->num_rows : projection.shape[0];
+  return lora_matrix(projection, lora_b_name(projection), {num_rows, r}, ParameterRole::kLoraB,
+                     {Initialisation::Kind::kZeros});
 }
 
 bool is_buffer(ParameterRole role) { return role == ParameterRole::kBuffer; }

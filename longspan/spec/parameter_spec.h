@@ -130,13 +130,22 @@ bool begins_stored(const ParameterSpec& parameter);
 inline constexpr const char* kValueHeadWeight = "v_head.summary.weight";
 inline constexpr const char* kValueHeadBias = "v_head.summary.bias";
 
-/// Of a projection: its linear layer, to which a weight, a bias and an adapter's matrices belong.
-std::string linear_name(const ParameterSpec& projection);
+/// Of a projection: the linear layer that an adapter is on, itself or the one that the files have
+/// of several.
+std::string adapted_linear_name(const ParameterSpec& projection);
 std::string lora_a_name(const ParameterSpec& projection);
 std::string lora_b_name(const ParameterSpec& projection);
 
+/// Do the projections in one tensor of the files, where they are rows (StoredPart), share one
+/// adapter? PEFT sees one linear layer there: all have its A, and each has its rows of B.
+bool shares_adapter(const ParameterSpec& projection);
+/// Is the adapter named by this projection: its own, or shared and this is the first of them?
+bool begins_adapter(const ParameterSpec& projection);
+/// The first row of B that is the projection's.
+int64_t lora_b_begin(const ParameterSpec& projection);
+
 /// The two matrices of an adapter of rank r (LoRA, arXiv 2106.09685) on a projection, as PEFT names
-/// and starts them: A uniform within 1 / sqrt(in), B zeros.
+/// and starts them: A uniform within 1 / sqrt(in), B zeros. Of a shared one B has the rows of all.
 ParameterSpec lora_a_of(const ParameterSpec& projection, int64_t r);
 ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r);
 

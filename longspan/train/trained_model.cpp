@@ -81,7 +81,8 @@ void merge_adapters(const std::vector<std::string>& folders, const ModelConfig& 
       if (source.spec.lora_target.empty()) continue;
       const auto a = matrices.find(lora_a_name(source.spec));
       if (a == matrices.end()) continue;
-      source.make = [make = source.make, a = a->second, b = matrices.at(lora_b_name(source.spec)),
+      source.make = [make = source.make, a = a->second,
+                     b = own_rows(source.spec, matrices.at(lora_b_name(source.spec))),
                      scale = adapter.shape.scale()] {
         const at::Tensor weight = make();
         add_lora(weight, a, b, scale);

@@ -199,10 +199,11 @@ def test_saving(models, train):
     assert again.status == 0, again.text
 
 
-def test_adapters_are_saved_whole(train):
+@pytest.mark.parametrize("model", ["llama", "phi3"])
+def test_adapters_are_saved_whole(model, train):
     keys = dict(finetuning_type="lora", max_steps=3, learning_rate=1e-3)
-    one = train("llama", **keys)
-    many = train("llama", 2, zero_stage=3, gradient_accumulation_steps=2, **keys)
+    one = train(model, **keys)
+    many = train(model, 2, zero_stage=3, gradient_accumulation_steps=2, **keys)
     left, right = (load_file(run.output_dir / "adapter_model.safetensors") for run in (one, many))
     assert left.keys() == right.keys()
     for name in left:

@@ -29,6 +29,15 @@ GPT_OSS = dict(vocab_size=307, hidden_size=64, intermediate_size=24, num_hidden_
 GEMMA3 = dict(vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
               num_key_value_heads=2, head_dim=32, query_pre_attn_scalar=24, sliding_window=13,
               max_position_embeddings=512)
+
+
+def longrope():
+    """Of heads of 16 numbers, anew for each model: transformers writes into what it is given."""
+    return dict(rope_type="longrope", rope_theta=1e4, partial_rotary_factor=0.75,
+                short_factor=[1.0, 1.0, 1.1, 1.3, 1.6, 2.0], long_factor=[1.2, 2.0, 3.5, 8.0, 14.0, 30.0])
+
+
+PHI3_MINI = LLAMA | dict(num_attention_heads=4, pad_token_id=7)
 CONFIGS = {
     "qwen2": Qwen2Config(vocab_size=307, hidden_size=112, intermediate_size=160,
                          num_hidden_layers=3, num_attention_heads=14, num_key_value_heads=2,
@@ -38,6 +47,12 @@ CONFIGS = {
     "qwen3": Qwen3Config(vocab_size=307, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
                          num_attention_heads=6, num_key_value_heads=2, head_dim=16,
                          tie_word_embeddings=True, rope_theta=1e6, max_position_embeddings=512),
+    "qwen2-window": Qwen2Config(vocab_size=307, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+                                num_attention_heads=4, num_key_value_heads=2, use_sliding_window=True, sliding_window=13,
+                                max_window_layers=1),
+    "qwen3-window": Qwen3Config(vocab_size=307, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+                                num_attention_heads=6, num_key_value_heads=2, head_dim=16, use_sliding_window=True,
+                                sliding_window=13, layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
     "qwen3-moe": Qwen3MoeConfig(**QWEN3_MOE, norm_topk_prob=True),
     "qwen3-moe-some-dense": Qwen3MoeConfig(**QWEN3_MOE | dict(num_hidden_layers=5),
                                            decoder_sparse_step=2, mlp_only_layers=[3],
@@ -92,4 +107,8 @@ CONFIGS = {
     "phi3": Phi3Config(**LLAMA, rms_norm_eps=1e-5, pad_token_id=7, sliding_window=None,
                        rope_parameters=dict(rope_type="default", rope_theta=25e4, partial_rotary_factor=0.5)),
     "phi3-window": Phi3Config(**LLAMA, pad_token_id=7, sliding_window=17, rope_theta=25e4),
+    # Rows that are shorter, and longer, than the positions that the model was made with.
+    "phi3-longrope-short": Phi3Config(**PHI3_MINI, original_max_position_embeddings=128, rope_parameters=longrope(),
+                                      tie_word_embeddings=True),
+    "phi3-longrope-long": Phi3Config(**PHI3_MINI, original_max_position_embeddings=16, rope_parameters=longrope()),
 }

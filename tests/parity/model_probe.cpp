@@ -42,6 +42,7 @@ Batch read_batch(const nlohmann::json& job) {
   std::vector<at::Tensor> positions;
   for (const int64_t length : documents) positions.push_back(at::arange(length, at::kLong));
   batch.positions_T = at::cat(positions);
+  batch.num_positions = *std::ranges::max_element(documents);
   return batch;
 }
 

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 import torch
 from conftest import PROGRAM, write_model
+from model_configs import longrope
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 NEW_TOKENS = 50
@@ -31,6 +32,8 @@ MODELS = {
     "mistral-window": ("mistral", {}),
     "gemma3": ("gemma3", {}),
     "phi3": ("phi3", {}),
+    # Some answers begin as short rows and end as long ones.
+    "phi3-longrope": ("phi3", dict(original_max_position_embeddings=48, rope_parameters=longrope())),
     "glm4": ("glm4", {}),
     "deepseek-v3": ("deepseek_v3", {}),
     "llama-linear-rope": ("llama", dict(rope_scaling=dict(rope_type="linear", factor=2.0))),

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import PROGRAM, Running, relative_difference, settings_of
+from conftest import PROGRAM, Running, relative_difference, settings_of, write_model
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
 from safetensors.torch import load_file
 from shared import made_once
@@ -23,6 +23,13 @@ SHARED = dict(
     weight_decay=0.1,
 )
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@pytest.fixture(scope="session")
+def models(models, place):
+    """More, whose files have several projections in one tensor."""
+    return models | {kind: str(made_once(place / kind, lambda folder: write_model(folder, folder.name)))
+                     for kind in ("phi3", "glm4")}
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +109,16 @@ ADAPTERS = {
     # rank-stabilized: alpha / sqrt(rank)
     "stabilized": dict(target_modules=["q_proj", "v_proj", "down_proj"], use_rslora=True, r=6),
     "begun": dict(target_modules=["k_proj", "o_proj", "gate_proj"], init_lora_weights=False),
+    # one adapter on several projections
+    "fused": dict(target_modules=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"], init_lora_weights=False),
+    "fused, fresh": dict(target_modules=["gate_up_proj", "v_proj"], use_rslora=True),
 }
+KINDS = {"begun": "llama", "fused": "phi3", "fused, fresh": "glm4"}
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_sft(name, models, preferences, tmp_path):
-    kind = "llama" if name == "begun" else "qwen2"
-    base = models[kind]
+    base = models[KINDS.get(name, "qwen2")]
     start = write_adapter(base, tmp_path / "start", **ADAPTERS[name])
     settings = settings_for(base, preferences, tmp_path / "ours")
     settings |= dict(finetuning_type="lora", adapter_name_or_path=start)
@@ -203,15 +213,16 @@ def test_new_adapters(models, preferences, tmp_path):
     assert (config["r"], config["lora_alpha"]) == (4, 8)
 
 
-@pytest.mark.parametrize("stage", ["sft", "dpo"])
-def test_dropout_does_not_depend_on_shards(stage, models, preferences, tmp_path):
+@pytest.mark.parametrize("kind, target, stage", [("qwen2", "q_proj,down_proj", "sft"), ("qwen2", "q_proj,down_proj", "dpo"),
+                                                 ("phi3", "qkv_proj,gate_up_proj", "sft")])
+def test_dropout_does_not_depend_on_shards(kind, target, stage, models, preferences, tmp_path):
     def losses(name, size, **keys):
-        settings = settings_for(models["qwen2"], preferences, tmp_path / name, stage=stage)
+        settings = settings_for(models[kind], preferences, tmp_path / name, stage=stage)
         settings |= dict(finetuning_type="lora", dataset="chats" if stage == "sft" else "pairs")
-        settings |= dict(lora_dropout=0.3, lora_target="q_proj,down_proj", learning_rate=2e-2) | keys
+        settings |= dict(lora_dropout=0.3, lora_target=target, learning_rate=2e-2) | keys
         finished = run(settings | dict(sequence_parallel_size=size), size)
         names = load_file(finished.output_dir / "adapter_model.safetensors")
-        assert {name.split(".")[-3] for name in names} == {"q_proj", "down_proj"}
+        assert {name.split(".")[-3] for name in names} == set(target.split(","))
         return finished.logged("loss")
 
     whole = losses("whole", 1)

@@ -8,9 +8,11 @@ import subprocess
 import pytest
 import torch
 import transformers
-from conftest import PROGRAM, Running, settings_of, write_dataset, write_model
+from conftest import PROGRAM, Running, relative_difference, settings_of, write_dataset, write_model
+from model_configs import longrope
 from test_models import probe, relative_error
 from test_trainer import our_rows
+from tolerance import TOLERANCE
 
 POSITIONS, ROW = 64, 200
 
@@ -43,9 +45,9 @@ def long_rows(tmp_path_factory):
     return folder
 
 
-def run(model, data, output, **keys):
+def run(model, data, output, num_ranks=1, **keys):
     settings = settings_of(model, data, output, cutoff_len=ROW, max_steps=1, gradient_accumulation_steps=1)
-    finished = Running(settings | dict(disable_shuffling=True) | keys).wait()
+    finished = Running(settings | dict(disable_shuffling=True) | keys, num_ranks).wait()
     return settings | keys, finished
 
 
@@ -144,6 +146,50 @@ def test_an_adapter_keeps_its_positions(long_rows, tmp_path):
     _, plain = run(model, long_rows, tmp_path / "run", finetuning_type="lora", overwrite_output_dir=True)
     assert plain.status == 0, plain.text
     assert not (adapter / "longspan_adapter.json").exists()
+
+
+def longrope_model(folder, original, **keys):
+    return write_model(folder, "phi3", original_max_position_embeddings=original, rope_parameters=longrope(), **keys)
+
+
+def test_longrope_goes_by_the_longest_document_of_a_row(tmp_path):
+    """As transformers, which is given all positions of a packed row at once."""
+    folder = longrope_model(tmp_path / "model", 32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(5)
+    logits = {}
+    for documents in ([20, 31], [20, 33], [20, 31, 32]):
+        tokens = torch.randint(model.config.vocab_size, (sum(documents),), generator=generator.manual_seed(5))
+        positions = torch.cat([torch.arange(length) for length in documents])
+        with torch.no_grad():
+            theirs = model(input_ids=tokens[None], position_ids=positions[None], use_cache=False).logits[0]
+        ours = probe(folder, tmp_path, tokens, torch.full_like(tokens, -100), documents, ["logits"])["logits"]
+        assert relative_error(ours, theirs) < 1e-5, documents
+        logits[tuple(documents)] = ours[:20]
+    # The document of 20 tokens is rotated otherwise beside one of 33.
+    assert relative_error(logits[20, 33], logits[20, 31]) > 1e-3
+    assert relative_error(logits[20, 31, 32], logits[20, 31]) < 1e-5
+
+
+@pytest.mark.parametrize("size, mode", [(2, "zigzag-ring"), (3, "dummy-head-ulysses")])
+def test_longrope_does_not_depend_on_shards(size, mode, long_rows, tmp_path):
+    """One rank holds no position that the model was not made with."""
+    model = longrope_model(tmp_path / "model", 150)
+    _, whole = run(model, long_rows, tmp_path / "whole", max_steps=4)
+    _, shared = run(model, long_rows, tmp_path / "shared", max_steps=4, sequence_parallel_size=size,
+                    sequence_parallel_mode=mode, num_ranks=size)
+    for finished in (whole, shared):
+        assert finished.status == 0, finished.text
+    for key in ("loss", "grad_norm"):
+        assert len(set(whole.logged(key))) == 4
+        assert relative_difference(shared.logged(key), whole.logged(key)) < TOLERANCE, key
+
+
+def test_phi3_knows_longrope_alone(long_rows, tmp_path):
+    model = longrope_model(tmp_path / "model", POSITIONS)
+    _, finished = run(model, long_rows, tmp_path / "run", rope_scaling="yarn")
+    assert finished.status == 1
+    assert "rope_scaling: yarn: the model's positions cannot be stretched so" in finished.text
 
 
 def test_rows_that_fit_change_nothing(long_rows, tmp_path):
