@@ -18,8 +18,9 @@ inline constexpr const char* kGemmVariable = "LONGSPAN_PRODUCTS";
 /// AVX-512 (cpu_capability()), oneDNN computes fp32 gemms. at::mm computes everything else. Throws
 /// UserError where kGemmVariable has another value than those it may have.
 ///
-/// oneDNN compiles code for each shape that it has not seen lately, which takes about a millisecond.
-/// Where shapes do not recur (VaryingShapes), it computes only if kGemmVariable names it.
+/// oneDNN compiles code for each shape that it has not seen lately, which takes about a
+/// millisecond. Where shapes do not recur (VaryingShapes), it computes only if kGemmVariable names
+/// it.
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
 
 /// Can a gemm of these matrices give fp32 though they are bf16? A GPU adds up in fp32, and its
