@@ -1,9 +1,10 @@
 # Compiles up to eight files of one folder and target as one unit: what they include is compiled once. Files with flags of
 # their own stay alone, and so do those that define the same names as their neighbours, each in an anonymous namespace:
-# commands (run), families (read_own_keys), methods and optimizers (make), stages (kKeys), and the tests of such rooms.
-set(ALONE "^cli/[a-z_]+\\.cpp|^longspan/models/|^longspan/stages/|^longspan/optim/(adamw|muon|.*_test)\\.cpp"
-  "^longspan/sequence_parallel/(.*_test|allgather|.*ulysses|llama3|local|loongtrain|ring|striped_ring|usp)\\.cpp"
-  "^longspan/(kernels|layers|config|plan|text)/.*_test\\.cpp")
+# descriptions of a register (families, methods, optimizers, stages), which all define make, say, commands (run), and the
+# tests of such rooms.
+set(DESCRIPTION "^extern const [A-Za-z]+ k[A-Za-z0-9_]+{")
+set(ALONE "^cli/[a-z_]+\\.cpp|^longspan/models/|^longspan/stages/"
+  "^longspan/(config|kernels|layers|optim|plan|sequence_parallel|text)/.*_test\\.cpp")
 
 function(unite_sources target)
   if(NOT LONGSPAN_UNITY)
@@ -19,7 +20,8 @@ function(unite_sources target)
   foreach(source ${ARGN})
     cmake_path(ABSOLUTE_PATH source OUTPUT_VARIABLE path)
     cmake_path(RELATIVE_PATH path BASE_DIRECTORY ${CMAKE_SOURCE_DIR})
-    if(path MATCHES "${alone}")
+    file(STRINGS ${path} descriptions REGEX "${DESCRIPTION}" LIMIT_COUNT 1)
+    if(descriptions OR path MATCHES "${alone}")
       continue()
     endif()
     cmake_path(GET path PARENT_PATH folder)

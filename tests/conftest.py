@@ -17,7 +17,6 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-import gpt_oss  # noqa: E402
 import warm_start  # noqa: E402
 from device import device_keys  # noqa: E402
 from hybrid_models import HYBRIDS, hybrid  # noqa: E402
@@ -65,10 +64,15 @@ def pytest_collection_modifyitems(items):
 
 
 @functools.cache
+def words_of_the_program(key):
+    """What may be written for a key, in the order of the program's table."""
+    said = subprocess.run([PROGRAM, "schema"], capture_output=True, text=True, timeout=30, check=True).stdout
+    return json.loads(said)["properties"][key]["anyOf"][0]["enum"]
+
+
 def modes_of_the_program():
     """The methods of sequence parallelism, in the order of the program's register."""
-    said = subprocess.run([PROGRAM, "schema"], capture_output=True, text=True, timeout=30, check=True).stdout
-    first, *modes = json.loads(said)["properties"]["sequence_parallel_mode"]["anyOf"][0]["enum"]
+    first, *modes = words_of_the_program("sequence_parallel_mode")
     assert first == "auto" and modes
     return modes
 
@@ -102,11 +106,8 @@ def write_tokenizer(folder):
 
 
 def write_model(folder, kind, dtype="float32", **overrides):
-    """A random checkpoint: qwen2 with 14 query and 2 kv heads, qwen3 with 6, qwen3_moe with 6 experts of which a token goes
-    to 2, glm4_moe, gpt_oss (gpt_oss.py), mistral and gemma3 with windows, phi3, llama with rope scaling, one of
-    hybrid_models.py or one of kinds.py."""
+    """A random checkpoint of one of the kinds of kinds.py or hybrid_models.py."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     tokenizer = write_tokenizer(folder)
     shape = dict(
@@ -119,64 +120,10 @@ def write_model(folder, kind, dtype="float32", **overrides):
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    if kind == "qwen2":
-        shape |= dict(hidden_size=112, intermediate_size=160, num_attention_heads=14)
-        shape |= dict(tie_word_embeddings=True)
-        shape |= overrides
-        model_class, config = Qwen2ForCausalLM, Qwen2Config(**shape)
-    elif kind == "qwen3":
-        from transformers import Qwen3Config, Qwen3ForCausalLM
-        shape |= dict(hidden_size=96, intermediate_size=160, num_attention_heads=6, head_dim=16)
-        shape |= overrides
-        model_class, config = Qwen3ForCausalLM, Qwen3Config(**shape)
-    elif kind == "mistral":
-        from transformers import MistralConfig, MistralForCausalLM
-        shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=4, sliding_window=24)
-        shape |= overrides
-        model_class, config = MistralForCausalLM, MistralConfig(**shape)
-    elif kind == "gemma3":
-        from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-        shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=4, head_dim=32, query_pre_attn_scalar=24,
-                      sliding_window=24, layer_types=["sliding_attention", "full_attention"])
-        shape |= overrides
-        model_class, config = Gemma3ForCausalLM, Gemma3TextConfig(**shape)
-    elif kind == "phi3":
-        from transformers import Phi3Config, Phi3ForCausalLM
-        shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=4, sliding_window=None)
-        shape |= overrides
-        model_class, config = Phi3ForCausalLM, Phi3Config(**shape)
-    elif kind in HYBRIDS:
+    if kind in HYBRIDS:
         model_class, config = hybrid(kind, shape, overrides)
-    elif kind == "qwen3_moe":
-        from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-        shape |= dict(hidden_size=64, intermediate_size=96, num_attention_heads=6, head_dim=16)
-        shape |= dict(moe_intermediate_size=48, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True)
-        shape |= overrides
-        model_class, config = Qwen3MoeForCausalLM, Qwen3MoeConfig(**shape)
-    elif kind == "glm4_moe":
-        from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
-        shape |= dict(hidden_size=64, intermediate_size=96, num_attention_heads=6, head_dim=16, use_qk_norm=True)
-        shape |= dict(moe_intermediate_size=48, n_routed_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2)
-        shape |= dict(first_k_dense_replace=1, routed_scaling_factor=1.5)
-        shape |= overrides
-        model_class, config = Glm4MoeForCausalLM, Glm4MoeConfig(**shape)
-    elif kind == "gpt_oss":
-        model_class, config = gpt_oss.small(shape | overrides)
-    elif kind in KINDS:
-        model_class, config = KINDS[kind](shape | overrides)
     else:
-        shape |= dict(hidden_size=64, intermediate_size=160, num_attention_heads=8)
-        shape |= dict(
-            rope_scaling=dict(
-                rope_type="llama3",
-                factor=8.0,
-                low_freq_factor=1.0,
-                high_freq_factor=4.0,
-                original_max_position_embeddings=64,
-            )
-        )
-        shape |= overrides
-        model_class, config = LlamaForCausalLM, LlamaConfig(**shape)
+        model_class, config = KINDS[kind](shape | overrides)
     torch.manual_seed(0)
     model = model_class(config)
     for name, parameter in model.named_parameters():

@@ -12,6 +12,7 @@
 
 #include "longspan/comm/backend.h"
 #include "longspan/comm/communication_error.h"
+#include "longspan/comm/link.h"
 
 namespace longspan {
 namespace {
@@ -44,9 +45,9 @@ auto start_all_gather(Backend& backend, at::Tensor& output, at::Tensor& input) {
   }
 }
 
-/// A group's thread lets go of a collective's tensors a moment after it has told that it is done,
-/// and on a busy machine the moment may last until the next allocation: waited for, so that memory
-/// is what the caller thinks it is. Whether it comes to that within the patience changes no result.
+/// Where a backend lets go of a collective's tensors late (LinkTraits::lets_go_late), on a busy
+/// machine the moment may last until the next allocation: waited for, so that memory is what the
+/// caller thinks it is. Whether it comes to that within the patience changes no result.
 void await_letting_go(const c10::intrusive_ptr<c10d::Work>& work) {
   constexpr std::chrono::milliseconds kPatience{20};
   constexpr std::chrono::microseconds kNap{20};
@@ -67,28 +68,22 @@ class Group::Impl {
   Impl(c10::intrusive_ptr<c10d::Backend> backend, std::string name, Link link)
       : backend_(std::move(backend)),
         name_(std::move(name)),
-        link_(link),
+        link_(traits_of(link)),
         rank_(backend_->getRank()),
         size_(backend_->getSize()) {}
 
-  // A backend of NCCL waits for its peers when it goes, whatever has become of them: unless it was
-  // shut down before, it stays.
+  // A backend that would wait for its peers stays, unless it was shut down before.
   ~Impl() {
-    if (link_ == Link::kNccl && !is_shut_down_) static_cast<void>(backend_.release());
+    if (link_.ends_with_peers && !is_shut_down_) static_cast<void>(backend_.release());
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  // NCCL starts the messages of one exchange together; Gloo knows no such thing.
-  bool coalesces() const { return link_ == Link::kNccl; }
-
-  /// What the backend sends of a tensor: the tensor, or a copy of it on the host.
-  at::Tensor outgoing(const at::Tensor& x) const {
-    return link_ == Link::kGlooThroughHost ? x.cpu() : x;
-  }
-  /// Where the backend writes what becomes the tensor: there, or to the host.
+  /// What the backend sends of a tensor: the tensor, or a copy of it on the link's device.
+  at::Tensor outgoing(const at::Tensor& x) const { return link_.copies ? x.to(link_.device) : x; }
+  /// Where the backend writes what becomes the tensor: there, or elsewhere.
   at::Tensor incoming(const at::Tensor& x) const {
-    return link_ == Link::kGlooThroughHost ? at::empty(x.sizes(), x.options().device(at::kCPU)) : x;
+    return link_.copies ? at::empty(x.sizes(), x.options().device(link_.device)) : x;
   }
 
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
@@ -119,7 +114,7 @@ class Group::Impl {
       self->guarded(collective, [&] {
         for (auto& work : works) work->wait();
       });
-      if (self->link_ != Link::kNccl) {
+      if (self->link_.lets_go_late) {
         for (const auto& work : works) await_letting_go(work);
       }
       works.clear();
@@ -134,7 +129,7 @@ class Group::Impl {
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string name_;
-  Link link_;
+  const LinkTraits& link_;
   bool is_shut_down_ = false;
   int rank_, size_;
   std::atomic<uint32_t> next_tag_{0};
@@ -146,7 +141,7 @@ Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name, Li
 }
 
 void Group::shut_down() const {
-  if (!impl_ || impl_->link_ != Link::kNccl || impl_->is_shut_down_) return;
+  if (!impl_ || !impl_->link_.ends_with_peers || impl_->is_shut_down_) return;
   impl_->is_shut_down_ = true;
   impl_->guarded("shutdown", [&] { impl_->backend_->shutdown(); });
 }
@@ -197,7 +192,7 @@ Pending Group::exchange(const std::vector<Message>& send, const std::vector<Mess
   };
   impl_->guarded("all_to_all", [&] {
     if (send.empty() && receive.empty()) return;
-    if (impl_->coalesces()) impl_->backend_->startCoalescing();
+    if (impl_->link_.coalesces) impl_->backend_->startCoalescing();
     for (const Message& message : send) {
       impl_->all_to_all_ += static_cast<int64_t>(message.data.nbytes());
       inputs.push_back(impl_->outgoing(message.data));
@@ -210,7 +205,7 @@ Pending Group::exchange(const std::vector<Message>& send, const std::vector<Mess
       std::vector<at::Tensor> data{arrivals.back().arrived};
       works.push_back(impl_->backend_->recv(data, message.peer, tag_of(message)));
     }
-    if (impl_->coalesces()) works = {impl_->backend_->endCoalescing()};
+    if (impl_->link_.coalesces) works = {impl_->backend_->endCoalescing()};
   });
   return Impl::pending(impl_, "all_to_all", std::move(works), std::move(inputs), std::move(outputs),
                        std::move(arrivals));
@@ -264,7 +259,7 @@ Pending Group::shift(const std::vector<at::Tensor>& tensors, int distance) const
   impl_->guarded("shift", [&] {
     const bool sends = std::any_of(tensors.begin(), tensors.end(),
                                    [](const at::Tensor& tensor) { return tensor.numel() > 0; });
-    if (sends && impl_->coalesces()) impl_->backend_->startCoalescing();
+    if (sends && impl_->link_.coalesces) impl_->backend_->startCoalescing();
     for (const at::Tensor& tensor : tensors) {
       inputs.push_back(impl_->outgoing(tensor.contiguous()));
       outputs.push_back(at::empty(tensor.sizes(), tensor.options()));
@@ -278,7 +273,7 @@ Pending Group::shift(const std::vector<at::Tensor>& tensors, int distance) const
       works.push_back(impl_->backend_->send(send, to, tag));
       works.push_back(impl_->backend_->recv(receive, from, tag));
     }
-    if (sends && impl_->coalesces()) works = {impl_->backend_->endCoalescing()};
+    if (sends && impl_->link_.coalesces) works = {impl_->backend_->endCoalescing()};
   });
   return Impl::pending(impl_, "shift", std::move(works), std::move(inputs), std::move(outputs),
                        std::move(arrivals));
@@ -321,9 +316,7 @@ void Group::barrier() const {
 
 std::vector<std::string> Group::gather_text(const std::string& text) const {
   if (size() == 1) return {text};
-  // What Gloo carries it carries from the host.
-  const at::Device device =
-      impl_->link_ == Link::kNccl ? at::Device(at::kCUDA) : at::Device(at::kCPU);
+  const at::Device device(impl_->link_.device);
   at::Tensor lengths =
       all_gather(at::full({1}, static_cast<int64_t>(text.size()), at::kLong).to(device))
           .wait()

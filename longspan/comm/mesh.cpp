@@ -8,27 +8,22 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "longspan/comm/backend.h"
 #include "longspan/comm/communication_error.h"
-#include "longspan/comm/cuda.h"
 #include "longspan/comm/endpoint.h"
+#include "longspan/comm/link.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
 namespace {
-
-/// NCCL ends a process from inside when a collective has timed out, without a word about who is
-/// gone. The heartbeat, which can say it, comes first.
-constexpr int64_t kNcclGraceSeconds = 30;
 
 // The address of this machine on the way to `peer`: connecting a datagram socket sends nothing,
 // but makes the kernel choose an interface. Resolving the own host name instead, as torch does,
@@ -129,10 +124,11 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
   auto make_group = [&](const char* name, int index, int rank_in_group, int size) {
     if (size == 1) return Group();
     auto keys = c10::make_intrusive<c10d::PrefixStore>(fmt::format("{}{}", name, index), store);
-    auto backend = link == Link::kNccl
-                       ? load_cuda().make_backend(keys, rank_in_group, size,
-                                                  timeout_seconds + kNcclGraceSeconds)
-                       : make_gloo_backend(keys, rank_in_group, size, timeout_seconds, host);
+    auto backend = traits_of(link).make_backend({.store = std::move(keys),
+                                                 .rank = rank_in_group,
+                                                 .size = size,
+                                                 .timeout_seconds = timeout_seconds,
+                                                 .host = host});
     return group_over(std::move(backend), name, link);
   };
   const int sequence_index = rank / plan.sequence_size, sequence_rank = rank % plan.sequence_size;
@@ -227,10 +223,8 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
   if (plans.empty() || plans[0].world_size == 1) return std::vector<Mesh>(plans.size());
   try {
     const std::chrono::seconds patience = patience_to_meet(timeout_seconds);
-    const auto end = std::chrono::steady_clock::now() + patience +
-                     (link == Link::kNccl ? kTimeToMeetOnGpus : kTimeToMeet);
-    const int gpu =
-        link == Link::kNccl ? c10::impl::VirtualGuardImpl(at::kCUDA).getDevice().index() : 0;
+    const auto end = std::chrono::steady_clock::now() + patience + traits_of(link).time_to_meet;
+    const std::function<void()> prepare_thread = traits_of(link).prepare_threads();
     c10::intrusive_ptr<c10d::Store> store =
         open_store(where, where.rank == 0 && !where.launcher_hosts_store, patience);
     store = c10::make_intrusive<c10d::PrefixStore>(where.store_prefix + "/longspan", store);
@@ -243,8 +237,8 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
         require_one_plan(*keys, where, plan);
         return true;
       });
-      const auto connect = [keys, where, plan, link, timeout_seconds, gpu] {
-        if (link == Link::kNccl) load_cuda().set_device(gpu);  // of this thread
+      const auto connect = [keys, where, plan, link, timeout_seconds, prepare_thread] {
+        prepare_thread();
         return make_mesh_over(keys, where.rank, plan, link, timeout_seconds, own_address(where));
       };
       // Gloo waits five times its timeout for a rank that has given its address and does not come,

@@ -178,8 +178,9 @@ std::vector<std::string> check_config(const Config& config) {
   const std::vector<std::string> reports = split_names(config.report_to);
   demand(reports.size() < 2 || std::ranges::find(reports, "none") == reports.end(),
          "report_to: none and something else are both given; keep one");
+  const Interval evaluation = interval_of(config.eval_strategy);
   const bool splits = config.val_size > 0,
-             evaluates = config.do_eval || config.eval_strategy != "no";
+             evaluates = config.do_eval || evaluation != Interval::kNever;
   demand(config.val_size < 1 || std::nearbyint(config.val_size) == config.val_size,
          "val_size: give a share below 1 (0.1) or a whole number of rows (100)");
   demand(!splits || config.eval_dataset.empty(),
@@ -191,7 +192,7 @@ std::vector<std::string> check_config(const Config& config) {
   demand(evaluates || (!splits && config.eval_dataset.empty()),
          "rows for evaluation are given (val_size or eval_dataset) but nothing evaluates; add "
          "eval_strategy: steps (or epoch), or do_eval: true for once at the end");
-  demand(!config.eval_steps || config.eval_strategy == "steps",
+  demand(!config.eval_steps || evaluation == Interval::kSteps,
          "eval_steps is given without eval_strategy: steps");
   return problems;
 }

@@ -13,7 +13,6 @@ namespace longspan {
 namespace {
 
 std::string explain(const Key& key, const KeyDescription& description) {
-  const KeyNote* note = note_on(key.name);
   std::string text = fmt::format("{} ({})\n  {}\n  Takes: {}\n", key.name, description.section,
                                  key.help, description.wants);
   if (!key.unsupported_choices.empty()) {
@@ -25,7 +24,7 @@ std::string explain(const Key& key, const KeyDescription& description) {
                                                                        : description.default_value);
   const std::string stages = stages_of_key(key.name);
   text += fmt::format("  Stages: {}\n", stages.empty() ? "all" : stages);
-  if (note != nullptr) text += fmt::format("  LLaMA-Factory: {}\n", note->differs);
+  if (!key.differs.empty()) text += fmt::format("  LLaMA-Factory: {}\n", key.differs);
   return text;
 }
 

@@ -20,11 +20,21 @@ using Field =
                  std::optional<double> Config::*, std::optional<bool> Config::*, int Config::*,
                  std::optional<int> Config::*>;
 
+/// What a resumed run does about a key whose value has changed since the start. What lies in
+/// folders is compared by itself, so that their names are free.
+enum class OnResume {
+  kRefused,  // refuses: with this value the weights so far would mean something else
+  kNamed,    // trains on with the new value, and says both
+  kFree,     // nothing: the key changes what is trained by roundings at most, or another key does
+};
+
 /// A key that works.
 struct Key {
   std::string_view name;
   Field field;
+  OnResume on_resume;
   std::string_view help;
+  std::string_view differs = {};  // how LLaMA-Factory does: one sentence or more
   // Numbers: the smallest and largest value; the smallest itself may be excluded ("above 0").
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
@@ -82,15 +92,6 @@ struct OppositeKey {
   std::string_view name, of, help;
 };
 const std::vector<OppositeKey>& opposite_keys();
-
-/// What is to be known of a key beside its help.
-struct KeyNote {
-  std::string_view name;
-  std::string_view differs;  // how LLaMA-Factory does: one sentence or more
-};
-/// Null where there is nothing more to know.
-const KeyNote* note_on(std::string_view name);
-const std::vector<KeyNote>& key_notes();
 
 /// What `longspan help NAME` says of a key of any of the tables; empty when no table has it.
 std::string explain_key(std::string_view name);

@@ -241,8 +241,12 @@ TEST_CASE("keys: each is explained") {
   CHECK_SAYS(explain_key("evaluation_strategy"), "is called eval_strategy now");
   CHECK_SAYS(explain_key("fp16"), "use bf16");
   CHECK(explain_key("cutof_len").empty());
-  for (const KeyNote& note : key_notes()) {
-    CHECK_MESSAGE(has(explain_key(note.name), "Takes: "), note.name);
+  for (const KeySection& section : key_sections()) {
+    for (const Key& key : section.keys) {
+      const std::string text = explain_key(key.name);
+      CHECK_MESSAGE(has(text, "Takes: "), key.name);
+      CHECK_MESSAGE(has(text, "LLaMA-Factory: ") == !key.differs.empty(), key.name);
+    }
   }
 }
 

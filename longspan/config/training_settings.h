@@ -7,16 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "longspan/config/keys.h"
+
 namespace longspan {
 
 struct Config;
-
-/// What a resumed run does about a key whose value has changed since the start.
-enum class OnResume {
-  kRefused,  // refuses: with this value the weights so far would mean something else
-  kNamed,    // trains on with the new value, and says both
-  kFree,     // nothing: the key changes what is trained by roundings at most
-};
 
 /// The class of a key of key_sections(). Throws std::logic_error for another name.
 OnResume on_resume(std::string_view key);

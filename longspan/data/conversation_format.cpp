@@ -57,10 +57,13 @@ Conversation RowReader::read(const json& row, const std::string& place) {
         place, entry_.name, wanted, names_in(row), entry_.info_file, suggested_entry(entry_, row)));
   }
   if (parts_of(entry_.kind).verdict) conversation.desirable = read_verdict(row, place);
-  if (entry_.formatting == Formatting::kAlpaca) {
-    read_alpaca(row, conversation);
-  } else {
-    read_sharegpt(row, conversation);
+  switch (entry_.formatting) {
+    case Formatting::kAlpaca:
+      read_alpaca(row, conversation);
+      break;
+    case Formatting::kShareGpt:
+      read_sharegpt(row, conversation);
+      break;
   }
   if (parts_of(entry_.kind).pair) {
     conversation.messages.push_back(read_side(row, *entry_.columns.chosen, place));
@@ -73,7 +76,7 @@ std::vector<std::string> RowReader::demanded_in_first_row() const {
   const DatasetColumns& columns = entry_.columns;
   if (parts_of(entry_.kind).text) return {*columns.prompt};
   std::vector<std::string> demanded;
-  if (entry_.formatting == Formatting::kShareGpt) {
+  if (holds_messages(entry_.formatting)) {
     demanded.push_back(*columns.messages);
   } else if (parts_of(entry_.kind).answer) {
     demanded.push_back(*columns.response);
@@ -89,7 +92,7 @@ std::vector<std::string> RowReader::demanded_in_first_row() const {
 void RowReader::finish() const {
   const DatasetColumns& columns = entry_.columns;
   std::vector<std::optional<std::string>> demanded = {columns.history, columns.system};
-  if (entry_.formatting == Formatting::kAlpaca) {
+  if (!holds_messages(entry_.formatting)) {
     demanded.push_back(columns.prompt);
     // The default name of the query may be absent: many files have only a prompt.
     if (entry_.columns_given) demanded.push_back(columns.query);
@@ -140,20 +143,20 @@ bool RowReader::read_verdict(const json& row, const std::string& place) const {
 
 Message RowReader::read_side(const json& row, const std::string& column,
                              const std::string& place) const {
-  const bool is_alpaca = entry_.formatting == Formatting::kAlpaca;
+  const bool is_message = holds_messages(entry_.formatting);
   const auto side = row.find(column);
-  const bool fits = side != row.end() && (is_alpaca ? side->is_string() : side->is_object());
+  const bool fits = side != row.end() && (is_message ? side->is_object() : side->is_string());
   if (!fits) {
     const std::string wanted =
-        is_alpaca ? "text (a message belongs to \"formatting\": \"sharegpt\")"
-                  : fmt::format(
-                        "one message, {{\"{}\": ..., \"{}\": ...}} (text belongs to "
-                        "\"formatting\": \"alpaca\")",
-                        *entry_.tags.role, *entry_.tags.content);
+        is_message ? fmt::format(
+                         "one message, {{\"{}\": ..., \"{}\": ...}} (text belongs to "
+                         "\"formatting\": \"alpaca\")",
+                         *entry_.tags.role, *entry_.tags.content)
+                   : "text (a message belongs to \"formatting\": \"sharegpt\")";
     throw RowError(fmt::format("{}: {} is {}; wanted is {}", place, column,
                                side == row.end() ? "missing" : shown(*side), wanted));
   }
-  if (is_alpaca) return {"assistant", side->get<std::string>()};
+  if (!is_message) return {"assistant", side->get<std::string>()};
   Message message = read_message(*side, row, fmt::format("{}: {}", place, column));
   if (message.role != "assistant" && message.role != "function") {
     throw RowError(fmt::format("{}: {} is {}'s; wanted is an answer", place, column, message.role));

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "longspan/config/names.h"
 #include "longspan/config/nearest.h"
@@ -24,6 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+constexpr std::pair<const char*, Formatting> kFormattings[] = {{"alpaca", Formatting::kAlpaca},
+                                                               {"sharegpt", Formatting::kShareGpt}};
 
 /// Reads one entry; `fail` throws with the entry's place before the message.
 class EntryReader {
@@ -84,11 +88,13 @@ class EntryReader {
           "\"role\", \"content_tag\": \"content\", \"user_tag\": \"user\", \"assistant_tag\": "
           "\"assistant\", \"system_tag\": \"system\"}");
     }
-    if (formatting != "alpaca" && formatting != "sharegpt") {
-      fail(fmt::format("formatting: {} was given; wanted is alpaca or sharegpt",
-                       shortened(formatting.dump(), 60)));
+    for (const auto& [name, meaning] : kFormattings) {
+      if (formatting != name) continue;
+      entry_.formatting = meaning;
+      return;
     }
-    entry_.formatting = formatting == "sharegpt" ? Formatting::kShareGpt : Formatting::kAlpaca;
+    fail(fmt::format("formatting: {} was given; wanted is alpaca or sharegpt",
+                     shortened(formatting.dump(), 60)));
   }
 
   /// ranking and the columns must be those that the stage reads.
@@ -96,14 +102,14 @@ class EntryReader {
     const DatasetColumns& columns = entry_.columns;
     const RowParts parts = parts_of(entry_.kind);
     const bool is_pair = parts.pair, is_text = parts.text, is_verdict = parts.verdict,
-               is_alpaca = entry_.formatting == Formatting::kAlpaca;
+               holds_texts = !holds_messages(entry_.formatting);
     const std::vector<std::string_view> of_pairs = names_of_stages_with(RowKind::kPair);
     const json ranking = values_.value("ranking", json(false));
     if (!ranking.is_boolean() && !ranking.is_null()) fail("ranking: wanted is true or false");
     const bool ranks = ranking == true;
     const std::string pair_columns =
-        is_alpaca ? R"("columns": {"prompt": ..., "chosen": "chosen", "rejected": "rejected"})"
-                  : R"("columns": {"messages": ..., "chosen": "chosen", "rejected": "rejected"})";
+        holds_texts ? R"("columns": {"prompt": ..., "chosen": "chosen", "rejected": "rejected"})"
+                    : R"("columns": {"messages": ..., "chosen": "chosen", "rejected": "rejected"})";
     if (is_pair && !ranks) {
       fail(
           fmt::format("stage {} compares two answers a row: the entry must say \"ranking\": true, "
@@ -114,7 +120,7 @@ class EntryReader {
       fail(fmt::format(
           "ranking: true is for pairs of answers (stages {}), the stage is {}. {}",
           enumerated(of_pairs), stage_.name,
-          is_alpaca
+          holds_texts
               ? "To train on the better answers alone, make an entry of the same file without "
                 "ranking, with \"columns\": {\"prompt\": ..., \"response\": \"chosen\"}"
               : fmt::format("Name another dataset, or set stage: {}", of_pairs.front())));
@@ -141,7 +147,7 @@ class EntryReader {
           "train on good and bad answers alike. Name another dataset, or remove kto_tag",
           enumerated(names_of_stages_with(RowKind::kVerdict)), stage_.name));
     }
-    if (is_text && !is_alpaca) {
+    if (is_text && !holds_texts) {
       fail(
           fmt::format("stage {} reads one text a row: formatting alpaca (or none), with "
                       "\"columns\": {{\"prompt\": \"<the column with the text>\"}}",
@@ -160,10 +166,10 @@ class EntryReader {
                       "columns than these",
                       stage_.name));
     }
-    if (is_alpaca && parts.answer && !columns.response) {
+    if (holds_texts && parts.answer && !columns.response) {
       fail("columns lists no response: which column holds the answers?");
     }
-    if (!is_alpaca && !columns.messages) {
+    if (!holds_texts && !columns.messages) {
       fail("columns lists no messages: which column holds the conversations?");
     }
   }

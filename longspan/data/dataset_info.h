@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,22 @@ struct MessageTags {
   std::optional<std::string> system = "system";
 };
 
-enum class Formatting { kAlpaca, kShareGpt };
+/// How a row holds its conversation.
+enum class Formatting {
+  kAlpaca,    // parts in columns of their own, as text
+  kShareGpt,  // messages with tags, in one column
+};
+
+/// Are the parts of such a row messages? Else they are texts.
+constexpr bool holds_messages(Formatting formatting) {
+  switch (formatting) {
+    case Formatting::kAlpaca:
+      return false;
+    case Formatting::kShareGpt:
+      return true;
+  }
+  throw std::logic_error("rows of no formatting");
+}
 
 /// One entry of dataset_info.json.
 struct DatasetEntry {

@@ -74,7 +74,7 @@ Routing Router::route(const at::Tensor& x_CD) const {
   const auto dtype = dtype_for(x_CD);
   const at::Tensor bias_E = weights_.bias_E.defined() ? weights_.bias_E.to(dtype) : weights_.bias_E;
   const at::Tensor logits_CE = at::linear(x_CD.to(dtype), weights_.weight_ED.to(dtype), bias_E);
-  const bool of_chosen = router.scores == Scores::kSoftmaxOfChosen;
+  const bool of_chosen = traits_of(router.scores).by_chosen_logits;
   Routing routing;
   routing.scores_CE = scores_of(router.scores, logits_CE);
   const at::Tensor& by_CE = of_chosen ? logits_CE : routing.scores_CE;
@@ -96,7 +96,7 @@ at::Tensor Router::logit_gradients(const Routing& routing, const at::Tensor& dwe
   const at::Tensor& scores_CE = routing.scores_CE;
   at::Tensor dchosen_CK = dweights_CK * router.scale;
   at::Tensor dscores = dscores_CE.defined() ? dscores_CE.clone() : at::zeros_like(scores_CE);
-  if (router.scores == Scores::kSoftmaxOfChosen) {
+  if (traits_of(router.scores).by_chosen_logits) {
     dchosen_CK = softmax_backward(dchosen_CK, routing.weights_CK / router.scale);
     return scores_backward(router.scores, dscores, scores_CE)
         .scatter_add_(1, routing.experts_CK, dchosen_CK);

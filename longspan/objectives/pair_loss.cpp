@@ -7,16 +7,8 @@
 namespace longspan {
 namespace {
 
-constexpr PairLossKind kKinds[] = {
-    {"sigmoid", PairLoss::kSigmoid, /*averages=*/false, /*has_reference=*/true},
-    {"hinge", PairLoss::kHinge, /*averages=*/false, /*has_reference=*/true},
-    {"ipo", PairLoss::kIpo, /*averages=*/true, /*has_reference=*/true},
-    {"kto_pair", PairLoss::kKtoPair, /*averages=*/false, /*has_reference=*/true},
-    {"orpo", PairLoss::kOrpo, /*averages=*/true, /*has_reference=*/false},
-    {"simpo", PairLoss::kSimpo, /*averages=*/true, /*has_reference=*/false}};
-
 const PairLossKind& kind_of(PairLoss loss) {
-  for (const PairLossKind& kind : kKinds) {
+  for (const PairLossKind& kind : kPairLosses) {
     if (kind.loss == loss) return kind;
   }
   throw std::logic_error("a loss of pairs is not in the table");
@@ -24,16 +16,14 @@ const PairLossKind& kind_of(PairLoss loss) {
 
 }  // namespace
 
-std::span<const PairLossKind> all_pair_losses() { return kKinds; }
-
 std::vector<std::string_view> names_of_pair_losses() {
   std::vector<std::string_view> names;
-  for (const PairLossKind& kind : kKinds) names.push_back(kind.name);
+  for (const PairLossKind& kind : kPairLosses) names.push_back(kind.name);
   return names;
 }
 
 PairLoss pair_loss_from(std::string_view name) {
-  for (const PairLossKind& kind : kKinds) {
+  for (const PairLossKind& kind : kPairLosses) {
     if (kind.name == name) return kind.loss;
   }
   throw std::logic_error(fmt::format("there is no loss of pairs with the name {}", name));

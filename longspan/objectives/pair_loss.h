@@ -2,7 +2,6 @@
 // torch.
 #pragma once
 
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -26,8 +25,14 @@ struct PairLossKind {
   bool has_reference;  // a reference model's log-probability is subtracted
 };
 
-/// All of them, in the order of the help.
-std::span<const PairLossKind> all_pair_losses();
+/// The register, in the order of the help.
+inline constexpr PairLossKind kPairLosses[] = {
+    {"sigmoid", PairLoss::kSigmoid, /*averages=*/false, /*has_reference=*/true},
+    {"hinge", PairLoss::kHinge, /*averages=*/false, /*has_reference=*/true},
+    {"ipo", PairLoss::kIpo, /*averages=*/true, /*has_reference=*/true},
+    {"kto_pair", PairLoss::kKtoPair, /*averages=*/false, /*has_reference=*/true},
+    {"orpo", PairLoss::kOrpo, /*averages=*/true, /*has_reference=*/false},
+    {"simpo", PairLoss::kSimpo, /*averages=*/true, /*has_reference=*/false}};
 std::vector<std::string_view> names_of_pair_losses();
 
 /// Throws std::logic_error for a name that the configuration cannot have.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"
@@ -37,12 +38,20 @@ DiskNeed disk_need(const DiskFacts& facts) {
   return need;
 }
 
-int64_t num_saves(const std::string& strategy, int64_t save_steps, int64_t from,
-                  int64_t total_steps, int64_t steps_per_epoch) {
-  if (strategy == "no" || from >= total_steps) return 0;
-  if (strategy == "steps") return total_steps / save_steps - from / save_steps;
-  const int64_t ends = total_steps / steps_per_epoch - from / steps_per_epoch;
-  return ends + (total_steps % steps_per_epoch == 0 ? 0 : 1);  // the last step ends one, too
+int64_t num_saves(Interval strategy, int64_t save_steps, int64_t from, int64_t total_steps,
+                  int64_t steps_per_epoch) {
+  if (from >= total_steps) return 0;
+  switch (strategy) {
+    case Interval::kNever:
+      return 0;
+    case Interval::kSteps:
+      return total_steps / save_steps - from / save_steps;
+    case Interval::kEpoch: {
+      const int64_t ends = total_steps / steps_per_epoch - from / steps_per_epoch;
+      return ends + (total_steps % steps_per_epoch == 0 ? 0 : 1);  // the last step ends one, too
+    }
+  }
+  throw std::logic_error("a strategy without an interval");
 }
 
 std::string name_bytes(int64_t bytes) {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "longspan/config/choices.h"
+
 namespace longspan {
 
 /// The numbers that the account of the disk is made from.
@@ -36,9 +38,9 @@ struct DiskNeed {
 };
 DiskNeed disk_need(const DiskFacts& facts);
 
-/// Checkpoints between step `from` (0: the start) and the end, by save_strategy (no, steps, epoch).
-int64_t num_saves(const std::string& strategy, int64_t save_steps, int64_t from,
-                  int64_t total_steps, int64_t steps_per_epoch);
+/// Checkpoints between step `from` (0: the start) and the end, by save_strategy.
+int64_t num_saves(Interval strategy, int64_t save_steps, int64_t from, int64_t total_steps,
+                  int64_t steps_per_epoch);
 
 /// A folder, and the bytes that may still be written there. nullopt: unknown, which counts as room.
 struct Room {

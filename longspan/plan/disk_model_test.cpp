@@ -67,14 +67,14 @@ TEST_CASE("disk: the most at any time, with and without a limit, with older chec
 }
 
 TEST_CASE("disk: saves that are still to come") {
-  CHECK(num_saves("no", 5, 0, 20, 4) == 0);
-  CHECK(num_saves("steps", 5, 0, 20, 4) == 4);
-  CHECK(num_saves("steps", 5, 10, 20, 4) == 2);
-  CHECK(num_saves("steps", 50, 0, 20, 4) == 0);
-  CHECK(num_saves("epoch", 5, 0, 20, 4) == 5);
-  CHECK(num_saves("epoch", 5, 0, 18, 4) == 5);  // and one after the last step
-  CHECK(num_saves("epoch", 5, 8, 18, 4) == 3);
-  CHECK(num_saves("epoch", 5, 20, 20, 4) == 0);
+  CHECK(num_saves(Interval::kNever, 5, 0, 20, 4) == 0);
+  CHECK(num_saves(Interval::kSteps, 5, 0, 20, 4) == 4);
+  CHECK(num_saves(Interval::kSteps, 5, 10, 20, 4) == 2);
+  CHECK(num_saves(Interval::kSteps, 50, 0, 20, 4) == 0);
+  CHECK(num_saves(Interval::kEpoch, 5, 0, 20, 4) == 5);
+  CHECK(num_saves(Interval::kEpoch, 5, 0, 18, 4) == 5);  // and one after the last step
+  CHECK(num_saves(Interval::kEpoch, 5, 8, 18, 4) == 3);
+  CHECK(num_saves(Interval::kEpoch, 5, 20, 20, 4) == 0);
 }
 
 TEST_CASE("disk: a limit of file sizes is known before anything is trained") {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 #include "longspan/spec/gated_mlp_spec.h"
@@ -35,6 +36,26 @@ struct RouterSpec {
 
   bool operator==(const RouterSpec&) const = default;
 };
+
+/// What sets them apart, beside the function that makes scores of logits.
+struct ScoreTraits {
+  /// The scores of a token sum to 1, as the auxiliary loss that balances the load wants them.
+  bool sum_to_one;
+  /// Logits choose the experts, and a softmax over those of the chosen alone weighs them: else
+  /// scores do both.
+  bool by_chosen_logits;
+};
+constexpr ScoreTraits traits_of(RouterSpec::Scores scores) {
+  switch (scores) {
+    case RouterSpec::Scores::kSoftmax:
+      return {.sum_to_one = true, .by_chosen_logits = false};
+    case RouterSpec::Scores::kSigmoid:
+      return {.sum_to_one = false, .by_chosen_logits = false};
+    case RouterSpec::Scores::kSoftmaxOfChosen:
+      return {.sum_to_one = true, .by_chosen_logits = true};
+  }
+  throw std::logic_error("no scores of a router");
+}
 
 /// Gated MLPs to which every token goes, beside the experts.
 struct SharedExpertSpec {

@@ -166,7 +166,7 @@ std::vector<std::string> problems(const Config& config) {
   const bool names_reference = !config.ref_model.empty() || !config.ref_model_adapters.empty() ||
                                config.precompute_ref_log_probs;
   std::vector<std::string_view> alone;
-  for (const PairLossKind& kind : all_pair_losses()) {
+  for (const PairLossKind& kind : kPairLosses) {
     if (!kind.has_reference) alone.push_back(kind.name);
   }
   demand(!names_reference || has_reference(pair_loss_from(config.pref_loss)),

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 #include <variant>
 
@@ -64,15 +65,29 @@ Batch random_batch(const ModelSpec& spec, const std::vector<int64_t>& lengths,
 
 namespace {
 
+template <typename... Functions>
+struct ByKind : Functions... {
+  using Functions::operator()...;
+};
+
+at::Tensor plain_scores(RouterSpec::Scores scores, const at::Tensor& logits_TE) {
+  switch (scores) {
+    case RouterSpec::Scores::kSoftmax:
+    case RouterSpec::Scores::kSoftmaxOfChosen:
+      return logits_TE.softmax(1);
+    case RouterSpec::Scores::kSigmoid:
+      return logits_TE.sigmoid();
+  }
+  throw std::logic_error("no scores of a router");
+}
+
 /// What each token's experts are weighed by, token by token: 0 for those not chosen, [T, E].
 at::Tensor expert_weights(const MixtureOfExpertsSpec& experts, const at::Tensor& logits_TE,
                           const at::Tensor& bias_E) {
   const RouterSpec& router = experts.router;
-  const auto scores_TE =
-      router.scores == RouterSpec::Scores::kSigmoid ? logits_TE.sigmoid() : logits_TE.softmax(1);
+  const auto scores_TE = plain_scores(router.scores, logits_TE);
   // A softmax over the chosen alone is one over all, divided by what the chosen have of it.
-  const bool normalises =
-      router.normalises || router.scores == RouterSpec::Scores::kSoftmaxOfChosen;
+  const bool normalises = router.normalises || traits_of(router.scores).by_chosen_logits;
   const int64_t T = scores_TE.size(0), E = experts.num_experts, M = E / router.num_groups;
   const auto chosen_TE = at::zeros({T, E}, at::kDouble);
   for (int64_t t = 0; t < T; ++t) {
@@ -187,34 +202,34 @@ at::Tensor plain_logprobs(const ModelSpec& spec, const std::vector<NamedTensor>&
                     at::cat({heads.narrow(2, 0, P), shared.expand({T, N, R})}, 2),
                     heads.narrow(2, P, mixer.attention.value_dim), mixer.attention.scale);
     };
-    const TokenMixerSpec& mixer = spec.layer(layer).mixer;
-    const auto* const latent = std::get_if<LatentAttentionSpec>(&mixer);
+    const auto recurrence = [](const GatedDeltaNetSpec&) -> at::Tensor {
+      throw std::logic_error("recurrent layers are not written here");
+    };
     const at::Tensor out =
-        latent ? latent_attention(*latent) : self_attention(std::get<SelfAttentionSpec>(mixer));
+        std::visit(ByKind{self_attention, latent_attention, recurrence}, spec.layer(layer).mixer);
     h = h + linear(out.flatten(1), prefix + "self_attn.o_proj");
     const auto y = norm(h, prefix + "post_attention_layernorm");
     const auto gated_mlp = [&](const std::string& name) {
       const auto gate = linear(y, name + ".gate_proj");
       return linear(gate * gate.sigmoid() * linear(y, name + ".up_proj"), name + ".down_proj");
     };
-    const MixtureOfExpertsSpec* const experts = experts_of(spec.layer(layer));
-    if (experts == nullptr) {
-      h = h + gated_mlp(prefix + "mlp");
-      continue;
-    }
-    const auto weights_TE =
-        expert_weights(*experts, linear(y, prefix + "mlp.gate"),
-                       experts->router.has_correction_bias
-                           ? weights.at(prefix + "mlp.gate.e_score_correction_bias")
-                           : at::zeros({experts->num_experts}, at::kDouble));
-    for (int64_t e = 0; e < experts->num_experts; ++e) {
-      h = h + weights_TE.select(1, e).unsqueeze(1) *
-                  gated_mlp(fmt::format("{}mlp.experts.{}", prefix, e));
-    }
-    if (!experts->has_shared()) continue;
-    const std::string shared = prefix + "mlp." + experts->shared.name;
-    const auto part = gated_mlp(shared);
-    h = h + (experts->shared.is_gated ? linear(y, shared + "_gate").sigmoid() * part : part);
+    const auto mixture = [&](const MixtureOfExpertsSpec& experts) {
+      const auto weights_TE =
+          expert_weights(experts, linear(y, prefix + "mlp.gate"),
+                         experts.router.has_correction_bias
+                             ? weights.at(prefix + "mlp.gate.e_score_correction_bias")
+                             : at::zeros({experts.num_experts}, at::kDouble));
+      for (int64_t e = 0; e < experts.num_experts; ++e) {
+        h = h + weights_TE.select(1, e).unsqueeze(1) *
+                    gated_mlp(fmt::format("{}mlp.experts.{}", prefix, e));
+      }
+      if (!experts.has_shared()) return;
+      const std::string shared = prefix + "mlp." + experts.shared.name;
+      const auto part = gated_mlp(shared);
+      h = h + (experts.shared.is_gated ? linear(y, shared + "_gate").sigmoid() * part : part);
+    };
+    const auto dense = [&](const GatedMlpSpec&) { h = h + gated_mlp(prefix + "mlp"); };
+    std::visit(ByKind{mixture, dense}, spec.layer(layer).feed_forward);
   }
   const auto& head =
       spec.tied_head ? weights.at("model.embed_tokens.weight") : weights.at("lm_head.weight");

@@ -8,6 +8,7 @@
 #include "longspan/checkpoint/stacked_adapters.h"
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/checkpoint/stored_tensors.h"
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
@@ -76,8 +77,8 @@ DiskFacts Trainer::disk() const {
   if (!saved.lora) facts.other_bytes += num_kept_bytes(saved.source_folder, saved.config);
   facts.num_processes = world_.size();
   facts.divided = is_divided();
-  facts.num_saves = num_saves(config_.save_strategy, save_steps_, totals_.progress.step,
-                              steps_.total_steps, steps_.steps_per_epoch);
+  facts.num_saves = num_saves(interval_of(config_.save_strategy), save_steps_,
+                              totals_.progress.step, steps_.total_steps, steps_.steps_per_epoch);
   return facts;
 }
 

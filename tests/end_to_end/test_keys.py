@@ -96,7 +96,7 @@ def test_completion_in_bash():
     assert "learning_rate=" in completions("train", "a.yaml", "")
     # bash cuts words at =.
     assert completions("train", "a.yaml", "stage", "=", "d") == ["dpo"]
-    assert completions("train", "a.yaml", "stage", "=") == ["pt", "sft", "rm", "dpo", "kto"]
+    assert {"pt", "sft", "rm", "dpo", "kto"} <= set(completions("train", "a.yaml", "stage", "="))
     assert completions("train", "a.yaml", "bf16=t") == ["bf16=true"]
     assert completions("train", "a.yaml", "--sequence-parallel-mode", "zig") == ["zigzag-ring"]
     assert completions("export", "a.yaml", "--cutoff") == ["--cutoff_len"]

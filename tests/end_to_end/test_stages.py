@@ -7,7 +7,10 @@ import re
 import shutil
 
 import pytest
-from conftest import Running, add_dataset, relative_difference, same_run, settings_of, words_of_real_text, write_model
+from conftest import (
+    Running, add_dataset, relative_difference, same_run, settings_of, words_of_real_text, words_of_the_program,
+    write_model,
+)
 from safetensors.torch import load_file, save_file
 from shared import made_once
 from test_parallel_training import MODES
@@ -76,6 +79,12 @@ def stage_run(stage_models, stage_data, known_run):
         return known_run(settings, num_ranks)
 
     return run
+
+
+def test_every_stage_and_loss_is_here():
+    assert {keys["stage"] for keys in STAGES.values()} == set(words_of_the_program("stage"))
+    losses = [keys.get("pref_loss", "sigmoid") for keys in STAGES.values() if keys["stage"] == "dpo"]
+    assert set(losses) == set(words_of_the_program("pref_loss"))
 
 
 def logged_by(stage):

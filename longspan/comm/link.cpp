@@ -1,0 +1,77 @@
+#include "longspan/comm/link.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <stdexcept>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "longspan/comm/backend.h"
+#include "longspan/comm/cuda.h"
+
+namespace longspan {
+namespace {
+
+/// NCCL ends a process from inside when a collective has timed out, without a word about who is
+/// gone. The heartbeat, which can say it, comes first.
+constexpr int64_t kNcclGraceSeconds = 30;
+
+std::function<void()> any_thread_will_do() {
+  return [] {};
+}
+
+/// Each thread has a current GPU of its own.
+std::function<void()> on_this_threads_gpu() {
+  const int gpu = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice().index();
+  return [gpu] { load_cuda().set_device(gpu); };
+}
+
+c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupPlace& place) {
+  return make_gloo_backend(place.store, place.rank, place.size, place.timeout_seconds, place.host);
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const GroupPlace& place) {
+  return load_cuda().make_backend(place.store, place.rank, place.size,
+                                  place.timeout_seconds + kNcclGraceSeconds);
+}
+
+constexpr LinkTraits kGlooTraits{.device = c10::DeviceType::CPU,
+                                 .copies = false,
+                                 .coalesces = false,
+                                 .ends_with_peers = false,
+                                 .lets_go_late = true,
+                                 .time_to_meet = kTimeToMeet,
+                                 .prepare_threads = any_thread_will_do,
+                                 .make_backend = make_gloo};
+constexpr LinkTraits kNcclTraits{.device = c10::DeviceType::CUDA,
+                                 .copies = false,
+                                 .coalesces = true,
+                                 .ends_with_peers = true,
+                                 .lets_go_late = false,
+                                 .time_to_meet = kTimeToMeetOnGpus,
+                                 .prepare_threads = on_this_threads_gpu,
+                                 .make_backend = make_nccl};
+constexpr LinkTraits kGlooThroughHostTraits{.device = c10::DeviceType::CPU,
+                                            .copies = true,
+                                            .coalesces = false,
+                                            .ends_with_peers = false,
+                                            .lets_go_late = true,
+                                            .time_to_meet = kTimeToMeet,
+                                            .prepare_threads = any_thread_will_do,
+                                            .make_backend = make_gloo};
+
+}  // namespace
+
+const LinkTraits& traits_of(Link link) {
+  switch (link) {
+    case Link::kGloo:
+      return kGlooTraits;
+    case Link::kNccl:
+      return kNcclTraits;
+    case Link::kGlooThroughHost:
+      return kGlooThroughHostTraits;
+  }
+  throw std::logic_error("no such link between ranks");
+}
+
+}  // namespace longspan

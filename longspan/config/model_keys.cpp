@@ -1,0 +1,51 @@
+// Keys: the model, and the device that computes.
+#include "longspan/config/config.h"
+#include "longspan/config/key_tables.h"
+
+namespace longspan::key_tables {
+
+KeySection model_keys() {
+  using C = Config;
+  using enum OnResume;
+  Key adapters = plain("adapter_name_or_path", &C::adapter_name_or_path, kFree,
+                       "LoRA adapter folders, with commas between: the last is trained on, those "
+                       "before it are merged into the model.");
+  adapters.list = true;
+  Key rope_scaling =
+      choice("rope_scaling", &C::rope_scaling, kFree, {"linear", "yarn", "llama3"},
+             "Stretch the rotary positions to rows longer than max_position_embeddings; written "
+             "into the saved config.json. Left out: as config.json says.",
+             {"dynamic"});
+  rope_scaling.unsupported_remedy =
+      "it stretches each row by its own length, so that a token's angle depends on what comes "
+      "after it; take yarn";
+  return {
+      "Model",
+      {noted(plain("model_name_or_path", &C::model_name_or_path, kFree,
+                   "A Hugging Face model folder on this machine."),
+             "A model's name on a hub works there; here nothing is fetched."),
+       adapters,
+       noted(
+           choice(
+               "flash_attn", &C::flash_attn, kFree, {"auto", "disabled", "sdpa", "fa2", "fa3"},
+               "Accepted for compatibility and ignored: the built-in flash kernel is always used."),
+           "The value chooses among kernels there."),
+       plain("disable_gradient_checkpointing", &C::disable_gradient_checkpointing, kFree,
+             "Keep all activations: faster, more memory."),
+       plain("pure_bf16", &C::pure_bf16, kNamed,
+             "Weights, gradients and optimizer state in bfloat16."),
+       rope_scaling,
+       noted(choice("device", &C::device, kFree, {"auto", "cuda", "cpu"},
+                    "Where to compute. auto: on GPUs where there are some, one a process."),
+             kOwn),
+       plain("use_cpu", &C::use_cpu, kFree, "The same as device: cpu."),
+       noted(plain("share_gpus", &C::share_gpus, kFree,
+                   "On GPUs: processes may be more than GPUs, share them, and exchange through the "
+                   "host's memory. For tests and small trials: it is slow."),
+             kOwn),
+       plain("full_determinism", &C::full_determinism, kFree,
+             "On GPUs: the same bits in every run, and after a resume. (On the CPU they always "
+             "are.)")}};
+}
+
+}  // namespace longspan::key_tables

@@ -1,0 +1,54 @@
+// Keys: processes, and how they share rows and experts.
+#include "longspan/config/config.h"
+#include "longspan/config/key_tables.h"
+#include "longspan/config/words_of_registers.h"
+#include "longspan/plan/method.h"
+
+namespace longspan::key_tables {
+
+KeySection parallel_keys() {
+  using C = Config;
+  using enum OnResume;
+  const auto names_that = [](const auto& has) { return names_of(methods_that(has)); };
+  static const std::string with_degrees = names_that(has_degrees);
+  static const std::string ulysses_degree_help =
+      with_degrees + ": processes that exchange heads; left out: chosen.";
+  static const std::string ring_degree_help =
+      with_degrees + ": processes of a ring; left out: chosen.";
+  static const std::string window_help =
+      names_that(has_windows) + ": processes of an inner ring; left out: those of a machine.";
+  static const std::string waves_help = help_of_waves();
+  return {
+      "Processes",
+      {noted(number("nproc_per_node", &C::nproc_per_node, kFree, 1,
+                    "Workers on this machine; left out: one for each GPU, or one.", kMostProcesses),
+             "It has no such key; the environment variable NPROC_PER_NODE says it, here too."),
+       noted(number("sequence_parallel_size", &C::sequence_parallel_size, kFree, 1,
+                    "Processes that share each row; must divide the number of processes."),
+             kShare),
+       noted(
+           choice(
+               "sequence_parallel_mode", &C::sequence_parallel_mode, kFree, auto_or_methods(),
+               "How they share it. auto, or left out: by heads, processes and row, with the reason "
+               "said."),
+           kShare),
+       noted(number("sequence_parallel_ulysses_degree", &C::sequence_parallel_ulysses_degree, kFree,
+                    1, ulysses_degree_help),
+             kOwn),
+       noted(number("sequence_parallel_ring_degree", &C::sequence_parallel_ring_degree, kFree, 1,
+                    ring_degree_help),
+             kOwn),
+       noted(number("sequence_parallel_window_size", &C::sequence_parallel_window_size, kFree, 1,
+                    window_help),
+             kOwn),
+       noted(number("sequence_parallel_head_waves", &C::sequence_parallel_head_waves, kFree, 1,
+                    waves_help),
+             kOwn),
+       noted(number(
+                 "expert_parallel_size", &C::expert_parallel_size, kFree, 1,
+                 "Neighbouring processes that share out the experts of each layer; must divide the "
+                 "numbers of processes and of experts."),
+             kOwn)}};
+}
+
+}  // namespace longspan::key_tables
