@@ -58,7 +58,9 @@ TEST_CASE("gemms of shapes that do not recur are ATen's, unless another library 
   const at::Tensor recurring = gemm(a, b);
   {
     const VaryingShapes outer;
-    { const VaryingShapes inner; }
+    {
+      const VaryingShapes inner;
+    }
     CHECK(gemm(a, b).equal(at::mm(a, b)));
     at::Tensor c = at::zeros({77, 30});
     CHECK(add_gemm_(c, a, b).equal(at::zeros({77, 30}).addmm_(a, b)));
