@@ -12,6 +12,7 @@
 
 #include "longspan/comm/backend.h"
 #include "longspan/comm/communication_error.h"
+#include "longspan/comm/cuda.h"
 
 namespace longspan {
 namespace {
@@ -323,7 +324,7 @@ std::vector<std::string> Group::gather_text(const std::string& text) const {
   if (size() == 1) return {text};
   // What Gloo carries it carries from the host.
   const at::Device device =
-      impl_->link_ == Link::kNccl ? at::Device(at::kCUDA) : at::Device(at::kCPU);
+      impl_->link_ == Link::kNccl ? at::Device(load_cuda().type) : at::Device(at::kCPU);
   at::Tensor lengths =
       all_gather(at::full({1}, static_cast<int64_t>(text.size()), at::kLong).to(device))
           .wait()

@@ -230,7 +230,7 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
     const auto end = std::chrono::steady_clock::now() + patience +
                      (link == Link::kNccl ? kTimeToMeetOnGpus : kTimeToMeet);
     const int gpu =
-        link == Link::kNccl ? c10::impl::VirtualGuardImpl(at::kCUDA).getDevice().index() : 0;
+        link == Link::kNccl ? c10::impl::VirtualGuardImpl(load_cuda().type).getDevice().index() : 0;
     c10::intrusive_ptr<c10d::Store> store =
         open_store(where, where.rank == 0 && !where.launcher_hosts_store, patience);
     store = c10::make_intrusive<c10d::PrefixStore>(where.store_prefix + "/longspan", store);

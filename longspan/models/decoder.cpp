@@ -156,7 +156,7 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
   for (const RotaryFrequencies& kind : frequencies) {
     row.rotary.push_back(rotary_table(kind, batch.positions_T, options.compute_dtype));
   }
-  row.on_gpu = batch.tokens_T.is_cuda();
+  row.on_gpu = !batch.tokens_T.is_cpu();
   if (goes_over_rows(spec)) {
     row.whole_row = attention->whole_row(batch.packing);
     row.memory = attention->memory();
