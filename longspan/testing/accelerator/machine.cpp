@@ -104,6 +104,7 @@ Allocation& Machine::allocate(size_t size, int device, int stream) {
 
 void Machine::free(Allocation& block) noexcept {
   try {
+    finish_users(block);
     const std::lock_guard lock(mutex_);
     if (block.device == kPinned) {
       std::erase_if(held_, [&](const Held& held) {
@@ -214,13 +215,31 @@ void Machine::also_uses(const Launched& launched, const std::vector<Use>& uses) 
   }
 }
 
-void Machine::goes_on(const Launched& launched, std::function<void()> finish) {
+void Machine::goes_on(const Launched& launched, const std::vector<Use>& uses,
+                      std::function<void()> finish) {
   auto work = std::make_shared<GoesOn>();
   work->stream = launched.stream;
   work->launch = launched.count;
   work->finish = std::move(finish);
   const std::lock_guard lock(mutex_);
+  for (const Use& use : uses) {
+    if (const Allocation* const block = find(use.front)) work->memory.push_back(block);
+  }
   going_on_.push_back(std::move(work));
+}
+
+void Machine::finish(GoesOn& work) {
+  std::function<void()> over;  // what it holds is freed when nobody waits for it any more
+  std::call_once(work.once, [&] {
+    try {
+      work.finish();
+    } catch (...) {
+      work.error = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    work.memory.clear();
+    over = std::move(work.finish);
+  });
 }
 
 void Machine::finish_before(const Clock& clock) {
@@ -231,17 +250,7 @@ void Machine::finish_before(const Clock& clock) {
       if (clock.covers(work->stream, work->launch)) covered.push_back(work);
     }
   }
-  if (covered.empty()) return;
-  for (const auto& work : covered) {
-    std::call_once(work->once, [&] {
-      try {
-        work->finish();
-      } catch (...) {
-        work->error = std::current_exception();
-      }
-      work->finish = nullptr;
-    });
-  }
+  for (const auto& work : covered) finish(*work);
   {
     const std::lock_guard lock(mutex_);
     for (const auto& work : covered) std::erase(going_on_, work);
@@ -249,6 +258,18 @@ void Machine::finish_before(const Clock& clock) {
   for (const auto& work : covered) {
     if (work->error) std::rethrow_exception(work->error);
   }
+}
+
+// An error stays until something is computed that comes after it.
+void Machine::finish_users(const Allocation& block) {
+  std::vector<std::shared_ptr<GoesOn>> users;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& work : going_on_) {
+      if (std::ranges::find(work->memory, &block) != work->memory.end()) users.push_back(work);
+    }
+  }
+  for (const auto& work : users) finish(*work);
 }
 
 Clock Machine::behind(int stream) const {

@@ -79,8 +79,10 @@ class Machine {
   void also_uses(const Launched& launched, const std::vector<Use>& uses);
 
   /// The launch goes on beside the host, until `finish` has returned. That is called, by whoever
-  /// comes first, before anything is computed that comes after it.
-  void goes_on(const Launched& launched, std::function<void()> finish);
+  /// comes first, before anything is computed that comes after it, and before memory that it uses
+  /// is anybody else's.
+  void goes_on(const Launched& launched, const std::vector<Use>& uses,
+               std::function<void()> finish);
 
   /// All that the stream was given so far.
   Clock behind(int stream) const;
@@ -134,6 +136,7 @@ class Machine {
     int stream;
     uint64_t launch;
     std::once_flag once;
+    std::vector<const Allocation*> memory;
     std::function<void()> finish;
     std::exception_ptr error;
   };
@@ -141,6 +144,8 @@ class Machine {
   Clock now(int stream) const;
   /// Before the lock is taken: other ranks may be threads of this process.
   void finish_before(const Clock& clock);
+  void finish_users(const Allocation& block);
+  void finish(GoesOn& work);
   std::string text(const Access& access) const;
   void check(const Access& access, const Allocation& block, const Clock& clock) const;
   void release_pinned();

@@ -232,10 +232,11 @@ class StreamGroup : public c10d::Backend {
     machine.put_after(stream_, machine.behind(current_stream(device_)));
     const Launched launched = machine.launch(collective.name, stream_, uses);
     Carried works = collective.start(inputs, outputs);
-    machine.goes_on(launched, [works = std::move(works), inputs = collective.inputs,
-                               outputs = collective.outputs] {
-      for (const WorkPtr& work : works) work->wait();
-    });
+    machine.goes_on(
+        launched, uses,
+        [works = std::move(works), inputs = collective.inputs, outputs = collective.outputs] {
+          for (const WorkPtr& work : works) work->wait();
+        });
     return c10::make_intrusive<StreamWork>(getRank(), machine.behind(stream_), device_,
                                            blocks_host);
   }
