@@ -42,6 +42,7 @@ def simulated(program, models, data, tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_sft_is_as_on_the_cpu(simulated, reference):
     for keys in (dict(), dict(disable_gradient_checkpointing=True), dict(bf16=True), dict(offload_activations="true")):
         ended, _ = simulated(**keys)
@@ -49,6 +50,7 @@ def test_sft_is_as_on_the_cpu(simulated, reference):
             same_run(ended, reference("qwen2", max_steps=3, **keys))
 
 
+@pytest.mark.long
 def test_two_processes_are_as_one_on_the_cpu(simulated, reference):
     one = reference("qwen2", max_steps=3)
     for keys, collective in ((dict(sequence_parallel_size=2, sequence_parallel_mode="ulysses"), "messages"),

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -128,6 +129,25 @@ TEST_CASE("accelerator: collectives bring what they should, and the host waits f
   });
   CHECK(!fault.has_value());
   CHECK(waits == 0);
+}
+
+// The current stream comes after the collective, so that its pool may have the memory; the carrier,
+// which waits for the late rank, has not sent it yet.
+TEST_CASE("accelerator: what is freed behind a wait arrives all the same") {
+  constexpr int64_t kMany = int64_t{1} << 20;
+  bool right[2] = {};
+  const auto fault = run_ranks(2, [&](c10d::Backend& group, int rank) {
+    at::Tensor x = at::full({kMany}, rank + 1, of_rank(rank)),
+               all = at::empty({2 * kMany}, of_rank(rank));
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    group._allgather_base(all, x)->wait();
+    // As who shares parameters out does it: the tensor stays, and its memory goes.
+    x.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, x.device()));
+    right[rank] = all.cpu().equal(at::cat({at::full({kMany}, 1.0F), at::full({kMany}, 2.0F)}));
+  });
+  CHECK(!fault.has_value());
+  CHECK(right[0]);
+  CHECK(right[1]);
 }
 
 /// `run(group, rank, true)` has the fault on rank 0, `run(group, rank, false)` has not.
