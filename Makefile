@@ -55,6 +55,7 @@ program: $(BUILD)/build.ninja
 
 unit-tests: build
 	$(SAY) "Unit tests (about a minute)" tools/unit_tests $(BUILD)/unit_tests
+	$(SAY) "Unit tests on the simulated accelerator (seconds)" tools/unit_tests $(BUILD)/accelerator_tests
 
 python-tests: build setup-tests
 	$(SAY) "Parity and end-to-end tests (8 to 12 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \

@@ -57,7 +57,12 @@ void* current_stream(int device) {
   return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream();
 }
 
-constexpr CudaEntry kEntry{num_devices, set_device, make_backend, trouble, current_stream};
+const BlockKernel& block_kernel(const BlockKernel& /*of_cpu*/, const BlockKernel& of_cuda) {
+  return of_cuda;
+}
+
+constexpr CudaEntry kEntry{num_devices,           set_device, make_backend, trouble, current_stream,
+                           c10::DeviceType::CUDA, "CUDA",     block_kernel};
 
 }  // namespace
 }  // namespace longspan

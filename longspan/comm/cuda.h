@@ -1,6 +1,7 @@
 // The part of the program that needs CUDA: a shared object, loaded only where there is a GPU.
 #pragma once
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
@@ -15,7 +16,10 @@ class Store;
 
 namespace longspan {
 
-/// What the shared object offers.
+class BlockKernel;
+
+/// What the shared object offers: a description of the GPUs that it is for. Tests put one for a
+/// simulated accelerator in its place (testing/accelerator).
 struct CudaEntry {
   /// -1 where there is a driver that this torch cannot use.
   int (*num_devices)();
@@ -25,8 +29,14 @@ struct CudaEntry {
                                                     int rank, int size, int64_t timeout_seconds);
   /// Why num_devices() is -1, one clause; empty where it is not.
   const char* (*trouble)();
-  /// The stream (a CUstream) that torch's operators on this device use now, in this thread.
+  /// The stream (a CUstream) that torch's operators on this device use now, in this thread. Null:
+  /// there are none, and kernels of our own (longspan/cuda) do not run on these devices.
   void* (*current_stream)(int device);
+  /// What ATen calls these devices, and users.
+  c10::DeviceType type;
+  const char* name;
+  /// The attention kernel for tensors on them: one of the program's two, or another.
+  const BlockKernel& (*block_kernel)(const BlockKernel& of_cpu, const BlockKernel& of_cuda);
 };
 
 /// Is there a GPU, and a CUDA build of torch to use it? Loads the shared object on the first call,

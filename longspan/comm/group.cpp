@@ -80,10 +80,10 @@ class Group::Impl {
   Impl& operator=(const Impl&) = delete;
 
   /// What the backend sends of a tensor: the tensor, or a copy of it on the link's device.
-  at::Tensor outgoing(const at::Tensor& x) const { return link_.copies ? x.to(link_.device) : x; }
+  at::Tensor outgoing(const at::Tensor& x) const { return link_.copies ? x.to(link_.device()) : x; }
   /// Where the backend writes what becomes the tensor: there, or elsewhere.
   at::Tensor incoming(const at::Tensor& x) const {
-    return link_.copies ? at::empty(x.sizes(), x.options().device(link_.device)) : x;
+    return link_.copies ? at::empty(x.sizes(), x.options().device(link_.device())) : x;
   }
 
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
@@ -316,7 +316,7 @@ void Group::barrier() const {
 
 std::vector<std::string> Group::gather_text(const std::string& text) const {
   if (size() == 1) return {text};
-  const at::Device device(impl_->link_.device);
+  const at::Device device(impl_->link_.device());
   at::Tensor lengths =
       all_gather(at::full({1}, static_cast<int64_t>(text.size()), at::kLong).to(device))
           .wait()

@@ -16,13 +16,16 @@ namespace {
 /// gone. The heartbeat, which can say it, comes first.
 constexpr int64_t kNcclGraceSeconds = 30;
 
+c10::DeviceType host() { return c10::DeviceType::CPU; }
+c10::DeviceType gpus() { return load_cuda().type; }
+
 std::function<void()> any_thread_will_do() {
   return [] {};
 }
 
 /// Each thread has a current GPU of its own.
 std::function<void()> on_this_threads_gpu() {
-  const int gpu = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice().index();
+  const int gpu = c10::impl::VirtualGuardImpl(gpus()).getDevice().index();
   return [gpu] { load_cuda().set_device(gpu); };
 }
 
@@ -35,7 +38,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const GroupPlace& place) {
                                   place.timeout_seconds + kNcclGraceSeconds);
 }
 
-constexpr LinkTraits kGlooTraits{.device = c10::DeviceType::CPU,
+constexpr LinkTraits kGlooTraits{.device = host,
                                  .copies = false,
                                  .coalesces = false,
                                  .ends_with_peers = false,
@@ -43,7 +46,7 @@ constexpr LinkTraits kGlooTraits{.device = c10::DeviceType::CPU,
                                  .time_to_meet = kTimeToMeet,
                                  .prepare_threads = any_thread_will_do,
                                  .make_backend = make_gloo};
-constexpr LinkTraits kNcclTraits{.device = c10::DeviceType::CUDA,
+constexpr LinkTraits kNcclTraits{.device = gpus,
                                  .copies = false,
                                  .coalesces = true,
                                  .ends_with_peers = true,
@@ -51,7 +54,7 @@ constexpr LinkTraits kNcclTraits{.device = c10::DeviceType::CUDA,
                                  .time_to_meet = kTimeToMeetOnGpus,
                                  .prepare_threads = on_this_threads_gpu,
                                  .make_backend = make_nccl};
-constexpr LinkTraits kGlooThroughHostTraits{.device = c10::DeviceType::CPU,
+constexpr LinkTraits kGlooThroughHostTraits{.device = host,
                                             .copies = true,
                                             .coalesces = false,
                                             .ends_with_peers = false,

@@ -27,7 +27,7 @@ struct GroupPlace {
 };
 
 struct LinkTraits {
-  c10::DeviceType device;  // where the backend takes and leaves tensors
+  c10::DeviceType (&device)();  // where the backend takes and leaves tensors
   bool copies;           // groups are given tensors of another device, and copy them there and back
   bool coalesces;        // the backend starts the messages of one exchange together
   bool ends_with_peers;  // the backend waits for its peers when it goes, whatever became of them

@@ -140,7 +140,7 @@ at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, dou
   if (c.scalar_type() != a.scalar_type()) {
     // A sum of two dtypes makes a copy of the smaller one first.
     const auto row_bytes = b.size(1) * static_cast<int64_t>(b.itemsize() + c.itemsize());
-    const int64_t most = device_sizes(c.is_cuda()).gemm_bytes;
+    const int64_t most = device_sizes(!c.is_cpu()).gemm_bytes;
     const int64_t part = std::max(kMinPartRows, most / std::max<int64_t>(1, row_bytes));
     for (int64_t begin = 0; begin < c.size(0); begin += part) {
       const int64_t size = std::min(part, c.size(0) - begin);

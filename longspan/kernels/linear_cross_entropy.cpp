@@ -21,7 +21,7 @@ at::ScalarType precise(at::ScalarType dtype) {
 }
 
 int64_t chunk_rows(const at::Tensor& hidden_LD, int64_t V, ChunkBytes chunk_bytes) {
-  HeadChunk chunk = device_sizes(hidden_LD.is_cuda()).head;
+  HeadChunk chunk = device_sizes(!hidden_LD.is_cpu()).head;
   chunk.bytes = chunk_bytes.value_or(chunk.bytes);
   return chunk.rows(V, static_cast<int64_t>(c10::elementSize(precise(hidden_LD.scalar_type()))));
 }

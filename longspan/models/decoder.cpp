@@ -157,7 +157,7 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
     row.rotary.push_back(
         rotary_table(kind.of_row(batch.num_positions), batch.positions_T, options.compute_dtype));
   }
-  row.on_gpu = batch.tokens_T.is_cuda();
+  row.on_gpu = !batch.tokens_T.is_cpu();
   if (goes_over_rows(spec)) {
     row.whole_row = attention->whole_row(batch.packing);
     row.memory = attention->memory();

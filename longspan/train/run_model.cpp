@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/comm/cuda.h"
 #include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
@@ -14,6 +15,11 @@ namespace longspan {
 namespace {
 
 bool uses_bf16(const Config& config) { return config.bf16 || config.pure_bf16; }
+
+const BlockKernel& block_kernel_of(const DeviceChoice& device) {
+  if (!device.cuda()) return cpu_block_kernel();
+  return load_cuda().block_kernel(cpu_block_kernel(), cuda_block_kernel());
+}
 
 /// Null: activations stay on the device.
 std::unique_ptr<ActivationOffload> activation_offload(const MemorySettings& config,
@@ -36,8 +42,7 @@ RunModel::RunModel(const Config& config, const RunPlan& plan, Workers& workers)
       plan_(plan),
       workers_(workers),
       device_(plan.own_device()),
-      attention_(make_attention(plan.parallel, workers.mesh(),
-                                plan.device.cuda() ? cuda_block_kernel() : cpu_block_kernel())),
+      attention_(make_attention(plan.parallel, workers.mesh(), block_kernel_of(plan.device))),
       sharding_(sharding_of(config, workers.mesh(), device_)) {
   if (plan.parallel.expert_parallel_size > 1) {
     experts_ = std::make_unique<ExpertParallel>(workers.mesh().experts, device_);

@@ -18,7 +18,7 @@ namespace longspan {
 
 at::Device RunPlan::own_device() const {
   if (!device.cuda()) return at::Device(at::kCPU);
-  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(where.local_rank % device.num_gpus));
+  return {load_cuda().type, static_cast<at::DeviceIndex>(where.local_rank % device.num_gpus)};
 }
 
 Computer RunPlan::computer() const {
@@ -53,7 +53,7 @@ MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const Ro
 }
 
 std::string device_text(const DeviceChoice& device) {
-  if (device.cuda()) return "CUDA";
+  if (device.cuda()) return load_cuda().name;
   return fmt::format("CPU with {} each ({})", counted(at::get_num_threads(), "thread"),
                      device.why_cpu);
 }

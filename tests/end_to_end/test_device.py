@@ -16,8 +16,9 @@ static int count() { return getenv("GPUS") ? atoi(getenv("GPUS")) : 2; }
 static void set(int number) {}
 static const char* trouble() { return "the driver is too old"; }
 static const struct {
-  int (*num_devices)(); void (*set_device)(int); void* make_backend; const char* (*trouble)();
-} entry = {count, set, 0, trouble};
+  int (*num_devices)(); void (*set_device)(int); void* make_backend; const char* (*trouble)(); void* current_stream;
+  signed char type; const char* name; void* block_kernel;
+} entry = {count, set, 0, trouble, 0, 1, "CUDA", 0};
 const void* longspan_cuda_entry(void) { return &entry; }
 """
 

@@ -1,0 +1,208 @@
+// What the product computes on a device: the same numbers as on the CPU, without a race, and with
+// as many launches and waits of the host as are known.
+#include "longspan/models/decoder.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/cuda/kernels.h"
+#include "longspan/memory/activation_offload.h"
+#include "longspan/memory/copier.h"
+#include "longspan/memory/host_memory.h"
+#include "longspan/memory/peak_meter.h"
+#include "longspan/memory/side_stream.h"
+#include "longspan/objectives/sft.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/testing/accelerator/accelerator.h"
+#include "longspan/testing/accelerator/attention.h"
+#include "longspan/testing/accelerator/streams_for_tests.h"
+#include "longspan/testing/plain_model.h"
+
+namespace longspan::testing::accelerator {
+namespace {
+
+std::vector<NamedTensor> moved(const std::vector<NamedTensor>& parameters, at::Device to,
+                               at::ScalarType dtype) {
+  std::vector<NamedTensor> there;
+  for (const NamedTensor& parameter : parameters) {
+    at::Tensor leaf = parameter.tensor.detach().to(to, dtype, /*non_blocking=*/false,
+                                                   /*copy=*/true);
+    there.push_back({parameter.name, leaf.requires_grad_(parameter.tensor.requires_grad())});
+  }
+  return there;
+}
+
+Batch moved(const Batch& batch, at::Device to) {
+  Batch there = batch;
+  for (at::Tensor* x : {&there.tokens_T, &there.labels_T, &there.positions_T, &there.documents_T}) {
+    *x = x->to(to);
+  }
+  return there;
+}
+
+/// The loss and all gradients of one row, on the host.
+std::map<std::string, at::Tensor> results_on(at::Device where, at::ScalarType dtype,
+                                             DecoderOptions options, bool offloads = false) {
+  const ModelSpec spec = small_model(/*tied=*/true, /*biases=*/true);
+  const Batch batch = moved(random_batch(spec, {9, 1, 14}, 0.7), where);
+  const BlockKernel& kernel = where.is_cpu() ? cpu_block_kernel() : block_kernel();
+  const auto attention = make_local(kernel);
+  std::unique_ptr<ActivationOffload> store;
+  if (offloads) store = std::make_unique<ActivationOffload>(where);
+  options.activation_store = store.get();
+  Decoder model(spec, moved(random_leaves(spec), where, dtype), *attention, options);
+  const at::Tensor loss = sft_loss(model, batch, 7);
+  torch::autograd::backward({loss}, {});
+  std::map<std::string, at::Tensor> results{{"loss", loss.detach().cpu()}};
+  for (const auto& [name, gradient] : take_gradients(model.parameters())) {
+    results[name] = gradient.cpu();
+  }
+  return results;
+}
+
+void check_same_bits(const std::map<std::string, at::Tensor>& actual,
+                     const std::map<std::string, at::Tensor>& expected) {
+  CHECK(actual.size() == expected.size());
+  for (const auto& [name, tensor] : expected) {
+    INFO(name);
+    REQUIRE(actual.contains(name));
+    CHECK(actual.at(name).equal(tensor));
+  }
+}
+
+// A CPU has loops of its own where a device has ATen's operators; the plain version of the layers
+// is ATen's operators on both.
+TEST_CASE("accelerator: a decoder of plain layers has the CPU's bits") {
+  install();
+  const DecoderOptions options{.plain_layers = true};
+  const auto actual = results_on(device(), at::kDouble, options);
+  const auto expected = results_on(at::kCPU, at::kDouble, options);
+  CHECK(actual.at("loss").equal(expected.at("loss")));
+  check_equal(actual, expected);
+}
+
+TEST_CASE("accelerator: a decoder's loss and gradients in fp64 are the CPU's") {
+  install();
+  const cuda::WithoutKernels without;
+  for (const bool checkpointing : {false, true}) {
+    CAPTURE(checkpointing);
+    const DecoderOptions options{.gradient_checkpointing = checkpointing};
+    check_equal(results_on(device(), at::kDouble, options),
+                results_on(at::kCPU, at::kDouble, options));
+  }
+}
+
+TEST_CASE("accelerator: attention forward and backward has the CPU's bits") {
+  install();
+  const Packing packing = Packing::from_lengths({9, 1, 14});
+  const int64_t T = packing.num_tokens();
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    at::manual_seed(4);
+    const AttentionSpec spec =
+        plain_attention(/*num_heads=*/6, /*num_kv_heads=*/2, /*head_dim=*/16);
+    const at::Tensor q = at::randn({T, 6, 16}).to(dtype), k = at::randn({T, 2, 16}).to(dtype),
+                     v = at::randn({T, 2, 16}).to(dtype), dout = at::randn({T, 6, 16}).to(dtype);
+    const std::vector<Block> blocks{{0, 9, 0, 9, true}, {9, 1, 9, 1, true}, {10, 14, 10, 14, true}};
+    const auto there = [](const at::Tensor& x) { return x.to(device()); };
+    const AttentionResult cpu = cpu_block_kernel().forward(q, k, v, spec, blocks),
+                          gpu = block_kernel().forward(there(q), there(k), there(v), spec, blocks);
+    CHECK(gpu.out_TNH.cpu().equal(cpu.out_TNH));
+    CHECK(gpu.lse_NT.cpu().equal(cpu.lse_NT));
+    const AttentionGradients of_cpu = cpu_block_kernel().backward(dout, q, k, v, cpu.out_TNH,
+                                                                  cpu.lse_NT, spec, blocks),
+                             of_gpu =
+                                 block_kernel().backward(there(dout), there(q), there(k), there(v),
+                                                         gpu.out_TNH, gpu.lse_NT, spec, blocks);
+    CHECK(of_gpu.dq_TNH.cpu().equal(of_cpu.dq_TNH));
+    CHECK(of_gpu.dk_SMH.cpu().equal(of_cpu.dk_SMH));
+    CHECK(of_gpu.dv_SMH.cpu().equal(of_cpu.dv_SMH));
+  }
+}
+
+TEST_CASE("accelerator: activations in the host's memory change no bit") {
+  install();
+  const cuda::WithoutKernels without;
+  const auto expected = results_on(device(), at::kDouble, {});
+  check_same_bits(results_on(device(), at::kDouble, {}, /*offloads=*/true), expected);
+}
+
+TEST_CASE("accelerator: launches and waits of the host in a step of a small decoder are bounded") {
+  install();
+  const cuda::WithoutKernels without;
+  const auto attention = make_local(block_kernel());
+  const auto counted = [&](int64_t num_layers, bool checkpointing) {
+    ModelSpec spec = small_model(/*tied=*/true, /*biases=*/false);
+    spec.num_layers = num_layers;
+    const Batch batch = moved(random_batch(spec, {9, 1, 14}, 0.7), device());
+    Decoder model(spec, moved(random_leaves(spec), device(), at::kFloat), *attention,
+                  {.gradient_checkpointing = checkpointing, .compute_dtype = at::kBFloat16});
+    Counters counters;
+    for (int step = 0; step < 2; ++step) {  // the first makes gradients, the second adds to them
+      Machine::get().restart_counters();
+      torch::autograd::backward({sft_loss(model, batch, 7)}, {});
+      counters = Machine::get().counters();
+    }
+    return counters;
+  };
+  for (const bool checkpointing : {false, true}) {
+    CAPTURE(checkpointing);
+    const Counters two = counted(2, checkpointing), four = counted(4, checkpointing);
+    CHECK(four.host_syncs == two.host_syncs);  // a layer makes the host wait for nothing
+    // Where the labels are, what the loss scales by, and the frequencies of the rotation.
+    CHECK(two.host_syncs <= 3);
+    // By ATen's operators alone, without kernels for rows.
+    CHECK((four.launches - two.launches) / 2 <= (checkpointing ? 220 : 175));
+  }
+}
+
+TEST_CASE("accelerator: the copier goes there and back beside the computation") {
+  install();
+  Copier copier(device());
+  const at::Tensor x = at::randn({300, 70}, on_device());
+  const at::Tensor host = empty_on_host_like(x), back = at::empty_like(x);
+  const Copy out = copier.start(host, x);
+  const Copy in = copier.start(back, host);
+  Machine::get().restart_counters();
+  in.wait();
+  CHECK((back - x).abs().max().item<float>() == 0);
+  CHECK(Machine::get().counters().host_syncs == 1);  // item's
+  CHECK_NOTHROW(copier.start(host, x));
+  CHECK_THROWS_AS(x.add_(at::ones({300, 70}, on_device())), FaultError);  // the copy reads it
+}
+
+TEST_CASE("accelerator: work on a side stream is joined by the host or by the current stream") {
+  install();
+  const SideStream side(device());
+  const at::Tensor x = at::ones({64}, on_device());
+  at::Tensor y;
+  const auto finish = side.run([&] { y = x * 2; });
+  CHECK_THROWS_AS(y.sum(), FaultError);
+  finish();
+  CHECK(y.sum().item<float>() == 128);
+  at::Tensor z;
+  side.run([&] { z = x * 3; });
+  side.join();
+  CHECK(z.sum().item<float>() == 192);
+}
+
+TEST_CASE("accelerator: the peak of memory is what its tensors ask for") {
+  install();
+  PeakMeter meter(device());
+  meter.restart();
+  const int64_t before = Machine::get().bytes(0).now;
+  {
+    const at::Tensor x = at::zeros({1000}, on_device());
+  }
+  CHECK(meter.peak().device - before == 4000);
+}
+
+}  // namespace
+}  // namespace longspan::testing::accelerator

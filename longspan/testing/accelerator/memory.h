@@ -1,0 +1,81 @@
+// The memory of the devices, and the pinned memory of the host.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "longspan/testing/accelerator/clock.h"
+#include "longspan/testing/accelerator/window.h"
+
+namespace longspan::testing::accelerator {
+
+inline constexpr int kPinned = -1;  // in place of a device's number
+
+/// An allocation, or memory that was one.
+struct Allocation {
+  char* front = nullptr;
+  size_t size = 0;       // of the memory
+  size_t requested = 0;  // bytes that were asked for
+  int device = 0;        // or kPinned
+  int stream = 0;        // the one that it was made on, of whose pool it is
+  uint64_t number = 0;   // allocations are counted over all devices
+  bool live = true;
+  std::string made_after;  // the launch before it in its thread
+  std::array<void*, 12> made_at{};
+  int made_at_depth = 0;
+  AccessHistory history;
+  std::vector<int> told_of;  // streams of record_stream
+
+  /// As in "allocation 7 (64 bytes, made on device 0 after mul.out)".
+  std::string text() const;
+};
+
+/// Gives and takes memory as torch's caching allocators do: freed memory goes to the pool of the
+/// stream that it was made on, and the next allocation on that stream may have it at once. Not safe
+/// for threads.
+class Memory {
+ public:
+  Memory();
+
+  /// Every byte is 0xff, so that numbers of any floating type are NaN and integers -1. `device`: or
+  /// kPinned.
+  Allocation& allocate(size_t size, int device, int stream);
+  /// Fills it with 0xff. Who still has its address gets these.
+  void free(Allocation& block);
+  /// Whose memory this address of the front is, or was last. Null: nobody's.
+  Allocation* find(const void* front) const;
+
+  const Window& window_of(const Allocation& block) const {
+    return block.device == kPinned ? pinned_ : device_;
+  }
+  const Window& window_of_pinned() const { return pinned_; }
+  /// Is it of a device, whoever has it?
+  bool is_of_device(const void* front) const { return device_.holds(front); }
+  bool is_pinned(const void* front) const { return pinned_.holds(front); }
+
+ private:
+  struct Region {
+    char* front;
+    bool poisoned;
+  };
+  using Pool = std::multimap<size_t, Region>;
+
+  Window device_, pinned_;
+  size_t device_used_ = 0, pinned_used_ = 0;
+  uint64_t num_allocations_ = 0;
+  std::map<std::pair<int, int>, Pool> pools_;                      // by device and stream
+  std::map<const char*, std::unique_ptr<Allocation>> by_address_;  // of the front
+};
+
+/// The name of the launch before this in this thread; empty: none.
+std::string& last_launch();
+
+}  // namespace longspan::testing::accelerator

@@ -1,0 +1,22 @@
+// The operators of the device.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <string_view>
+
+namespace c10 {
+class OperatorHandle;
+}  // namespace c10
+
+namespace longspan::testing::accelerator {
+
+/// Registers a kernel for every operator of ATen that has none for the device, and what is not the
+/// CPU's: memory, copies, numbers for the host.
+void register_operators();
+
+/// Any operator: computed by the CPU's kernel over the device's memory, as one launch. Throws
+/// FaultError.
+void run_on_device(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+}  // namespace longspan::testing::accelerator

@@ -1,0 +1,81 @@
+// The simulated accelerator as the program's GPUs: a shared object with the name of the one for
+// CUDA, beside a copy of the program. Of the environment: SIMULATED_DEVICES says how many of them
+// there are (else 1), and SIMULATED_REPORT names a folder, where each process keeps a file of JSON
+// with what it has counted when its host last waited.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "longspan/comm/backend.h"
+#include "longspan/comm/cuda.h"
+#include "longspan/testing/accelerator/accelerator.h"
+#include "longspan/testing/accelerator/attention.h"
+#include "longspan/testing/accelerator/process_group.h"
+
+namespace longspan::testing::accelerator {
+namespace {
+
+std::string json_of(const std::map<std::string, int64_t, std::less<>>& counts) {
+  std::string text;
+  for (const auto& [name, count] : counts) {
+    text += fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", name, count);
+  }
+  return "{" + text + "}";
+}
+
+void report_counts(const Counters& counters) {
+  static const char* const folder = std::getenv("SIMULATED_REPORT");
+  if (folder == nullptr) return;
+  const std::string text = fmt::format(
+      "{{\"launches\": {}, \"host_syncs\": {}, \"bytes_to_device\": {}, \"bytes_to_host\": {}, "
+      "\"launches_of\": {}, \"host_syncs_of\": {}}}\n",
+      counters.launches, counters.host_syncs, counters.bytes_to_device, counters.bytes_to_host,
+      json_of(counters.launches_of), json_of(counters.host_syncs_of));
+  const std::string path = fmt::format("{}/{}.json", folder, getpid());
+  if (std::FILE* const file = std::fopen(path.c_str(), "w")) {
+    std::fputs(text.c_str(), file);
+    std::fclose(file);
+  }
+}
+
+int num_devices() {
+  install();
+  Machine::get().after_host_syncs(report_counts);
+  const char* const asked = std::getenv("SIMULATED_DEVICES");
+  return asked != nullptr ? std::atoi(asked) : 1;
+}
+
+void set_device(int device) { set_current_device(device); }
+
+c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                               int rank, int size, int64_t timeout_seconds) {
+  return make_group(make_gloo_backend(store, rank, size, timeout_seconds, "127.0.0.1"), store);
+}
+
+const char* trouble() { return ""; }
+
+const BlockKernel& attention_kernel(const BlockKernel& /*of_cpu*/, const BlockKernel& /*of_cuda*/) {
+  return block_kernel();
+}
+
+constexpr CudaEntry kEntry{num_devices,
+                           set_device,
+                           make_backend,
+                           trouble,
+                           /*current_stream=*/nullptr,
+                           kDeviceType,
+                           "simulated accelerator",
+                           attention_kernel};
+
+}  // namespace
+}  // namespace longspan::testing::accelerator
+
+extern "C" __attribute__((visibility("default"))) const longspan::CudaEntry* longspan_cuda_entry() {
+  return &longspan::testing::accelerator::kEntry;
+}

@@ -1,0 +1,76 @@
+"""Runs on simulated GPUs: what the program does with devices, their streams and their memory is right (or it would end
+with what is wrong), its results are the CPU's, and its host waits for them as seldom as is known."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from conftest import BUILD, PROGRAM, Running, same_run, settings_of
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """A copy of the program whose GPUs are simulated, and the environment in which it finds them."""
+    folder = tmp_path_factory.mktemp("simulated")
+    shutil.copy(PROGRAM, folder / "longspan")
+    shutil.copy(BUILD / "simulated_gpus" / "liblongspan_cuda.so", folder)
+    source = folder / "driver.c"
+    source.write_text("int longspan_driver;")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", source], check=True)
+    return folder / "longspan", {"LD_LIBRARY_PATH": f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+
+
+@pytest.fixture
+def simulated(program, models, data, tmp_path):
+    """simulated(num_ranks, **keys): the run, and what each of its ranks has counted."""
+    path, variables = program
+    count = 0
+
+    def run(num_ranks=1, **keys):
+        nonlocal count
+        count += 1
+        settings = settings_of(models["qwen2"], data, tmp_path / f"run{count}", max_steps=3) | {"device": "cuda"} | keys
+        report = tmp_path / f"report{count}"
+        report.mkdir()
+        ended = Running(settings, num_ranks, program=path, SIMULATED_DEVICES=str(num_ranks), SIMULATED_REPORT=str(report),
+                        **variables).wait(120)
+        assert ended.status == 0, ended.text
+        return ended, [json.loads(file.read_text()) for file in report.iterdir()]
+
+    return run
+
+
+@pytest.mark.long
+def test_sft_is_as_on_the_cpu(simulated, reference):
+    for keys in (dict(), dict(disable_gradient_checkpointing=True), dict(bf16=True), dict(offload_activations="true")):
+        ended, _ = simulated(**keys)
+        if not keys.get("bf16"):
+            same_run(ended, reference("qwen2", max_steps=3, **keys))
+
+
+@pytest.mark.long
+def test_two_processes_are_as_one_on_the_cpu(simulated, reference):
+    one = reference("qwen2", max_steps=3)
+    for keys, collective in ((dict(sequence_parallel_size=2, sequence_parallel_mode="ulysses"), "messages"),
+                             (dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring"), "messages"),
+                             (dict(gradient_accumulation_steps=2), "allreduce"),
+                             (dict(gradient_accumulation_steps=2, zero_stage=3), "all_gather")):
+        ended, counts = simulated(2, **keys)
+        same_run(ended, one)
+        for rank in counts:  # by the groups of GPUs, and not through the host
+            of_groups = {name for name in rank["launches_of"] if name in ("messages", "all_to_all", "all_gather", "allreduce")}
+            assert collective in of_groups, (keys, of_groups)
+
+
+def test_launches_and_waits_of_a_step(simulated):
+    """What a step more adds: four rows of a model of two layers, by ATen's operators alone."""
+    few, more = (simulated(max_steps=steps)[1][0] for steps in (2, 6))
+    launches = (more["launches"] - few["launches"]) / 4
+    waits = {name: (count - few["host_syncs_of"].get(name, 0)) / 4 for name, count in more["host_syncs_of"].items()}
+    assert launches < 1850, launches
+    # Of each row: its tokens, labels, positions and documents and the frequencies of the rotation go to the device, the
+    # host learns where labels are and reads two numbers. Of each step: what the update needs, the loss, the norm.
+    most = {"copy to the device": 22, "nonzero": 4, "item": 8, "copy to the host": 2}
+    assert {name: count for name, count in waits.items() if count > most.get(name, 0)} == {}, waits
