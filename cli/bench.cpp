@@ -265,7 +265,8 @@ std::string help() {
 }  // namespace
 
 Command bench_command() {
-  return {"bench", "measure the sequence-parallel methods: longspan bench attention", help(), run};
+  return {"bench", "measure the sequence-parallel methods: longspan bench attention", help(), run,
+          /*computes=*/true};
 }
 
 }  // namespace longspan

@@ -250,7 +250,8 @@ question, and nothing but the answer is printed. On CPU.
 }  // namespace
 
 Command chat_command() {
-  return {"chat", "talk to a model or an adapter: longspan chat output/my-sft", help(), run};
+  return {"chat", "talk to a model or an adapter: longspan chat output/my-sft", help(), run,
+          /*computes=*/true};
 }
 
 }  // namespace longspan

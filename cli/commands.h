@@ -14,6 +14,8 @@ struct Command {
   std::string help;     // `longspan help <name>`
   /// Returns the exit status. Throws UserError.
   int (*run)(const Arguments& arguments);
+  /// Whether it computes with torch, which then must be the one that the program was compiled with.
+  bool computes;
 };
 
 Command train_command();

@@ -114,7 +114,7 @@ constexpr const char* kHelp =
 
 Command compare_command() {
   return {"compare", "draw the loss curves of several runs and say how far they are apart", kHelp,
-          run};
+          run, /*computes=*/false};
 }
 
 }  // namespace longspan

@@ -277,7 +277,8 @@ constexpr const char* kHelp =
 }  // namespace
 
 Command completion_command() {
-  return {"completion", "print completions for a shell: longspan completion bash", kHelp, run};
+  return {"completion", "print completions for a shell: longspan completion bash", kHelp, run,
+          /*computes=*/false};
 }
 
 }  // namespace longspan

@@ -64,14 +64,15 @@ int show_environment(const Arguments&) {
 }  // namespace
 
 Command version_command() {
-  return {"version", "print the version", "Prints the version of longspan.\n", show_version};
+  return {"version", "print the version", "Prints the version of longspan.\n", show_version,
+          /*computes=*/false};
 }
 
 Command env_command() {
   return {"env", "print versions and devices, for bug reports",
           "Prints what longspan runs on: versions, CPU, which of the program's vector loops run, "
           "threads, CUDA. Put it into bug reports.\n",
-          show_environment};
+          show_environment, /*computes=*/false};
 }
 
 }  // namespace longspan

@@ -181,7 +181,7 @@ Weights are merged in fp32 and written in the dtype that the model's config.json
 }  // namespace
 
 Command export_command() {
-  return {"export", "merge LoRA adapters into a model folder", kHelp, run};
+  return {"export", "merge LoRA adapters into a model folder", kHelp, run, /*computes=*/true};
 }
 
 }  // namespace longspan

@@ -173,7 +173,8 @@ of a LoRA adapter. On CPU.
 }  // namespace
 
 Command generate_command() {
-  return {"generate", "answer a file of prompts: longspan generate FILE MODEL", help(), run};
+  return {"generate", "answer a file of prompts: longspan generate FILE MODEL", help(), run,
+          /*computes=*/true};
 }
 
 }  // namespace longspan

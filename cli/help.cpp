@@ -138,7 +138,8 @@ std::string unknown_command(const std::string& name) {
 
 Command help_command() {
   return {"help", "explain a command or a key: longspan help train, longspan help cutoff_len",
-          "Explains a command or a key: longspan help train, longspan help cutoff_len\n", run};
+          "Explains a command or a key: longspan help train, longspan help cutoff_len\n", run,
+          /*computes=*/false};
 }
 
 }  // namespace longspan

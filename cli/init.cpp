@@ -100,7 +100,7 @@ constexpr const char* kHelp =
 
 Command init_command() {
   return {"init", "make a random model folder from a config.json",
-          fmt::format(kHelp, model_types()), run};
+          fmt::format(kHelp, model_types()), run, /*computes=*/true};
 }
 
 }  // namespace longspan

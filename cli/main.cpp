@@ -60,9 +60,7 @@ int run(Arguments arguments) {
   if (command == commands().end()) throw UserError(unknown_command(name));
   if (wants_help) return help_command().run({name});
   if (name != "help" && name != "version") cpu_capability();  // or a mistake in its variable
-  if (name == "train" || name == "chat" || name == "generate" || name == "export" ||
-      name == "init" || name == "bench")
-    require_compiled_torch();
+  if (command->computes) require_compiled_torch();
   return command->run(arguments);
 }
 

@@ -36,7 +36,7 @@ configuration begins with
 }  // namespace
 
 Command schema_command() {
-  return {"schema", "print a JSON schema of the keys, for editors", kHelp, run};
+  return {"schema", "print a JSON schema of the keys, for editors", kHelp, run, /*computes=*/false};
 }
 
 }  // namespace longspan

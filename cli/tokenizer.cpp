@@ -40,7 +40,8 @@ tokenizer folder with the chatml template.
 }  // namespace
 
 Command tokenizer_command() {
-  return {"tokenizer", "train a byte-level BPE tokenizer on text files", kHelp, run};
+  return {"tokenizer", "train a byte-level BPE tokenizer on text files", kHelp, run,
+          /*computes=*/false};
 }
 
 }  // namespace longspan

@@ -178,7 +178,8 @@ Keys; in brackets the default:
 }  // namespace
 
 Command train_command() {
-  return {"train", "fine-tune a model: longspan train config.yaml [key=value ...]", kHelp, run};
+  return {"train", "fine-tune a model: longspan train config.yaml [key=value ...]", kHelp, run,
+          /*computes=*/true};
 }
 
 }  // namespace longspan

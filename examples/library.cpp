@@ -1,6 +1,7 @@
 // The library without the program `longspan`: plans a run, prints what it will take of memory, then
 // trains twice in this process, with two learning rates.
 //
+//   cmake --build build --target example_library
 //   build/example_library config.yaml FOLDER RATE FOLDER RATE
 #include <exception>
 #include <string>

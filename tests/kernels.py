@@ -27,15 +27,15 @@ KERNELS = {
     "own loops portable": (set(), dict(LONGSPAN_CPU_CAPABILITY="portable")),
     "own loops AVX2": (AVX2, dict(LONGSPAN_CPU_CAPABILITY="avx2")),
     "own loops AVX-512": (AVX512, dict(LONGSPAN_CPU_CAPABILITY="avx512")),
-    "products by MKL": (set(), dict(LONGSPAN_PRODUCTS="mkl")),
-    "products by MKL, compatible": (set(), dict(LONGSPAN_PRODUCTS="mkl", MKL_CBWR="COMPATIBLE")),
-    "products by MKL, AVX2": (AVX2, dict(LONGSPAN_PRODUCTS="mkl", MKL_CBWR="AVX2")),
-    "products by oneDNN": (AVX512, dict(LONGSPAN_PRODUCTS="onednn")),
-    "products by oneDNN, AVX-512 core": (AVX512, dict(LONGSPAN_PRODUCTS="onednn", ONEDNN_MAX_CPU_ISA="AVX512_CORE")),
+    "gemms by MKL": (set(), dict(LONGSPAN_GEMM="mkl")),
+    "gemms by MKL, compatible": (set(), dict(LONGSPAN_GEMM="mkl", MKL_CBWR="COMPATIBLE")),
+    "gemms by MKL, AVX2": (AVX2, dict(LONGSPAN_GEMM="mkl", MKL_CBWR="AVX2")),
+    "gemms by oneDNN": (AVX512, dict(LONGSPAN_GEMM="onednn")),
+    "gemms by oneDNN, AVX-512 core": (AVX512, dict(LONGSPAN_GEMM="onednn", ONEDNN_MAX_CPU_ISA="AVX512_CORE")),
     "oneDNN at most AVX2": (AVX2, dict(ONEDNN_MAX_CPU_ISA="AVX2")),
     "all AVX2": (AVX2, dict(ATEN_CPU_CAPABILITY="avx2", LONGSPAN_CPU_CAPABILITY="avx2", MKL_CBWR="AVX2",
                             ONEDNN_MAX_CPU_ISA="AVX2")),
-    "all narrow": (set(), dict(ATEN_CPU_CAPABILITY="default", LONGSPAN_CPU_CAPABILITY="portable", LONGSPAN_PRODUCTS="mkl",
+    "all narrow": (set(), dict(ATEN_CPU_CAPABILITY="default", LONGSPAN_CPU_CAPABILITY="portable", LONGSPAN_GEMM="mkl",
                                MKL_CBWR="COMPATIBLE", ONEDNN_MAX_CPU_ISA="SSE41")),
 }
 UNIT_TESTS = ["tiled MLP: as untiled*", "checkpointed block: chunks*", "gemm and add_gemm_*", "fused rows*",
@@ -52,7 +52,7 @@ PYTHON_TESTS = [
     "tests/parity/test_lora.py::test_dpo",
     "tests/parity/test_preferences.py",
 ]
-SHORT_KERNELS = ["own loops AVX2", "products by MKL", "all narrow"]
+SHORT_KERNELS = ["own loops AVX2", "gemms by MKL", "all narrow"]
 SHORT_PYTHON_TESTS = ["tests/end_to_end/test_stages.py::test_ranks[3-zigzag-ring-rm]",
                       "tests/parity/test_trainer.py::test_losses_norms_and_weights[llama-2-optimizer1]",
                       "tests/parity/test_preferences.py::test_dpo[sigmoid]"]

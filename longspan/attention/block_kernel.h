@@ -76,7 +76,8 @@ class BlockKernel {
                                              const std::vector<Block>& blocks) const = 0;
 };
 
-/// The kernel for tensors on the CPU (ATen's flash attention) or on CUDA (ATen's flash attention).
+/// The kernels for tensors on a CPU (attention/flash, or ATen's operators) and on a GPU (ATen's
+/// flash attention, or cuDNN's).
 const BlockKernel& cpu_block_kernel();
 const BlockKernel& cuda_block_kernel();
 

@@ -1,5 +1,5 @@
-// The passes of fused_rows.h composed of ATen's operators: what runs on devices other than the
-// CPU, and what the CPU's are tested against.
+// The passes of fused_rows.h composed of ATen's operators: for what the kernels of a GPU do not
+// take, and what the CPU's and the GPU's are tested against.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -9,7 +9,7 @@ namespace longspan {
 
 /// The environment variable that names the library for fp32 gemms on a CPU, instead of the faster
 /// one: mkl or onednn. For tests (as on another processor) and comparisons.
-inline constexpr const char* kGemmVariable = "LONGSPAN_PRODUCTS";
+inline constexpr const char* kGemmVariable = "LONGSPAN_GEMM";
 
 /// a[m, k] b[k, n], any strides, outside autograd.
 ///

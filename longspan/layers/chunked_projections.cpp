@@ -148,7 +148,7 @@ at::Tensor ChunkedProjections::add_output(const at::Tensor& y_LD, const at::Tens
                          wants_out = out_LnH.requires_grad()](std::vector<at::Tensor> gradients) {
     const at::Tensor dsum_LD = gradients[0].to(dtype);
     shared->run_weight_gradients();
-    // Once more: kept, they would be a copy of the weights for as long as the graph lives.
+    // Cut the columns again: a copy captured here would live as long as the graph.
     const Linear part = columns_of(whole, index, H, dtype);
     at::Tensor dout;
     if (wants_out) dout = part.input_gradient(dsum_LD).view(out_LnH.sizes());

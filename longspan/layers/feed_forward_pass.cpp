@@ -34,8 +34,8 @@ SavedStep rows_of(const SavedStep& saved, const RowRange& rows) {
   return some;
 }
 
-/// What a feed-forward itself saves, and what its norm does, behind it: the output, which begins as
-/// zeros. Where nothing is saved there is an output alone.
+/// Splits saved tensors into the feed-forward's own and the output norm's input, the last one.
+/// Where nothing was saved that is a new tensor of zeros.
 std::pair<SavedStep, at::Tensor> taken_apart(SavedStep saved, const at::Tensor& h_CD) {
   if (saved.empty()) return {SavedStep{}, at::zeros_like(h_CD)};
   at::Tensor y_CD = saved.back();

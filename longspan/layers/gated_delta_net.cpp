@@ -116,9 +116,9 @@ struct Recurrence {
       const at::Tensor nothing_NKK = at::zeros({N, K, K}, result.state_NKV.options());
       return after(result.out_TNV, row.state_before(nothing_NKK, result.state_NKV));
     }
-    // The output and the state are linear in the state before the piece. Beside its values the
-    // first document has K more, which begin as the identity and to which nothing is added: what
-    // is made of them is the map.
+    // Output and state are linear in the state before the piece. The first document gets K more
+    // value columns of zeros, whose state begins as the identity: their final state is the matrix
+    // by which the piece maps its state.
     const int64_t first = piece.packing.length(0);
     DeltaRuleInputs entered = part(0, first);
     const auto options = x_sJ.options().dtype(state_dtype(x_sJ)).requires_grad(false);
@@ -153,7 +153,8 @@ struct Recurrence {
     return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   }
 
-  /// x, whose backward comes with one of `y`, of zeros: all processes take part in what y is of.
+  /// x. Its backward also gives y a gradient of zeros, so that every process enters the backward of
+  /// the collective that y is of.
   static at::Tensor after(const at::Tensor& x, const at::Tensor& y) {
     if (!needs_backward({x, y}, {})) return x;
     return attach_backward({x.detach()}, {x, y}, {},

@@ -183,7 +183,8 @@ bool overlaps(const Layer& layer, const RowContext& row) {
   // A norm needs the whole output.
   if (layer.mixer_output_norm_D.defined()) return false;
   const std::optional<TokenMixer::Overlap> overlap = layer.mixer->overlap();
-  // The parts would need the dropout of some columns of the output's input.
+  // Overlap projects some heads at a time, and dropout of the output's input cannot be cut by
+  // heads.
   return overlap && !overlap->linear->dropout.active();
 }
 

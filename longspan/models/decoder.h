@@ -75,7 +75,7 @@ class Decoder {
   /// Sum of -log p over the labels, a scalar in fp64. Same as -token_logprobs().sum(), but its
   /// gradient is made in the forward pass, so that logits are computed once. `upstream`: d loss / d
   /// sum, where it is known; the backward must give it then. The head's gradient is added to that
-  /// of earlier rows right away, and no second one is held (models/linear_cross_entropy.h).
+  /// of earlier rows right away, and no second one is held (kernels/linear_cross_entropy.h).
   at::Tensor negative_log_likelihood_sum(const Batch& batch,
                                          std::optional<double> upstream = std::nullopt);
 

@@ -1,6 +1,6 @@
 // Gemma 3, text (arXiv 2503.19786): five layers with a sliding window and a rotary base of their
-// own, then one without; norms that multiply by 1 + weight, before and behind both halves of a
-// layer and over each head; an embedding that is multiplied by the root of its width; GeGLU.
+// own, then one without; norms that multiply by 1 + weight, before and behind both sublayers
+// of a layer and over each head; an embedding that is multiplied by the root of its width; GeGLU.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -17,7 +17,12 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-extern const Family kLlama{"llama", "Llama 2, 3, 3.x", "LlamaForCausalLM", false, 1e-6,
-                           2048,    read_layers};
+extern const Family kLlama{.model_type = "llama",
+                           .models = "Llama 2, 3, 3.x",
+                           .architecture = "LlamaForCausalLM",
+                           .default_tie_word_embeddings = false,
+                           .default_rms_norm_eps = 1e-6,
+                           .default_max_position_embeddings = 2048,
+                           .read_layers = read_layers};
 
 }  // namespace longspan

@@ -17,7 +17,12 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-extern const Family kQwen2{"qwen2", "Qwen2, Qwen2.5", "Qwen2ForCausalLM", false, 1e-6,
-                           32768,   read_layers};
+extern const Family kQwen2{.model_type = "qwen2",
+                           .models = "Qwen2, Qwen2.5",
+                           .architecture = "Qwen2ForCausalLM",
+                           .default_tie_word_embeddings = false,
+                           .default_rms_norm_eps = 1e-6,
+                           .default_max_position_embeddings = 32768,
+                           .read_layers = read_layers};
 
 }  // namespace longspan

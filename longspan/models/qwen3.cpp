@@ -18,6 +18,12 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-extern const Family kQwen3{"qwen3", "", "Qwen3ForCausalLM", false, 1e-6, 32768, read_layers};
+extern const Family kQwen3{.model_type = "qwen3",
+                           .models = "",
+                           .architecture = "Qwen3ForCausalLM",
+                           .default_tie_word_embeddings = false,
+                           .default_rms_norm_eps = 1e-6,
+                           .default_max_position_embeddings = 32768,
+                           .read_layers = read_layers};
 
 }  // namespace longspan

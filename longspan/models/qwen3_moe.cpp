@@ -27,8 +27,12 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-extern const Family kQwen3Moe{
-    "qwen3_moe", "Qwen3 30B-A3B, 235B-A22B", "Qwen3MoeForCausalLM", false, 1e-6, 32768,
-    read_layers};
+extern const Family kQwen3Moe{.model_type = "qwen3_moe",
+                              .models = "Qwen3 30B-A3B, 235B-A22B",
+                              .architecture = "Qwen3MoeForCausalLM",
+                              .default_tie_word_embeddings = false,
+                              .default_rms_norm_eps = 1e-6,
+                              .default_max_position_embeddings = 32768,
+                              .read_layers = read_layers};
 
 }  // namespace longspan

@@ -42,7 +42,7 @@ double sum_of_slabs(const at::Tensor& gradient) {
 }
 
 double sum_on_cpu(const at::Tensor& gradient) {
-  // The order of the numbers is nothing to a sum, as long as each of the memory is one of them.
+  // A sum does not depend on where its terms lie, so a dense tensor is read as it is in memory.
   const at::Tensor dense =
       gradient.is_non_overlapping_and_dense() ? gradient : gradient.contiguous();
   switch (dense.scalar_type()) {

@@ -6,8 +6,7 @@
 namespace longspan {
 namespace {
 
-/// Keys travel in the backward again, and their gradients make as long a way; so does what keys are
-/// made of.
+/// The backward sends keys and values (or latents) again, and their gradients back.
 AttentionVolume context_volume(const HeadRows& rows, const AttentionShape& shape) {
   const int64_t numbers = rows.context_kv * (shape.spec.key_dim + shape.spec.value_dim) +
                           rows.context_latents * shape.spec.latent_dim.value_or(0);

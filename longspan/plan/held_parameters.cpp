@@ -160,7 +160,8 @@ std::vector<HeldParameter> reference_parameters(const Config& config, const Mode
   const bool all_bf16 = config.pure_bf16 || (config.bf16 && lora);
   std::vector<HeldParameter> held;
   for (const ParameterSpec& parameter : parameters_of(model)) {
-    const bool small = all_bf16 || (config.bf16 && parameter.use == ParameterUse::kCast);
+    const bool small = !is_buffer(parameter.role) &&
+                       (all_bf16 || (config.bf16 && parameter.use == ParameterUse::kCast));
     held.push_back({parameter, small ? 2 : 4, false});
   }
   return held;

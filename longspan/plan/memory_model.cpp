@@ -249,8 +249,9 @@ constexpr int64_t kReductionBytes = int64_t{64} << 20;
 int64_t unit_gradients(int64_t unit, int64_t ranks, bool sums_on_host) {
   if (ranks == 1) return 2 * unit;
   const int64_t share = divided(unit, ranks);
-  // Sums on the host pass through the device. Sums on the device are counted with all others, but
-  // those of these two units are not there yet.
+  // Where sums are on the host, two units and a share pass through the device. Where they are on
+  // the device they are counted elsewhere, but for the shares of these two units, which are not
+  // made yet.
   const int64_t at_once = sums_on_host ? 3 * unit + share : 3 * unit - 2 * share;
   return std::min(at_once, unit + 4 * kReductionBytes);
 }

@@ -8,6 +8,7 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
 #include "longspan/expert_parallel/expert_parallel.h"
+#include "longspan/plan/held_parameters.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
@@ -67,6 +68,21 @@ ModelConfig small_mixture() {
   layer.feed_forward = experts;
   model.json = R"({"model_type": "qwen3_moe"})";
   return model;
+}
+
+TEST_CASE("run account: a reference holds buffers in fp32, as it is made") {
+  ModelConfig model = small_mixture();
+  auto& experts = std::get<MixtureOfExpertsSpec>(model.spec.pattern.front().feed_forward);
+  experts.router.has_correction_bias = true;
+  Config config;
+  config.stage = "dpo";
+  config.pure_bf16 = true;
+  int num_buffers = 0;
+  for (const HeldParameter& held : reference_parameters(config, model.spec)) {
+    CHECK(held.element_bytes == (is_buffer(held.spec.role) ? 4 : 2));
+    num_buffers += is_buffer(held.spec.role);
+  }
+  CHECK(num_buffers == model.spec.num_layers);
 }
 
 TEST_CASE("run account: of experts that are shared out, too") {

@@ -95,7 +95,7 @@ class AsyncUlysses : public SequenceParallel {
     return y_tD;
   }
 
-  /// Without projections at hand there is less to overlap with; the waves are.
+  /// Without projections it overlaps the waves' exchanges with attention alone.
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
                     const AttentionSpec& spec, const Packing& packing,
                     const at::Tensor& sinks_N) override {

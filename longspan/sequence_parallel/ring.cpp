@@ -19,7 +19,7 @@ struct Part {
 };
 
 // A document lies on both ranks, on one, or on neither.
-std::vector<Block> blocks_in_parts(const Packing& padded, int rank, int owner, int num_ranks) {
+std::vector<Block> blocks_in_order(const Packing& padded, int rank, int owner, int num_ranks) {
   std::vector<Block> blocks;
   if (owner > rank) return blocks;
   const int64_t share = padded.num_tokens() / num_ranks;
@@ -45,7 +45,7 @@ Positions places(const Packing& padded, int rank, int num_ranks) {
   return {{0, share, rank * share}};
 }
 
-constexpr RingLayout kLayout{"ring", consecutive_order, blocks_in_parts, tokens_before, places};
+constexpr RingLayout kLayout{"ring", consecutive_order, blocks_in_order, tokens_before, places};
 
 RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
                       int rank) {

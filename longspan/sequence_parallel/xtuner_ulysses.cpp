@@ -137,8 +137,8 @@ AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shap
   return {heads, {}};
 }
 
-/// Heads as they are gathered, which `num_head_slices` neighbours hold each; before that they are
-/// slices, and after it those are there until all are gathered.
+/// Adds the slices of heads, which stay until the whole heads are gathered from `num_head_slices`
+/// neighbours.
 AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
                        const Packing& padded) {
   AttentionMemory memory = memory_of_degrees(plan, shape, padded);

@@ -5,8 +5,7 @@
 namespace longspan {
 namespace {
 
-/// Rows of a chunk for each of which there are as many experts as a token goes to: what an expert
-/// gets of a chunk, were all alike.
+/// Rows that an expert gets of a chunk where all experts get as many: chunks are made so large.
 constexpr int64_t kMinExpertRows = 256;
 
 }  // namespace

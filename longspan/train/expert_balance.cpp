@@ -55,6 +55,9 @@ ExpertBalance::ExpertBalance(const ObjectiveContext& context, const ModelSpec& m
       ahead_(0, 0) {
   for (const int64_t layer : layers_) {
     const MixtureOfExpertsSpec& experts = *experts_of(model.layer(layer));
+    TORCH_CHECK(layer == layers_.front() || (experts.num_experts == num_experts_ &&
+                                             experts.experts_per_token == experts_per_token_),
+                "layers with other numbers of experts than the first");
     num_experts_ = experts.num_experts;
     experts_per_token_ = experts.experts_per_token;
   }
