@@ -64,6 +64,33 @@ def test_two_processes_are_as_one_on_the_cpu(simulated, reference):
             assert collective in of_groups, (keys, of_groups)
 
 
+WAYS = {
+    "LoRA": (1, dict(finetuning_type="lora", lora_dropout=0.1)),
+    "states on the host": (1, dict(offload_optimizer=True)),
+    "8-bit states": (1, dict(optim="adamw_8bit")),
+    "Muon": (1, dict(optim="muon")),
+    "ZeRO 2, states on the host": (2, dict(zero_stage=2, offload_optimizer=True)),
+    "ZeRO 3, all on the host": (2, dict(zero_stage=3, offload_optimizer=True, offload_params=True)),
+    "ZeRO 3, activations on the host": (2, dict(zero_stage=3, offload_activations="true")),
+    "ring, activations in a file": (2, dict(sequence_parallel_mode="ring", offload_activations="disk")),
+    "async-ulysses": (2, dict(sequence_parallel_mode="async-ulysses")),
+    "llama3": (2, dict(sequence_parallel_mode="llama3")),
+    "striped-ring": (2, dict(sequence_parallel_mode="striped-ring")),
+    "loongtrain": (4, dict(sequence_parallel_mode="loongtrain")),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_train(simulated, reference, way):
+    num_ranks, keys = WAYS[way]
+    shared = "sequence_parallel_mode" in keys
+    division = (dict(sequence_parallel_size=num_ranks) if shared else dict(gradient_accumulation_steps=4 // num_ranks))
+    ended, _ = simulated(num_ranks, **keys, **division)
+    kind = {key: value for key, value in keys.items() if key in ("finetuning_type", "lora_dropout", "optim")}
+    # Muon's direction is computed in bf16, so that another last digit of a gradient may round it otherwise.
+    same_run(ended, reference("qwen2", max_steps=3, **kind), tolerance=1e-3 if way == "Muon" else None)
+
+
 def test_launches_and_waits_of_a_step(simulated):
     """What a step more adds: four rows of a model of two layers, by ATen's operators alone."""
     few, more = (simulated(max_steps=steps)[1][0] for steps in (2, 6))
