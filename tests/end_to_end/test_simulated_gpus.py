@@ -34,8 +34,8 @@ def simulated(program, models, data, tmp_path):
         settings = settings_of(models["qwen2"], data, tmp_path / f"run{count}", max_steps=3) | {"device": "cuda"} | keys
         report = tmp_path / f"report{count}"
         report.mkdir()
-        ended = Running(settings, num_ranks, program=path, SIMULATED_DEVICES=str(num_ranks), SIMULATED_REPORT=str(report),
-                        **variables).wait(120)
+        ended = Running(settings, num_ranks, program=path, SIMULATED_DEVICES=str(num_ranks),
+                        SIMULATED_REPORT=str(report), **variables).wait(120)
         assert ended.status == 0, ended.text
         return ended, [json.loads(file.read_text()) for file in report.iterdir()]
 
@@ -60,8 +60,7 @@ def test_two_processes_are_as_one_on_the_cpu(simulated, reference):
         ended, counts = simulated(2, **keys)
         same_run(ended, one)
         for rank in counts:  # by the groups of GPUs, and not through the host
-            of_groups = {name for name in rank["launches_of"] if name in ("messages", "all_to_all", "all_gather", "allreduce")}
-            assert collective in of_groups, (keys, of_groups)
+            assert collective in rank["launches_of"], (keys, rank["launches_of"])
 
 
 WAYS = {
