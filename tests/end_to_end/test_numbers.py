@@ -70,7 +70,7 @@ def test_keys(error_of):
 
 
 def test_config_of_another_size_than_the_weights(error_of, model):
-    change(model / "config.json", num_hidden_layers=10_000_000)
+    change(model / "config.json", num_hidden_layers=10_000_000, layer_types=None)
     assert "config.json says num_hidden_layers 10000000, and the weights have 2 layers" in error_of(model)
     change(model / "config.json", num_hidden_layers=2**64 - 1)
     assert "num_hidden_layers is 18446744073709551615, which is too large" in error_of(model)
