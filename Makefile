@@ -54,7 +54,7 @@ program: $(BUILD)/build.ninja
 	$(SAY) "Building (about 6 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD) --target longspan
 
 unit-tests: build
-	$(SAY) "Unit tests (about a minute)" tools/unit_tests $(BUILD)/unit_tests
+	$(SAY) "Unit tests (2 to 5 minutes)" tools/unit_tests $(BUILD)/unit_tests
 	$(SAY) "Unit tests on the simulated accelerator (seconds)" tools/unit_tests $(BUILD)/accelerator_tests
 
 python-tests: build setup-tests
