@@ -10,7 +10,7 @@
 namespace longspan {
 
 struct ModelConfig {
-  std::string model_type;    // qwen2 | qwen3 | llama
+  std::string model_type;    // of a family of the register (models/family.h)
   std::string architecture;  // e.g. Qwen2ForCausalLM
   /// What the model is made of.
   ModelSpec spec;
