@@ -8,7 +8,7 @@
 namespace longspan {
 
 struct MethodSettings {
-  std::string stage = "sft";  // a name of the register (stages/stages.h)
+  std::string stage = "sft";  // a name of the register (stages/stage.h)
   bool do_train = false;
   bool do_eval = false;
   std::string finetuning_type = "full";  // full | freeze | lora

@@ -16,7 +16,7 @@ struct OptimizationSettings {
   double warmup_ratio = 0.0;
   double warmup_steps = 0;
   double weight_decay = 0.0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
-  std::string optim = "adamw_torch";        // a name of the register (optim/update_rules.h)
+  std::string optim = "adamw_torch";        // a name of the register (optim/update_rule.h)
   std::string on_nonfinite = "stop";        // stop | skip
   std::optional<double> moe_aux_loss_coef;  // absent: as the model's config.json has it
   bool bf16 = false;
