@@ -1,4 +1,5 @@
 // `longspan bench attention`: the sequence-parallel methods beside undistributed attention.
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include "cli/commands.h"
 #include "cli/launcher.h"
 #include "cli/options.h"
+#include "cli/process/launcher_environment.h"
+#include "cli/process/resources.h"
 #include "longspan/bench/attention_bench.h"
 #include "longspan/bench/bench_report.h"
 #include "longspan/config/config.h"
@@ -146,7 +149,9 @@ void say(const std::string& line) {
 }
 
 int work(const Options& options, const AttentionBenchOptions& bench, const Rendezvous& where) {
-  const AttentionBenchResult result = run_attention_bench(bench, where, say);
+  if (bench.threads) at::set_num_threads(*bench.threads);
+  if (where.has_peers()) quiet_c10d();
+  const AttentionBenchResult result = run_attention_bench(bench, where, at::set_num_threads, say);
   if (where.rank != 0) return 0;
   say(fmt::format("\n{}", bench_table(result)));
   const fs::path folder = output_folder(options);

@@ -16,12 +16,12 @@
 #include <filesystem>
 #include <thread>
 
+#include "cli/process/launcher_environment.h"
 #include "cli/quiet_torchrun.h"
 #include "cli/torch_runtime.h"
 #include "longspan/comm/descriptors.h"
 #include "longspan/comm/endpoint.h"
 #include "longspan/comm/meeting_place.h"
-#include "longspan/comm/mesh.h"
 #include "longspan/comm/within.h"
 #include "longspan/config/user_error.h"
 

@@ -14,16 +14,15 @@
 #include "cli/process/early_stops.h"
 #include "cli/process/end_process.h"
 #include "cli/process/interrupt_watch.h"
+#include "cli/process/launcher_environment.h"
 #include "cli/process/resources.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
-#include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/peak_meter.h"
-#include "longspan/memory/tensor_pool.h"
 #include "longspan/models/model_config.h"
 #include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
@@ -51,6 +50,12 @@ TrainArguments read_arguments(const Arguments& arguments) {
         "train: the configuration file is missing: longspan train config.yaml [key=value ...]");
   }
   return {arguments[0], {arguments.begin() + 1, arguments.end()}};
+}
+
+Config read_config(const TrainArguments& arguments) {
+  Config config = load_config(arguments.config_path, arguments.overrides);
+  config.surroundings = surroundings_of_output();
+  return config;
 }
 
 /// What is the same on all ranks and costs little, before any process is started or memory taken.
@@ -86,6 +91,7 @@ int train(const Config& config, const Rendezvous& where) {
   if (!plan.device.cuda()) use_tensor_pool();
   try {
     PeakMeter meter(plan.own_device());
+    if (where.has_peers()) quiet_c10d();
     const RunResult result = run_training(config, plan, interrupts, &meter);
     return end.status = result.end == RunEnd::kInterrupted ? kInterruptedStatus : 0;
   } catch (const FailedElsewhere&) {
@@ -103,8 +109,7 @@ int work(const TrainArguments& arguments) {
   Config config;
   {
     const EarlyStops stops(/*speaks=*/where.rank == 0);
-    rank_0_first(where.rank,
-                 [&] { config = load_config(arguments.config_path, arguments.overrides); });
+    rank_0_first(where.rank, [&] { config = read_config(arguments); });
   }
   end_with_launcher();
   int status = 1;
@@ -129,7 +134,7 @@ int run(const Arguments& words) {
   const TrainArguments arguments = read_arguments(words);
   if (is_launched()) return work(arguments);
   std::optional<EarlyStops> stops(std::in_place, /*speaks=*/true);
-  const Config config = load_config(arguments.config_path, arguments.overrides);
+  const Config config = read_config(arguments);
   const DeviceChoice device = choose_device(config, look_for_gpus);
   const LaunchPlan plan = make_launch_plan(config, device);
   require_gpus(device, plan.processes_per_node);

@@ -1,10 +1,15 @@
 #include "cli/process/resources.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Logging.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <thread>
+
+#include "longspan/memory/tensor_pool.h"
 
 namespace longspan {
 
@@ -27,6 +32,16 @@ void bound_compiled_gemms() {
   // cuBLAS gives the same bits each time only with workspaces of its own for each stream. This is
   // how much it takes on Hopper anyway.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+}
+
+void use_tensor_pool() { c10::SetCPUAllocator(&tensor_pool(), /*priority=*/100); }
+
+void quiet_c10d() {
+  constexpr const char* kName = "TORCH_CPP_LOG_LEVEL";
+  if (std::getenv(kName) != nullptr) return;
+  setenv(kName, "FATAL", /*overwrite=*/0);
+  c10::initLogging();
+  unsetenv(kName);
 }
 
 }  // namespace longspan

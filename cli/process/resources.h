@@ -13,4 +13,13 @@ void choose_threads();
 /// precedence.
 void bound_compiled_gemms();
 
+/// From here on, and for good, tensors on the CPU are in the pool (memory/tensor_pool.h). Call it
+/// before making tensors.
+void use_tensor_pool();
+
+/// c10d prints a stack trace for every lost connection; CommunicationError says what it means. From
+/// here on c10d is silent, unless the environment has TORCH_CPP_LOG_LEVEL. Programs that this one
+/// starts get the environment that it was given.
+void quiet_c10d();
+
 }  // namespace longspan

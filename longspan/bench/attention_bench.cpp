@@ -45,10 +45,11 @@ int64_t all_bytes(const Traffic& traffic) {
 class Contender {
  public:
   Contender(const AttentionBenchOptions& options, const ParallelPlan& plan, const Mesh& mesh,
-            Group world, int num_threads)
+            Group world, UseThreads use_threads, int num_threads)
       : world_(std::move(world)),
         mesh_(mesh),
         idle_(plan.sequence_size == 1 && world_.rank() != 0),
+        use_threads_(use_threads),
         num_threads_(num_threads),
         attention_(make_attention(plan, mesh, kernel_)) {
     measured_.name = row_name(plan);
@@ -71,7 +72,7 @@ class Contender {
 
   /// The first pass, for memory and traffic: its time is not kept.
   void count() {
-    const ThreadsOfPass threads(num_threads_);
+    const ThreadsOfPass threads(use_threads_, num_threads_);
     if (!idle_) {
       AllocationCounter counter(AllocationCounter::Of::kProcess);
       const Traffic before = sequence_traffic(mesh_);
@@ -95,7 +96,7 @@ class Contender {
 
   /// A timed pass; `keep` its numbers.
   void time(bool keep) {
-    const ThreadsOfPass threads(num_threads_);
+    const ThreadsOfPass threads(use_threads_, num_threads_);
     world_.barrier();
     const Clock::time_point begin = Clock::now();
     if (!idle_) problem_->forward(*attention_);
@@ -131,19 +132,6 @@ class Contender {
   }
 
  private:
-  class ThreadsOfPass {
-   public:
-    explicit ThreadsOfPass(int num_threads) : before_(at::get_num_threads()) {
-      if (num_threads != before_) at::set_num_threads(num_threads);
-    }
-    ~ThreadsOfPass() {
-      if (at::get_num_threads() != before_) at::set_num_threads(before_);
-    }
-
-   private:
-    int before_;
-  };
-
   static AttentionVolume formula(const AttentionBenchOptions& options, const ParallelPlan& plan,
                                  const Packing& padded) {
     if (plan.sequence_size == 1) return {};
@@ -156,6 +144,7 @@ class Contender {
   Group world_;
   Mesh mesh_;
   bool idle_;
+  UseThreads use_threads_;
   int num_threads_;
   MeasuredKernel kernel_{cpu_block_kernel()};
   std::unique_ptr<SequenceParallel> attention_;
@@ -167,6 +156,15 @@ class Contender {
 };
 
 }  // namespace
+
+ThreadsOfPass::ThreadsOfPass(UseThreads use, int num_threads)
+    : use_(use), before_(at::get_num_threads()) {
+  if (num_threads != before_) use_(num_threads);
+}
+
+ThreadsOfPass::~ThreadsOfPass() {
+  if (at::get_num_threads() != before_) use_(before_);
+}
 
 double MethodMeasurement::forward_median() const { return median(forward_seconds); }
 double MethodMeasurement::backward_median() const { return median(backward_seconds); }
@@ -198,9 +196,8 @@ double MethodMeasurement::largest_gradient_error() const {
 }
 
 AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
-                                         const Rendezvous& where,
+                                         const Rendezvous& where, UseThreads use_threads,
                                          void (*say)(const std::string& line)) {
-  if (options.threads) at::set_num_threads(*options.threads);
   const int num_ranks = where.world_size, threads = at::get_num_threads();
   std::vector<std::string> skipped;
   std::vector<ParallelPlan> plans = plans_of(options, num_ranks, &skipped);
@@ -213,11 +210,12 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
       std::max(threads, std::min(cores, threads * std::min(where.local_world_size, num_ranks)));
   std::vector<std::unique_ptr<Contender>> contenders;
   if (options.undistributed || plans.empty()) {
-    contenders.push_back(
-        std::make_unique<Contender>(options, ParallelPlan{}, Mesh{}, world, threads_alone));
+    contenders.push_back(std::make_unique<Contender>(options, ParallelPlan{}, Mesh{}, world,
+                                                     use_threads, threads_alone));
   }
   for (size_t i = 0; i < plans.size(); ++i) {
-    contenders.push_back(std::make_unique<Contender>(options, plans[i], meshes[i], world, threads));
+    contenders.push_back(
+        std::make_unique<Contender>(options, plans[i], meshes[i], world, use_threads, threads));
   }
 
   const auto report = [&](const std::string& line) {
@@ -229,7 +227,8 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
                               .threads = threads,
                               .checked_lengths = {},
                               .methods = {}};
-  const CheckAgainstFp64 check(options.shape, options.document_lengths, world, threads_alone);
+  const CheckAgainstFp64 check(options.shape, options.document_lengths, world, use_threads,
+                               threads_alone);
   result.checked_lengths = check.document_lengths();
   for (auto& contender : contenders) {
     report(fmt::format("checking {}", contender->measured().name));

@@ -23,7 +23,23 @@ struct AttentionBenchOptions {
   std::optional<int> ulysses_size, ring_size, window_size;
   bool undistributed = true;
   int repeats = 5, warmup = 1;
-  std::optional<int> threads;  // of a rank
+  std::optional<int> threads;  // of a rank, where the caller was told how many
+};
+
+/// Has this process compute with so many threads: at::set_num_threads, say.
+using UseThreads = void (*)(int num_threads);
+
+/// While it lives, this process computes with so many threads.
+class ThreadsOfPass {
+ public:
+  ThreadsOfPass(UseThreads use, int num_threads);
+  ~ThreadsOfPass();
+  ThreadsOfPass(const ThreadsOfPass&) = delete;
+  ThreadsOfPass& operator=(const ThreadsOfPass&) = delete;
+
+ private:
+  UseThreads use_;
+  int before_;
 };
 
 /// One row of the table. Seconds by repeat, on rank 0's clock between barriers; the rest by rank.
@@ -73,9 +89,11 @@ std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num
 std::string row_name(const ParallelPlan& plan);
 
 /// Methods take turns: A B C, C B A, ... Collective; the result is complete on rank 0, elsewhere
-/// empty. `say` gets a line now and then, on rank 0.
+/// empty. Each rank computes with the threads that this process computes with, undistributed
+/// attention with those of all ranks of a node, by `use_threads`. `say` gets a line now and then,
+/// on rank 0.
 AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
-                                         const Rendezvous& where,
+                                         const Rendezvous& where, UseThreads use_threads,
                                          void (*say)(const std::string& line));
 
 }  // namespace longspan

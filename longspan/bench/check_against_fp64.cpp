@@ -51,7 +51,7 @@ ProblemShape in_fp64(ProblemShape shape) {
 
 CheckAgainstFp64::CheckAgainstFp64(const ProblemShape& shape,
                                    const std::vector<int64_t>& document_lengths, const Group& world,
-                                   int num_threads)
+                                   UseThreads use_threads, int num_threads)
     : shape_(shape), document_lengths_(document_lengths), world_(world) {
   const double share = std::sqrt(kMostFlops / attention_flops(shape, document_lengths));
   for (int64_t& length : document_lengths_) {
@@ -59,8 +59,7 @@ CheckAgainstFp64::CheckAgainstFp64(const ProblemShape& shape,
     length = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(length) * share));
   }
   if (world.rank() == 0) {
-    const int threads_before = at::get_num_threads();
-    at::set_num_threads(num_threads);
+    const ThreadsOfPass threads(use_threads, num_threads);
     const auto attention = make_local(cpu_block_kernel());
     const Packing row = Packing::from_lengths(document_lengths_);
     const TokenOrder order = attention->token_order(row);
@@ -70,7 +69,6 @@ CheckAgainstFp64::CheckAgainstFp64(const ProblemShape& shape,
     out_ = problem.forward(*attention);
     problem.backward(*attention);
     gradients_ = problem.gradients();
-    at::set_num_threads(threads_before);
   }
   world.barrier();
 }

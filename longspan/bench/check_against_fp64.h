@@ -15,7 +15,7 @@ class CheckAgainstFp64 {
   /// Solves the row undistributed in fp64 on rank 0 with `num_threads`. A row that would take too
   /// long is replaced by a shorter one with documents in the same proportion. Collective.
   CheckAgainstFp64(const ProblemShape& shape, const std::vector<int64_t>& document_lengths,
-                   const Group& world, int num_threads);
+                   const Group& world, UseThreads use_threads, int num_threads);
 
   const std::vector<int64_t>& document_lengths() const { return document_lengths_; }
 

@@ -26,11 +26,12 @@ namespace longspan {
 /// A group over a c10d backend. `name` appears in messages ("sequence").
 Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name, Link link);
 
-/// Gloo's process group among `size` ranks that share the store, over the network interfaces
-/// that GLOO_SOCKET_IFNAME names, else over the address `host` of this machine.
+/// Gloo's process group among `size` ranks that share the store, over the network interfaces that
+/// the comma list names, else over the address `host` of this machine.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store, int rank,
                                                     int size, int64_t timeout_seconds,
-                                                    const std::string& host);
+                                                    const std::string& host,
+                                                    const std::string& interfaces = "");
 
 /// Nobody listens any more where the run's store was.
 class StoreIsGone : public CommunicationError {
@@ -76,8 +77,10 @@ T while_meeting(std::chrono::steady_clock::time_point end, std::function<T()> ca
   return *std::move(result);
 }
 
-/// All groups of one rank of a plan, over a store that all ranks share.
+/// All groups of one rank of a plan, over a store that all ranks share; `host` and `interfaces` as
+/// in make_gloo_backend().
 Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
-                    Link link, int64_t timeout_seconds, const std::string& host);
+                    Link link, int64_t timeout_seconds, const std::string& host,
+                    const std::string& interfaces = "");
 
 }  // namespace longspan

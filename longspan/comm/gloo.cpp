@@ -1,6 +1,5 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include <cstdlib>
 #include <sstream>
 
 #include "longspan/comm/backend.h"
@@ -9,10 +8,10 @@ namespace longspan {
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store, int rank,
                                                     int size, int64_t timeout_seconds,
-                                                    const std::string& host) {
+                                                    const std::string& host,
+                                                    const std::string& interfaces) {
   auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(timeout_seconds));
-  const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interfaces != nullptr && *interfaces != '\0') {
+  if (!interfaces.empty()) {
     std::istringstream names(interfaces);
     for (std::string name; std::getline(names, name, ',');) {
       options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "longspan/comm/mesh.h"
+#include "longspan/comm/rendezvous.h"
 
 namespace longspan {
 

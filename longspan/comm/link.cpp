@@ -30,7 +30,8 @@ std::function<void()> on_this_threads_gpu() {
 }
 
 c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupPlace& place) {
-  return make_gloo_backend(place.store, place.rank, place.size, place.timeout_seconds, place.host);
+  return make_gloo_backend(place.store, place.rank, place.size, place.timeout_seconds, place.host,
+                           place.interfaces);
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const GroupPlace& place) {

@@ -24,6 +24,7 @@ struct GroupPlace {
   int rank, size;
   int64_t timeout_seconds;  // of a collective
   std::string host;         // this machine's address
+  std::string interfaces;   // of this machine, which take precedence; empty: none
 };
 
 struct LinkTraits {

@@ -119,7 +119,8 @@ void require_one_plan(c10d::Store& store, const Rendezvous& where, const Paralle
 }  // namespace
 
 Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
-                    Link link, int64_t timeout_seconds, const std::string& host) {
+                    Link link, int64_t timeout_seconds, const std::string& host,
+                    const std::string& interfaces) {
   // One of the groups of a kind: `index` tells them apart, `rank_in_group` is the place inside.
   auto make_group = [&](const char* name, int index, int rank_in_group, int size) {
     if (size == 1) return Group();
@@ -128,7 +129,8 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
                                                  .rank = rank_in_group,
                                                  .size = size,
                                                  .timeout_seconds = timeout_seconds,
-                                                 .host = host});
+                                                 .host = host,
+                                                 .interfaces = interfaces});
     return group_over(std::move(backend), name, link);
   };
   const int sequence_index = rank / plan.sequence_size, sequence_rank = rank % plan.sequence_size;
@@ -239,7 +241,8 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
       });
       const auto connect = [keys, where, plan, link, timeout_seconds, prepare_thread] {
         prepare_thread();
-        return make_mesh_over(keys, where.rank, plan, link, timeout_seconds, own_address(where));
+        return make_mesh_over(keys, where.rank, plan, link, timeout_seconds, own_address(where),
+                              where.interfaces);
       };
       // Gloo waits five times its timeout for a rank that has given its address and does not come,
       // and NCCL for ever.

@@ -1,10 +1,8 @@
 // Connections to the run's key-value store that end in time, whatever listens there.
-#include <c10/util/Logging.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -28,19 +26,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSlack{2000};
 /// Of finding out what is wrong.
 constexpr milliseconds kLook{2000};
-
-/// c10d prints a stack trace for every lost connection; our exception says what it means. Programs
-/// that this one starts get the environment that it was given.
-void quiet_c10d() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    constexpr const char* kName = "TORCH_CPP_LOG_LEVEL";
-    if (std::getenv(kName) != nullptr) return;
-    setenv(kName, "FATAL", /*overwrite=*/0);
-    c10::initLogging();
-    unsetenv(kName);
-  });
-}
 
 /// Of those that connect to a port one alone, so that a connection that is new is its own.
 std::timed_mutex& door_to(int port) {
@@ -80,7 +65,6 @@ std::chrono::seconds patience_to_meet(int64_t timeout_seconds) {
 c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
                                            milliseconds timeout, Connections* made) {
   using Opened = c10::intrusive_ptr<c10d::Store>;
-  quiet_c10d();
   const std::string host = where.master_address;
   const int port = where.master_port;
   if (serves) {

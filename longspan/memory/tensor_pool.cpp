@@ -140,8 +140,6 @@ c10::Allocator& tensor_pool() {
   return *allocator;
 }
 
-void use_tensor_pool() { c10::SetCPUAllocator(&tensor_pool(), /*priority=*/100); }
-
 PoolBytes pool_bytes() { return pool().bytes(); }
 
 }  // namespace longspan

@@ -9,16 +9,14 @@ struct Allocator;
 
 namespace longspan {
 
-/// From here on, and for good, large tensors on the CPU get blocks of a pool of this process. The
-/// pool keeps freed blocks for tensors of about that size, so that the system need not hand out and
-/// clear pages again and again. Used and kept blocks together are never more than were used at once
-/// before, so that the resident set is that of the tensors at their fullest moment. The C library's
-/// heap, which is shared with everything else, holds more (a sixth, in preference training),
-/// because long-lived blocks lie between short-lived ones. Call it before making tensors,
-/// and before the first AllocationCounter, which no other allocator takes the place of.
-void use_tensor_pool();
-
-/// The pool's allocator, in use or not.
+/// An allocator, for a program to set as that of the CPU (c10::SetCPUAllocator): large tensors then
+/// get blocks of a pool of this process. The pool keeps freed blocks for tensors of about that
+/// size, so that the system need not hand out and clear pages again and again. Used and kept blocks
+/// together are never more than were used at once before, so that the resident set is that of the
+/// tensors at their fullest moment. The C library's heap, which is shared with everything else,
+/// holds more (a sixth, in preference training), because long-lived blocks lie between short-lived
+/// ones. It is set before any tensor is made, and before the first AllocationCounter, which no
+/// other allocator takes the place of.
 c10::Allocator& tensor_pool();
 
 /// Bytes of the pool's blocks.

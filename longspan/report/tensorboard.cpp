@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <utility>
 #include <variant>
@@ -39,9 +38,8 @@ bool wants_tensorboard(const OutputSettings& config) {
 }
 
 std::string tensorboard_folder(const OutputSettings& config) {
-  const char* variable = std::getenv("TENSORBOARD_LOGGING_DIR");
   std::string folder = config.logging_dir;
-  if (folder.empty() && variable != nullptr) folder = variable;
+  if (folder.empty()) folder = config.surroundings.logging_dir;
   if (folder.empty()) folder = config.output_dir + "/runs";
   return config.run_name.empty() ? folder : folder + "/" + config.run_name;
 }

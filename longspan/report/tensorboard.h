@@ -12,8 +12,8 @@ namespace longspan {
 
 bool wants_tensorboard(const OutputSettings& config);
 
-/// Where the event files go: logging_dir, else the environment's TENSORBOARD_LOGGING_DIR, else
-/// output_dir/runs; below it run_name, where there is one.
+/// Where the event files go: logging_dir, else what OutputSurroundings says, else output_dir/runs;
+/// below it run_name, where there is one.
 std::string tensorboard_folder(const OutputSettings& config);
 
 /// Tag of a log entry's key, as transformers names it: loss -> train/loss, eval_loss -> eval/loss.

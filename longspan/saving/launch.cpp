@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <random>
 
 #include "longspan/comm/launcher_store.h"
@@ -14,21 +13,16 @@ namespace {
 
 constexpr const char* kKey = "launch";
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 }  // namespace
 
 std::string own_job(const OutputSettings& config) {
-  const std::string job = environment("SLURM_JOB_ID");
-  return job.empty() ? "" : fmt::format("slurm {} {}", job, config.resume_from_checkpoint);
+  const std::string& job = config.surroundings.cluster_job;
+  return job.empty() ? "" : fmt::format("{} {}", job, config.resume_from_checkpoint);
 }
 
 std::string launch_before_requeue(const OutputSettings& config) {
   const std::string job = own_job(config);
-  if (job.empty() || std::atoi(environment("SLURM_RESTART_COUNT").c_str()) < 1) return "";
+  if (job.empty() || !config.surroundings.job_was_requeued) return "";
   for (const FoundCheckpoint& found : find_checkpoints(config)) {
     if (found.has_state && found.job == job) return found.launch;
   }

@@ -4,6 +4,8 @@
 #include "cli/process/resources.h"
 
 int main(int argc, char** argv) {
-  longspan::bound_compiled_gemms();  // as a run does
+  // As a run does.
+  longspan::bound_compiled_gemms();
+  longspan::quiet_c10d();
   return doctest::Context(argc, argv).run();
 }

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "cli/launcher.h"
-#include "longspan/comm/mesh.h"
+#include "cli/process/launcher_environment.h"
 #include "longspan/config/config.h"
 #include "longspan/saving/training_state.h"
 #include "tests/fuzz/fuzz.h"
@@ -44,7 +44,9 @@ FUZZ_READER(launcher_variables) {
                                     "NNODES",
                                     "NODE_RANK",
                                     "MAX_RESTARTS",
-                                    "SLURM_RESTART_COUNT"};
+                                    "SLURM_RESTART_COUNT",
+                                    "GLOO_SOCKET_IFNAME",
+                                    "TENSORBOARD_LOGGING_DIR"};
   for (const char* name : kNames) ::unsetenv(name);
   for (const std::string& line : fuzz::lines(input)) {
     const size_t equals = line.find('=');
@@ -53,6 +55,7 @@ FUZZ_READER(launcher_variables) {
       if (line.substr(0, equals) == name) ::setenv(name, line.c_str() + equals + 1, 1);
     }
   }
+  surroundings_of_output();
   const bool launched = is_launched();
   if (launched) {
     const Rendezvous where = rendezvous_from_environment();

@@ -1,4 +1,5 @@
-// Reading the launcher's environment. No torch.
+#include "cli/process/launcher_environment.h"
+
 #include <fmt/format.h>
 
 #include <charconv>
@@ -6,7 +7,6 @@
 #include <optional>
 
 #include "longspan/comm/endpoint.h"
-#include "longspan/comm/mesh.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -120,7 +120,15 @@ Rendezvous rendezvous_from_environment() {
         "the address of the machine of rank 0 (with Open MPI: mpirun -x MASTER_ADDR=host ...).",
         launcher, where.world_size, where.local_world_size));
   }
+  where.interfaces = text_of("GLOO_SOCKET_IFNAME").value_or("");
   return where;
+}
+
+OutputSurroundings surroundings_of_output() {
+  const std::optional<std::string> job = text_of("SLURM_JOB_ID");
+  return {.logging_dir = text_of("TENSORBOARD_LOGGING_DIR").value_or(""),
+          .cluster_job = job ? "slurm " + *job : "",
+          .job_was_requeued = std::atoi(text_of("SLURM_RESTART_COUNT").value_or("").c_str()) >= 1};
 }
 
 }  // namespace longspan
