@@ -1,4 +1,5 @@
 // `longspan train`: checks what can be checked at once, then trains or starts the workers that do.
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
@@ -75,6 +76,10 @@ void end_with_launcher() {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
+Machine this_machine() {
+  return {.look_for_gpus = look_for_gpus, .num_threads = at::get_num_threads()};
+}
+
 /// One process of a run, in which signals are heard and what the run takes is measured. Returns the
 /// exit status: 130 after SIGINT, 0 after SIGTERM or SIGUSR1 and a save.
 int train(const Config& config, const Rendezvous& where) {
@@ -87,10 +92,10 @@ int train(const Config& config, const Rendezvous& where) {
   choose_threads();
   bound_compiled_gemms();
   RunPlan plan;
-  rank_0_first(where.rank, [&] { plan = plan_run(config, where); });
+  rank_0_first(where.rank, [&] { plan = plan_run(config, this_machine(), where); });
   if (!plan.device.cuda()) use_tensor_pool();
   try {
-    PeakMeter meter(plan.own_device());
+    PeakMeter meter(device_of(plan.device, plan.own_gpu()));
     if (where.has_peers()) quiet_c10d();
     const RunResult result = run_training(config, plan, interrupts, &meter);
     return end.status = result.end == RunEnd::kInterrupted ? kInterruptedStatus : 0;

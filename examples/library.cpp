@@ -3,10 +3,13 @@
 //
 //   cmake --build build --target example_library
 //   build/example_library config.yaml FOLDER RATE FOLDER RATE
+#include <ATen/Parallel.h>
+
 #include <exception>
 #include <string>
 #include <vector>
 
+#include "longspan/comm/cuda.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/host.h"
@@ -19,13 +22,18 @@ namespace {
 
 using longspan::print_out;
 
+/// The library asks for GPUs only where the configuration leaves a choice.
+longspan::Machine this_machine() {
+  return {.look_for_gpus = longspan::look_for_gpus, .num_threads = at::get_num_threads()};
+}
+
 /// The plan and the account, before any data are read or any tensor is made.
 void show_plan(const longspan::Config& config) {
-  const longspan::RunPlan plan = longspan::plan_run(config);
+  const longspan::RunPlan plan = longspan::plan_run(config, this_machine());
   const int64_t num_tokens = config.per_device_train_batch_size * config.cutoff_len;
   const longspan::RowLengths longest{.num_tokens = num_tokens, .num_labels = num_tokens};
   print_out("{} layers on {}, rows of at most {} tokens\n", plan.model.spec.num_layers,
-            longspan::device_text(plan.device), num_tokens);
+            longspan::device_text(plan), num_tokens);
   print_out("{}\n", table_of(longspan::account_of_run(config, plan, longest)));
 }
 
@@ -34,7 +42,7 @@ void train(const std::string& file, const std::string& folder, const std::string
       longspan::load_config(file, {"output_dir=" + folder, "learning_rate=" + rate});
   longspan::PlainHost host;  // nothing stops the run before its last step
   const longspan::RunResult result =
-      longspan::run_training(config, longspan::plan_run(config), host);
+      longspan::run_training(config, longspan::plan_run(config, this_machine()), host);
   print_out("{} steps with learning rate {}: mean loss {:.17g}, the model is in {}\n",
             result.progress.step, rate, result.loss, result.saved_in);
 }

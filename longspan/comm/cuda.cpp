@@ -91,7 +91,12 @@ Gpus look_for_gpus() {
   if (!cuda_available()) {
     return {.count = 0, .why_none = why_no_cuda(), .broken = loaded().broken};
   }
-  return {.count = load_cuda().num_devices(), .why_none = {}};
+  return {.count = load_cuda().num_devices(), .why_none = {}, .name = load_cuda().name};
+}
+
+c10::Device device_of(const DeviceChoice& choice, int gpu) {
+  if (!choice.cuda()) return c10::Device(c10::DeviceType::CPU);
+  return {load_cuda().type, static_cast<c10::DeviceIndex>(gpu)};
 }
 
 void use_gpu(int number, bool deterministic) {

@@ -1,6 +1,7 @@
 // The part of the program that needs CUDA: a shared object, loaded only where there is a GPU.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/core/DeviceType.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -52,6 +53,9 @@ const CudaEntry& load_cuda();
 
 /// The GPUs of this machine, for choose_device.
 Gpus look_for_gpus();
+
+/// What ATen calls the device that a run has chosen: that GPU of this machine, or the CPU.
+c10::Device device_of(const DeviceChoice& choice, int gpu);
 
 /// Makes this GPU the process's own, which ATen and NCCL then mean by "cuda" without an index.
 /// `deterministic`: every operation of ATen and of its libraries gives the same bits each time,

@@ -9,13 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "longspan/data/ignore_label.h"
 #include "longspan/data/packing.h"
 #include "longspan/data/token_order.h"
 
 namespace longspan {
-
-/// Label of a token that is not trained.
-inline constexpr int64_t kIgnoreLabel = -100;
 
 /// Numbers that go with the tokens of a sample or of a row wherever these go: log-probabilities,
 /// advantages, places in an image. They are the i-th token's own: columns are not shifted.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/data/dataset.h"
+#include "longspan/data/conversation.h"
 #include "longspan/data/dataset_info.h"
 
 namespace longspan {

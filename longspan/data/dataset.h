@@ -8,26 +8,12 @@
 #include <vector>
 
 #include "longspan/data/batch.h"
+#include "longspan/data/conversation.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
 
 struct Config;
-
-/// One turn. role: system | user | assistant | observation | function.
-struct Message {
-  std::string role;
-  std::string content;
-};
-
-/// One row as read from a file, before tokenization. pt: one user message, the text. sft, kto: a
-/// conversation that ends with an answer. dpo, rm: the same; the last message is the chosen answer.
-struct Conversation {
-  std::vector<Message> messages;
-  std::string source;               // "file, row 17", for messages
-  std::optional<Message> rejected;  // dpo, rm: the other answer
-  bool desirable = true;            // kto: the verdict
-};
 
 /// Reads the named datasets (comma list) by way of dataset_dir/dataset_info.json, as config.stage
 /// wants them. Throws UserError: missing file, broken JSON (file and line), a dataset for another

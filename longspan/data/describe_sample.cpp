@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "longspan/data/batch.h"
+#include "longspan/data/example.h"
 #include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/shown.h"

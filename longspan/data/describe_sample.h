@@ -3,11 +3,12 @@
 
 #include <string>
 
-#include "longspan/data/batch.h"
-#include "longspan/data/example.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
+
+struct Example;
+struct Sample;
 
 /// Several lines: number of tokens and of trained tokens, the decoded text, the decoded trained
 /// text, the first ids and labels. Long parts are shortened in the middle.

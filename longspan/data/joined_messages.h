@@ -4,11 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "longspan/data/dataset.h"
+#include "longspan/data/conversation.h"
 #include "longspan/text/saved_chat.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
+
+struct Config;
 
 /// Training by a named template tokenizes each message by itself. Other programs tokenize the whole
 /// text that the saved chat template renders, where a token may join the end of one message with

@@ -7,11 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "longspan/data/dataset.h"
+#include "longspan/data/conversation.h"
+#include "longspan/data/ignore_label.h"
 #include "longspan/text/saved_chat.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
+
+struct Config;
 
 /// One question with its answer. `target_labels` is `target`, or kIgnoreLabel where the answer is
 /// not to be trained (a tail of the conversation without an answer).

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/data/dataset.h"
+#include "longspan/data/conversation.h"
 
 namespace longspan {
 

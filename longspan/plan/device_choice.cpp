@@ -31,7 +31,8 @@ DeviceChoice choose_device(const ModelSettings& config, const std::function<Gpus
   return {.kind = DeviceKind::kCuda,
           .num_gpus = gpus.count,
           .shared = config.share_gpus,
-          .why_cpu = {}};
+          .why_cpu = {},
+          .gpu_name = gpus.name};
 }
 
 void require_gpus(const DeviceChoice& choice, int num_processes) {

@@ -11,8 +11,15 @@ namespace longspan {
 /// What a machine offers.
 struct Gpus {
   int count = 0;
-  std::string why_none;  // one clause, where count is 0
-  bool broken = false;   // there is a driver, but this torch cannot use it
+  std::string why_none;   // one clause, where count is 0
+  bool broken = false;    // there is a driver, but this torch cannot use it
+  std::string name = {};  // what users call them, where count is not 0
+};
+
+/// The machine that a program computes on, as it hands it to the plan of a run.
+struct Machine {
+  std::function<Gpus()> look_for_gpus;  // comm/cuda.h has one; not called for device: cpu
+  int num_threads = 1;                  // of this process, where it computes on a CPU
 };
 
 enum class DeviceKind { kCpu, kCuda };
@@ -22,6 +29,7 @@ struct DeviceChoice {
   int num_gpus = 0;     // of this machine; 0 on a CPU
   bool shared = false;  // GPUs may have several processes, which exchange through the host
   std::string why_cpu;  // one clause: the key, or why there is no GPU; empty on CUDA
+  std::string gpu_name = {};
 
   bool cuda() const { return kind == DeviceKind::kCuda; }
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "longspan/config/config.h"
+#include "longspan/data/example_source.h"
 #include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"

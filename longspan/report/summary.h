@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "longspan/data/example_source.h"
 #include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/step_plan.h"
@@ -12,6 +11,7 @@
 namespace longspan {
 
 struct Config;
+class ExampleSource;
 
 struct SummaryFacts {
   const Config& config;

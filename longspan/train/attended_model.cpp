@@ -5,9 +5,12 @@
 #include <utility>
 
 #include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/adapter_positions.h"
+#include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/names.h"
+#include "longspan/models/rope_scaling.h"
 #include "longspan/plan/held_parameters.h"
 #include "longspan/spec/lora_spec.h"
 
@@ -24,6 +27,17 @@ std::optional<LoraShape> trained_adapter(const Config& config, const ModelConfig
 }
 
 }  // namespace
+
+ModelConfig model_config_for(const Config& config, const std::string& folder) {
+  const ModelConfig own = load_model_config(folder);
+  check_model_folder(folder, own);
+  ModelConfig asked = stretched(own, config.rope_scaling, config.cutoff_len, folder);
+  if (!same_positions(asked, own)) return asked;
+  return with_positions_of(
+      split_names(folder == config.model_name_or_path ? config.adapter_name_or_path
+                                                      : config.ref_model_adapters),
+      own);
+}
 
 ModelSpec attended_model(const Config& config, const ModelConfig& model) {
   ModelSpec spec = model.spec;

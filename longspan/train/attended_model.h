@@ -1,5 +1,8 @@
-// What attention each layer of a run has.
+// The model that a run trains, as data: its files' own, and what attention each layer has. No
+// torch.
 #pragma once
+
+#include <string>
 
 #include "longspan/models/model_config.h"
 #include "longspan/spec/model_spec.h"
@@ -7,6 +10,12 @@
 namespace longspan {
 
 struct Config;
+
+/// The model of a folder as the configuration trains it: with rope_scaling for rows of cutoff_len
+/// tokens, else with the positions that its adapters were trained with. Checks that its sizes are
+/// those of the folder's weights, so that nothing larger than these is made by them. Throws
+/// UserError.
+ModelConfig model_config_for(const Config& config, const std::string& folder);
 
 /// The model as its attentions see it in training: the plan, the account of memory and the formula
 /// of traffic are made from this. Latents do not travel where an adapter with dropout is on the

@@ -52,7 +52,7 @@ void say_start(const StartFacts& facts, Console& console) {
                           .num_parameters = trained.num_parameters(),
                           .num_trained = trained.num_trained(),
                           .num_warmup_steps = trainer.num_warmup_steps(),
-                          .device = device_text(plan.device)}));
+                          .device = device_text(plan)}));
   for (const std::string& remark :
        remarks_at_start({.config = config,
                          .model = plan.model,

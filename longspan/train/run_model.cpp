@@ -41,7 +41,7 @@ RunModel::RunModel(const Config& config, const RunPlan& plan, Workers& workers)
     : config_(config),
       plan_(plan),
       workers_(workers),
-      device_(plan.own_device()),
+      device_(device_of(plan.device, plan.own_gpu())),
       attention_(make_attention(plan.parallel, workers.mesh(), block_kernel_of(plan.device))),
       sharding_(sharding_of(config, workers.mesh(), device_)) {
   if (plan.parallel.expert_parallel_size > 1) {

@@ -1,34 +1,23 @@
 #include "longspan/train/run_plan.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
 
-#include "longspan/comm/cuda.h"
 #include "longspan/config/config.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/plan/plan_request.h"
 #include "longspan/text/counted.h"
 #include "longspan/train/attended_model.h"
-#include "longspan/train/trained_model.h"
 
 namespace longspan {
 
-at::Device RunPlan::own_device() const {
-  if (!device.cuda()) return at::Device(at::kCPU);
-  return {load_cuda().type, static_cast<at::DeviceIndex>(where.local_rank % device.num_gpus)};
-}
-
-Computer RunPlan::computer() const {
-  return {.cuda = device.cuda(), .num_threads = at::get_num_threads()};
-}
-
-RunPlan plan_run(const Config& config, const Rendezvous& where) {
+RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous& where) {
   RunPlan plan;
   plan.where = where;
-  plan.device = choose_device(config, look_for_gpus);
+  plan.num_threads = machine.num_threads;
+  plan.device = choose_device(config, machine.look_for_gpus);
   require_gpus(plan.device, std::max(where.local_world_size, where.local_rank + 1));
   plan.model = model_config_for(config, config.model_name_or_path);
   plan.attended = attended_model(config, plan.model);
@@ -52,10 +41,10 @@ MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const Ro
                          reference ? &*reference : nullptr);
 }
 
-std::string device_text(const DeviceChoice& device) {
-  if (device.cuda()) return load_cuda().name;
-  return fmt::format("CPU with {} each ({})", counted(at::get_num_threads(), "thread"),
-                     device.why_cpu);
+std::string device_text(const RunPlan& plan) {
+  if (plan.device.cuda()) return plan.device.gpu_name;
+  return fmt::format("CPU with {} each ({})", counted(plan.num_threads, "thread"),
+                     plan.device.why_cpu);
 }
 
 }  // namespace longspan

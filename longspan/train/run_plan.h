@@ -1,11 +1,10 @@
-// What each rank of a run decides before it has communicated with another or made a tensor.
+// What each rank of a run decides before it has communicated with another or made a tensor. No
+// torch.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <string>
 
-#include "longspan/comm/mesh.h"
+#include "longspan/comm/rendezvous.h"
 #include "longspan/models/model_config.h"
 #include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
@@ -22,21 +21,22 @@ struct RunPlan {
   ModelSpec attended;  // as its attentions see it (train/attended_model.h)
   ParallelPlan parallel;
   DeviceChoice device;
+  int num_threads = 1;  // of this process
   std::string warning;  // mostly empty
 
-  /// The device of this rank.
-  at::Device own_device() const;
-  /// What computes, with the threads of this process.
-  Computer computer() const;
+  /// What computes.
+  Computer computer() const { return {.cuda = device.cuda(), .num_threads = num_threads}; }
+  /// The number of this rank's GPU, of those of its machine. Where it computes on a CPU: 0.
+  int own_gpu() const { return device.cuda() ? where.local_rank % device.num_gpus : 0; }
 };
 
 /// Reads the model's config.json and looks for GPUs. Throws UserError.
-RunPlan plan_run(const Config& config, const Rendezvous& where = {});
+RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous& where = {});
 
 /// The account of the run with rows of these lengths, by numbers alone. Throws UserError.
 MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const RowLengths& row);
 
 /// "CUDA", "CPU with 4 threads each (no GPU was found)".
-std::string device_text(const DeviceChoice& device);
+std::string device_text(const RunPlan& plan);
 
 }  // namespace longspan

@@ -10,7 +10,6 @@
 #include <set>
 
 #include "longspan/checkpoint/adapter_folder.h"
-#include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/choices.h"
 #include "longspan/config/config.h"
@@ -19,11 +18,11 @@
 #include "longspan/input/numbers.h"
 #include "longspan/kernels/dropout.h"
 #include "longspan/memory/machine_memory.h"
-#include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
+#include "longspan/train/attended_model.h"
 #include "longspan/train/expert_balance.h"
 
 namespace longspan {
@@ -169,17 +168,6 @@ void require_same_heads(const Config& config, const ModelSpec& model, const Mode
 }
 
 }  // namespace
-
-ModelConfig model_config_for(const Config& config, const std::string& folder) {
-  const ModelConfig own = load_model_config(folder);
-  check_model_folder(folder, own);
-  ModelConfig asked = stretched(own, config.rope_scaling, config.cutoff_len, folder);
-  if (!same_positions(asked, own)) return asked;
-  return with_positions_of(
-      split_names(folder == config.model_name_or_path ? config.adapter_name_or_path
-                                                      : config.ref_model_adapters),
-      own);
-}
 
 std::vector<HeldParameter> TrainedModel::held() const {
   std::vector<HeldParameter> held;

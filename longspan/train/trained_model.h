@@ -35,12 +35,6 @@ struct TrainedModel {
   int64_t num_trained() const;
 };
 
-/// The model of a folder as the configuration trains it: with rope_scaling for rows of cutoff_len
-/// tokens, else with the positions that its adapters were trained with. Checks that its sizes are
-/// those of the folder's weights, so that nothing larger than these is made by them. Throws
-/// UserError.
-ModelConfig model_config_for(const Config& config, const std::string& folder);
-
 /// How the configuration divides and offloads a model's states; nullopt: not at all.
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
                                            at::Device device);

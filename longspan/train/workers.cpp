@@ -28,7 +28,7 @@ Link link_of(const DeviceChoice& device) {
 /// All workers of this start, after each has found out that it can open what it needs.
 Rendezvous joined(const Config& config, const RunPlan& plan) {
   const Rendezvous& launched = plan.where;
-  if (plan.device.cuda()) use_gpu(plan.own_device().index(), config.full_determinism);
+  if (plan.device.cuda()) use_gpu(plan.own_gpu(), config.full_determinism);
   const bool serves_store =
       launched.rank == 0 && launched.world_size > 1 && !launched.launcher_hosts_store;
   rank_0_first(launched.rank, [&] {

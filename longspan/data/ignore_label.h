@@ -1,0 +1,10 @@
+// The label of a token that is not trained. No torch.
+#pragma once
+
+#include <cstdint>
+
+namespace longspan {
+
+inline constexpr int64_t kIgnoreLabel = -100;
+
+}  // namespace longspan
