@@ -10,12 +10,14 @@
 #include <optional>
 #include <type_traits>
 #include <variant>
+#include <vector>
 
 #include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/names.h"
 #include "longspan/input/numbers.h"
+#include "longspan/optim/schedule.h"
 #include "longspan/stages/stage.h"
 
 namespace longspan {
@@ -23,32 +25,6 @@ namespace longspan {
 namespace {
 
 using Demand = std::function<void(bool holds, std::string_view problem)>;
-
-/// Keys of one way of fine-tuning are of no use to another.
-void check_method(const Config& config, const Demand& demand) {
-  const Config defaults;
-  const FinetuningType type = finetuning_type_of(config);
-  const bool lora = type == FinetuningType::kLora, freeze = type == FinetuningType::kFreeze;
-  demand(lora || (config.lora_rank == defaults.lora_rank && !config.lora_alpha &&
-                  config.lora_dropout == 0 && config.lora_target == defaults.lora_target &&
-                  !config.use_rslora),
-         "lora_rank, lora_alpha, lora_dropout, lora_target and use_rslora are for finetuning_type: "
-         "lora; remove them, or set it");
-  demand(lora || config.adapter_name_or_path.empty(),
-         "adapter_name_or_path is for finetuning_type: lora; `longspan export` merges an adapter "
-         "into its model");
-  demand(freeze || (config.freeze_trainable_layers == defaults.freeze_trainable_layers &&
-                    config.freeze_trainable_modules == defaults.freeze_trainable_modules &&
-                    config.freeze_extra_modules.empty()),
-         "freeze_trainable_layers, freeze_trainable_modules and freeze_extra_modules are for "
-         "finetuning_type: freeze; remove them, or set it");
-  demand(config.lora_dropout < 1, "lora_dropout: 1 drops everything; give less");
-  demand(std::abs(config.freeze_trainable_layers / 2) < kMostIndexed / 2,
-         "freeze_trainable_layers: no model has so many layers");
-  demand(config.freeze_trainable_layers != 0,
-         "freeze_trainable_layers: 0 trains nothing; give a number of layers, negative for the "
-         "first ones");
-}
 
 /// What the key is without a word of the user's. Of a key that may be absent, false asks for as
 /// little.
@@ -63,6 +39,34 @@ bool asks_for_nothing(const Key& key, const Config& config) {
         }
       },
       key.field);
+}
+
+/// Keys of one way of fine-tuning are of no use to another.
+void check_method(const Config& config, const Demand& demand) {
+  const FinetuningType own = finetuning_type_of(config);
+  for (const FinetuningType type : kFinetuningTypes) {
+    if (type == own) continue;
+    std::vector<std::string_view> names;
+    bool asks = false;
+    for (const KeySection& section : key_sections()) {
+      for (const Key& key : section.keys) {
+        if (key.finetuning_type != type) continue;
+        names.push_back(key.name);
+        asks = asks || !asks_for_nothing(key, config);
+      }
+    }
+    demand(!asks, fmt::format("{} are for finetuning_type: {}; remove them, or set it",
+                              enumerated(names), name_of(type)));
+  }
+  demand(own == FinetuningType::kLora || config.adapter_name_or_path.empty(),
+         "adapter_name_or_path is for finetuning_type: lora; `longspan export` merges an adapter "
+         "into its model");
+  demand(config.lora_dropout < 1, "lora_dropout: 1 drops everything; give less");
+  demand(std::abs(config.freeze_trainable_layers / 2) < kMostIndexed / 2,
+         "freeze_trainable_layers: no model has so many layers");
+  demand(config.freeze_trainable_layers != 0,
+         "freeze_trainable_layers: 0 trains nothing; give a number of layers, negative for the "
+         "first ones");
 }
 
 /// Keys that say something to other stages only, and what the stage itself demands.
@@ -144,10 +148,11 @@ std::vector<std::string> check_config(const Config& config) {
 
   demand(config.warmup_ratio == 0 || config.warmup_steps == 0,
          "warmup_ratio and warmup_steps are both given: keep one");
-  demand(config.lr_scheduler_type != "constant" ||
-             (config.warmup_ratio == 0 && config.warmup_steps == 0),
-         "lr_scheduler_type: constant has no warmup_steps and no warmup_ratio; take "
-         "constant_with_warmup");
+  demand(
+      warms_up(config.lr_scheduler_type) || (config.warmup_ratio == 0 && config.warmup_steps == 0),
+      fmt::format("lr_scheduler_type: {} has no warmup_steps and no warmup_ratio; take "
+                  "constant_with_warmup",
+                  config.lr_scheduler_type));
   constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a row, so that its work can be counted
   for (const int64_t rows :
        {config.per_device_train_batch_size, config.per_device_eval_batch_size}) {
@@ -168,7 +173,7 @@ std::vector<std::string> check_config(const Config& config) {
   demand(!config.data_seed || *config.data_seed == config.seed,
          "data_seed and seed differ: seed orders the rows; remove data_seed, or give both the same "
          "number");
-  demand(!config.use_cpu || config.device == "cpu",
+  demand(!config.use_cpu || wanted_device_of(config) == WantedDevice::kCpu,
          "use_cpu: true (no_cuda) and device: cuda are both given: keep one");
 
   demand(!config.mask_history || !config.train_on_prompt,

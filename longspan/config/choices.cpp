@@ -22,13 +22,48 @@ Choice chosen(const char* key, const std::string& word,
 
 }  // namespace
 
+std::string_view name_of(FinetuningType type) {
+  switch (type) {
+    case FinetuningType::kFull:
+      return "full";
+    case FinetuningType::kFreeze:
+      return "freeze";
+    case FinetuningType::kLora:
+      return "lora";
+  }
+  throw std::logic_error("no such finetuning_type");
+}
+
 FinetuningType finetuning_type_of(const MethodSettings& config) {
-  constexpr std::array<std::pair<std::string_view, FinetuningType>, 3> kWords{{
-      {"full", FinetuningType::kFull},
-      {"freeze", FinetuningType::kFreeze},
-      {"lora", FinetuningType::kLora},
+  for (const FinetuningType type : kFinetuningTypes) {
+    if (config.finetuning_type == name_of(type)) return type;
+  }
+  throw std::logic_error(fmt::format("finetuning_type: {} has no meaning", config.finetuning_type));
+}
+
+WantedDevice wanted_device_of(const ModelSettings& config) {
+  constexpr std::array<std::pair<std::string_view, WantedDevice>, 3> kWords{{
+      {"auto", WantedDevice::kAuto},
+      {"cuda", WantedDevice::kCuda},
+      {"cpu", WantedDevice::kCpu},
   }};
-  return chosen("finetuning_type", config.finetuning_type, kWords);
+  return chosen("device", config.device, kWords);
+}
+
+OnBadRow on_bad_row_of(const DataSettings& config) {
+  constexpr std::array<std::pair<std::string_view, OnBadRow>, 2> kWords{{
+      {"stop", OnBadRow::kStop},
+      {"skip", OnBadRow::kSkip},
+  }};
+  return chosen("on_bad_row", config.on_bad_row, kWords);
+}
+
+OnNonfinite on_nonfinite_of(const OptimizationSettings& config) {
+  constexpr std::array<std::pair<std::string_view, OnNonfinite>, 2> kWords{{
+      {"stop", OnNonfinite::kStop},
+      {"skip", OnNonfinite::kSkip},
+  }};
+  return chosen("on_nonfinite", config.on_nonfinite, kWords);
 }
 
 OffloadedTo activations_offloaded_to(const MemorySettings& config) {

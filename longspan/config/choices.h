@@ -3,9 +3,13 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
+#include "longspan/config/data_settings.h"
 #include "longspan/config/memory_settings.h"
 #include "longspan/config/method_settings.h"
+#include "longspan/config/model_settings.h"
+#include "longspan/config/optimization_settings.h"
 
 namespace longspan {
 
@@ -15,11 +19,40 @@ enum class FinetuningType {
   kFreeze,  ///< some layers are trained
   kLora,    ///< matrices beside the model's
 };
+inline constexpr FinetuningType kFinetuningTypes[] = {
+    FinetuningType::kFull, FinetuningType::kFreeze, FinetuningType::kLora};
+/// The word that means it.
+std::string_view name_of(FinetuningType type);
 /// Throws std::logic_error for a word that is none.
 FinetuningType finetuning_type_of(const MethodSettings& config);
 inline bool trains_adapter(const MethodSettings& config) {
   return finetuning_type_of(config) == FinetuningType::kLora;
 }
+
+/// device
+enum class WantedDevice {
+  kAuto,  ///< GPUs where there are some
+  kCuda,
+  kCpu,
+};
+/// Throws std::logic_error for a word that is none.
+WantedDevice wanted_device_of(const ModelSettings& config);
+
+/// on_bad_row
+enum class OnBadRow {
+  kStop,
+  kSkip,  ///< the row is left out
+};
+/// Throws std::logic_error for a word that is none.
+OnBadRow on_bad_row_of(const DataSettings& config);
+
+/// on_nonfinite
+enum class OnNonfinite {
+  kStop,
+  kSkip,  ///< the step's update is left out
+};
+/// Throws std::logic_error for a word that is none.
+OnNonfinite on_nonfinite_of(const OptimizationSettings& config);
 
 /// offload_activations
 enum class OffloadedTo { kNowhere, kMemory, kDisk };

@@ -14,7 +14,8 @@ namespace {
 
 /// Tries every word that the table of keys allows.
 template <typename Meaning>
-void check_words(const char* name, std::string Config::* field, const Meaning& meaning) {
+void check_words(const char* name, int num_words, std::string Config::* field,
+                 const Meaning& meaning) {
   int known = 0;
   for (const KeySection& section : key_sections()) {
     for (const Key& key : section.keys) {
@@ -28,22 +29,27 @@ void check_words(const char* name, std::string Config::* field, const Meaning& m
       }
     }
   }
-  CHECK(known == 3);
+  CHECK(known == num_words);
   Config config;
   config.*field = "sideways";
   CHECK_THROWS_AS(meaning(config), std::logic_error);
 }
 
 TEST_CASE("choices: each word that a key allows has a meaning") {
-  check_words("finetuning_type", &Config::finetuning_type,
+  check_words("finetuning_type", 3, &Config::finetuning_type,
               [](const Config& config) { finetuning_type_of(config); });
-  check_words("offload_activations", &Config::offload_activations,
+  check_words("device", 3, &Config::device, [](const Config& config) { wanted_device_of(config); });
+  check_words("on_bad_row", 2, &Config::on_bad_row,
+              [](const Config& config) { on_bad_row_of(config); });
+  check_words("on_nonfinite", 2, &Config::on_nonfinite,
+              [](const Config& config) { on_nonfinite_of(config); });
+  check_words("offload_activations", 3, &Config::offload_activations,
               [](const Config& config) { activations_offloaded_to(config); });
-  check_words("eval_strategy", &Config::eval_strategy,
+  check_words("eval_strategy", 3, &Config::eval_strategy,
               [](const Config& config) { interval_of(config.eval_strategy); });
-  check_words("save_strategy", &Config::save_strategy,
+  check_words("save_strategy", 3, &Config::save_strategy,
               [](const Config& config) { interval_of(config.save_strategy); });
-  check_words("logging_strategy", &Config::logging_strategy,
+  check_words("logging_strategy", 3, &Config::logging_strategy,
               [](const Config& config) { interval_of(config.logging_strategy); });
 }
 

@@ -267,7 +267,7 @@ std::vector<std::string> settle_opposites(Reading& reading) {
 /// Keys that say in other words what another key says, and what the user is told of what was taken.
 void settle(Reading& reading) {
   Config& config = reading.config;
-  if (config.use_cpu && config.device == "auto") config.device = "cpu";
+  if (config.use_cpu && wanted_device_of(config) == WantedDevice::kAuto) config.device = "cpu";
   if (config.train_sampling_strategy == "sequential") config.disable_shuffling = true;
   for (const auto& [today, given] : reading.renamed) {
     config.notes.push_back(fmt::format("{} is called {} now; it was taken as that.", given, today));

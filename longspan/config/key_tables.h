@@ -34,6 +34,9 @@ Key steps(std::string_view name, Field field, OnResume on_resume, std::string_vi
 /// Text or a truth value.
 Key plain(std::string_view name, Field field, OnResume on_resume, std::string_view help);
 
+/// The key, which one finetuning_type alone uses (Key::finetuning_type).
+Key only_for(FinetuningType type, Key key);
+
 /// The key, which LLaMA-Factory has otherwise (Key::differs).
 Key noted(Key key, std::string_view differs);
 inline constexpr std::string_view kOwn = "It has no such key.";

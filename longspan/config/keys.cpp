@@ -47,6 +47,11 @@ Key plain(std::string_view name, Field field, OnResume on_resume, std::string_vi
   return {.name = name, .field = field, .on_resume = on_resume, .help = help};
 }
 
+Key only_for(FinetuningType type, Key key) {
+  key.finetuning_type = type;
+  return key;
+}
+
 Key noted(Key key, std::string_view differs) {
   key.differs = differs;
   return key;

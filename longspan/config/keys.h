@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "longspan/config/choices.h"
+
 namespace longspan {
 
 struct Config;
@@ -54,6 +56,8 @@ struct Key {
   bool truth = false;
   // A count of steps: a whole number, or below 1 a share of all steps.
   bool steps = false;
+  // The one finetuning_type that uses the key; absent: all do.
+  std::optional<FinetuningType> finetuning_type = {};
 };
 
 struct KeySection {

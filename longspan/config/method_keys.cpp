@@ -8,6 +8,7 @@ namespace longspan::key_tables {
 KeySection method_keys() {
   using C = Config;
   using enum OnResume;
+  using enum FinetuningType;
   Key lora_dropout =
       number("lora_dropout", &C::lora_dropout, kNamed, 0, "Dropout before LoRA's matrices.");
   lora_dropout.most = 1;
@@ -37,15 +38,17 @@ KeySection method_keys() {
        noted(choice("train_sampling_strategy", &C::train_sampling_strategy, kFree,
                     {"random", "sequential"}, "sequential: the same as disable_shuffling: true."),
              "It is transformers' key; group_by_length is not here."),
-       number("lora_rank", &C::lora_rank, kRefused, 1, "Inner dimension of the LoRA matrices.",
-              kMostTokens),
-       number("lora_alpha", &C::lora_alpha, kNamed, 1,
-              "LoRA's scale is alpha / rank; left out: twice the rank.", kMostTokens),
-       lora_dropout, lora_target,
-       plain("use_rslora", &C::use_rslora, kNamed, "LoRA's scale is alpha / sqrt(rank)."),
-       plain("freeze_trainable_layers", &C::freeze_trainable_layers, kNamed,
-             "freeze: train the last so many layers; negative: the first."),
-       freeze_modules, freeze_extra}};
+       only_for(kLora, number("lora_rank", &C::lora_rank, kRefused, 1,
+                              "Inner dimension of the LoRA matrices.", kMostTokens)),
+       only_for(kLora,
+                number("lora_alpha", &C::lora_alpha, kNamed, 1,
+                       "LoRA's scale is alpha / rank; left out: twice the rank.", kMostTokens)),
+       only_for(kLora, lora_dropout), only_for(kLora, lora_target),
+       only_for(kLora,
+                plain("use_rslora", &C::use_rslora, kNamed, "LoRA's scale is alpha / sqrt(rank).")),
+       only_for(kFreeze, plain("freeze_trainable_layers", &C::freeze_trainable_layers, kNamed,
+                               "freeze: train the last so many layers; negative: the first.")),
+       only_for(kFreeze, freeze_modules), only_for(kFreeze, freeze_extra)}};
 }
 
 }  // namespace longspan::key_tables

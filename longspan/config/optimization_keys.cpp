@@ -2,6 +2,7 @@
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
 #include "longspan/config/words_of_registers.h"
+#include "longspan/optim/schedule.h"
 
 namespace longspan::key_tables {
 
@@ -38,8 +39,7 @@ KeySection optimization_keys() {
         .least = -1,
         .most = kMostSteps,
         .not_zero = true},
-       choice("lr_scheduler_type", &C::lr_scheduler_type, kNamed,
-              {"linear", "cosine", "constant", "constant_with_warmup"},
+       choice("lr_scheduler_type", &C::lr_scheduler_type, kNamed, names_of_schedules(),
               "How the learning rate falls after the warmup.",
               {"cosine_with_restarts", "polynomial", "inverse_sqrt", "reduce_lr_on_plateau",
                "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"}),

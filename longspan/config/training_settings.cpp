@@ -16,12 +16,8 @@ namespace {
 
 /// Does the key say anything to a run of this stage and kind?
 bool applies(const Key& key, const Config& config) {
-  const std::string_view name = key.name;
-  if (name.starts_with("lora_") || name == "use_rslora") return trains_adapter(config);
-  if (name.starts_with("freeze_")) {
-    return finetuning_type_of(config) == FinetuningType::kFreeze;
-  }
-  return is_for_stage(name, stage_of(config));
+  return key.finetuning_type.value_or(finetuning_type_of(config)) == finetuning_type_of(config) &&
+         is_for_stage(key.name, stage_of(config));
 }
 
 std::string text_of(const std::string& value) { return value.empty() ? "not set" : value; }

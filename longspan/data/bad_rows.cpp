@@ -25,8 +25,7 @@ void BadRows::add(const std::string& reason) {
   shown_.push_back(shown_.empty() ? reason : without_proposal(reason));
 }
 
-std::string BadRows::settle(const std::string& on_bad_row, const std::string& what,
-                            int64_t num_rows) const {
+std::string BadRows::settle(OnBadRow on_bad_row, const std::string& what, int64_t num_rows) const {
   if (count_ == 0) return "";
   std::string rows;
   for (const std::string& reason : shown_) rows += "\n  " + reason;
@@ -35,7 +34,7 @@ std::string BadRows::settle(const std::string& on_bad_row, const std::string& wh
   }
   const std::string counted =
       fmt::format("{} of {} row{}", count_, num_rows, num_rows == 1 ? "" : "s");
-  if (on_bad_row != "skip") {
+  if (on_bad_row == OnBadRow::kStop) {
     throw UserError(
         fmt::format("{}: {} cannot be used:{}\nMend {}, or set on_bad_row: skip to leave {} out.",
                     what, counted, rows, count_ == 1 ? "it" : "them", count_ == 1 ? "it" : "them"));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -22,11 +23,10 @@ class BadRows {
   void add(const std::string& reason);
   int64_t count() const { return count_; }
 
-  /// Does what the key on_bad_row says. stop: throws UserError, which counts the bad rows among
-  /// `num_rows` rows of `what` and shows the first five. skip: returns that text as a sentence (""
+  /// Does what the key on_bad_row says. kStop: throws UserError, which counts the bad rows among
+  /// `num_rows` rows of `what` and shows the first five. kSkip: returns that text as a sentence (""
   /// when there are none), and throws when no row is left.
-  std::string settle(const std::string& on_bad_row, const std::string& what,
-                     int64_t num_rows) const;
+  std::string settle(OnBadRow on_bad_row, const std::string& what, int64_t num_rows) const;
 
  private:
   int64_t count_ = 0;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/bad_rows.h"
@@ -60,7 +61,8 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& 
   BadRows bad;
   // A sample is drawn from all rows; otherwise reading stops with the last row that is wanted.
   const int64_t most = entry.num_samples ? INT64_MAX : config.max_samples.value_or(INT64_MAX);
-  const bool skips = config.on_bad_row == "skip";
+  const OnBadRow on_bad_row = on_bad_row_of(config);
+  const bool skips = on_bad_row == OnBadRow::kSkip;
   const auto wants_more = [&] { return std::ssize(rows) + (skips ? 0 : bad.count()) < most; };
   const auto refuse = [&](const std::string& reason) {
     bad.add(reason);
@@ -83,8 +85,7 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& 
     throw UserError(
         fmt::format("dataset {}: there are no rows in {}", entry.name, entry.files.front()));
   }
-  const std::string note =
-      bad.settle(config.on_bad_row, fmt::format("dataset {}", entry.name), num_rows);
+  const std::string note = bad.settle(on_bad_row, fmt::format("dataset {}", entry.name), num_rows);
   if (!note.empty()) notes.push_back(note);
   reader.finish();
   if (entry.num_samples && !rows.empty()) {

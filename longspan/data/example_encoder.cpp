@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/stage_encoders.h"
@@ -64,7 +65,7 @@ EncodedExamples encode_examples(const Config& config, const Tokenizer& tokenizer
   BadRows bad;
   const Encoding encoding{config, tokenizer, vocab_size, bad};
   EncodedExamples encoded = stage_of(config).encode(encoding, rows);
-  encoded.left_out = bad.settle(config.on_bad_row, "the data", std::ssize(rows));
+  encoded.left_out = bad.settle(on_bad_row_of(config), "the data", std::ssize(rows));
   if (encoded.examples.empty()) {
     throw UserError(fmt::format("{}: there is no text in this row and the {} after it",
                                 rows.front().source, rows.size() - 1));

@@ -1,6 +1,7 @@
 // kto: one answer and a verdict; beside it the same question with an answer to another one.
 #include <fmt/format.h>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/stage_encoders.h"
@@ -23,7 +24,8 @@ EncodedExamples encode_verdicts(const Encoding& encoding, const std::vector<Conv
     examples[i].documents = {encode(rows[i], "the answer", &lengths[i])};
     examples[i].desirable = rows[i].desirable;
   });
-  if (good.size() == 1 && (rows.size() == 1 || encoding.config.on_bad_row == "skip")) {
+  const bool skips = on_bad_row_of(encoding.config) == OnBadRow::kSkip;
+  if (good.size() == 1 && (rows.size() == 1 || skips)) {
     throw UserError(fmt::format(
         "{}: stage kto needs at least two rows: it estimates KL by giving each question the answer "
         "of another row",

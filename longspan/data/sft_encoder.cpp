@@ -1,6 +1,7 @@
 // sft: turns -> one sample; cutting to cutoff_len, labels.
 #include <algorithm>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
@@ -125,7 +126,7 @@ std::vector<Sample> SftEncoder::encode_all(const std::vector<Conversation>& conv
   CutReport cut;
   std::vector<Sample> samples = encode_samples({impl_->config, impl_->tokenizer, INT64_MAX, bad},
                                                *impl_->turns, conversations, cut);
-  bad.settle(impl_->config.on_bad_row, "the data", std::ssize(conversations));
+  bad.settle(on_bad_row_of(impl_->config), "the data", std::ssize(conversations));
   return samples;
 }
 

@@ -1,6 +1,7 @@
 #include "longspan/optim/schedule.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -38,13 +39,19 @@ const Schedule& schedule_named(const std::string& name) {
   for (const Schedule& schedule : kSchedules) {
     if (name == schedule.name) return schedule;
   }
-  throw UserError(
-      fmt::format("lr_scheduler_type: {} is not supported; use linear, cosine, constant or "
-                  "constant_with_warmup.",
-                  name));
+  throw UserError(fmt::format("lr_scheduler_type: {} is not supported; use one of {}.", name,
+                              fmt::join(names_of_schedules(), ", ")));
 }
 
 }  // namespace
+
+std::vector<std::string_view> names_of_schedules() {
+  std::vector<std::string_view> names;
+  for (const Schedule& schedule : kSchedules) names.push_back(schedule.name);
+  return names;
+}
+
+bool warms_up(const std::string& name) { return schedule_named(name).warms_up; }
 
 double schedule_factor(const std::string& name, int64_t step, int64_t num_warmup_steps,
                        int64_t num_training_steps) {

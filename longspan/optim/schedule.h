@@ -3,11 +3,19 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace longspan {
 
-/// Multiplier of learning_rate at optimizer step `step` (0-based). name: linear | cosine | constant
-/// | constant_with_warmup. Throws UserError for another name.
+/// What lr_scheduler_type may be.
+std::vector<std::string_view> names_of_schedules();
+
+/// Does the schedule of this name begin with a warmup? Throws UserError for another name.
+bool warms_up(const std::string& name);
+
+/// Multiplier of learning_rate at optimizer step `step` (0-based), by the schedule of this name.
+/// Throws UserError for another name.
 double schedule_factor(const std::string& name, int64_t step, int64_t num_warmup_steps,
                        int64_t num_training_steps);
 

@@ -22,6 +22,17 @@ TEST_CASE("schedules: warmup rises from 0 and the factor falls to 0 where it sho
   CHECK(schedule_factor("constant", 0, 4, 20) == 1.0);
 }
 
+TEST_CASE("schedules: which begin with a warmup") {
+  int warming = 0, others = 0;
+  for (const std::string_view name : names_of_schedules()) {
+    const bool rises = schedule_factor(std::string(name), 0, 4, 20) < 1.0;
+    CHECK(warms_up(std::string(name)) == rises);
+    ++(rises ? warming : others);
+  }
+  CHECK(warming == 3);
+  CHECK(others == 1);
+}
+
 TEST_CASE("schedules: steps past the end stay at 0") {
   CHECK(schedule_factor("linear", 25, 0, 20) == 0.0);
   CHECK(schedule_factor("cosine", 20, 0, 20) == 0.0);

@@ -2,17 +2,18 @@
 
 #include <fmt/format.h>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/user_error.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
 
 DeviceChoice choose_device(const ModelSettings& config, const std::function<Gpus()>& look) {
-  if (config.device == "cpu") return {.kind = DeviceKind::kCpu, .why_cpu = "as device: cpu asks"};
-  const bool asked = config.device == "cuda";
-  if (!asked && config.device != "auto") {
-    throw UserError(fmt::format("device: {} is none of auto, cuda, cpu", config.device));
+  const WantedDevice wanted = wanted_device_of(config);
+  if (wanted == WantedDevice::kCpu) {
+    return {.kind = DeviceKind::kCpu, .why_cpu = "as device: cpu asks"};
   }
+  const bool asked = wanted == WantedDevice::kCuda;
   const Gpus gpus = look();
   if (gpus.count == 0) {
     if (!asked && gpus.broken) {

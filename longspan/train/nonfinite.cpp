@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
@@ -105,7 +106,7 @@ void TrainingStep::leave_out(StepResult& result, int64_t step,
                                        number_text(in_loss ? result.loss : result.grad_norm), where,
                                        number_text(result.learning_rate));
   ++skipped_in_a_row_;
-  const bool skips = config_.on_nonfinite == "skip";
+  const bool skips = on_nonfinite_of(config_) == OnNonfinite::kSkip;
   if (skips && skipped_in_a_row_ <= kMostSkippedInARow) {
     result.skipped = true;
     if (world_.rank() == 0) {
