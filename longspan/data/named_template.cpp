@@ -16,30 +16,20 @@ namespace longspan {
 
 namespace {
 
-std::string written_calls(CallStyle style, const std::vector<FunctionCall>& calls) {
-  std::vector<std::string> lines;
+std::string written_calls(const CallFormat& format, const std::vector<FunctionCall>& calls) {
+  std::string text;
   for (const FunctionCall& call : calls) {
-    const std::string name = python_json_string(call.name);
-    switch (style) {
-      case CallStyle::kActions:
-        lines.push_back(fmt::format("Action: {}\nAction Input: {}", call.name, call.arguments));
-        break;
-      case CallStyle::kQwen:
-        lines.push_back(
-            fmt::format("<tool_call>\n{{\"name\": {}, \"arguments\": {}}}\n</tool_call>", name,
-                        call.arguments));
-        break;
-      case CallStyle::kLlama3:
-        lines.push_back(fmt::format("{{\"name\": {}, \"parameters\": {}}}", name, call.arguments));
-        break;
-      case CallStyle::kMistral:
-        lines.push_back(fmt::format("{{\"name\": {}, \"arguments\": {}}}", name, call.arguments));
-        break;
-    }
+    if (!text.empty()) text += format.between;
+    text += format.before_name;
+    text += format.quotes_name ? python_json_string(call.name) : call.name;
+    text += format.before_arguments;
+    text += call.arguments;
+    text += format.after;
   }
-  if (style == CallStyle::kMistral) return fmt::format("[{}]", fmt::join(lines, ", "));
-  if (style != CallStyle::kLlama3) return fmt::format("{}", fmt::join(lines, "\n"));
-  return lines.size() == 1 ? lines[0] : fmt::format("[{}]", fmt::join(lines, ", "));
+  using enum CallFormat::Brackets;
+  const bool brackets =
+      format.brackets == kAll || (format.brackets == kOfSeveral && calls.size() != 1);
+  return brackets ? fmt::format("[{}]", text) : text;
 }
 
 /// An answer without the thoughts before it.

@@ -173,35 +173,22 @@ class JinjaWriter {
     line("if arguments is not string");
     line("set arguments = arguments | tojson");
     line("endif");
-    std::string call, between = "\n";
-    bool bracket_one = false;
-    switch (format_.calls) {
-      case CallStyle::kActions:
-        call = "'Action: ' + function['name'] + '\\nAction Input: ' + arguments";
-        break;
-      case CallStyle::kQwen:
-        call =
-            "'<tool_call>\\n{\"name\": ' + function['name'] | tojson + ', \"arguments\": ' + "
-            "arguments + '}\\n</tool_call>'";
-        break;
-      case CallStyle::kLlama3:
-      case CallStyle::kMistral:
-        bracket_one = format_.calls == CallStyle::kMistral;
-        call = fmt::format(
-            "'{{\"name\": ' + function['name'] | tojson + ', \"{}\": ' + arguments + '}}'",
-            bracket_one ? "arguments" : "parameters");
-        between = ", ";
-        break;
-    }
+    const CallFormat& format = format_.calls;
+    const std::string after =
+        format.after.empty() ? "" : fmt::format(" + {}", jinja_text(format.after));
     line("if not loop.first");
-    line(fmt::format("set written.calls = written.calls + {}", jinja_text(between)));
+    line(fmt::format("set written.calls = written.calls + {}", jinja_text(format.between)));
     line("endif");
-    line(fmt::format("set written.calls = written.calls + {}", call));
+    line(fmt::format(
+        "set written.calls = written.calls + {} + function['name']{} + {} + arguments{}",
+        jinja_text(format.before_name), format.quotes_name ? " | tojson" : "",
+        jinja_text(format.before_arguments), after));
     line("endfor");
-    if (between == "\n") return;
-    if (!bracket_one) line("if message['tool_calls'] | length > 1");
+    if (format.brackets == CallFormat::Brackets::kNone) return;
+    const bool only_several = format.brackets == CallFormat::Brackets::kOfSeveral;
+    if (only_several) line("if message['tool_calls'] | length > 1");
     line("set written.calls = '[' + written.calls + ']'");
-    if (!bracket_one) line("endif");
+    if (only_several) line("endif");
   }
 
   void strip_thoughts() {

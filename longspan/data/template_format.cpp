@@ -14,6 +14,26 @@ namespace {
 
 constexpr std::string_view kChatmlGeneration = "<|im_start|>assistant\n";
 
+constexpr CallFormat kActionCalls{.before_name = "Action: ",
+                                  .before_arguments = "\nAction Input: ",
+                                  .after = "",
+                                  .quotes_name = false,
+                                  .between = "\n"};
+constexpr CallFormat kQwenCalls{.before_name = "<tool_call>\n{\"name\": ",
+                                .before_arguments = ", \"arguments\": ",
+                                .after = "}\n</tool_call>",
+                                .between = "\n"};
+constexpr CallFormat kLlama3Calls{.before_name = "{\"name\": ",
+                                  .before_arguments = ", \"parameters\": ",
+                                  .after = "}",
+                                  .between = ", ",
+                                  .brackets = CallFormat::Brackets::kOfSeveral};
+constexpr CallFormat kMistralCalls{.before_name = "{\"name\": ",
+                                   .before_arguments = ", \"arguments\": ",
+                                   .after = "}",
+                                   .between = ", ",
+                                   .brackets = CallFormat::Brackets::kAll};
+
 Frame text(std::string_view frame) { return {{Piece::kText, frame}}; }
 
 }  // namespace
@@ -34,12 +54,17 @@ const std::vector<Format>& template_formats() {
        .assistant = chatml_assistant,
        .observation = qwen_observation,
        .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-       .calls = CallStyle::kQwen,
+       .calls = kQwenCalls,
        .tokens = {"<|im_start|>", "<|im_end|>"},
        .end_of_text = "<|im_end|>",
        .generation = kChatmlGeneration,
        .stop_words = {"<|im_end|>"},
-       .replaces_eos = true},
+       .replaces_eos = true,
+       .mistaken_for = "qwen3",
+       .mistake =
+           "template: qwen is that of Qwen2.5, with its system message; the model is a "
+           "Qwen3. Its templates are qwen3 (answers begin with thoughts, if only empty ones) "
+           "and qwen3_nothink (the models without thoughts)."},
       {.name = "qwen3",
        .prefix = {},
        .system = chatml_system,
@@ -47,13 +72,16 @@ const std::vector<Format>& template_formats() {
        .assistant = chatml_assistant,
        .observation = qwen_observation,
        .default_system = "",
-       .calls = CallStyle::kQwen,
+       .calls = kQwenCalls,
        .tokens = {"<|im_start|>", "<|im_end|>"},
        .end_of_text = "<|im_end|>",
        .generation = kChatmlGeneration,
        .stop_words = {"<|im_end|>"},
        .replaces_eos = true,
-       .thinks = true},
+       .thinks = true,
+       .without_thoughts =
+           "template: qwen3 sets thoughts before each answer, and the tokenizer of this model has "
+           "no <think>: take qwen3_nothink for a model that does not think."},
       {.name = "qwen3_nothink",
        .prefix = {},
        .system = chatml_system,
@@ -61,7 +89,7 @@ const std::vector<Format>& template_formats() {
        .assistant = chatml_assistant,
        .observation = qwen_observation,
        .default_system = "",
-       .calls = CallStyle::kQwen,
+       .calls = kQwenCalls,
        .tokens = {"<|im_start|>", "<|im_end|>"},
        .end_of_text = "<|im_end|>",
        .generation = kChatmlGeneration,
@@ -76,7 +104,7 @@ const std::vector<Format>& template_formats() {
        .observation = text("<|start_header_id|>ipython<|end_header_id|>\n\n{{content}}<|eot_id|>"
                            "<|start_header_id|>assistant<|end_header_id|>\n\n"),
        .default_system = "",
-       .calls = CallStyle::kLlama3,
+       .calls = kLlama3Calls,
        .tokens = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
        .end_of_text = "<|end_of_text|>",
        .generation = "<|start_header_id|>assistant<|end_header_id|>\n\n",
@@ -89,7 +117,7 @@ const std::vector<Format>& template_formats() {
        .assistant = {{Piece::kText, " {{content}}"}, {Piece::kEos}},
        .observation = text("[TOOL_RESULTS] {\"content\": {{content}}}[/TOOL_RESULTS]"),
        .default_system = "",
-       .calls = CallStyle::kMistral,
+       .calls = kMistralCalls,
        .tokens = {},
        .function = {{Piece::kText, "[TOOL_CALLS] {{content}}"}, {Piece::kEos}},
        .system_in_question = true},
@@ -100,7 +128,7 @@ const std::vector<Format>& template_formats() {
        .assistant = chatml_assistant,
        .observation = text("<|im_start|>tool\n{{content}}<|im_end|>\n<|im_start|>assistant\n"),
        .default_system = "",
-       .calls = CallStyle::kActions,
+       .calls = kActionCalls,
        .tokens = {"<|im_start|>", "<|im_end|>"},
        .end_of_text = "<|im_end|>",
        .generation = kChatmlGeneration,
@@ -117,7 +145,7 @@ const std::vector<Format>& template_formats() {
                        {Piece::kEos},
                        {Piece::kText, "\nAssistant:"}},
        .default_system = "",
-       .calls = CallStyle::kActions,
+       .calls = kActionCalls,
        .tokens = {},
        .generation = "\nAssistant:"},
       {.name = "empty",
@@ -127,7 +155,7 @@ const std::vector<Format>& template_formats() {
        .assistant = text("{{content}}"),
        .observation = text("{{content}}"),
        .default_system = "",
-       .calls = CallStyle::kActions,
+       .calls = kActionCalls,
        .tokens = {}},
   };
   return all;

@@ -14,8 +14,17 @@ inline constexpr std::string_view kThoughts = "<think>", kThoughtsEnd = "</think
 inline constexpr std::string_view kThoughtsBegin = "<think>\n", kThoughtsClose = "\n</think>\n\n";
 inline constexpr std::string_view kNoThoughts = "<think>\n\n</think>\n\n";
 
-/// How function calls are written.
-enum class CallStyle { kActions, kQwen, kLlama3, kMistral };
+/// How the function calls of an answer are written: each one's name and arguments between these
+/// texts.
+struct CallFormat {
+  /// Which lists of calls have brackets around them.
+  enum class Brackets { kNone, kOfSeveral, kAll };
+
+  std::string_view before_name, before_arguments, after;
+  bool quotes_name = true;   // the name is a JSON string
+  std::string_view between;  // two calls
+  Brackets brackets = Brackets::kNone;
+};
 
 /// A message's frame: text (with {{content}} in it), or "eos"/"bos" for those tokens. Every piece
 /// of text is tokenized for itself.
@@ -29,7 +38,7 @@ struct Format {
   std::string_view name;
   Frame prefix, system, user, assistant, observation;
   std::string_view default_system;
-  CallStyle calls;
+  CallFormat calls;
   std::vector<std::string_view> tokens;  // that the tokenizer must know as one token each
   std::string_view end_of_text = {};     // stage pt; empty: the tokenizer's eos_token
   Frame function = {};                   // empty: that of the assistant
@@ -39,6 +48,10 @@ struct Format {
   bool replaces_eos = false;
   bool system_in_question = false;  // the system message is part of the first question's text
   bool thinks = false;              // each trained answer begins with its thoughts
+  // What a user is told who takes it for a model that thinks, of this model_type, by mistake; and
+  // who takes it for one whose tokenizer has no thoughts.
+  std::string_view mistaken_for = {}, mistake = {};
+  std::string_view without_thoughts = {};
 };
 
 /// All of them.

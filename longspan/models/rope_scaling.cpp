@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <span>
+#include <stdexcept>
+#include <utility>
 
 #include "longspan/config/user_error.h"
 #include "longspan/input/json_text.h"
@@ -13,6 +16,28 @@ namespace longspan {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr std::pair<const char*, double> kLlama3Factors[] = {{"low_freq_factor", 1.0},
+                                                             {"high_freq_factor", 4.0}};
+
+/// What config.json has of each kind of scaling that a run may ask for, beside its factor.
+struct Stretch {
+  RopeScaling::Type type;
+  bool has_original_positions;
+  std::span<const std::pair<const char*, double>> constants = {};
+};
+constexpr Stretch kStretches[] = {
+    {RopeScaling::Type::kLinear, false},
+    {RopeScaling::Type::kYarn, true},
+    {RopeScaling::Type::kLlama3, true, kLlama3Factors},
+};
+
+const Stretch& stretch_named(const std::string& type) {
+  for (const Stretch& stretch : kStretches) {
+    if (type == name_of(stretch.type)) return stretch;
+  }
+  throw std::logic_error(fmt::format("rope_scaling: {} has no meaning", type));
+}
 
 /// Positions that the model was made with.
 int64_t original_positions(const ModelConfig& config) {
@@ -29,11 +54,9 @@ ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_
   if (type.empty() || row_length <= original) return config;
   const int64_t factor = (row_length + original - 1) / original;
   Json scaling = {{"rope_type", type}, {"factor", static_cast<double>(factor)}};
-  if (type != "linear") scaling["original_max_position_embeddings"] = original;
-  if (type == "llama3") {
-    scaling["low_freq_factor"] = 1.0;
-    scaling["high_freq_factor"] = 4.0;
-  }
+  const Stretch& stretch = stretch_named(type);
+  if (stretch.has_original_positions) scaling["original_max_position_embeddings"] = original;
+  for (const auto& [key, value] : stretch.constants) scaling[key] = value;
   Json whole = parse_ordered_json(config.json, source);
   Json& json = language_keys(whole);
   // Which numbers of a head are rotated, and by which axis, stays as it is.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "longspan/data/template_format.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -43,18 +44,11 @@ std::string hint_at_positions(const EncodedExamples& encoded, const ModelConfig&
 
 std::string hint_at_template(const DataSettings& config, const ModelConfig& model,
                              const Tokenizer& tokenizer) {
-  const std::string& name = config.chat_template;
-  const bool thinks = tokenizer.id_of("<think>").has_value();
-  if (name == "qwen" && model.model_type == "qwen3" && thinks) {
-    return "template: qwen is that of Qwen2.5, with its system message; the model is a Qwen3. Its "
-           "templates are qwen3 (answers begin with thoughts, if only empty ones) and "
-           "qwen3_nothink (the models without thoughts).";
-  }
-  if (name == "qwen3" && !thinks) {
-    return "template: qwen3 sets thoughts before each answer, and the tokenizer of this model has "
-           "no <think>: take qwen3_nothink for a model that does not think.";
-  }
-  return "";
+  const std::vector<Format>& formats = template_formats();
+  const auto format = std::ranges::find(formats, config.chat_template, &Format::name);
+  if (format == formats.end()) return "";
+  if (!tokenizer.id_of(kThoughts)) return std::string(format->without_thoughts);
+  return std::string(format->mistaken_for == model.model_type ? format->mistake : "");
 }
 
 }  // namespace longspan
