@@ -19,6 +19,7 @@
 #include "longspan/input/numbers.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/machine_memory.h"
+#include "longspan/models/dtype_words.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/print.h"
@@ -60,6 +61,16 @@ std::vector<int64_t> read_documents(const Options& options) {
   return lengths;
 }
 
+at::ScalarType read_dtype(const Options& options) {
+  const std::optional<std::string> word = options.text("dtype");
+  if (!word) return at::kFloat;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    if (*word == short_name_of(dtype)) return dtype;
+  }
+  throw UserError(fmt::format("{}: --dtype {}: choose {} or {}", kCommand, *word,
+                              short_name_of(at::kFloat), short_name_of(at::kBFloat16)));
+}
+
 ProblemShape read_shape(const Options& options) {
   ProblemShape shape;
   constexpr int64_t kMost = 1 << 20;  // so that products of them can be counted
@@ -79,11 +90,7 @@ ProblemShape read_shape(const Options& options) {
     throw UserError(fmt::format("{}: --head-dim {}: rotary embedding in --layer needs it even",
                                 kCommand, shape.head_dim));
   }
-  const std::string dtype = options.text("dtype").value_or("fp32");
-  if (dtype != "fp32" && dtype != "bf16") {
-    throw UserError(fmt::format("{}: --dtype {}: choose fp32 or bf16", kCommand, dtype));
-  }
-  shape.dtype = shape.rounded_to = dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  shape.dtype = shape.rounded_to = read_dtype(options);
   return shape;
 }
 

@@ -17,6 +17,7 @@
 #include "longspan/data/turns.h"
 #include "longspan/input/json_text.h"
 #include "longspan/models/composite.h"
+#include "longspan/models/dtype_words.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
@@ -34,9 +35,9 @@ namespace fs = std::filesystem;
 /// and fp32 for others.
 at::ScalarType dtype_of(const ModelConfig& config) {
   const std::string name = dtype_in(parse_json(config.json, "config.json"));
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
-  return name.empty() && config.stored_in_mxfp4 ? at::kBFloat16 : at::kFloat;
+  if (name.empty() && config.stored_in_mxfp4) return at::kBFloat16;
+  const at::ScalarType named = dtype_named(name).value_or(at::kFloat);
+  return named == at::kDouble ? at::kFloat : named;
 }
 
 /// By the template that the configuration names; else as the last adapter that brings a tokenizer

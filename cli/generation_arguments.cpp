@@ -11,6 +11,7 @@
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/turns.h"
+#include "longspan/models/dtype_words.h"
 
 namespace longspan {
 
@@ -89,9 +90,9 @@ std::vector<ArgumentKey> keys_for(GenerationArguments& arguments, bool writes_fi
       {"infer_dtype", "one of: auto, fp32, bf16", "auto: as config.json says [auto]",
        [&](const std::string& text) {
          // LLaMA-Factory's names beside the short ones.
-         request.infer_dtype = text == "float32" ? "fp32" : text == "bfloat16" ? "bf16" : text;
-         const std::string& name = request.infer_dtype;
-         return name == "auto" || name == "fp32" || name == "bf16";
+         request.infer_dtype = dtype_named(text);
+         return text == "auto" || request.infer_dtype == at::kFloat ||
+                request.infer_dtype == at::kBFloat16;
        }},
       {"default_system", "text", "the system message",
        [&](const std::string& text) {

@@ -10,6 +10,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/memory/machine_memory.h"
 #include "longspan/models/composite.h"
+#include "longspan/models/dtype_words.h"
 #include "longspan/models/family.h"
 #include "longspan/models/model_config.h"
 #include "longspan/models/parameter_count.h"
@@ -25,9 +26,11 @@ namespace {
 namespace fs = std::filesystem;
 
 at::ScalarType dtype_of(const std::string& name) {
-  if (name == "float32") return at::kFloat;
-  if (name == "bfloat16") return at::kBFloat16;
-  throw UserError(fmt::format("init: --dtype {}: wanted is float32 or bfloat16", name));
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    if (name == long_name_of(dtype)) return dtype;
+  }
+  throw UserError(fmt::format("init: --dtype {}: wanted is {} or {}", name,
+                              long_name_of(at::kFloat), long_name_of(at::kBFloat16)));
 }
 
 /// All of the model is made before it is written.

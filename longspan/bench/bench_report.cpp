@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "longspan/models/dtype_words.h"
 #include "longspan/text/bars.h"
 #include "longspan/text/counted.h"
 
@@ -18,10 +19,6 @@ constexpr double kMiB = 1024.0 * 1024.0;
 
 int64_t num_tokens(const std::vector<int64_t>& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-}
-
-std::string dtype_name(const ProblemShape& shape) {
-  return shape.dtype == at::kBFloat16 ? "bf16" : "fp32";
 }
 
 const MethodMeasurement* undistributed(const AttentionBenchResult& result) {
@@ -61,9 +58,9 @@ std::string describe(const AttentionBenchResult& result) {
       shape.layer ? fmt::format("attention sublayer of width {}, ", shape.model_dim) : "",
       counted(shape.num_heads, "query head"), counted(shape.num_kv_heads, "kv head"),
       shape.head_dim, counted(num_tokens(options.document_lengths), "token"),
-      counted(static_cast<int64_t>(options.document_lengths.size()), "document"), dtype_name(shape),
-      shape.checkpointing ? ", checkpointing" : "", counted(result.num_ranks, "rank"),
-      counted(result.threads, "thread"));
+      counted(static_cast<int64_t>(options.document_lengths.size()), "document"),
+      short_name_of(shape.dtype), shape.checkpointing ? ", checkpointing" : "",
+      counted(result.num_ranks, "rank"), counted(result.threads, "thread"));
 }
 
 std::string bench_table(const AttentionBenchResult& result) {
@@ -162,7 +159,7 @@ std::string bench_json(const AttentionBenchResult& result) {
       {"kv_heads", options.shape.num_kv_heads},
       {"head_dim", options.shape.head_dim},
       {"document_lengths", options.document_lengths},
-      {"dtype", dtype_name(options.shape)},
+      {"dtype", std::string(short_name_of(options.shape.dtype))},
       {"layer", options.shape.layer},
       {"model_dim", options.shape.layer ? options.shape.model_dim : 0},
       {"checkpointing", options.shape.checkpointing},

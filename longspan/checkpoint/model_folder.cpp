@@ -18,6 +18,7 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/models/composite.h"
+#include "longspan/models/dtype_words.h"
 #include "longspan/models/model_files.h"
 
 namespace longspan {
@@ -28,30 +29,15 @@ namespace fs = std::filesystem;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-const char* dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kHalf:
-      return "float16";
-    case at::kDouble:
-      return "float64";
-    default:
-      TORCH_CHECK(false, "models are not saved as ", dtype);
-  }
-}
-
 std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
   nlohmann::ordered_json json = parse_ordered_json(config.json, "config.json");
   // transformers 5 writes dtype, 4 writes torch_dtype; both read the latter.
   const char* key = json.contains("dtype") ? "dtype" : "torch_dtype";
   if (json.contains("dtype") && json.contains("torch_dtype")) json.erase("torch_dtype");
-  json[key] = dtype_name(dtype);
+  json[key] = std::string(long_name_of(dtype));
   if (nlohmann::ordered_json& keys = language_keys(json); &keys != &json) {
     for (const char* named : {"dtype", "torch_dtype"}) {
-      if (keys.contains(named)) keys[named] = dtype_name(dtype);
+      if (keys.contains(named)) keys[named] = std::string(long_name_of(dtype));
     }
   }
   if (!json.contains("architectures")) json["architectures"] = {config.architecture};

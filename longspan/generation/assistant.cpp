@@ -16,6 +16,7 @@
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
 #include "longspan/models/composite.h"
+#include "longspan/models/dtype_words.h"
 #include "longspan/models/model_files.h"
 #include "longspan/text/shown.h"
 
@@ -74,10 +75,8 @@ Folders folders_of(const AssistantRequest& request) {
   return folders;
 }
 
-at::ScalarType dtype_of(const std::string& infer_dtype, const json& model) {
-  if (infer_dtype == "fp32") return at::kFloat;
-  if (infer_dtype == "bf16") return at::kBFloat16;
-  return dtype_in(model) == "bfloat16" ? at::kBFloat16 : at::kFloat;
+at::ScalarType own_dtype(const json& model) {
+  return dtype_named(dtype_in(model)) == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
 }
 
 /// Merged in fp32, so that each weight is rounded once.
@@ -263,7 +262,7 @@ Assistant load_assistant(const AssistantRequest& request) {
     if (const auto id = assistant.chat->turn_end()) options.end_tokens.insert(*id);
   }
 
-  const at::ScalarType dtype = dtype_of(request.infer_dtype, model);
+  const at::ScalarType dtype = request.infer_dtype.value_or(own_dtype(model));
   assistant.parameters = load_merged(folders, assistant.config, dtype);
   int64_t num_parameters = 0;
   for (const NamedTensor& parameter : assistant.parameters) {
@@ -277,8 +276,7 @@ Assistant load_assistant(const AssistantRequest& request) {
           ? ""
           : fmt::format(" with {}", folders.adapters.size() == 1 ? folders.adapters[0]
                                                                  : request.adapter_name_or_path),
-      assistant.config.architecture, described(num_parameters),
-      dtype == at::kBFloat16 ? "bf16" : "fp32",
+      assistant.config.architecture, described(num_parameters), short_name_of(dtype),
       !assistant.chat                 ? "no chat template: texts are continued"
       : request.template_name.empty() ? "its own chat template"
                                       : fmt::format("template {}", request.template_name),

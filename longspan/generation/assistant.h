@@ -19,10 +19,10 @@ namespace longspan {
 /// What the user asked for. Whatever is absent comes from generation_config.json, else it is
 /// transformers' default.
 struct AssistantRequest {
-  std::string model_name_or_path;    // a model's folder, or a LoRA adapter's
-  std::string adapter_name_or_path;  // comma list, merged in this order
-  std::string template_name;         // empty: the model's own chat_template
-  std::string infer_dtype = "auto";  // auto | fp32 | bf16
+  std::string model_name_or_path;             // a model's folder, or a LoRA adapter's
+  std::string adapter_name_or_path;           // comma list, merged in this order
+  std::string template_name;                  // empty: the model's own chat_template
+  std::optional<at::ScalarType> infer_dtype;  // absent: bf16 where config.json says so, else fp32
   std::optional<std::string> default_system;
   bool enable_thinking = true;
   bool skip_special_tokens = true;

@@ -18,6 +18,7 @@
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/decoder.h"
+#include "longspan/models/dtype_words.h"
 #include "longspan/objectives/load_balance.h"
 #include "longspan/objectives/sft.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
@@ -26,11 +27,8 @@ namespace {
 
 using namespace longspan;
 
-at::ScalarType dtype_named(const std::string& name) {
-  if (name == "float32") return at::kFloat;
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float64") return at::kDouble;
-  throw std::runtime_error("no dtype " + name);
+at::ScalarType dtype_of(const nlohmann::json& job, const char* key) {
+  return dtype_named(job.value(key, "float32")).value();
 }
 
 Batch read_batch(const nlohmann::json& job) {
@@ -73,15 +71,14 @@ void add_auxiliary_gradients(Decoder& model, const ModelSpec& spec, const Batch&
 void run(const std::string& folder, const nlohmann::json& job, const std::string& result_path) {
   const ModelConfig config = load_model_config(folder);
   check_model_folder(folder, config);
-  auto parameters =
-      load_parameters(folder, config, dtype_named(job.value("parameter_dtype", "float32")));
+  auto parameters = load_parameters(folder, config, dtype_of(job, "parameter_dtype"));
   const ModelSpec& spec = config.spec;
   const ParameterTable specs(parameters_of(spec));
   for (auto& [name, tensor] : parameters) tensor.requires_grad_(!is_buffer(specs.of(name).role));
   const auto attention = make_local(cpu_block_kernel());
   DecoderOptions options;
   options.gradient_checkpointing = job.value("checkpointing", false);
-  options.compute_dtype = dtype_named(job.value("compute_dtype", "float32"));
+  options.compute_dtype = dtype_of(job, "compute_dtype");
   Decoder model(spec, parameters, *attention, options);
   const Batch batch = read_batch(job);
   const int64_t num_labels =
@@ -107,8 +104,7 @@ void run(const std::string& folder, const nlohmann::json& job, const std::string
   }
   write_safetensors(result_path, results);
   if (job.contains("save_to")) {
-    save_model_folder(job["save_to"], config, parameters,
-                      dtype_named(job.value("save_dtype", "float32")), folder,
+    save_model_folder(job["save_to"], config, parameters, dtype_of(job, "save_dtype"), folder,
                       job.value("save_shard_bytes", int64_t{5} << 30));
   }
 }
