@@ -5,16 +5,6 @@
 #include <stdexcept>
 
 namespace longspan {
-namespace {
-
-const PairLossKind& kind_of(PairLoss loss) {
-  for (const PairLossKind& kind : kPairLosses) {
-    if (kind.loss == loss) return kind;
-  }
-  throw std::logic_error("a loss of pairs is not in the table");
-}
-
-}  // namespace
 
 std::vector<std::string_view> names_of_pair_losses() {
   std::vector<std::string_view> names;
@@ -27,6 +17,13 @@ PairLoss pair_loss_from(std::string_view name) {
     if (kind.name == name) return kind.loss;
   }
   throw std::logic_error(fmt::format("there is no loss of pairs with the name {}", name));
+}
+
+const PairLossKind& kind_of(PairLoss loss) {
+  for (const PairLossKind& kind : kPairLosses) {
+    if (kind.loss == loss) return kind;
+  }
+  throw std::logic_error("a loss of pairs is not in the table");
 }
 
 bool has_reference(PairLoss loss) { return kind_of(loss).has_reference; }

@@ -2,8 +2,12 @@
 // torch.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
+
+#include "longspan/config/preference_settings.h"
 
 namespace longspan {
 
@@ -18,25 +22,54 @@ enum class PairLoss {
   kSimpo,    // arXiv 2405.14734, averaging, no reference: -logsigmoid(b (c - r) - gamma)
 };
 
+/// A key that one loss alone has.
+struct PairLossKey {
+  std::string_view name;
+  double PreferenceSettings::* value;
+};
+
 struct PairLossKind {
   std::string_view name;  // the value of pref_loss
   PairLoss loss;
   bool averages;       // an answer's log-probability is divided by the number of its labels
   bool has_reference;  // a reference model's log-probability is subtracted
+  // A pair is compared with the means of all pairs of a step, which are computed ahead.
+  bool has_baselines = false;
+  std::optional<PairLossKey> own_key = {};
+  // What it logs beside what all do: the parts that it consists of (PairTerms::parts_B).
+  std::span<const std::string_view> parts = {};
 };
+inline constexpr std::string_view kOrpoParts[] = {"sft_loss", "odds_ratio_loss"};
 
 /// The register, in the order of the help.
 inline constexpr PairLossKind kPairLosses[] = {
-    {"sigmoid", PairLoss::kSigmoid, /*averages=*/false, /*has_reference=*/true},
-    {"hinge", PairLoss::kHinge, /*averages=*/false, /*has_reference=*/true},
-    {"ipo", PairLoss::kIpo, /*averages=*/true, /*has_reference=*/true},
-    {"kto_pair", PairLoss::kKtoPair, /*averages=*/false, /*has_reference=*/true},
-    {"orpo", PairLoss::kOrpo, /*averages=*/true, /*has_reference=*/false},
-    {"simpo", PairLoss::kSimpo, /*averages=*/true, /*has_reference=*/false}};
+    {.name = "sigmoid",
+     .loss = PairLoss::kSigmoid,
+     .averages = false,
+     .has_reference = true,
+     .own_key = {{"dpo_label_smoothing", &PreferenceSettings::dpo_label_smoothing}}},
+    {.name = "hinge", .loss = PairLoss::kHinge, .averages = false, .has_reference = true},
+    {.name = "ipo", .loss = PairLoss::kIpo, .averages = true, .has_reference = true},
+    {.name = "kto_pair",
+     .loss = PairLoss::kKtoPair,
+     .averages = false,
+     .has_reference = true,
+     .has_baselines = true},
+    {.name = "orpo",
+     .loss = PairLoss::kOrpo,
+     .averages = true,
+     .has_reference = false,
+     .parts = kOrpoParts},
+    {.name = "simpo",
+     .loss = PairLoss::kSimpo,
+     .averages = true,
+     .has_reference = false,
+     .own_key = {{"simpo_gamma", &PreferenceSettings::simpo_gamma}}}};
 std::vector<std::string_view> names_of_pair_losses();
 
 /// Throws std::logic_error for a name that the configuration cannot have.
 PairLoss pair_loss_from(std::string_view name);
+const PairLossKind& kind_of(PairLoss loss);
 bool has_reference(PairLoss loss);
 bool averages(PairLoss loss);
 

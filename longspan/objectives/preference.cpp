@@ -89,8 +89,7 @@ PairTerms pair_terms(const PairScores& scores, const PairOptions& options,
           delta_B - (log_of_complement(chosen_B) - log_of_complement(rejected_B));
       const at::Tensor odds_ratio_B = -at::log_sigmoid(log_odds_B);
       terms.losses_B = beta * odds_ratio_B - chosen_B;
-      terms.sft_losses_B = -chosen_B.detach();
-      terms.odds_ratio_losses_B = odds_ratio_B.detach();
+      terms.parts_B = {-chosen_B.detach(), odds_ratio_B.detach()};
       break;
     }
     case PairLoss::kSimpo:

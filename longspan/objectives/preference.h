@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "longspan/objectives/pair_loss.h"
 
 namespace longspan {
@@ -20,9 +22,9 @@ struct PairScores {
   at::Tensor chosen_labels_B, rejected_labels_B;
 };
 
-/// The KL estimates of kto_pair, over all pairs of a step: clamped means of c and of r. `slope` is
-/// the mean over pairs of the derivative of a pair's loss by them (0 where clamped), so that
-/// gradients flow through them though other pairs are in other rows.
+/// The KL estimates of kto_pair (PairLossKind::has_baselines), over all pairs of a step: clamped
+/// means of c and of r. `slope` is the mean over pairs of the derivative of a pair's loss by them
+/// (0 where clamped), so that gradients flow through them though other pairs are in other rows.
 struct PairBaselines {
   double chosen = 0.0, rejected = 0.0, chosen_slope = 0.0, rejected_slope = 0.0;
 };
@@ -31,10 +33,10 @@ PairBaselines pair_baselines(const PairScores& all, const PairOptions& options);
 struct PairTerms {
   at::Tensor losses_B;                              // differentiable
   at::Tensor chosen_rewards_B, rejected_rewards_B;  // implicit rewards, without gradient
-  at::Tensor sft_losses_B, odds_ratio_losses_B;     // orpo's parts, undefined for the others
+  std::vector<at::Tensor> parts_B;                  // by PairLossKind::parts, without gradient
 };
 
-/// The loss of a batch is the mean of losses_B. `baselines` are looked at by kto_pair only.
+/// The loss of a batch is the mean of losses_B. `baselines` are looked at where the loss has some.
 PairTerms pair_terms(const PairScores& scores, const PairOptions& options,
                      const PairBaselines& baselines);
 

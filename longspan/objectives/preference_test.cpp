@@ -50,6 +50,7 @@ TEST_CASE("preference: losses fall as the chosen answer gains, and rise with the
     CHECK(scores.chosen_B.grad().lt(0).all().item<bool>());
     CHECK(scores.rejected_B.grad().gt(0).all().item<bool>());
     CHECK(!terms.chosen_rewards_B.requires_grad());
+    CHECK(terms.parts_B.size() == kind.parts.size());
   }
 }
 

@@ -3,6 +3,9 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "longspan/comm/differentiable.h"
 #include "longspan/config/config.h"
 #include "longspan/data/stage_encoders.h"
@@ -21,7 +24,8 @@ class PairObjective : public Objective {
                  .beta = context.config.pref_beta,
                  .label_smoothing = context.config.dpo_label_smoothing,
                  .simpo_gamma = context.config.simpo_gamma,
-                 .sft_weight = context.config.pref_ftx} {}
+                 .sft_weight = context.config.pref_ftx},
+        kind_(kind_of(options_.loss)) {}
 
   Documents documents() const override {
     return context_.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
@@ -29,7 +33,7 @@ class PairObjective : public Objective {
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }
 
-  bool looks_ahead() const override { return has_reference(options_.loss); }
+  bool looks_ahead() const override { return kind_.has_reference; }
 
   void begin() override {
     references_.clear();
@@ -39,11 +43,11 @@ class PairObjective : public Objective {
   void look(const Row& row) override {
     const c10::NoGradGuard no_grad;
     references_.push_back(context_.reference->document_logprobs(row, over_row()));
-    if (options_.loss == PairLoss::kKtoPair) compare(row, references_.back());
+    if (kind_.has_baselines) compare(row, references_.back());
   }
 
   void looked() override {
-    if (options_.loss == PairLoss::kKtoPair) baselines_ = step_baselines();
+    if (kind_.has_baselines) baselines_ = step_baselines();
   }
 
   at::Tensor loss(const Row& row, size_t row_number, double total_weight,
@@ -58,9 +62,7 @@ class PairObjective : public Objective {
   std::vector<std::string> averages() const override {
     std::vector<std::string> names{"rewards/chosen",  "rewards/rejected", "rewards/accuracies",
                                    "rewards/margins", "logps/chosen",     "logps/rejected"};
-    if (options_.loss == PairLoss::kOrpo) {
-      names.insert(names.end(), {"sft_loss", "odds_ratio_loss"});
-    }
+    names.insert(names.end(), kind_.parts.begin(), kind_.parts.end());
     return names;
   }
 
@@ -80,7 +82,7 @@ class PairObjective : public Objective {
             answers(reference_D, 1), answers(labels_D, 0), answers(labels_D, 1)};
   }
 
-  /// kto_pair compares with the means of all pairs of the step, which are in several rows and on
+  /// Some losses compare with the means of all pairs of the step, which are in several rows and on
   /// several ranks: they are computed ahead, once more.
   void compare(const Row& row, const at::Tensor& reference_D) {
     const PairScores scores = scores_of(row, reference_D);
@@ -122,30 +124,39 @@ class PairObjective : public Objective {
 
   void log(const PairScores& scores, const PairTerms& terms, Averages& averages) const {
     const double count = static_cast<double>(terms.losses_B.size(0));
-    const auto add = [&](const char* name, const at::Tensor& x_B) {
-      if (x_B.defined()) averages.add(name, x_B.sum().item<double>(), count);
+    const auto add = [&](std::string_view name, const at::Tensor& x_B) {
+      averages.add(std::string(name), x_B.sum().item<double>(), count);
     };
     add("rewards/chosen", terms.chosen_rewards_B);
     add("rewards/rejected", terms.rejected_rewards_B);
     add("rewards/accuracies", terms.chosen_rewards_B.gt(terms.rejected_rewards_B).to(at::kDouble));
     add("rewards/margins", terms.chosen_rewards_B - terms.rejected_rewards_B);
     const auto logps = [&](const at::Tensor& sums_B, const at::Tensor& labels_B) {
-      return longspan::averages(options_.loss) ? sums_B.detach() / labels_B : sums_B.detach();
+      return kind_.averages ? sums_B.detach() / labels_B : sums_B.detach();
     };
     add("logps/chosen", logps(scores.chosen_B, scores.chosen_labels_B));
     add("logps/rejected", logps(scores.rejected_B, scores.rejected_labels_B));
-    add("sft_loss", terms.sft_losses_B);
-    add("odds_ratio_loss", terms.odds_ratio_losses_B);
+    for (size_t i = 0; i < kind_.parts.size(); ++i) add(kind_.parts[i], terms.parts_B.at(i));
   }
 
   ObjectiveContext context_;
   PairOptions options_;
+  const PairLossKind& kind_;
   std::vector<at::Tensor> references_;  // of the step's rows
-  std::vector<double> compared_;        // kto_pair: four numbers a pair of the step's rows
+  std::vector<double> compared_;        // with baselines: four numbers a pair of the step's rows
   PairBaselines baselines_;
 };
 
-constexpr std::string_view kLoss[] = {"pref_loss", "dpo_label_smoothing", "simpo_gamma"};
+/// pref_loss, and the keys that losses have of their own.
+constexpr auto kLoss = [] {
+  constexpr auto kHasKey = [](const PairLossKind& kind) { return kind.own_key.has_value(); };
+  std::array<std::string_view, 1 + std::ranges::count_if(kPairLosses, kHasKey)> keys{"pref_loss"};
+  auto next = keys.begin() + 1;
+  for (const PairLossKind& kind : kPairLosses) {
+    if (kind.own_key) *next++ = kind.own_key->name;
+  }
+  return keys;
+}();
 constexpr StageKeys kLossKeys{.keys = kLoss};
 constexpr const StageKeys* kKeys[] = {&kLossKeys, &kPreferenceKeys, &kReferenceKeys,
                                       &kSharedPromptKeys};
@@ -156,20 +167,24 @@ std::vector<std::string> problems(const Config& config) {
   const auto demand = [&](bool holds, std::string_view problem) {
     if (!holds) problems.emplace_back(problem);
   };
-  demand(config.dpo_label_smoothing == 0 || config.pref_loss == "sigmoid",
-         "dpo_label_smoothing is for pref_loss: sigmoid only");
-  demand(config.simpo_gamma == defaults.simpo_gamma || config.pref_loss == "simpo",
-         "simpo_gamma is for pref_loss: simpo only");
-  demand(config.pref_loss != "kto_pair" || config.lora_dropout == 0,
-         "pref_loss: kto_pair computes each pair twice, which lora_dropout would make different; "
-         "set lora_dropout: 0");
+  const PairLossKind& own = kind_of(pair_loss_from(config.pref_loss));
+  for (const PairLossKind& kind : kPairLosses) {
+    if (!kind.own_key || kind.loss == own.loss) continue;
+    const auto& [name, value] = *kind.own_key;
+    demand(config.*value == defaults.*value,
+           fmt::format("{} is for pref_loss: {} only", name, kind.name));
+  }
+  demand(!own.has_baselines || config.lora_dropout == 0,
+         fmt::format("pref_loss: {} computes each pair twice, which lora_dropout would make "
+                     "different; set lora_dropout: 0",
+                     own.name));
   const bool names_reference = !config.ref_model.empty() || !config.ref_model_adapters.empty() ||
                                config.precompute_ref_log_probs;
   std::vector<std::string_view> alone;
   for (const PairLossKind& kind : kPairLosses) {
     if (!kind.has_reference) alone.push_back(kind.name);
   }
-  demand(!names_reference || has_reference(pair_loss_from(config.pref_loss)),
+  demand(!names_reference || own.has_reference,
          fmt::format("pref_loss: {} have no reference model; remove ref_model, ref_model_adapters "
                      "and precompute_ref_log_probs",
                      enumerated(alone)));
