@@ -39,14 +39,19 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const GroupPlace& place) {
                                   place.timeout_seconds + kNcclGraceSeconds);
 }
 
-constexpr LinkTraits kGlooTraits{.device = host,
-                                 .copies = false,
-                                 .coalesces = false,
-                                 .ends_with_peers = false,
-                                 .lets_go_late = true,
-                                 .time_to_meet = kTimeToMeet,
-                                 .prepare_threads = any_thread_will_do,
-                                 .make_backend = make_gloo};
+constexpr LinkTraits gloo_traits(bool copies) {
+  return {.device = host,
+          .copies = copies,
+          .coalesces = false,
+          .ends_with_peers = false,
+          .lets_go_late = true,
+          .time_to_meet = kTimeToMeet,
+          .prepare_threads = any_thread_will_do,
+          .make_backend = make_gloo};
+}
+
+constexpr LinkTraits kGlooTraits = gloo_traits(/*copies=*/false);
+constexpr LinkTraits kGlooThroughHostTraits = gloo_traits(/*copies=*/true);
 constexpr LinkTraits kNcclTraits{.device = gpus,
                                  .copies = false,
                                  .coalesces = true,
@@ -55,14 +60,6 @@ constexpr LinkTraits kNcclTraits{.device = gpus,
                                  .time_to_meet = kTimeToMeetOnGpus,
                                  .prepare_threads = on_this_threads_gpu,
                                  .make_backend = make_nccl};
-constexpr LinkTraits kGlooThroughHostTraits{.device = host,
-                                            .copies = true,
-                                            .coalesces = false,
-                                            .ends_with_peers = false,
-                                            .lets_go_late = true,
-                                            .time_to_meet = kTimeToMeet,
-                                            .prepare_threads = any_thread_will_do,
-                                            .make_backend = make_gloo};
 
 }  // namespace
 

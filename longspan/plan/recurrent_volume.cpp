@@ -9,16 +9,6 @@
 namespace longspan {
 namespace {
 
-bool goes_by_heads(const ParallelPlan& plan, const Packing& row) {
-  switch (plan.recurrent_way) {
-    case RecurrentWay::kHeads:
-      return true;
-    case RecurrentWay::kStates:
-      return row.has_forks();
-  }
-  throw std::logic_error("a recurrence that shares rows in no way");
-}
-
 int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded, const RecurrenceSpec& net,
                        int64_t element_bytes) {
   const int64_t P = plan.sequence_size, foreign = padded.num_tokens() - padded.num_tokens() / P;
@@ -65,6 +55,16 @@ int64_t bytes_by_states(const ParallelPlan& plan, const Packing& padded, const R
 
 }  // namespace
 
+bool goes_by_heads(RecurrentWay way, const Packing& row) {
+  switch (way) {
+    case RecurrentWay::kHeads:
+      return true;
+    case RecurrentWay::kStates:
+      return row.has_forks();
+  }
+  throw std::logic_error("a recurrence that shares rows in no way");
+}
+
 HeadsOfRank heads_of_rank_in(int64_t rank, int64_t num_ranks, int64_t num_heads) {
   return {rank * num_heads / num_ranks, (rank + 1) * num_heads / num_ranks};
 }
@@ -79,7 +79,7 @@ AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded
                                  const RecurrenceSpec& net, int64_t element_bytes,
                                  bool checkpointing) {
   if (plan.sequence_size == 1) return {};
-  const int64_t once = goes_by_heads(plan, padded)
+  const int64_t once = goes_by_heads(plan.recurrent_way, padded)
                            ? bytes_by_heads(plan, padded, net, element_bytes)
                            : bytes_by_states(plan, padded, net, element_bytes);
   return {once, checkpointing ? 2 * once : once};
@@ -89,7 +89,7 @@ AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded
                                  const RecurrenceSpec& net, int64_t element_bytes) {
   if (plan.sequence_size == 1 || padded.num_tokens() == 0) return {};
   const int64_t t = padded.num_tokens() / plan.sequence_size;
-  const bool by_heads = goes_by_heads(plan, padded);
+  const bool by_heads = goes_by_heads(plan.recurrent_way, padded);
   const bool moves = by_heads || tokens_elsewhere(plan, padded) > 0;
   const int64_t twice = moves ? t * numbers_of_token(net) * element_bytes : 0;
   const int64_t maps = by_heads ? 0 : plan.sequence_size * map_bytes(net, element_bytes);
@@ -103,7 +103,7 @@ double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const Rec
                          int64_t element_bytes, bool checkpointing, const ClusterModel& cluster) {
   const Packing padded = padded_row(plan, row);
   const int64_t P = plan.sequence_size, N = net.num_value_heads;
-  const bool by_heads = goes_by_heads(plan, padded);
+  const bool by_heads = goes_by_heads(plan.recurrent_way, padded);
   const FlopCost rule = rule_flops_of(net, net.value_dim + (by_heads ? 0 : net.key_dim));
   const auto T = static_cast<double>(padded.num_tokens());
   const double head_tokens = by_heads ? T * static_cast<double>((N + P - 1) / P)

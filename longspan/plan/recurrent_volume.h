@@ -11,6 +11,10 @@
 
 namespace longspan {
 
+/// Do the ranks that share this row in that way exchange its tokens for heads? Rows with forks
+/// always go so: their branches go on from another place than the token before.
+bool goes_by_heads(RecurrentWay way, const Packing& row);
+
 /// Heads [begin, end).
 struct HeadsOfRank {
   int64_t begin, end;

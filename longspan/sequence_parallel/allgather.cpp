@@ -21,10 +21,9 @@
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
+#include "longspan/sequence_parallel/consecutive_shares.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
 #include "longspan/sequence_parallel/head_exchange.h"
-#include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/sequence_parallel/share_of.h"
 
 namespace longspan {
 namespace {
@@ -74,10 +73,10 @@ bool gathers_latents(const AttentionSpec& spec, int head_waves) {
   return spec.latent_dim && head_waves == 1;
 }
 
-class AllGather : public SequenceParallel {
+class AllGather : public ConsecutiveShares {
  public:
   AllGather(Group group, const BlockKernel& kernel, int head_waves)
-      : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
+      : ConsecutiveShares(std::move(group), kernel), head_waves_(head_waves) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
                     const AttentionSpec& spec, const Packing& packing,
@@ -92,7 +91,7 @@ class AllGather : public SequenceParallel {
                            const std::shared_ptr<const LatentKeys>& keys, const AttentionSpec& spec,
                            const Packing& packing) override {
     if (!gathers_latents(spec, head_waves_)) {
-      return SequenceParallel::attend_latent(q_tNH, x_tJ, keys, spec, packing);
+      return ConsecutiveShares::attend_latent(q_tNH, x_tJ, keys, spec, packing);
     }
     const int64_t t = q_tNH.size(0);
     TORCH_CHECK(t * group_.size() == packing.num_tokens(), "allgather: ", t, " tokens on each of ",
@@ -110,15 +109,7 @@ class AllGather : public SequenceParallel {
                           blocks_of_piece(queries, needed[group_.rank()][0], packing, spec.window));
   }
 
-  int rank() const override { return group_.rank(); }
-
-  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, rank, group_.size());
-  }
-
  private:
-  Group group_;
-  const BlockKernel& kernel_;
   int head_waves_;
 };
 

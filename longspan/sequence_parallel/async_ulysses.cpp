@@ -18,9 +18,8 @@
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
+#include "longspan/sequence_parallel/consecutive_shares.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
-#include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/sequence_parallel/share_of.h"
 #include "longspan/spec/self_attention_spec.h"
 
 namespace longspan {
@@ -45,10 +44,10 @@ WaveHeads wave_heads(const HeadSplit& split, int wave) {
   return result;
 }
 
-class AsyncUlysses : public SequenceParallel {
+class AsyncUlysses : public ConsecutiveShares {
  public:
   AsyncUlysses(Group group, const BlockKernel& kernel, int head_waves)
-      : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
+      : ConsecutiveShares(std::move(group), kernel), head_waves_(head_waves) {}
 
   bool overlaps_projections() const override { return true; }
 
@@ -120,12 +119,6 @@ class AsyncUlysses : public SequenceParallel {
     return at::cat(outs, 1).index_select(1, index);
   }
 
-  int rank() const override { return group_.rank(); }
-
-  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, rank, group_.size());
-  }
-
  private:
   int num_waves(int64_t num_heads) const {
     const int64_t of_rank = num_heads / group_.size();
@@ -164,8 +157,6 @@ class AsyncUlysses : public SequenceParallel {
     return pieces;
   }
 
-  Group group_;
-  const BlockKernel& kernel_;
   int64_t head_waves_;
 };
 

@@ -13,17 +13,16 @@
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
+#include "longspan/sequence_parallel/consecutive_shares.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
-#include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/sequence_parallel/share_of.h"
 
 namespace longspan {
 namespace {
 
-class BalancedUlysses : public SequenceParallel {
+class BalancedUlysses : public ConsecutiveShares {
  public:
   BalancedUlysses(Group group, const BlockKernel& kernel, int head_waves)
-      : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
+      : ConsecutiveShares(std::move(group), kernel), head_waves_(head_waves) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
                     const AttentionSpec& spec, const Packing& packing,
@@ -34,15 +33,7 @@ class BalancedUlysses : public SequenceParallel {
                             piece_attention(kernel_, spec, packing), sinks_N);
   }
 
-  int rank() const override { return group_.rank(); }
-
-  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, rank, group_.size());
-  }
-
  private:
-  Group group_;
-  const BlockKernel& kernel_;
   int head_waves_;
 };
 

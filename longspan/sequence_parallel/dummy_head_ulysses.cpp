@@ -10,18 +10,17 @@
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
+#include "longspan/sequence_parallel/consecutive_shares.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
 #include "longspan/sequence_parallel/padding.h"
-#include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/sequence_parallel/share_of.h"
 
 namespace longspan {
 namespace {
 
-class DummyHeadUlysses : public SequenceParallel {
+class DummyHeadUlysses : public ConsecutiveShares {
  public:
   DummyHeadUlysses(Group group, const BlockKernel& kernel, int head_waves)
-      : group_(std::move(group)), kernel_(kernel), head_waves_(head_waves) {}
+      : ConsecutiveShares(std::move(group), kernel), head_waves_(head_waves) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
                     const AttentionSpec& spec, const Packing& packing,
@@ -41,15 +40,7 @@ class DummyHeadUlysses : public SequenceParallel {
     return num_dummies == 0 ? out : out.narrow(1, 0, N);
   }
 
-  int rank() const override { return group_.rank(); }
-
-  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, rank, group_.size());
-  }
-
  private:
-  Group group_;
-  const BlockKernel& kernel_;
   int head_waves_;
 };
 

@@ -47,16 +47,6 @@ Positions places(const Packing& padded, int rank, int num_ranks) {
 
 constexpr RingLayout kLayout{"ring", consecutive_order, blocks_in_order, tokens_before, places};
 
-RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
-                      int rank) {
-  return ring_geometry(kLayout, plan, shape, padded, rank);
-}
-
-std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
-                                       const BlockKernel& kernel) {
-  return make_ring_attention(Rings({mesh.ring}), mesh.ring, kLayout, kernel);
-}
-
 }  // namespace
 
 extern const Method kRing{
@@ -70,12 +60,12 @@ extern const Method kRing{
     .complete = nothing_more,
     .padded_row = padded_at_tail,
     .token_order = consecutive_shares,
-    .geometry = geometry,
+    .geometry = geometry_of_ring<kLayout>,
     .context_seconds = keys_round_rings,
     .exchange_seconds = nothing_exchanged,
     .volume = volume_of_degrees,
     .memory = memory_of_degrees,
-    .make = make,
+    .make = make_ring<kLayout>,
 };
 
 }  // namespace longspan

@@ -26,7 +26,21 @@ namespace longspan {
 std::unique_ptr<SequenceParallel> make_ring_attention(Rings rings, Group ring, RingLayout layout,
                                                       const BlockKernel& kernel);
 
-/// The same in zigzag order, for messages under this name.
+/// Method::geometry of a ring by itself, of this layout.
+template <const RingLayout& kLayout>
+RankGeometry geometry_of_ring(const ParallelPlan& plan, const AttentionShape& shape,
+                              const Packing& padded, int rank) {
+  return ring_geometry(kLayout, plan, shape, padded, rank);
+}
+
+/// Method::make of it.
+template <const RingLayout& kLayout>
+std::unique_ptr<SequenceParallel> make_ring(const ParallelPlan& /*plan*/, const Mesh& mesh,
+                                            const BlockKernel& kernel) {
+  return make_ring_attention(Rings({mesh.ring}), mesh.ring, kLayout, kernel);
+}
+
+/// The same attention in zigzag order, for messages under this name.
 std::unique_ptr<SequenceParallel> make_zigzag_ring(Rings rings, Group ring, const char* name,
                                                    const BlockKernel& kernel);
 

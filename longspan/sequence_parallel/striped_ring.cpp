@@ -49,16 +49,6 @@ TokenOrder stripes(const ParallelPlan& plan, const Packing& row, int64_t multipl
   return token_order(row, multiple, rank, plan.ring_size);
 }
 
-RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
-                      int rank) {
-  return ring_geometry(kLayout, plan, shape, padded, rank);
-}
-
-std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh& mesh,
-                                       const BlockKernel& kernel) {
-  return make_ring_attention(Rings({mesh.ring}), mesh.ring, kLayout, kernel);
-}
-
 }  // namespace
 
 extern const Method kStripedRing{
@@ -72,12 +62,12 @@ extern const Method kStripedRing{
     .complete = nothing_more,
     .padded_row = padded_at_tail,
     .token_order = stripes,
-    .geometry = geometry,
+    .geometry = geometry_of_ring<kLayout>,
     .context_seconds = keys_round_rings,
     .exchange_seconds = nothing_exchanged,
     .volume = volume_of_degrees,
     .memory = memory_of_degrees,
-    .make = make,
+    .make = make_ring<kLayout>,
 };
 
 }  // namespace longspan

@@ -15,18 +15,17 @@
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
+#include "longspan/sequence_parallel/consecutive_shares.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
-#include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/sequence_parallel/share_of.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
 
-class XtunerUlysses : public SequenceParallel {
+class XtunerUlysses : public ConsecutiveShares {
  public:
   XtunerUlysses(Group group, Group slices, const BlockKernel& kernel)
-      : group_(std::move(group)), slices_(std::move(slices)), kernel_(kernel) {}
+      : ConsecutiveShares(std::move(group), kernel), slices_(std::move(slices)) {}
 
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
                     const AttentionSpec& spec, const Packing& packing,
@@ -52,12 +51,6 @@ class XtunerUlysses : public SequenceParallel {
     const at::Tensor out_tNh =
         finish_heads_to_tokens(start_heads_to_tokens(outs, queries, group_, t));
     return out_tNh.view({t, slices_.size(), N, h}).transpose(1, 2).flatten(2);
-  }
-
-  int rank() const override { return group_.rank(); }
-
-  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
-    return consecutive_order(packing, multiple, rank, group_.size());
   }
 
  private:
@@ -87,8 +80,7 @@ class XtunerUlysses : public SequenceParallel {
     return blocks;
   }
 
-  Group group_, slices_;
-  const BlockKernel& kernel_;
+  Group slices_;
 };
 
 int64_t slices_of_head(int64_t num_heads, int num_ranks) {

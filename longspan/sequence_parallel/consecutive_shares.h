@@ -1,0 +1,29 @@
+// What methods share whose ranks hold consecutive parts of the row.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/sequence_parallel/share_of.h"
+
+namespace longspan {
+
+/// Each rank of the group holds an equal consecutive part of the row, which is padded at its tail.
+class ConsecutiveShares : public SequenceParallel {
+ public:
+  int rank() const final { return group_.rank(); }
+
+  TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const final {
+    return consecutive_order(packing, multiple, rank, group_.size());
+  }
+
+ protected:
+  ConsecutiveShares(Group group, const BlockKernel& kernel)
+      : group_(std::move(group)), kernel_(kernel) {}
+
+  Group group_;
+  const BlockKernel& kernel_;
+};
+
+}  // namespace longspan
