@@ -84,4 +84,12 @@ Interval interval_of(const std::string& strategy) {
   return chosen("a strategy", strategy, kWords);
 }
 
+ResumeFrom resume_from(const OutputSettings& config) {
+  const std::string& from = config.resume_from_checkpoint;
+  if (from == "false") return ResumeFrom::kNothing;
+  if (from == "true") return ResumeFrom::kNewest;
+  if (!from.empty()) return ResumeFrom::kFolder;
+  return config.overwrite_output_dir ? ResumeFrom::kNothing : ResumeFrom::kNewestIfAny;
+}
+
 }  // namespace longspan

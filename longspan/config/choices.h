@@ -10,6 +10,7 @@
 #include "longspan/config/method_settings.h"
 #include "longspan/config/model_settings.h"
 #include "longspan/config/optimization_settings.h"
+#include "longspan/config/output_settings.h"
 
 namespace longspan {
 
@@ -63,5 +64,19 @@ OffloadedTo activations_offloaded_to(const MemorySettings& config);
 enum class Interval { kNever, kSteps, kEpoch };
 /// Throws std::logic_error for a word that is none.
 Interval interval_of(const std::string& strategy);
+
+/// resume_from_checkpoint, beside overwrite_output_dir
+enum class ResumeFrom {
+  kNothing,      ///< false; left out, and output_dir is overwritten
+  kNewestIfAny,  ///< left out: of output_dir
+  kNewest,       ///< true: of output_dir, which must have one
+  kFolder,       ///< the folder that it names
+};
+ResumeFrom resume_from(const OutputSettings& config);
+/// Does the same command go on by itself from what it has saved?
+inline bool goes_on_by_itself(const OutputSettings& config) {
+  const ResumeFrom from = resume_from(config);
+  return from == ResumeFrom::kNewestIfAny || from == ResumeFrom::kNewest;
+}
 
 }  // namespace longspan

@@ -53,5 +53,25 @@ TEST_CASE("choices: each word that a key allows has a meaning") {
               [](const Config& config) { interval_of(config.logging_strategy); });
 }
 
+TEST_CASE("choices: what a run resumes from") {
+  Config config;
+  const auto from = [&](const char* word, bool overwrites) {
+    config.resume_from_checkpoint = word;
+    config.overwrite_output_dir = overwrites;
+    return resume_from(config);
+  };
+  CHECK(from("", false) == ResumeFrom::kNewestIfAny);
+  CHECK(goes_on_by_itself(config));
+  CHECK(from("", true) == ResumeFrom::kNothing);
+  CHECK(!goes_on_by_itself(config));
+  for (const bool overwrites : {false, true}) {
+    CHECK(from("true", overwrites) == ResumeFrom::kNewest);
+    CHECK(goes_on_by_itself(config));
+    CHECK(from("false", overwrites) == ResumeFrom::kNothing);
+    CHECK(from("runs/checkpoint-7", overwrites) == ResumeFrom::kFolder);
+    CHECK(!goes_on_by_itself(config));
+  }
+}
+
 }  // namespace
 }  // namespace longspan

@@ -9,6 +9,7 @@
 
 #include "longspan/checkpoint/seal.h"
 #include "longspan/checkpoint/state_parts.h"
+#include "longspan/config/choices.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/saving/checkpoints.h"
@@ -20,23 +21,18 @@ namespace {
 namespace fs = std::filesystem;
 
 bool names_a_folder(const OutputSettings& config) {
-  const std::string& wanted = config.resume_from_checkpoint;
-  return !wanted.empty() && wanted != "true" && wanted != "false";
+  return resume_from(config) == ResumeFrom::kFolder;
 }
 
 /// Folders to try, one a line, the best first. All ranks use rank 0's list.
 std::string candidates_of(const OutputSettings& config, const Launch& launch) {
   std::string folders;
-  const bool by_itself = config.resume_from_checkpoint.empty() && config.overwrite_output_dir;
   for (const FoundCheckpoint& found : find_checkpoints(config)) {
     if (!found.has_state) continue;
     const bool own = launch.is_restart && found.launch == launch.id;
     // A restart tries its own launch's checkpoints, whatever the configuration says to the first
     // start.
-    if (own ||
-        (!by_itself && !names_a_folder(config) && config.resume_from_checkpoint != "false")) {
-      folders += found.folder + "\n";
-    }
+    if (own || goes_on_by_itself(config)) folders += found.folder + "\n";
   }
   if (names_a_folder(config)) folders += config.resume_from_checkpoint + "\n";
   return folders;
@@ -62,8 +58,9 @@ std::string read_state(const Group& world, const std::string& folder, TrainingSt
 bool goes_on_in(const OutputSettings& config) {
   const std::string& wanted = config.resume_from_checkpoint;
   if (!launch_before_requeue(config).empty()) return true;
-  if (wanted == "false") return false;
-  if (names_a_folder(config)) {
+  const ResumeFrom from = resume_from(config);
+  if (from == ResumeFrom::kNothing) return false;
+  if (from == ResumeFrom::kFolder) {
     std::error_code error;
     if (!fs::exists(fs::path(wanted) / kTrainingStateFile, error)) {
       throw UserError(fmt::format(
@@ -76,9 +73,8 @@ bool goes_on_in(const OutputSettings& config) {
       return fs::equivalent(beside, folder, error);
     });
   }
-  if (wanted.empty() && config.overwrite_output_dir) return false;
   const bool found = std::ranges::any_of(find_checkpoints(config), &FoundCheckpoint::has_state);
-  if (!found && wanted == "true") {
+  if (!found && from == ResumeFrom::kNewest) {
     throw UserError(
         fmt::format("resume_from_checkpoint: true, but output_dir {} holds no checkpoint to go on "
                     "from. Remove the key to begin anew.",

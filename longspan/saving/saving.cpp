@@ -13,6 +13,7 @@
 #include "longspan/checkpoint/left_temporary.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/written_names.h"
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
@@ -127,7 +128,7 @@ void check_output_dir(const Config& config) {
         "output_dir {} holds results of an earlier run ({}){}. Nothing was touched. Choose another "
         "folder, or set overwrite_output_dir: true.",
         output_dir, name,
-        name.starts_with("checkpoint-") && config.resume_from_checkpoint != "false"
+        name.starts_with("checkpoint-") && resume_from(config) != ResumeFrom::kNothing
             ? ", and its checkpoints hold the model alone: a run cannot go on from them"
             : ""));
   }

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/report/remarks.h"
 #include "longspan/report/summary.h"
@@ -16,9 +17,7 @@ namespace {
 /// After a stop, in a sentence.
 std::string how_to_go_on(const OutputSettings& config) {
   if (config.save_only_model) return "It holds the model alone, as save_only_model asks.";
-  const std::string& from = config.resume_from_checkpoint;
-  const bool by_itself = from == "true" || (from.empty() && !config.overwrite_output_dir);
-  if (by_itself) return "The same command goes on from there.";
+  if (goes_on_by_itself(config)) return "The same command goes on from there.";
   return fmt::format("The same command with resume_from_checkpoint=true goes on from there{}.",
                      own_job(config).empty() ? "" : "; so does this job, if Slurm requeues it");
 }
