@@ -214,6 +214,7 @@ int run_attention(const Arguments& arguments) {
   if (plan.world_size() == 1) return work(options, bench, {});
   Arguments words{"bench", "attention"};
   words.insert(words.end(), arguments.begin(), arguments.end());
+  quiet_c10d();
   check_meeting_place(plan);
   launch(plan, words);
 }

@@ -144,7 +144,10 @@ int run(const Arguments& words) {
   const LaunchPlan plan = make_launch_plan(config, device);
   require_gpus(device, plan.processes_per_node);
   check_early(config, plan.world_size(), plan.processes_per_node);
-  if (plan.world_size() > 1) check_meeting_place(plan);
+  if (plan.world_size() > 1) {
+    quiet_c10d();
+    check_meeting_place(plan);
+  }
   stops.reset();
   if (plan.world_size() > 1) {
     Arguments all{"train"};

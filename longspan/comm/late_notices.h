@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "longspan/comm/mesh.h"
+#include "longspan/comm/rendezvous.h"
 
 namespace longspan {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "longspan/comm/beat.h"
-#include "longspan/comm/mesh.h"
+#include "longspan/comm/rendezvous.h"
 
 namespace longspan {
 

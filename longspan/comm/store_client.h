@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/comm/mesh.h"
+#include "longspan/comm/rendezvous.h"
 
 namespace longspan {
 

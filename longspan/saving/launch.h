@@ -3,7 +3,8 @@
 
 #include <string>
 
-#include "longspan/comm/mesh.h"
+#include "longspan/comm/group.h"
+#include "longspan/comm/rendezvous.h"
 #include "longspan/config/output_settings.h"
 
 namespace longspan {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "longspan/comm/group.h"
 #include "longspan/comm/notices.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
