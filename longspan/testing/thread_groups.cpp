@@ -24,8 +24,8 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 /// What one rank brings to an operation.
 struct Part {
   bool is_there = false;
-  at::Tensor input, output;
-  std::vector<int64_t> sent_rows, received_rows;  // of an all-to-all
+  at::Tensor input{}, output{};
+  std::vector<int64_t> sent_rows{}, received_rows{};  // of an all-to-all
 };
 
 using Move = void (*)(std::vector<Part>& parts);
