@@ -23,8 +23,11 @@ class Store;
 
 namespace longspan {
 
+struct LinkTraits;
+
 /// A group over a c10d backend. `name` appears in messages ("sequence").
-Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name, Link link);
+Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
+                 const LinkTraits& link);
 
 /// Gloo's process group among `size` ranks that share the store, over the network interfaces that
 /// the comma list names, else over the address `host` of this machine.
@@ -80,7 +83,7 @@ T while_meeting(std::chrono::steady_clock::time_point end, std::function<T()> ca
 /// All groups of one rank of a plan, over a store that all ranks share; `host` and `interfaces` as
 /// in make_gloo_backend().
 Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
-                    Link link, int64_t timeout_seconds, const std::string& host,
+                    const LinkTraits& link, int64_t timeout_seconds, const std::string& host,
                     const std::string& interfaces = "");
 
 }  // namespace longspan

@@ -65,10 +65,10 @@ Pending done(std::vector<at::Tensor> tensors) {
 
 class Group::Impl {
  public:
-  Impl(c10::intrusive_ptr<c10d::Backend> backend, std::string name, Link link)
+  Impl(c10::intrusive_ptr<c10d::Backend> backend, std::string name, const LinkTraits& link)
       : backend_(std::move(backend)),
         name_(std::move(name)),
-        link_(traits_of(link)),
+        link_(link),
         rank_(backend_->getRank()),
         size_(backend_->getSize()) {}
 
@@ -136,7 +136,8 @@ class Group::Impl {
   std::atomic<int64_t> all_to_all_{0}, all_gather_{0}, reduce_scatter_{0}, shift_{0}, sum_{0};
 };
 
-Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name, Link link) {
+Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
+                 const LinkTraits& link) {
   return Group(std::make_shared<Group::Impl>(std::move(backend), std::move(name), link));
 }
 

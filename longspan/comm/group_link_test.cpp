@@ -1,17 +1,14 @@
-// Groups whose tensors are copied to the host and back. Here they are on the host already; what
-// arrives is copied from a tensor of its own all the same.
+// Links that connect CPUs. Groups whose tensors are copied to the host and back have them on the
+// host already here; what arrives is copied from a tensor of its own all the same.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include <exception>
 #include <string>
-#include <thread>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
-#include "longspan/comm/backend.h"
 #include "longspan/comm/group.h"
+#include "longspan/comm/link.h"
+#include "longspan/testing/ranks.h"
 
 namespace longspan {
 namespace {
@@ -38,31 +35,21 @@ std::vector<at::Tensor> results(const Group& group, int rank) {
   return all;
 }
 
-TEST_CASE("group: what goes through the host is what would go without") {
-  for (const Link link : {Link::kGloo, Link::kGlooThroughHost}) {
-    auto store = c10::make_intrusive<c10d::HashStore>();
+TEST_CASE("group: the same arrives by Gloo, through the host, and between threads") {
+  for (const LinkTraits* link :
+       {&traits_of(Link::kGloo), &traits_of(Link::kGlooThroughHost), &testing::thread_link()}) {
     std::vector<at::Tensor> of_rank[2];
     std::vector<std::string> texts;
-    std::exception_ptr errors[2];
-    std::vector<std::thread> ranks;
-    for (int rank = 0; rank < 2; ++rank) {
-      ranks.emplace_back([&, rank] {
-        try {
-          const Group group =
-              group_over(make_gloo_backend(store, rank, 2, 20, "127.0.0.1"), "test", link);
-          of_rank[rank] = results(group, rank);
-          const std::vector<std::string> told = group.gather_text(rank == 0 ? "a" : "bcd");
+    testing::run_ranks(
+        2,
+        [&](const Mesh& mesh) {
+          const int rank = mesh.world.rank();
+          of_rank[rank] = results(mesh.world, rank);
+          const std::vector<std::string> told = mesh.world.gather_text(rank == 0 ? "a" : "bcd");
           if (rank == 0) texts = told;
-          group.shut_down();  // nothing, for Gloo
-        } catch (...) {
-          errors[rank] = std::current_exception();
-        }
-      });
-    }
-    for (std::thread& rank : ranks) rank.join();
-    for (const std::exception_ptr& error : errors) {
-      if (error) std::rethrow_exception(error);
-    }
+          mesh.world.shut_down();  // nothing, for Gloo
+        },
+        *link);
     const auto column = [](std::vector<float> values) {
       const auto size = static_cast<int64_t>(values.size());
       return at::tensor(values).view({size, 1});

@@ -119,18 +119,18 @@ void require_one_plan(c10d::Store& store, const Rendezvous& where, const Paralle
 }  // namespace
 
 Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
-                    Link link, int64_t timeout_seconds, const std::string& host,
+                    const LinkTraits& link, int64_t timeout_seconds, const std::string& host,
                     const std::string& interfaces) {
   // One of the groups of a kind: `index` tells them apart, `rank_in_group` is the place inside.
   auto make_group = [&](const char* name, int index, int rank_in_group, int size) {
     if (size == 1) return Group();
     auto keys = c10::make_intrusive<c10d::PrefixStore>(fmt::format("{}{}", name, index), store);
-    auto backend = traits_of(link).make_backend({.store = std::move(keys),
-                                                 .rank = rank_in_group,
-                                                 .size = size,
-                                                 .timeout_seconds = timeout_seconds,
-                                                 .host = host,
-                                                 .interfaces = interfaces});
+    auto backend = link.make_backend({.store = std::move(keys),
+                                      .rank = rank_in_group,
+                                      .size = size,
+                                      .timeout_seconds = timeout_seconds,
+                                      .host = host,
+                                      .interfaces = interfaces});
     return group_over(std::move(backend), name, link);
   };
   const int sequence_index = rank / plan.sequence_size, sequence_rank = rank % plan.sequence_size;
@@ -241,8 +241,8 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
       });
       const auto connect = [keys, where, plan, link, timeout_seconds, prepare_thread] {
         prepare_thread();
-        return make_mesh_over(keys, where.rank, plan, link, timeout_seconds, own_address(where),
-                              where.interfaces);
+        return make_mesh_over(keys, where.rank, plan, traits_of(link), timeout_seconds,
+                              own_address(where), where.interfaces);
       };
       // Gloo waits five times its timeout for a rank that has given its address and does not come,
       // and NCCL for ever.

@@ -206,7 +206,7 @@ Bounds bounds_of(const Situation& situation) {
 TEST_CASE("attention memory: what is measured, by every method") {
   const AttentionSpec heads = plain_attention(8, 8, 32), grouped = plain_attention(8, 2, 32);
   AttentionSpec window = heads, latent = heads;
-  window.window = 100;
+  window.window = 50;
   latent.latent_dim = 48;
   std::vector<std::pair<std::string, Situation>> situations;
   for (const Method* method : all_methods()) {
@@ -214,11 +214,11 @@ TEST_CASE("attention memory: what is measured, by every method") {
       situations.emplace_back(fmt::format("{} P={} {}", method->name, P, what),
                               Situation{plan_for(method, P, spec), spec, row});
     };
-    const Packing one = Packing::single(2048), longer = Packing::single(4096);
+    const Packing one = Packing::single(1024), longer = Packing::single(2048);
     add("heads", 2, heads, one);
     add("grouped", 2, grouped, one);
     add("window", 2, window, one);
-    add("documents", 2, heads, Packing::from_lengths({512, 256, 1280}));
+    add("documents", 2, heads, Packing::from_lengths({256, 128, 640}));
     add("latent", 2, latent, one);
     add("grouped", 4, grouped, longer);
     add("latent", 4, latent, longer);

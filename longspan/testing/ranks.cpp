@@ -17,7 +17,8 @@ constexpr int64_t kTimeoutSeconds = 20;
 
 }  // namespace
 
-void run_ranks(const ParallelPlan& plan, const std::function<void(const Mesh& mesh)>& body) {
+void run_ranks(const ParallelPlan& plan, const std::function<void(const Mesh& mesh)>& body,
+               const LinkTraits& link) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   store->setTimeout(std::chrono::seconds(kTimeoutSeconds));
   std::mutex mutex;
@@ -34,7 +35,7 @@ void run_ranks(const ParallelPlan& plan, const std::function<void(const Mesh& me
       try {
         Mesh mesh;
         if (plan.world_size > 1) {
-          mesh = make_mesh_over(store, rank, plan, Link::kGloo, kTimeoutSeconds, "127.0.0.1");
+          mesh = make_mesh_over(store, rank, plan, link, kTimeoutSeconds, "127.0.0.1");
           // One that is done at once must not hang up on those who still connect.
           if (store->add("connected", 1) == plan.world_size) store->set("all connected", {1});
           store->wait({"all connected"});
@@ -54,11 +55,12 @@ void run_ranks(const ParallelPlan& plan, const std::function<void(const Mesh& me
   if (first_error) std::rethrow_exception(first_error);
 }
 
-void run_ranks(int num_ranks, const std::function<void(const Mesh& mesh)>& body) {
+void run_ranks(int num_ranks, const std::function<void(const Mesh& mesh)>& body,
+               const LinkTraits& link) {
   ParallelPlan plan;
   plan.world_size = num_ranks;
   plan.data_size = num_ranks;
-  run_ranks(plan, body);
+  run_ranks(plan, body, link);
 }
 
 }  // namespace longspan::testing

@@ -4,16 +4,19 @@
 #include <functional>
 
 #include "longspan/comm/mesh.h"
+#include "longspan/testing/thread_groups.h"
 
 namespace longspan::testing {
 
-/// Runs `body` once for each rank of the plan, in threads that are connected by Gloo over loopback,
-/// each computing with one thread. An exception in one rank ends the others (they lose their peer,
+/// Runs `body` once for each rank of the plan, in threads that are connected by the link, each
+/// computing with one thread. An exception in one rank ends the others (they lose their peer,
 /// or time out after some seconds); the first one thrown is thrown again here. doctest's CHECK and
 /// REQUIRE may be used in one rank only or after the call: gather results by rank instead.
-void run_ranks(const ParallelPlan& plan, const std::function<void(const Mesh& mesh)>& body);
+void run_ranks(const ParallelPlan& plan, const std::function<void(const Mesh& mesh)>& body,
+               const LinkTraits& link = thread_link());
 
 /// The same without sequence parallelism: mesh.world (= mesh.data) has num_ranks ranks.
-void run_ranks(int num_ranks, const std::function<void(const Mesh& mesh)>& body);
+void run_ranks(int num_ranks, const std::function<void(const Mesh& mesh)>& body,
+               const LinkTraits& link = thread_link());
 
 }  // namespace longspan::testing
