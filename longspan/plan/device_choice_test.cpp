@@ -19,7 +19,9 @@ Config config_of(const std::string& device, bool bf16 = false) {
 // A machine as the test wants it.
 auto machine(int count) {
   return [count] {
-    return Gpus{.count = count, .why_none = count == 0 ? "no NVIDIA driver here" : ""};
+    return Gpus{.count = count,
+                .why_none = count == 0 ? "no NVIDIA driver here" : "",
+                .name = count == 0 ? "" : "CUDA"};
   };
 }
 
@@ -28,6 +30,7 @@ auto machine(int count) {
 TEST_CASE("device: auto takes GPUs where there are some, cpu never looks") {
   CHECK(choose_device(config_of("auto", true), machine(2)).cuda());
   CHECK(choose_device(config_of("auto", true), machine(2)).num_gpus == 2);
+  CHECK(choose_device(config_of("auto", true), machine(2)).gpu_name == "CUDA");
   CHECK(choose_device(config_of("cuda", true), machine(1)).cuda());
   for (const bool bf16 : {false, true}) {
     const DeviceChoice choice = choose_device(config_of("auto", bf16), machine(0));
