@@ -17,7 +17,7 @@ void list_parameters(const LatentAttentionSpec& mixer, LayerParameters& list) {
   }
   list.linear(module, "kv_a_proj_with_mqa", mixer.latent_dim(), D, mixer.bias);
   list.norm(module, "self_attn.kv_a_layernorm", mixer.kv_rank);
-  list.linear(module, kExpandsLatents, N * mixer.expanded_dim(), mixer.kv_rank, /*bias=*/false);
+  list.linear_of_latents(module, "kv_b_proj", N * mixer.expanded_dim(), mixer.kv_rank);
   list.linear(module, "o_proj", D, N * mixer.attention.value_dim, mixer.bias);
 }
 

@@ -36,9 +36,6 @@ struct LatentAttentionSpec {
   bool operator==(const LatentAttentionSpec&) const = default;
 };
 
-/// The linear layer that makes keys and values of latents.
-inline constexpr const char* kExpandsLatents = "kv_b_proj";
-
 void list_parameters(const LatentAttentionSpec& mixer, LayerParameters& list);
 inline const AttentionSpec* attention_in(const LatentAttentionSpec& mixer) {
   return &mixer.attention;

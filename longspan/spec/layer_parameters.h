@@ -34,6 +34,8 @@ class LayerParameters {
   /// Adds <module>.<name>.weight [num_out, num_in], to which LoRA can add an adapter, and where it
   /// has a bias <module>.<name>.bias.
   void linear(const char* module, const char* name, int64_t num_out, int64_t num_in, bool bias);
+  /// The same without a bias, of the linear layer that makes keys and values of latents.
+  void linear_of_latents(const char* module, const char* name, int64_t num_out, int64_t num_in);
   /// The same, for linear layers below a module's own: <module>.<part>.<name>.weight.
   void linear_of_part(const char* module, const std::string& part, const char* name,
                       int64_t num_out, int64_t num_in, bool bias);
@@ -72,6 +74,10 @@ class LayerParameters {
  private:
   ParameterSpec& add(const char* module, const std::string& name, std::vector<int64_t> shape,
                      ParameterRole role, Initialisation init);
+  /// Adds <linear>.weight, for an adapter by the name `target`.
+  ParameterSpec& add_matrix(const char* module, const std::string& linear, const char* target,
+                            int64_t num_out, int64_t num_in);
+  ParameterSpec& add_bias(const char* module, const std::string& linear, int64_t num_out);
 
   int64_t layer_, hidden_size_;
   Initialisation matrices_;

@@ -49,6 +49,9 @@ struct LayerCost {
 };
 LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size);
 
+/// The name of the head's matrix, where it is not the embedding.
+inline constexpr const char* kHeadName = "lm_head.weight";
+
 /// Embedding, layers, an RMSNorm, head.
 struct ModelSpec {
   int64_t vocab_size = 0, hidden_size = 0;
@@ -83,6 +86,9 @@ struct ModelSpec {
 /// How many layers are of each kind, in the order of the pattern.
 std::vector<int64_t> layers_of_pattern(const ModelSpec& model);
 
+/// The softmax attention in a mixer, to be changed. Null in one that has none.
+AttentionSpec* attention_in(TokenMixerSpec& mixer);
+
 /// The softmax attentions of the layers: each once, in the order of the layers, with the number of
 /// layers that compute it.
 std::vector<std::pair<AttentionSpec, int64_t>> attentions_of(const ModelSpec& model);
@@ -101,6 +107,9 @@ inline bool goes_over_rows(const ModelSpec& model) { return recurrence_of(model)
 
 /// The parameters of one layer, in Hugging Face's order.
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer);
+
+/// The parameters of one layer of each kind.
+std::vector<ParameterSpec> parameters_of_kinds(const ModelSpec& model);
 
 /// All parameters of the model, in Hugging Face's order; a head only where it is not the embedding.
 std::vector<ParameterSpec> parameters_of(const ModelSpec& model);
@@ -121,13 +130,5 @@ std::vector<int64_t> layers_with_experts(const ModelSpec& model);
 
 /// The linear layers that can have an adapter, by the names that a user calls them, each once.
 std::vector<std::string> lora_targets(const ModelSpec& model);
-
-/// Does a file of the model's weights hold this tensor to no use? Older ones carry the rotary
-/// frequencies, some the head though it is the embedding, and some layers that are no part of the
-/// model.
-bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name);
-
-/// The number of the layer that a tensor of the model's files belongs to; none: it is outside.
-std::optional<std::string> layer_of_tensor(const std::string& stored_name);
 
 }  // namespace longspan
