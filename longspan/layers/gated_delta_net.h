@@ -37,7 +37,9 @@ class GatedDeltaNet : public TokenMixer {
                       const RowRange& rows, const RowContext& row, const SavedStep* saved,
                       at::Tensor* dx_CD) const override;
   at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const override;
-  bool mixes_by_attention_alone() const override { return false; }
+  bool mixes_by_attention_alone() const override {
+    return longspan::mixes_by_attention_alone(spec_);
+  }
   void output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
                   const RowRange& rows) const override;
   void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C, const RowRange& rows,

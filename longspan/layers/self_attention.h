@@ -45,7 +45,9 @@ class SelfAttention : public TokenMixer {
                   const RowRange& rows) const override;
   void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C, const RowRange& rows,
                        at::Tensor dmixed_C) const override;
-  bool mixes_by_attention_alone() const override { return !spec_.output_gate; }
+  bool mixes_by_attention_alone() const override {
+    return longspan::mixes_by_attention_alone(spec_);
+  }
   std::optional<Overlap> overlap() const override;
   at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const override;
 

@@ -40,6 +40,7 @@ void list_parameters(const LatentAttentionSpec& mixer, LayerParameters& list);
 inline const AttentionSpec* attention_in(const LatentAttentionSpec& mixer) {
   return &mixer.attention;
 }
+inline bool mixes_by_attention_alone(const LatentAttentionSpec& /*mixer*/) { return true; }
 inline std::optional<RotaryKind> rotary_in(const LatentAttentionSpec& mixer) {
   return RotaryKind{mixer.rotary, mixer.rope_dim};
 }

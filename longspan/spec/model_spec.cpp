@@ -202,7 +202,7 @@ std::vector<int64_t> layers_with_experts(const ModelSpec& model) {
 }
 
 const MixtureOfExpertsSpec* experts_of(const LayerSpec& layer) {
-  return std::get_if<MixtureOfExpertsSpec>(&layer.feed_forward);
+  return std::visit([](const auto& kind) { return experts_in(kind); }, layer.feed_forward);
 }
 
 const MixtureOfExpertsSpec* experts_of(const ModelSpec& model) {
