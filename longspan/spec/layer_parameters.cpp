@@ -79,11 +79,11 @@ void LayerParameters::buffer(const char* module, const std::string& name, int64_
   add(module, name, {size}, ParameterRole::kBuffer, {});
 }
 
-void LayerParameters::norm(const char* module, const std::string& name, int64_t size) {
+void LayerParameters::norm(std::string_view module, const std::string& name, int64_t size) {
   norm_of_kind(module, name, size, norms_);
 }
 
-void LayerParameters::norm_of_kind(const char* module, const std::string& name, int64_t size,
+void LayerParameters::norm_of_kind(std::string_view module, const std::string& name, int64_t size,
                                    NormKind kind) {
   add(module, name + ".weight", {size}, ParameterRole::kNorm, {}).init = first_values(kind);
 }
@@ -139,7 +139,7 @@ ParameterSpec& LayerParameters::add_bias(const char* module, const std::string& 
 
 std::vector<ParameterSpec> LayerParameters::take() { return std::move(parameters_); }
 
-ParameterSpec& LayerParameters::add(const char* module, const std::string& name,
+ParameterSpec& LayerParameters::add(std::string_view module, const std::string& name,
                                     std::vector<int64_t> shape, ParameterRole role,
                                     Initialisation init) {
   parameters_.push_back(parameter_spec(layer_parameter_name(layer_, name), std::move(shape), role,

@@ -49,8 +49,7 @@ std::vector<std::pair<int64_t, int64_t>> distinct_layers(const ModelSpec& model)
 LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size) {
   const auto cost = [&](const auto& part) { return cost_of(part, hidden_size); };
   LayerCost both{std::visit(cost, layer.mixer), std::visit(cost, layer.feed_forward)};
-  constexpr size_t kNormsBefore = 2;
-  if (norm_names(layer).size() > kNormsBefore) {  // norms behind save what they are given
+  if (layer.norms.behind) {  // they save what they are given
     both.mixer.saved_for_norms += hidden_size;
     both.feed_forward.saved += hidden_size;
     both.feed_forward.working += hidden_size;
@@ -101,20 +100,6 @@ std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model) {
   return kinds;
 }
 
-std::vector<const char*> norm_names(const LayerSpec& layer) {
-  switch (layer.output_norms) {
-    case OutputNorms::kNone:
-      return {"input_layernorm", "post_attention_layernorm"};
-    case OutputNorms::kGemma3:
-      return {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
-              "post_feedforward_layernorm"};
-    case OutputNorms::kGlm4:
-      return {"input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm",
-              "post_mlp_layernorm"};
-  }
-  throw std::logic_error("no such norms of a layer");
-}
-
 std::optional<RecurrenceSpec> recurrence_of(const ModelSpec& model) {
   for (const LayerSpec& layer : model.pattern) {
     const std::optional<RecurrenceSpec> recurrence =
@@ -130,7 +115,15 @@ std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t laye
   const auto add = [&](const auto& part) { list_parameters(part, list); };
   std::visit(add, spec.mixer);
   std::visit(add, spec.feed_forward);
-  for (const char* norm : norm_names(spec)) list.norm(norm, norm, model.hidden_size);
+  const auto add_norm = [&](std::string_view name) {
+    list.norm(name, std::string(name), model.hidden_size);
+  };
+  add_norm(spec.norms.before_mixer);
+  add_norm(spec.norms.before_feed_forward);
+  if (spec.norms.behind) {
+    add_norm(spec.norms.behind->mixer);
+    add_norm(spec.norms.behind->feed_forward);
+  }
   return list.take();
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -25,19 +26,28 @@ using TokenMixerSpec = std::variant<SelfAttentionSpec, GatedDeltaNetSpec, Latent
 /// What each token goes through by itself: the kinds that there are.
 using FeedForwardSpec = std::variant<GatedMlpSpec, MixtureOfExpertsSpec>;
 
-/// One more norm over what the mixer gives, and one over what the feed-forward gives, before either
-/// is added to h. Files call a layer's norms by other names in each family that has them.
-enum class OutputNorms {
-  kNone,
-  kGemma3,  ///< post_attention_layernorm is the one behind the mixer
-  kGlm4,    ///< post_attention_layernorm is the one before the feed-forward
+/// The RMSNorms of a layer, as the files name them.
+struct LayerNorms {
+  std::string_view before_mixer = "input_layernorm";
+  std::string_view before_feed_forward = "post_attention_layernorm";
+  /// One over what the mixer gives, and one over what the feed-forward gives, before either is
+  /// added to h.
+  struct Behind {
+    std::string_view mixer, feed_forward;
+
+    bool operator==(const Behind&) const = default;
+  };
+  std::optional<Behind> behind = {};
+
+  bool operator==(const LayerNorms&) const = default;
 };
 
-/// h += mixer(norm(h)), then h += feed_forward(norm(h)); the norms are RMSNorms.
+/// h += mixer(norm(h)), then h += feed_forward(norm(h)), each through one more norm where there are
+/// some behind.
 struct LayerSpec {
   TokenMixerSpec mixer;
   FeedForwardSpec feed_forward;
-  OutputNorms output_norms = OutputNorms::kNone;
+  LayerNorms norms = {};
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -95,10 +105,6 @@ std::vector<std::pair<AttentionSpec, int64_t>> attentions_of(const ModelSpec& mo
 
 /// The rotations in the layers, each once.
 std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model);
-
-/// The names of a layer's norms in the files: before the mixer and before the feed-forward, then,
-/// where there are any, behind the mixer and behind the feed-forward.
-std::vector<const char*> norm_names(const LayerSpec& layer);
 
 /// The recurrence of its layers that go over the tokens of a row one behind the other, which are
 /// alike; none where it has no such layers.
