@@ -364,16 +364,18 @@ std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelC
   return head;
 }
 
-void save_value_head(const std::string& folder, const std::vector<NamedTensor>& parameters) {
+std::vector<NamedTensor> value_head_among(const std::vector<NamedTensor>& parameters,
+                                          const ParameterTable& specs) {
   std::vector<NamedTensor> head;
   for (const NamedTensor& parameter : parameters) {
-    if (parameter.name == kValueHeadWeight || parameter.name == kValueHeadBias) {
-      head.push_back(parameter);
-    }
+    if (is_value_head(specs.of(parameter.name).role)) head.push_back(parameter);
   }
-  if (!head.empty()) {
-    write_safetensors((fs::path(folder) / kValueHead).string(), head, at::kFloat);
-  }
+  return head;
+}
+
+void save_value_head(const std::string& folder, const std::vector<NamedTensor>& head) {
+  if (head.empty()) return;
+  write_safetensors((fs::path(folder) / kValueHead).string(), head, at::kFloat);
 }
 
 }  // namespace longspan

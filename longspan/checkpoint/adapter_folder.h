@@ -25,9 +25,11 @@ void save_adapter(const std::string& folder, const ModelConfig& config, const Lo
                   const std::vector<NamedTensor>& adapter, at::ScalarType dtype,
                   const std::string& base_model);
 
-/// value_head.safetensors of a reward model, fp32; empty when there is none. Of `parameters` only
-/// those of a value head are saved.
+/// Weight and bias of a reward model's value head; empty where there is none.
+std::vector<NamedTensor> value_head_among(const std::vector<NamedTensor>& parameters,
+                                          const ParameterTable& specs);
+/// value_head.safetensors, fp32; empty, and no file, where there is no value head.
 std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelConfig& config);
-void save_value_head(const std::string& folder, const std::vector<NamedTensor>& parameters);
+void save_value_head(const std::string& folder, const std::vector<NamedTensor>& head);
 
 }  // namespace longspan

@@ -14,6 +14,7 @@
 #include "longspan/checkpoint/weight_files.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/composite.h"
+#include "longspan/spec/file_tensors.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -102,11 +103,10 @@ void remove_other_weights(const std::string& folder, const std::set<std::string>
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    const bool weights = name == kSingle || name == kIndex || name == "config.json" ||
-                         name == "adapter_config.json" || name == "adapter_model.safetensors" ||
-                         name == "value_head.safetensors" || name == "longspan_adapter.json" ||
-                         (name.starts_with("model-") && name.ends_with(".safetensors"));
-    if (weights && !keep.contains(name)) fs::remove(entry.path(), error);
+    const bool is_numbered = name.starts_with("model-") && name.ends_with(".safetensors");
+    const std::vector<std::string>& names = model_file_names();
+    const bool of_model = is_numbered || std::ranges::find(names, name) != names.end();
+    if (of_model && !keep.contains(name)) fs::remove(entry.path(), error);
   }
 }
 

@@ -30,14 +30,12 @@ std::vector<StackedAdapter> stacked_adapters(const ModelSpec& model,
   // The first parameter of a module is wrapped first, and lies deepest.
   for (size_t i = 0; i < stacks.size(); ++i) {
     const std::string module = parent_of(stacks[i].parts.front().stored_as);
-    ParameterSpec whole = stacks[i].parts.front();
-    whole.name = module;
+    std::string linear = module;  // PEFT's, which has the adapter
     for (size_t j = i + 1; j < stacks.size(); ++j) {
-      if (parent_of(stacks[j].parts.front().stored_as) == module) whole.name += ".base_layer";
+      if (parent_of(stacks[j].parts.front().stored_as) == module) linear += ".base_layer";
     }
-    whole.name += ".weight";  // of a linear layer that has the adapter
-    stacks[i].a_name = lora_a_name(whole);
-    stacks[i].b_name = lora_b_name(whole);
+    stacks[i].a_name = lora_a_name(linear);
+    stacks[i].b_name = lora_b_name(linear);
   }
   return stacks;
 }

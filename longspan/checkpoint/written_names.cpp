@@ -65,17 +65,35 @@ const std::vector<std::string>& tokenizer_file_names() {
   return names;
 }
 
+const std::vector<std::string>& adapter_file_names() {
+  static const std::vector<std::string> names = {"adapter_config.json", "adapter_model.safetensors",
+                                                 "longspan_adapter.json"};
+  return names;
+}
+
+const std::vector<std::string>& model_file_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all = {"config.json", "model.safetensors",
+                                    "model.safetensors.index.json", "value_head.safetensors"};
+    all.insert(all.end(), adapter_file_names().begin(), adapter_file_names().end());
+    return all;
+  }();
+  return names;
+}
+
 namespace {
 
+bool is_among(const std::vector<std::string>& names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
 bool is_final_name(const std::string& name) {
-  static const std::set<std::string> names = {
-      "config.json",           "model.safetensors",         "model.safetensors.index.json",
-      "adapter_config.json",   "adapter_model.safetensors", "value_head.safetensors",
-      "longspan_adapter.json", "longspan_files.json",       "trainer_state.json",
-      "trainer_log.jsonl",     "training_state.json",       kSealFile};
-  return names.contains(name) || is_numbered(name, "model-") ||
-         is_numbered(name, "training_state/part-") ||
-         std::ranges::find(tokenizer_file_names(), name) != tokenizer_file_names().end();
+  static const std::vector<std::string> of_runs = {"longspan_files.json", "trainer_state.json",
+                                                   "trainer_log.jsonl", "training_state.json",
+                                                   kSealFile};
+  return is_among(model_file_names(), name) || is_among(tokenizer_file_names(), name) ||
+         is_among(of_runs, name) || is_numbered(name, "model-") ||
+         is_numbered(name, "training_state/part-");
 }
 
 }  // namespace

@@ -10,6 +10,12 @@ namespace longspan {
 /// Tokenizer, chat template and generation settings: copied from the model that is trained.
 const std::vector<std::string>& tokenizer_file_names();
 
+/// An adapter.
+const std::vector<std::string>& adapter_file_names();
+/// Configuration and weights of a model, but for weights that are cut into numbered files, of an
+/// adapter and of a value head.
+const std::vector<std::string>& model_file_names();
+
 /// Is this the path, in such a folder, of a file that the program writes there, or has half-written
 /// in this version or an older one (left_temporary.h)?
 bool is_written_name(const std::string& name);

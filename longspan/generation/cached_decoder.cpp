@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "longspan/kernels/gemm.h"
+#include "longspan/kernels/storage_type.h"
 
 namespace longspan {
 namespace {
@@ -28,7 +29,7 @@ at::Tensor head_of(const ModelSpec& spec, const std::vector<NamedTensor>& parame
 /// Of these rows, in fp32.
 at::Tensor logits_of(const at::Tensor& hidden_LD, const at::Tensor& head_VD) {
   const at::Tensor logits_LV = gemm(hidden_LD, head_VD.t());
-  return logits_LV.scalar_type() == at::kDouble ? logits_LV : logits_LV.to(at::kFloat);
+  return logits_LV.to(arithmetic_dtype(logits_LV.scalar_type()));
 }
 
 /// Layers that attend to earlier tokens, whose keys and values are remembered.

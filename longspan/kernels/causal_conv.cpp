@@ -60,11 +60,8 @@ Row row_of(const at::Tensor& x_TC, const ParameterRows& weight, const Packing& p
     const int64_t begin = d == 0 ? 0 : packing.begin(d) + row.num_before;
     row.begins.insert(row.begins.end(), packing.length(d), begin);
   }
-  row.weight_WC = weight.values()
-                      .flatten(1)
-                      .to(x_TC.scalar_type() == at::kDouble ? at::kDouble : at::kFloat)
-                      .t()
-                      .contiguous();
+  row.weight_WC =
+      weight.values().flatten(1).to(arithmetic_dtype(x_TC.scalar_type())).t().contiguous();
   return row;
 }
 

@@ -2,12 +2,12 @@
 
 #include <ATen/ATen.h>
 
+#include "longspan/kernels/storage_type.h"
+
 namespace longspan::composed {
 namespace {
 
-at::Tensor precise(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
-}
+at::Tensor precise(const at::Tensor& x) { return x.to(arithmetic_dtype(x.scalar_type())); }
 
 }  // namespace
 

@@ -58,16 +58,12 @@ class Row {
   int64_t n_;
 };
 
-at::ScalarType arithmetic(at::ScalarType dtype) {
-  return dtype == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 }  // namespace
 
 at::Tensor reciprocal_rms(const at::Tensor& h_TD, double eps) {
   const int64_t T = h_TD.size(0), D = h_TD.size(1);
   const auto h = h_TD.contiguous();
-  auto rstd_T = at::empty({T}, h.options().dtype(arithmetic(h.scalar_type())));
+  auto rstd_T = at::empty({T}, h.options().dtype(arithmetic_dtype(h.scalar_type())));
   with_type(h.scalar_type(), [&](auto storage) {
     using S = decltype(storage);
     using A = Arithmetic<S>;

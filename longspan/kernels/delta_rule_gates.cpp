@@ -7,12 +7,13 @@
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/kernels/linear.h"
 #include "longspan/kernels/rms_norm.h"
+#include "longspan/kernels/storage_type.h"
 
 namespace longspan {
 
 DeltaRuleGates delta_rule_gates(const at::Tensor& a_TN, const at::Tensor& b_TN,
                                 const ParameterRows& a_log_N, const ParameterRows& dt_bias_N) {
-  const at::ScalarType dtype = a_TN.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType dtype = arithmetic_dtype(a_TN.scalar_type());
   at::Tensor rate_N, step_TN, g_TN, beta_TN;
   {
     const c10::NoGradGuard no_grad;

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "longspan/kernels/storage_type.h"
+
 namespace longspan {
 namespace {
 
@@ -49,7 +51,7 @@ void add_weighted_rows_(at::Tensor& out_CD, const at::Tensor& rows_R, const at::
 }
 
 at::Tensor row_dots(const at::Tensor& a_RD, const at::Tensor& b_RD) {
-  const auto dtype = a_RD.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto dtype = arithmetic_dtype(a_RD.scalar_type());
   return (a_RD.to(dtype) * b_RD.to(dtype)).sum(1);
 }
 

@@ -10,6 +10,7 @@
 
 #include "longspan/kernels/delta_rule_head.h"
 #include "longspan/kernels/fused_op.h"
+#include "longspan/kernels/storage_type.h"
 
 namespace longspan {
 namespace {
@@ -38,7 +39,7 @@ Problem problem_of(const DeltaRuleInputs& in, const Packing& packing) {
             .N = in.v_TNV.size(1),
             .K = in.k_TMK.size(2),
             .V = in.v_TNV.size(2),
-            .dtype = in.v_TNV.scalar_type() == at::kDouble ? at::kDouble : at::kFloat,
+            .dtype = arithmetic_dtype(in.v_TNV.scalar_type()),
             .all = {},
             .documents_T = {}};
   TORCH_CHECK(p.T == packing.num_tokens(), "a gated delta rule over ", p.T, " tokens of a row of ",
@@ -156,7 +157,7 @@ DeltaRuleResult gated_delta_rule(const DeltaRuleInputs& inputs, const Packing& p
 
 DeltaRuleResult gated_delta_rule_by_token(const DeltaRuleInputs& inputs, const Packing& packing,
                                           const at::Tensor& initial_NKV) {
-  const at::ScalarType dtype = inputs.v_TNV.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType dtype = arithmetic_dtype(inputs.v_TNV.scalar_type());
   const int64_t N = inputs.v_TNV.size(1), V = inputs.v_TNV.size(2), K = inputs.k_TMK.size(2);
   const auto normal = [&](const at::Tensor& x_TMK) {
     const at::Tensor x = x_TMK.to(dtype);

@@ -181,6 +181,16 @@ void Linear::add_input_gradient(at::Tensor& dx_TI, const at::Tensor& dy_TO) cons
   add_adapter_input_gradient(*this, dx_TI, dy_TO);
 }
 
+void Linear::backward(const at::Tensor& dy_TO, const at::Tensor& x_TI, at::Tensor* dx_TI) const {
+  add_gradients(dy_TO, x_TI);
+  if (dx_TI == nullptr) return;
+  if (dx_TI->defined()) {
+    add_input_gradient(*dx_TI, dy_TO);
+  } else {
+    *dx_TI = input_gradient(dy_TO);
+  }
+}
+
 Linear Linear::cast(at::ScalarType dtype) const {
   c10::NoGradGuard no_grad;
   Linear layer = *this;

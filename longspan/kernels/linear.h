@@ -75,6 +75,9 @@ struct Linear {
   void input_gradient_out(at::Tensor dx_TI, const at::Tensor& dy_TO) const;
   /// dx += dy W + ...
   void add_input_gradient(at::Tensor& dx_TI, const at::Tensor& dy_TO) const;
+  /// All of its backward: add_gradients(), and, where dx_TI is not null, dx += dy W + ..., which it
+  /// makes where it is undefined.
+  void backward(const at::Tensor& dy_TO, const at::Tensor& x_TI, at::Tensor* dx_TI) const;
   /// The same layer with parameters in `dtype`; knows no gradients.
   Linear cast(at::ScalarType dtype) const;
   /// The same for several uses in a row: gradients are added to those of this layer's parameters.

@@ -11,19 +11,17 @@
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/kernels/gemm.h"
 #include "longspan/kernels/linear.h"
+#include "longspan/kernels/storage_type.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
 namespace {
 
-at::ScalarType precise(at::ScalarType dtype) {
-  return dtype == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 int64_t chunk_rows(const at::Tensor& hidden_LD, int64_t V, ChunkBytes chunk_bytes) {
   HeadChunk chunk = device_sizes(!hidden_LD.is_cpu()).head;
   chunk.bytes = chunk_bytes.value_or(chunk.bytes);
-  return chunk.rows(V, static_cast<int64_t>(c10::elementSize(precise(hidden_LD.scalar_type()))));
+  return chunk.rows(
+      V, static_cast<int64_t>(c10::elementSize(arithmetic_dtype(hidden_LD.scalar_type()))));
 }
 
 int64_t num_chunks(const at::Tensor& hidden_LD, int64_t V, ChunkBytes chunk_bytes) {
@@ -37,7 +35,7 @@ template <typename Body>
 void for_chunks(const at::Tensor& hidden_LD, const at::Tensor& weight_VD, ChunkBytes chunk_bytes,
                 Body&& body) {
   const int64_t L = hidden_LD.size(0), V = weight_VD.size(0);
-  const auto dtype = precise(hidden_LD.scalar_type());
+  const auto dtype = arithmetic_dtype(hidden_LD.scalar_type());
   const int64_t chunk = chunk_rows(hidden_LD, V, chunk_bytes);
   const auto buffer = at::empty({std::min(chunk, L), V}, hidden_LD.options().dtype(dtype));
   for (int64_t begin = 0; begin < L; begin += chunk) {
@@ -149,7 +147,7 @@ at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& 
        chunk_bytes](std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
         c10::NoGradGuard no_grad;
         // d(picked - lse) / d logits is onehot - softmax.
-        const auto dtype = precise(hidden_LD.scalar_type());
+        const auto dtype = arithmetic_dtype(hidden_LD.scalar_type());
         const auto scale_L = gradients[0].neg().to(dtype).contiguous();
         auto dhidden_LD = at::empty_like(hidden_LD);
         const auto weight = weight_VD.detach().to(hidden_LD.scalar_type());
@@ -182,7 +180,7 @@ at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_
     c10::NoGradGuard no_grad;
     const auto hidden = hidden_LD.detach();
     const auto lse_L = at::empty({L}, options), picked_L = at::empty({L}, options);
-    const auto scale_L = at::ones({L}, options.dtype(precise(hidden.scalar_type())));
+    const auto scale_L = at::ones({L}, options.dtype(arithmetic_dtype(hidden.scalar_type())));
     if (hidden_LD.requires_grad()) dhidden_LD = at::empty_like(hidden);
     const auto weight = weight_VD.detach().to(hidden.scalar_type());
     for_chunks(hidden, weight, chunk_bytes,

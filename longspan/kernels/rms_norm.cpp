@@ -8,6 +8,7 @@
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/kernels/linear.h"
+#include "longspan/kernels/storage_type.h"
 
 namespace longspan {
 
@@ -24,7 +25,7 @@ at::Tensor norm_factors(const at::Tensor& weight_D, NormKind kind) {
     case NormKind::kWeight:
       return weight_D;
     case NormKind::kOnePlusWeight:
-      return weight_D.to(weight_D.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).add(1);
+      return weight_D.to(arithmetic_dtype(weight_D.scalar_type())).add(1);
   }
   throw std::logic_error("no such norm");
 }

@@ -8,6 +8,8 @@
 #include <numbers>
 #include <stdexcept>
 
+#include "longspan/kernels/storage_type.h"
+
 namespace longspan {
 namespace {
 
@@ -127,7 +129,7 @@ RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor&
   c10::NoGradGuard no_grad;
   const auto inverse_F = frequencies.inverse_F.to(positions_T.device());
   const auto angles_TF = positions_T.to(at::kFloat).unsqueeze(1) * inverse_F;
-  const auto table_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const auto table_dtype = arithmetic_dtype(dtype);
   RotaryTable table{angles_TF.cos(), angles_TF.sin(), frequencies.pairs};
   if (frequencies.attention_factor != 1.0) {
     table.cos_TF.mul_(frequencies.attention_factor);

@@ -27,5 +27,9 @@ void with_type(at::ScalarType dtype, F&& f) {
 /// What is computed in on numbers that are stored so.
 template <typename S>
 using Arithmetic = std::conditional_t<std::is_same_v<S, double>, double, float>;
+/// The same, of dtypes: fp64 for fp64, and fp32 for all else.
+inline at::ScalarType arithmetic_dtype(at::ScalarType stored) {
+  return stored == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 }  // namespace longspan

@@ -11,6 +11,7 @@
 #include "longspan/kernels/delta_rule_gates.h"
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/gated_delta_rule.h"
+#include "longspan/kernels/storage_type.h"
 #include "longspan/layers/plain_steps.h"
 #include "longspan/layers/recurrent_row.h"
 
@@ -121,9 +122,11 @@ struct Recurrence {
     // by which the piece maps its state.
     const int64_t first = piece.packing.length(0);
     DeltaRuleInputs entered = part(0, first);
-    const auto options = x_sJ.options().dtype(state_dtype(x_sJ)).requires_grad(false);
-    entered.v_TNV =
-        at::cat({entered.v_TNV.to(state_dtype(x_sJ)), at::zeros({first, N, K}, options)}, 2);
+    const auto options =
+        x_sJ.options().dtype(arithmetic_dtype(x_sJ.scalar_type())).requires_grad(false);
+    entered.v_TNV = at::cat(
+        {entered.v_TNV.to(arithmetic_dtype(x_sJ.scalar_type())), at::zeros({first, N, K}, options)},
+        2);
     const at::Tensor initial_NKX =
         at::cat({at::zeros({N, K, V}, options), at::eye(K, options).expand({N, K, K})}, 2);
     const DeltaRuleResult map = gated_delta_rule(entered, Packing::single(first), initial_NKX);
@@ -149,10 +152,6 @@ struct Recurrence {
   }
 
  private:
-  static at::ScalarType state_dtype(const at::Tensor& x) {
-    return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  }
-
   /// x. Its backward also gives y a gradient of zeros, so that every process enters the backward of
   /// the collective that y is of.
   static at::Tensor after(const at::Tensor& x, const at::Tensor& y) {
@@ -169,7 +168,10 @@ struct Recurrence {
 }  // namespace
 
 GatedDeltaNet::GatedDeltaNet(const GatedDeltaNetSpec& spec, Weights weights, double norm_eps)
-    : spec_(spec), weights_(std::move(weights)), norm_eps_(norm_eps) {}
+    : ProjectedMixer(std::exchange(weights.out_proj, {})),
+      spec_(spec),
+      weights_(std::move(weights)),
+      norm_eps_(norm_eps) {}
 
 std::unique_ptr<TokenMixer> GatedDeltaNet::clone() const {
   return std::make_unique<GatedDeltaNet>(*this);
@@ -181,17 +183,11 @@ std::vector<Linear*> GatedDeltaNet::linears_before() {
   return linears;
 }
 
-std::vector<Linear*> GatedDeltaNet::linears_after() { return {&weights_.out_proj}; }
-
 std::vector<at::Tensor> GatedDeltaNet::parameters_before() const {
   std::vector<at::Tensor> parameters{weights_.conv1d_J1W, weights_.a_log_N, weights_.dt_bias_N,
                                      weights_.norm_V};
   for (const Linear& linear : weights_.in_proj) append_parameters(parameters, {&linear});
   return parameters;
-}
-
-std::vector<at::Tensor> GatedDeltaNet::parameters_after() const {
-  return weights_.out_proj.parameters();
 }
 
 int64_t GatedDeltaNet::width() const { return weights_.in_proj[0].weight.size(0); }
@@ -211,14 +207,7 @@ at::Tensor GatedDeltaNet::input(int i, at::Tensor room, const at::Tensor& x_CD,
 void GatedDeltaNet::input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
                                    const RowRange& rows, const RowContext& /*row*/,
                                    const SavedStep* /*saved*/, at::Tensor* dx_CD) const {
-  const Linear linear = weights_.in_proj.at(i).for_rows(rows.begin, rows.size);
-  linear.add_gradients(dinput_C, x_CD);
-  if (dx_CD == nullptr) return;
-  if (dx_CD->defined()) {
-    linear.add_input_gradient(*dx_CD, dinput_C);
-  } else {
-    *dx_CD = linear.input_gradient(dinput_C);
-  }
+  weights_.in_proj.at(i).for_rows(rows.begin, rows.size).backward(dinput_C, x_CD, dx_CD);
 }
 
 GatedDeltaNet::Parts GatedDeltaNet::parts_of(const std::vector<at::Tensor>& inputs) const {
@@ -282,19 +271,6 @@ at::Tensor GatedDeltaNet::mix(const std::vector<at::Tensor>& inputs, const RowCo
   return gated_rms_norm(over_row(parts, row), parts.z_TNV, weights_.norm_V, norm_eps_).flatten(1);
 }
 
-void GatedDeltaNet::output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
-                               const RowRange& rows) const {
-  weights_.out_proj.for_rows(rows.begin, rows.size)
-      .add_forward_out(std::move(sum_CD), h_CD, mixed_C);
-}
-
-void GatedDeltaNet::output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C,
-                                    const RowRange& rows, at::Tensor dmixed_C) const {
-  const Linear out_proj = weights_.out_proj.for_rows(rows.begin, rows.size);
-  out_proj.add_gradients(dsum_CD, mixed_C);
-  if (dmixed_C.defined()) out_proj.input_gradient_out(std::move(dmixed_C), dsum_CD);
-}
-
 at::Tensor GatedDeltaNet::plain(const at::Tensor& x_TD, const RowContext& row) const {
   const int64_t T = x_TD.size(0), M = spec_.num_key_heads, N = spec_.num_value_heads;
   const int64_t K = spec_.key_dim, V = spec_.value_dim, W = spec_.conv_width;
@@ -323,7 +299,7 @@ at::Tensor GatedDeltaNet::plain(const at::Tensor& x_TD, const RowContext& row) c
       -weights_.a_log_N.exp() * at::softplus(a_TN + weights_.dt_bias_N), at::sigmoid(b_TN)};
   const at::Tensor out_TNV = gated_delta_rule_by_token(inputs, row.packing, {}).out_TNV;
   const at::Tensor normal_TNV = plain_norm(out_TNV, weights_.norm_V, NormKind::kWeight, norm_eps_);
-  return at::linear((normal_TNV * at::silu(z_TNV)).flatten(1), weights_.out_proj.weight);
+  return at::linear((normal_TNV * at::silu(z_TNV)).flatten(1), output_.weight);
 }
 
 namespace {

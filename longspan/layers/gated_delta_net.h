@@ -6,13 +6,13 @@
 #include <memory>
 #include <vector>
 
-#include "longspan/layers/layer.h"
 #include "longspan/layers/layer_weights.h"
+#include "longspan/layers/projected_mixer.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
 
-class GatedDeltaNet : public TokenMixer {
+class GatedDeltaNet : public ProjectedMixer {
  public:
   struct Weights {
     /// Of GatedDeltaNetSpec::Projections: qkv, z, b, a, or qkvz, ba.
@@ -24,9 +24,7 @@ class GatedDeltaNet : public TokenMixer {
 
   std::unique_ptr<TokenMixer> clone() const override;
   std::vector<Linear*> linears_before() override;
-  std::vector<Linear*> linears_after() override;
   std::vector<at::Tensor> parameters_before() const override;
-  std::vector<at::Tensor> parameters_after() const override;
 
   int num_inputs() const override { return static_cast<int>(weights_.in_proj.size()); }
   int64_t width() const override;
@@ -37,11 +35,9 @@ class GatedDeltaNet : public TokenMixer {
                       const RowRange& rows, const RowContext& row, const SavedStep* saved,
                       at::Tensor* dx_CD) const override;
   at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const override;
-  bool mixes_by_attention_alone() const override { return false; }
-  void output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
-                  const RowRange& rows) const override;
-  void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C, const RowRange& rows,
-                       at::Tensor dmixed_C) const override;
+  bool mixes_by_attention_alone() const override {
+    return longspan::mixes_by_attention_alone(spec_);
+  }
   at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const override;
 
  private:

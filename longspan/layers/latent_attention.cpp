@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
@@ -16,18 +15,6 @@ namespace longspan {
 namespace {
 
 constexpr int kQueries = 0, kLatent = 1;
-
-/// Takes dy, adds gradients of the layer's parameters, and adds d loss / d x to dx where wanted.
-void linear_backward(const Linear& linear, const at::Tensor& dy_CO, const at::Tensor& x_CI,
-                     at::Tensor* dx_CI) {
-  linear.add_gradients(dy_CO, x_CI);
-  if (dx_CI == nullptr) return;
-  if (dx_CI->defined()) {
-    linear.add_input_gradient(*dx_CI, dy_CO);
-  } else {
-    *dx_CI = linear.input_gradient(dy_CO);
-  }
-}
 
 /// Keys and values by kv_b, as an attention makes them of any tokens' latents.
 class ExpandedKeys : public LatentKeys {
@@ -66,22 +53,15 @@ class ExpandedKeys : public LatentKeys {
   Linear kv_b_proj_;
 };
 
-/// Of one document.
-at::Tensor plain_document(const at::Tensor& q_SNK, const at::Tensor& k_SNK, const at::Tensor& v_SNV,
-                          double scale) {
-  const int64_t S = q_SNK.size(0);
-  const at::Tensor hidden_SS = at::ones({S, S}, q_SNK.options().dtype(at::kBool)).triu(1);
-  const at::Tensor scores_NSS =
-      at::matmul(q_SNK.transpose(0, 1), k_SNK.permute({1, 2, 0})).mul(scale);
-  const at::Tensor weights_NSS = scores_NSS.masked_fill(hidden_SS, -INFINITY).softmax(-1);
-  return at::matmul(weights_NSS, v_SNV.transpose(0, 1)).transpose(0, 1);
-}
-
 }  // namespace
 
 LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Weights weights,
                                  NormKind norm_kind, size_t rotary)
-    : spec_(spec), weights_(std::move(weights)), norm_kind_(norm_kind), rotary_(rotary) {}
+    : ProjectedMixer(std::exchange(weights.o_proj, {})),
+      spec_(spec),
+      weights_(std::move(weights)),
+      norm_kind_(norm_kind),
+      rotary_(rotary) {}
 
 std::unique_ptr<TokenMixer> LatentAttention::clone() const {
   return std::make_unique<LatentAttention>(*this);
@@ -92,8 +72,6 @@ std::vector<Linear*> LatentAttention::linears_before() {
   return {&weights_.q_a_proj, &weights_.q_b_proj, &weights_.kv_a_proj, &weights_.kv_b_proj};
 }
 
-std::vector<Linear*> LatentAttention::linears_after() { return {&weights_.o_proj}; }
-
 std::vector<at::Tensor> LatentAttention::parameters_before() const {
   std::vector<at::Tensor> parameters{weights_.q_a_norm_Q, weights_.kv_a_norm_L};
   append_parameters(parameters, {&weights_.kv_a_proj, &weights_.kv_b_proj});
@@ -103,10 +81,6 @@ std::vector<at::Tensor> LatentAttention::parameters_before() const {
     append_parameters(parameters, {&weights_.q_proj});
   }
   return parameters;
-}
-
-std::vector<at::Tensor> LatentAttention::parameters_after() const {
-  return weights_.o_proj.parameters();
 }
 
 at::Tensor LatentAttention::empty_input(int i, int64_t num_rows,
@@ -171,13 +145,13 @@ void LatentAttention::query_backward(const at::Tensor& dq_CNK, const at::Tensor&
   const at::Tensor dq = dq_CNK.clone(at::MemoryFormat::Contiguous);
   rotate_last_(dq, rows, row, /*inverse=*/true);
   const at::Tensor dy_CO = dq.flatten(1);
-  if (!spec_.query_rank) return linear_backward(of_rows(weights_.q_proj), dy_CO, x_CD, dx_CD);
+  if (!spec_.query_rank) return of_rows(weights_.q_proj).backward(dy_CO, x_CD, dx_CD);
   const Linear q_a = of_rows(weights_.q_a_proj), q_b = of_rows(weights_.q_b_proj);
   const Normed latent =
       normed(saved != nullptr ? (*saved)[0] : q_a.forward(x_CD), weights_.q_a_norm_Q);
   at::Tensor dlatent_CQ;
-  linear_backward(q_b, dy_CO, latent.after_CL, &dlatent_CQ);
-  linear_backward(q_a, norm_backward_of(dlatent_CQ, latent, weights_.q_a_norm_Q), x_CD, dx_CD);
+  q_b.backward(dy_CO, latent.after_CL, &dlatent_CQ);
+  q_a.backward(norm_backward_of(dlatent_CQ, latent, weights_.q_a_norm_Q), x_CD, dx_CD);
 }
 
 void LatentAttention::latent_backward(const at::Tensor& dlatent_CJ, const at::Tensor& x_CD,
@@ -191,7 +165,7 @@ void LatentAttention::latent_backward(const at::Tensor& dlatent_CJ, const at::Te
   rotate_last_(dy_CJ.unsqueeze(1), rows, row, /*inverse=*/true);
   const at::Tensor dc_CL = dy_CJ.narrow(1, 0, spec_.kv_rank);
   dc_CL.copy_(norm_backward_of(dc_CL.contiguous(), latent, weights_.kv_a_norm_L));
-  linear_backward(kv_a, dy_CJ, x_CD, dx_CD);
+  kv_a.backward(dy_CJ, x_CD, dx_CD);
 }
 
 void LatentAttention::input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
@@ -213,21 +187,7 @@ at::Tensor LatentAttention::mix(const std::vector<at::Tensor>& inputs,
                                       row.packing);
 }
 
-void LatentAttention::output_out(at::Tensor sum_CD, const at::Tensor& h_CD,
-                                 const at::Tensor& mixed_C, const RowRange& rows) const {
-  weights_.o_proj.for_rows(rows.begin, rows.size)
-      .add_forward_out(std::move(sum_CD), h_CD, mixed_C.flatten(1));
-}
-
-void LatentAttention::output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C,
-                                      const RowRange& rows, at::Tensor dmixed_C) const {
-  const Linear o_proj = weights_.o_proj.for_rows(rows.begin, rows.size);
-  o_proj.add_gradients(dsum_CD, mixed_C.flatten(1));
-  if (dmixed_C.defined()) o_proj.input_gradient_out(dmixed_C.flatten(1), dsum_CD);
-}
-
 at::Tensor LatentAttention::plain(const at::Tensor& x_TD, const RowContext& row) const {
-  TORCH_CHECK(!row.packing.has_forks(), "plain attention has no forks");
   const AttentionSpec& attention = spec_.attention;
   const int64_t T = x_TD.size(0), N = attention.num_heads, R = spec_.rope_dim;
   const auto linear = [](const Linear& layer, const at::Tensor& x) {
@@ -253,14 +213,8 @@ at::Tensor LatentAttention::plain(const at::Tensor& x_TD, const RowContext& row)
   const at::Tensor q = at::cat({q_TNK.narrow(2, 0, P), rotated(q_TNK.narrow(2, P, R))}, 2);
   const at::Tensor k = at::cat({heads_TNE.narrow(2, 0, P), shared_T1R.expand({T, N, R})}, 2);
   const at::Tensor v = heads_TNE.narrow(2, P, attention.value_dim);
-  std::vector<at::Tensor> documents;
-  for (int64_t d = 0; d < row.packing.num_documents(); ++d) {
-    const auto own = [&](const at::Tensor& x) {
-      return x.narrow(0, row.packing.begin(d), row.packing.length(d));
-    };
-    documents.push_back(plain_document(own(q), own(k), own(v), attention.scale));
-  }
-  return linear(weights_.o_proj, at::cat(documents).flatten(1));
+  const at::Tensor mixed_TNV = plain_softmax_attention(q, k, v, attention, row.packing, {});
+  return linear(output_, mixed_TNV.flatten(1));
 }
 
 std::shared_ptr<const TokenMixer> make_token_mixer(const LatentAttentionSpec& spec,

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "longspan/layers/layer.h"
 #include "longspan/layers/layer_weights.h"
+#include "longspan/layers/projected_mixer.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
@@ -16,7 +16,7 @@ namespace longspan {
 /// Its inputs are queries, [T, N, K], and what keys and values are made of, [T, J]: the latent
 /// after its norm, and the key's rotated numbers. Keys and values are made as a part of the mixing,
 /// so that an attention may pass on what they are made of (Attention::attend_latent).
-class LatentAttention : public TokenMixer {
+class LatentAttention : public ProjectedMixer {
  public:
   struct Weights {
     Linear q_proj;              // without a latent
@@ -30,9 +30,7 @@ class LatentAttention : public TokenMixer {
 
   std::unique_ptr<TokenMixer> clone() const override;
   std::vector<Linear*> linears_before() override;
-  std::vector<Linear*> linears_after() override;
   std::vector<at::Tensor> parameters_before() const override;
-  std::vector<at::Tensor> parameters_after() const override;
 
   int num_inputs() const override { return kNumInputs; }
   int64_t width() const override { return spec_.attention.num_heads * spec_.attention.key_dim; }
@@ -43,11 +41,9 @@ class LatentAttention : public TokenMixer {
                       const RowRange& rows, const RowContext& row, const SavedStep* saved,
                       at::Tensor* dx_CD) const override;
   at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const override;
-  bool mixes_by_attention_alone() const override { return true; }
-  void output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
-                  const RowRange& rows) const override;
-  void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C, const RowRange& rows,
-                       at::Tensor dmixed_C) const override;
+  bool mixes_by_attention_alone() const override {
+    return longspan::mixes_by_attention_alone(spec_);
+  }
   at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const override;
 
  private:

@@ -1,5 +1,8 @@
 #include "longspan/layers/make_layer.h"
 
+#include <optional>
+#include <string>
+#include <string_view>
 #include <variant>
 
 // The register: what makes a layer of its spec. A kind that the variants of spec/model_spec.h name
@@ -17,17 +20,18 @@ Layer make_layer(const ModelSpec& model, int64_t layer, const TensorsByName& par
   const LayerSpec& spec = model.layer(layer);
   const LayerWeights weights(parameters, layer_parameters(model, layer), layer, lora_scale,
                              exchange);
-  const std::vector<const char*> norms = norm_names(spec);
-  return {weights.norm(norms[0]),
-          weights.norm(norms[1]),
+  const auto norm = [&](std::string_view name) { return weights.norm(std::string(name)); };
+  const std::optional<LayerNorms::Behind>& behind = spec.norms.behind;
+  return {norm(spec.norms.before_mixer),
+          norm(spec.norms.before_feed_forward),
           model.norm_kind,
           model.norm_eps,
           std::visit([&](const auto& mixer) { return make_token_mixer(mixer, model, weights); },
                      spec.mixer),
           std::visit([&](const auto& part) { return make_feed_forward(part, model, weights); },
                      spec.feed_forward),
-          norms.size() > 2 ? weights.norm(norms[2]) : at::Tensor(),
-          norms.size() > 2 ? weights.norm(norms[3]) : at::Tensor()};
+          behind ? norm(behind->mixer) : at::Tensor(),
+          behind ? norm(behind->feed_forward) : at::Tensor()};
 }
 
 }  // namespace longspan

@@ -8,13 +8,10 @@
 
 #include "longspan/kernels/expert_rows.h"
 #include "longspan/kernels/gated_activation.h"
+#include "longspan/kernels/storage_type.h"
 
 namespace longspan {
 namespace {
-
-at::ScalarType sum_dtype(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 at::Tensor plain_linear(const at::Tensor& x, const Linear& linear) {
   return at::linear(x, linear.weight, linear.bias);
@@ -121,10 +118,10 @@ void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
   const Routing routing = weights_.router.route(x_CD);
   count(routing, rows, row);
   // In bf16 each expert's part would be rounded.
-  const bool adds_in_place = out_CD.scalar_type() == sum_dtype(out_CD);
+  const bool adds_in_place = out_CD.scalar_type() == arithmetic_dtype(out_CD.scalar_type());
   at::Tensor sum_CD = out_CD;
   if (!adds_in_place) {
-    sum_CD = h_CD.to(sum_dtype(out_CD));
+    sum_CD = h_CD.to(arithmetic_dtype(out_CD.scalar_type()));
   } else if (!out_CD.is_same(h_CD)) {
     out_CD.copy_(h_CD);
   }
@@ -157,7 +154,8 @@ at::Tensor MixtureOfExperts::backward(const at::Tensor& dout_CD, const at::Tenso
                                       const RowRange& rows, const RowContext& row,
                                       const SavedStep& /*saved*/, const at::Tensor& room) const {
   const Routing routing = weights_.router.route(x_CD);
-  at::Tensor dx_CD = at::zeros(x_CD.sizes(), x_CD.options().dtype(sum_dtype(x_CD)));
+  at::Tensor dx_CD =
+      at::zeros(x_CD.sizes(), x_CD.options().dtype(arithmetic_dtype(x_CD.scalar_type())));
   const at::Tensor dweights_CK =
       weights_.experts.backward(dx_CD, routing, dout_CD, x_CD, rows, room);
   weights_.router.backward(routing, dweights_CK, score_gradients(routing, rows, row), x_CD, dx_CD);

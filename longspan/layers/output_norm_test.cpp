@@ -22,7 +22,8 @@ TEST_CASE("output norms: output and gradients are those of the plain version, in
       for (const int64_t tiles : {0, 1, 3}) {
         CAPTURE(all_rows);
         CAPTURE(tiles);
-        testing::check_layer({.layer = {small_attention(), mlp, OutputNorms::kGemma3},
+        const LayerNorms norms{.behind = LayerNorms::Behind{"mixer_norm", "feed_forward_norm"}};
+        testing::check_layer({.layer = {small_attention(), mlp, norms},
                               .all_rows = all_rows,
                               .mlp_tiles = tiles,
                               .norm_kind = kind});

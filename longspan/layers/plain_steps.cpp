@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <stdexcept>
 
 namespace longspan {
@@ -43,6 +44,35 @@ at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, NormKind ki
 at::Tensor plain_rotation(const at::Tensor& x_TNH, const RotaryTable& table) {
   const int64_t J = 2 * table.cos_TF.size(1);
   return at::cat({turned(x_TNH.narrow(2, 0, J), table), x_TNH.narrow(2, J, x_TNH.size(2) - J)}, -1);
+}
+
+at::Tensor plain_softmax_attention(const at::Tensor& q_TNK, const at::Tensor& k_TMK,
+                                   const at::Tensor& v_TMV, const AttentionSpec& attention,
+                                   const Packing& packing, const at::Tensor& sinks_N) {
+  const int64_t T = q_TNK.size(0), N = q_TNK.size(1);
+  const auto by_head = [N](const at::Tensor& x_TMH) {
+    return x_TMH.transpose(0, 1).repeat_interleave(N / x_TMH.size(1), /*dim=*/0);  // [N, T, H]
+  };
+  at::Tensor hidden_TT = at::ones({T, T}, at::kBool);
+  for (int64_t d = 0; d < packing.num_documents(); ++d) {
+    TORCH_CHECK(!packing.fork(d), "plain attention has no forks");
+    const int64_t begin = packing.begin(d), size = packing.length(d);
+    const at::Tensor own = hidden_TT.narrow(0, begin, size).narrow(1, begin, size);
+    own.triu_(1);
+    if (attention.window) own.logical_or_(at::ones_like(own).tril(-*attention.window));
+  }
+  at::Tensor scores_NTT =
+      at::matmul(by_head(q_TNK), by_head(k_TMK).transpose(1, 2)).mul(attention.scale);
+  if (attention.softcap) {
+    scores_NTT = *attention.softcap * at::tanh(scores_NTT / *attention.softcap);
+  }
+  scores_NTT = scores_NTT.masked_fill(hidden_TT.to(q_TNK.device()), -INFINITY);
+  if (attention.has_sinks) {  // one more column, whose weight is dropped
+    const at::Tensor sinks_NT1 = sinks_N.view({-1, 1, 1}).expand({-1, T, 1});
+    scores_NTT = at::cat({scores_NTT, sinks_NT1}, -1);
+  }
+  const at::Tensor weights_NTT = scores_NTT.softmax(-1).narrow(2, 0, T);
+  return at::matmul(weights_NTT, by_head(v_TMV)).transpose(0, 1);
 }
 
 }  // namespace longspan

@@ -8,13 +8,10 @@
 
 #include "longspan/kernels/gemm.h"
 #include "longspan/kernels/linear.h"
+#include "longspan/kernels/storage_type.h"
 
 namespace longspan {
 namespace {
-
-at::ScalarType dtype_for(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 using Scores = RouterSpec::Scores;
 
@@ -71,7 +68,7 @@ at::Tensor Router::choice_scores(const at::Tensor& scores_CE) const {
 
 Routing Router::route(const at::Tensor& x_CD) const {
   const RouterSpec& router = spec_.router;
-  const auto dtype = dtype_for(x_CD);
+  const auto dtype = arithmetic_dtype(x_CD.scalar_type());
   const at::Tensor bias_E = weights_.bias_E.defined() ? weights_.bias_E.to(dtype) : weights_.bias_E;
   const at::Tensor logits_CE = at::linear(x_CD.to(dtype), weights_.weight_ED.to(dtype), bias_E);
   const bool of_chosen = traits_of(router.scores).by_chosen_logits;
@@ -115,7 +112,7 @@ void Router::backward(const Routing& routing, const at::Tensor& dweights_CK,
                       const at::Tensor& dscores_CE, const at::Tensor& x_CD,
                       at::Tensor& dx_CD) const {
   const at::Tensor dlogits_CE = logit_gradients(routing, dweights_CK, dscores_CE);
-  const auto dtype = dtype_for(x_CD);
+  const auto dtype = arithmetic_dtype(x_CD.scalar_type());
   if (weights_.weight_ED.requires_grad()) {
     add_product_gradient(weights_.weight_ED, dlogits_CE, x_CD.to(dtype));
   }

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "longspan/kernels/fused_rows.h"
@@ -27,7 +26,11 @@ at::Tensor heads_as_rows(const at::Tensor& x_CNH) {
 
 SelfAttention::SelfAttention(const SelfAttentionSpec& spec, Weights weights, const Norm& norm,
                              size_t rotary)
-    : spec_(spec), weights_(std::move(weights)), norm_(norm), rotary_(rotary) {}
+    : ProjectedMixer(std::exchange(weights.o_proj, {})),
+      spec_(spec),
+      weights_(std::move(weights)),
+      norm_(norm),
+      rotary_(rotary) {}
 
 std::unique_ptr<TokenMixer> SelfAttention::clone() const {
   return std::make_unique<SelfAttention>(*this);
@@ -37,16 +40,10 @@ std::vector<Linear*> SelfAttention::linears_before() {
   return {&weights_.q_proj, &weights_.k_proj, &weights_.v_proj};
 }
 
-std::vector<Linear*> SelfAttention::linears_after() { return {&weights_.o_proj}; }
-
 std::vector<at::Tensor> SelfAttention::parameters_before() const {
   std::vector<at::Tensor> parameters{weights_.q_norm_K, weights_.k_norm_K, weights_.sinks_N};
   append_parameters(parameters, {&weights_.q_proj, &weights_.k_proj, &weights_.v_proj});
   return parameters;
-}
-
-std::vector<at::Tensor> SelfAttention::parameters_after() const {
-  return weights_.o_proj.parameters();
 }
 
 SelfAttention::Projection SelfAttention::projection(int i) const {
@@ -137,13 +134,7 @@ void SelfAttention::input_backward(int i, const at::Tensor& dinput_C, const at::
     dheads = at::cat({dheads, dgate}, 2);
   }
   const at::Tensor dy_CO = dheads.flatten(1);
-  linear.add_gradients(dy_CO, x_CD);
-  if (dx_CD == nullptr) return;
-  if (dx_CD->defined()) {
-    linear.add_input_gradient(*dx_CD, dy_CO);
-  } else {
-    *dx_CD = linear.input_gradient(dy_CO);
-  }
+  linear.backward(dy_CO, x_CD, dx_CD);
 }
 
 at::Tensor SelfAttention::mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const {
@@ -158,22 +149,9 @@ at::Tensor SelfAttention::mix(const std::vector<at::Tensor>& inputs, const RowCo
                gate_TNV);
 }
 
-void SelfAttention::output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
-                               const RowRange& rows) const {
-  weights_.o_proj.for_rows(rows.begin, rows.size)
-      .add_forward_out(std::move(sum_CD), h_CD, mixed_C.flatten(1));
-}
-
-void SelfAttention::output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C,
-                                    const RowRange& rows, at::Tensor dmixed_C) const {
-  const Linear o_proj = weights_.o_proj.for_rows(rows.begin, rows.size);
-  o_proj.add_gradients(dsum_CD, mixed_C.flatten(1));
-  if (dmixed_C.defined()) o_proj.input_gradient_out(dmixed_C.flatten(1), dsum_CD);
-}
-
 std::optional<TokenMixer::Overlap> SelfAttention::overlap() const {
   if (spec_.output_gate) return std::nullopt;
-  return Overlap{spec_.attention, &weights_.o_proj, weights_.sinks_N};
+  return Overlap{spec_.attention, &output_, weights_.sinks_N};
 }
 
 at::Tensor SelfAttention::plain(const at::Tensor& x_TD, const RowContext& row) const {
@@ -191,30 +169,12 @@ at::Tensor SelfAttention::plain(const at::Tensor& x_TD, const RowContext& row) c
       x = plain_norm(x, projection.norm_H, norm_.kind, norm_.eps);
     }
     if (projection.is_rotated) x = plain_rotation(x, row.rotary.at(rotary_));
-    inputs.push_back(x.transpose(0, 1).repeat_interleave(attention.num_heads / projection.num_heads,
-                                                         /*dim=*/0));  // [N, T, H]
+    inputs.push_back(x);
   }
-  at::Tensor hidden_TT = at::ones({T, T}, at::kBool);
-  for (int64_t d = 0; d < row.packing.num_documents(); ++d) {
-    TORCH_CHECK(!row.packing.fork(d), "plain attention has no forks");
-    const int64_t begin = row.packing.begin(d), size = row.packing.length(d);
-    const at::Tensor own = hidden_TT.narrow(0, begin, size).narrow(1, begin, size);
-    own.triu_(1);
-    if (attention.window) own.logical_or_(at::ones_like(own).tril(-*attention.window));
-  }
-  at::Tensor scores_NTT = at::matmul(inputs[0], inputs[1].transpose(1, 2)).mul(attention.scale);
-  if (attention.softcap) {
-    scores_NTT = *attention.softcap * at::tanh(scores_NTT / *attention.softcap);
-  }
-  scores_NTT = scores_NTT.masked_fill(hidden_TT.to(x_TD.device()), -INFINITY);
-  if (attention.has_sinks) {  // one more column, whose weight is dropped
-    const at::Tensor sinks_NT1 = weights_.sinks_N.view({-1, 1, 1}).expand({-1, T, 1});
-    scores_NTT = at::cat({scores_NTT, sinks_NT1}, -1);
-  }
-  const at::Tensor weights_NTT = scores_NTT.softmax(-1).narrow(2, 0, T);
-  at::Tensor mixed_TNV = at::matmul(weights_NTT, inputs[2]).transpose(0, 1);
+  at::Tensor mixed_TNV = plain_softmax_attention(inputs[0], inputs[1], inputs[2], attention,
+                                                 row.packing, weights_.sinks_N);
   if (gate_TNV.defined()) mixed_TNV = mixed_TNV * at::sigmoid(gate_TNV);
-  return at::linear(mixed_TNV.flatten(1), weights_.o_proj.weight, weights_.o_proj.bias);
+  return at::linear(mixed_TNV.flatten(1), output_.weight, output_.bias);
 }
 
 std::shared_ptr<const TokenMixer> make_token_mixer(const SelfAttentionSpec& spec,

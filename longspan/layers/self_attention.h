@@ -5,13 +5,13 @@
 
 #include <memory>
 
-#include "longspan/layers/layer.h"
 #include "longspan/layers/layer_weights.h"
+#include "longspan/layers/projected_mixer.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
 
-class SelfAttention : public TokenMixer {
+class SelfAttention : public ProjectedMixer {
  public:
   struct Weights {
     Linear q_proj, k_proj, v_proj, o_proj;
@@ -28,9 +28,7 @@ class SelfAttention : public TokenMixer {
 
   std::unique_ptr<TokenMixer> clone() const override;
   std::vector<Linear*> linears_before() override;
-  std::vector<Linear*> linears_after() override;
   std::vector<at::Tensor> parameters_before() const override;
-  std::vector<at::Tensor> parameters_after() const override;
 
   int num_inputs() const override { return kNumInputs; }
   int64_t width() const override { return projection(0).num_heads * projection(0).row_dim(); }
@@ -41,11 +39,9 @@ class SelfAttention : public TokenMixer {
                       const RowRange& rows, const RowContext& row, const SavedStep* saved,
                       at::Tensor* dx_CD) const override;
   at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const override;
-  void output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
-                  const RowRange& rows) const override;
-  void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C, const RowRange& rows,
-                       at::Tensor dmixed_C) const override;
-  bool mixes_by_attention_alone() const override { return !spec_.output_gate; }
+  bool mixes_by_attention_alone() const override {
+    return longspan::mixes_by_attention_alone(spec_);
+  }
   std::optional<Overlap> overlap() const override;
   at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const override;
 

@@ -11,6 +11,7 @@
 #include "longspan/kernels/linear_cross_entropy.h"
 #include "longspan/kernels/rms_norm.h"
 #include "longspan/kernels/rope.h"
+#include "longspan/kernels/storage_type.h"
 #include "longspan/layers/adapters.h"
 #include "longspan/layers/layer.h"
 #include "longspan/layers/make_layer.h"
@@ -258,7 +259,7 @@ at::Tensor Decoder::logits(const Batch& batch) {
   const auto logits_TV = impl_->with_head(hidden_TD, Use::kBackward, [&](const at::Tensor& hidden) {
     return at::linear(hidden, impl_->weights.head.to(hidden.scalar_type()));
   });
-  return logits_TV.scalar_type() == at::kDouble ? logits_TV : logits_TV.to(at::kFloat);
+  return logits_TV.to(arithmetic_dtype(logits_TV.scalar_type()));
 }
 
 at::Tensor Decoder::token_logprobs(const Batch& batch) {

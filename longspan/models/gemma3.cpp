@@ -17,6 +17,11 @@
 namespace longspan {
 namespace {
 
+constexpr LayerNorms kNorms{
+    .before_mixer = "input_layernorm",
+    .before_feed_forward = "pre_feedforward_layernorm",
+    .behind = LayerNorms::Behind{"post_attention_layernorm", "post_feedforward_layernorm"}};
+
 /// Which layers have the window: as layer_types says, or all but each sliding_window_pattern-th.
 std::vector<bool> windowed_layers(const JsonObject& keys, int64_t num_layers) {
   if (const auto windowed = layers_with_window(keys, num_layers)) return *windowed;
@@ -76,8 +81,7 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
   }
   GatedMlpSpec mlp = read_gated_mlp(keys);
   mlp.activation = Geglu{};
-  model.pattern =
-      layers_where(which, {windowed, mlp, OutputNorms::kGemma3}, {full, mlp, OutputNorms::kGemma3});
+  model.pattern = layers_where(which, {windowed, mlp, kNorms}, {full, mlp, kNorms});
 }
 
 }  // namespace

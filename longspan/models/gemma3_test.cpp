@@ -39,7 +39,11 @@ TEST_CASE("gemma3: five layers with a window and a rotation of their own, then o
     CHECK(mixer.rotary->theta == (global ? 1e6 : 1e4));
     CHECK(mixer.attention.scale == 1.0 / 16);
     CHECK(mixer.qk_norm);
-    CHECK((spec.layer(layer).output_norms == OutputNorms::kGemma3));
+    const LayerNorms& norms = spec.layer(layer).norms;
+    CHECK(norms.before_feed_forward == "pre_feedforward_layernorm");
+    REQUIRE(norms.behind);
+    CHECK(norms.behind->mixer == "post_attention_layernorm");
+    CHECK(norms.behind->feed_forward == "post_feedforward_layernorm");
   }
   CHECK(spec.norm_kind == NormKind::kOnePlusWeight);
   CHECK(spec.embedding_scale == std::sqrt(1152.0));

@@ -7,6 +7,11 @@
 namespace longspan {
 namespace {
 
+constexpr LayerNorms kNorms{
+    .before_mixer = "input_layernorm",
+    .before_feed_forward = "post_attention_layernorm",
+    .behind = LayerNorms::Behind{"post_self_attn_layernorm", "post_mlp_layernorm"}};
+
 void read_layers(const JsonObject& keys, ModelConfig& config) {
   SelfAttentionSpec mixer = read_attention(keys, config.spec, {.head_dim = 128, .num_kv_heads = 2});
   mixer.rotary = read_rotary(keys, mixer.attention.key_dim,
@@ -14,7 +19,7 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
   mixer.qkv_bias = keys.get<bool>("attention_bias", true);
   GatedMlpSpec mlp = read_gated_mlp(keys);
   mlp.stored_as_one = true;
-  config.spec.pattern = {{mixer, mlp, OutputNorms::kGlm4}};
+  config.spec.pattern = {{mixer, mlp, kNorms}};
 }
 
 }  // namespace

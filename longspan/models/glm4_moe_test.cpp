@@ -4,6 +4,7 @@
 #include <string>
 
 #include "longspan/models/parameter_count.h"
+#include "longspan/spec/file_tensors.h"
 #include "longspan/testing/published_config.h"
 
 namespace longspan {

@@ -39,7 +39,10 @@ TEST_CASE("glm4: norms by their names, biases before attention alone, rotation i
     CHECK((parameters.of(std::string("model.layers.3.") + norm + ".weight").role ==
            ParameterRole::kNorm));
   }
-  CHECK(std::string(norm_names(spec.layer(0))[1]) == "post_attention_layernorm");
+  const LayerNorms& norms = spec.layer(0).norms;
+  CHECK(norms.before_feed_forward == "post_attention_layernorm");
+  REQUIRE(norms.behind);
+  CHECK(norms.behind->mixer == "post_self_attn_layernorm");
   const auto& mixer = std::get<SelfAttentionSpec>(spec.layer(0).mixer);
   CHECK(mixer.qkv_bias);
   CHECK_FALSE(mixer.output_bias);

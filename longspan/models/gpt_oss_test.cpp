@@ -152,6 +152,12 @@ TEST_CASE("gpt_oss: which adapters PEFT can have") {
   CHECK_NOTHROW(require_in_peft(spec, {.modules = all}));
   CHECK_NOTHROW(require_in_peft(spec, {.rank_stabilized = true, .modules = all}));
   CHECK_NOTHROW(require_in_peft(spec, {.dropout = 0.1, .modules = {"q_proj"}}));
+  // What is advised would not be refused as well.
+  CHECK_THROWS_WITH_AS(
+      require_in_peft(spec, {.dropout = 0.1, .modules = all}),
+      "lora_target: adapters of experts are not supported with lora_dropout, since PEFT has none "
+      "for them; or set it to 0. Take lora_target: q_proj,k_proj,v_proj,o_proj",
+      UserError);
   for (const char* experts : {"gate_up_proj", "down_proj"}) {
     CHECK_THROWS_WITH_AS(require_in_peft(spec, {.dropout = 0.1, .modules = {experts}}),
                          doctest::Contains("not supported with lora_dropout"), UserError);

@@ -19,7 +19,7 @@ std::vector<NamedTensor> new_lora_parameters(const ModelSpec& model, const LoraS
                         b_spec = lora_b_of(parameter, shape.r);
     const at::Tensor a = at::empty(a_spec.shape, at::kFloat);
     float* data = a.mutable_data_ptr<float>();
-    const uint64_t key = mix_seed(seed, fnv1a(adapted_linear_name(parameter)));
+    const uint64_t key = mix_seed(seed, fnv1a(parameter.adapted_linear));
     const double bound = a_spec.init.scale;
     for (int64_t i = 0; i < a.numel(); ++i) {
       const double u = static_cast<double>(mix_seed(key, static_cast<uint64_t>(i)) >> 11) * 0x1p-53;

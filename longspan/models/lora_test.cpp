@@ -128,7 +128,7 @@ void check_gradients(const Adapted& model, const std::vector<NamedTensor>& merge
   for (const auto& [name, weight] : merged) {
     const ParameterSpec& own = specs.of(name);
     if (!model.shape.modules.contains(own.lora_target)) continue;
-    gradients[adapted_linear_name(own)].push_back(weight.grad());
+    gradients[own.adapted_linear].push_back(weight.grad());
   }
   CHECK(2 * gradients.size() == model.adapter.size());
   for (const auto& [layer, parts] : gradients) {

@@ -10,13 +10,6 @@
 namespace longspan {
 namespace {
 
-std::string sizes_in(const GatedMlpSpec& mlp) {
-  return fmt::format("intermediate_size {}", mlp.intermediate_size);
-}
-std::string sizes_in(const MixtureOfExpertsSpec& mixture) {
-  return fmt::format("{} experts of {}", mixture.num_experts, mixture.expert_size);
-}
-
 /// In the order of the layers, each once.
 std::vector<std::string> sizes_of_feed_forwards(const ModelSpec& model) {
   std::vector<std::string> sizes;

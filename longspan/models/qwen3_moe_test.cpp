@@ -104,6 +104,11 @@ TEST_CASE("LoRA on experts: what PEFT cannot have is refused") {
   CHECK(refused(spec, {.rank_stabilized = true, .modules = all}));
   CHECK(refused(spec, {.dropout = 0.1, .modules = all}));
   CHECK(refused(spec, {.modules = {"gate_proj"}}));
+  CHECK_THROWS_WITH_AS(
+      require_in_peft(spec, {.modules = {"up_proj", "down_proj"}}),
+      "lora_target: adapters of experts need both gate_proj and up_proj or neither, since PEFT "
+      "loads them as one; or name both. Take lora_target: q_proj,k_proj,v_proj,o_proj",
+      UserError);
   CHECK(refused(kPublished.load(R"({"mlp_only_layers": [1]})").spec, {.modules = all}));
 }
 

@@ -6,6 +6,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/models/parameter_count.h"
+#include "longspan/spec/file_tensors.h"
 #include "longspan/testing/published_config.h"
 
 namespace longspan {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "longspan/kernels/dropout.h"
+#include "longspan/kernels/storage_type.h"
 
 namespace longspan {
 namespace {
@@ -49,7 +50,7 @@ at::Tensor document_values(Decoder& model, const at::Tensor& weight_1D, const at
                            double dropout, const Batch& local, int64_t num_documents,
                            const SumOver& sum_over) {
   const at::Tensor rows_L = label_rows(local);
-  const at::ScalarType dtype = weight_1D.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType dtype = arithmetic_dtype(weight_1D.scalar_type());
   at::Tensor hidden_LD = model.hidden_states(local, rows_L).to(dtype);
   if (const auto seed = model.dropout_seed(); seed && dropout > 0) {
     const Dropout drops{dropout, mix_seed(*seed, kValueHeadUse),

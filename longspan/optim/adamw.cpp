@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "longspan/kernels/storage_type.h"
 #include "longspan/optim/optimizer_job.h"
 #include "longspan/optim/update_rule.h"
 
@@ -81,7 +82,7 @@ void AdamW::update(const std::vector<Trained*>& trained, double learning_rate,
 std::vector<StateSource> AdamW::state() const {
   std::vector<StateSource> sources;
   for (const Trained& t : trained_) {
-    const auto dtype = t.first_moment.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto dtype = arithmetic_dtype(t.first_moment.scalar_type());
     // Views, unless moments are kept in another dtype.
     const auto make = [&t, dtype] {
       return StatePiece{t.piece.parameter,
@@ -107,9 +108,7 @@ void AdamW::load_state(size_t i, const StatePiece& piece) {
   t.first_moment.copy_(piece.tensors.at("exp_avg").view(t.first_moment.sizes()));
   t.second_moment.copy_(piece.tensors.at("exp_avg_sq").view(t.second_moment.sizes()));
   t.num_steps.fill_(static_cast<double>(piece.num_steps));
-  const auto master = piece.tensors.find("master");
-  if (master == piece.tensors.end()) return;
-  t.piece.values.copy_(master->second.view(t.piece.values.sizes()));
+  load_master(piece, t.piece);
 }
 
 void AdamW::zero_grad() {

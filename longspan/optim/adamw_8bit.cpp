@@ -221,9 +221,7 @@ void AdamW8bit::load_state(size_t i, const StatePiece& piece) {
   };
   load("exp_avg", true, q.first_codes, q.first_scales);
   load("exp_avg_sq", false, q.second_codes, q.second_scales);
-  const auto master = piece.tensors.find("master");
-  if (master == piece.tensors.end()) return;
-  q.piece.values.copy_(master->second.view(q.piece.values.sizes()));
+  load_master(piece, q.piece);
 }
 
 namespace {

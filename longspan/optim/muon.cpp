@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "longspan/kernels/storage_type.h"
 #include "longspan/optim/adamw.h"
 #include "longspan/optim/optimizer_job.h"
 #include "longspan/optim/update_rule.h"
@@ -83,7 +84,7 @@ class Muon : public Optimizer {
         continue;
       }
       const Matrix& m = matrices_[place];
-      const auto dtype = m.momentum.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+      const auto dtype = arithmetic_dtype(m.momentum.scalar_type());
       const auto make = [&m, dtype] {
         return StatePiece{m.piece.parameter,
                           m.piece.begin,
@@ -105,9 +106,7 @@ class Muon : public Optimizer {
     require_same_run(piece, m.piece);
     m.momentum.copy_(piece.tensors.at("momentum_buffer").view(m.momentum.sizes()));
     m.num_steps = piece.num_steps;
-    const auto master = piece.tensors.find("master");
-    if (master == piece.tensors.end()) return;
-    m.piece.values.copy_(master->second.view(m.piece.values.sizes()));
+    load_master(piece, m.piece);
   }
 
  private:

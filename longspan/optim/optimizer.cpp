@@ -22,6 +22,13 @@ void require_same_run(const StatePiece& state, const ParameterPiece& trained) {
               "state of ", state.parameter, " for ", trained.parameter);
 }
 
+void load_master(const StatePiece& state, const ParameterPiece& trained) {
+  const at::NoGradGuard no_grad;
+  const auto master = state.tensors.find("master");
+  if (master == state.tensors.end()) return;
+  trained.values.copy_(master->second.view(trained.values.sizes()));
+}
+
 StateSource with_master(StateSource source, const at::Tensor& values) {
   source.dtypes["master"] = values.scalar_type();
   source.make = [make = std::move(source.make), values = values.detach()] {

@@ -37,6 +37,9 @@ class Optimizer {
 /// Throws an assertion unless the state is of this run of this parameter.
 void require_same_run(const StatePiece& state, const ParameterPiece& trained);
 
+/// A "master" in the state, if it has one, becomes the values.
+void load_master(const StatePiece& state, const ParameterPiece& trained);
+
 /// Work on whole matrices. `make(i)` returns as many numbers as piece i has, on any device. `use(i,
 /// whole)` receives the numbers of all pieces of piece i's parameter, in the parameter's shape, on
 /// the device that computes. It is called once for each piece of this rank.

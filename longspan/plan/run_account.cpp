@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <variant>
 
 #include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/optim/update_rule.h"
 #include "longspan/plan/cost_model.h"
-#include "longspan/plan/recurrent_volume.h"
+#include "longspan/plan/mixer_exchange.h"
 #include "longspan/stages/stage.h"
 
 namespace longspan {
@@ -29,38 +28,16 @@ int64_t largest_unit(const std::vector<HeldParameter>& parameters,
   return largest;
 }
 
-/// What sharing rows adds to a mixer's memory: each kind asks who knows.
-class SharedMixers {
- public:
-  SharedMixers(const ParallelPlan& plan, const RowLengths& row, int64_t element_bytes)
-      : plan_(plan),
-        padded_(padded_row(plan, row.documents.empty()
-                                     ? Packing::single(std::max<int64_t>(1, row.num_tokens))
-                                     : Packing::from_lengths(row.documents))),
-        element_bytes_(element_bytes) {}
-
-  AttentionMemory operator()(const SelfAttentionSpec& mixer) const { return of(mixer.attention); }
-  AttentionMemory operator()(const LatentAttentionSpec& mixer) const { return of(mixer.attention); }
-  AttentionMemory operator()(const GatedDeltaNetSpec& mixer) const {
-    return recurrent_memory(plan_, padded_, *recurrence_in(mixer), element_bytes_);
-  }
-
- private:
-  AttentionMemory of(const AttentionSpec& attention) const {
-    return attention_memory(plan_, AttentionShape(attention, element_bytes_), padded_);
-  }
-
-  const ParallelPlan& plan_;
-  Packing padded_;
-  int64_t element_bytes_;
-};
-
-std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const SharedMixers& shared) {
+std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const ParallelPlan& plan,
+                                           const RowLengths& row, int64_t element_bytes) {
+  const Packing padded =
+      padded_row(plan, row.documents.empty() ? Packing::single(std::max<int64_t>(1, row.num_tokens))
+                                             : Packing::from_lengths(row.documents));
   std::vector<MemoryFacts::Layers> layers;
   const std::vector<int64_t> counts = layers_of_pattern(model);
   for (size_t i = 0; i < counts.size(); ++i) {
     layers.push_back({cost_of(model.pattern[i], model.hidden_size), counts[i],
-                      std::visit(shared, model.pattern[i].mixer)});
+                      mixer_memory(plan, model.pattern[i].mixer, padded, element_bytes)});
   }
   return layers;
 }
@@ -102,7 +79,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.hidden_size = model.hidden_size;
   facts.vocab_size = model.vocab_size;
   facts.compute_bytes = bf16 ? 2 : 4;
-  facts.layers = layers_of(model, SharedMixers(plan, row, facts.compute_bytes));
+  facts.layers = layers_of(model, plan, row, facts.compute_bytes);
   facts.last_layer = static_cast<size_t>((model.num_layers - 1) % std::ssize(model.pattern));
   for (const RotaryKind& kind : rotary_kinds_of(model)) facts.angle_numbers += kind.dim;
   const UpdateRule& rule = update_rule_of(config);

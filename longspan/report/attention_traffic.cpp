@@ -6,10 +6,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
-#include <variant>
 
 #include "longspan/checkpoint/atomic_file.h"
-#include "longspan/plan/recurrent_volume.h"
+#include "longspan/plan/mixer_exchange.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 
@@ -65,24 +64,6 @@ void AttentionTraffic::add_to(Direction& direction) {
   before_ = now;
 }
 
-AttentionVolume AttentionTraffic::volume_of(const SelfAttentionSpec& mixer,
-                                            const Packing& padded) const {
-  // A gate's gradient wants the values of the output, however often it is known.
-  return attention_volume(plan_, AttentionShape(mixer.attention, element_bytes_), padded,
-                          checkpointing_, output_is_known_ && !mixer.output_gate);
-}
-
-AttentionVolume AttentionTraffic::volume_of(const GatedDeltaNetSpec& mixer,
-                                            const Packing& padded) const {
-  return recurrent_volume(plan_, padded, *recurrence_in(mixer), element_bytes_, checkpointing_);
-}
-
-AttentionVolume AttentionTraffic::volume_of(const LatentAttentionSpec& mixer,
-                                            const Packing& padded) const {
-  return attention_volume(plan_, AttentionShape(mixer.attention, element_bytes_), padded,
-                          checkpointing_, output_is_known_);
-}
-
 void AttentionTraffic::begin_row() { before_ = sequence_traffic(mesh_); }
 
 void AttentionTraffic::end_forward(const Packing& padded) {
@@ -90,7 +71,7 @@ void AttentionTraffic::end_forward(const Packing& padded) {
   if (!counts_rows_) return;
   for (const auto& [mixer, count] : layers_) {
     const AttentionVolume volume =
-        std::visit([&](const auto& spec) { return volume_of(spec, padded); }, mixer);
+        mixer_volume(plan_, mixer, padded, element_bytes_, checkpointing_, output_is_known_);
     mine_.forward.formula += count * volume.forward;
     mine_.backward.formula += count * volume.backward;
   }

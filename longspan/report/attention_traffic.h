@@ -15,7 +15,7 @@
 
 namespace longspan {
 
-/// Counts what the attention of a training run sends, and what attention_volume() says of the same
+/// Counts what the attention of a training run sends, and what mixer_volume() says of the same
 /// rows. Sums of gradients and losses go through other collectives or at other times and are not in
 /// it.
 class AttentionTraffic {
@@ -51,10 +51,6 @@ class AttentionTraffic {
  private:
   /// Adds what was sent since the last call.
   void add_to(Direction& direction);
-  /// Of a row in one layer.
-  AttentionVolume volume_of(const SelfAttentionSpec& mixer, const Packing& padded) const;
-  AttentionVolume volume_of(const GatedDeltaNetSpec& mixer, const Packing& padded) const;
-  AttentionVolume volume_of(const LatentAttentionSpec& mixer, const Packing& padded) const;
 
   ParallelPlan plan_;
   std::vector<std::pair<TokenMixerSpec, int64_t>> layers_;

@@ -10,11 +10,13 @@
 #include <stdexcept>
 
 #include "longspan/checkpoint/weight_files.h"
+#include "longspan/checkpoint/written_names.h"
 #include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/data/dataset_info.h"
 #include "longspan/stages/stage.h"
+#include "longspan/text/tokenizer.h"
 
 namespace longspan {
 namespace {
@@ -76,8 +78,7 @@ class Listing {
     for (const std::string& path : paths) add(role, decides, path);
   }
   void add_adapter(const char* role, bool decides, const fs::path& folder) {
-    for (const char* name :
-         {"adapter_config.json", "adapter_model.safetensors", "longspan_adapter.json"}) {
+    for (const std::string& name : adapter_file_names()) {
       add_where_there(role, decides, folder / name);
     }
   }
@@ -142,8 +143,7 @@ RunContents files_of_run(const Config& config) {
                     finetuning_type_of(config) != FinetuningType::kFull ||
                         (stage_of(config).has_reference(config) && !reference_of_its_own),
                     config.model_name_or_path);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                           "chat_template.jinja"}) {
+  for (const char* name : Tokenizer::kFiles) {
     files.add_where_there(kTokenizer, true, model / name);
   }
   std::vector<std::string> adapters = split_names(config.adapter_name_or_path);

@@ -181,7 +181,7 @@ void ModelSaver::write_model(const std::string& folder,
     } else {
       save_model_folder(folder, model_.config, own, model_.dtype, model_.source_folder);
     }
-    save_value_head(folder, parameters);
+    save_value_head(folder, value_head_among(parameters, model_.specs));
     if (model_.chat) write_chat(folder, *model_.chat);
   });
 }

@@ -152,7 +152,7 @@ std::string write_sharded_model(const std::string& folder, const SavedModel& mod
   }
   all_or_none_patiently(world, notices, [&] {
     if (world.rank() != 0) return;
-    save_value_head(folder, parameters.parameters());
+    save_value_head(folder, value_head_among(parameters.parameters(), model.specs));
     if (model.chat) write_chat(folder, *model.chat);
   });
   return mine;

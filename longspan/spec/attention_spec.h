@@ -44,4 +44,18 @@ inline FlopCost pair_flops_of(const AttentionSpec& attention) {
   return {2 * K + 2 * V, 6 * K + 4 * V};
 }
 
+/// What a token mixer costs by the attention in it, without what is around that.
+inline TokenMixerCost mixing_cost_of(const AttentionSpec& attention) {
+  TokenMixerCost cost;
+  cost.queries = attention.num_heads * attention.key_dim;
+  cost.keys = attention.num_kv_heads * attention.key_dim;
+  cost.values = attention.num_kv_heads * attention.value_dim;
+  cost.output = attention.num_heads * attention.value_dim;
+  cost.state_bytes = 4 * attention.num_heads;  // the log-sum-exp of each query's scores, in fp32
+  cost.pair_flops = pair_flops_of(attention);
+  cost.kv_heads = attention.num_kv_heads;
+  cost.head_dim = attention.key_dim;
+  return cost;
+}
+
 }  // namespace longspan

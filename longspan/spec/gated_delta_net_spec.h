@@ -37,6 +37,7 @@ struct GatedDeltaNetSpec {
 
 void list_parameters(const GatedDeltaNetSpec& mixer, LayerParameters& list);
 inline const AttentionSpec* attention_in(const GatedDeltaNetSpec& /*mixer*/) { return nullptr; }
+inline bool mixes_by_attention_alone(const GatedDeltaNetSpec& /*mixer*/) { return false; }
 inline std::optional<RotaryKind> rotary_in(const GatedDeltaNetSpec& /*mixer*/) {
   return std::nullopt;
 }

@@ -1,5 +1,7 @@
 #include "longspan/spec/gated_mlp_spec.h"
 
+#include <fmt/format.h>
+
 namespace longspan {
 
 void list_parameters(const GatedMlpSpec& mlp, LayerParameters& list) {
@@ -19,6 +21,10 @@ FeedForwardCost cost_of(const GatedMlpSpec& mlp, int64_t hidden_size) {
           .matrices = {3 * I * hidden_size, I * hidden_size},
           .cast_at_once = 3 * I * hidden_size,
           .flops = flops_of_matrices(3 * I * hidden_size)};
+}
+
+std::string sizes_in(const GatedMlpSpec& mlp) {
+  return fmt::format("intermediate_size {}", mlp.intermediate_size);
 }
 
 }  // namespace longspan

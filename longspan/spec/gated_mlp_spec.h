@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <variant>
 
 #include "longspan/spec/layer_cost.h"
 #include "longspan/spec/layer_parameters.h"
 
 namespace longspan {
+
+struct MixtureOfExpertsSpec;
 
 /// silu(gate) * up (SwiGLU, arXiv 2002.05202).
 struct Swiglu {
@@ -40,5 +43,9 @@ struct GatedMlpSpec {
 
 void list_parameters(const GatedMlpSpec& mlp, LayerParameters& list);
 FeedForwardCost cost_of(const GatedMlpSpec& mlp, int64_t hidden_size);
+/// Its sizes, in words of config.json, for messages.
+std::string sizes_in(const GatedMlpSpec& mlp);
+/// The mixture of experts in it; null: every token goes through all of it.
+inline const MixtureOfExpertsSpec* experts_in(const GatedMlpSpec& /*mlp*/) { return nullptr; }
 
 }  // namespace longspan

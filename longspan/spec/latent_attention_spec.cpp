@@ -17,20 +17,14 @@ void list_parameters(const LatentAttentionSpec& mixer, LayerParameters& list) {
   }
   list.linear(module, "kv_a_proj_with_mqa", mixer.latent_dim(), D, mixer.bias);
   list.norm(module, "self_attn.kv_a_layernorm", mixer.kv_rank);
-  list.linear(module, kExpandsLatents, N * mixer.expanded_dim(), mixer.kv_rank, /*bias=*/false);
+  list.linear_of_latents(module, "kv_b_proj", N * mixer.expanded_dim(), mixer.kv_rank);
   list.linear(module, "o_proj", D, N * mixer.attention.value_dim, mixer.bias);
 }
 
 TokenMixerCost cost_of(const LatentAttentionSpec& mixer, int64_t hidden_size) {
-  const AttentionSpec& attention = mixer.attention;
-  const int64_t N = attention.num_heads, D = hidden_size;
-  TokenMixerCost cost;
-  cost.queries = N * attention.key_dim;
-  cost.keys = N * attention.key_dim;
-  cost.values = N * attention.value_dim;
+  const int64_t N = mixer.attention.num_heads, D = hidden_size;
+  TokenMixerCost cost = mixing_cost_of(mixer.attention);
   cost.latents = mixer.latent_dim();
-  cost.output = N * attention.value_dim;
-  cost.state_bytes = 4 * N;  // the log-sum-exp of each query's scores, in fp32
   // Latents before their norms, and of keys and values also what kv_b and the norm are given.
   cost.saved_for_norms = mixer.query_rank.value_or(0) + mixer.kv_rank + mixer.latent_dim();
   const int64_t of_queries =
@@ -41,9 +35,6 @@ TokenMixerCost cost_of(const LatentAttentionSpec& mixer, int64_t hidden_size) {
                                  std::max(expanding, mixer.latent_dim() * D));
   cost.after = {cost.output * D, cost.output * D};
   cost.projection_flops = flops_of_matrices(cost.before.numbers + cost.after.numbers);
-  cost.pair_flops = pair_flops_of(attention);
-  cost.kv_heads = attention.num_kv_heads;
-  cost.head_dim = attention.key_dim;
   return cost;
 }
 

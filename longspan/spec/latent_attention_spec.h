@@ -36,13 +36,11 @@ struct LatentAttentionSpec {
   bool operator==(const LatentAttentionSpec&) const = default;
 };
 
-/// The linear layer that makes keys and values of latents.
-inline constexpr const char* kExpandsLatents = "kv_b_proj";
-
 void list_parameters(const LatentAttentionSpec& mixer, LayerParameters& list);
 inline const AttentionSpec* attention_in(const LatentAttentionSpec& mixer) {
   return &mixer.attention;
 }
+inline bool mixes_by_attention_alone(const LatentAttentionSpec& /*mixer*/) { return true; }
 inline std::optional<RotaryKind> rotary_in(const LatentAttentionSpec& mixer) {
   return RotaryKind{mixer.rotary, mixer.rope_dim};
 }

@@ -20,32 +20,34 @@ LayerParameters::LayerParameters(int64_t layer, int64_t hidden_size, double init
 void LayerParameters::linear(const char* module, const char* name, int64_t num_out, int64_t num_in,
                              bool bias) {
   const std::string linear = fmt::format("{}.{}", module, name);
-  add(module, linear + ".weight", {num_out, num_in}, ParameterRole::kProjection, matrices_)
-      .lora_target = name;
-  if (bias) add(module, linear + ".bias", {num_out}, ParameterRole::kBias, {});
+  add_matrix(module, linear, name, num_out, num_in);
+  if (bias) add_bias(module, linear, num_out);
+}
+
+void LayerParameters::linear_of_latents(const char* module, const char* name, int64_t num_out,
+                                        int64_t num_in) {
+  add_matrix(module, fmt::format("{}.{}", module, name), name, num_out, num_in).expands_latents =
+      true;
 }
 
 void LayerParameters::linear_of_part(const char* module, const std::string& part, const char* name,
                                      int64_t num_out, int64_t num_in, bool bias) {
   const std::string linear = fmt::format("{}.{}.{}", module, part, name);
-  add(module, linear + ".weight", {num_out, num_in}, ParameterRole::kProjection, matrices_)
-      .lora_target = name;
-  if (bias) add(module, linear + ".bias", {num_out}, ParameterRole::kBias, {});
+  add_matrix(module, linear, name, num_out, num_in);
+  if (bias) add_bias(module, linear, num_out);
 }
 
 void LayerParameters::linear_of_expert(const char* module, const char* part, const char* name,
                                        int64_t num_out, int64_t num_in, bool bias,
                                        const ExpertNumber& expert, const RowsOfStack& stack) {
   const std::string linear = fmt::format("{}.{}.{}.{}", module, part, expert.number, name);
-  ParameterSpec& matrix =
-      add(module, linear + ".weight", {num_out, num_in}, ParameterRole::kProjection, matrices_);
-  matrix.lora_target = name;
+  ParameterSpec& matrix = add_matrix(module, linear, name, num_out, num_in);
   matrix.expert = expert;
   matrix.stored_in_stack = StackedPlace{
       .tensor = layer_parameter_name(layer_, fmt::format("{}.{}.{}", module, part, stack.name)),
       .shape = {expert.count, stack.num_rows, num_in},
       .begin = (expert.number * stack.num_rows + stack.begin) * num_in};
-  if (bias) add(module, linear + ".bias", {num_out}, ParameterRole::kBias, {}).expert = expert;
+  if (bias) add_bias(module, linear, num_out).expert = expert;
 }
 
 void LayerParameters::stacked_linears(const char* module, const char* part, const char* name,
@@ -54,15 +56,13 @@ void LayerParameters::stacked_linears(const char* module, const char* part, cons
       layer_parameter_name(layer_, fmt::format("{}.{}.{}", module, part, name));
   const auto linear = [&](int64_t i) { return fmt::format("{}.{}.{}.{}", module, part, i, name); };
   for (int64_t i = 0; i < count; ++i) {
-    ParameterSpec& weight = add(module, linear(i) + ".weight", {num_out, num_in},
-                                ParameterRole::kProjection, matrices_);
-    weight.lora_target = name;
+    ParameterSpec& weight = add_matrix(module, linear(i), name, num_out, num_in);
     weight.expert = ExpertNumber{i, count};
     weight.stored_as = stored;
     weight.stored_part = StoredPart{.begin = i, .num_rows = count, .stacked = true};
   }
   for (int64_t i = 0; bias && i < count; ++i) {
-    ParameterSpec& added = add(module, linear(i) + ".bias", {num_out}, ParameterRole::kBias, {});
+    ParameterSpec& added = add_bias(module, linear(i), num_out);
     added.expert = ExpertNumber{i, count};
     added.stored_as = stored + "_bias";
     added.stored_part = StoredPart{.begin = i, .num_rows = count, .stacked = true};
@@ -79,11 +79,11 @@ void LayerParameters::buffer(const char* module, const std::string& name, int64_
   add(module, name, {size}, ParameterRole::kBuffer, {});
 }
 
-void LayerParameters::norm(const char* module, const std::string& name, int64_t size) {
+void LayerParameters::norm(std::string_view module, const std::string& name, int64_t size) {
   norm_of_kind(module, name, size, norms_);
 }
 
-void LayerParameters::norm_of_kind(const char* module, const std::string& name, int64_t size,
+void LayerParameters::norm_of_kind(std::string_view module, const std::string& name, int64_t size,
                                    NormKind kind) {
   add(module, name + ".weight", {size}, ParameterRole::kNorm, {}).init = first_values(kind);
 }
@@ -112,18 +112,34 @@ void LayerParameters::store_together(const char* module, const char* name, int n
   const auto first = parameters_.end() - num_linears;
   int64_t num_rows = 0;
   for (auto part = first; part != parameters_.end(); ++part) num_rows += part->shape.at(0);
+  const std::string linear = layer_parameter_name(layer_, fmt::format("{}.{}", module, name));
   int64_t begin = 0;
   for (auto part = first; part != parameters_.end(); ++part) {
-    part->stored_as = layer_parameter_name(layer_, fmt::format("{}.{}.weight", module, name));
+    part->stored_as = linear + ".weight";
     part->stored_part = StoredPart{.begin = begin, .num_rows = num_rows};
     part->lora_target = name;
+    part->adapted_linear = linear;
     begin += part->shape.at(0);
   }
 }
 
+ParameterSpec& LayerParameters::add_matrix(const char* module, const std::string& linear,
+                                           const char* target, int64_t num_out, int64_t num_in) {
+  ParameterSpec& matrix =
+      add(module, linear + ".weight", {num_out, num_in}, ParameterRole::kProjection, matrices_);
+  matrix.lora_target = target;
+  matrix.adapted_linear = layer_parameter_name(layer_, linear);
+  return matrix;
+}
+
+ParameterSpec& LayerParameters::add_bias(const char* module, const std::string& linear,
+                                         int64_t num_out) {
+  return add(module, linear + ".bias", {num_out}, ParameterRole::kBias, {});
+}
+
 std::vector<ParameterSpec> LayerParameters::take() { return std::move(parameters_); }
 
-ParameterSpec& LayerParameters::add(const char* module, const std::string& name,
+ParameterSpec& LayerParameters::add(std::string_view module, const std::string& name,
                                     std::vector<int64_t> shape, ParameterRole role,
                                     Initialisation init) {
   parameters_.push_back(parameter_spec(layer_parameter_name(layer_, name), std::move(shape), role,

@@ -34,6 +34,8 @@ class LayerParameters {
   /// Adds <module>.<name>.weight [num_out, num_in], to which LoRA can add an adapter, and where it
   /// has a bias <module>.<name>.bias.
   void linear(const char* module, const char* name, int64_t num_out, int64_t num_in, bool bias);
+  /// The same without a bias, of the linear layer that makes keys and values of latents.
+  void linear_of_latents(const char* module, const char* name, int64_t num_out, int64_t num_in);
   /// The same, for linear layers below a module's own: <module>.<part>.<name>.weight.
   void linear_of_part(const char* module, const std::string& part, const char* name,
                       int64_t num_out, int64_t num_in, bool bias);
@@ -52,14 +54,14 @@ class LayerParameters {
   /// Adds <name> [size], which is not trained.
   void buffer(const char* module, const std::string& name, int64_t size);
   /// Adds <name>.weight [size], of a norm of the model's kind.
-  void norm(const char* module, const std::string& name, int64_t size);
+  void norm(std::string_view module, const std::string& name, int64_t size);
   /// Adds <name> [num_heads], the logits of attention's sinks.
   void sinks(const char* module, const std::string& name, int64_t num_heads);
   /// The weights of the last so many linear layers, without biases, are rows of one tensor of the
   /// files, <module>.<name>.weight. An adapter is of them all, by that name (shares_adapter()).
   void store_together(const char* module, const char* name, int num_linears);
   /// The same of a norm of another kind.
-  void norm_of_kind(const char* module, const std::string& name, int64_t size, NormKind kind);
+  void norm_of_kind(std::string_view module, const std::string& name, int64_t size, NormKind kind);
   /// Adds <name> [size], a bias that begins as ones.
   void bias_of_ones(const char* module, const std::string& name, int64_t size);
   /// Adds <name> [size], logarithms of how fast states decay.
@@ -70,8 +72,12 @@ class LayerParameters {
   std::vector<ParameterSpec> take();
 
  private:
-  ParameterSpec& add(const char* module, const std::string& name, std::vector<int64_t> shape,
+  ParameterSpec& add(std::string_view module, const std::string& name, std::vector<int64_t> shape,
                      ParameterRole role, Initialisation init);
+  /// Adds <linear>.weight, for an adapter by the name `target`.
+  ParameterSpec& add_matrix(const char* module, const std::string& linear, const char* target,
+                            int64_t num_out, int64_t num_in);
+  ParameterSpec& add_bias(const char* module, const std::string& linear, int64_t num_out);
 
   int64_t layer_, hidden_size_;
   Initialisation matrices_;

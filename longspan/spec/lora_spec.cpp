@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <sstream>
 
 #include "longspan/config/user_error.h"
@@ -38,40 +39,70 @@ std::set<std::string> lora_modules_from(const std::string& target, const ModelSp
   return modules;
 }
 
+namespace {
+
+/// What adapters of a model's experts can be on.
+struct ExpertTargets {
+  std::vector<std::string> all;  // lora_targets() of experts
+  /// Those that PEFT loads as one, since a stack of the files has them of all experts, several of
+  /// its rows each (ParameterSpec::stored_in_stack).
+  std::vector<std::string> joined;
+  bool others = false;  // every token goes through some of these names
+};
+
+ExpertTargets expert_targets(const ModelSpec& model) {
+  const std::vector<ParameterSpec> parameters = parameters_of_kinds(model);
+  ExpertTargets targets;
+  std::map<std::string, std::vector<std::string>> of_stack;  // by the stack's name
+  const auto add = [](std::vector<std::string>& names, const std::string& name) {
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  };
+  for (const ParameterSpec& parameter : parameters) {
+    if (!parameter.expert || parameter.lora_target.empty()) continue;
+    add(targets.all, parameter.lora_target);
+    if (!parameter.stored_in_stack) continue;
+    std::vector<std::string>& stacked = of_stack[parameter.stored_in_stack->tensor];
+    add(stacked, parameter.lora_target);
+    if (stacked.size() < 2) continue;
+    for (const std::string& name : stacked) add(targets.joined, name);
+  }
+  targets.others = std::ranges::any_of(parameters, [&](const ParameterSpec& parameter) {
+    return !parameter.expert &&
+           std::ranges::find(targets.all, parameter.lora_target) != targets.all.end();
+  });
+  return targets;
+}
+
+}  // namespace
+
 void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
-  const bool gate = shape.modules.contains("gate_proj"), up = shape.modules.contains("up_proj");
-  if (!gate && !up && !shape.modules.contains("gate_up_proj") &&
-      !shape.modules.contains("down_proj")) {
-    return;
-  }
-  bool has_experts = false, has_others = false;
-  for (const LayerSpec& layer : model.pattern) {
-    const MixtureOfExpertsSpec* const experts = experts_of(layer);
-    has_experts = has_experts || experts != nullptr;
-    has_others = has_others || experts == nullptr || experts->has_shared();
-  }
-  if (!has_experts) return;
+  const ExpertTargets targets = expert_targets(model);
+  const auto is_given = [&](const std::string& name) { return shape.modules.contains(name); };
+  if (std::ranges::none_of(targets.all, is_given)) return;
   const auto refuse = [&](const std::string& what) {
     std::vector<std::string> others = lora_targets(model);
-    std::erase_if(others, [](const std::string& target) {
-      return target == "gate_proj" || target == "up_proj" || target == "down_proj";
+    std::erase_if(others, [&](const std::string& target) {
+      return std::ranges::find(targets.all, target) != targets.all.end();
     });
     throw UserError(fmt::format("lora_target: adapters of experts {}. Take lora_target: {}", what,
                                 fmt::join(others, ",")));
   };
-  if (has_others) {
+  if (targets.others) {
     refuse(
         "are not supported in a model that also has MLPs that all tokens go through: PEFT loads "
         "nothing of theirs where experts have adapters");
   }
-  if (gate != up) {
+  const bool some_joined = std::ranges::any_of(targets.joined, is_given);
+  const std::string joined = fmt::format("{}", fmt::join(targets.joined, " and "));
+  if (some_joined && !std::ranges::all_of(targets.joined, is_given)) {
     refuse(
-        "need both gate_proj and up_proj or neither, since PEFT loads them as one; or name both");
+        fmt::format("need both {} or neither, since PEFT loads them as one; or name both", joined));
   }
-  if (shape.rank_stabilized && gate) {
-    refuse(
-        "are not supported with use_rslora, since PEFT scales gate_proj and up_proj, which it "
-        "loads as one of twice the rank, otherwise");
+  if (shape.rank_stabilized && some_joined) {
+    refuse(fmt::format(
+        "are not supported with use_rslora, since PEFT scales {}, which it loads as one of twice "
+        "the rank, otherwise",
+        joined));
   }
   if (shape.dropout > 0) {
     refuse("are not supported with lora_dropout, since PEFT has none for them; or set it to 0");
@@ -79,11 +110,13 @@ void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
 }
 
 ModelSpec with_latents_kept(ModelSpec model, const LoraShape& shape) {
-  if (shape.dropout <= 0 || !shape.modules.contains(kExpandsLatents)) return model;
-  for (LayerSpec& layer : model.pattern) {
-    if (auto* mixer = std::get_if<LatentAttentionSpec>(&layer.mixer)) {
-      mixer->attention.latent_dim.reset();
-    }
+  if (shape.dropout <= 0) return model;
+  for (int64_t i = 0; i < std::ssize(model.pattern); ++i) {
+    const bool drops = std::ranges::any_of(layer_parameters(model, i), [&](const auto& parameter) {
+      return parameter.expands_latents && shape.modules.contains(parameter.lora_target);
+    });
+    AttentionSpec* const attention = attention_in(model.pattern[i].mixer);
+    if (drops && attention != nullptr) attention->latent_dim.reset();
   }
   return model;
 }

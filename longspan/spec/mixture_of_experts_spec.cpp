@@ -1,5 +1,7 @@
 #include "longspan/spec/mixture_of_experts_spec.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace longspan {
@@ -61,6 +63,10 @@ FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size
   cost.flops = flops_of_matrices(k * expert + shared + E * D);
   cost.idle_matrices = (E - k) * (expert + (mixture.bias ? 2 * I + D : 0));
   return cost;
+}
+
+std::string sizes_in(const MixtureOfExpertsSpec& mixture) {
+  return fmt::format("{} experts of {}", mixture.num_experts, mixture.expert_size);
 }
 
 }  // namespace longspan

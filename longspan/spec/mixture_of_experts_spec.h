@@ -85,5 +85,9 @@ struct MixtureOfExpertsSpec {
 
 void list_parameters(const MixtureOfExpertsSpec& mixture, LayerParameters& list);
 FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size);
+std::string sizes_in(const MixtureOfExpertsSpec& mixture);
+inline const MixtureOfExpertsSpec* experts_in(const MixtureOfExpertsSpec& mixture) {
+  return &mixture;
+}
 
 }  // namespace longspan

@@ -10,8 +10,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kHead = "lm_head.weight";
-
 std::vector<ParameterSpec> before_layers(const ModelSpec& model) {
   return {parameter_spec("model.embed_tokens.weight", {model.vocab_size, model.hidden_size},
                          ParameterRole::kEmbedding, kEmbeddingUnit,
@@ -23,7 +21,7 @@ std::vector<ParameterSpec> after_layers(const ModelSpec& model) {
       parameter_spec("model.norm.weight", {model.hidden_size}, ParameterRole::kNorm, kAlwaysThere)};
   parameters.back().init = first_values(model.norm_kind);
   if (!model.tied_head) {
-    parameters.push_back(parameter_spec(kHead, {model.vocab_size, model.hidden_size},
+    parameters.push_back(parameter_spec(kHeadName, {model.vocab_size, model.hidden_size},
                                         ParameterRole::kHead, model.head_unit(),
                                         {Initialisation::Kind::kNormal, model.initializer_range}));
   }
@@ -51,8 +49,7 @@ std::vector<std::pair<int64_t, int64_t>> distinct_layers(const ModelSpec& model)
 LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size) {
   const auto cost = [&](const auto& part) { return cost_of(part, hidden_size); };
   LayerCost both{std::visit(cost, layer.mixer), std::visit(cost, layer.feed_forward)};
-  constexpr size_t kNormsBefore = 2;
-  if (norm_names(layer).size() > kNormsBefore) {  // norms behind save what they are given
+  if (layer.norms.behind) {  // they save what they are given
     both.mixer.saved_for_norms += hidden_size;
     both.feed_forward.saved += hidden_size;
     both.feed_forward.working += hidden_size;
@@ -66,6 +63,13 @@ std::vector<int64_t> layers_of_pattern(const ModelSpec& model) {
   for (int64_t i = 0; i < length; ++i)
     counts.push_back((model.num_layers + length - 1 - i) / length);
   return counts;
+}
+
+AttentionSpec* attention_in(TokenMixerSpec& mixer) {
+  // The mixer may be changed, and so may what is in it.
+  return std::visit(
+      [](auto& kind) { return const_cast<AttentionSpec*>(attention_in(std::as_const(kind))); },
+      mixer);
 }
 
 std::vector<std::pair<AttentionSpec, int64_t>> attentions_of(const ModelSpec& model) {
@@ -96,20 +100,6 @@ std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model) {
   return kinds;
 }
 
-std::vector<const char*> norm_names(const LayerSpec& layer) {
-  switch (layer.output_norms) {
-    case OutputNorms::kNone:
-      return {"input_layernorm", "post_attention_layernorm"};
-    case OutputNorms::kGemma3:
-      return {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
-              "post_feedforward_layernorm"};
-    case OutputNorms::kGlm4:
-      return {"input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm",
-              "post_mlp_layernorm"};
-  }
-  throw std::logic_error("no such norms of a layer");
-}
-
 std::optional<RecurrenceSpec> recurrence_of(const ModelSpec& model) {
   for (const LayerSpec& layer : model.pattern) {
     const std::optional<RecurrenceSpec> recurrence =
@@ -125,8 +115,26 @@ std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t laye
   const auto add = [&](const auto& part) { list_parameters(part, list); };
   std::visit(add, spec.mixer);
   std::visit(add, spec.feed_forward);
-  for (const char* norm : norm_names(spec)) list.norm(norm, norm, model.hidden_size);
+  const auto add_norm = [&](std::string_view name) {
+    list.norm(name, std::string(name), model.hidden_size);
+  };
+  add_norm(spec.norms.before_mixer);
+  add_norm(spec.norms.before_feed_forward);
+  if (spec.norms.behind) {
+    add_norm(spec.norms.behind->mixer);
+    add_norm(spec.norms.behind->feed_forward);
+  }
   return list.take();
+}
+
+std::vector<ParameterSpec> parameters_of_kinds(const ModelSpec& model) {
+  std::vector<ParameterSpec> parameters;
+  for (const auto& [layer, number] : distinct_layers(model)) {
+    for (ParameterSpec& parameter : layer_parameters(model, layer)) {
+      parameters.push_back(std::move(parameter));
+    }
+  }
+  return parameters;
 }
 
 std::vector<ParameterSpec> parameters_of(const ModelSpec& model) {
@@ -161,12 +169,10 @@ int64_t num_parameters_of(const ModelSpec& model, const std::string& what) {
 
 std::vector<std::string> lora_targets(const ModelSpec& model) {
   std::vector<std::string> targets;
-  for (const auto& [layer, number] : distinct_layers(model)) {
-    for (const ParameterSpec& parameter : layer_parameters(model, layer)) {
-      if (parameter.lora_target.empty()) continue;
-      if (std::ranges::find(targets, parameter.lora_target) == targets.end()) {
-        targets.push_back(parameter.lora_target);
-      }
+  for (const ParameterSpec& parameter : parameters_of_kinds(model)) {
+    if (parameter.lora_target.empty()) continue;
+    if (std::ranges::find(targets, parameter.lora_target) == targets.end()) {
+      targets.push_back(parameter.lora_target);
     }
   }
   return targets;
@@ -189,7 +195,7 @@ std::vector<int64_t> layers_with_experts(const ModelSpec& model) {
 }
 
 const MixtureOfExpertsSpec* experts_of(const LayerSpec& layer) {
-  return std::get_if<MixtureOfExpertsSpec>(&layer.feed_forward);
+  return std::visit([](const auto& kind) { return experts_in(kind); }, layer.feed_forward);
 }
 
 const MixtureOfExpertsSpec* experts_of(const ModelSpec& model) {
@@ -197,21 +203,6 @@ const MixtureOfExpertsSpec* experts_of(const ModelSpec& model) {
     if (const MixtureOfExpertsSpec* experts = experts_of(layer)) return experts;
   }
   return nullptr;
-}
-
-bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name) {
-  for (int64_t i = 0; i < model.extra_layers; ++i) {
-    if (stored_name.starts_with(layer_parameter_name(model.num_layers + i, ""))) return true;
-  }
-  // mtp: layers beside the model that predict further tokens, as Qwen's hybrids have them.
-  return stored_name.starts_with("mtp.") || stored_name.ends_with(".rotary_emb.inv_freq") ||
-         (model.tied_head && stored_name == kHead);
-}
-
-std::optional<std::string> layer_of_tensor(const std::string& stored_name) {
-  if (!stored_name.starts_with(kLayersPrefix)) return std::nullopt;
-  const std::string rest = stored_name.substr(kLayersPrefix.size());
-  return rest.substr(0, rest.find('.'));
 }
 
 }  // namespace longspan

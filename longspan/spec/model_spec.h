@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -25,19 +26,28 @@ using TokenMixerSpec = std::variant<SelfAttentionSpec, GatedDeltaNetSpec, Latent
 /// What each token goes through by itself: the kinds that there are.
 using FeedForwardSpec = std::variant<GatedMlpSpec, MixtureOfExpertsSpec>;
 
-/// One more norm over what the mixer gives, and one over what the feed-forward gives, before either
-/// is added to h. Files call a layer's norms by other names in each family that has them.
-enum class OutputNorms {
-  kNone,
-  kGemma3,  ///< post_attention_layernorm is the one behind the mixer
-  kGlm4,    ///< post_attention_layernorm is the one before the feed-forward
+/// The RMSNorms of a layer, as the files name them.
+struct LayerNorms {
+  std::string_view before_mixer = "input_layernorm";
+  std::string_view before_feed_forward = "post_attention_layernorm";
+  /// One over what the mixer gives, and one over what the feed-forward gives, before either is
+  /// added to h.
+  struct Behind {
+    std::string_view mixer, feed_forward;
+
+    bool operator==(const Behind&) const = default;
+  };
+  std::optional<Behind> behind = {};
+
+  bool operator==(const LayerNorms&) const = default;
 };
 
-/// h += mixer(norm(h)), then h += feed_forward(norm(h)); the norms are RMSNorms.
+/// h += mixer(norm(h)), then h += feed_forward(norm(h)), each through one more norm where there are
+/// some behind.
 struct LayerSpec {
   TokenMixerSpec mixer;
   FeedForwardSpec feed_forward;
-  OutputNorms output_norms = OutputNorms::kNone;
+  LayerNorms norms = {};
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -48,6 +58,9 @@ struct LayerCost {
   FeedForwardCost feed_forward;
 };
 LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size);
+
+/// The name of the head's matrix, where it is not the embedding.
+inline constexpr const char* kHeadName = "lm_head.weight";
 
 /// Embedding, layers, an RMSNorm, head.
 struct ModelSpec {
@@ -83,16 +96,15 @@ struct ModelSpec {
 /// How many layers are of each kind, in the order of the pattern.
 std::vector<int64_t> layers_of_pattern(const ModelSpec& model);
 
+/// The softmax attention in a mixer, to be changed. Null in one that has none.
+AttentionSpec* attention_in(TokenMixerSpec& mixer);
+
 /// The softmax attentions of the layers: each once, in the order of the layers, with the number of
 /// layers that compute it.
 std::vector<std::pair<AttentionSpec, int64_t>> attentions_of(const ModelSpec& model);
 
 /// The rotations in the layers, each once.
 std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model);
-
-/// The names of a layer's norms in the files: before the mixer and before the feed-forward, then,
-/// where there are any, behind the mixer and behind the feed-forward.
-std::vector<const char*> norm_names(const LayerSpec& layer);
 
 /// The recurrence of its layers that go over the tokens of a row one behind the other, which are
 /// alike; none where it has no such layers.
@@ -101,6 +113,9 @@ inline bool goes_over_rows(const ModelSpec& model) { return recurrence_of(model)
 
 /// The parameters of one layer, in Hugging Face's order.
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer);
+
+/// The parameters of one layer of each kind.
+std::vector<ParameterSpec> parameters_of_kinds(const ModelSpec& model);
 
 /// All parameters of the model, in Hugging Face's order; a head only where it is not the embedding.
 std::vector<ParameterSpec> parameters_of(const ModelSpec& model);
@@ -121,13 +136,5 @@ std::vector<int64_t> layers_with_experts(const ModelSpec& model);
 
 /// The linear layers that can have an adapter, by the names that a user calls them, each once.
 std::vector<std::string> lora_targets(const ModelSpec& model);
-
-/// Does a file of the model's weights hold this tensor to no use? Older ones carry the rotary
-/// frequencies, some the head though it is the embedding, and some layers that are no part of the
-/// model.
-bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name);
-
-/// The number of the layer that a tensor of the model's files belongs to; none: it is outside.
-std::optional<std::string> layer_of_tensor(const std::string& stored_name);
 
 }  // namespace longspan

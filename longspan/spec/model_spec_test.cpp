@@ -202,16 +202,6 @@ TEST_CASE("model spec: operations of a pair of tokens, of chosen experts, of a r
         FlopCost{4 * rule.forward + convolution, 4 * rule.backward + 2 * convolution});
 }
 
-TEST_CASE("model spec: tensors of files that are no parameters") {
-  ModelSpec model = small_model();
-  CHECK(is_redundant_tensor(model, "model.layers.7.self_attn.rotary_emb.inv_freq"));
-  CHECK_FALSE(is_redundant_tensor(model, "lm_head.weight"));
-  model.tied_head = true;
-  CHECK(is_redundant_tensor(model, "lm_head.weight"));
-  CHECK(layer_of_tensor("model.layers.12.mlp.up_proj.weight") == "12");
-  CHECK_FALSE(layer_of_tensor("model.norm.weight").has_value());
-}
-
 TEST_CASE("parameter table: a parameter that it has not is no guess") {
   const ParameterTable table(parameters_of(small_model()));
   CHECK(table.of("model.norm.weight").role == ParameterRole::kNorm);

@@ -10,8 +10,6 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view kWeight = ".weight";
-
 bool decays(ParameterRole role) {
   switch (role) {
     case ParameterRole::kEmbedding:
@@ -86,6 +84,8 @@ ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, Param
           .layer = std::nullopt,
           .module = "",
           .lora_target = "",
+          .adapted_linear = "",
+          .expands_latents = false,
           .decays = decays(role),
           .use = use_of(role),
           .init = init,
@@ -131,19 +131,17 @@ int64_t lora_b_begin(const ParameterSpec& projection) {
   return shares_adapter(projection) ? projection.stored_part->begin : 0;
 }
 
-std::string adapted_linear_name(const ParameterSpec& projection) {
-  const std::string& weight = shares_adapter(projection) ? projection.stored_as : projection.name;
-  return weight.substr(0, weight.size() - kWeight.size());
-}
-
-// PEFT puts an adapter's matrices below the linear layer, beside its weight.
 std::string lora_a_name(const ParameterSpec& projection) {
-  return adapted_linear_name(projection) + ".lora_A.weight";
+  return lora_a_name(projection.adapted_linear);
 }
 
 std::string lora_b_name(const ParameterSpec& projection) {
-  return adapted_linear_name(projection) + ".lora_B.weight";
+  return lora_b_name(projection.adapted_linear);
 }
+
+std::string lora_a_name(const std::string& linear) { return linear + ".lora_A.weight"; }
+
+std::string lora_b_name(const std::string& linear) { return linear + ".lora_B.weight"; }
 
 ParameterSpec lora_a_of(const ParameterSpec& projection, int64_t r) {
   return lora_matrix(projection, lora_a_name(projection), {r, projection.shape[1]},

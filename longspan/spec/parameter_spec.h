@@ -97,6 +97,11 @@ struct ParameterSpec {
   /// The linear layer that a user names to give it an adapter (q_proj, down_proj, ...); empty: it
   /// can have none.
   std::string lora_target;
+  /// The full name of the linear layer that such an adapter is on: its own, or the one that the
+  /// files have of several. PEFT puts the adapter's matrices below it. Empty where lora_target is.
+  std::string adapted_linear;
+  /// Keys and values are made of latents by it (AttentionSpec::latent_dim).
+  bool expands_latents = false;
   bool decays;  ///< by weight decay
   ParameterUse use;
   Initialisation init;
@@ -130,11 +135,12 @@ bool begins_stored(const ParameterSpec& parameter);
 inline constexpr const char* kValueHeadWeight = "v_head.summary.weight";
 inline constexpr const char* kValueHeadBias = "v_head.summary.bias";
 
-/// Of a projection: the linear layer that an adapter is on, itself or the one that the files have
-/// of several.
-std::string adapted_linear_name(const ParameterSpec& projection);
+/// The matrices of an adapter on a projection, as PEFT names them.
 std::string lora_a_name(const ParameterSpec& projection);
 std::string lora_b_name(const ParameterSpec& projection);
+/// The same of a linear layer of this full name.
+std::string lora_a_name(const std::string& linear);
+std::string lora_b_name(const std::string& linear);
 
 /// Do the projections in one tensor of the files, where they are rows (StoredPart), share one
 /// adapter? PEFT sees one linear layer there: all have its A, and each has its rows of B.

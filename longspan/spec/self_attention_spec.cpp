@@ -20,13 +20,7 @@ void list_parameters(const SelfAttentionSpec& mixer, LayerParameters& list) {
 }
 
 TokenMixerCost cost_of(const SelfAttentionSpec& mixer, int64_t hidden_size) {
-  const AttentionSpec& attention = mixer.attention;
-  TokenMixerCost cost;
-  cost.queries = attention.num_heads * attention.key_dim;
-  cost.keys = attention.num_kv_heads * attention.key_dim;
-  cost.values = attention.num_kv_heads * attention.value_dim;
-  cost.output = attention.num_heads * attention.value_dim;
-  cost.state_bytes = 4 * attention.num_heads;  // the log-sum-exp of each query's scores, in fp32
+  TokenMixerCost cost = mixing_cost_of(mixer.attention);
   if (mixer.qk_norm) cost.saved_for_norms = cost.queries + cost.keys;
   cost.before = {(cost.queries + cost.keys + cost.values) * hidden_size,
                  std::max(cost.queries, cost.values) * hidden_size};
@@ -39,9 +33,6 @@ TokenMixerCost cost_of(const SelfAttentionSpec& mixer, int64_t hidden_size) {
     cost.saved_for_gate = cost.output;
   }
   cost.projection_flops = flops_of_matrices(cost.before.numbers + cost.after.numbers);
-  cost.pair_flops = pair_flops_of(attention);
-  cost.kv_heads = attention.num_kv_heads;
-  cost.head_dim = attention.key_dim;
   return cost;
 }
 

@@ -33,6 +33,8 @@ void list_parameters(const SelfAttentionSpec& mixer, LayerParameters& list);
 inline const AttentionSpec* attention_in(const SelfAttentionSpec& mixer) {
   return &mixer.attention;
 }
+/// Is what is mixed what its softmax attention gives, as it is?
+inline bool mixes_by_attention_alone(const SelfAttentionSpec& mixer) { return !mixer.output_gate; }
 /// The rotation in it.
 inline std::optional<RotaryKind> rotary_in(const SelfAttentionSpec& mixer) {
   if (!mixer.rotary) return std::nullopt;

@@ -11,6 +11,7 @@
 #include "longspan/models/decoder.h"
 #include "longspan/report/averages.h"
 #include "longspan/report/training_log.h"
+#include "longspan/spec/parameter_spec.h"
 #include "longspan/train/reference.h"
 #include "longspan/train/row.h"
 
@@ -24,6 +25,7 @@ struct ObjectiveContext {
   const Mesh& mesh;
   const SequenceParallel& attention;
   Decoder& model;
+  const ParameterTable& specs;  // of all parameters of `model`
   at::Device device;
   Reference* reference = nullptr;  // null where the loss has none
   /// Every rank takes part in every row, with an idle one where it has none (stages that gather

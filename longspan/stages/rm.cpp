@@ -16,8 +16,9 @@ class RewardObjective : public Objective {
  public:
   explicit RewardObjective(const ObjectiveContext& context) : context_(context) {
     for (const NamedTensor& parameter : context.model.parameters()) {
-      if (parameter.name == kValueHeadWeight) weight_1D_ = parameter.tensor;
-      if (parameter.name == kValueHeadBias) bias_1_ = parameter.tensor;
+      const ParameterRole role = context.specs.of(parameter.name).role;
+      if (role == ParameterRole::kValueHead) weight_1D_ = parameter.tensor;
+      if (role == ParameterRole::kValueHeadBias) bias_1_ = parameter.tensor;
     }
     TORCH_CHECK(weight_1D_.defined() && bias_1_.defined(), "a reward model needs a value head");
   }

@@ -31,10 +31,11 @@ struct Tokenizer::Impl {
 };
 
 Tokenizer Tokenizer::load(const std::string& folder) {
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                           "chat_template.jinja", "config.json", "adapter_config.json"}) {
+  const auto require_readable = [&](const char* name) {
     require_readable_file_if_there(folder + "/" + name, "tokenizer file");
-  }
+  };
+  for (const char* name : kFiles) require_readable(name);
+  for (const char* config : {"config.json", "adapter_config.json"}) require_readable(config);
   auto impl = std::make_shared<Impl>();
   require_own_files(folder);
   rust_call(lsr_tokenizer_load, rust_view(folder), &impl->handle);

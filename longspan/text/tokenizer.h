@@ -21,6 +21,9 @@ struct EncodedText {
 /// Value handle; copies share the loaded tokenizer. Safe to use from several threads.
 class Tokenizer {
  public:
+  /// What it is made of, in its folder. All but the first may be missing.
+  static constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer_config.json",
+                                           "special_tokens_map.json", "chat_template.jinja"};
   /// Reads tokenizer.json and tokenizer_config.json of a folder. Throws UserError naming the file.
   static Tokenizer load(const std::string& folder);
 

@@ -55,6 +55,7 @@ struct Case {
   Mesh mesh;
   std::unique_ptr<SequenceParallel> attention = make_local(cpu_block_kernel());
   std::unique_ptr<Decoder> model;
+  ParameterTable specs;
   std::unique_ptr<ExampleSource> examples;
 
   Case() {
@@ -63,6 +64,7 @@ struct Case {
     shape.vocab_size = shape.hidden_size = 4;
     shape.num_layers = 0;
     shape.tied_head = true;
+    specs = ParameterTable(parameters_of(shape.spec()));
     std::vector<NamedTensor> parameters;
     for (const auto& [name, sizes] : testing::parameter_shapes(shape.spec())) {
       parameters.push_back({name, at::zeros(sizes)});
@@ -76,7 +78,7 @@ struct Case {
     examples = std::make_unique<ExamplesInMemory>(std::move(all));
   }
 
-  ObjectiveContext context() const { return {config, mesh, *attention, *model, at::kCPU}; }
+  ObjectiveContext context() const { return {config, mesh, *attention, *model, specs, at::kCPU}; }
 };
 
 // Four numbers a token, whole and as this rank's share.

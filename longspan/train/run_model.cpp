@@ -82,6 +82,7 @@ bool RunModel::find_objective(const RunData& data, const Host& host, Console& co
                                     .mesh = workers_.mesh(),
                                     .attention = *attention_,
                                     .model = *decoder_,
+                                    .specs = trained_.specs,
                                     .device = device_,
                                     .reference = reference_.get(),
                                     .idle_rows = idle_rows});

@@ -212,7 +212,7 @@ LORA = dict(finetuning_type="lora", lora_dropout=0.1)
 
 @pytest.mark.long
 @pytest.mark.parametrize("num_ranks, num_kills, keys", [
-    (1, 30, LORA), (2, 5, LORA), (2, 6, dict(zero_stage=3)), (2, 4, dict(zero_stage=3) | LORA)])
+    (1, 15, LORA), (2, 4, LORA), (2, 5, dict(zero_stage=3)), (2, 4, dict(zero_stage=3) | LORA)])
 def test_kills(num_ranks, num_kills, keys, models, tmp_path):
     """At random moments, mostly while something is being saved: each run goes on, nothing older than the last save
     is lost, and in the end it is the run that was never killed."""

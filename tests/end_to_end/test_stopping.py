@@ -167,9 +167,9 @@ def with_rows(settings, name, num_rows):
 
 # Where the signal comes: after which words, with which rows of a step and of an evaluation.
 MOMENTS = {
-    "in a step": ("'eval_loss'", dict(gradient_accumulation_steps=300, eval_strategy="steps"), 5),
-    "in an evaluation": ("'loss'", dict(gradient_accumulation_steps=2, eval_strategy="steps"), 2500),
-    "in the last evaluation": ("'loss'", dict(gradient_accumulation_steps=2, do_eval=True, max_steps=1), 2500),
+    "in a step": ("'eval_loss'", dict(gradient_accumulation_steps=150, eval_strategy="steps"), 5),
+    "in an evaluation": ("'loss'", dict(gradient_accumulation_steps=2, eval_strategy="steps"), 1200),
+    "in the last evaluation": ("'loss'", dict(gradient_accumulation_steps=2, do_eval=True, max_steps=1), 1200),
 }
 
 

@@ -1,0 +1,71 @@
+#include "longspan/plan/mixer_exchange.h"
+
+#include <optional>
+#include <stdexcept>
+#include <variant>
+
+#include "longspan/plan/recurrent_volume.h"
+
+namespace longspan {
+namespace {
+
+/// What shares rows in a mixer.
+struct SharedParts {
+  const AttentionSpec* attention;
+  std::optional<RecurrenceSpec> recurrence;
+  bool attention_alone;
+};
+
+SharedParts parts_of(const TokenMixerSpec& mixer) {
+  const SharedParts parts = std::visit(
+      [](const auto& kind) {
+        return SharedParts{attention_in(kind), recurrence_in(kind), mixes_by_attention_alone(kind)};
+      },
+      mixer);
+  if (parts.attention == nullptr && !parts.recurrence) {
+    throw std::logic_error("a token mixer that shares rows in no way");
+  }
+  return parts;
+}
+
+}  // namespace
+
+AttentionVolume mixer_volume(const ParallelPlan& plan, const TokenMixerSpec& mixer,
+                             const Packing& padded, int64_t element_bytes, bool checkpointing,
+                             bool output_is_known) {
+  const SharedParts parts = parts_of(mixer);
+  AttentionVolume volume{};
+  if (parts.attention != nullptr) {
+    // What follows the attention, such as a gate, wants the values of its output for its own
+    // gradient, however often these are known.
+    volume = attention_volume(plan, AttentionShape(*parts.attention, element_bytes), padded,
+                              checkpointing, output_is_known && parts.attention_alone);
+  }
+  if (parts.recurrence) {
+    const AttentionVolume more =
+        recurrent_volume(plan, padded, *parts.recurrence, element_bytes, checkpointing);
+    volume.forward += more.forward;
+    volume.backward += more.backward;
+  }
+  return volume;
+}
+
+AttentionMemory mixer_memory(const ParallelPlan& plan, const TokenMixerSpec& mixer,
+                             const Packing& padded, int64_t element_bytes) {
+  const SharedParts parts = parts_of(mixer);
+  AttentionMemory memory;
+  if (parts.attention != nullptr) {
+    memory = attention_memory(plan, AttentionShape(*parts.attention, element_bytes), padded);
+  }
+  if (parts.recurrence) {
+    const AttentionMemory more = recurrent_memory(plan, padded, *parts.recurrence, element_bytes);
+    for (double AttentionMemory::* bytes :
+         {&AttentionMemory::forward, &AttentionMemory::backward, &AttentionMemory::replay,
+          &AttentionMemory::inputs, &AttentionMemory::leaves, &AttentionMemory::output}) {
+      memory.*bytes += more.*bytes;
+    }
+  }
+  return memory;
+}
+
+}  // namespace longspan
