@@ -30,13 +30,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The dtype that the model's own config.json names; where it names none bf16 for MXFP4's numbers,
-/// and fp32 for others.
+/// The dtype that the model's own config.json names; where it names none bf16 for quantized
+/// numbers, and fp32 for others.
 at::ScalarType dtype_of(const ModelConfig& config) {
   const std::string name = dtype_in(parse_json(config.json, "config.json"));
   if (name == "bfloat16") return at::kBFloat16;
   if (name == "float16") return at::kHalf;
-  return name.empty() && config.stored_in_mxfp4 ? at::kBFloat16 : at::kFloat;
+  return name.empty() && config.stored != StoredNumbers{} ? at::kBFloat16 : at::kFloat;
 }
 
 /// By the template that the configuration names; else as the last adapter that brings a tokenizer
