@@ -31,11 +31,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The dtype that the model's own config.json names; where it names none bf16 for MXFP4's numbers,
-/// and fp32 for others.
+/// The dtype that the model's own config.json names; where it names none bf16 for quantized
+/// numbers, and fp32 for others.
 at::ScalarType dtype_of(const ModelConfig& config) {
   const std::string name = dtype_in(parse_json(config.json, "config.json"));
-  if (name.empty() && config.stored_in_mxfp4) return at::kBFloat16;
+  if (name.empty() && config.stored != StoredNumbers{}) return at::kBFloat16;
   const at::ScalarType named = dtype_named(name).value_or(at::kFloat);
   return named == at::kDouble ? at::kFloat : named;
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -21,6 +22,8 @@ class LatentKeys {
   virtual Heads expand(const at::Tensor& x_SJ) const = 0;
   /// d loss / d (keys, values), in the dtype of x -> d loss / d x. Adds gradients of parameters.
   virtual at::Tensor backward(const at::Tensor& x_SJ, const Heads& gradients) const = 0;
+  /// The same of some of these kv heads. Adds to gradients of the same parameters.
+  virtual std::shared_ptr<const LatentKeys> of_heads(int64_t begin, int64_t count) const = 0;
   /// Those; some may be undefined.
   virtual std::vector<at::Tensor> parameters() const = 0;
 };

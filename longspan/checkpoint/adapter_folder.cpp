@@ -111,7 +111,7 @@ LoraShape shape_from(const JsonObject& config) {
 
 /// Weights are in floating point.
 void require_floating(const SafetensorsFile& file, const SafetensorsEntry& entry) {
-  if (at::isFloatingType(entry.dtype)) return;
+  if (has_plain_numbers(entry.dtype)) return;
   throw UserError(
       fmt::format("{}: {} holds {} numbers; F32, BF16, F16 and F64 are supported. Convert it, or "
                   "take the original.",

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "longspan/checkpoint/fp8_blocks.h"
 #include "longspan/checkpoint/mxfp4.h"
 #include "longspan/checkpoint/weight_files.h"
 #include "longspan/config/user_error.h"
@@ -91,12 +92,19 @@ struct Part {
   int64_t begin;               // the part's first number
 };
 
-/// A tensor that a parameter is read from: its name in the language model, its shape, and whether
-/// it holds the bytes of MXFP4.
+/// A tensor that a parameter is read from: its name in the language model, its shape, and what it
+/// holds.
 struct WantedTensor {
+  enum class Holds { kNumbers, kBytesOfMxfp4, kFp8 };
   std::string name;
   std::vector<int64_t> shape;
-  bool bytes = false;
+  Holds holds = Holds::kNumbers;
+};
+
+/// One or, of quantized numbers, these and their scales.
+struct WantedTensors {
+  std::vector<WantedTensor> tensors;
+  StoredNumbers stored;
 };
 
 /// Where the parameter is, by its spec.
@@ -108,21 +116,55 @@ Part part_of(const ParameterSpec& parameter, const std::map<std::string, Place>&
   return {parameter.stored_as, stored_shape(parameter), begin_in_stored(parameter)};
 }
 
-/// What the files may hold a parameter in: its numbers; or in their place MXFP4's blocks and
-/// scales, where config.json says that there are some.
-std::vector<WantedTensor> wanted_tensors(const ParameterSpec& spec, const Part& part,
-                                         const ModelConfig& config,
-                                         const std::map<std::string, Place>& places) {
+/// MXFP4's blocks and scales, where the files have some of them and not the matrix.
+std::optional<WantedTensors> wanted_of_mxfp4(const ParameterSpec& spec, const Part& part,
+                                             const ModelConfig& config,
+                                             const std::map<std::string, Place>& places) {
   const std::string blocks = part.name + "_blocks", scales = part.name + "_scales";
-  const bool may_be_mxfp4 = config.stored_in_mxfp4 && spec.stored_part &&
-                            spec.stored_part->stacked && spec.shape.size() == 2;
-  if (!may_be_mxfp4 || places.contains(part.name) ||
+  const bool may_be = spec.stored_part && spec.stored_part->stacked && spec.shape.size() == 2;
+  if (!may_be || places.contains(part.name) ||
       !(places.contains(blocks) || places.contains(scales))) {
-    return {{part.name, part.shape}};
+    return std::nullopt;
   }
+  using enum WantedTensor::Holds;
   const int64_t count = spec.stored_part->num_rows;
-  return {{blocks, mxfp4_blocks_shape(count, spec.shape[0], spec.shape[1]), /*bytes=*/true},
-          {scales, mxfp4_scales_shape(count, spec.shape[0], spec.shape[1]), /*bytes=*/true}};
+  return WantedTensors{
+      {{blocks, mxfp4_blocks_shape(count, spec.shape[0], spec.shape[1]), kBytesOfMxfp4},
+       {scales, mxfp4_scales_shape(count, spec.shape[0], spec.shape[1]), kBytesOfMxfp4}},
+      config.stored};
+}
+
+/// A matrix in fp8 and its scales, where the files have scales of it.
+std::optional<WantedTensors> wanted_of_fp8(const ParameterSpec& spec, const Part& part,
+                                           const ModelConfig& config,
+                                           const std::map<std::string, Place>& places) {
+  const std::string scales = part.name + kFp8Scales;
+  if (spec.shape.size() != 2 || part.shape != spec.shape || !places.contains(scales)) {
+    return std::nullopt;
+  }
+  const StoredNumbers& stored = config.stored;
+  return WantedTensors{{{part.name, part.shape, WantedTensor::Holds::kFp8},
+                        {scales, fp8_scales_shape(spec.shape[0], spec.shape[1], stored.block_rows,
+                                                  stored.block_columns)}},
+                       stored};
+}
+
+/// What the files may hold a parameter in: its numbers; or what config.json says that there is in
+/// their place.
+WantedTensors wanted_tensors(const ParameterSpec& spec, const Part& part, const ModelConfig& config,
+                             const std::map<std::string, Place>& places) {
+  std::optional<WantedTensors> quantized;
+  switch (config.stored.format) {
+    case StoredNumbers::Format::kPlain:
+      break;
+    case StoredNumbers::Format::kMxfp4:
+      quantized = wanted_of_mxfp4(spec, part, config, places);
+      break;
+    case StoredNumbers::Format::kFp8:
+      quantized = wanted_of_fp8(spec, part, config, places);
+      break;
+  }
+  return quantized.value_or(WantedTensors{{{part.name, part.shape}}, {}});
 }
 
 void require_shape_and_dtype(const WantedTensor& wanted, const StoredTensor& found) {
@@ -133,14 +175,22 @@ void require_shape_and_dtype(const WantedTensor& wanted, const StoredTensor& fou
         "belong together.",
         file->path(), entry->name, fmt::join(entry->shape, ", "), fmt::join(wanted.shape, ", ")));
   }
-  if (wanted.bytes && entry->dtype != at::kByte) {
-    throw UserError(fmt::format("{}: {} holds {} numbers, and MXFP4 has bytes (U8).", file->path(),
-                                entry->name, safetensors_name(entry->dtype)));
-  }
-  if (!wanted.bytes && !at::isFloatingType(entry->dtype)) {
-    throw UserError(fmt::format(
-        "{}: {} holds {} numbers; quantized checkpoints cannot be trained. Use the original one.",
-        file->path(), entry->name, safetensors_name(entry->dtype)));
+  const char* const dtype = safetensors_name(entry->dtype);
+  switch (wanted.holds) {
+    case WantedTensor::Holds::kBytesOfMxfp4:
+      if (entry->dtype == at::kByte) return;
+      throw UserError(fmt::format("{}: {} holds {} numbers, and MXFP4 has bytes (U8).",
+                                  file->path(), entry->name, dtype));
+    case WantedTensor::Holds::kFp8:
+      if (entry->dtype == at::kFloat8_e4m3fn) return;
+      throw UserError(fmt::format(
+          "{}: {} holds {} numbers, and there is a {}{}, which is of numbers in fp8 (F8_E4M3).",
+          file->path(), entry->name, dtype, entry->name, kFp8Scales));
+    case WantedTensor::Holds::kNumbers:
+      if (has_plain_numbers(entry->dtype)) return;
+      throw UserError(fmt::format(
+          "{}: {} holds {} numbers; quantized checkpoints cannot be trained. Use the original one.",
+          file->path(), entry->name, dtype));
   }
 }
 
@@ -160,8 +210,13 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
   std::vector<std::string> missing;
   for (const ParameterSpec& parameter : parameters_of(spec)) {
     const Part part = part_of(parameter, places);
-    StoredParameter stored{.spec = parameter, .numbers = {}, .begin = part.begin, .scales = {}};
-    for (const WantedTensor& wanted : wanted_tensors(parameter, part, config, places)) {
+    const WantedTensors of_parameter = wanted_tensors(parameter, part, config, places);
+    StoredParameter stored{.spec = parameter,
+                           .numbers = {},
+                           .begin = part.begin,
+                           .scales = {},
+                           .stored = of_parameter.stored};
+    for (const WantedTensor& wanted : of_parameter.tensors) {
       unexpected.erase(wanted.name);
       const auto place = places.find(wanted.name);
       if (place == places.end()) {

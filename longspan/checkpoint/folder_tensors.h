@@ -10,9 +10,10 @@
 namespace longspan {
 
 /// Of all parameters of the architecture, by headers alone. Experts may be stacked
-/// (ParameterSpec::stored_in_stack), matrices be in MXFP4 where config.json says so, and a language
-/// model's tensors be named as those of a model of texts and pictures (models/composite.h). Throws
-/// UserError: no weights, missing or unexpected tensors, shapes that differ from config.json.
+/// (ParameterSpec::stored_in_stack), matrices be in MXFP4 or fp8 where config.json says so, and a
+/// language model's tensors be named as those of a model of texts and pictures
+/// (models/composite.h). Throws UserError: no weights, missing or unexpected tensors, shapes that
+/// differ from config.json.
 std::vector<StoredParameter> find_parameters(const std::string& folder, const ModelConfig& config);
 
 /// The tensors of the parts of a model of texts and pictures that are kept as they are. Throws

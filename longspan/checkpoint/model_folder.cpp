@@ -42,7 +42,8 @@ std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
     }
   }
   if (!json.contains("architectures")) json["architectures"] = {config.architecture};
-  if (config.stored_in_mxfp4) json.erase("quantization_config");  // saved as plain numbers
+  if (config.stored != StoredNumbers{})
+    json.erase("quantization_config");  // saved as plain numbers
   return json.dump(2) + "\n";
 }
 

@@ -17,10 +17,17 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
-    {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf},  {"BF16", at::kBFloat16},
-    {"I64", at::kLong},   {"I32", at::kInt},   {"I16", at::kShort}, {"I8", at::kChar},
-    {"U8", at::kByte},    {"BOOL", at::kBool}};
+constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {{"F64", at::kDouble},
+                                                              {"F32", at::kFloat},
+                                                              {"F16", at::kHalf},
+                                                              {"BF16", at::kBFloat16},
+                                                              {"I64", at::kLong},
+                                                              {"I32", at::kInt},
+                                                              {"I16", at::kShort},
+                                                              {"I8", at::kChar},
+                                                              {"U8", at::kByte},
+                                                              {"BOOL", at::kBool},
+                                                              {"F8_E4M3", at::kFloat8_e4m3fn}};
 constexpr size_t kMaxDims = 64;  // torch's own limit
 
 /// The first 200 bytes of a text that may have any length.
@@ -195,6 +202,10 @@ const char* safetensors_name(at::ScalarType dtype) {
     if (known == dtype) return name;
   }
   return nullptr;
+}
+
+bool has_plain_numbers(at::ScalarType dtype) {
+  return at::isFloatingType(dtype) && dtype != at::kFloat8_e4m3fn;
 }
 
 void refuse_safetensors(const std::string& path, const std::string& what) {

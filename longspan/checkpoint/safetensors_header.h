@@ -24,6 +24,8 @@ inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
 /// "F32", "BF16", ...; nullptr where the format has no name for it.
 const char* safetensors_name(at::ScalarType dtype);
+/// Are they numbers as they are: no integers, and none in eight bits, which want scales?
+bool has_plain_numbers(at::ScalarType dtype);
 
 /// Throws UserError: the file is not a valid safetensors file.
 [[noreturn]] void refuse_safetensors(const std::string& path, const std::string& what);

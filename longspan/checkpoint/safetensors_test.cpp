@@ -106,8 +106,8 @@ TEST_CASE("safetensors: every corrupt form is refused with the path") {
   CHECK(says(complaint(with_header(R"({"x":3})", 0)), "lacks dtype"));
   CHECK(says(complaint(with_header(R"({"x":{"dtype":"F32","shape":[2]}})", 8)), "lacks dtype"));
   CHECK(says(
-      complaint(with_header(R"({"x":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}})", 2)),
-      "F8_E4M3, which is not supported"));
+      complaint(with_header(R"({"x":{"dtype":"F8_E5M2","shape":[2],"data_offsets":[0,2]}})", 2)),
+      "F8_E5M2, which is not supported"));
   CHECK(
       says(complaint(with_header(R"({"x":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8)),
            "not a natural number"));

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "longspan/checkpoint/fp8_blocks.h"
 #include "longspan/checkpoint/mxfp4.h"
 
 namespace longspan {
@@ -32,6 +33,14 @@ at::Tensor read_matrix_of_mxfp4(const StoredParameter& stored, at::ScalarType dt
   return read_mxfp4(blocks, scales).view(spec.shape).to(dtype);
 }
 
+/// All of a matrix.
+at::Tensor read_matrix_of_fp8(const StoredParameter& stored, at::ScalarType dtype) {
+  at::Tensor matrix = stored.numbers.file->read(*stored.numbers.entry, at::kFloat);
+  scale_fp8_(matrix, stored.scales.file->read(*stored.scales.entry, at::kFloat),
+             stored.stored.block_rows, stored.stored.block_columns);
+  return matrix.to(dtype);
+}
+
 }  // namespace
 
 int64_t begin_in_stored(const ParameterSpec& spec) {
@@ -46,7 +55,14 @@ bool is_turned(const ParameterSpec& spec) {
 }
 
 at::Tensor StoredParameter::read(at::ScalarType dtype) const {
-  if (scales.entry != nullptr) return read_matrix_of_mxfp4(*this, dtype);
+  switch (stored.format) {
+    case StoredNumbers::Format::kPlain:
+      break;
+    case StoredNumbers::Format::kMxfp4:
+      return read_matrix_of_mxfp4(*this, dtype);
+    case StoredNumbers::Format::kFp8:
+      return read_matrix_of_fp8(*this, dtype);
+  }
   if (is_turned(spec)) {
     const std::vector<int64_t> shape(spec.shape.rbegin(), spec.shape.rend());
     return read_run(numbers, begin, shape, dtype).t().contiguous();

@@ -1,4 +1,5 @@
-// Parameters as they lie in the files of a model: whole tensors, parts of one, or numbers in MXFP4.
+// Parameters as they lie in the files of a model: whole tensors, parts of one, or numbers in MXFP4
+// or in fp8.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +8,7 @@
 #include <memory>
 
 #include "longspan/checkpoint/safetensors.h"
+#include "longspan/models/model_config.h"
 #include "longspan/spec/parameter_spec.h"
 
 namespace longspan {
@@ -20,9 +22,10 @@ struct StoredTensor {
 /// What holds a parameter.
 struct StoredParameter {
   ParameterSpec spec;
-  StoredTensor numbers;  ///< that it is or is a part of; or the blocks of MXFP4
+  StoredTensor numbers;  ///< that it is or is a part of; or the blocks of MXFP4, or fp8
   int64_t begin = 0;     ///< its first number there; of MXFP4 not read
-  StoredTensor scales;   ///< of MXFP4; empty otherwise
+  StoredTensor scales;   ///< of MXFP4 or fp8; empty otherwise
+  StoredNumbers stored;  ///< what these two are
 
   /// As a tensor of its own on the CPU. Throws UserError as SafetensorsFile::read does.
   at::Tensor read(at::ScalarType dtype) const;

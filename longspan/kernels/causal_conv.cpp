@@ -49,7 +49,6 @@ void convolve(A* sum, const Row& row, int64_t token, int64_t first, int64_t n) {
 
 Row row_of(const at::Tensor& x_TC, const ParameterRows& weight, const Packing& packing,
            const at::Tensor& before_PC) {
-  TORCH_CHECK(x_TC.is_cpu(), "a convolution is computed on CPUs alone");
   TORCH_CHECK(x_TC.size(0) == packing.num_tokens(), "a convolution over ", x_TC.size(0),
               " tokens of a row of ", packing.num_tokens());
   const bool goes_on = before_PC.defined() && before_PC.size(0) > 0;
@@ -138,6 +137,7 @@ void backward(const Row& row, const S* dy, S* dx, double* dweight) {
 
 at::Tensor causal_conv_silu(const at::Tensor& x_TC, const ParameterRows& weight_C1W,
                             const Packing& packing, const at::Tensor& before_PC) {
+  if (!x_TC.is_cpu()) return causal_conv_silu_composed(x_TC, weight_C1W, packing, before_PC);
   std::vector<at::Tensor> inputs{x_TC};
   if (before_PC.defined()) inputs.push_back(before_PC);
   Row row;

@@ -17,4 +17,8 @@ namespace longspan {
 at::Tensor causal_conv_silu(const at::Tensor& x_TC, const ParameterRows& weight_C1W,
                             const Packing& packing, const at::Tensor& before_PC);
 
+/// The same by operators of ATen, which computes it on other devices than CPUs.
+at::Tensor causal_conv_silu_composed(const at::Tensor& x_TC, const ParameterRows& weight_C1W,
+                                     const Packing& packing, const at::Tensor& before_PC);
+
 }  // namespace longspan

@@ -33,7 +33,6 @@ at::Tensor with_contiguous_heads(const at::Tensor& x) {
 }
 
 Problem problem_of(const DeltaRuleInputs& in, const Packing& packing) {
-  TORCH_CHECK(in.q_TMK.is_cpu(), "the gated delta rule is computed on CPUs alone");
   Problem p{.T = in.v_TNV.size(0),
             .M = in.k_TMK.size(1),
             .N = in.v_TNV.size(1),
@@ -113,6 +112,7 @@ std::vector<at::Tensor> backward(const Saved& saved, const at::Tensor& dout_TNV,
 
 DeltaRuleResult gated_delta_rule(const DeltaRuleInputs& inputs, const Packing& packing,
                                  const at::Tensor& initial_NKV) {
+  if (!inputs.v_TNV.is_cpu()) return gated_delta_rule_composed(inputs, packing, initial_NKV);
   std::vector<at::Tensor> tensors{inputs.q_TMK, inputs.k_TMK, inputs.v_TNV, inputs.g_TN,
                                   inputs.beta_TN};
   if (initial_NKV.defined()) tensors.push_back(initial_NKV);

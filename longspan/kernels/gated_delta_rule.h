@@ -29,9 +29,14 @@ struct DeltaRuleResult {
 /// Differentiable in all inputs and the initial state. Computed in fp32 (fp64 of fp64 inputs) by
 /// chunks of 64 tokens as matrix products (the WY form of arXiv 2406.06484, with decays), so time
 /// is linear in T. Between forward and backward it keeps its inputs, and a state for each 512
-/// tokens.
+/// tokens. On other devices than CPUs gated_delta_rule_composed() computes it.
 DeltaRuleResult gated_delta_rule(const DeltaRuleInputs& inputs, const Packing& packing,
                                  const at::Tensor& initial_NKV);
+
+/// The same by operators of ATen, on any device: a segment's chunks and all heads at once. What a
+/// segment of the backward wants it computes again.
+DeltaRuleResult gated_delta_rule_composed(const DeltaRuleInputs& inputs, const Packing& packing,
+                                          const at::Tensor& initial_NKV);
 
 /// The same a token at a time, in operations of ATen with autograd's own gradients: what it is, for
 /// tests and for what goes on token by token.

@@ -88,6 +88,8 @@ TEST_CASE("gated delta rule: chunks are the recurrence, in output, state and all
         // The inverse of a chunk is added up in another order than the recurrence.
         check_near(results_of(c, gated_delta_rule(c.inputs, c.packing, c.initial_NKV)), expected,
                    1e-10);
+        check_near(results_of(c, gated_delta_rule_composed(c.inputs, c.packing, c.initial_NKV)),
+                   expected, 1e-10);
       }
     }
   }
@@ -98,8 +100,31 @@ TEST_CASE("gated delta rule: keys that are all alike, which add up without decay
   c.inputs.k_TMK = leaf(at::ones_like(c.inputs.k_TMK));
   c.inputs.g_TN = leaf(at::full_like(c.inputs.g_TN, -1e-4));
   c.inputs.beta_TN = leaf(at::full_like(c.inputs.beta_TN, 0.999));
-  check_near(results_of(c, gated_delta_rule(c.inputs, c.packing, c.initial_NKV)),
-             results_of(c, gated_delta_rule_by_token(c.inputs, c.packing, c.initial_NKV)), 1e-10);
+  const auto expected =
+      results_of(c, gated_delta_rule_by_token(c.inputs, c.packing, c.initial_NKV));
+  for (const auto& rule : {gated_delta_rule, gated_delta_rule_composed}) {
+    check_near(results_of(c, rule(c.inputs, c.packing, c.initial_NKV)), expected, 1e-10);
+  }
+}
+
+TEST_CASE("gated delta rule: operators alone, of no heads and of no tokens") {
+  for (const auto& [num_heads, num_tokens] : {std::pair{0, 5}, {2, 0}}) {
+    Case c = make_case({2, 2, 4, 3}, {5}, /*goes_on=*/true);
+    const auto some = [&](const at::Tensor& x) {
+      return leaf(x.detach().narrow(0, 0, num_tokens).narrow(1, 0, num_heads));
+    };
+    c.packing = num_tokens > 0 ? Packing::single(num_tokens) : Packing::from_lengths({});
+    c.inputs = {some(c.inputs.q_TMK), some(c.inputs.k_TMK), some(c.inputs.v_TNV),
+                some(c.inputs.g_TN), some(c.inputs.beta_TN)};
+    c.initial_NKV = leaf(c.initial_NKV.detach().narrow(0, 0, num_heads));
+    c.dout_TNV = c.dout_TNV.narrow(0, 0, num_tokens).narrow(1, 0, num_heads);
+    c.dstate_NKV = c.dstate_NKV.narrow(0, 0, num_heads);
+    const auto results =
+        results_of(c, gated_delta_rule_composed(c.inputs, c.packing, c.initial_NKV));
+    CHECK(at::equal(results[1], c.initial_NKV));
+    CHECK(at::equal(results.back(), c.dstate_NKV));
+    CHECK((results[0].sizes() == c.inputs.v_TNV.sizes()));
+  }
 }
 
 TEST_CASE("gated delta rule: nothing of a document reaches another") {
@@ -136,10 +161,12 @@ TEST_CASE("gated delta rule: fp32 and bf16 are as near to fp64 as their digits")
     Case some = c;
     some.inputs = {cast(c.inputs.q_TMK), cast(c.inputs.k_TMK), cast(c.inputs.v_TNV),
                    gate(c.inputs.g_TN), gate(c.inputs.beta_TN)};
-    const DeltaRuleResult result = gated_delta_rule(some.inputs, c.packing, {});
-    const bool same_dtype = result.out_TNV.scalar_type() == dtype;
-    CHECK(same_dtype);
-    check_near(results_of(some, result), expected, tolerance);
+    for (const auto& rule : {gated_delta_rule, gated_delta_rule_composed}) {
+      const DeltaRuleResult result = rule(some.inputs, c.packing, {});
+      const bool same_dtype = result.out_TNV.scalar_type() == dtype;
+      CHECK(same_dtype);
+      check_near(results_of(some, result), expected, tolerance);
+    }
   }
 }
 
@@ -179,12 +206,14 @@ TEST_CASE("causal convolution: output and gradients, over documents and from wha
     };
     const at::Tensor expected = at::cat(outs);
     const auto expected_gradients = gradients(expected);
-    const at::Tensor y = causal_conv_silu(x, rows, packing, before);
-    CHECK(relative_error(y, expected) < 1e-13);
-    const auto actual_gradients = gradients(y);
-    for (size_t i = 0; i < (num_before > 0 ? 3 : 2); ++i) {
-      CAPTURE(i);
-      CHECK(relative_error(actual_gradients[i], expected_gradients[i]) < 1e-13);
+    for (const auto& convolve : {causal_conv_silu, causal_conv_silu_composed}) {
+      const at::Tensor y = convolve(x, rows, packing, before);
+      CHECK(relative_error(y, expected) < 1e-13);
+      const auto actual_gradients = gradients(y);
+      for (size_t i = 0; i < (num_before > 0 ? 3 : 2); ++i) {
+        CAPTURE(i);
+        CHECK(relative_error(actual_gradients[i], expected_gradients[i]) < 1e-13);
+      }
     }
   }
 }

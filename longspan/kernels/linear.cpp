@@ -31,15 +31,44 @@ void add_adapter_input_gradient(const Linear& layer, at::Tensor& dx_TI, const at
   }
 }
 
-/// To the layer's rows alone where B has others' too.
-void add_lora_b_gradient(const Linear& layer, const at::Tensor& dy_TO, const at::Tensor& inner_TR) {
+/// To rows of the parameter's gradient from `begin` on, as many as dy has columns.
+void add_rows_gradient(const at::Tensor& parameter, int64_t begin, const at::Tensor& dy_TO,
+                       const at::Tensor& x_TI) {
   const int64_t num_rows = dy_TO.size(1);
-  if (layer.lora_b.size(0) == num_rows) {
-    add_product_gradient(layer.lora_b, dy_TO, inner_TR);
+  if (parameter.size(0) == num_rows) {
+    add_product_gradient(parameter, dy_TO, x_TI);
     return;
   }
   c10::NoGradGuard no_grad;
-  add_gemm_(gradient_of(layer.lora_b).narrow(0, layer.lora_b_begin, num_rows), dy_TO.t(), inner_TR);
+  add_gemm_(gradient_of(parameter).narrow(0, begin, num_rows), dy_TO.t(), x_TI);
+}
+
+void add_bias_gradient(const at::Tensor& bias, int64_t begin, const at::Tensor& dy_TO) {
+  at::Tensor sum_O = at::sum(dy_TO, {0}, /*keepdim=*/false, gradient_dtype(bias));
+  if (bias.size(0) == sum_O.size(0)) {
+    add_gradient(bias, std::move(sum_O));
+    return;
+  }
+  c10::NoGradGuard no_grad;
+  gradient_of(bias).narrow(0, begin, sum_O.size(0)).add_(sum_O);
+}
+
+/// To those of a layer's parameters, of its outputs from `first` on, as many as dy has columns.
+void add_output_gradients(const Linear& layer, int64_t first, const at::Tensor& dy_TO,
+                          const at::Tensor& x_TI) {
+  if (layer.weight.requires_grad()) add_rows_gradient(layer.weight, first, dy_TO, x_TI);
+  if (layer.bias.defined() && layer.bias.requires_grad()) {
+    add_bias_gradient(layer.bias, first, dy_TO);
+  }
+  if (!layer.has_adapter() || !layer.lora_a.requires_grad()) return;
+  const auto dtype = x_TI.scalar_type();
+  const int64_t first_of_b = layer.lora_b_begin + first;
+  const at::Tensor x = layer.dropout.apply(x_TI);
+  const at::Tensor inner_TR = gemm(x, layer.lora_a.to(dtype).t()).mul_(layer.lora_scale);
+  const at::Tensor b_OR = layer.lora_b.narrow(0, first_of_b, dy_TO.size(1)).to(dtype);
+  const at::Tensor dinner_TR = gemm(dy_TO, b_OR).mul_(layer.lora_scale);
+  add_rows_gradient(layer.lora_b, first_of_b, dy_TO, inner_TR);
+  add_product_gradient(layer.lora_a, dinner_TR, x);
 }
 
 }  // namespace
@@ -146,23 +175,9 @@ void Linear::add_forward_out(at::Tensor out_TO, const at::Tensor& h_TO,
 }
 
 void Linear::add_gradients(const at::Tensor& dy_TO, const at::Tensor& x_TI) const {
-  if (cast_of) {
-    Linear held = *cast_of;
-    held.dropout = dropout;
-    held.add_gradients(dy_TO, x_TI);
-    return;
-  }
-  if (weight.requires_grad()) add_product_gradient(weight, dy_TO, x_TI);
-  if (bias.defined() && bias.requires_grad()) {
-    add_gradient(bias, at::sum(dy_TO, {0}, /*keepdim=*/false, gradient_dtype(bias)));
-  }
-  if (!has_adapter() || !lora_a.requires_grad()) return;
-  const auto dtype = x_TI.scalar_type();
-  const at::Tensor x = dropout.apply(x_TI);
-  const at::Tensor inner_TR = gemm(x, lora_a.to(dtype).t()).mul_(lora_scale);
-  const at::Tensor dinner_TR = gemm(dy_TO, own_lora_b().to(dtype)).mul_(lora_scale);
-  add_lora_b_gradient(*this, dy_TO, inner_TR);
-  add_product_gradient(lora_a, dinner_TR, x);
+  Linear held = cast_of ? *cast_of : *this;
+  held.dropout = dropout;
+  add_output_gradients(held, first_output, dy_TO, x_TI);
 }
 
 at::Tensor Linear::input_gradient(const at::Tensor& dy_TO) const {
@@ -217,6 +232,16 @@ Linear Linear::for_rows(const at::Tensor& rows_L) const {
   if (!dropout.active()) return *this;
   Linear layer = *this;
   layer.dropout.keys_T = dropout.keys_T.index_select(0, rows_L);
+  return layer;
+}
+
+Linear Linear::for_outputs(int64_t begin, int64_t count) const {
+  Linear layer = *this;
+  if (!cast_of) layer.cast_of = std::make_shared<const Linear>(*this);
+  layer.first_output += begin;
+  layer.lora_b_begin += begin;
+  layer.weight = weight.detach().narrow(0, begin, count);
+  if (bias.defined()) layer.bias = bias.detach().narrow(0, begin, count);
   return layer;
 }
 

@@ -60,6 +60,7 @@ struct Linear {
   int64_t lora_b_begin = 0;
   Dropout dropout = {};  // of the adapter's input, for the rows that this layer is given
   std::shared_ptr<const Linear> cast_of = {};  // whose gradients it adds to; null: its own
+  int64_t first_output = 0;                    // there, where it has some of those outputs
 
   at::Tensor forward(const at::Tensor& x_TI) const;
   /// The same into memory that is there.
@@ -85,6 +86,8 @@ struct Linear {
   /// The same layer for some of its rows: their dropout.
   Linear for_rows(int64_t begin, int64_t size) const;
   Linear for_rows(const at::Tensor& rows_L) const;
+  /// The layer of some of its outputs. Gradients are added to those of this layer's parameters.
+  Linear for_outputs(int64_t begin, int64_t count) const;
   bool has_adapter() const { return lora_a.defined(); }
   /// Its rows of B.
   at::Tensor own_lora_b() const { return lora_b.narrow(0, lora_b_begin, weight.size(0)); }

@@ -19,11 +19,12 @@ constexpr int kQueries = 0, kLatent = 1;
 /// Keys and values by kv_b, as an attention makes them of any tokens' latents.
 class ExpandedKeys : public LatentKeys {
  public:
-  ExpandedKeys(const LatentAttentionSpec& spec, Linear kv_b_proj)
-      : spec_(spec), kv_b_proj_(std::move(kv_b_proj)) {}
+  /// `kv_b_proj`: of those heads.
+  ExpandedKeys(const LatentAttentionSpec& spec, int64_t num_heads, Linear kv_b_proj)
+      : spec_(spec), num_heads_(num_heads), kv_b_proj_(std::move(kv_b_proj)) {}
 
   Heads expand(const at::Tensor& x_SJ) const override {
-    const int64_t S = x_SJ.size(0), N = spec_.attention.num_heads, R = spec_.rope_dim;
+    const int64_t S = x_SJ.size(0), N = num_heads_, R = spec_.rope_dim;
     const at::Tensor heads_SNE =
         kv_b_proj_.forward(latent(x_SJ)).view({S, N, spec_.expanded_dim()});
     const at::Tensor rotated_SNR = x_SJ.narrow(1, spec_.kv_rank, R).unsqueeze(1).expand({S, N, R});
@@ -42,6 +43,12 @@ class ExpandedKeys : public LatentKeys {
         1);
   }
 
+  std::shared_ptr<const LatentKeys> of_heads(int64_t begin, int64_t count) const override {
+    const int64_t E = spec_.expanded_dim();
+    return std::make_shared<ExpandedKeys>(spec_, count,
+                                          kv_b_proj_.for_outputs(begin * E, count * E));
+  }
+
   std::vector<at::Tensor> parameters() const override { return kv_b_proj_.parameters(); }
 
  private:
@@ -50,6 +57,7 @@ class ExpandedKeys : public LatentKeys {
   }
 
   LatentAttentionSpec spec_;
+  int64_t num_heads_;
   Linear kv_b_proj_;
 };
 
@@ -177,7 +185,8 @@ void LatentAttention::input_backward(int i, const at::Tensor& dinput_C, const at
 
 at::Tensor LatentAttention::mix(const std::vector<at::Tensor>& inputs,
                                 const RowContext& row) const {
-  const auto keys = std::make_shared<ExpandedKeys>(spec_, weights_.kv_b_proj);
+  const auto keys =
+      std::make_shared<ExpandedKeys>(spec_, spec_.attention.num_heads, weights_.kv_b_proj);
   if (weights_.kv_b_proj.dropout.active()) {  // known of the tokens here alone
     const LatentKeys::Heads heads = expanded(inputs[kLatent], keys);
     return row.attention->attend(inputs[kQueries], heads.k_SMH, heads.v_SMH, spec_.attention,

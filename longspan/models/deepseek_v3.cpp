@@ -1,5 +1,6 @@
 // DeepSeek-V3, V3.1, R1 (arXiv 2412.19437), and models of their shape: latent attention, and from
-// some layer on experts in groups that a sigmoid scores, beside shared ones.
+// some layer on experts in groups that a sigmoid scores, beside shared ones. Published files hold
+// most matrices in fp8.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -97,6 +98,7 @@ extern const Family kDeepseekV3{.model_type = "deepseek_v3",
                                 .default_tie_word_embeddings = false,
                                 .default_rms_norm_eps = 1e-6,
                                 .default_max_position_embeddings = 4096,
-                                .read_layers = read_layers};
+                                .read_layers = read_layers,
+                                .reads_quantized = StoredNumbers::Format::kFp8};
 
 }  // namespace longspan

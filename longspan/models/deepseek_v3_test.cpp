@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <string>
@@ -13,7 +14,7 @@
 namespace longspan {
 namespace {
 
-/// The published config.json of DeepSeek-V3, less its quantization.
+/// The published config.json of DeepSeek-V3.
 const testing::PublishedConfig kPublished(R"({
     "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"],
     "attention_bias": false, "first_k_dense_replace": 3, "hidden_act": "silu",
@@ -22,7 +23,10 @@ const testing::PublishedConfig kPublished(R"({
     "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
     "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
     "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "quantization_config": {
+      "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+      "weight_block_size": [128, 128]},
+    "rms_norm_eps": 1e-06,
     "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
                      "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096,
                      "type": "yarn"},
@@ -106,6 +110,19 @@ TEST_CASE("deepseek_v3: with dropout in the adapter that expands latents, these 
   CHECK(mixer_of(with_latents_kept(spec, shape)).attention.latent_dim == 576);
 }
 
+TEST_CASE("deepseek_v3: matrices in fp8, and blocks of other sizes") {
+  using Format = StoredNumbers::Format;
+  CHECK(read().stored == StoredNumbers{.format = Format::kFp8});
+  CHECK(read(R"({"quantization_config": null})").stored == StoredNumbers{});
+  CHECK(read(R"({"quantization_config": {"quant_method": "fp8"}})").stored ==
+        StoredNumbers{.format = Format::kFp8});
+  CHECK(read(R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 96]}})")
+            .stored ==
+        StoredNumbers{.format = Format::kFp8, .block_rows = 64, .block_columns = 96});
+  // Another way of quantizing is refused with the folder's weights.
+  CHECK(read(R"({"quantization_config": {"quant_method": "mxfp4"}})").stored == StoredNumbers{});
+}
+
 TEST_CASE("deepseek_v3: refusals") {
   const auto refused = [](const std::string& changes, const char* part) {
     CHECK_THROWS_WITH_AS(read(changes), doctest::Contains(part), UserError);
@@ -119,6 +136,13 @@ TEST_CASE("deepseek_v3: refusals") {
   refused(R"({"moe_layer_freq": 2})", "moe_layer_freq other than 1");
   refused(R"({"first_k_dense_replace": 61})", "no layer has experts");
   refused(R"({"n_group": 7})", "n_group is 7");
+  const auto refused_fp8 = [&](const char* keys, const char* part) {
+    refused(fmt::format(R"({{"quantization_config": {{"quant_method": "fp8", {}}}}})", keys), part);
+  };
+  refused_fp8(R"("fmt": "e5m2")", "quantization_config: fmt e5m2 is not supported; e4m3 is");
+  refused_fp8(R"("weight_block_size": [128])", "weight_block_size [128] is not two numbers");
+  refused_fp8(R"("weight_block_size": [128, 0])", "weight_block_size [128, 0] is not two numbers");
+  refused_fp8(R"("weight_block_size": [1e3, 1])", "weight_block_size");
   refused(R"({"partial_rotary_factor": 0.5})", "whole heads are rotated");
 }
 

@@ -2,8 +2,11 @@
 #include "longspan/models/family.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 namespace longspan {
@@ -30,6 +33,28 @@ std::string listed(const std::vector<std::string>& names, const char* last_word)
   return text;
 }
 
+bool method_is(const nlohmann::json& quantization, std::string_view wanted) {
+  const nlohmann::json method = quantization.value("quant_method", nlohmann::json());
+  return method.is_string() && method.get<std::string>() == wanted;
+}
+
+/// DeepSeek's keys: fmt, and weight_block_size, which is [128, 128] where it is missing.
+void read_fp8_blocks(const JsonObject& keys, StoredNumbers& stored) {
+  constexpr int64_t kMostOfBlock = int64_t{1} << 20;
+  if (const auto format = keys.get<std::string>("fmt", "e4m3"); format != "e4m3") {
+    keys.fail(fmt::format("fmt {} is not supported; e4m3 is", format));
+  }
+  const auto block = keys.get<std::vector<int64_t>>("weight_block_size",
+                                                    {stored.block_rows, stored.block_columns});
+  const auto counts = [](int64_t size) { return 0 < size && size <= kMostOfBlock; };
+  if (block.size() != 2 || !std::ranges::all_of(block, counts)) {
+    keys.fail(fmt::format("weight_block_size [{}] is not two numbers of 1 to {}, as [128, 128] is",
+                          fmt::join(block, ", "), kMostOfBlock));
+  }
+  stored.block_rows = block[0];
+  stored.block_columns = block[1];
+}
+
 }  // namespace
 
 const Family* family_of_type(std::string_view model_type) {
@@ -40,11 +65,26 @@ const Family* family_of_type(std::string_view model_type) {
   return nullptr;
 }
 
-bool reads_stored(const Family& family, const nlohmann::json& config) {
+std::optional<StoredNumbers> read_stored(const Family& family, const nlohmann::json& config,
+                                         const std::string& path) {
+  using Format = StoredNumbers::Format;
   const auto found = config.find("quantization_config");
-  if (found == config.end() || !found->is_object() || !family.reads_quantized) return false;
-  const nlohmann::json method = found->value("quant_method", nlohmann::json());
-  return method.is_string() && method.get<std::string>() == *family.reads_quantized;
+  if (found == config.end() || found->is_null()) return StoredNumbers{};
+  if (!found->is_object() || family.reads_quantized == Format::kPlain) return std::nullopt;
+  const JsonObject keys(*found, path + ": quantization_config");
+  StoredNumbers stored{.format = family.reads_quantized};
+  switch (stored.format) {
+    case Format::kPlain:
+      return std::nullopt;
+    case Format::kMxfp4:
+      if (!method_is(*found, "mxfp4")) return std::nullopt;
+      return stored;
+    case Format::kFp8:
+      if (!method_is(*found, "fp8")) return std::nullopt;
+      read_fp8_blocks(keys, stored);
+      return stored;
+  }
+  return std::nullopt;
 }
 
 std::string describe_families() {

@@ -36,8 +36,9 @@ struct Family {
   std::optional<int64_t> default_padding_token = std::nullopt;
   /// Models of texts and pictures whose language model is of this family.
   std::optional<CompositeKind> composite = std::nullopt;
-  /// quant_method of a quantization_config whose weights are read; empty: none is.
-  std::optional<std::string_view> reads_quantized = std::nullopt;
+  /// How files may store matrices, by a quantization_config of that quant_method; as plain numbers
+  /// in any case.
+  StoredNumbers::Format reads_quantized = StoredNumbers::Format::kPlain;
 };
 
 /// The register (families.cpp).
@@ -46,8 +47,11 @@ std::span<const Family* const> all_families();
 /// Null where there is none of this model_type.
 const Family* family_of_type(std::string_view model_type);
 
-/// Does the family read weights that are stored as this config.json says (quantization_config)?
-bool reads_stored(const Family& family, const nlohmann::json& config);
+/// How files store the weights, by config.json (quantization_config): in a format that the family
+/// reads; empty: not as quantization_config says. Throws UserError: numbers in fp8 other than e4m3,
+/// and blocks that are none. `path`: for messages.
+std::optional<StoredNumbers> read_stored(const Family& family, const nlohmann::json& config,
+                                         const std::string& path);
 
 /// "qwen2 (Qwen2, Qwen2.5), qwen3 and ...": what is supported, for messages.
 std::string describe_families();

@@ -71,7 +71,7 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
   config.router_aux_loss_coef = read_auxiliary_loss(keys);
   const bool divides =
       model.hidden_size % kNumbersOfScale == 0 && experts.expert_size % kNumbersOfScale == 0;
-  if (config.stored_in_mxfp4 && !divides) {
+  if (config.stored.format == StoredNumbers::Format::kMxfp4 && !divides) {
     keys.fail(
         fmt::format("hidden_size {} and intermediate_size {} must be multiples of {}, since the "
                     "experts are stored in MXFP4",
@@ -88,6 +88,6 @@ extern const Family kGptOss{.model_type = "gpt_oss",
                             .default_rms_norm_eps = 1e-5,
                             .default_max_position_embeddings = 131072,
                             .read_layers = read_layers,
-                            .reads_quantized = "mxfp4"};
+                            .reads_quantized = StoredNumbers::Format::kMxfp4};
 
 }  // namespace longspan

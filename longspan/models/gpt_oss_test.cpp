@@ -77,7 +77,13 @@ TEST_CASE("gpt_oss: attention, rotation, router and experts as published") {
   CHECK((config.rotary.scaling.type == RopeScaling::Type::kYarn));
   CHECK_FALSE(config.rotary.scaling.truncate);
   CHECK(config.rotary.theta == 150000);
-  CHECK(config.stored_in_mxfp4);
+  // As in transformers 64 where the key is missing, and the heads' share of hidden_size where null.
+  const auto head_dim = [](const ModelConfig& of) {
+    return attentions_of(of.spec)[0].first.key_dim;
+  };
+  CHECK(head_dim(kPublished.without({"head_dim"}).load(R"({"num_attention_heads": 40})")) == 64);
+  CHECK(head_dim(kPublished.load(R"({"head_dim": null, "num_attention_heads": 40})")) == 72);
+  CHECK(config.stored == StoredNumbers{.format = StoredNumbers::Format::kMxfp4});
   const MixtureOfExpertsSpec& experts = *experts_of(spec.layer(0));
   CHECK(std::get<ClampedSwiglu>(experts.activation) == ClampedSwiglu{1.702, 7.0});
   CHECK(experts.bias);
@@ -140,8 +146,8 @@ TEST_CASE("gpt_oss: refusals") {
   CHECK(kPublished.says(R"({"num_attention_heads": 60, "num_key_value_heads": 8})",
                         "not a multiple of num_key_value_heads 8"));
   // Another way of quantizing is refused with the folder's weights.
-  CHECK_FALSE(
-      kPublished.load(R"({"quantization_config": {"quant_method": "gptq"}})").stored_in_mxfp4);
+  CHECK(kPublished.load(R"({"quantization_config": {"quant_method": "gptq"}})").stored ==
+        StoredNumbers{});
 }
 
 TEST_CASE("gpt_oss: which adapters PEFT can have") {

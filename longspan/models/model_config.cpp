@@ -80,7 +80,8 @@ std::optional<int64_t> padding_token(const Family& family, const JsonObject& key
 /// All but the name of what it is. `keys`: those of the language model; `whole`: the file's.
 void read_keys(const Family& family, const JsonObject& whole, const JsonObject& keys,
                ModelConfig& config) {
-  config.stored_in_mxfp4 = reads_stored(family, whole.json());
+  // Weights that are stored in another way are refused with them (require_plain_weights).
+  config.stored = read_stored(family, whole.json(), whole.source()).value_or(StoredNumbers{});
   ModelSpec& model = config.spec;
   model.vocab_size = positive(keys, "vocab_size");
   model.hidden_size = positive(keys, "hidden_size");

@@ -9,6 +9,21 @@
 
 namespace longspan {
 
+/// How files store the matrices of a model, by quantization_config of config.json. They are read as
+/// plain numbers, and saved as such without that key.
+struct StoredNumbers {
+  enum class Format {
+    kPlain,
+    kMxfp4,  ///< some matrices in checkpoint/mxfp4.h
+    kFp8,    ///< some matrices in checkpoint/fp8_blocks.h
+  };
+  Format format = Format::kPlain;
+  /// Of kFp8: rows and columns that share a scale.
+  int64_t block_rows = 128, block_columns = 128;
+
+  bool operator==(const StoredNumbers&) const = default;
+};
+
 struct ModelConfig {
   std::string model_type;    // of a family of the register (models/family.h)
   std::string architecture;  // e.g. Qwen2ForCausalLM
@@ -22,9 +37,7 @@ struct ModelConfig {
   bool has_rotary_by_kind = false;
   /// router_aux_loss_coef, where output_router_logits asks for the auxiliary loss.
   std::optional<double> router_aux_loss_coef;
-  /// quantization_config says that matrices are stored in MXFP4 (checkpoint/mxfp4.h). They are read
-  /// as plain numbers, and saved as such without that key.
-  bool stored_in_mxfp4 = false;
+  StoredNumbers stored;
   /// The file's own text, so that saving writes back every key, known here or not.
   std::string json;
 };

@@ -174,7 +174,7 @@ void require_plain_weights(const std::string& folder) {
   const auto type = json.find("model_type");
   const Family* const family =
       type != json.end() && type->is_string() ? family_of_type(type->get<std::string>()) : nullptr;
-  if (family != nullptr && reads_stored(*family, json)) return;
+  if (family != nullptr && read_stored(*family, json, path)) return;
   const nlohmann::json given =
       found->is_object() ? found->value("quant_method", nlohmann::json()) : nlohmann::json();
   const std::string method = given.is_string() ? given.get<std::string>() : "";

@@ -65,7 +65,7 @@ AttentionMemory memory_of_hops(const std::vector<Hop>& hops, const RowBytes& byt
   return most;
 }
 
-bool passes_latents(const RankGeometry& geometry) {
+bool latents_go_round(const RankGeometry& geometry) {
   return std::ranges::any_of(
       geometry.steps, [](const AttentionStep& step) { return !step.context_latents.empty(); });
 }
@@ -105,6 +105,9 @@ HeadsAtHand heads_at_hand(const RankGeometry& geometry, int rank, int64_t tokens
     heads.kv += kv;
     heads.wave_queries = std::max(heads.wave_queries, queries);
     heads.wave_kv = std::max(heads.wave_kv, kv);
+    for (const TokenSpan& tokens : step.latents) {
+      heads.latents += static_cast<double>(tokens.length);
+    }
     for (const HeadTokens& keys : step.keys) {
       heads.returning_kv +=
           static_cast<double>(keys.num_heads * foreign_tokens(keys.tokens, rank, tokens_per_rank));
@@ -126,6 +129,20 @@ AttentionMemory memory_of_exchange(const HeadsAtHand& heads, int head_waves, int
   AttentionMemory memory;
   memory.leaves = heads.queries * bytes.output - O;
   memory.output = O;
+  if (heads.latents > 0) {
+    // Of them the rank makes keys and values of its own heads, as many bytes as KV.
+    const double q = heads.queries * bytes.query, out = heads.queries * bytes.output,
+                 L = heads.latents * bytes.latents;
+    memory.inputs = q + L - Q;
+    memory.forward = std::max({q + L + sent * Q - KV, q + L + out, out + O + others * O - KV}) - O;
+    const double base = Q + KV + O + w * (Q + KV);
+    const double exchanging = q + L + KV + O + out + sent * O,
+                 attending = q + L + KV + out + w * (q + KV),
+                 returning = q + L + others * (Q + L) + L / num_ranks;
+    memory.backward = std::max({exchanging, attending, returning}) - base;
+    memory.replay = Q + q + L + KV + sent * Q + O - base;
+    return memory;
+  }
   if (head_waves == 1) {
     const double q = heads.queries * bytes.query, kv = heads.kv * bytes.kv,
                  out = heads.queries * bytes.output;
@@ -173,9 +190,14 @@ AttentionMemory memory_of_degrees(const ParallelPlan& plan, const AttentionShape
     memory.forward += hops.forward;
     memory.backward += hops.backward;
     // Where latents travel, they are saved in the place of the keys and values made of them.
-    if (passes_latents(geometry)) {
-      memory.inputs += static_cast<double>(tokens) *
-                       (bytes.latents - static_cast<double>(shape.spec.num_kv_heads) * bytes.kv);
+    if (latents_go_round(geometry)) {
+      const double kv = static_cast<double>(tokens * shape.spec.num_kv_heads) * bytes.kv;
+      memory.inputs -= kv;
+      if (plan.ulysses_size > 1) {
+        memory.replay -= kv;
+      } else {
+        memory.inputs += static_cast<double>(tokens) * bytes.latents;
+      }
     }
     return memory;
   });

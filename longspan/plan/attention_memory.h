@@ -59,12 +59,14 @@ AttentionMemory fullest_rank(const ParallelPlan& plan, const OfRank& of_rank) {
 struct HeadsAtHand {
   double queries = 0, kv = 0;
   double wave_queries = 0, wave_kv = 0;
+  /// Tokens of which it has what keys and values are made of, in the place of these.
+  double latents = 0;
   /// Rows of keys whose gradients other ranks return.
   double returning_kv = 0;
   /// Whether ranks have some heads only: others' are cut out of the own tokens' to be sent.
   bool cuts = true;
 };
-/// By AttentionStep::queries and AttentionStep::keys of the rank's geometry.
+/// By queries, keys and latents of the steps of the rank's geometry.
 HeadsAtHand heads_at_hand(const RankGeometry& geometry, int rank, int64_t tokens_per_rank);
 
 /// Of a rank that exchanges its `tokens` tokens for heads. `num_ranks`: with so many.

@@ -4,6 +4,11 @@
 
 namespace longspan {
 
+bool passes_latents(const AttentionSpec& spec, int ulysses_size, int head_waves) {
+  if (!spec.latent_dim || spec.window || (ulysses_size > 1 && head_waves > 1)) return false;
+  return ulysses_size * *spec.latent_dim < spec.num_kv_heads * (spec.key_dim + spec.value_dim);
+}
+
 AttentionVolumeParts attention_volume_parts(const ParallelPlan& plan, const AttentionShape& shape,
                                             const Packing& padded, bool checkpointing,
                                             bool output_is_known) {

@@ -23,6 +23,13 @@ struct AttentionShape {
   int64_t value_bytes() const { return spec.value_dim * element_bytes; }
 };
 
+/// Do the numbers that keys and values are made of (AttentionSpec::latent_dim) travel in their
+/// place? Round a ring and among U ranks that have 1 / U of the heads each: a rank wants all J
+/// numbers of a token then, or M (K + V) / U of its keys and values, so they do where U J is less
+/// than M (K + V). Not in a sliding window, where each rank fetches a few keys, nor where heads are
+/// exchanged in waves, each of which would want the latents.
+bool passes_latents(const AttentionSpec& spec, int ulysses_size, int head_waves);
+
 /// Sent to OTHER ranks by all ranks of a sequence group together, for one layer.
 ///
 /// With one kv head for each query head this is P times table 1 of Plug & Play SP, which counts one

@@ -36,6 +36,9 @@ HeadRows rows_that_arrive(const ParallelPlan& plan, const AttentionShape& shape,
         rows.gathered_kv += heads.num_heads * heads.tokens.length * (num_slices - 1);
       }
       for (const HeadTokens& heads : step.context_keys) rows.context_kv += foreign(heads);
+      for (const TokenSpan& tokens : step.latents) {
+        rows.latents += foreign_tokens(tokens, rank, tokens_per_rank);
+      }
       for (const TokenSpan& tokens : step.context_latents) {
         rows.context_latents += foreign_tokens(tokens, rank, tokens_per_rank);
       }
@@ -51,7 +54,9 @@ HeadRows rows_that_arrive(const ParallelPlan& plan, const AttentionShape& shape,
 AttentionVolume exchange_volume(const HeadRows& rows, const AttentionShape& shape, bool in_waves,
                                 bool checkpointing, bool output_is_known) {
   AttentionVolume volume;
-  const int64_t inputs = (rows.query + rows.kv) * shape.key_bytes() + rows.kv * shape.value_bytes(),
+  const int64_t inputs = (rows.query + rows.kv) * shape.key_bytes() +
+                         rows.kv * shape.value_bytes() +
+                         rows.latents * shape.spec.latent_dim.value_or(0) * shape.element_bytes,
                 outputs = rows.query * shape.value_bytes();
   volume.forward = inputs + outputs;
   volume.backward = volume.forward;

@@ -16,15 +16,16 @@ struct HeadRows {
   int64_t query = 0;            // in exchange for other heads; outputs take the same way back
   int64_t kv = 0;               // keys, in exchange for other heads; as many values
   int64_t context_kv = 0;       // keys of the rank's own heads; as many values
-  int64_t context_latents = 0;  // tokens of which keys and values are made here
+  int64_t latents = 0;          // tokens of which keys and values are made here, in exchange too
+  int64_t context_latents = 0;  // and of those for which nothing is exchanged
   /// Where heads arrive in slices: what neighbours hand over of the others, their own tokens too.
   int64_t gathered_query = 0, gathered_kv = 0;
 };
 HeadRows rows_that_arrive(const ParallelPlan& plan, const AttentionShape& shape,
                           const Packing& padded);
 
-/// Of `query` and `kv`. forward: q, k, v and the outputs; backward: their gradients. `in_waves`:
-/// the backward exchanges queries, keys and values once more.
+/// Of `query`, `kv` and `latents`. forward: q, k, v and the outputs; backward: their gradients.
+/// `in_waves`: the backward exchanges queries, keys and values once more.
 AttentionVolume exchange_volume(const HeadRows& rows, const AttentionShape& shape, bool in_waves,
                                 bool checkpointing, bool output_is_known);
 

@@ -42,7 +42,8 @@ struct AttentionStep {
   std::vector<HeadTokens> queries;         // in exchange for other heads; outputs go the way back
   std::vector<HeadTokens> keys;            // and values, in exchange for other heads
   std::vector<HeadTokens> context_keys;    // and values, of heads that the rank has itself
-  std::vector<TokenSpan> context_latents;  // what keys and values of all heads are made of
+  std::vector<TokenSpan> latents;          // in the place of `keys`: what they are made of
+  std::vector<TokenSpan> context_latents;  // in the place of `context_keys`
   std::vector<AttentionCall> calls;
 };
 

@@ -75,6 +75,17 @@ RankGeometry geometry_of_whole_heads(const ParallelPlan& plan, const AttentionSh
   return geometry_of_share(split[rank], P, padded, shape);
 }
 
+RankGeometry geometry_with_latents(const ParallelPlan& plan, const AttentionShape& shape,
+                                   const Packing& padded, int rank) {
+  RankGeometry geometry = geometry_of_whole_heads(plan, shape, padded, rank);
+  if (!passes_latents(shape.spec, plan.sequence_size, plan.head_waves)) return geometry;
+  for (AttentionStep& step : geometry.steps) {
+    step.keys.clear();
+    step.latents.push_back({0, plan.sequence_size, 0, padded.num_tokens()});
+  }
+  return geometry;
+}
+
 double keys_at_hand(const PassCost& /*cost*/, double /*bytes*/, const std::vector<double>& work) {
   return work[0];
 }

@@ -51,6 +51,10 @@ TokenOrder consecutive_shares(const ParallelPlan& plan, const Packing& row, int6
 /// Ulysses: equal runs of whole heads, each over the whole row.
 RankGeometry geometry_of_whole_heads(const ParallelPlan& plan, const AttentionShape& shape,
                                      const Packing& padded, int rank);
+/// The same, in which the latents of the whole row travel in the place of keys and values where
+/// that is less (passes_latents()).
+RankGeometry geometry_with_latents(const ParallelPlan& plan, const AttentionShape& shape,
+                                   const Packing& padded, int rank);
 
 // Method::context_seconds
 double keys_at_hand(const PassCost& cost, double bytes, const std::vector<double>& work);

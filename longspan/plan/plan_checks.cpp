@@ -47,14 +47,6 @@ void check_world(int world_size, int sequence_size) {
   }
 }
 
-void check_device(const PlanRequest& request) {
-  if (!request.cuda || !request.recurrence) return;
-  throw UserError(
-      "This run would compute on GPUs (device: cuda, or device: auto where there are some), and "
-      "the model has layers of GatedDeltaNet, whose convolution and recurrence are computed on "
-      "processors alone so far. Set device: cpu.");
-}
-
 int shard_size_of(const PlanRequest& request) {
   const int64_t size = request.shard_size.value_or(request.zero_stage > 0 ? request.world_size : 1);
   if (size >= 1 && request.world_size % size == 0) return static_cast<int>(size);

@@ -11,8 +11,6 @@ namespace longspan {
 /// All of these throw UserError: what was given, the limit, the remedy.
 void check_world(int world_size, int sequence_size);
 
-/// Layers that are computed on processors alone.
-void check_device(const PlanRequest& request);
 /// ParallelPlan::shard_size.
 int shard_size_of(const PlanRequest& request);
 /// ParallelPlan::expert_parallel_size, which suits the number of processes, the model's experts and

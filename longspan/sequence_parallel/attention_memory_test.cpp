@@ -223,6 +223,13 @@ TEST_CASE("attention memory: what is measured, by every method") {
     add("grouped", 4, grouped, longer);
     add("latent", 4, latent, longer);
   }
+  for (const char* method : {"usp", "loongtrain"}) {
+    for (const int degree : {2, 4}) {
+      situations.emplace_back(fmt::format("{} P=4 latent, a Ulysses degree of {}", method, degree),
+                              Situation{plan_for(method_named(method), 4, latent, 0, degree),
+                                        latent, Packing::single(4096)});
+    }
+  }
   for (const auto& [name, situation] : situations) {
     const Peaks actual = measured(situation), said = accounted(situation);
     const Bounds bounds = bounds_of(situation);

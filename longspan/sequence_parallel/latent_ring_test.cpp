@@ -180,6 +180,18 @@ TEST_CASE("latent ring: any number of ranks, rows shorter than the ranks") {
   }
 }
 
+TEST_CASE("latents inside Ulysses: in rings, double rings and alone, on any number of ranks") {
+  const Problem problem({29, 1, 40, 7, 20});
+  for (const int R : {1, 2, 3}) {
+    CAPTURE(R);
+    check(testing::plan_of(method_named("usp"), R, 2), problem);
+  }
+  check(testing::plan_of(method_named("usp"), 2, 4), Problem({3, 1}));
+  check(testing::plan_of(method_named("loongtrain"), 4, 2, 2), problem);
+  check(testing::plan_of(method_named("loongtrain"), 2, 2, 1), Problem({23, 5}));
+  for (const int R : {2, 3, 5}) check(testing::plan_of(method_named("llama3"), R), problem);
+}
+
 TEST_CASE("latent ring: latents take the place of keys and values in the formula") {
   const Packing row = Packing::single(64);
   // DeepSeek-V3's: 512 + 64 numbers a token, against 128 heads of 192 and 128.
@@ -188,16 +200,26 @@ TEST_CASE("latent ring: latents take the place of keys and values in the formula
   const auto volume = [&](int ring, int ulysses) {
     const ParallelPlan plan =
         testing::plan_of(method_named(ulysses > 1 ? "usp" : "zigzag-ring"), ring, ulysses);
-    return attention_volume_parts(plan, AttentionShape(spec, 2, 4), row, true).context;
+    return attention_volume_parts(plan, AttentionShape(spec, 2, 4), row, true);
   };
-  const AttentionVolume keys = volume(4, 1), inside = volume(2, 2);
+  const AttentionVolume keys = volume(4, 1).context;
   spec.latent_dim = 576;
-  const AttentionVolume latents = volume(4, 1);
+  const AttentionVolume latents = volume(4, 1).context;
   CHECK(keys.forward == int64_t{3} * 64 * 128 * (192 + 128) * 2);
   CHECK(latents.forward == int64_t{3} * 64 * 576 * 2);
   CHECK(latents.backward == int64_t{3} * 64 * 576 * (2 + 4));
-  // Inside Ulysses a rank has some heads of more tokens: keys and values travel.
-  CHECK(volume(2, 2).forward == inside.forward);
+  // Each of two ranks gets the latents of the other's tokens, beside half of the queries, and gives
+  // half of the outputs; then those of the other two go round a ring of each.
+  const auto [heads, ring] = volume(2, 2);
+  CHECK(heads.forward == int64_t{64} * (576 + 128 * (192 + 128) / 2) * 2);
+  CHECK(ring.forward == int64_t{2} * 64 * 576 * 2);
+  CHECK(ring.backward == int64_t{2} * 64 * 576 * (2 + 4));
+  // Where ranks have so few heads each that their keys and values are less, these travel.
+  const AttentionSpec small = latent_attention().attention;  // 13 numbers, and 64 in all heads
+  CHECK(passes_latents(small, 4, 1));
+  CHECK_FALSE(passes_latents(small, 5, 1));
+  CHECK_FALSE(passes_latents(small, 2, 2));
+  CHECK_FALSE(passes_latents(plain_attention(4, 4, 8), 1, 1));
   spec.window = 16;
   AttentionSpec without = spec;
   without.latent_dim.reset();

@@ -31,8 +31,10 @@ AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
   const RowBytes bytes(shape);
   const double kv_heads =
       std::max(1.0, static_cast<double>(shape.spec.num_kv_heads) / plan.ulysses_size);
-  const double of_keys =
-      static_cast<double>(padded.num_tokens() / plan.ring_size) * kv_heads * bytes.kv;
+  const double of_token = passes_latents(shape.spec, plan.ulysses_size, plan.head_waves)
+                              ? bytes.latents
+                              : kv_heads * bytes.kv;
+  const double of_keys = static_cast<double>(padded.num_tokens() / plan.ring_size) * of_token;
   const double arrived = of_keys * std::min(D - 1, 2);
   memory.forward += arrived;
   memory.backward += arrived + of_keys * bytes.widening * (D > 2 ? 3 : 1);

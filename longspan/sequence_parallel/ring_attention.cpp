@@ -13,6 +13,7 @@
 #include "longspan/attention/merge.h"
 #include "longspan/attention/sinks.h"
 #include "longspan/kernels/linear.h"
+#include "longspan/plan/attention_volume.h"
 #include "longspan/sequence_parallel/fetched_attention.h"
 #include "longspan/sequence_parallel/seeing_queries.h"
 
@@ -169,7 +170,7 @@ class RingAttention : public SequenceParallel {
   at::Tensor attend_latent(const at::Tensor& q_TNH, const at::Tensor& x_TJ,
                            const std::shared_ptr<const LatentKeys>& keys, const AttentionSpec& spec,
                            const Packing& packing) override {
-    if (!passes_latents(spec)) {
+    if (!passes_latents(spec, /*ulysses_size=*/1, /*head_waves=*/1)) {
       return SequenceParallel::attend_latent(q_TNH, x_TJ, keys, spec, packing);
     }
     check(q_TNH, packing);

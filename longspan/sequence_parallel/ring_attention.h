@@ -17,9 +17,9 @@ namespace longspan {
 /// values of V numbers, e bytes a number and g a gradient (4; 8 in fp64): forward (R - 1) T M (K +
 /// V) e, backward (R - 1) T M (K + V) (e + g).
 ///
-/// Of latent attention what keys and values are made of goes round, and each rank makes those of
-/// all heads of what arrives: J numbers a token (AttentionSpec::latent_dim) take the place of M (K
-/// + V).
+/// Of latent attention what keys and values are made of goes round (passes_latents() in
+/// plan/attention_volume.h), and each rank makes those of its heads of what arrives: J numbers a
+/// token (AttentionSpec::latent_dim) take the place of M (K + V).
 ///
 /// Of a layer with a sliding window no keys go round: each rank sends every other one what that
 /// sees (fetched_attention.h), by the group `ring` of all ranks of `rings`, in their order.

@@ -23,8 +23,6 @@ std::vector<Block> blocks_of(const RingLayout& layout, const Packing& padded, in
   return within_window(blocks, window, positions_of(rank), positions_of(owner));
 }
 
-bool passes_latents(const AttentionSpec& spec) { return spec.latent_dim && !spec.window; }
-
 std::vector<TokenRun> keys_seen(const std::vector<Block>& blocks) {
   std::vector<TokenRun> seen;
   for (const Block& block : blocks) {
@@ -68,7 +66,7 @@ RankGeometry ring_geometry(const RingLayout& layout, const ParallelPlan& plan,
   const int R = plan.ring_size, U = plan.ulysses_size, ring_rank = rank / U;
   const int64_t num_tokens = padded.num_tokens() / R;  // of a ring rank
   const std::optional<int64_t> window = shape.spec.window;
-  const bool latents = U == 1 && passes_latents(shape.spec);
+  const bool latents = passes_latents(shape.spec, U, plan.head_waves);
   const auto on_ring_rank = [&](const HeadBlock& block, int of) {
     return on_ranks(block, of * U, U);
   };
@@ -86,8 +84,10 @@ RankGeometry ring_geometry(const RingLayout& layout, const ParallelPlan& plan,
         step.hop = hop;
         if (arrives) {
           for (const int fetched : wave.fetched) {
+            if (latents) break;
             step.keys.push_back(on_ring_rank(share.kv_items[fetched], ring_rank));
           }
+          if (latents) step.latents.push_back({ring_rank * U, U, 0, num_tokens});
           for (const AttentionPiece& other : wave.pieces) {
             step.queries.push_back(on_ring_rank(other.query, ring_rank));
           }

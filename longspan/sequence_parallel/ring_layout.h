@@ -30,10 +30,6 @@ struct RingLayout {
 std::vector<Block> blocks_of(const RingLayout& layout, const Packing& padded, int rank, int owner,
                              int num_ranks, std::optional<int64_t> window);
 
-/// Whether rings pass on what keys and values are made of in their place. In a sliding window each
-/// rank fetches a few keys, and so does not.
-bool passes_latents(const AttentionSpec& spec);
-
 /// Consecutive tokens of a rank.
 struct TokenRun {
   int64_t begin, length;
@@ -49,8 +45,7 @@ int owner_after(int hops, int rank, int num_ranks, int window);
 
 /// Method::geometry of such a ring inside Ulysses of the plan's degree: for each wave and each of
 /// its pieces a pass round the ring. In a sliding window what is seen of a rank's keys comes
-/// straight from it, and nothing else does. Latents travel where Ulysses' degree is 1, that is
-/// where a rank has all heads.
+/// straight from it, and nothing else does.
 RankGeometry ring_geometry(const RingLayout& layout, const ParallelPlan& plan,
                            const AttentionShape& shape, const Packing& padded, int rank);
 

@@ -1,11 +1,15 @@
 // DeepSpeed-Ulysses (arXiv 2309.14509) over any inner method.
 // t: this rank's tokens, T = P t: tokens of the group, N: query heads, M: kv heads, H: numbers in a
-// head.
+// head, J: numbers that a token's keys and values are made of.
 //
 // Sent by a rank, each way: (P-1)/P of its tokens' query and output heads, and each kv head once to
-// every other rank that has one of its query heads.
+// every other rank that has one of its query heads. Of latent attention, in the place of keys and
+// values, the J numbers that a token's are made of to every other rank, where that is less
+// (passes_latents() in plan/attention_volume.h): each makes keys and values of its own heads of the
+// whole row, which is as much work as to make those of all heads of its own tokens.
 #include <ATen/core/Tensor.h>
 
+#include "longspan/attention/latent_keys.h"
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
@@ -34,6 +38,33 @@ class Ulysses : public SequenceParallel {
       return inner->attend(q_TnH, k_TmH, v_TmH, spec, packing, sinks_n);
     };
     return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_, attend, sinks_N);
+  }
+
+  at::Tensor attend_latent(const at::Tensor& q_tNH, const at::Tensor& x_tJ,
+                           const std::shared_ptr<const LatentKeys>& keys, const AttentionSpec& spec,
+                           const Packing& packing) override {
+    const int U = group_.size();
+    if (!passes_latents(spec, U, head_waves_)) {
+      return SequenceParallel::attend_latent(q_tNH, x_tJ, keys, spec, packing);
+    }
+    const int64_t t = q_tNH.size(0), T = t * U;
+    const HeadSplit split = split_evenly(U, q_tNH.size(1), spec.num_kv_heads, T, /*head_waves=*/1);
+    const BlocksByRank queries = query_blocks(split, 0), all_tokens(U, {HeadBlock{0, 1, 0, T}});
+    const auto q = start_tokens_to_heads(q_tNH, queries, group_);
+    const auto x = start_tokens_to_heads(x_tJ.unsqueeze(1), all_tokens, group_);
+    const RankShare& share = split[group_.rank()];
+    std::vector<at::Tensor> outs;
+    {
+      const std::vector<at::Tensor> q_pieces = finish_tokens_to_heads(q);
+      const at::Tensor x_TJ = finish_tokens_to_heads(x).at(0).squeeze(1);
+      for (size_t i = 0; i < q_pieces.size(); ++i) {
+        const AttentionPiece& piece = share.waves[0].pieces[i];
+        const int64_t kv_begin = share.kv_items[piece.kv_item].head_begin + piece.kv_begin;
+        outs.push_back(inner_->attend_latent(
+            q_pieces[i], x_TJ, keys->of_heads(kv_begin, piece.num_kv), spec, packing));
+      }
+    }  // without a graph nobody needs them any more
+    return finish_heads_to_tokens(start_heads_to_tokens(outs, queries, group_, t));
   }
 
   int rank() const override { return inner_->rank() * group_.size() + group_.rank(); }
@@ -73,7 +104,7 @@ extern const Method kUlysses{
     .complete = nothing_more,
     .padded_row = padded_at_tail,
     .token_order = consecutive_shares,
-    .geometry = geometry_of_whole_heads,
+    .geometry = geometry_with_latents,
     .context_seconds = keys_at_hand,
     .exchange_seconds = exchanged_in_waves,
     .volume = volume_of_degrees,

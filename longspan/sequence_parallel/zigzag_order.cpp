@@ -85,7 +85,7 @@ RingLayout zigzag_layout(const char* name) {
 
 RankGeometry zigzag_geometry(const ParallelPlan& plan, const AttentionShape& shape,
                              const Packing& padded, int rank) {
-  if (plan.ring_size == 1) return geometry_of_whole_heads(plan, shape, padded, rank);
+  if (plan.ring_size == 1) return geometry_with_latents(plan, shape, padded, rank);
   return ring_geometry(zigzag_layout("zigzag"), plan, shape, padded, rank);
 }
 

@@ -30,22 +30,31 @@ LatentKeys::Heads heads_of(const at::Tensor& x_SJ, const at::Tensor& up_JE,
 
 class CaseKeys : public LatentKeys {
  public:
-  CaseKeys(const AttentionSpec& spec, at::Tensor up_JE) : spec_(spec), up_JE_(std::move(up_JE)) {}
+  /// Of columns of up_JE from `begin` on, as many as the spec's kv heads have.
+  CaseKeys(const AttentionSpec& spec, at::Tensor up_JE, int64_t begin)
+      : spec_(spec), up_JE_(std::move(up_JE)), begin_(begin) {}
 
-  Heads expand(const at::Tensor& x_SJ) const override {
-    return heads_of(x_SJ, up_JE_.detach(), spec_);
-  }
+  Heads expand(const at::Tensor& x_SJ) const override { return heads_of(x_SJ, own(), spec_); }
   at::Tensor backward(const at::Tensor& x_SJ, const Heads& gradients) const override {
     const c10::AutoGradMode no_graph(false);
     const at::Tensor dheads_SE = at::cat({gradients.k_SMH, gradients.v_SMH}, 2).flatten(1);
-    add_gradient(up_JE_, at::matmul(x_SJ.t(), dheads_SE));
-    return at::matmul(dheads_SE, up_JE_.detach().t());
+    gradient_of(up_JE_).narrow(1, begin_, dheads_SE.size(1)).add_(at::matmul(x_SJ.t(), dheads_SE));
+    return at::matmul(dheads_SE, own().t());
+  }
+  std::shared_ptr<const LatentKeys> of_heads(int64_t begin, int64_t count) const override {
+    AttentionSpec some = spec_;
+    some.num_kv_heads = count;
+    return std::make_shared<CaseKeys>(some, up_JE_, begin_ + begin * width(1));
   }
   std::vector<at::Tensor> parameters() const override { return {up_JE_}; }
 
  private:
+  int64_t width(int64_t num_heads) const { return num_heads * (spec_.key_dim + spec_.value_dim); }
+  at::Tensor own() const { return up_JE_.detach().narrow(1, begin_, width(spec_.num_kv_heads)); }
+
   AttentionSpec spec_;
   at::Tensor up_JE_;
+  int64_t begin_;
 };
 
 }  // namespace
@@ -86,7 +95,7 @@ AttentionCase random_case(const Packing& packing, const AttentionSpec& spec, uin
 }
 
 std::shared_ptr<const LatentKeys> latent_keys(const AttentionSpec& spec, const at::Tensor& up_JE) {
-  return std::make_shared<CaseKeys>(spec, up_JE);
+  return std::make_shared<CaseKeys>(spec, up_JE, /*begin=*/0);
 }
 
 AttentionSolution solve_plainly(const AttentionCase& problem) {

@@ -7,7 +7,8 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import BUILD, PROGRAM, Running, same_run, settings_of
+from conftest import BUILD, PROGRAM, Running, same_run, settings_of, write_model
+from shared import made_once
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +29,11 @@ def simulated(program, models, data, tmp_path):
     path, variables = program
     count = 0
 
-    def run(num_ranks=1, **keys):
+    def run(num_ranks=1, model="qwen2", **keys):
         nonlocal count
         count += 1
-        settings = settings_of(models["qwen2"], data, tmp_path / f"run{count}", max_steps=3) | {"device": "cuda"} | keys
+        folder = models.get(model, model)
+        settings = settings_of(folder, data, tmp_path / f"run{count}", max_steps=3) | {"device": "cuda"} | keys
         report = tmp_path / f"report{count}"
         report.mkdir()
         ended = Running(settings, num_ranks, program=path, SIMULATED_DEVICES=str(num_ranks),
@@ -88,6 +90,30 @@ def test_ways_to_train(simulated, reference, way):
     kind = {key: value for key, value in keys.items() if key in ("finetuning_type", "lora_dropout", "optim")}
     # Muon's direction is computed in bf16, so that another last digit of a gradient may round it otherwise.
     same_run(ended, reference("qwen2", max_steps=3, **kind), tolerance=1e-3 if way == "Muon" else None)
+
+
+HYBRID_WAYS = {
+    "alone": (1, dict()),
+    "alone, bf16 and activations on the host": (1, dict(bf16=True, offload_activations="true")),
+    "heads": (2, dict(sequence_parallel_size=2, sequence_parallel_mode="ulysses")),
+    "a ring": (2, dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring")),
+    "ZeRO 3": (2, dict(gradient_accumulation_steps=2, zero_stage=3)),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", HYBRID_WAYS)
+def test_hybrids(simulated, known_run, data, place, way):
+    """Qwen3.5's layers: a convolution and a recurrence of ATen's operators, by chunks."""
+    folder = str(made_once(place / "qwen3_5", lambda folder: write_model(folder, "qwen3_5")))
+    num_ranks, keys = HYBRID_WAYS[way]
+    ended, counts = simulated(num_ranks, model=folder, **keys)
+    for rank in counts:
+        assert rank["launches_of"]["linalg_solve_triangular"] > 0
+    if keys.get("bf16"):
+        assert all(loss > 0 for loss in ended.logged("loss"))
+    else:
+        same_run(ended, known_run(settings_of(folder, data, "", max_steps=3)))
 
 
 def test_launches_and_waits_of_a_step(simulated):

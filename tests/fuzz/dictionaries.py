@@ -38,6 +38,7 @@ OF_READERS = {
     "named_templates": JSON + ["\n0", "\n1", "\n2", "\n3", "\n4", "<think>", "</think>", "<|im_end|>"],
     "terminal_text": ["\x1b[", "\x1b]0;", "\x07", "\u009b", "\r", "\x00"],
     "safetensors": JSON + ["F32", "F16", "BF16", "F64", "I32", "I64", "BOOL", "F8_E4M3", "__metadata__"],
+    "fp8_weights": JSON + ["F32", "BF16", "U8", "F8_E4M3", "_scale_inv"],
     "mxfp4_weights": JSON + ["F32", "BF16", "U8", "I8", "_blocks", "_scales"],
     "key_names": [], "cpu_variable": [], "decoded_ids": [], "encoded_text": [], "event_files": [],
 }

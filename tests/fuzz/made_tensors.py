@@ -65,7 +65,7 @@ def adapter_weights(dtype):
 
 def file_of(tensors):
     """{name: (dtype, shape)}, all zeros."""
-    sizes, header, end = {"F32": 4, "BF16": 2, "U8": 1, "I8": 1}, {}, 0
+    sizes, header, end = {"F32": 4, "BF16": 2, "U8": 1, "I8": 1, "F8_E4M3": 1}, {}, 0
     for name, (dtype, shape) in tensors.items():
         begin, end = end, end + math.prod(shape) * sizes[dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
@@ -101,6 +101,35 @@ def expert_weights():
     for name, change in changes.items():
         tensors = {key: value for key, value in (plain | quantized | change).items() if value}
         files[name] = file_of(tensors)
+    return files
+
+
+def fp8_weights():
+    """The model of the target fp8_weights; its matrices in fp8, as plain numbers, and as neither."""
+    layer = "model.layers.0."
+    plain = {"model.embed_tokens.weight": [8, 20], "model.norm.weight": [20], layer + "input_layernorm.weight": [20],
+             layer + "post_attention_layernorm.weight": [20], layer + "self_attn.kv_a_layernorm.weight": [6]}
+    plain = {name: ("BF16", shape) for name, shape in plain.items()}
+    matrices = {"self_attn.q_proj": [12, 20], "self_attn.kv_a_proj_with_mqa": [8, 20], "self_attn.kv_b_proj": [16, 6],
+                "self_attn.o_proj": [20, 8], "mlp.gate_proj": [24, 20], "mlp.up_proj": [24, 20], "mlp.down_proj": [20, 24]}
+    matrices = {f"{layer}{name}.weight": shape for name, shape in matrices.items()}
+    quantized = {name: ("F8_E4M3", shape) for name, shape in matrices.items()}
+    quantized |= {name + "_scale_inv": ("F32", [-(-shape[0] // 16), -(-shape[1] // 12)]) for name, shape in matrices.items()}
+    up, down = layer + "mlp.up_proj.weight", layer + "mlp.down_proj.weight"
+    changes = {
+        "numbers-alone": {up + "_scale_inv": None},
+        "scales-alone": {down: None},
+        "scales-of-plain-numbers": {up: ("BF16", [24, 20])},
+        "scales-of-fp8": {up + "_scale_inv": ("F8_E4M3", [2, 2])},
+        "flat-scales": {up + "_scale_inv": ("F32", [4])},
+        "no-scales": {up + "_scale_inv": ("F32", [0, 2])},
+        "more-rows": {up: ("F8_E4M3", [40, 20]), up + "_scale_inv": ("F32", [3, 2])},
+        "norms-in-fp8": {"model.norm.weight": ("F8_E4M3", [20])},
+    }
+    files = {"fp8": file_of(plain | quantized),
+             "numbers": file_of(plain | {name: ("BF16", shape) for name, shape in matrices.items()})}
+    for name, change in changes.items():
+        files[name] = file_of({key: value for key, value in (plain | quantized | change).items() if value})
     return files
 
 

@@ -4,8 +4,8 @@ reader."""
 
 import json
 
-from made_tensors import (adapter_configs, adapter_weights, expert_weights, model_configs, stacked_adapters, state_files,
-                          tensor_files)
+from made_tensors import (adapter_configs, adapter_weights, expert_weights, fp8_weights, model_configs, stacked_adapters,
+                          state_files, tensor_files)
 from made_texts import (DEEP, FEW, NESTED, NUMBERS, deep_templates, json_texts, large_templates, pipelines,
                         vocabularies, yaml_texts)
 
@@ -246,6 +246,7 @@ def of_tensors():
         "adapter_weights": tensor_files() | {"i32-matrices": adapter_weights("I32"),
                                              "i64-matrices": adapter_weights("I64")},
         "mxfp4_weights": tensor_files() | expert_weights(),
+        "fp8_weights": tensor_files() | fp8_weights(),
         "stacked_adapters": after("0", tensor_files()) | stacked_adapters() | prefixed("config", json_texts("1")),
         "assistant": assistant | {
             "tokens": '0{"max_new_tokens": 1e300}',

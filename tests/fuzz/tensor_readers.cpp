@@ -148,6 +148,24 @@ FUZZ_READER(mxfp4_weights) {
   }
 }
 
+/// Matrices in fp8, in blocks of 16 x 12, or plain ones where the file has those.
+FUZZ_READER(fp8_weights) {
+  static const ModelConfig config = parse_model_config(
+      R"({"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"],
+ "vocab_size": 8, "hidden_size": 20, "intermediate_size": 24, "num_hidden_layers": 1,
+ "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": null, "kv_lora_rank": 6,
+ "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 4, "first_k_dense_replace": 1,
+ "max_position_embeddings": 64, "rms_norm_eps": 1e-06, "tie_word_embeddings": true,
+ "quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 12]}})",
+      "config.json");
+  const Folder folder;
+  folder.write("model.safetensors", safetensors_file(input));
+  check_model_folder(folder.path(), config);
+  for (const NamedTensor& parameter : load_parameters(folder.path(), config, at::kFloat)) {
+    add_up(parameter.tensor);
+  }
+}
+
 /// PEFT's adapters of whole parameters. Way 0: the weights; 1: their config.
 FUZZ_READER(stacked_adapters) {
   constexpr const char* kConfig =

@@ -101,6 +101,9 @@ WAYS = {
     "ulysses of 2, ZeRO 3": (2, dict(sequence_parallel_mode="ulysses", zero_stage=3, offload_activations=True)),
     "zigzag ring of 3": (3, dict(sequence_parallel_mode="zigzag-ring")),
     "ring of 2, no checkpointing": (2, dict(sequence_parallel_mode="ring", disable_gradient_checkpointing=True)),
+    "llama3 of 3": (3, dict(sequence_parallel_mode="llama3")),
+    "loongtrain of 4, no checkpointing": (4, dict(sequence_parallel_mode="loongtrain", sequence_parallel_ulysses_degree=2,
+                                                  disable_gradient_checkpointing=True)),
     "usp of 4, ZeRO 2": (4, dict(sequence_parallel_mode="usp", sequence_parallel_ulysses_degree=2,
                                  sequence_parallel_ring_degree=2, zero_stage=2)),
 }

@@ -1,0 +1,97 @@
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "longspan/kernels/causal_conv.h"
+#include "longspan/kernels/fused_op.h"
+
+namespace longspan {
+namespace {
+
+/// A row behind as many tokens as its first one sees, on its device.
+struct ShiftedRow {
+  at::Tensor x_XC;       // X = W - 1 + T
+  at::Tensor seen_TW;    // bool: whether a token sees the one of place t + w
+  at::Tensor weight_WC;  // in the dtype of the computation
+
+  int64_t T() const { return seen_TW.size(0); }
+  int64_t W() const { return seen_TW.size(1); }
+  /// What tokens see at w.
+  at::Tensor at(int64_t w) const {
+    return x_XC.narrow(0, w, T()).to(weight_WC.scalar_type()) * seen_TW.narrow(1, w, 1);
+  }
+  at::Tensor before_silu() const {
+    at::Tensor sum_TC = at(0) * weight_WC[0];
+    for (int64_t w = 1; w < W(); ++w) sum_TC.addcmul_(at(w), weight_WC[w]);
+    return sum_TC;
+  }
+};
+
+ShiftedRow shifted_row(const at::Tensor& x_TC, const ParameterRows& weight, const Packing& packing,
+                       const at::Tensor& before_PC) {
+  const at::ScalarType dtype = x_TC.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  ShiftedRow row;
+  row.weight_WC = weight.values().flatten(1).to(dtype).t().contiguous();
+  const int64_t W = row.weight_WC.size(0), P = before_PC.defined() ? before_PC.size(0) : 0;
+  TORCH_CHECK(x_TC.size(0) == packing.num_tokens(), "a convolution over ", x_TC.size(0),
+              " tokens of a row of ", packing.num_tokens());
+  TORCH_CHECK(P < W, "a convolution over ", W, " tokens goes on from ", P);
+  std::vector<at::Tensor> parts{at::zeros({W - 1 - P, x_TC.size(1)}, x_TC.options())};
+  if (P > 0) parts.push_back(before_PC.to(x_TC.scalar_type()));
+  parts.push_back(x_TC);
+  row.x_XC = at::cat(parts);
+  std::vector<int64_t> begins;
+  for (int64_t d = 0; d < packing.num_documents(); ++d) {
+    begins.insert(begins.end(), packing.length(d), d == 0 ? W - 1 - P : packing.begin(d) + W - 1);
+  }
+  const at::Tensor places_TW =
+      at::arange(x_TC.size(0), at::kLong).unsqueeze(1) + at::arange(W, at::kLong);
+  row.seen_TW = places_TW.ge(at::tensor(begins, at::kLong).unsqueeze(1)).to(x_TC.device());
+  return row;
+}
+
+}  // namespace
+
+at::Tensor causal_conv_silu_composed(const at::Tensor& x_TC, const ParameterRows& weight_C1W,
+                                     const Packing& packing, const at::Tensor& before_PC) {
+  std::vector<at::Tensor> inputs{x_TC};
+  if (before_PC.defined()) inputs.push_back(before_PC);
+  ShiftedRow row;
+  at::Tensor y_TC;
+  {
+    const c10::NoGradGuard no_grad;
+    row = shifted_row(x_TC.detach(), weight_C1W, packing,
+                      before_PC.defined() ? before_PC.detach() : before_PC);
+    y_TC = at::silu(row.before_silu()).to(x_TC.scalar_type());
+  }
+  if (!needs_backward(inputs, {weight_C1W.parameter})) return y_TC;
+  return attach_backward(
+      {y_TC}, inputs, {weight_C1W.parameter},
+      [row = std::move(row), weight_C1W, dtype = x_TC.scalar_type(),
+       before = before_PC.defined()
+                    ? std::optional(std::pair(before_PC.size(0), before_PC.scalar_type()))
+                    : std::nullopt](const std::vector<at::Tensor>& gradients) {
+        const c10::NoGradGuard no_grad;
+        const int64_t T = row.T(), W = row.W();
+        const at::Tensor dsum_TC =
+            at::silu_backward(gradients[0].to(row.weight_WC.scalar_type()), row.before_silu());
+        at::Tensor dx_XC = at::zeros(row.x_XC.sizes(), dsum_TC.options());
+        std::vector<at::Tensor> dweight;
+        for (int64_t w = 0; w < W; ++w) {
+          dx_XC.narrow(0, w, T).add_(dsum_TC * row.seen_TW.narrow(1, w, 1) * row.weight_WC[w]);
+          dweight.push_back(at::sum(dsum_TC * row.at(w), {0}, /*keepdim=*/false, at::kDouble));
+        }
+        weight_C1W.add_gradient(at::stack(dweight, 1).unsqueeze(1));
+        std::vector<at::Tensor> result{dx_XC.narrow(0, W - 1, T).to(dtype)};
+        if (before) {
+          result.push_back(
+              dx_XC.narrow(0, W - 1 - before->first, before->first).to(before->second));
+        }
+        return result;
+      })[0];
+}
+
+}  // namespace longspan

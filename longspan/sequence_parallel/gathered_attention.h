@@ -1,0 +1,43 @@
+// What Llama 3's context parallelism does in a layer: keys and values, or what they are made of,
+// are gathered from all ranks. llama3.cpp says what is sent. T: tokens of the row, N: query heads,
+// M: kv heads, H: numbers in a head.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "longspan/attention/block.h"
+#include "longspan/attention/block_kernel.h"
+#include "longspan/comm/group.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+
+namespace longspan {
+
+/// Heads that are attended with together, and the query heads that use them.
+struct GatheredHeads {
+  int64_t kv_begin, num_kv, query_begin, num_queries;
+
+  at::Tensor queries(const at::Tensor& x_tNH) const {
+    return x_tNH.narrow(1, query_begin, num_queries);
+  }
+  at::Tensor keys(const at::Tensor& x_tMH) const { return x_tMH.narrow(1, kv_begin, num_kv); }
+  at::Tensor lse(const at::Tensor& x_Nt) const { return x_Nt.narrow(0, query_begin, num_queries); }
+};
+
+/// A gather of M / R heads is as large as what a rank holds of all M, so the buffers of a wave do
+/// not grow with R up to R = M. Beyond, a wave is one whole head: R / M times what a rank holds.
+std::vector<GatheredHeads> gathered_waves(int64_t num_heads, int64_t num_kv_heads, int num_ranks);
+
+/// What the queries of a rank see of the keys of the whole row, in the order of the row. The rank
+/// holds its tokens in zigzag order.
+std::vector<Block> blocks_of_row(const Packing& padded, int rank, int num_ranks);
+
+/// Are latents gathered in the place of keys and values?
+bool gathers_latents(const AttentionSpec& spec);
+
+std::unique_ptr<SequenceParallel> make_gathered_attention(Group group, const BlockKernel& kernel);
+
+}  // namespace longspan
