@@ -193,16 +193,13 @@ double ShardedParameters::gradient_norm() const {
   for (const ParameterPiece& piece : pieces()) {
     (options_.shares_out(piece.spec) ? of_experts : gradients).push_back(piece.values.grad());
   }
-  const auto sum_on_device = [&](const std::vector<at::Tensor>& some) {
-    return at::full({1}, sum_of_squares(some), at::kDouble).to(options_.device);
-  };
-  const at::Tensor sum = sum_on_device(gradients);
+  const at::Tensor sum = sum_of_squares(gradients, options_.device);
   options_.shard.sum_(sum);
   if (options_.experts.size() == 1) return std::sqrt(sum.item<double>());
-  const at::Tensor expert_sum = sum_on_device(of_experts);
+  const at::Tensor expert_sum = sum_of_squares(of_experts, options_.device);
   options_.expert_shard.sum_(expert_sum);
   options_.experts.sum_(expert_sum);
-  return std::sqrt(sum.item<double>() + expert_sum.item<double>());
+  return std::sqrt((sum + expert_sum).item<double>());
 }
 
 void ShardedParameters::scale_gradients(double factor) {

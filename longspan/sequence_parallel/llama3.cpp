@@ -22,6 +22,7 @@
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/masked_rectangles.h"
 #include "longspan/attention/sinks.h"
+#include "longspan/memory/transfer.h"
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
@@ -92,8 +93,8 @@ struct GatherState : torch::CustomClassHolder {
       places.insert(places.end(), part.begin(), part.end());
     }
     for (size_t i = 0; i < places.size(); ++i) gathered[places[i]] = static_cast<int64_t>(i);
-    row_places = at::tensor(places, at::kLong).to(device);
-    gathered_places = at::tensor(gathered, at::kLong).to(device);
+    row_places = sent_to(at::tensor(places, at::kLong), device);
+    gathered_places = sent_to(at::tensor(gathered, at::kLong), device);
   }
 
   Group group;
