@@ -81,6 +81,7 @@ int train(const Config& config, const Rendezvous& where) {
   } end;
   choose_threads();
   bound_compiled_gemms();
+  choose_allocation();
   RunPlan plan;
   rank_0_first(where.rank, [&] { plan = plan_run(config, where); });
   if (!plan.device.cuda()) use_tensor_pool();

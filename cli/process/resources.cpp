@@ -1,12 +1,30 @@
 #include "cli/process/resources.h"
 
 #include <ATen/Parallel.h>
+#if __has_include(<c10/core/AllocatorConfig.h>)
+#include <c10/core/AllocatorConfig.h>
+#endif
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <thread>
 
+// Older ones of torch have no such header, or no such setting, and end at a name they do not know.
+namespace c10::CachingAllocator {
+class AcceleratorAllocatorConfig;
+}
+
 namespace longspan {
+
+namespace {
+
+template <typename Settings>
+constexpr bool bounds_rounding() {
+  return requires { Settings::pinned_max_round_threshold(); };
+}
+
+}  // namespace
 
 void choose_threads() {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
@@ -27,6 +45,18 @@ void bound_compiled_gemms() {
   // cuBLAS gives the same bits each time only with workspaces of its own for each stream. This is
   // how much it takes on Hopper anyway.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+}
+
+void choose_allocation() {
+  if (std::getenv("PYTORCH_ALLOC_CONF") != nullptr ||
+      std::getenv("PYTORCH_CUDA_ALLOC_CONF") != nullptr) {
+    return;
+  }
+  std::string settings = "expandable_segments:True";
+  if constexpr (bounds_rounding<c10::CachingAllocator::AcceleratorAllocatorConfig>()) {
+    settings += ",pinned_max_round_threshold_mb:1";
+  }
+  setenv("PYTORCH_CUDA_ALLOC_CONF", settings.c_str(), /*overwrite=*/0);
 }
 
 }  // namespace longspan

@@ -19,7 +19,7 @@ struct ShardedParameters::Unit {
 
 ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources,
                                      const ShardingOptions& options)
-    : options_(options), side_(options.device) {
+    : options_(options), side_(options.device), reducing_side_(options.device) {
   const auto shard_of = [&](const ParameterSpec& parameter) -> const Group& {
     return options.shares_out(parameter) ? options.expert_shard : options.shard;
   };
@@ -159,7 +159,7 @@ void ShardedParameters::after(int number, Use use) {
 void ShardedParameters::close(Unit& unit) {
   for (FlatParameters* flat : unit.flats) {
     if (!flat->options().scattered_at_once || !flat->gradients_are_open()) continue;
-    flat->start_reduction(options_.chunk_bytes, side_);
+    flat->start_reduction(options_.chunk_bytes, reducing_side_);
     reducing_.push_back(flat);
   }
 }
@@ -168,7 +168,7 @@ void ShardedParameters::close(Unit& unit) {
 void ShardedParameters::advance_reductions() {
   for (FlatParameters* flat : std::exchange(landing_, {})) flat->land();
   for (FlatParameters* flat : std::exchange(reducing_, {})) {
-    flat->finish_reduction(side_);
+    flat->finish_reduction(reducing_side_);
     landing_.push_back(flat);
   }
 }
@@ -184,7 +184,7 @@ void ShardedParameters::end_backward() {
 void ShardedParameters::finish_gradients() {
   advance_reductions();
   advance_reductions();
-  for (const auto& flat : flats_) flat->finish_gradients(options_.chunk_bytes, side_);
+  for (const auto& flat : flats_) flat->finish_gradients(options_.chunk_bytes, reducing_side_);
 }
 
 double ShardedParameters::gradient_norm() const {
