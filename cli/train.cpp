@@ -91,6 +91,7 @@ int train(const Config& config, const Rendezvous& where) {
   } end;
   choose_threads();
   bound_compiled_gemms();
+  choose_allocation();
   RunPlan plan;
   rank_0_first(where.rank, [&] { plan = plan_run(config, this_machine(), where); });
   if (!plan.device.cuda()) use_tensor_pool();

@@ -18,7 +18,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import warm_start  # noqa: E402
-from device import device_keys  # noqa: E402
+from device import choose, device_keys, gpus_for, program_of  # noqa: E402
 from hybrid_models import HYBRIDS, hybrid  # noqa: E402
 from kinds import KINDS  # noqa: E402
 from patience import wait_patiently  # noqa: E402
@@ -34,7 +34,7 @@ for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1):
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("LONGSPAN_BUILD", ROOT / "build"))
-PROGRAM = BUILD / "longspan"
+PROGRAM = program_of(BUILD)
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
     "+ '<|im_end|>\\n' }}{% endfor %}"
@@ -47,9 +47,10 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "long: takes more than ten seconds, and is begun first")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Each of pytest's workers gets a run of neighbours, and takes from others' runs when its own are done: the long ones
     come first in each, so that none is left for the end."""
+    choose(config, items)
     num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     long = [item for item in items if item.get_closest_marker("long")]
     rest = [item for item in items if not item.get_closest_marker("long")]
@@ -225,7 +226,7 @@ class Running:
         config = self.output_dir.parent / (self.output_dir.name + ".yaml")
         # JSON is YAML.
         config.write_text(json.dumps(settings))
-        environment = dict(os.environ, OMP_NUM_THREADS="1") | variables
+        environment = dict(os.environ, OMP_NUM_THREADS="1") | gpus_for(num_ranks) | variables
         if num_ranks > 1:
             environment |= dict(
                 WORLD_SIZE=str(num_ranks),

@@ -4,9 +4,27 @@ import functools
 import os
 import subprocess
 
-# The processor, also where there is a GPU, unless the tests are to run there (tests/gpu/first_run.py).
+import pytest
+
+# cpu: the processor, also where there is a GPU. cuda: GPUs (tests/gpu/first_run.py). simulated: simulated GPUs, of a copy of
+# the program that the build keeps beside them (`make test-device`).
 DEVICE = os.environ.get("LONGSPAN_TEST_DEVICE", "cpu")
 MOST_RANKS = 4
+
+# What runs on simulated GPUs: files that train, and what in them cannot be there, with the reason.
+ON_SIMULATED_GPUS = (
+    "end_to_end/test_expert_parallel.py", "end_to_end/test_memory.py", "end_to_end/test_numbers.py",
+    "end_to_end/test_parallel_training.py", "end_to_end/test_resume.py", "end_to_end/test_rows.py",
+    "end_to_end/test_saving.py", "end_to_end/test_sharded_resume.py", "end_to_end/test_sharding.py",
+    "end_to_end/test_simulated_gpus.py", "end_to_end/test_stages.py",
+    "parity/test_preferences.py", "parity/test_trainer.py",
+)
+ACCOUNT = "the account is of a GPU's own kernels, and ATen's operators, which compute here, hold more or less at once"
+NOT_ON_SIMULATED_GPUS = {
+    "test_memory.py::test_account_says_what_is_measured": ACCOUNT,
+    "test_memory.py::test_account_of_divided_states": ACCOUNT,
+    "test_memory.py::test_account_of_a_large_vocabulary": ACCOUNT,
+}
 
 
 @functools.cache
@@ -16,6 +34,44 @@ def num_gpus():
 
 def device_keys():
     """Of the configuration."""
+    if DEVICE == "simulated":
+        return {"device": "cuda"}
     if DEVICE != "cuda":
         return {"device": DEVICE}
     return {"device": DEVICE, "share_gpus": num_gpus() < MOST_RANKS, "full_determinism": True}
+
+
+def simulated_environment(build):
+    """In which the copy of the program finds its GPUs: one, unless gpus_for() says otherwise."""
+    return {"LD_LIBRARY_PATH": f"{build / 'simulated_gpus'}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+
+
+def gpus_for(num_ranks):
+    """Variables of so many processes of a run. Simulated GPUs are as many as they are: a run that nobody has launched
+    starts a process on each."""
+    return {"SIMULATED_DEVICES": str(num_ranks)}
+
+
+def simulated_program(build):
+    return build / "simulated_gpus" / "longspan"
+
+
+def program_of(build):
+    """The program that the tests run. What they start inherits where its GPUs are."""
+    if DEVICE != "simulated":
+        return build / "longspan"
+    os.environ.update(simulated_environment(build))
+    return simulated_program(build)
+
+
+def choose(config, items):
+    """Of the tests those that are for the device."""
+    if DEVICE != "simulated":
+        return
+    others = [item for item in items if not item.path.as_posix().endswith(ON_SIMULATED_GPUS)]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
+    for item in items:
+        for name, reason in NOT_ON_SIMULATED_GPUS.items():
+            if item.nodeid.split("/")[-1].startswith(name):
+                item.add_marker(pytest.mark.skip(reason=reason))

@@ -3,15 +3,32 @@
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Logging.h>
+#if __has_include(<c10/core/AllocatorConfig.h>)
+#include <c10/core/AllocatorConfig.h>
+#endif
 
 #include <algorithm>
 #include <cstdlib>
-#include <mutex>
+#include <string>
 #include <thread>
 
 #include "longspan/memory/tensor_pool.h"
 
+// Older ones of torch have no such header, or no such setting, and end at a name they do not know.
+namespace c10::CachingAllocator {
+class AcceleratorAllocatorConfig;
+}
+
 namespace longspan {
+
+namespace {
+
+template <typename Settings>
+constexpr bool bounds_rounding() {
+  return requires { Settings::pinned_max_round_threshold(); };
+}
+
+}  // namespace
 
 void choose_threads() {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
@@ -42,6 +59,18 @@ void quiet_c10d() {
   setenv(kName, "FATAL", /*overwrite=*/0);
   c10::initLogging();
   unsetenv(kName);
+}
+
+void choose_allocation() {
+  if (std::getenv("PYTORCH_ALLOC_CONF") != nullptr ||
+      std::getenv("PYTORCH_CUDA_ALLOC_CONF") != nullptr) {
+    return;
+  }
+  std::string settings = "expandable_segments:True";
+  if constexpr (bounds_rounding<c10::CachingAllocator::AcceleratorAllocatorConfig>()) {
+    settings += ",pinned_max_round_threshold_mb:1";
+  }
+  setenv("PYTORCH_CUDA_ALLOC_CONF", settings.c_str(), /*overwrite=*/0);
 }
 
 }  // namespace longspan

@@ -22,4 +22,10 @@ void use_tensor_pool();
 /// starts get the environment that it was given.
 void quiet_c10d();
 
+/// How torch takes a GPU's memory, and the host's that is pinned. Call it before the first GPU is
+/// used. Segments that grow leave no holes between rows of many lengths. Pinned memory of more than
+/// a MiB is as large as was asked for, and not the next power of two, where torch can do that. The
+/// environment (PYTORCH_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF) takes precedence.
+void choose_allocation();
+
 }  // namespace longspan

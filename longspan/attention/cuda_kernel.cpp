@@ -24,6 +24,7 @@
 #include "longspan/attention/cudnn_attention.h"
 #include "longspan/attention/equal_dims.h"
 #include "longspan/memory/out_of_memory.h"
+#include "longspan/memory/transfer.h"
 
 namespace longspan {
 namespace {
@@ -46,14 +47,14 @@ struct Segments {
       longest = std::max(longest, length);
       ends.push_back(static_cast<int32_t>(total));
     }
-    boundaries = at::tensor(ends, at::kInt).to(device);
+    boundaries = sent_to(at::tensor(ends, at::kInt), device);
     if (in_place && total == num_tokens) return;
     std::vector<int64_t> tokens;
     tokens.reserve(total);
     for (auto [begin, length] : ranges) {
       for (int64_t i = 0; i < length; ++i) tokens.push_back(begin + i);
     }
-    index = at::tensor(tokens, at::kLong).to(device);
+    index = sent_to(at::tensor(tokens, at::kLong), device);
   }
 
   at::Tensor gather(const at::Tensor& x, int64_t dim = 0) const {

@@ -7,6 +7,8 @@
 #include <functional>
 #include <stdexcept>
 
+#include "longspan/memory/transfer.h"
+
 namespace longspan {
 
 namespace {
@@ -224,7 +226,25 @@ Batch shard(const Batch& row, const TokenOrder& order) {
 }
 
 Batch on_device(const Batch& batch, at::Device device) {
-  return with_each(batch, [&](const at::Tensor& x, int64_t, double) { return x.to(device); });
+  if (device.is_cpu() || !batch.tokens_T.is_cpu()) {
+    return with_each(batch, [&](const at::Tensor& x, int64_t, double) { return x.to(device); });
+  }
+  // All of it travels at once, in the order in which it is visited. Where labels are is looked for
+  // here: a device would have to tell the host how many there are.
+  std::vector<at::Tensor> parts;
+  with_each(batch, [&](const at::Tensor& x, int64_t, double) { return parts.emplace_back(x); });
+  parts.push_back(label_rows(batch));
+  parts = sent_to(parts, device);
+  size_t next = 0;
+  Batch there =
+      with_each(batch, [&](const at::Tensor&, int64_t, double) { return parts.at(next++); });
+  there.label_rows_L = parts.at(next);
+  return there;
+}
+
+at::Tensor label_rows(const Batch& batch) {
+  if (batch.label_rows_L.defined()) return batch.label_rows_L;
+  return batch.labels_T.ne(kIgnoreLabel).nonzero().squeeze(1);
 }
 
 at::Tensor token_keys(const Batch& batch) {

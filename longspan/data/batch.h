@@ -49,6 +49,8 @@ struct Batch {
   at::Tensor documents_T;  // int64
   Packing packing;
   at::Tensor places_T = {};  // int64, or undefined
+  /// int64 [L]: where labels_T has a label, in order. Undefined: nobody has looked (label_rows).
+  at::Tensor label_rows_L = {};
   Columns columns = {};
   /// One more than the largest of positions_T in the WHOLE row, padding aside: what rotations that
   /// long rows have otherwise go by. 0: not known.
@@ -83,12 +85,16 @@ Batch take(const Batch& row, const std::vector<int64_t>& index, const Packing& p
 /// and in each column its own value.
 Batch shard(const Batch& row, const TokenOrder& order);
 
-/// A copy on another device; itself where it is there.
+/// A copy on another device, for which the host does not wait, and which knows where its labels
+/// are; itself where it is there.
 Batch on_device(const Batch& batch, at::Device device);
 
 /// A number for each token, [T] int64: unlike any other's of the row, and the same on whichever
 /// rank holds the token (made of its document and its place in it).
 at::Tensor token_keys(const Batch& batch);
+
+/// Where the row has a label, in order: [L] int64.
+at::Tensor label_rows(const Batch& batch);
 
 /// Number of labels that are trained in this (share of a) row.
 int64_t count_labels(const Batch& batch);

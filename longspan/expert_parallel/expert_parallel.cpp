@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "longspan/memory/transfer.h"
+
 namespace longspan {
 namespace {
 
@@ -46,19 +48,21 @@ class Routes : public ExpertRoutes {
       }
     }
     order_S_ = at::tensor(order, at::kLong);
+    std::vector<int64_t> places(order.size());
+    for (size_t i = 0; i < order.size(); ++i) places[order[i]] = static_cast<int64_t>(i);
+    places_S_ = at::tensor(places, at::kLong);
   }
 
   const std::vector<int64_t>& counts() const override { return counts_; }
 
   std::vector<at::Tensor> to_experts(const std::vector<at::Tensor>& x_R) const override {
     const at::Tensor arrived = group_.all_to_all(packed(x_R), send_rows_, recv_rows_).wait();
-    return unpacked(arrived, order_S_.to(arrived.device()), x_R);
+    return unpacked(arrived, sent_to(order_S_, arrived.device()), x_R);
   }
 
   std::vector<at::Tensor> back(const std::vector<at::Tensor>& y_S) const override {
     const at::Tensor by_expert = packed(y_S);
-    const at::Tensor by_rank =
-        at::empty_like(by_expert).index_copy_(0, order_S_.to(by_expert.device()), by_expert);
+    const at::Tensor by_rank = by_expert.index_select(0, sent_to(places_S_, by_expert.device()));
     return unpacked(group_.all_to_all(by_rank, recv_rows_, send_rows_).wait(), {}, y_S);
   }
 
@@ -84,7 +88,8 @@ class Routes : public ExpertRoutes {
 
   Group group_;
   std::vector<int64_t> send_rows_, recv_rows_, counts_;
-  at::Tensor order_S_;  // of what arrives, by expert
+  at::Tensor order_S_;   // of what arrives, by expert
+  at::Tensor places_S_;  // of what arrives, among that
 };
 
 }  // namespace
@@ -98,7 +103,7 @@ ExpertRange ExpertParallel::here(int64_t num_experts) const {
 }
 
 std::unique_ptr<ExpertRoutes> ExpertParallel::open(const at::Tensor& counts_E) {
-  const at::Tensor arrived_E = group_.all_to_all(counts_E.to(device_)).wait().cpu();
+  const at::Tensor arrived_E = group_.all_to_all(sent_to(counts_E, device_)).wait().cpu();
   const auto [begin, end] = here(counts_E.numel());
   used_.num_opened += 1;
   used_.num_rows += (counts_E.sum() - counts_E.narrow(0, begin, end - begin).sum()).item<int64_t>();

@@ -91,7 +91,7 @@ at::Tensor embed(const at::Tensor& weight_VD, const at::Tensor& tokens_T, at::Sc
                  std::optional<int64_t> padding_token, double scale) {
   // As transformers has it: of a weight in bf16 the scale is a bf16 number.
   if (scale != 1.0)
-    scale = at::scalar_tensor(scale, weight_VD.options().requires_grad(false)).item<double>();
+    scale = at::scalar_tensor(scale, at::TensorOptions(weight_VD.scalar_type())).item<double>();
   at::Tensor h_TD;
   {
     c10::NoGradGuard no_grad;

@@ -111,6 +111,13 @@ RotaryFrequencies rotary_frequencies(const RotaryKind& kind) {
   return frequencies;
 }
 
+RotaryFrequencies RotaryFrequencies::on(at::Device device) const {
+  RotaryFrequencies there = *this;
+  there.inverse_F = inverse_F.to(device);
+  if (long_inverse_F.defined()) there.long_inverse_F = long_inverse_F.to(device);
+  return there;
+}
+
 RotaryFrequencies RotaryFrequencies::of_row(int64_t num_positions) const {
   if (!long_inverse_F.defined()) return *this;
   TORCH_CHECK(num_positions > 0, "rotary embedding: a row whose number of positions is not known");

@@ -18,6 +18,7 @@ struct RotaryFrequencies {
   at::Tensor long_inverse_F = {};
   int64_t num_short = 0;
 
+  RotaryFrequencies on(at::Device device) const;
   /// Those of a row with so many positions (Batch::num_positions).
   RotaryFrequencies of_row(int64_t num_positions) const;
 };

@@ -9,6 +9,7 @@
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/kernels/rms_norm.h"
+#include "longspan/memory/transfer.h"
 
 namespace longspan {
 namespace {
@@ -134,7 +135,7 @@ at::Tensor ChunkedProjections::add_output(const at::Tensor& y_LD, const at::Tens
                                           const std::vector<int64_t>& numbers) {
   const Linear& whole = *overlap_.linear;
   const at::Tensor out_LnH = rows_L_.defined() ? out_TnH.index_select(0, rows_L_) : out_TnH;
-  const at::Tensor index = at::tensor(numbers, at::kLong).to(out_TnH.device());
+  const at::Tensor index = sent_to(at::tensor(numbers, at::kLong), out_TnH.device());
   const int64_t H = overlap_.attention.value_dim;
   at::Tensor sum_LD;
   {

@@ -25,6 +25,7 @@ struct Copy::State {
 
   std::optional<c10::Event> event;
   at::Tensor on_host;
+  const void* host_memory = nullptr;
 
   void finish(std::exception_ptr what) {
     const std::lock_guard lock(mutex);
@@ -110,8 +111,10 @@ struct Copier::Impl {
   explicit Impl(at::Device of) : device(of) {}
 
   at::Device device;
-  std::optional<Worker> worker;       // CPU
-  std::optional<c10::Stream> stream;  // CUDA
+  std::optional<Worker> worker;  // CPU
+  /// CUDA: copies of one direction do not wait for those of the other, since a GPU has an engine
+  /// for each.
+  std::optional<c10::Stream> to_host, to_device;
   std::deque<std::shared_ptr<Copy::State>> under_way;
 
   /// An event behind everything that was given to `from` so far.
@@ -123,26 +126,30 @@ struct Copier::Impl {
 
   Copy start_on_stream(at::Tensor target, at::Tensor source) {
     const c10::impl::VirtualGuardImpl guard(device.type());
-    mark(guard.getStream(device)).block(*stream);
+    const c10::Stream stream = target.is_cpu() ? *to_host : *to_device;
+    mark(guard.getStream(device)).block(stream);
     const auto state = std::make_shared<Copy::State>();
+    state->host_memory = (target.is_cpu() ? target : source).const_data_ptr();
+    for (const auto& earlier : under_way) {
+      if (earlier->host_memory == state->host_memory) earlier->event->block(stream);
+    }
     {
-      const c10::StreamGuard scope(*stream);
+      const c10::StreamGuard scope(stream);
       target.copy_(source, /*non_blocking=*/true);
-      state->event.emplace(mark(*stream));
+      state->event.emplace(mark(stream));
     }
     // Nothing may reuse either side's memory before the copy has ended. Torch's allocator takes
     // care of the device's, once it knows of the other stream: it frees the memory when the caller
     // has released it and the copy has ended.
-    (target.is_cpu() ? source : target).record_stream(*stream);
+    (target.is_cpu() ? source : target).record_stream(stream);
     state->on_host = target.is_cpu() ? std::move(target) : std::move(source);
-    while (!under_way.empty() && under_way.front()->event->query()) release_first();
+    std::erase_if(under_way, [](const auto& earlier) {
+      if (!earlier->event->query()) return false;
+      earlier->on_host.reset();
+      return true;
+    });
     under_way.push_back(state);
     return Copy(state);
-  }
-
-  void release_first() {
-    under_way.front()->on_host.reset();
-    under_way.pop_front();
   }
 };
 
@@ -151,7 +158,8 @@ Copier::Copier(at::Device device) : impl_(std::make_unique<Impl>(device)) {
     impl_->worker.emplace();
   } else {
     const c10::impl::VirtualGuardImpl guard(device.type());
-    impl_->stream = guard.getStreamFromGlobalPool(device);
+    impl_->to_host = guard.getStreamFromGlobalPool(device);
+    impl_->to_device = guard.getStreamFromGlobalPool(device);
   }
 }
 
@@ -159,7 +167,8 @@ Copier::~Copier() {
   try {
     while (!impl_->under_way.empty()) {
       impl_->under_way.front()->event->synchronize();
-      impl_->release_first();
+      impl_->under_way.front()->on_host.reset();
+      impl_->under_way.pop_front();
     }
   } catch (const std::exception&) {
     // The device has failed, which whoever used it hears. The host's memory of copies that may

@@ -47,8 +47,9 @@ class Worker {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Does one copy after the other, in the order in which they were started: on CUDA on a stream of
-/// its own, on the CPU in a thread of its own.
+/// Does one copy after the other, in the order in which they were started: on the CPU in a thread
+/// of its own, on CUDA on two streams of its own, one for each direction. There a copy waits for
+/// those of the other direction that begin at the same place of the host's memory.
 class Copier {
  public:
   explicit Copier(at::Device device);

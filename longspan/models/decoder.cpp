@@ -125,7 +125,8 @@ Decoder::Decoder(const ModelSpec& spec, std::vector<NamedTensor> parameters, Att
   impl_->attention = &attention;
   impl_->options = options;
   for (const RotaryKind& kind : rotary_kinds_of(spec)) {
-    impl_->frequencies.push_back(rotary_frequencies(kind));
+    // Where rows are: they need not be sent with each.
+    impl_->frequencies.push_back(rotary_frequencies(kind).on(impl_->weights.embedding.device()));
   }
   const auto parameter_dtype = impl_->weights.embedding.scalar_type();
   if (parameter_dtype == at::kDouble) impl_->options.compute_dtype = at::kDouble;
@@ -211,7 +212,7 @@ at::Tensor Decoder::Impl::run_one(const at::Tensor& h_TD, const Layer& layer, co
 }
 
 std::pair<at::Tensor, at::Tensor> Decoder::Impl::label_states(const Batch& batch) {
-  const auto rows_L = batch.labels_T.ne(kIgnoreLabel).nonzero().squeeze(1);
+  const auto rows_L = label_rows(batch);
   const auto labels_L = batch.labels_T.index_select(0, rows_L);
   check_ids(labels_L, "Label");
   return {final_norm(run_layers(batch, rows_L, spec.head_unit())), labels_L};

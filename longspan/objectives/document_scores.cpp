@@ -13,10 +13,6 @@ namespace {
 /// Of dropout; LoRA's layers count from 0.
 constexpr uint64_t kValueHeadUse = ~uint64_t{0};
 
-at::Tensor label_rows(const Batch& batch) {
-  return batch.labels_T.ne(kIgnoreLabel).nonzero().squeeze(1);
-}
-
 at::Tensor sum_by_document(const at::Tensor& x_L, const Batch& batch, int64_t num_documents) {
   const at::Tensor documents_L = batch.documents_T.index_select(0, label_rows(batch));
   return at::zeros({num_documents}, x_L.options().dtype(at::kDouble))
@@ -42,6 +38,7 @@ Batch with_labels_at_ends(Batch row, int64_t num_documents) {
     if (documents[t] >= 0) last[documents[t]] = t;
   }
   row.labels_T = at::full({T}, kIgnoreLabel, at::kLong);
+  row.label_rows_L = at::Tensor();
   row.labels_T.index_fill_(0, at::tensor(last, at::kLong), 0);
   return row;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "longspan/optim/adamw_8bit_device.h"
 #include "longspan/optim/block_quantization.h"
 #include "longspan/optim/optimizer_job.h"
 #include "longspan/optim/update_rule.h"
@@ -20,15 +21,10 @@ bool is_quantized(const ParameterPiece& piece) {
   return std::max(piece.spec.num_elements(), piece.end) >= AdamW8bit::kMinQuantized;
 }
 
-/// Constants of one update.
-struct Factors {
-  float beta1, beta2, epsilon, decay, rate, root_correction2;
-};
-
 /// One block, in fp32 whatever the values are kept in.
 template <typename S>
 void update_block(S* values, const S* gradients, int64_t n, float* first, float* second,
-                  const Factors& factors) {
+                  const Factors8bit& factors) {
   for (int64_t i = 0; i < n; ++i) {
     const float g = static_cast<float>(gradients[i]);
     first[i] = factors.beta1 * first[i] + (1 - factors.beta1) * g;
@@ -68,34 +64,6 @@ void quantize(const at::Tensor& x, bool is_signed, at::Tensor& codes, at::Tensor
     quantize_block(from + begin, n, is_signed, to + begin, scale + b);
   });
 }
-
-/// The same update composed of ATen's operators, for devices other than the CPU.
-class OnDevice {
- public:
-  OnDevice(const at::Tensor& codes, const at::Tensor& scales, bool is_signed)
-      : codes_(codes), scales_(scales) {
-    const auto& values = dynamic_values(is_signed);
-    values_ = at::tensor(at::ArrayRef<float>(values.data(), values.size())).to(codes.device());
-    middles_ = (values_.slice(0, 0, 255) + values_.slice(0, 1, 256)) * 0.5;
-  }
-  at::Tensor restored() const {
-    const at::Tensor scale = scales_.repeat_interleave(kBlock).narrow(0, 0, codes_.numel());
-    return values_.index_select(0, codes_.to(at::kInt)) * scale;
-  }
-  void quantize(const at::Tensor& x) {
-    const int64_t num_blocks = scales_.numel();
-    const at::Tensor padded =
-        at::constant_pad_nd(x, {0, num_blocks * kBlock - x.numel()}).view({num_blocks, kBlock});
-    const at::Tensor place = padded.abs().argmax(1, /*keepdim=*/true);
-    const at::Tensor scale = padded.gather(1, place);
-    scales_.copy_(scale.squeeze(1));
-    const at::Tensor unit = padded / scale.masked_fill(scale.eq(0), 1.0);
-    codes_.copy_(at::bucketize(unit, middles_).flatten().narrow(0, 0, x.numel()));
-  }
-
- private:
-  at::Tensor codes_, scales_, values_, middles_;
-};
 
 }  // namespace
 
@@ -140,22 +108,16 @@ void AdamW8bit::update(Quantized& q, double learning_rate) const {
   q.num_steps += 1;
   const double steps = static_cast<double>(q.num_steps);
   const double decay = q.piece.spec.decays ? options_.weight_decay : 0.0;
-  const Factors factors{static_cast<float>(options_.beta1),
-                        static_cast<float>(options_.beta2),
-                        static_cast<float>(options_.epsilon),
-                        static_cast<float>(1 - learning_rate * decay),
-                        static_cast<float>(learning_rate / (1 - std::pow(options_.beta1, steps))),
-                        static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, steps)))};
+  const Factors8bit factors{
+      static_cast<float>(options_.beta1),
+      static_cast<float>(options_.beta2),
+      static_cast<float>(options_.epsilon),
+      static_cast<float>(1 - learning_rate * decay),
+      static_cast<float>(learning_rate / (1 - std::pow(options_.beta1, steps))),
+      static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, steps)))};
   if (!device.is_cpu()) {
-    OnDevice first(q.first_codes, q.first_scales, true),
-        second(q.second_codes, q.second_scales, false);
-    const at::Tensor g = gradient.to(at::kFloat);
-    const at::Tensor m = first.restored().mul_(factors.beta1).add_(g, 1 - factors.beta1);
-    const at::Tensor v = second.restored().mul_(factors.beta2).addcmul_(g, g, 1 - factors.beta2);
-    const at::Tensor denominator = v.sqrt().div_(factors.root_correction2).add_(factors.epsilon);
-    values.copy_(values.to(at::kFloat).mul(factors.decay).addcdiv_(m, denominator, -factors.rate));
-    first.quantize(m);
-    second.quantize(v);
+    update_on_device({q.first_codes, q.first_scales, q.second_codes, q.second_scales}, gradient,
+                     values, factors);
   } else {
     uint8_t *m = q.first_codes.mutable_data_ptr<uint8_t>(),
             *v = q.second_codes.mutable_data_ptr<uint8_t>();

@@ -103,7 +103,9 @@ int64_t FlatParameters::device_bytes() const {
 }
 
 int64_t FlatParameters::host_bytes() const {
-  return options_.masters_on_host ? static_cast<int64_t>(masters_.nbytes()) : 0;
+  if (!options_.masters_on_host) return 0;
+  const auto cast = static_cast<int64_t>(c10::elementSize(options_.whole_dtype));
+  return static_cast<int64_t>(masters_.nbytes()) + (keeps_cast() ? share_size_ * cast : 0);
 }
 
 at::Tensor FlatParameters::new_share(at::ScalarType dtype) const {
@@ -112,12 +114,18 @@ at::Tensor FlatParameters::new_share(at::ScalarType dtype) const {
 }
 
 /// A cast on the host halves what travels to the device, and copies of equal dtypes block nobody.
-at::Tensor FlatParameters::masters_to_send() const {
+at::Tensor FlatParameters::masters_to_send() {
   if (!options_.masters_on_host || options_.dtype == options_.whole_dtype) return masters_;
+  if (!keeps_cast()) return cast_masters();
+  if (!cast_share_.defined()) cast_share_ = cast_masters();
+  return cast_share_;
+}
+
+at::Tensor FlatParameters::cast_masters() const {
   return empty_on_host({share_size_}, options_.whole_dtype, options_.device).copy_(masters_);
 }
 
-at::Tensor FlatParameters::share_to_send() const {
+at::Tensor FlatParameters::share_to_send() {
   if (device_share_.defined()) return device_share_;
   const bool as_it_is = !options_.masters_on_host && options_.dtype == options_.whole_dtype;
   if (as_it_is && options_.shard.size() > 1) return masters_;
@@ -193,20 +201,24 @@ void FlatParameters::start_reduction(int64_t chunk_bytes, const SideStream& side
   const c10::NoGradGuard no_grad;
   for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   at::Tensor flat = std::exchange(flat_gradient_, {});
+  reducing_from_ = flat;
   const int64_t num_ranks = options_.shard.size();
   const int64_t chunk =
       std::max<int64_t>(1, chunk_bytes / (num_ranks * static_cast<int64_t>(flat.element_size())));
-  if (num_ranks == 1 || share_size_ <= chunk) {
-    reductions_.push_back({0, options_.shard.reduce_scatter(flat)});
-    return;
-  }
-  const at::Tensor shares = flat.view({num_ranks, share_size_});
-  for (int64_t begin = 0; begin < share_size_; begin += chunk) {
-    if (reductions_.size() == kReductionsAtOnce) receive_first(side);
-    const at::Tensor part =
-        shares.narrow(1, begin, std::min(chunk, share_size_ - begin)).contiguous();
-    reductions_.push_back({begin, options_.shard.reduce_scatter(part.view({-1}))});
-  }
+  // All of it on the side, where it waits for its collectives: the computation waits for none.
+  side.run([&] {
+    if (num_ranks == 1 || share_size_ <= chunk) {
+      reductions_.push_back({0, options_.shard.reduce_scatter(flat)});
+      return;
+    }
+    const at::Tensor shares = flat.view({num_ranks, share_size_});
+    for (int64_t begin = 0; begin < share_size_; begin += chunk) {
+      if (reductions_.size() == kReductionsAtOnce) receive_first(side);
+      const at::Tensor part =
+          shares.narrow(1, begin, std::min(chunk, share_size_ - begin)).contiguous();
+      reductions_.push_back({begin, options_.shard.reduce_scatter(part.view({-1}))});
+    }
+  });
 }
 
 void FlatParameters::receive_first(const SideStream& side) {
@@ -216,7 +228,14 @@ void FlatParameters::receive_first(const SideStream& side) {
 }
 
 void FlatParameters::finish_reduction(const SideStream& side) {
-  while (!reductions_.empty()) receive_first(side);
+  if (reductions_.empty()) return;
+  side.run([&] {
+    while (!reductions_.empty()) receive_first(side);
+  });
+  // What was reduced is the computation's to use again, which therefore waits until it was read: it
+  // has had a unit's backward to hide that.
+  side.join();
+  reducing_from_.reset();
 }
 
 void FlatParameters::receive(at::Tensor sum, int64_t begin, const SideStream& side) {
@@ -282,6 +301,8 @@ void FlatParameters::drop_gradients() {
 
 void FlatParameters::publish(const SideStream& side) {
   const c10::NoGradGuard no_grad;
+  // What the device was sent of it has arrived: the host has waited for the step's gradients.
+  if (cast_share_.defined()) cast_share_.copy_(masters_);
   if (device_share_.defined()) {
     side.run([&] { device_share_.copy_(masters_to_send(), /*non_blocking=*/true); });
   }

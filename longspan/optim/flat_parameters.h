@@ -71,11 +71,11 @@ class FlatParameters {
   void open_gradients();
   bool gradients_are_open() const { return flat_gradient_.defined(); }
   /// Takes the gradients from the parameters and begins to sum them over the shard group. Sums
-  /// buffers above `chunk_bytes` in chunks, two of which are under way at a time; waits for all but
-  /// the last two. Collective.
+  /// buffers above `chunk_bytes` in chunks, two of which are under way at a time; what waits for
+  /// all but the last two is the side stream. Collective.
   void start_reduction(int64_t chunk_bytes, const SideStream& side);
-  /// Finishes the reduction: adds the sum to this rank's share, or starts to copy it to the host.
-  /// Collective.
+  /// Finishes the reduction on the side: adds the sum to this rank's share, or starts to copy it to
+  /// the host. Collective.
   void finish_reduction(const SideStream& side);
   /// Adds what was copied to the host to the share there.
   void land();
@@ -90,10 +90,16 @@ class FlatParameters {
 
  private:
   bool whole_stays() const { return !options_.gathered_for_use; }
+  /// Whether the host keeps the masters in the whole's dtype, too: each use is gathered from there.
+  bool keeps_cast() const {
+    return options_.masters_on_host && options_.gathered_for_use && !options_.share_on_device &&
+           options_.dtype != options_.whole_dtype && !options_.device.is_cpu();
+  }
   /// The masters in the whole's dtype, where they are.
-  at::Tensor masters_to_send() const;
+  at::Tensor masters_to_send();
+  at::Tensor cast_masters() const;
   /// This rank's share in the whole's dtype, on the device.
-  at::Tensor share_to_send() const;
+  at::Tensor share_to_send();
   void fill_whole_from(at::Tensor gathered);
   void receive_first(const SideStream& side);
   /// sum: [<= S], from `begin` on in the share.
@@ -110,11 +116,13 @@ class FlatParameters {
   at::Tensor masters_;  // [S]; a view of whole_ where they are the same numbers
   bool masters_are_whole_ = false;
   at::Tensor device_share_;  // [S], where share_on_device
+  at::Tensor cast_share_;    // [S], where keeps_cast
   std::vector<ParameterPiece> pieces_;
   std::vector<size_t> source_of_piece_;
 
   std::optional<Pending> gathering_;
   at::Tensor flat_gradient_;   // [P S]
+  at::Tensor reducing_from_;   // the same, on its way
   at::Tensor share_gradient_;  // [S]
   struct Reduction {
     int64_t begin;  // in the share

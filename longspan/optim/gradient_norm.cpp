@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <numeric>
 
 #include "longspan/cpu/vector_math.h"
+#include "longspan/memory/transfer.h"
 
 namespace longspan {
 namespace {
@@ -59,31 +61,39 @@ double sum_on_cpu(const at::Tensor& gradient) {
 
 }  // namespace
 
-double sum_of_squares(const std::vector<at::Tensor>& gradients) {
+at::Tensor sum_of_squares(const std::vector<at::Tensor>& gradients, at::Device device) {
   const at::NoGradGuard no_grad;
-  double sum = 0.0;
+  double on_host = 0.0;
   std::vector<at::Tensor> elsewhere;
   for (const at::Tensor& gradient : gradients) {
     if (!gradient.defined()) continue;
     if (gradient.is_cpu()) {
-      sum += sum_on_cpu(gradient);
+      on_host += sum_on_cpu(gradient);
     } else {
       elsewhere.push_back(gradient);
     }
   }
+  at::Tensor sum = sent_to(at::full({1}, on_host, at::kDouble), device);
   if (elsewhere.empty()) return sum;
   const at::Tensor norms = at::stack(at::_foreach_norm(elsewhere, 2, at::kDouble));
-  return sum + norms.square().sum().item<double>();
+  return sum.add_(norms.square().sum());
 }
 
 double global_gradient_norm(const std::vector<NamedTensor>& parameters) {
-  return std::sqrt(sum_of_squares(gradients_of(parameters)));
+  const std::vector<at::Tensor> gradients = gradients_of(parameters);
+  const auto elsewhere = std::ranges::find_if(
+      gradients, [](const at::Tensor& gradient) { return !gradient.is_cpu(); });
+  const at::Device device = elsewhere == gradients.end() ? at::kCPU : elsewhere->device();
+  return std::sqrt(sum_of_squares(gradients, device).item<double>());
 }
 
 std::vector<std::string> nonfinite_gradients(const std::vector<NamedTensor>& parameters) {
   std::vector<std::string> names;
   for (const NamedTensor& parameter : parameters) {
-    if (!std::isfinite(sum_of_squares({parameter.tensor.grad()}))) names.push_back(parameter.name);
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (!gradient.defined()) continue;
+    const double sum = sum_of_squares({gradient}, gradient.device()).item<double>();
+    if (!std::isfinite(sum)) names.push_back(parameter.name);
   }
   return names;
 }

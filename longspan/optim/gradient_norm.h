@@ -10,10 +10,10 @@
 
 namespace longspan {
 
-/// Sum of the squares of all numbers of all gradients (any mix of fp32, bf16, fp64 and devices),
-/// added up in fp64. Undefined gradients count as 0. On a CPU the result does not depend on the
-/// number of threads.
-double sum_of_squares(const std::vector<at::Tensor>& gradients);
+/// Sum of the squares of all numbers of all gradients (any mix of fp32, bf16 and fp64, of the host
+/// and of `device`), added up in fp64: [1], on the device, for which the host does not wait.
+/// Undefined gradients count as 0. On a CPU the result does not depend on the number of threads.
+at::Tensor sum_of_squares(const std::vector<at::Tensor>& gradients, at::Device device);
 
 /// sqrt of the sum of squares of all gradients. Parameters without a gradient count as 0.
 double global_gradient_norm(const std::vector<NamedTensor>& parameters);

@@ -19,7 +19,7 @@ struct ShardedParameters::Unit {
 
 ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources,
                                      const ShardingOptions& options)
-    : options_(options), side_(options.device) {
+    : options_(options), side_(options.device), reducing_side_(options.device) {
   const auto shard_of = [&](const ParameterSpec& parameter) -> const Group& {
     return options.shares_out(parameter) ? options.expert_shard : options.shard;
   };
@@ -159,7 +159,7 @@ void ShardedParameters::after(int number, Use use) {
 void ShardedParameters::close(Unit& unit) {
   for (FlatParameters* flat : unit.flats) {
     if (!flat->options().scattered_at_once || !flat->gradients_are_open()) continue;
-    flat->start_reduction(options_.chunk_bytes, side_);
+    flat->start_reduction(options_.chunk_bytes, reducing_side_);
     reducing_.push_back(flat);
   }
 }
@@ -168,7 +168,7 @@ void ShardedParameters::close(Unit& unit) {
 void ShardedParameters::advance_reductions() {
   for (FlatParameters* flat : std::exchange(landing_, {})) flat->land();
   for (FlatParameters* flat : std::exchange(reducing_, {})) {
-    flat->finish_reduction(side_);
+    flat->finish_reduction(reducing_side_);
     landing_.push_back(flat);
   }
 }
@@ -184,7 +184,7 @@ void ShardedParameters::end_backward() {
 void ShardedParameters::finish_gradients() {
   advance_reductions();
   advance_reductions();
-  for (const auto& flat : flats_) flat->finish_gradients(options_.chunk_bytes, side_);
+  for (const auto& flat : flats_) flat->finish_gradients(options_.chunk_bytes, reducing_side_);
 }
 
 double ShardedParameters::gradient_norm() const {
@@ -193,16 +193,13 @@ double ShardedParameters::gradient_norm() const {
   for (const ParameterPiece& piece : pieces()) {
     (options_.shares_out(piece.spec) ? of_experts : gradients).push_back(piece.values.grad());
   }
-  const auto sum_on_device = [&](const std::vector<at::Tensor>& some) {
-    return at::full({1}, sum_of_squares(some), at::kDouble).to(options_.device);
-  };
-  const at::Tensor sum = sum_on_device(gradients);
+  const at::Tensor sum = sum_of_squares(gradients, options_.device);
   options_.shard.sum_(sum);
   if (options_.experts.size() == 1) return std::sqrt(sum.item<double>());
-  const at::Tensor expert_sum = sum_on_device(of_experts);
+  const at::Tensor expert_sum = sum_of_squares(of_experts, options_.device);
   options_.expert_shard.sum_(expert_sum);
   options_.experts.sum_(expert_sum);
-  return std::sqrt(sum.item<double>() + expert_sum.item<double>());
+  return std::sqrt((sum + expert_sum).item<double>());
 }
 
 void ShardedParameters::scale_gradients(double factor) {

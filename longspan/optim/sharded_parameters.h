@@ -109,7 +109,8 @@ class ShardedParameters : public ParameterHooks {
   void close(Unit& unit);
 
   ShardingOptions options_;
-  SideStream side_;
+  /// Of gathers, and of reductions: neither waits for the other.
+  SideStream side_, reducing_side_;
   std::vector<ParameterSpec> all_specs_;
   std::vector<at::ScalarType> used_dtypes_;  // of all_specs_
   std::vector<ParameterSpec> specs_;         // of parameters_

@@ -197,7 +197,7 @@ std::vector<HeldParameter> used_parameters(const Config& config, std::vector<Hel
 }
 
 HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& held, int num_ranks,
-                        int expert_parallel_size) {
+                        int expert_parallel_size, bool cuda) {
   // Parameters of a flat buffer: of one unit, of one dtype, all trained or none, divided among as
   // many ranks.
   using Key = std::tuple<int, bool, int64_t, int64_t, bool, int, bool>;
@@ -225,6 +225,7 @@ HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& 
     if (!masters_are_whole && !masters_on_host) bytes.device += share * master_bytes;
     if (gathered && masters_on_host && !host_values) bytes.device += share * whole_bytes;
     if (masters_on_host) bytes.host += share * master_bytes;
+    if (cuda && host_values && master_bytes != whole_bytes) bytes.host += share * whole_bytes;
   }
   return bytes;
 }

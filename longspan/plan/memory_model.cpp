@@ -162,6 +162,17 @@ Moment head_moment(const MemoryFacts& facts, const Sizes& s) {
                                            facts.sums_head_apart && head_in_chunks, facts)};
 }
 
+/// What a GPU's kernels work with in attention's backward, of a token: the gradient of queries in
+/// fp32, where parts of it add up; where query heads share a key head, the gradients of keys and
+/// values for each query head; the sum over each query's products.
+double kernel_room(const MemoryFacts& facts, const Sizes& s) {
+  const TokenMixerCost& mixer = s.cost.mixer;
+  if (!facts.cuda || facts.compute_bytes != 2 || mixer.head_dim == 0) return 0.0;
+  const auto queries = static_cast<double>(mixer.queries);
+  const double expanded = mixer.queries > mixer.keys ? 2.0 * s.queries : 0.0;
+  return 4.0 * queries + expanded + 4.0 * queries / static_cast<double>(mixer.head_dim);
+}
+
 /// The moments of one kind of layers.
 std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   const double index = index_bytes(facts, s);
@@ -201,6 +212,7 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   if (facts.reads_ahead) attention += saved_by_layer(facts, s, 1.0);
   // All of them once more in fp32.
   if (facts.widens_attention) attention += s.queries_wide + 2 * s.output_wide + s.kv_wide;
+  attention += kernel_room(facts, s);
   moments.push_back({"attention's backward", attention, attention_scratch(facts, s.cost.mixer)});
   // Its forward, of what is not saved.
   const double made = facts.checkpointing ? s.queries + s.kv + s.latents : 0.0;
@@ -254,14 +266,6 @@ int64_t unit_gradients(int64_t unit, int64_t ranks, bool sums_on_host) {
   // made yet.
   const int64_t at_once = sums_on_host ? 3 * unit + share : 3 * unit - 2 * share;
   return std::min(at_once, unit + 4 * kReductionBytes);
-}
-
-std::string text_of(int64_t bytes) {
-  constexpr double kKiB = 1024.0;
-  const auto b = static_cast<double>(bytes);
-  if (b >= kKiB * kKiB * kKiB * 10) return fmt::format("{:.1f} GiB", b / (kKiB * kKiB * kKiB));
-  if (b >= kKiB * kKiB / 10) return fmt::format("{:.1f} MiB", b / (kKiB * kKiB));
-  return bytes == 0 ? "-" : fmt::format("{:.1f} KiB", b / kKiB);
 }
 
 }  // namespace
@@ -346,43 +350,14 @@ MemoryAccount account_of(const MemoryFacts& facts) {
     account.host += line.host;
   }
   account.activation_bytes_per_token = tokens.saved + tokens.working;
+  const DeviceSizes& sizes = device_sizes(facts.cuda);
+  account.beside_tensors =
+      sizes.context_bytes + sizes.workspace_bytes + facts.num_groups * sizes.group_bytes;
+  if (account.beside_tensors > 0) {
+    add({"Beside tensors", account.beside_tensors, 0,
+         fmt::format("the driver, cuBLAS{}", facts.num_groups > 0 ? " and NCCL" : "")});
+  }
   return account;
-}
-
-std::string table_of(const MemoryAccount& account) {
-  std::string table = fmt::format("{:<18} {:>10} {:>10}\n", "Memory of a rank", "device", "host");
-  for (const MemoryAccount::Line& line : account.lines) {
-    table += fmt::format("{:<18} {:>10} {:>10}  {}\n", line.name, text_of(line.device),
-                         text_of(line.host), line.note);
-    while (table.size() > 1 && table[table.size() - 2] == ' ') table.erase(table.size() - 2, 1);
-  }
-  return table + fmt::format("{:<18} {:>10} {:>10}  at the fullest moment of the longest row",
-                             "In all", text_of(account.device), text_of(account.host));
-}
-
-std::string table_of(const MemoryAccount& account, const std::vector<MeasuredPeak>& by_rank) {
-  std::string table = fmt::format("{:<18} {:>10} {:>10} {:>10}\n{:<18} {:>10} {:>10}\n",
-                                  "Memory, peaks", "device", "host", "process", "By the account",
-                                  text_of(account.device), text_of(account.host));
-  constexpr size_t kMostRows = 16;
-  const auto line = [&](const std::string& name, const MeasuredPeak& peak) {
-    table += fmt::format("{:<18} {:>10} {:>10} {:>10}\n", name, text_of(peak.device),
-                         text_of(peak.host), text_of(peak.resident));
-  };
-  if (by_rank.size() <= kMostRows) {
-    for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-      line(fmt::format("Measured, rank {}", rank), by_rank[rank]);
-    }
-  } else {
-    const auto fuller = [](const MeasuredPeak& a, const MeasuredPeak& b) {
-      return a.device < b.device;
-    };
-    const auto [least, most] = std::minmax_element(by_rank.begin(), by_rank.end(), fuller);
-    line(fmt::format("Fullest, rank {}", most - by_rank.begin()), *most);
-    line(fmt::format("Emptiest, rank {}", least - by_rank.begin()), *least);
-  }
-  table.pop_back();
-  return table;
 }
 
 }  // namespace longspan

@@ -60,6 +60,7 @@ struct MemoryFacts {
   /// Matrices have bf16 gradients; those in use are summed in fp32 over the chunks of a row.
   bool sums_blocks_apart = false, sums_head_apart = false;
   bool cuda = false;              // computes on a GPU, by its sizes (spec/device_sizes.h)
+  int64_t num_groups = 0;         // of processes that this one is in (plan/parallel_plan.h)
   int64_t attention_threads = 0;  // of a CPU's flash attention
 };
 
@@ -71,7 +72,8 @@ struct MemoryAccount {
     std::string note;  // per token, or how it is divided
   };
   std::vector<Line> lines;
-  int64_t device = 0, host = 0;           // in all
+  int64_t device = 0, host = 0;           // tensors in all
+  int64_t beside_tensors = 0;             // of the device: what a GPU and its libraries take
   double activation_bytes_per_token = 0;  // of the device, of one rank's token
 };
 

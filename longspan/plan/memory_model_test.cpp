@@ -178,6 +178,28 @@ TEST_CASE("memory account: what is made of matrices in use") {
                                  2 * (3 * 64 * 1'000'000 + 64 * 64) - (int64_t{16} << 20));
 }
 
+TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's backward") {
+  MemoryFacts facts = some_facts();
+  facts.hidden_size = 8;
+  facts.layers = some_layers(5, 1);  // attention's backward is the fullest moment
+  facts.vocab_size = 1;
+  facts.residual_bytes = facts.compute_bytes = 2;
+  const MemoryAccount cpu = account_of(facts);
+  CHECK(cpu.beside_tensors == 0);
+  CHECK(table_of(cpu).find("Beside tensors") == std::string::npos);
+  facts.cuda = true;
+  const MemoryAccount gpu = account_of(facts);
+  // Of four query heads of 16 numbers, in pairs that share a key head: dq in fp32, dk and dv in
+  // bf16, and a sum in fp32.
+  CHECK(gpu.device - cpu.device == 1024 * (4 * 64 + 2 * 2 * 64 + 4 * 4));
+  CHECK(gpu.beside_tensors == int64_t{544} << 20);
+  facts.num_groups = 3;
+  const MemoryAccount several = account_of(facts);
+  CHECK(several.device == gpu.device);
+  CHECK(several.beside_tensors == int64_t{544 + 3 * 256} << 20);
+  CHECK(table_of(several).find("the driver, cuBLAS and NCCL") != std::string::npos);
+}
+
 TEST_CASE("memory account: places of tokens in documents whose positions restart") {
   MemoryFacts facts = some_facts();
   facts.sequence_size = 4;

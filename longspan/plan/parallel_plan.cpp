@@ -299,4 +299,29 @@ ParallelPlan make_parallel_plan(int world_size, int sequence_size, const Method*
   return make_parallel_plan(request);
 }
 
+int num_groups(const ParallelPlan& plan) {
+  int count = 0;
+  // Groups of the same ranks are one.
+  const auto add = [&](int size, bool is_another = true) { count += is_another && size > 1; };
+  add(plan.world_size);
+  add(plan.sequence_size, plan.data_size > 1);
+  add(plan.data_size, plan.sequence_size > 1);
+  add(plan.ring_size, plan.ulysses_size > 1);
+  add(plan.ulysses_size, plan.ring_size > 1);
+  if (plan.window_size > 1 && plan.window_size != plan.ring_size) {
+    add(plan.window_size);
+    add(plan.ring_size / plan.window_size);
+  }
+  add(plan.shard_size);
+  add(plan.world_size / plan.shard_size, plan.shard_size > 1);
+  if (const int experts = plan.expert_parallel_size; experts > 1) {
+    const int divided = expert_shard_size(plan.shard_size, experts), span = divided * experts;
+    add(experts);
+    add(divided);
+    add(plan.world_size / span, span != plan.shard_size);
+  }
+  add(plan.num_head_slices, plan.num_head_slices != plan.sequence_size);
+  return count;
+}
+
 }  // namespace longspan

@@ -45,6 +45,9 @@ inline int expert_shard_size(int shard_size, int expert_parallel_size) {
   return shard_size > expert_parallel_size ? shard_size / expert_parallel_size : 1;
 }
 
+/// The groups that a rank is in, each with connections of its own (comm/mesh).
+int num_groups(const ParallelPlan& plan);
+
 /// What a plan is made from. Absent degrees, window and method are chosen (plan/cost_model.h).
 struct PlanRequest {
   int world_size = 1;

@@ -45,7 +45,8 @@ std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const Paralle
 }  // namespace
 
 RunParameters planned_run_parameters(const Config& config, const ModelSpec& model,
-                                     const ParallelPlan& plan, const ModelSpec* reference) {
+                                     const ParallelPlan& plan, const ModelSpec* reference,
+                                     const Computer& computer) {
   const int ranks = plan.shard_size, experts = plan.expert_parallel_size;
   const std::vector<HeldParameter> held =
       parameters_here(planned_parameters(config, model), experts);
@@ -53,7 +54,7 @@ RunParameters planned_run_parameters(const Config& config, const ModelSpec& mode
                            .divided = std::nullopt,
                            .reference = {}};
   if (config.zero_stage.value_or(0) > 0 || config.offload_optimizer || experts > 1) {
-    parameters.divided = divided_bytes(config, held, ranks, experts);
+    parameters.divided = divided_bytes(config, held, ranks, experts, computer.cuda);
   }
   if (!stage_of(config).has_reference(config) || config.precompute_ref_log_probs) {
     return parameters;
@@ -61,7 +62,7 @@ RunParameters planned_run_parameters(const Config& config, const ModelSpec& mode
   const std::vector<HeldParameter> compared = parameters_here(
       reference_parameters(config, reference == nullptr ? model : *reference), experts);
   if (config.zero_stage.value_or(0) >= 3) {
-    parameters.reference = divided_bytes(config, compared, ranks, experts);
+    parameters.reference = divided_bytes(config, compared, ranks, experts, computer.cuda);
   } else {
     for (const HeldParameter& parameter : compared) {
       parameters.reference.device += parameter.num_bytes();
@@ -147,6 +148,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
     }
   }
   facts.cuda = computer.cuda;
+  facts.num_groups = num_groups(plan);
   facts.widens_attention = bf16 && !computer.cuda;
   facts.attention_threads = computer.cuda ? 0 : computer.num_threads;
   facts.checkpointing = !config.disable_gradient_checkpointing;
@@ -161,8 +163,9 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
 MemoryAccount planned_account(const Config& config, const ModelSpec& model,
                               const ParallelPlan& plan, const RowLengths& row,
                               const Computer& computer, const ModelSpec* reference) {
-  return account_of(memory_facts(
-      config, model, plan, planned_run_parameters(config, model, plan, reference), row, computer));
+  return account_of(memory_facts(config, model, plan,
+                                 planned_run_parameters(config, model, plan, reference, computer),
+                                 row, computer));
 }
 
 }  // namespace longspan

@@ -38,8 +38,8 @@ struct Computer {
 /// The parameters that a run will have made, where no adapter is there yet. `reference`: the model
 /// of ref_model; null: the trained one. Throws UserError as planned_parameters.
 RunParameters planned_run_parameters(const Config& config, const ModelSpec& model,
-                                     const ParallelPlan& plan,
-                                     const ModelSpec* reference = nullptr);
+                                     const ParallelPlan& plan, const ModelSpec* reference = nullptr,
+                                     const Computer& computer = {});
 
 /// The facts of a run. `model`: as its attentions see it (train/attended_model.h).
 MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "longspan/comm/group.h"
+#include "longspan/memory/transfer.h"
 
 namespace longspan {
 
@@ -18,19 +19,37 @@ class Averages {
     total += sum;
     number += count;
   }
-  bool empty() const { return sums_.empty(); }
+  /// The same with sums that a device still computes, numbers of any dtype: the host waits for them
+  /// once it is asked for means or sums.
+  void add(const std::vector<std::pair<std::string, at::Tensor>>& sums, double count);
+  bool empty() const { return sums_.empty() && arriving_.empty(); }
   /// Sum and count by name, of this rank.
-  const std::map<std::string, std::pair<double, double>>& sums() const { return sums_; }
-  void set(std::map<std::string, std::pair<double, double>> sums) { sums_ = std::move(sums); }
-  void clear() { sums_.clear(); }
+  const std::map<std::string, std::pair<double, double>>& sums();
+  void set(std::map<std::string, std::pair<double, double>> sums) {
+    clear();
+    sums_ = std::move(sums);
+  }
+  void clear() {
+    sums_.clear();
+    arriving_.clear();
+  }
   /// Means over all ranks of `world`, by name, in the order of `names`; names that nobody has added
   /// to are left out. Collective.
   std::vector<std::pair<std::string, double>> means(const Group& world,
                                                     const std::vector<std::string>& names,
-                                                    at::Device device) const;
+                                                    at::Device device);
 
  private:
+  struct Arriving {
+    std::vector<std::string> names;
+    ToHost sums;
+    double count;
+  };
+  /// In the order in which they were added, so that sums round as without a device.
+  void take_arriving();
+
   std::map<std::string, std::pair<double, double>> sums_;
+  std::vector<Arriving> arriving_;
 };
 
 }  // namespace longspan

@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "longspan/attention/attention.h"
+#include "longspan/memory/transfer.h"
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
@@ -115,7 +116,7 @@ class AsyncUlysses : public ConsecutiveShares {
     project_and_attend(given, spec, packing);
     std::vector<int64_t> place(order.size());
     for (size_t i = 0; i < order.size(); ++i) place[order[i]] = static_cast<int64_t>(i);
-    const at::Tensor index = at::tensor(place, at::kLong).to(q_tNH.device());
+    const at::Tensor index = sent_to(at::tensor(place, at::kLong), q_tNH.device());
     return at::cat(outs, 1).index_select(1, index);
   }
 

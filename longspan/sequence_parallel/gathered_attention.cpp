@@ -15,6 +15,7 @@
 #include "longspan/attention/masked_rectangles.h"
 #include "longspan/attention/sinks.h"
 #include "longspan/kernels/linear.h"
+#include "longspan/memory/transfer.h"
 #include "longspan/plan/attention_volume.h"
 #include "longspan/sequence_parallel/ring_attention.h"
 #include "longspan/sequence_parallel/zigzag_order.h"
@@ -74,8 +75,8 @@ struct GatherState : torch::CustomClassHolder {
       places.insert(places.end(), part.begin(), part.end());
     }
     for (size_t i = 0; i < places.size(); ++i) gathered[places[i]] = static_cast<int64_t>(i);
-    row_places = at::tensor(places, at::kLong).to(device);
-    gathered_places = at::tensor(gathered, at::kLong).to(device);
+    row_places = sent_to(at::tensor(places, at::kLong), device);
+    gathered_places = sent_to(at::tensor(gathered, at::kLong), device);
   }
 
   Group group;

@@ -9,6 +9,7 @@
 
 #include "longspan/comm/differentiable.h"
 #include "longspan/kernels/fused_op.h"
+#include "longspan/memory/transfer.h"
 
 namespace longspan {
 namespace {
@@ -71,7 +72,7 @@ RowPieces::RowPieces(const Packing& packing,
 at::Tensor RowPieces::routed(const at::Tensor& x_X, const Route& there, const Route& back) const {
   const auto send = [group = group_](const at::Tensor& x, const Route& route) {
     const c10::NoGradGuard no_grad;
-    const auto on = [&](const at::Tensor& index) { return index.to(x.device()); };
+    const auto on = [&](const at::Tensor& index) { return sent_to(index, x.device()); };
     const at::Tensor arrived =
         group.all_to_all(x.index_select(0, on(route.order)), route.send_rows, route.recv_rows)
             .wait();

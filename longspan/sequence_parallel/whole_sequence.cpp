@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "longspan/memory/transfer.h"
 #include "longspan/plan/recurrent_volume.h"
 #include "longspan/sequence_parallel/head_exchange.h"
 
@@ -13,7 +14,7 @@ namespace longspan {
 namespace {
 
 at::Tensor in_order(const at::Tensor& x_TnH, const at::Tensor& places_T) {
-  return places_T.defined() ? x_TnH.index_select(0, places_T.to(x_TnH.device())) : x_TnH;
+  return places_T.defined() ? x_TnH.index_select(0, sent_to(places_T, x_TnH.device())) : x_TnH;
 }
 
 }  // namespace

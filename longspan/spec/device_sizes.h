@@ -27,21 +27,32 @@ struct DeviceSizes {
   /// A gemm whose result is added to more precise numbers is chunked by rows of the sum: bytes of a
   /// chunk's result. A GPU whose torch adds in fp32 needs no chunks.
   int64_t gemm_bytes;
+  /// What a process takes of the device beside its tensors: the driver's context with the kernels
+  /// of all libraries, what gemms work in, and the buffers of each group of processes.
+  int64_t context_bytes, workspace_bytes, group_bytes;
 };
 
 inline constexpr DeviceSizes kCpuSizes{
     .feed_forward_bytes = int64_t{8} << 20,
     .mixer_bytes = int64_t{2} << 20,
     .head = {.bytes = int64_t{64} << 20, .least = 32, .most = 1024},
-    .gemm_bytes = int64_t{16} << 20};
+    .gemm_bytes = int64_t{16} << 20,
+    .context_bytes = 0,
+    .workspace_bytes = 0,
+    .group_bytes = 0};
 /// A GPU multiplies so fast that what a chunk of the head reads and writes beside its logits, the
 /// weight and its gradient, shows up to thousands of rows; and each gemm costs its host tens of
-/// microseconds, in which the GPU multiplies thousands of rows.
+/// microseconds, in which the GPU multiplies thousands of rows. cuBLAS works in the 8 times 4 MiB
+/// that cli/process/resources sets. NCCL has a buffer of 4 MiB (NCCL_BUFFSIZE) for each direction
+/// of up to 32 channels.
 inline constexpr DeviceSizes kCudaSizes{
     .feed_forward_bytes = int64_t{256} << 20,
     .mixer_bytes = int64_t{64} << 20,
     .head = {.bytes = int64_t{2} << 30, .least = 32, .most = 4096},
-    .gemm_bytes = int64_t{64} << 20};
+    .gemm_bytes = int64_t{64} << 20,
+    .context_bytes = int64_t{512} << 20,
+    .workspace_bytes = int64_t{32} << 20,
+    .group_bytes = int64_t{256} << 20};
 
 constexpr const DeviceSizes& device_sizes(bool cuda) { return cuda ? kCudaSizes : kCpuSizes; }
 

@@ -9,6 +9,7 @@
 #include "longspan/comm/differentiable.h"
 #include "longspan/config/config.h"
 #include "longspan/data/stage_encoders.h"
+#include "longspan/memory/transfer.h"
 #include "longspan/objectives/preference.h"
 #include "longspan/stages/objective.h"
 #include "longspan/stages/stage_parts.h"
@@ -77,7 +78,7 @@ class PairObjective : public Objective {
       return x_D.defined() ? x_D.view({D / 2, 2}).select(1, which) : x_D;
     };
     const at::Tensor policy_D = document_logprobs(context_.model, row.local, D, over_row());
-    const at::Tensor labels_D = document_label_counts(row.whole, D).to(policy_D.device());
+    const at::Tensor labels_D = sent_to(document_label_counts(row.whole, D), policy_D.device());
     return {answers(policy_D, 0),    answers(policy_D, 1), answers(reference_D, 0),
             answers(reference_D, 1), answers(labels_D, 0), answers(labels_D, 1)};
   }
@@ -124,8 +125,9 @@ class PairObjective : public Objective {
 
   void log(const PairScores& scores, const PairTerms& terms, Averages& averages) const {
     const double count = static_cast<double>(terms.losses_B.size(0));
+    std::vector<std::pair<std::string, at::Tensor>> sums;
     const auto add = [&](std::string_view name, const at::Tensor& x_B) {
-      averages.add(std::string(name), x_B.sum().item<double>(), count);
+      sums.emplace_back(name, x_B.sum());
     };
     add("rewards/chosen", terms.chosen_rewards_B);
     add("rewards/rejected", terms.rejected_rewards_B);
@@ -137,6 +139,7 @@ class PairObjective : public Objective {
     add("logps/chosen", logps(scores.chosen_B, scores.chosen_labels_B));
     add("logps/rejected", logps(scores.rejected_B, scores.rejected_labels_B));
     for (size_t i = 0; i < kind_.parts.size(); ++i) add(kind_.parts[i], terms.parts_B.at(i));
+    averages.add(sums, count);
   }
 
   ObjectiveContext context_;

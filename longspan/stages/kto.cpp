@@ -9,6 +9,7 @@
 #include "longspan/comm/differentiable.h"
 #include "longspan/config/config.h"
 #include "longspan/data/stage_encoders.h"
+#include "longspan/memory/transfer.h"
 #include "longspan/objectives/kto.h"
 #include "longspan/stages/objective.h"
 #include "longspan/stages/stage_parts.h"
@@ -33,7 +34,7 @@ class KtoObjective : public Objective {
 
   void begin() override {
     references_.clear();
-    log_ratio_ = 0.0;
+    log_ratio_ = at::zeros({}, at::TensorOptions(context_.device).dtype(at::kDouble));
     num_answers_ = num_desirable_ = 0;
   }
 
@@ -45,9 +46,8 @@ class KtoObjective : public Objective {
     const Row mismatched = make_row(row, Documents::kSecond, context_.attention, context_.device);
     const at::Tensor policy_B =
         document_logprobs(context_.model, mismatched.local, mismatched.num_documents(), over_row());
-    log_ratio_ += (policy_B - context_.reference->document_logprobs(mismatched, over_row()))
-                      .sum()
-                      .item<double>();
+    log_ratio_.add_(
+        (policy_B - context_.reference->document_logprobs(mismatched, over_row())).sum());
     num_answers_ += std::ssize(row.examples);
     num_desirable_ +=
         std::count_if(row.examples.begin(), row.examples.end(),
@@ -55,16 +55,17 @@ class KtoObjective : public Objective {
   }
 
   void looked() override {
-    const at::Tensor sums = at::zeros({3}, at::kDouble);
-    sums[0].fill_(log_ratio_);
-    sums[1].fill_(static_cast<double>(num_answers_));
-    sums[2].fill_(static_cast<double>(num_desirable_));
-    const at::Tensor on_device = sums.to(context_.device);
+    const double own[] = {0.0, static_cast<double>(num_answers_),
+                          static_cast<double>(num_desirable_)};
+    const at::Tensor on_device =
+        sent_to(at::tensor(at::ArrayRef<double>(own), at::kDouble), context_.device);
+    on_device.select(0, 0).copy_(log_ratio_);
     context_.mesh.data.sum_(on_device);
-    batch_.num_answers = std::llround(on_device[1].item<double>());
-    batch_.num_desirable = std::llround(on_device[2].item<double>());
-    batch_.kl = std::max(
-        0.0, on_device[0].item<double>() / std::max<double>(1, on_device[1].item<double>()));
+    const ToHost all(on_device);
+    const double* sums = all.here().const_data_ptr<double>();
+    batch_.num_answers = std::llround(sums[1]);
+    batch_.num_desirable = std::llround(sums[2]);
+    batch_.kl = std::max(0.0, sums[0] / std::max<double>(1, sums[1]));
   }
 
   at::Tensor loss(const Row& row, size_t row_number, double total_weight,
@@ -72,11 +73,12 @@ class KtoObjective : public Objective {
     const int64_t B = row.num_documents();
     const at::Tensor desirable_B = at::zeros({B}, at::kBool);
     for (int64_t i = 0; i < B; ++i) desirable_B[i].fill_(row.examples[i]->desirable);
-    const KtoScores scores{
-        document_logprobs(context_.model, row.local, B, over_row()), references_[row_number],
-        document_label_counts(row.whole, B).to(context_.device), desirable_B.to(context_.device)};
+    const KtoScores scores{document_logprobs(context_.model, row.local, B, over_row()),
+                           references_[row_number],
+                           sent_to(document_label_counts(row.whole, B), context_.device),
+                           sent_to(desirable_B, context_.device)};
     const KtoTerms terms = kto_terms(scores, options_, batch_);
-    log(scores, terms, averages);
+    log(row, scores, terms, averages);
     return terms.losses_B.sum() / total_weight;
   }
 
@@ -101,16 +103,18 @@ class KtoObjective : public Objective {
     return [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); };
   }
 
-  void log(const KtoScores& scores, const KtoTerms& terms, Averages& averages) const {
+  void log(const Row& row, const KtoScores& scores, const KtoTerms& terms,
+           Averages& averages) const {
     for (const bool desirable : {true, false}) {
-      const at::Tensor mask_B = desirable ? scores.desirable_B : scores.desirable_B.logical_not();
-      const double count = mask_B.sum().item<double>();
-      const auto add = [&](const std::string& name, const at::Tensor& x_B) {
-        averages.add(name + (desirable ? "/chosen" : "/rejected"),
-                     x_B.masked_select(mask_B).sum().item<double>(), count);
-      };
-      add("rewards", terms.rewards_B);
-      add("logps", scores.policy_B.detach());
+      std::vector<int64_t> places;
+      for (size_t i = 0; i < row.examples.size(); ++i) {
+        if (row.examples[i]->desirable == desirable) places.push_back(static_cast<int64_t>(i));
+      }
+      const at::Tensor which = sent_to(at::tensor(places, at::kLong), context_.device);
+      const std::string suffix = desirable ? "/chosen" : "/rejected";
+      averages.add({{"rewards" + suffix, terms.rewards_B.index_select(0, which).sum()},
+                    {"logps" + suffix, scores.policy_B.detach().index_select(0, which).sum()}},
+                   static_cast<double>(places.size()));
     }
     if (scores.desirable_B.size(0) > 0) averages.add("kl", batch_.kl, 1.0);
   }
@@ -118,7 +122,7 @@ class KtoObjective : public Objective {
   ObjectiveContext context_;
   KtoOptions options_;
   std::vector<at::Tensor> references_;  // of the step's rows
-  double log_ratio_ = 0.0;              // of this group's mismatched answers, summed
+  at::Tensor log_ratio_;                // fp64: of this group's mismatched answers, summed
   int64_t num_answers_ = 0, num_desirable_ = 0;
   KtoBatch batch_;
 };

@@ -48,13 +48,11 @@ class RewardObjective : public Objective {
 
  private:
   static void log(const at::Tensor& chosen_B, const at::Tensor& rejected_B, Averages& averages) {
-    const auto add = [&](const char* name, const at::Tensor& x_B) {
-      averages.add(name, x_B.sum().item<double>(), static_cast<double>(x_B.size(0)));
-    };
-    add("rewards/chosen", chosen_B);
-    add("rewards/rejected", rejected_B);
-    add("rewards/accuracies", chosen_B.gt(rejected_B).to(at::kDouble));
-    add("rewards/margins", chosen_B - rejected_B);
+    averages.add({{"rewards/chosen", chosen_B.sum()},
+                  {"rewards/rejected", rejected_B.sum()},
+                  {"rewards/accuracies", chosen_B.gt(rejected_B).to(at::kDouble).sum()},
+                  {"rewards/margins", (chosen_B - rejected_B).sum()}},
+                 static_cast<double>(chosen_B.size(0)));
   }
 
   ObjectiveContext context_;

@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 
+#include "longspan/memory/transfer.h"
+
 namespace longspan {
 namespace {
 
@@ -56,7 +58,7 @@ class Table : public Reference {
     for (const DocumentOf& document : row.documents) {
       values.push_back(table_.at(document.example->number).at(document.number));
     }
-    return at::tensor(values, at::kDouble).to(row.local.tokens_T.device());
+    return sent_to(at::tensor(values, at::kDouble), row.local.tokens_T.device());
   }
 
  private:

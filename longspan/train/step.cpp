@@ -7,19 +7,28 @@
 
 #include "longspan/config/config.h"
 #include "longspan/kernels/dropout.h"
+#include "longspan/memory/transfer.h"
 #include "longspan/optim/schedule.h"
 
 namespace longspan {
 namespace {
 
+at::Tensor fp64(const std::vector<double>& values) {
+  return at::tensor(values, at::TensorOptions().dtype(at::kDouble));
+}
+
+std::vector<double> values_of(const ToHost& numbers) {
+  const double* data = numbers.here().const_data_ptr<double>();
+  return {data, data + numbers.here().numel()};
+}
+
 /// Sums over ranks, back on the host.
 std::vector<double> sums_over(const Group& group, const std::vector<double>& values,
                               at::Device device) {
-  at::Tensor sums = at::tensor(values, at::TensorOptions().dtype(at::kDouble)).to(device);
+  if (group.size() == 1) return values;
+  const at::Tensor sums = sent_to(fp64(values), device);
   group.sum_(sums);
-  sums = sums.cpu();
-  const double* data = sums.const_data_ptr<double>();
-  return {data, data + values.size()};
+  return values_of(ToHost(sums));
 }
 
 }  // namespace
@@ -120,19 +129,27 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   }
   // A rank without a row takes part in what the others count.
   if (balance_ && rows.empty()) balance_->count_step();
-  double loss = balance_ ? balance_->loss() : 0.0;
-  if (leads || !objective_.replicated()) {
-    for (const at::Tensor& contribution : contributions) loss += contribution.item<double>();
-  }
-
   // A signal that one rank has seen counts for all: they leave at the same step.
-  const std::vector<double> sums = sums_over(
-      world_, {loss, host_.requested() ? 1.0 : 0.0, host_.told_to_stop() ? 1.0 : 0.0}, device_);
+  at::Tensor own_sums =
+      sent_to(fp64({balance_ ? balance_->loss() : 0.0, host_.requested() ? 1.0 : 0.0,
+                    host_.told_to_stop() ? 1.0 : 0.0}),
+              device_);
+  if (leads || !objective_.replicated()) {
+    const at::Tensor loss = own_sums.select(0, 0);
+    for (const at::Tensor& contribution : contributions) {
+      loss.add_(contribution.reshape({}).to(at::kDouble));
+    }
+  }
+  world_.sum_(own_sums);
+  const ToHost arriving(own_sums);
+  // The host waits for a device once in a step: for this norm, with which the sums are there too.
+  const double grad_norm = update_.sum_gradients();
+  const std::vector<double> sums = values_of(arriving);
   result.loss = sums[0];
   result.interrupted = sums[1] > 0.0;
   result.stops = sums[2] > 0.0;
   if (result.interrupted) return result;
-  if (std::isfinite(result.loss)) result.grad_norm = update_.sum_gradients();
+  if (std::isfinite(result.loss)) result.grad_norm = grad_norm;
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     averages_.set(averages_before);
     std::vector<double> own_losses;

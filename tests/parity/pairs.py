@@ -5,7 +5,7 @@ import random
 import subprocess
 
 import torch
-from conftest import PROGRAM, add_dataset, words_of_real_text
+from conftest import BUILD, add_dataset, words_of_real_text
 from gpt_oss import attention_for
 
 IGNORE = -100
@@ -42,7 +42,7 @@ def encoded_rows(settings, folder):
     config = folder / "probe.json"
     config.write_text(json.dumps(settings))
     lines = subprocess.run(
-        [PROGRAM.parent / "data_probe", config], check=True, capture_output=True, text=True
+        [BUILD / "data_probe", config], check=True, capture_output=True, text=True
     ).stdout.splitlines()
     rows = []
     for line in map(json.loads, lines):

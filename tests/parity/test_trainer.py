@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import PROGRAM, Running, relative_difference, settings_of, write_model, write_tokenizer
+from conftest import BUILD, Running, relative_difference, settings_of, write_model, write_tokenizer
 from gpt_oss import attention_for
 from tolerance import ADAM_EPSILON, ROUNDING, TOLERANCE
 
@@ -19,7 +19,7 @@ def our_rows(settings, folder):
     config = folder / "probe.json"
     config.write_text(json.dumps(settings))
     lines = subprocess.run(
-        [PROGRAM.parent / "data_probe", config], check=True, capture_output=True, text=True
+        [BUILD / "data_probe", config], check=True, capture_output=True, text=True
     ).stdout.splitlines()
     return [{key: json.loads(line)[key] for key in ("input_ids", "labels")} for line in lines]
 
