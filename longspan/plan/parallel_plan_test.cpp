@@ -115,13 +115,14 @@ TEST_CASE("plan: who shares out experts") {
 TEST_CASE("plan: the groups that a rank is in") {
   CHECK(num_groups({}) == 0);
   // World, which is also data and replicas.
-  CHECK(num_groups({.world_size = 4, .data_size = 4, .num_head_slices = 1}) == 1);
+  CHECK(num_groups({.world_size = 4, .data_size = 4, .num_head_slices = 1, .reason = ""}) == 1);
   // World is also sequence and ring.
   CHECK(num_groups({.world_size = 4,
                     .sequence_size = 4,
                     .ring_size = 4,
                     .window_size = 4,
-                    .num_head_slices = 4}) == 1);
+                    .num_head_slices = 4,
+                    .reason = ""}) == 1);
   // Data, sequence, ring and Ulysses differ; ZeRO's group is never another one.
   const ParallelPlan hybrid{.world_size = 16,
                             .data_size = 2,
@@ -130,12 +131,16 @@ TEST_CASE("plan: the groups that a rank is in") {
                             .ulysses_size = 2,
                             .window_size = 2,
                             .num_head_slices = 8,
-                            .shard_size = 8};
+                            .shard_size = 8,
+                            .reason = ""};
   // World, sequence, data, ring, ulysses, window, windows, shard, replicas.
   CHECK(num_groups(hybrid) == 9);
   // World, shard, experts and those that divide an expert.
-  CHECK(num_groups({.world_size = 8, .data_size = 8, .shard_size = 8, .expert_parallel_size = 2}) ==
-        4);
+  CHECK(num_groups({.world_size = 8,
+                    .data_size = 8,
+                    .shard_size = 8,
+                    .expert_parallel_size = 2,
+                    .reason = ""}) == 4);
 }
 
 TEST_CASE("plan: sizes of a mesh") {

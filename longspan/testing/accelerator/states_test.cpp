@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "longspan/comm/backend.h"
+#include "longspan/comm/link.h"
 #include "longspan/memory/copier.h"
 #include "longspan/memory/host_memory.h"
 #include "longspan/optim/adamw_8bit_device.h"
@@ -105,7 +106,9 @@ TEST_CASE("accelerator: parameters on the host are cast once, until they change"
   install();
   const c10::NoGradGuard no_grad;
   const SideStream side(device());
-  FlatParameters flat = make_flat({.device = device(),
+  FlatParameters flat = make_flat({.shard = {},
+                                   .replicas = {},
+                                   .device = device(),
                                    .dtype = at::kFloat,
                                    .whole_dtype = at::kBFloat16,
                                    .trained = true,
@@ -139,9 +142,10 @@ TEST_CASE("accelerator: the computation waits for no sum of gradients before it 
     const at::Device own = device(rank);
     const Group group = group_over(
         make_group(make_gloo_backend(store, rank, 2, /*timeout_seconds=*/5, "127.0.0.1"), store),
-        "shard", Link::kNccl);
+        "shard", traits_of(Link::kNccl));
     const SideStream side(own);
     FlatParameters flat = make_flat({.shard = group,
+                                     .replicas = {},
                                      .device = own,
                                      .dtype = at::kFloat,
                                      .whole_dtype = at::kFloat,
