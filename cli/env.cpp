@@ -53,7 +53,7 @@ int show_environment(const Arguments&) {
                                             name_of(widest_cpu_capability()));
   line("attention tiles", flash::best_tiles().instructions + why);
   line("vector math", vector_math::kernels().instructions + why);
-  line("fp32 products", gemm_library());
+  line("fp32 gemms", gemm_library());
   line("threads", fmt::format("{}", at::get_num_threads()));
   line("CUDA", cuda_available() ? counted(load_cuda().num_devices(), "GPU")
                                 : fmt::format("not available: {}", why_no_cuda()));

@@ -1,7 +1,7 @@
 """The numerically sensitive tests under every kernel that computes them on some processor: `make test-kernels`.
 
 Which kernels run is a matter of the processor: ATen, MKL and oneDNN choose theirs, Longspan its own loops, and whether MKL
-or oneDNN makes its fp32 products. Variables make each of them choose as another processor would. What this one cannot
+or oneDNN computes its fp32 gemms. Variables make each of them choose as another processor would. What this one cannot
 run is skipped by name. `--short` is what `make test` runs: unit tests and three trainings under three of them, as many of
 these six at a time as there are cores."""
 

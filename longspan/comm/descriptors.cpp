@@ -45,6 +45,13 @@ int64_t descriptors_of_rank(const ParallelPlan& plan, bool serves_store) {
   if (plan.window_size > 1 && plan.window_size < plan.ring_size) {
     needed += kOfGroup + plan.ring_size / plan.window_size - 1;
   }
+  if (plan.expert_parallel_size > 1) {
+    const int divided = expert_shard_size(plan.shard_size, plan.expert_parallel_size);
+    const int span = divided * plan.expert_parallel_size;
+    for (const int64_t size : {plan.expert_parallel_size, divided, plan.world_size / span}) {
+      if (size > 1) needed += kOfGroup + size - 1;
+    }
+  }
   return needed + (serves_store ? kOfServer + kOfRankAtServer * plan.world_size : 0);
 }
 

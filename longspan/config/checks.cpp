@@ -115,8 +115,8 @@ void check_activations(const Config& config, const Demand& demand) {
   const OffloadedTo offloaded_to = activations_offloaded_to(config);
   const bool offloads = offloaded_to != OffloadedTo::kNowhere;
   demand(!offloads || !config.disable_gradient_checkpointing,
-         "offload_activations moves what gradient checkpointing keeps, and "
-         "disable_gradient_checkpointing: true keeps all the rest too; remove one of them");
+         "offload_activations moves what gradient checkpointing saves, and "
+         "disable_gradient_checkpointing: true saves all the rest too; remove one of them");
   demand(config.offload_folder == Config().offload_folder || offloaded_to == OffloadedTo::kDisk,
          "offload_folder is for offload_activations: disk; remove it, or set that");
   demand(offloaded_to != OffloadedTo::kDisk || !config.offload_folder.empty(),

@@ -13,10 +13,10 @@ KeySection memory_keys() {
                    "gradients, 3 also parameters; left out: 0, nothing."),
             kDeepSpeed);
   zero_stage.most = 3;
-  Key offload_activations =
-      noted(choice("offload_activations", &C::offload_activations, kFree, {"false", "true", "disk"},
-                   "Keep what gradient checkpointing keeps in host memory, or in offload_folder."),
-            kOwn);
+  Key offload_activations = noted(
+      choice("offload_activations", &C::offload_activations, kFree, {"false", "true", "disk"},
+             "Put what gradient checkpointing saves into host memory, or into offload_folder."),
+      kOwn);
   offload_activations.truth = true;
   return {
       "Memory",

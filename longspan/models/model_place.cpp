@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <vector>
 
 #include "longspan/config/user_error.h"
@@ -126,7 +126,7 @@ std::string first_name(const fs::path& folder, const std::function<bool(const st
       named([](const std::string& name) { return name.ends_with(".safetensors"); });
   if (!weights.empty()) say(fmt::format(", but {}", weights), "Fetch the other files, too.");
   say(names_in(folder).empty() ? ": it is empty" : "", "Check the path.");
-  std::abort();
+  throw std::logic_error("a folder without a model that nothing is said of");
 }
 
 }  // namespace

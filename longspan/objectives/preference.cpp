@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace longspan {
 namespace {
@@ -38,6 +39,9 @@ at::Tensor gradient_only(const at::Tensor& x, double slope) { return (x - x.deta
 }  // namespace
 
 PairBaselines pair_baselines(const PairScores& all, const PairOptions& options) {
+  if (options.loss != PairLoss::kKtoPair) {
+    throw std::logic_error("the estimates of kto_pair are asked for another loss");
+  }
   const c10::NoGradGuard no_grad;
   const LogRatios ratios = log_ratios(all, options.loss);
   const double beta = options.beta;

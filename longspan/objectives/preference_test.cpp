@@ -44,7 +44,9 @@ TEST_CASE("preference: losses fall as the chosen answer gains, and rise with the
     PairScores scores = random_scores(5);
     for (at::Tensor* x : {&scores.chosen_B, &scores.rejected_B}) x->requires_grad_(true);
     const PairOptions options{.loss = kind.loss, .beta = 0.05, .sft_weight = 0.1};
-    const PairTerms terms = pair_terms(scores, options, pair_baselines(scores, options));
+    const PairBaselines baselines =
+        kind.has_baselines ? pair_baselines(scores, options) : PairBaselines{};
+    const PairTerms terms = pair_terms(scores, options, baselines);
     torch::autograd::backward({terms.losses_B.sum()}, {});
     CAPTURE(std::string(kind.name));
     CHECK(scores.chosen_B.grad().lt(0).all().item<bool>());

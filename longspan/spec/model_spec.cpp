@@ -101,12 +101,17 @@ std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model) {
 }
 
 std::optional<RecurrenceSpec> recurrence_of(const ModelSpec& model) {
+  std::optional<RecurrenceSpec> first;
   for (const LayerSpec& layer : model.pattern) {
     const std::optional<RecurrenceSpec> recurrence =
         std::visit([](const auto& mixer) { return recurrence_in(mixer); }, layer.mixer);
-    if (recurrence) return recurrence;
+    if (!recurrence) continue;
+    if (first && *first != *recurrence) {
+      throw std::logic_error("layers with different recurrences in one model");
+    }
+    first = recurrence;
   }
-  return std::nullopt;
+  return first;
 }
 
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer) {

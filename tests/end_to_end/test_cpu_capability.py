@@ -31,7 +31,7 @@ def said(capability, *words):
 def test_env_says_which_loops_run():
     def lines(capability):
         text = said(capability, "env").stdout
-        return [re.search(rf"^{name} +(.*)$", text, re.M)[1] for name in ("attention tiles", "vector math", "fp32 products")]
+        return [re.search(rf"^{name} +(.*)$", text, re.M)[1] for name in ("attention tiles", "vector math", "fp32 gemms")]
 
     *loops, products = lines(None)
     assert loops == [widest(), widest()]
