@@ -201,7 +201,8 @@ void FlatParameters::start_reduction(int64_t chunk_bytes, const SideStream& side
   const c10::NoGradGuard no_grad;
   for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   at::Tensor flat = std::exchange(flat_gradient_, {});
-  reducing_from_ = flat;
+  // A CPU's collectives hold what they read themselves, and nothing else goes on beside them.
+  if (!options_.device.is_cpu()) reducing_from_ = flat;
   const int64_t num_ranks = options_.shard.size();
   const int64_t chunk =
       std::max<int64_t>(1, chunk_bytes / (num_ranks * static_cast<int64_t>(flat.element_size())));

@@ -255,17 +255,18 @@ Moment fullest(const MemoryFacts& facts) {
 int64_t divided(int64_t bytes, int64_t parts) { return (bytes + parts - 1) / parts; }
 
 /// A unit's gradients while they are made, and the one's before it on their way and as they arrive.
-/// Large ones are chunked, and two chunks are under way at a time (optim/flat_parameters).
+/// Large ones are chunked, and two chunks are under way at a time (optim/flat_parameters). On a
+/// GPU, which reduces them beside the next unit's backward, they stay until they are reduced.
 constexpr int64_t kReductionBytes = int64_t{64} << 20;
 
-int64_t unit_gradients(int64_t unit, int64_t ranks, bool sums_on_host) {
+int64_t unit_gradients(int64_t unit, int64_t ranks, bool sums_on_host, bool cuda) {
   if (ranks == 1) return 2 * unit;
   const int64_t share = divided(unit, ranks);
   // Where sums are on the host, two units and a share pass through the device. Where they are on
   // the device they are counted elsewhere, but for the shares of these two units, which are not
   // made yet.
   const int64_t at_once = sums_on_host ? 3 * unit + share : 3 * unit - 2 * share;
-  return std::min(at_once, unit + 4 * kReductionBytes);
+  return std::min(at_once, (cuda ? 2 : 1) * unit + 4 * kReductionBytes);
 }
 
 }  // namespace
@@ -316,7 +317,8 @@ MemoryAccount account_of(const MemoryFacts& facts) {
   const int64_t share = share_of(facts.trained_parameter_bytes, facts.trained_expert_bytes);
   if (facts.zero_stage >= 2) {
     add({"Gradients", sums_on_host ? 0 : share, sums_on_host ? share : 0, how(2)});
-    add({"  of units", unit_gradients(facts.largest_unit_gradient_bytes, ranks, sums_on_host), 0,
+    add({"  of units",
+         unit_gradients(facts.largest_unit_gradient_bytes, ranks, sums_on_host, facts.cuda), 0,
          "made, on their way, and received from others"});
   } else {
     add({"Gradients", facts.trained_parameter_bytes, sums_on_host ? share : 0, ""});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "longspan/config/config.h"
 #include "longspan/kernels/dropout.h"
@@ -142,14 +143,17 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   }
   world_.sum_(own_sums);
   const ToHost arriving(own_sums);
-  // The host waits for a device once in a step: for this norm, with which the sums are there too.
-  const double grad_norm = update_.sum_gradients();
+  // The host waits for a GPU once in a step: for this norm, with which the sums are there too.
+  std::optional<double> grad_norm;
+  if (!device_.is_cpu()) grad_norm = update_.sum_gradients();
   const std::vector<double> sums = values_of(arriving);
   result.loss = sums[0];
   result.interrupted = sums[1] > 0.0;
   result.stops = sums[2] > 0.0;
   if (result.interrupted) return result;
-  if (std::isfinite(result.loss)) result.grad_norm = grad_norm;
+  if (std::isfinite(result.loss)) {
+    result.grad_norm = grad_norm ? *grad_norm : update_.sum_gradients();
+  }
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     averages_.set(averages_before);
     std::vector<double> own_losses;
