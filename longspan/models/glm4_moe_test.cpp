@@ -1,10 +1,13 @@
 // GLM-4.5's mixtures of experts: published configs, layers that are no part of the model, refusals.
 #include <doctest/doctest.h>
 
+#include <set>
 #include <string>
 
+#include "longspan/config/user_error.h"
 #include "longspan/models/parameter_count.h"
 #include "longspan/spec/file_tensors.h"
+#include "longspan/spec/lora_spec.h"
 #include "longspan/testing/published_config.h"
 
 namespace longspan {
@@ -62,6 +65,15 @@ TEST_CASE("glm4_moe: what the config says of layers and routers") {
   const ParameterSpec& bias = parameters.of("model.layers.1.mlp.gate.e_score_correction_bias");
   CHECK(is_buffer(bias.role));
   CHECK(bias.shape == std::vector<int64_t>{128});
+}
+
+TEST_CASE("glm4_moe: all modules that can have adapters are those of attention") {
+  const ModelConfig config = kPublished.load();
+  CHECK(lora_modules_from("all", config.spec) ==
+        std::set<std::string>{"k_proj", "o_proj", "q_proj", "v_proj"});
+  CHECK_THROWS_WITH_AS(
+      require_in_peft(config.spec, {.modules = lora_modules_from("up_proj", config.spec)}),
+      doctest::Contains("MLPs that all tokens go through"), UserError);
 }
 
 TEST_CASE("glm4_moe: refusals") {

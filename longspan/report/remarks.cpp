@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/input/json_text.h"
 #include "longspan/models/composite.h"
+#include "longspan/spec/lora_spec.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -49,6 +53,19 @@ std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
         "{} is trained on texts alone: its language model learns, and what it sees pictures with "
         "stays as it is.",
         facts.model.architecture));
+  }
+  if (trains_adapter(facts.config)) {
+    const auto words = split_names(facts.config.lora_target);
+    const std::set<std::string> adapted =
+        lora_modules_from(facts.config.lora_target, facts.model.spec);
+    std::vector<std::string> left_out = lora_targets(facts.model.spec);
+    std::erase_if(left_out, [&](const std::string& module) { return adapted.contains(module); });
+    if (std::ranges::find(words, "all") != words.end() && !left_out.empty()) {
+      lines.push_back(fmt::format(
+          "lora_target: all leaves out {}: PEFT loads no adapters of MLPs of a model in which both "
+          "experts and MLPs that all tokens go through have them.",
+          fmt::join(left_out, ", ")));
+    }
   }
   if (const double dropout = attention_dropout_of(facts.model); dropout > 0) {
     lines.push_back(

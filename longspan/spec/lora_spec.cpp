@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <sstream>
 
@@ -15,28 +16,6 @@ namespace longspan {
 double LoraShape::scale() const {
   return rank_stabilized ? alpha / std::sqrt(static_cast<double>(r))
                          : alpha / static_cast<double>(r);
-}
-
-std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model) {
-  const std::vector<std::string> all = lora_targets(model);
-  std::set<std::string> modules;
-  std::istringstream names(target);
-  for (std::string name; std::getline(names, name, ',');) {
-    name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
-    if (name == "all") {
-      modules.insert(all.begin(), all.end());
-    } else if (std::find(all.begin(), all.end(), name) != all.end()) {
-      modules.insert(name);
-    } else {
-      throw UserError(fmt::format("lora_target: the model has no module {}; choose from {}, or all",
-                                  name.empty() ? "\"\"" : name, fmt::join(all, ", ")));
-    }
-  }
-  if (modules.empty()) {
-    throw UserError(
-        fmt::format("lora_target names nothing; choose from {}, or all", fmt::join(all, ", ")));
-  }
-  return modules;
 }
 
 namespace {
@@ -74,6 +53,31 @@ ExpertTargets expert_targets(const ModelSpec& model) {
 }
 
 }  // namespace
+
+std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model) {
+  const std::vector<std::string> all = lora_targets(model);
+  std::set<std::string> modules;
+  std::istringstream names(target);
+  for (std::string name; std::getline(names, name, ',');) {
+    name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
+    if (name == "all") {
+      const ExpertTargets experts = expert_targets(model);
+      std::ranges::copy_if(all, std::inserter(modules, modules.end()), [&](const auto& module) {
+        return !experts.others || std::ranges::find(experts.all, module) == experts.all.end();
+      });
+    } else if (std::find(all.begin(), all.end(), name) != all.end()) {
+      modules.insert(name);
+    } else {
+      throw UserError(fmt::format("lora_target: the model has no module {}; choose from {}, or all",
+                                  name.empty() ? "\"\"" : name, fmt::join(all, ", ")));
+    }
+  }
+  if (modules.empty()) {
+    throw UserError(
+        fmt::format("lora_target names nothing; choose from {}, or all", fmt::join(all, ", ")));
+  }
+  return modules;
+}
 
 void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
   const ExpertTargets targets = expert_targets(model);

@@ -22,7 +22,9 @@ struct LoraShape {
 };
 
 /// Reads LLaMA-Factory's lora_target: a comma list of the model's linear layers (lora_targets), or
-/// "all". Throws UserError for one that the model does not have.
+/// "all": of these all that can have adapters, without MLPs where require_in_peft would refuse
+/// those of experts whatever else the adapter is. Throws UserError for one that the model does not
+/// have.
 std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model);
 
 /// Throws UserError where PEFT cannot load an adapter of this shape: on transformers 5 it stacks

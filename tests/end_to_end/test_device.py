@@ -7,8 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import PROGRAM, Running, settings_of, write_model
-from shared import made_once
+from conftest import PROGRAM, Running, settings_of
 
 CUDA_HALF = """
 #include <stdlib.h>
@@ -61,15 +60,6 @@ def test_a_driver_that_torch_cannot_use_is_said_before_anything_is_read(train_be
         assert "device: cpu" in ran.stderr
     assert not (tmp_path / "out").exists()
     assert train_beside_gpus(device="cpu", GPUS="-1").returncode == 0
-
-
-def test_a_recurrence_is_refused_on_gpus(train_beside_gpus, place, tmp_path):
-    model = made_once(place / "qwen3_5", lambda folder: write_model(folder, "qwen3_5"))
-    for keys in (dict(), dict(device="cuda", nproc_per_node=1)):
-        ran = train_beside_gpus(model_name_or_path=str(model), bf16=True, **keys)
-        assert ran.returncode == 1 and ran.stderr.count("error: ") == 1, ran.stderr
-        assert "the model has layers of GatedDeltaNet" in ran.stderr and "Set device: cpu." in ran.stderr, ran.stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_cpu_beside_gpus(train_beside_gpus, tmp_path):

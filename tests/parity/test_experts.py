@@ -252,13 +252,24 @@ def test_adapters(targets, model_folder, short_rows, tmp_path):
     (dict(lora_target="gate_proj,down_proj"), "need both gate_proj and up_proj or neither"),
     (dict(lora_target="all", lora_dropout=0.1), "are not supported with lora_dropout"),
     (dict(lora_target="all", use_rslora=True), "are not supported with use_rslora"),
-    (dict(lora_target="all", model="glm4_moe"), "has MLPs that all tokens go through"),
+    (dict(lora_target="gate_proj,up_proj", model="glm4_moe"), "has MLPs that all tokens go through"),
 ])
 def test_adapters_that_peft_cannot_have(keys, says, model_folders, short_rows, tmp_path):
     keys = dict(keys)
     settings = settings_of(model_folders[keys.pop("model", "qwen3_moe")], short_rows, tmp_path / "ours", finetuning_type="lora", **keys)
     finished = Running(settings).wait()
     assert finished.status == 1 and says in finished.text
+
+
+def test_all_leaves_out_what_peft_cannot_have(model_folders, short_rows, tmp_path):
+    """Dropout, too, which adapters of experts cannot have."""
+    settings = settings_of(model_folders["glm4_moe"], short_rows, tmp_path / "ours", finetuning_type="lora",
+                           lora_target="all", lora_dropout=0.1, max_steps=1)
+    finished = Running(settings).wait()
+    assert finished.status == 0 and "lora_target: all leaves out" in finished.text, finished.text
+    saved = json.loads((finished.output_dir / "adapter_config.json").read_text())
+    assert set(saved["target_modules"]) == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    with_adapter(load(model_folders["glm4_moe"]), finished.output_dir, is_trainable=False)
 
 
 @pytest.mark.parametrize("kind, says", [("llama", "LlamaForCausalLM has no experts"),
