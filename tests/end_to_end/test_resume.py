@@ -87,6 +87,12 @@ KINDS = {
     "adapters of fused tensors, dropout": LORA | dict(model="phi3", pure_bf16=True),
     "sinks, windows, stacked experts": dict(model="gpt_oss", moe_aux_loss_coef=0.05),
     "adapters of stacked experts": dict(model="gpt_oss", finetuning_type="lora", lora_target="q_proj,gate_up_proj,down_proj"),
+    "latents, corrected routers, shared prompts": dict(model="deepseek_v3", stage="dpo", dataset="pairs", pref_share_prompt=True),
+    "corrected routers, rm": dict(model="glm4_moe", stage="rm", dataset="pairs", pref_share_prompt=True),
+    "two kinds of layers, kto": dict(model="gemma3", stage="kto", dataset="verdicts"),
+    "norms behind, shared prompts": dict(model="glm4", stage="dpo", dataset="pairs", pref_share_prompt=True, bf16=True),
+    "windows, pt": dict(model="mistral", stage="pt", dataset="chats", cutoff_len=48),
+    "experts, rm": dict(model="qwen3_moe", stage="rm", dataset="pairs", moe_aux_loss_coef=0.05),
 }
 
 

@@ -82,6 +82,7 @@ def transformers_run(model_folder, rows, folder, prepare=lambda model: model, dt
         ("gemma3", 1, dict(lr_scheduler_type="constant", weight_decay=0.1)),
         ("phi3", 2, dict(lr_scheduler_type="constant")),
         ("glm4", 1, dict(lr_scheduler_type="constant", weight_decay=0.1)),
+        ("qwen3", 1, dict(lr_scheduler_type="constant")),
     ],
 )
 def test_losses_norms_and_weights(kind, batch, optimizer, models, data, tmp_path):
