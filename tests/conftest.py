@@ -18,11 +18,12 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import warm_start  # noqa: E402
-from device import choose, device_keys, gpus_for, program_of  # noqa: E402
+from device import DEVICE, choose, device_keys, gpus_for, program_of  # noqa: E402
 from hybrid_models import HYBRIDS, hybrid  # noqa: E402
 from kinds import KINDS  # noqa: E402
 from patience import wait_patiently  # noqa: E402
 from shared import locked, made_once, replace_text  # noqa: E402
+from thread_ranks import trainings  # noqa: E402
 from tolerance import ADAM_EPSILON, TOLERANCE, of_run  # noqa: E402, F401
 
 # Shells start what runs in the background with SIGINT ignored, nohup does so with SIGHUP, and both would be inherited
@@ -217,15 +218,21 @@ def free_port():
             return port
 
 
+def write_config(settings):
+    """Beside output_dir."""
+    output_dir = pathlib.Path(settings["output_dir"])
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    config = output_dir.parent / (output_dir.name + ".yaml")
+    config.write_text(json.dumps(settings))  # JSON is YAML
+    return config
+
+
 class Running:
     """`longspan train` on one or several ranks, each a process of its own."""
 
     def __init__(self, settings, num_ranks=1, preexec=None, program=PROGRAM, **variables):
+        config = write_config(settings)
         self.output_dir = pathlib.Path(settings["output_dir"])
-        self.output_dir.parent.mkdir(parents=True, exist_ok=True)
-        config = self.output_dir.parent / (self.output_dir.name + ".yaml")
-        # JSON is YAML.
-        config.write_text(json.dumps(settings))
         environment = dict(os.environ, OMP_NUM_THREADS="1") | gpus_for(num_ranks) | variables
         if num_ranks > 1:
             environment |= dict(
@@ -263,6 +270,26 @@ class Running:
         return "\n".join(log.read_text() for log in self.logs)
 
 
+def run_processes(settings, num_ranks=1, timeout=60):
+    """A run that must succeed, each rank a process."""
+    finished = Running(settings, num_ranks).wait(timeout)
+    assert set(finished.statuses) == {0}, finished.text
+    return finished
+
+
+def run_to_end(settings, num_ranks=1, timeout=60):
+    """A run that must succeed, with ranks that are threads of one process where nothing is tested of processes: they start in
+    a tenth of the time. On GPUs, and on those that are simulated, each rank is a process."""
+    if DEVICE != "cpu":
+        return run_processes(settings, num_ranks, timeout)
+    config = write_config(settings)
+    log = config.with_suffix(".log")  # of all ranks
+    status = trainings.train(config, num_ranks, free_port(), log, timeout)
+    text = log.read_text()
+    assert status == 0, text
+    return Finished([0] * num_ranks, [text] + [""] * (num_ranks - 1), pathlib.Path(settings["output_dir"]))
+
+
 def settings_of(model, data, output_dir, **changes):
     return {
         "model_name_or_path": str(model),
@@ -284,16 +311,13 @@ def settings_of(model, data, output_dir, **changes):
 
 @pytest.fixture
 def train(models, data, tmp_path):
-    """train(model="qwen2", num_ranks=1, **keys) runs to the end and must succeed."""
+    """train(model="qwen2", num_ranks=1, **keys) runs to the end and must succeed. `way`: how."""
     count = 0
 
-    def run(model="qwen2", num_ranks=1, **changes):
+    def run(model="qwen2", num_ranks=1, way=run_to_end, **changes):
         nonlocal count
         count += 1
-        settings = settings_of(models[model], data, tmp_path / f"run{count}", **changes)
-        finished = Running(settings, num_ranks).wait()
-        assert finished.status == 0, finished.text
-        return finished
+        return way(settings_of(models[model], data, tmp_path / f"run{count}", **changes), num_ranks)
 
     return run
 
@@ -303,13 +327,12 @@ def known_run(place):
     """known_run(settings, num_ranks=1): as train, but run once for all tests and workers, in a folder of its own."""
     known = {}
 
-    def run(settings, num_ranks=1, timeout=60):
-        key = json.dumps([settings, num_ranks], sort_keys=True, default=str)
+    def run(settings, num_ranks=1, timeout=60, way=run_to_end):
+        key = json.dumps([settings, num_ranks, way.__name__], sort_keys=True, default=str)
         folder = place / "runs" / hashlib.sha256(key.encode()).hexdigest()[:16]
 
         def make(folder):
-            finished = Running(settings | dict(output_dir=str(folder / "run")), num_ranks).wait(timeout)
-            assert finished.status == 0, finished.text
+            finished = way(settings | dict(output_dir=str(folder / "run")), num_ranks, timeout)
             (folder / "finished.json").write_text(json.dumps([finished.statuses, finished.texts]))
 
         if key not in known:

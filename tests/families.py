@@ -8,8 +8,8 @@ import math
 import re
 import subprocess
 
-from conftest import (BUILD, PROGRAM, TOLERANCE, Running, add_dataset, modes_of_the_program, relative_difference, settings_of,
-                      words_of_real_text, write_model)
+from conftest import (BUILD, PROGRAM, TOLERANCE, Running, add_dataset, modes_of_the_program, relative_difference, run_to_end,
+                      settings_of, words_of_real_text, write_model)
 from covering import covering_array
 from shared import made_once
 
@@ -149,16 +149,14 @@ class Families:
         return settings_of(model, rows, output_dir, template="empty", disable_shuffling=True, learning_rate=3e-4,
                            max_steps=NUM_STEPS)
 
-    def started(self, run, output_dir):
+    def settings_of_run(self, run, output_dir):
         shared = dict(sequence_parallel_size=run["ranks"], sequence_parallel_mode=run["method"])
-        settings = self.settings(run, output_dir) | ROWS[run["rows"]] | MEMORY[run["memory"]] | shared
-        return Running(settings, run["ranks"]).wait()
+        return self.settings(run, output_dir) | ROWS[run["rows"]] | MEMORY[run["memory"]] | shared
 
     def check(self, run, output_dir):
         """Each step's loss and gradient norm are those of one process."""
         alone = self.known_run(self.settings(run, "") | ROWS["row by row"])
-        many = self.started(run, output_dir)
-        assert many.status == 0, many.text
+        many = run_to_end(self.settings_of_run(run, output_dir), run["ranks"])
         assert f"sequence parallelism: {run['method']}" in many.texts[0]
         for key in ("loss", "grad_norm"):
             assert len(many.logged(key)) == NUM_STEPS
@@ -166,7 +164,7 @@ class Families:
 
     def check_refused(self, run, output_dir):
         """By the same error on every rank, which names the method and others that serve the model."""
-        finished = self.started(run, output_dir)
+        finished = Running(self.settings_of_run(run, output_dir), run["ranks"]).wait()
         assert finished.statuses == [1] * run["ranks"], finished.texts
         for text in finished.texts:
             assert f"sequence_parallel_mode: {run['method']} {refusal(run)}" in text and "Modes that can split them" in text

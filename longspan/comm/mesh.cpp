@@ -222,11 +222,12 @@ Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, Link link,
 
 std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<ParallelPlan>& plans,
                               Link link, int64_t timeout_seconds) {
+  const LinkTraits& traits = where.link != nullptr ? *where.link : traits_of(link);
   if (plans.empty() || plans[0].world_size == 1) return std::vector<Mesh>(plans.size());
   try {
     const std::chrono::seconds patience = patience_to_meet(timeout_seconds);
-    const auto end = std::chrono::steady_clock::now() + patience + traits_of(link).time_to_meet;
-    const std::function<void()> prepare_thread = traits_of(link).prepare_threads();
+    const auto end = std::chrono::steady_clock::now() + patience + traits.time_to_meet;
+    const std::function<void()> prepare_thread = traits.prepare_threads();
     c10::intrusive_ptr<c10d::Store> store =
         open_store(where, where.rank == 0 && !where.launcher_hosts_store, patience);
     store = c10::make_intrusive<c10d::PrefixStore>(where.store_prefix + "/longspan", store);
@@ -239,9 +240,9 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
         require_one_plan(*keys, where, plan);
         return true;
       });
-      const auto connect = [keys, where, plan, link, timeout_seconds, prepare_thread] {
+      const auto connect = [keys, where, plan, &traits, timeout_seconds, prepare_thread] {
         prepare_thread();
-        return make_mesh_over(keys, where.rank, plan, traits_of(link), timeout_seconds,
+        return make_mesh_over(keys, where.rank, plan, traits, timeout_seconds,
                               own_address(where), where.interfaces);
       };
       // Gloo waits five times its timeout for a rank that has given its address and does not come,

@@ -6,6 +6,8 @@
 
 namespace longspan {
 
+struct LinkTraits;
+
 /// Where this process stands among its peers. By itself it is a run of one process. `longspan`
 /// reads it from its launcher's environment (cli/process/launcher_environment.h).
 struct Rendezvous {
@@ -21,6 +23,8 @@ struct Rendezvous {
   bool launcher_hosts_store = false;
   /// Keeps keys of this start of the workers apart from those of earlier ones (see joined_start).
   std::string store_prefix;
+  /// How the ranks reach each other; null: by the link of what they compute on.
+  const LinkTraits* link = nullptr;
 
   /// Whether this process meets anybody in a store: other ranks, or its launcher.
   bool has_peers() const { return world_size > 1 || launcher_hosts_store; }

@@ -236,6 +236,7 @@ class ThreadGroup : public c10d::Backend {
   ThreadGroup(std::shared_ptr<Meeting> meeting, const GroupPlace& place)
       : Backend(place.rank, place.size),
         meeting_(std::move(meeting)),
+        store_(place.store),
         timeout_(place.timeout_seconds) {}
   ~ThreadGroup() override { meeting_->leave(getRank()); }
 
@@ -281,6 +282,7 @@ class ThreadGroup : public c10d::Backend {
   }
 
   std::shared_ptr<Meeting> meeting_;
+  c10::intrusive_ptr<c10d::Store> store_;  // a rank may serve it that is through before the others
   std::chrono::seconds timeout_;
   int64_t num_collectives_ = 0;
   std::map<std::pair<int, int>, int64_t> num_sent_, num_received_;  // by peer and tag

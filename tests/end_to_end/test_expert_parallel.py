@@ -3,7 +3,10 @@
 import json
 
 import pytest
-from conftest import Running, add_dataset, relative_difference, settings_of, words_of_real_text, write_dataset, write_model
+from conftest import (
+    Running, add_dataset, relative_difference, run_to_end, settings_of, words_of_real_text, write_dataset,
+    write_model,
+)
 from safetensors.torch import load_file
 from shared import made_once
 from test_resume import halfway, same_bytes
@@ -42,9 +45,7 @@ def short_rows(place):
 
 
 def run(settings, num_ranks=1):
-    finished = Running(settings, num_ranks).wait()
-    assert finished.status == 0, finished.text
-    return finished
+    return run_to_end(settings, num_ranks)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import re
 import sys
 
 import pytest
-from conftest import ROOT, TOLERANCE, Running, same_run, settings_of, write_dataset, write_model
+from conftest import ROOT, TOLERANCE, Running, run_processes, same_run, settings_of, write_dataset, write_model
 from shared import made_once
 from tolerance import ROUNDING
 
@@ -124,7 +124,7 @@ def long_rows(data, tmp_path):
     dict(num_ranks=2, sequence_parallel_size=2, sequence_parallel_mode="ulysses", offload_activations=True),
 ], ids=lambda changes: "-".join(changes) or "plain")
 def test_account_says_what_is_measured(train, long_rows, changes):
-    run = train(dataset_dir=long_rows, cutoff_len=LONG, max_steps=2, gradient_accumulation_steps=1, **changes)
+    run = train(way=run_processes, dataset_dir=long_rows, cutoff_len=LONG, max_steps=2, gradient_accumulation_steps=1, **changes)
     memory = json.loads((run.output_dir / "memory.json").read_text())
     assert memory["facts"]["num_tokens"] == LONG
     assert len(memory["measured"]) == changes.get("num_ranks", 1)
@@ -285,7 +285,7 @@ def long_row_peak(place, known_run):
     def peak(tokens, num_ranks=1, **keys):
         settings = settings_of(model, rows, "", cutoff_len=1024, max_steps=1, per_device_train_batch_size=tokens // 1024,
                                gradient_accumulation_steps=1, **keys)
-        run = known_run(settings, num_ranks, timeout=600)
+        run = known_run(settings, num_ranks, timeout=600, way=run_processes)
         memory = json.loads((run.output_dir / "memory.json").read_text())
         assert memory["facts"]["num_tokens"] == tokens
         return max(rank["device"] for rank in memory["measured"]), run

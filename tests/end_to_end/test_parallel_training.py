@@ -4,7 +4,7 @@ import json
 
 import pytest
 from conftest import (
-    ROOT, TOLERANCE, Running, add_dataset, modes_of_the_program, relative_difference, same_run, settings_of,
+    ROOT, TOLERANCE, Running, add_dataset, modes_of_the_program, relative_difference, run_to_end, same_run, settings_of,
     write_model,
 )
 from shared import made_once
@@ -164,8 +164,7 @@ def test_answer_wholly_in_one_shard(models, tmp_path):
                                gradient_accumulation_steps=1, sequence_parallel_size=num_ranks)
         if mode:
             settings["sequence_parallel_mode"] = mode
-        runs.append(Running(settings, num_ranks).wait())
-        assert runs[-1].status == 0, runs[-1].text
+        runs.append(run_to_end(settings, num_ranks))
     for run in runs[1:]:
         same_run(runs[0], run)
 

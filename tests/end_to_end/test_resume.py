@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from conftest import Running, add_dataset, relative_difference, settings_of, write_model
+from conftest import Running, add_dataset, relative_difference, run_to_end, settings_of, write_model
 from faults import wait_for
 from shared import made_once
 
@@ -30,9 +30,7 @@ def log_lines(folder):
 
 
 def succeeds(settings, num_ranks=1, **more):
-    finished = Running(settings | more, num_ranks).wait(timeout=120)
-    assert set(finished.statuses) == {0}, finished.text
-    return finished
+    return run_to_end(settings | more, num_ranks, timeout=120)
 
 
 def halfway(run, step, output_dir):

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 from conftest import (
-    Running, add_dataset, relative_difference, same_run, settings_of, words_of_real_text, words_of_the_program,
+    add_dataset, relative_difference, run_to_end, same_run, settings_of, words_of_real_text, words_of_the_program,
     write_model,
 )
 from safetensors.torch import load_file, save_file
@@ -135,9 +135,7 @@ def test_data_parallel_groups(stage, stage_run, stage_models, stage_data, tmp_pa
     settings = settings_of(stage_models["six"], stage_data, tmp_path / "groups")
     settings |= dict(per_device_train_batch_size=2, gradient_accumulation_steps=1, max_steps=4, learning_rate=3e-4,
                      sequence_parallel_size=2) | STAGES[stage]
-    groups = Running(settings, 4).wait()
-    assert groups.status == 0, groups.text
-    same_run(alone, groups)
+    same_run(alone, run_to_end(settings, 4))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -222,8 +220,7 @@ def test_precomputed_reference(stage, stage_run, tmp_path):
     changed["logps"][0] -= 1e-12
     cache[0].write_text("".join(lines[:7]) + json.dumps(changed) + "\n" + lines[7][:9])
     settings = json.loads((first.output_dir.parent / (first.output_dir.name + ".yaml")).read_text())
-    again = Running(settings | dict(overwrite_output_dir=True), 2).wait()
-    assert again.status == 0, again.text
+    again = run_to_end(settings | dict(overwrite_output_dir=True), 2)
     assert "16 examples, 7 of them kept" in again.text
     assert again.text.count(f"warning: 1 line of {cache[0]} is not as written") == 1, again.text
     same_run(first, again)
@@ -236,7 +233,7 @@ def test_precomputed_reference(stage, stage_run, tmp_path):
     weights = load_file(other / "model.safetensors")
     weights["model.norm.weight"][5] += 0.01
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
-    changed = Running(settings | dict(overwrite_output_dir=True, ref_model=str(other), max_steps=1), 2).wait()
+    changed = run_to_end(settings | dict(overwrite_output_dir=True, ref_model=str(other), max_steps=1), 2)
     assert "16 examples, 0 of them kept" in changed.text
     assert changed.logged("loss")[0] != same_reference  # of the same folder
     assert kept[:7] == [line.strip() for line in lines[:7]]
@@ -279,6 +276,5 @@ def test_nothing_stale_beside_new_weights(stage_models, stage_data, tmp_path):
         (STAGES["sigmoid"], {"model.safetensors", "config.json"}),
         (STAGES["lora"], {"adapter_model.safetensors", "adapter_config.json"}),
     ]:
-        run = Running(settings | changes).wait()
-        assert run.status == 0, run.text
+        run = run_to_end(settings | changes)
         assert {path.name for path in run.output_dir.iterdir()} & weights == expected

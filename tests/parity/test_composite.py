@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import PROGRAM, Running, settings_of, write_model, write_tokenizer
+from conftest import PROGRAM, Running, run_to_end, settings_of, write_model, write_tokenizer
 from model_configs import CONFIGS
 from safetensors.torch import load_file, save_file
 from shared import made_once
@@ -50,9 +50,7 @@ def places(place):
 
 
 def train(settings, num_ranks=1):
-    finished = Running(settings, num_ranks).wait()
-    assert finished.status == 0, finished.text
-    return finished
+    return run_to_end(settings, num_ranks)
 
 
 WAYS = {

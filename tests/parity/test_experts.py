@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import PROGRAM, Running, relative_difference, settings_of, write_dataset, write_model
+from conftest import PROGRAM, Running, relative_difference, run_to_end, settings_of, write_dataset, write_model
 from experts import by_file_name
 from model_configs import CONFIGS
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
@@ -46,9 +46,7 @@ def short_rows(own_place):
 
 
 def run(settings, num_ranks=1):
-    finished = Running(settings, num_ranks).wait()
-    assert finished.status == 0, finished.text
-    return finished
+    return run_to_end(settings, num_ranks)
 
 
 @pytest.mark.parametrize("documents", [[97], [40, 1, 23, 66]], ids=["one", "packed"])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest import Running, relative_difference, settings_of, write_dataset, write_model
+from conftest import Running, relative_difference, run_to_end, settings_of, write_dataset, write_model
 from fp8 import in_fp8
 from safetensors.torch import load_file, save_file
 from shared import made_once
@@ -37,9 +37,7 @@ def folders(tmp_path, block, dtype="float32"):
 
 
 def run(settings, num_ranks=1):
-    finished = Running(settings, num_ranks).wait()
-    assert finished.status == 0, finished.text
-    return finished
+    return run_to_end(settings, num_ranks)
 
 
 @pytest.mark.parametrize("blocks", BLOCKS)

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import PROGRAM, Running, relative_difference, settings_of, write_dataset, write_model
+from conftest import PROGRAM, Running, relative_difference, run_to_end, settings_of, write_dataset, write_model
 from gpt_oss import WINDOW, in_mxfp4
 from pairs import load
 from safetensors.torch import load_file
@@ -40,9 +40,7 @@ def short_rows(own_place):
 
 
 def run(settings, num_ranks=1):
-    finished = Running(settings, num_ranks).wait()
-    assert finished.status == 0, finished.text
-    return finished
+    return run_to_end(settings, num_ranks)
 
 
 def in_fp32(folder):

@@ -3,7 +3,7 @@ PEFT and TRL; the same on any number of ranks."""
 
 import pytest
 import torch
-from conftest import Running, relative_difference, settings_of, write_dataset, write_model
+from conftest import relative_difference, run_to_end, settings_of, write_dataset, write_model
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
 from safetensors.torch import load_file, save_file
 from shared import made_once
@@ -48,9 +48,7 @@ def short_rows(place):
 
 
 def run(settings, num_ranks=1):
-    finished = Running(settings, num_ranks).wait()
-    assert finished.status == 0, finished.text
-    return finished
+    return run_to_end(settings, num_ranks)
 
 
 def with_eager_experts(model):

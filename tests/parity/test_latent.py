@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from conftest import Running, relative_difference, settings_of, write_dataset, write_model
+from conftest import relative_difference, run_to_end, settings_of, write_dataset, write_model
 from test_lora import distance, logits_of, with_adapter, write_adapter
 from pairs import load
 from shared import made_once
@@ -32,9 +32,7 @@ def short_rows(place):
 
 
 def run(settings, num_ranks=1):
-    finished = Running(settings, num_ranks).wait()
-    assert finished.status == 0, finished.text
-    return finished
+    return run_to_end(settings, num_ranks)
 
 
 def eager(model):

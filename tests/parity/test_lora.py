@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import PROGRAM, Running, relative_difference, settings_of, write_model
+from conftest import PROGRAM, relative_difference, run_to_end, settings_of, write_model
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
 from safetensors.torch import load_file
 from shared import made_once
@@ -38,9 +38,7 @@ def preferences(place):
 
 
 def run(settings, num_ranks=1):
-    finished = Running(settings, num_ranks).wait()
-    assert finished.status == 0, finished.text
-    return finished
+    return run_to_end(settings, num_ranks)
 
 
 def settings_for(model, data, folder, **keys):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import Running, relative_difference, settings_of
+from conftest import relative_difference, run_to_end, settings_of
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
 from shared import made_once
 from test_trainer import WEIGHTS
@@ -31,9 +31,7 @@ def settings_for(stage, model, data, folder, **keys):
 
 
 def run(settings):
-    finished = Running(settings).wait()
-    assert finished.status == 0, finished.text
-    return finished
+    return run_to_end(settings)
 
 
 def assert_same(finished, theirs, names, steps=NUM_STEPS):

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 import torch
 import transformers
-from conftest import PROGRAM, Running, add_dataset, settings_of, write_model, write_tokenizer
+from conftest import PROGRAM, Running, add_dataset, run_to_end, settings_of, write_model, write_tokenizer
 from test_data import IGNORE, SHAREGPT, chats_as_rows, encode
 from test_text import fetch
 
@@ -232,8 +232,7 @@ def base(tmp_path_factory):
 
 def trained(base, output, num_ranks=1, **keys):
     settings = settings_of(*base, output, template="chatml", learning_rate=5e-3, max_steps=40)
-    run = Running(settings | keys, num_ranks).wait()
-    assert run.status == 0, run.text
+    run = run_to_end(settings | keys, num_ranks)
     return run.output_dir
 
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import BUILD, Running, relative_difference, settings_of, write_model, write_tokenizer
+from conftest import BUILD, relative_difference, run_to_end, settings_of, write_model, write_tokenizer
 from gpt_oss import attention_for
 from tolerance import ADAM_EPSILON, ROUNDING, TOLERANCE
 
@@ -100,8 +100,7 @@ def test_losses_norms_and_weights(kind, batch, optimizer, models, data, tmp_path
         models[kind] = str(write_model(tmp_path / kind, kind))
     settings = settings_of(models[kind], data, tmp_path / "ours") | shared
     settings |= dict(disable_shuffling=True, max_samples=22)
-    finished = Running(settings).wait()
-    assert finished.status == 0, finished.text
+    finished = run_to_end(settings)
     rows = our_rows(settings, tmp_path)
     assert len(rows) == 22
     history, model = transformers_run(models[kind], rows, tmp_path, **shared)
@@ -150,8 +149,7 @@ def test_padding_token_in_every_prompt(keys, data, tmp_path):
     rows = our_rows(settings_of(folder, data, tmp_path / "ours") | shared | dict(disable_shuffling=True), tmp_path)
     assert all(row["input_ids"].count(end) > 1 for row in rows)
     settings["gradient_accumulation_steps"] //= num_ranks
-    finished = Running(settings, num_ranks).wait()
-    assert finished.status == 0, finished.text
+    finished = run_to_end(settings, num_ranks)
 
     def prepare(model):
         for name, parameter in model.named_parameters():

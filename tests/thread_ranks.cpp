@@ -1,0 +1,115 @@
+// Trains as `longspan train` does, one run after another in this process, each with ranks that are
+// threads. Reads a request a line from stdin, and answers each with a line on stdout:
+//
+//   {"config": "run.yaml", "ranks": 3, "port": 20000, "log": "run.log"}    {"status": 0}
+//
+// What the run prints goes to `log`. Status 1: a UserError, 2: anything else, as of the program.
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/process/resources.h"
+#include "longspan/comm/cuda.h"
+#include "longspan/config/config.h"
+#include "longspan/config/user_error.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/liveness/host.h"
+#include "longspan/testing/thread_groups.h"
+#include "longspan/text/print.h"
+#include "longspan/train/run.h"
+#include "longspan/train/run_plan.h"
+
+namespace {
+
+using nlohmann::json;
+
+int train(const std::string& config_file, const longspan::Rendezvous& where) {
+  try {
+    const longspan::Config config = longspan::load_config(config_file, {});
+    const longspan::Machine machine{.look_for_gpus = longspan::look_for_gpus,
+                                    .num_threads = at::get_num_threads()};
+    longspan::PlainHost host;
+    longspan::run_training(config, longspan::plan_run(config, machine, where), host);
+    return 0;
+  } catch (const longspan::FailedElsewhere&) {
+    return 1;  // another rank has said why
+  } catch (const longspan::UserError& error) {
+    longspan::print_err("error: {}\n", error.what());
+    return 1;
+  } catch (const std::exception& error) {
+    longspan::print_err("internal error: {}\n", error.what());
+    return 2;
+  }
+}
+
+/// The highest status of the run's ranks.
+int train_on_threads(const json& request) {
+  const int num_ranks = request.at("ranks");
+  std::vector<int> statuses(num_ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      statuses[rank] = train(request.at("config"), {.rank = rank,
+                                                    .world_size = num_ranks,
+                                                    .local_rank = rank,
+                                                    .local_world_size = num_ranks,
+                                                    .master_port = request.at("port"),
+                                                    .link = &longspan::testing::thread_link()});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return *std::ranges::max_element(statuses);
+}
+
+/// While this object lives, stdout and stderr are the file.
+class Redirected {
+ public:
+  explicit Redirected(const std::string& file) {
+    const int log = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    dup2(log, STDOUT_FILENO);
+    dup2(log, STDERR_FILENO);
+    close(log);
+  }
+  ~Redirected() {
+    std::fflush(nullptr);
+    dup2(own_stdout_, STDOUT_FILENO);
+    dup2(own_stderr_, STDERR_FILENO);
+    close(own_stdout_);
+    close(own_stderr_);
+  }
+  Redirected(const Redirected&) = delete;
+  Redirected& operator=(const Redirected&) = delete;
+
+ private:
+  int own_stdout_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+  int own_stderr_ = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+};
+
+}  // namespace
+
+int main() {
+  longspan::bound_compiled_gemms();
+  longspan::quiet_c10d();
+  longspan::use_tensor_pool();
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    const json request = json::parse(line);
+    int status = 2;
+    {
+      const Redirected redirected(request.at("log"));
+      status = train_on_threads(request);
+    }
+    longspan::print_out("{}\n", json{{"status", status}}.dump());
+    std::fflush(stdout);
+  }
+  _exit(0);
+}
