@@ -14,6 +14,7 @@
 #include "cli/process/resources.h"
 #include "longspan/bench/attention_bench.h"
 #include "longspan/bench/bench_report.h"
+#include "longspan/comm/cuda.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"
@@ -155,10 +156,25 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
-int work(const Options& options, const AttentionBenchOptions& bench, const Rendezvous& where) {
+DeviceChoice read_device(const Options& options) {
+  ModelSettings wanted;
+  wanted.device = options.text("device").value_or("auto");
+  wanted.share_gpus = options.flag("share-gpus");
+  if (const std::string& word = wanted.device; word != "auto" && word != "cuda" && word != "cpu") {
+    throw UserError(
+        fmt::format("{}: --device {}: choose auto, cuda or cpu", kCommand, wanted.device));
+  }
+  return choose_device(wanted, look_for_gpus);
+}
+
+int work(const Options& options, AttentionBenchOptions bench, const DeviceChoice& device,
+         const Rendezvous& where) {
+  const BenchDevice on = bench_device(device, where.local_rank);
+  bench.shape.device = on.device;
   if (bench.threads) at::set_num_threads(*bench.threads);
   if (where.has_peers()) quiet_c10d();
-  const AttentionBenchResult result = run_attention_bench(bench, where, at::set_num_threads, say);
+  const AttentionBenchResult result =
+      run_attention_bench(bench, where, on, at::set_num_threads, say);
   if (where.rank != 0) return 0;
   say(fmt::format("\n{}", bench_table(result)));
   const fs::path folder = output_folder(options);
@@ -173,16 +189,18 @@ int work(const Options& options, const AttentionBenchOptions& bench, const Rende
 }
 
 /// `--ranks`, or as many as there are.
-LaunchPlan plan_launch(const Options& options) {
-  LaunchPlan plan = make_launch_plan(Config(), DeviceChoice());
+LaunchPlan plan_launch(const Options& options, const DeviceChoice& device) {
+  LaunchPlan plan = make_launch_plan(Config(), device);
   const std::optional<int64_t> ranks = options.whole_number("ranks", 1, kMostRanks);
-  const int wanted = ranks ? static_cast<int>(*ranks)
-                           : (plan.world_size() > 1 ? plan.world_size() : kDefaultRanks);
+  const int wanted =
+      ranks ? static_cast<int>(*ranks)
+            : (plan.world_size() > 1 || device.cuda() ? plan.world_size() : kDefaultRanks);
   if (wanted % plan.num_nodes != 0) {
     throw UserError(fmt::format("{}: --ranks {} cannot be spread evenly over NNODES={}", kCommand,
                                 wanted, plan.num_nodes));
   }
   plan.processes_per_node = wanted / plan.num_nodes;
+  require_gpus(device, plan.processes_per_node);
   return plan;
 }
 
@@ -190,13 +208,17 @@ int run_attention(const Arguments& arguments) {
   const Options options(
       kCommand, arguments,
       {"tokens", "ranks", "heads", "kv-heads", "head-dim", "model-dim", "dtype", "ulysses-degree",
-       "ring-degree", "window", "repeats", "warmup", "threads", "output"},
-      {"documents", "methods", "waves"}, {"layer", "checkpointing", "no-undistributed"});
+       "ring-degree", "window", "repeats", "warmup", "threads", "output", "device"},
+      {"documents", "methods", "waves"},
+      {"layer", "checkpointing", "no-undistributed", "share-gpus"});
   if (is_launched()) {
     const Rendezvous where = rendezvous_from_environment();
     AttentionBenchOptions bench;
+    DeviceChoice device;
     rank_0_first(where.rank, [&] {
       bench = read_options(options);
+      device = read_device(options);
+      require_gpus(device, where.local_world_size);
       const auto ranks = options.whole_number("ranks", 1);
       if (ranks && *ranks != where.world_size) {
         throw UserError(fmt::format("{}: --ranks {}, but the launcher started {}", kCommand, *ranks,
@@ -205,13 +227,14 @@ int run_attention(const Arguments& arguments) {
       plans_of(bench, where.world_size);
       make_output_folder(options);
     });
-    return work(options, bench, where);
+    return work(options, bench, device, where);
   }
   const AttentionBenchOptions bench = read_options(options);
-  const LaunchPlan plan = plan_launch(options);
+  const DeviceChoice device = read_device(options);
+  const LaunchPlan plan = plan_launch(options, device);
   plans_of(bench, plan.world_size());
   make_output_folder(options);
-  if (plan.world_size() == 1) return work(options, bench, {});
+  if (plan.world_size() == 1) return work(options, bench, device, {});
   Arguments words{"bench", "attention"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   quiet_c10d();
@@ -240,7 +263,9 @@ backward, tokens/s, load of the ranks, memory, bytes sent beside the formula, an
 
   --tokens N            of the row [8192]
   --documents N         that many documents of equal length [1]; or their lengths: 4096,3000,1096
-  --ranks P             processes [2, or those that the launcher started]
+  --ranks P             processes [2, or those that the launcher started; on GPUs one for each]
+  --device auto|cuda|cpu  [auto]
+  --share-gpus          several processes may use a GPU, and exchange through the host
   --heads N             query heads [8]
   --kv-heads M          [2]
   --head-dim H          [64]
@@ -262,7 +287,7 @@ backward, tokens/s, load of the ranks, memory, bytes sent beside the formula, an
 Several processes are started through torchrun; started by torchrun, mpirun or srun, on one machine
 or more, longspan joins the processes that it finds. The methods take turns (A B C, C B A ...).
 Undistributed attention runs on rank 0 alone with the threads of all ranks of its machine (no more than
-it has cores), while the others wait. On CPU.
+it has cores), while the others wait. On GPUs time is taken when they have done all.
 )";
 
 std::string help() {

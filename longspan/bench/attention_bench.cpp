@@ -14,7 +14,7 @@
 
 #include "longspan/bench/check_against_fp64.h"
 #include "longspan/bench/gather_numbers.h"
-#include "longspan/memory/counting_allocator.h"
+#include "longspan/memory/peak_meter.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 
 namespace longspan {
@@ -45,8 +45,10 @@ int64_t all_bytes(const Traffic& traffic) {
 class Contender {
  public:
   Contender(const AttentionBenchOptions& options, const ParallelPlan& plan, const Mesh& mesh,
-            Group world, UseThreads use_threads, int num_threads)
-      : world_(std::move(world)),
+            Group world, const BenchDevice& on, UseThreads use_threads, int num_threads)
+      : device_(on.device),
+        kernel_(*on.kernel),
+        world_(std::move(world)),
         mesh_(mesh),
         idle_(plan.sequence_size == 1 && world_.rank() != 0),
         use_threads_(use_threads),
@@ -74,15 +76,17 @@ class Contender {
   void count() {
     const ThreadsOfPass threads(use_threads_, num_threads_);
     if (!idle_) {
-      AllocationCounter counter(AllocationCounter::Of::kProcess);
+      PeakMeter meter(device_);
+      meter.restart();
+      const int64_t held = meter.peak().device;
       const Traffic before = sequence_traffic(mesh_);
       at::Tensor out = problem_->forward(*attention_);
-      const int64_t forward_peak = counter.peak_bytes();
+      const int64_t forward_peak = meter.peak().device - held;
       const Traffic between = sequence_traffic(mesh_);
       out = at::Tensor();
       problem_->backward(*attention_);
       const Traffic after = sequence_traffic(mesh_);
-      const int64_t peak = counter.peak_bytes();
+      const int64_t peak = meter.peak().device - held;
       const int64_t out_bytes = problem_->output_bytes(), grad_bytes = problem_->gradient_bytes();
       peak_ = peak;
       buffers_ = std::max<int64_t>({0, forward_peak - out_bytes, peak - out_bytes - grad_bytes});
@@ -91,35 +95,37 @@ class Contender {
       kernel_.take_forward();
       kernel_.take_backward();
     }
-    world_.barrier();
+    meet();
   }
 
   /// A timed pass; `keep` its numbers.
   void time(bool keep) {
     const ThreadsOfPass threads(use_threads_, num_threads_);
-    world_.barrier();
+    meet();
     const Clock::time_point begin = Clock::now();
     if (!idle_) problem_->forward(*attention_);
-    world_.barrier();
+    meet();
     const Clock::time_point middle = Clock::now();
     if (!idle_) problem_->backward(*attention_);
-    world_.barrier();
+    meet();
     const Clock::time_point end = Clock::now();
     const KernelWork forward = kernel_.take_forward(), backward = kernel_.take_backward();
     if (!keep) return;
     measured_.forward_seconds.push_back(std::chrono::duration<double>(middle - begin).count());
     measured_.backward_seconds.push_back(std::chrono::duration<double>(end - middle).count());
-    kernel_seconds_.push_back(forward.cpu_seconds + backward.cpu_seconds);
+    kernel_seconds_.push_back(forward.seconds + backward.seconds);
     // A backward does the same pairs again.
     pairs_ = std::max(forward.pairs, backward.pairs);
   }
 
   /// Brings the ranks' numbers to all of them. Collective.
   void gather() {
-    const auto rows = gather_numbers(
-        world_, {idle_ ? 0.0 : median(kernel_seconds_), pairs_, static_cast<double>(peak_),
-                 static_cast<double>(buffers_), static_cast<double>(sent_forward_),
-                 static_cast<double>(sent_backward_)});
+    const auto rows =
+        gather_numbers(world_,
+                       {idle_ ? 0.0 : median(kernel_seconds_), pairs_, static_cast<double>(peak_),
+                        static_cast<double>(buffers_), static_cast<double>(sent_forward_),
+                        static_cast<double>(sent_backward_)},
+                       device_);
     for (const std::vector<double>& row : rows) {
       // Undistributed attention has one rank.
       if (measured_.undistributed() && !measured_.kernel.empty()) break;
@@ -132,6 +138,12 @@ class Contender {
   }
 
  private:
+  /// All ranks, and their devices, have done what they were given.
+  void meet() const {
+    wait_for_device(device_);
+    world_.barrier();
+  }
+
   static AttentionVolume formula(const AttentionBenchOptions& options, const ParallelPlan& plan,
                                  const Packing& padded) {
     if (plan.sequence_size == 1) return {};
@@ -141,12 +153,13 @@ class Contender {
     return attention_volume(plan, heads, padded, shape.checkpointing);
   }
 
+  at::Device device_;
+  MeasuredKernel kernel_;
   Group world_;
   Mesh mesh_;
   bool idle_;
   UseThreads use_threads_;
   int num_threads_;
-  MeasuredKernel kernel_{cpu_block_kernel()};
   std::unique_ptr<SequenceParallel> attention_;
   std::unique_ptr<AttentionProblem> problem_;
   MethodMeasurement measured_;
@@ -179,7 +192,7 @@ double MethodMeasurement::pass_median() const {
 
 double MethodMeasurement::time_imbalance() const {
   std::vector<double> seconds;
-  for (const KernelWork& work : kernel) seconds.push_back(work.cpu_seconds);
+  for (const KernelWork& work : kernel) seconds.push_back(work.seconds);
   return largest_over_mean(seconds);
 }
 
@@ -196,13 +209,14 @@ double MethodMeasurement::largest_gradient_error() const {
 }
 
 AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
-                                         const Rendezvous& where, UseThreads use_threads,
+                                         const Rendezvous& where, const BenchDevice& on,
+                                         UseThreads use_threads,
                                          void (*say)(const std::string& line)) {
   const int num_ranks = where.world_size, threads = at::get_num_threads();
   std::vector<std::string> skipped;
   std::vector<ParallelPlan> plans = plans_of(options, num_ranks, &skipped);
   std::vector<Mesh> meshes =
-      make_meshes(joined_start(where, kTimeoutSeconds), plans, Link::kGloo, kTimeoutSeconds);
+      make_meshes(joined_start(where, kTimeoutSeconds), plans, on.link, kTimeoutSeconds);
   const Group world = meshes.empty() ? Group() : meshes[0].world;
   // More threads than cores would only slow each other down.
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -210,12 +224,12 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
       std::max(threads, std::min(cores, threads * std::min(where.local_world_size, num_ranks)));
   std::vector<std::unique_ptr<Contender>> contenders;
   if (options.undistributed || plans.empty()) {
-    contenders.push_back(std::make_unique<Contender>(options, ParallelPlan{}, Mesh{}, world,
+    contenders.push_back(std::make_unique<Contender>(options, ParallelPlan{}, Mesh{}, world, on,
                                                      use_threads, threads_alone));
   }
   for (size_t i = 0; i < plans.size(); ++i) {
     contenders.push_back(
-        std::make_unique<Contender>(options, plans[i], meshes[i], world, use_threads, threads));
+        std::make_unique<Contender>(options, plans[i], meshes[i], world, on, use_threads, threads));
   }
 
   const auto report = [&](const std::string& line) {
@@ -225,6 +239,7 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
   AttentionBenchResult result{.options = options,
                               .num_ranks = num_ranks,
                               .threads = threads,
+                              .device = on.name,
                               .checked_lengths = {},
                               .methods = {}};
   const CheckAgainstFp64 check(options.shape, options.document_lengths, world, use_threads,
@@ -248,6 +263,8 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
     contender->gather();
     result.methods.push_back(contender->measured());
   }
+  contenders.clear();
+  for (const Mesh& mesh : meshes) shut_down(mesh);
   return result;
 }
 

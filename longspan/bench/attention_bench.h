@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "longspan/bench/attention_problem.h"
+#include "longspan/bench/bench_device.h"
 #include "longspan/bench/measured_kernel.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/plan/attention_volume.h"
@@ -49,7 +50,7 @@ struct MethodMeasurement {
   int num_threads = 1;  // of a rank
   int64_t num_padded_tokens = 0;
   std::vector<double> forward_seconds, backward_seconds;
-  std::vector<KernelWork> kernel;  // a forward and a backward, median of the repeats
+  std::vector<KernelWork> kernel;  // of each rank: a forward and a backward, median of the repeats
   /// The most that a forward and backward held above its inputs, and that less the output and the
   /// gradients, which every method hands over.
   std::vector<int64_t> peak_bytes, buffer_bytes;
@@ -74,6 +75,7 @@ struct MethodMeasurement {
 struct AttentionBenchResult {
   AttentionBenchOptions options;
   int num_ranks = 1, threads = 1;
+  std::string device;  // what users call it
   /// The row on which errors are measured: the benchmark's own unless that is too long for fp64.
   std::vector<int64_t> checked_lengths;
   std::vector<MethodMeasurement> methods;
@@ -89,11 +91,13 @@ std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num
 std::string row_name(const ParallelPlan& plan);
 
 /// Methods take turns: A B C, C B A, ... Collective; the result is complete on rank 0, elsewhere
-/// empty. Each rank computes with the threads that this process computes with, undistributed
+/// empty. On GPUs the host waits for its own before it looks at the clock. On a CPU each rank
+/// computes with the threads that this process computes with, undistributed
 /// attention with those of all ranks of a node, by `use_threads`. `say` gets a line now and then,
 /// on rank 0.
 AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
-                                         const Rendezvous& where, UseThreads use_threads,
+                                         const Rendezvous& where, const BenchDevice& on,
+                                         UseThreads use_threads,
                                          void (*say)(const std::string& line));
 
 }  // namespace longspan

@@ -23,7 +23,7 @@ at::Tensor random_tensor(std::vector<int64_t> sizes, at::Generator& generator) {
 }
 
 at::Tensor in_dtype(const ProblemShape& shape, const at::Tensor& values) {
-  return values.to(shape.rounded_to).to(shape.dtype);
+  return values.to(shape.rounded_to).to(shape.dtype).to(shape.device);
 }
 
 /// The attention sublayer and its parameters.
@@ -79,8 +79,8 @@ RotaryTable make_rotary(const ProblemShape& shape, const at::Tensor& positions_T
   RotaryFrequencies frequencies;
   const at::Tensor exponents =
       at::arange(0, shape.head_dim, 2, at::TensorOptions(at::kFloat)) / shape.head_dim;
-  frequencies.inverse_F = at::pow(kRopeTheta, exponents.neg());
-  return rotary_table(frequencies, positions_T, shape.dtype);
+  frequencies.inverse_F = at::pow(kRopeTheta, exponents.neg()).to(shape.device);
+  return rotary_table(frequencies, positions_T.to(shape.device), shape.dtype);
 }
 
 }  // namespace
@@ -101,14 +101,15 @@ ProblemInputs ProblemInputs::random(const ProblemShape& shape, int64_t num_token
 }
 
 ProblemInputs ProblemInputs::share(const TokenOrder& order) const {
-  const at::Tensor index =
+  const at::Tensor of_host =
       at::tensor(at::ArrayRef<int64_t>(order.index), at::TensorOptions(at::kLong));
+  const at::Tensor index = of_host.to(dout.device());
   ProblemInputs local;
   for (const at::Tensor& whole : tokens) {
     local.tokens.push_back(whole.index_select(0, index.clamp_min(0)));
   }
   local.dout = dout.index_select(0, index.clamp_min(0));
-  local.dout.index_fill_(0, (index < 0).nonzero().squeeze(1), 0);
+  local.dout.index_fill_(0, (of_host < 0).nonzero().squeeze(1).to(dout.device()), 0);
   return local;
 }
 

@@ -22,6 +22,7 @@ struct ProblemShape {
   bool layer = false;
   int64_t model_dim = 512;                 // of the layer
   at::ScalarType dtype = at::kFloat;       // of everything
+  at::Device device{at::kCPU};             // of everything
   at::ScalarType rounded_to = at::kFloat;  // random values: the same problem in another dtype
   /// Attention runs without autograd first, and its results are replayed before the backward, as
   /// under gradient checkpointing.
@@ -35,6 +36,7 @@ struct ProblemInputs {
   std::vector<at::Tensor> tokens;  // q_tNH, k_tMH, v_tMH; of a layer h_tD
   at::Tensor dout;                 // out_tNH; of a layer out_tD
 
+  /// The same numbers on each device.
   static ProblemInputs random(const ProblemShape& shape, int64_t num_tokens, uint64_t seed);
   /// One rank's share; no loss depends on its padding.
   ProblemInputs share(const TokenOrder& order) const;

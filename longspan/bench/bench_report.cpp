@@ -41,7 +41,8 @@ std::string sent_text(int64_t sent, int64_t formula) {
 constexpr const char* kLegend =
     R"(  forward, backward   milliseconds, median of the repeats
   speed               against undistributed attention
-  load                largest rank over mean: processor time in the attention kernel / attended pairs
+  load                largest rank over mean: time in the attention kernel (of the processor, or
+                      the GPU) / attended pairs
   memory              MiB above the inputs in a forward and backward, of the rank that needs most;
                       in brackets without the output and the gradients
   sent                MiB that all ranks together send to others for one layer, forward and backward;
@@ -54,13 +55,13 @@ std::string describe(const AttentionBenchResult& result) {
   const AttentionBenchOptions& options = result.options;
   const ProblemShape& shape = options.shape;
   return fmt::format(
-      "{}{} and {} of {}, {} in {}, {}{}, {} with {} each",
+      "{}{} and {} of {}, {} in {}, {}{}, {} with {} each, on {}",
       shape.layer ? fmt::format("attention sublayer of width {}, ", shape.model_dim) : "",
       counted(shape.num_heads, "query head"), counted(shape.num_kv_heads, "kv head"),
       shape.head_dim, counted(num_tokens(options.document_lengths), "token"),
       counted(static_cast<int64_t>(options.document_lengths.size()), "document"),
       short_name_of(shape.dtype), shape.checkpointing ? ", checkpointing" : "",
-      counted(result.num_ranks, "rank"), counted(result.threads, "thread"));
+      counted(result.num_ranks, "rank"), counted(result.threads, "thread"), result.device);
 }
 
 std::string bench_table(const AttentionBenchResult& result) {
@@ -115,7 +116,7 @@ std::string bench_json(const AttentionBenchResult& result) {
   for (const MethodMeasurement& method : result.methods) {
     std::vector<double> kernel_seconds, pairs;
     for (const KernelWork& work : method.kernel) {
-      kernel_seconds.push_back(work.cpu_seconds);
+      kernel_seconds.push_back(work.seconds);
       pairs.push_back(work.pairs);
     }
     nlohmann::ordered_json errors = {{"out", method.output_error}};
@@ -138,7 +139,7 @@ std::string bench_json(const AttentionBenchResult& result) {
         {"tokens_per_second", tokens_per_second(result, method)},
         {"forward_seconds_of_repeats", method.forward_seconds},
         {"backward_seconds_of_repeats", method.backward_seconds},
-        {"kernel_cpu_seconds_of_ranks", kernel_seconds},
+        {"kernel_seconds_of_ranks", kernel_seconds},
         {"attended_pairs_of_ranks", pairs},
         {"load_by_kernel_time", method.time_imbalance()},
         {"load_by_pairs", method.pair_imbalance()},
@@ -153,6 +154,7 @@ std::string bench_json(const AttentionBenchResult& result) {
   }
   const nlohmann::ordered_json document = {
       {"description", describe(result)},
+      {"device", result.device},
       {"ranks", result.num_ranks},
       {"threads_per_rank", result.threads},
       {"heads", options.shape.num_heads},
@@ -177,7 +179,7 @@ void write_bench_picture(const std::string& png_path, const AttentionBenchResult
                 .parts = {{"forward"}, {"backward"}},
                 .mark_label = "formula"};
   BarPanel load{.title = "Load: largest rank over mean",
-                .x_label = "processor time in the attention kernel",
+                .x_label = "time in the attention kernel",
                 .parts = {BarPart{}},
                 .mark_label = "attended pairs"};
   BarPanel memory{.title = "Peak memory of a rank",

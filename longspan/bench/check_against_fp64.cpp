@@ -22,7 +22,7 @@ double attention_flops(const ProblemShape& shape, const std::vector<int64_t>& le
 }
 
 double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
-  return ((actual.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
+  return ((actual.to(at::kDouble).cpu() - expected).norm() / expected.norm()).item<double>();
 }
 
 // Local rows of all ranks in the order of the unpadded row. Collective.
@@ -30,8 +30,8 @@ at::Tensor whole_row(const at::Tensor& local, const TokenOrder& order, int64_t n
                      const Group& world) {
   const at::Tensor index =
       at::tensor(at::ArrayRef<int64_t>(order.index), at::TensorOptions(at::kLong));
-  const at::Tensor rows = world.all_gather(local.detach().contiguous()).wait();
-  const at::Tensor places = world.all_gather(index).wait();
+  const at::Tensor rows = world.all_gather(local.detach().contiguous()).wait().cpu();
+  const at::Tensor places = world.all_gather(index.to(local.device())).wait().cpu();
   const at::Tensor real = (places >= 0).nonzero().squeeze(1);
   std::vector<int64_t> sizes = rows.sizes().vec();
   sizes[0] = num_tokens;
@@ -43,6 +43,7 @@ at::Tensor whole_row(const at::Tensor& local, const TokenOrder& order, int64_t n
 
 ProblemShape in_fp64(ProblemShape shape) {
   shape.dtype = at::kDouble;
+  shape.device = at::Device(at::kCPU);
   shape.checkpointing = false;
   return shape;
 }

@@ -5,10 +5,11 @@
 namespace longspan {
 
 std::vector<std::vector<double>> gather_numbers(const Group& group,
-                                                const std::vector<double>& numbers) {
+                                                const std::vector<double>& numbers,
+                                                at::Device device) {
   const at::Tensor own =
       at::tensor(at::ArrayRef<double>(numbers), at::TensorOptions(at::kDouble)).unsqueeze(0);
-  const at::Tensor all = group.all_gather(own).wait();
+  const at::Tensor all = group.all_gather(own.to(device)).wait().cpu();
   std::vector<std::vector<double>> rows;
   for (int64_t rank = 0; rank < all.size(0); ++rank) {
     const double* begin = all[rank].const_data_ptr<double>();

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "longspan/comm/collective_counts.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/group.h"
 #include "longspan/comm/mesh.h"
@@ -25,9 +26,10 @@ namespace longspan {
 
 struct LinkTraits;
 
-/// A group over a c10d backend. `name` appears in messages ("sequence").
+/// A group over a c10d backend. `name` appears in messages ("sequence"). `num_started` counts its
+/// collectives, where given.
 Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
-                 const LinkTraits& link);
+                 const LinkTraits& link, CollectiveCounts::Counter num_started = nullptr);
 
 /// Gloo's process group among `size` ranks that share the store, over the network interfaces that
 /// the comma list names, else over the address `host` of this machine.

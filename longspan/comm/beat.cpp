@@ -12,6 +12,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "longspan/comm/standstill.h"
+
 namespace longspan {
 namespace {
 
@@ -55,9 +57,13 @@ std::string own_machine() {
 }
 
 std::string text_of(const Beat& beat) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", beat.count, one_line(beat.host),
+  std::string collectives;
+  for (const auto& [group, count] : beat.collectives) {
+    collectives += fmt::format("{} {} ", group, count);
+  }
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", beat.count, one_line(beat.host),
                      one_line(beat.machine), beat.process, beat.step, one_line(beat.doing),
-                     static_cast<int>(beat.ending), one_line(beat.reason));
+                     static_cast<int>(beat.ending), one_line(beat.reason), collectives);
 }
 
 std::optional<Beat> beat_from(const std::string& text) {
@@ -71,6 +77,15 @@ std::optional<Beat> beat_from(const std::string& text) {
     return std::nullopt;
   }
   next(beat.reason);
+  std::string collectives, group;
+  next(collectives);
+  std::istringstream words(collectives);
+  while (words >> group) {
+    int64_t started = 0;
+    if (!(words >> started) || !beat.collectives.emplace(group, started).second) {
+      return std::nullopt;
+    }
+  }
   std::istringstream numbers(count + " " + process + " " + step + " " + last);
   if (!(numbers >> beat.count >> beat.process >> beat.step >> ending)) return std::nullopt;
   if (ending < 0 || ending > static_cast<int>(Beat::Ending::kFailed)) return std::nullopt;
@@ -144,6 +159,9 @@ std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
     blamed.resize(std::min(blamed.size(), kMostNamed));
     return fmt::format("{}{}", fmt::join(blamed, " "),
                        more > 0 ? fmt::format(" And {} more.", more) : "");
+  }
+  if (const std::string late = laggards_of(later); !late.empty()) {
+    return fmt::format("All ranks live. {}", late);
   }
   int64_t last = INT64_MIN;
   std::optional<int> slowest;

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "longspan/comm/collective_counts.h"
+
 namespace longspan {
 
 std::string own_host();
@@ -24,6 +26,7 @@ struct Beat {
   /// why.
   enum class Ending { kNone, kFinished, kAsks, kLost, kFailed } ending = Ending::kNone;
   std::string reason;  // of a failure
+  StartedCollectives collectives;
 
   bool operator==(const Beat&) const = default;
 };
@@ -44,7 +47,8 @@ ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
 std::string blame(int rank, const std::optional<Beat>& earlier, const std::optional<Beat>& later,
                   const std::string& own_machine);
 
-/// A sentence for each rank that is to blame; where there is none, says which ranks are behind.
+/// A sentence for each rank that is to blame; where there is none, says which ranks are behind, by
+/// collectives, else by steps.
 std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
                          const std::vector<std::optional<Beat>>& later, int own_rank,
                          const std::string& own_machine);

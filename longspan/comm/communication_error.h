@@ -18,4 +18,8 @@ class CommunicationError : public std::runtime_error {
 /// advice.
 std::string brief_reason(const std::exception& error);
 
+/// The same of NCCL's messages, whose last line says what the GPU or the network has reported: all
+/// of their lines, as one.
+std::string reason_in_all_lines(const std::exception& error);
+
 }  // namespace longspan

@@ -65,8 +65,11 @@ Pending done(std::vector<at::Tensor> tensors) {
 
 class Group::Impl {
  public:
-  Impl(c10::intrusive_ptr<c10d::Backend> backend, std::string name, const LinkTraits& link)
-      : backend_(std::move(backend)),
+  Impl(c10::intrusive_ptr<c10d::Backend> backend, std::string name, const LinkTraits& link,
+       CollectiveCounts::Counter num_started)
+      : num_started_(num_started ? std::move(num_started)
+                                 : std::make_shared<std::atomic<int64_t>>(0)),
+        backend_(std::move(backend)),
         name_(std::move(name)),
         link_(link),
         rank_(backend_->getRank()),
@@ -97,8 +100,15 @@ class Group::Impl {
       throw CommunicationError(
           fmt::format("Rank {} of {} of the {} group: {} did not finish: {}. Another rank has "
                       "ended, or the network failed, or a rank took longer than ddp_timeout.",
-                      rank_, size_, name_, collective, brief_reason(error)));
+                      rank_, size_, name_, collective, link_.reason_of(error)));
     }
+  }
+
+  /// The same of what starts one. It counts before: a start may itself wait for the peers.
+  template <typename Step>
+  auto started(const char* collective, Step step) -> decltype(step()) {
+    ++*num_started_;
+    return guarded(collective, std::move(step));
   }
 
   /// A tensor, and where the backend writes what becomes it.
@@ -127,6 +137,7 @@ class Group::Impl {
     });
   }
 
+  CollectiveCounts::Counter num_started_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string name_;
   const LinkTraits& link_;
@@ -137,8 +148,9 @@ class Group::Impl {
 };
 
 Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
-                 const LinkTraits& link) {
-  return Group(std::make_shared<Group::Impl>(std::move(backend), std::move(name), link));
+                 const LinkTraits& link, CollectiveCounts::Counter num_started) {
+  return Group(std::make_shared<Group::Impl>(std::move(backend), std::move(name), link,
+                                             std::move(num_started)));
 }
 
 void Group::shut_down() const {
@@ -173,7 +185,7 @@ Pending Group::all_to_all(const at::Tensor& x, std::vector<int64_t> send_rows,
   at::Tensor input_bytes = impl_->outgoing(as_byte_rows(input, row_bytes));
   const at::Tensor output_bytes = as_byte_rows(output, row_bytes);
   at::Tensor arriving = impl_->incoming(output_bytes);
-  auto work = impl_->guarded("all_to_all", [&] {
+  auto work = impl_->started("all_to_all", [&] {
     return start_all_to_all(*impl_->backend_, arriving, input_bytes, recv_rows, send_rows);
   });
   return Impl::pending(impl_, "all_to_all", {work}, {input, input_bytes}, {output},
@@ -191,7 +203,7 @@ Pending Group::exchange(const std::vector<Message>& send, const std::vector<Mess
     TORCH_CHECK(message.data.is_contiguous(), "exchange: a message is contiguous");
     return static_cast<int>((first_tag + message.slot) & 0x3fffffff);
   };
-  impl_->guarded("all_to_all", [&] {
+  impl_->started("all_to_all", [&] {
     if (send.empty() && receive.empty()) return;
     if (impl_->link_.coalesces) impl_->backend_->startCoalescing();
     for (const Message& message : send) {
@@ -223,7 +235,7 @@ Pending Group::all_gather(const at::Tensor& x) const {
   at::Tensor input_bytes = impl_->outgoing(as_bytes(input));
   const at::Tensor output_bytes = as_bytes(output);
   at::Tensor arriving = impl_->incoming(output_bytes);
-  auto work = impl_->guarded(
+  auto work = impl_->started(
       "all_gather", [&] { return start_all_gather(*impl_->backend_, arriving, input_bytes); });
   return Impl::pending(impl_, "all_gather", {work}, {input, input_bytes}, {output},
                        {{arriving, output_bytes}});
@@ -257,7 +269,7 @@ Pending Group::shift(const std::vector<at::Tensor>& tensors, int distance) const
   std::vector<at::Tensor> inputs, outputs;
   std::vector<Impl::Arrival> arrivals;
   Impl::Works works;
-  impl_->guarded("shift", [&] {
+  impl_->started("shift", [&] {
     const bool sends = std::any_of(tensors.begin(), tensors.end(),
                                    [](const at::Tensor& tensor) { return tensor.numel() > 0; });
     if (sends && impl_->link_.coalesces) impl_->backend_->startCoalescing();
@@ -288,7 +300,7 @@ Pending Group::sum_async_(at::Tensor x) const {
   impl_->sum_ += 2 * static_cast<int64_t>(work_on.nbytes()) * (size() - 1) / size();
   const at::Tensor summed = impl_->outgoing(work_on);
   std::vector<at::Tensor> tensors{summed};
-  auto work = impl_->guarded("sum", [&] { return impl_->backend_->allreduce(tensors); });
+  auto work = impl_->started("sum", [&] { return impl_->backend_->allreduce(tensors); });
   Pending sum = Impl::pending(impl_, "sum", {work}, {}, {work_on}, {{summed, work_on}});
   return Pending([sum, x]() mutable {
     at::Tensor result = sum.wait();
@@ -306,13 +318,13 @@ void Group::broadcast_(at::Tensor x, int root) const {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.rootTensor = 0;
-  impl_->guarded("broadcast", [&] { impl_->backend_->broadcast(tensors, options)->wait(); });
+  impl_->started("broadcast", [&] { impl_->backend_->broadcast(tensors, options)->wait(); });
   if (!whole.is_same(x)) x.copy_(whole);
 }
 
 void Group::barrier() const {
   if (size() == 1) return;
-  impl_->guarded("barrier", [&] { impl_->backend_->barrier()->wait(); });
+  impl_->started("barrier", [&] { impl_->backend_->barrier()->wait(); });
 }
 
 std::vector<std::string> Group::gather_text(const std::string& text) const {

@@ -17,6 +17,7 @@
 #include "longspan/comm/beat.h"
 #include "longspan/comm/lost_store.h"
 #include "longspan/comm/notices.h"
+#include "longspan/comm/standstill.h"
 
 namespace longspan {
 namespace {
@@ -63,6 +64,7 @@ struct Heartbeat::Impl {
     Clock::time_point watched{};
     while (!stop) {
       ++own.count;
+      if (collectives) own.collectives = collectives->now();
       const std::string text = text_of(own);
       const bool wants_diagnosis = asked && !answered;
       lock.unlock();
@@ -232,14 +234,9 @@ struct Heartbeat::Impl {
 
   /// Rank 0 looks at all, the others at rank 0, whose verdict is everyone's.
   void watch() {
-    std::vector<int> ranks{0};
-    if (where.rank == 0) {
-      ranks.resize(where.world_size - 1);
-      std::iota(ranks.begin(), ranks.end(), 1);
-    }
     Beats beats;
     const bool reached = on_store([&] {
-      beats = look(ranks);
+      beats = where.rank == 0 ? look_at_all() : look({0});
       look_for_stop_notice();
       const std::string known = text_at(*store, kVerdict);
       const std::lock_guard lock(mutex);
@@ -252,18 +249,11 @@ struct Heartbeat::Impl {
     }
     if (refused_since && where.launcher_hosts_store) return end_without_launcher();
     const Clock::time_point now = Clock::now();
-    last_beats.resize(ranks.size());
-    last_moved.resize(ranks.size(), now);
     std::string lost = seen_verdict;
-    for (size_t i = 0; i < ranks.size() && reached; ++i) {
-      if (beats[i] != last_beats[i]) last_moved[i] = now;
-      const std::string to_blame = blame(ranks[i], last_beats[i], beats[i], own.machine);
-      const bool silent = now - last_moved[i] > timeout;
-      const bool ended =
-          beats[i] && (beats[i]->ending == Beat::Ending::kFailed ||
-                       state_of_process(*beats[i], own.machine) == ProcessState::kGone);
-      if (lost.empty() && !to_blame.empty() && (silent || ended)) lost = to_blame;
-      last_beats[i] = beats[i];
+    if (reached && lost.empty()) {
+      lost = silence.look(beats, where.rank, own.machine, now, timeout);
+      const std::string late = standstill.look(beats, now, timeout);
+      if (lost.empty()) lost = late;
     }
     {
       const std::lock_guard lock(mutex);
@@ -296,6 +286,7 @@ struct Heartbeat::Impl {
   bool stop = false, done = false, asked = false, answered = false, urgent = false;
   bool moved = false;  // to another step
   std::string answer, stop_notice;
+  std::shared_ptr<const CollectiveCounts> collectives;
   Clock::time_point last_reached = Clock::now();
   bool reachable = true;     // the store was, when it was asked last
   std::optional<Beat> head;  // of rank 0
@@ -304,8 +295,8 @@ struct Heartbeat::Impl {
   c10::intrusive_ptr<c10d::Store> store;
   std::string seen_verdict;
   bool said_heard = false;  // of the stop
-  Beats last_beats;
-  std::vector<Clock::time_point> last_moved;
+  Silence silence;
+  Standstill standstill;
   std::optional<Clock::time_point> noticed;
   std::optional<Clock::time_point> refused_since;  // nobody listens where the store was
 };
@@ -338,6 +329,12 @@ void Heartbeat::meet(const std::string& card_of_rank_0) {
   if (!impl_) return;
   const std::lock_guard lock(impl_->mutex);
   if (!impl_->head) impl_->head = beat_from(card_of_rank_0);
+}
+
+void Heartbeat::tell_of(std::shared_ptr<const CollectiveCounts> collectives) {
+  if (!impl_) return;
+  const std::lock_guard lock(impl_->mutex);
+  impl_->collectives = std::move(collectives);
 }
 
 void Heartbeat::stands_at(int64_t step, const std::string& doing) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "longspan/comm/collective_counts.h"
 #include "longspan/comm/rendezvous.h"
 
 namespace longspan {
@@ -18,7 +19,8 @@ class Heartbeat {
  public:
   /// Ends this process at once, with the message as its error. The thread calls it when another
   /// rank has been silent for timeout_seconds, or is known to have ended, and the rest of this
-  /// process has not noticed that some seconds later.
+  /// process has not noticed that some seconds later. So it does on all ranks when one, which
+  /// lives, has kept others waiting in a collective for longer (comm/standstill).
   using EndProcess = std::function<void(const std::string& message)>;
 
   /// The thread calls it again and again once a rank has announced that it ends because it was told
@@ -40,6 +42,9 @@ class Heartbeat {
   /// given a sign of life.
   std::string card() const;
   void meet(const std::string& card_of_rank_0);
+
+  /// From now on tells how far this rank is in its groups (Mesh::collectives).
+  void tell_of(std::shared_ptr<const CollectiveCounts> collectives);
 
   /// Tells what this rank is doing: "step 7". `step` tells which rank is behind.
   void stands_at(int64_t step, const std::string& doing);

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "longspan/comm/backend.h"
+#include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
 
 namespace longspan {
@@ -14,7 +15,7 @@ namespace {
 
 /// NCCL ends a process from inside when a collective has timed out, without a word about who is
 /// gone. The heartbeat, which can say it, comes first.
-constexpr int64_t kNcclGraceSeconds = 30;
+constexpr int64_t kNcclGraceSeconds = 60;
 
 c10::DeviceType host() { return c10::DeviceType::CPU; }
 c10::DeviceType gpus() { return load_cuda().type; }
@@ -46,6 +47,7 @@ constexpr LinkTraits gloo_traits(bool copies) {
           .ends_with_peers = false,
           .lets_go_late = true,
           .time_to_meet = kTimeToMeet,
+          .reason_of = brief_reason,
           .prepare_threads = any_thread_will_do,
           .make_backend = make_gloo};
 }
@@ -58,6 +60,7 @@ constexpr LinkTraits kNcclTraits{.device = gpus,
                                  .ends_with_peers = true,
                                  .lets_go_late = false,
                                  .time_to_meet = kTimeToMeetOnGpus,
+                                 .reason_of = reason_in_all_lines,
                                  .prepare_threads = on_this_threads_gpu,
                                  .make_backend = make_nccl};
 

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 
@@ -35,6 +36,7 @@ struct LinkTraits {
   bool lets_go_late;     // a thread of the backend holds tensors a moment after it has told that a
                          // collective is done
   std::chrono::seconds time_to_meet;  // in which ranks connect once all of them are there
+  std::string (&reason_of)(const std::exception& error);  // what of its messages helps
   /// Called on the run's thread. Returns what another thread does before it makes a backend.
   std::function<void()> (&prepare_threads)();
   c10::intrusive_ptr<c10d::Backend> (&make_backend)(const GroupPlace& place);

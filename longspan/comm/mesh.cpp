@@ -122,22 +122,25 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
                     const LinkTraits& link, int64_t timeout_seconds, const std::string& host,
                     const std::string& interfaces) {
   // One of the groups of a kind: `index` tells them apart, `rank_in_group` is the place inside.
+  const auto counts = std::make_shared<CollectiveCounts>();
   auto make_group = [&](const char* name, int index, int rank_in_group, int size) {
     if (size == 1) return Group();
-    auto keys = c10::make_intrusive<c10d::PrefixStore>(fmt::format("{}{}", name, index), store);
+    const std::string own_name = fmt::format("{}{}", name, index);
+    auto keys = c10::make_intrusive<c10d::PrefixStore>(own_name, store);
     auto backend = link.make_backend({.store = std::move(keys),
                                       .rank = rank_in_group,
                                       .size = size,
                                       .timeout_seconds = timeout_seconds,
                                       .host = host,
                                       .interfaces = interfaces});
-    return group_over(std::move(backend), name, link);
+    return group_over(std::move(backend), name, link, counts->of(own_name));
   };
   const int sequence_index = rank / plan.sequence_size, sequence_rank = rank % plan.sequence_size;
   const int ring_rank = sequence_rank / plan.ulysses_size;
   const int ulysses_rank = sequence_rank % plan.ulysses_size;
 
   Mesh mesh;
+  mesh.collectives = counts;
   mesh.world = make_group("world", 0, rank, plan.world_size);
   // Groups of the same ranks are one group: fewer connections.
   mesh.sequence = plan.data_size == 1

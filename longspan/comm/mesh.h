@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "longspan/comm/collective_counts.h"
 #include "longspan/comm/group.h"
 #include "longspan/comm/rendezvous.h"
 #include "longspan/plan/parallel_plan.h"
@@ -29,6 +30,8 @@ struct Mesh {
   Group experts;   // expert_parallel_size neighbours that share out the experts of each layer
   Group expert_shard;     // those of a shard that hold the same experts, whose states they divide
   Group expert_replicas;  // the ranks at the same place of each such group
+  /// Of all these groups. Null where there is one rank.
+  std::shared_ptr<const CollectiveCounts> collectives;
 };
 
 /// Shuts all groups down, in one order on all ranks, after the last collective.

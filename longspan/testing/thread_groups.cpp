@@ -16,6 +16,8 @@
 #include <tuple>
 #include <vector>
 
+#include "longspan/comm/communication_error.h"
+
 namespace longspan::testing {
 namespace {
 
@@ -325,6 +327,7 @@ constexpr LinkTraits kThreads{.device = host,
                               .ends_with_peers = false,
                               .lets_go_late = false,
                               .time_to_meet = std::chrono::seconds(10),
+                              .reason_of = brief_reason,
                               .prepare_threads = any_thread_will_do,
                               .make_backend = make_thread_group};
 

@@ -66,6 +66,7 @@ RunEnd Workers::run(const std::function<RunEnd()>& work) {
   // Closing connections waits for what is under way on them, and so for ranks that are gone.
   const auto leave_open = [&] { static_cast<void>(mesh_.release()); };
   try {
+    heartbeat_.tell_of(mesh_->collectives);
     heartbeat_.meet(world().gather_text(heartbeat_.card())[0]);
     const RunEnd end = work();
     shut_down(*mesh_);

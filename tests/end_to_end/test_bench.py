@@ -11,7 +11,7 @@ from conftest import PROGRAM, free_port
 
 def bench(output, *words, ranks=2, repeats=2):
     """As a user types it: ranks are started by torchrun."""
-    command = [PROGRAM, "bench", "attention", "--ranks", str(ranks), "--threads", "1",
+    command = [PROGRAM, "bench", "attention", "--device", "cpu", "--ranks", str(ranks), "--threads", "1",
                "--repeats", str(repeats), "--head-dim", "16", "--output", output, *map(str, words)]
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
     return subprocess.run(command, text=True, capture_output=True, env=environment, timeout=120)
@@ -21,7 +21,7 @@ def two_ranks(*words):
     """Both of them, started side by side as by a launcher."""
     place = dict(WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     return [subprocess.Popen(
-        [PROGRAM, "bench", "attention", *map(str, words)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [PROGRAM, "bench", "attention", "--device", "cpu", *map(str, words)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | place | dict(RANK=str(rank), LOCAL_RANK=str(rank))) for rank in (0, 1)]
 
 

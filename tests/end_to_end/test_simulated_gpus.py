@@ -2,10 +2,13 @@
 with what is wrong), its results are the CPU's, and its host waits for them as seldom as is known."""
 
 import json
+import os
+import subprocess
+import time
 
 import pytest
 from conftest import BUILD, Running, same_run, settings_of, write_model
-from device import simulated_environment, simulated_program
+from device import gpus_for, simulated_environment, simulated_program
 from shared import made_once
 from test_resume import halfway, same_bytes
 from test_stages import STAGES, allowed, logged_by, stage_data  # noqa: F401
@@ -150,3 +153,36 @@ def test_launches_and_waits_of_a_step(simulated):
     assert launches < 1780, launches
     # The host waits for the norm, before the update, with which the loss is there.
     assert {name: count for name, count in waits.items() if count} == {"item": 1}, waits
+
+
+def test_a_rank_that_hangs_and_lives_is_named(models, data, tmp_path):
+    """Its heart beats on, and no host waits in a collective of GPUs: those who wait for it see that it has come to
+    fewer. All ranks end, long before the collectives' own deadline, and say who it is."""
+    settings = settings_of(models["qwen2"], data, tmp_path / "out", max_steps=1000, logging_steps=1, ddp_timeout=4)
+    running = Running(settings | {"device": "cuda", "sequence_parallel_size": 2}, 2, program=simulated_program(BUILD),
+                      SIMULATED_HANG="1:60", **gpus_for(2), **simulated_environment(BUILD))
+    start = time.monotonic()
+    ended = running.wait(60)
+    assert time.monotonic() - start < 50
+    assert ended.status == 1, ended.text
+    for text in (log.read_text() for log in running.logs):
+        assert "Rank 1 (host" in text and f"process {running.ranks[1].pid})" in text, text
+        assert "has not come to collective" in text and "where rank 0 waits, in " in text, text
+
+
+@pytest.mark.parametrize("words", [["--layer", "--dtype", "bf16", "--checkpointing"], ["--waves", "1"]])
+def test_attention_is_measured_on_gpus(tmp_path, words):
+    ran = subprocess.run(
+        [simulated_program(BUILD), "bench", "attention", "--device", "cuda", "--tokens", "96", "--repeats", "2",
+         "--head-dim", "16", "--methods", "ulysses", "zigzag-ring", "--output", tmp_path, *words],
+        capture_output=True, text=True, timeout=120,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | gpus_for(2) | simulated_environment(BUILD))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    result = json.loads((tmp_path / "attention_bench.json").read_text())
+    assert result["device"] == "simulated accelerator" and result["ranks"] == 2  # one for each
+    assert [method["name"].split(",")[0] for method in result["methods"]] == ["undistributed", "ulysses", "zigzag-ring"]
+    for method in result["methods"]:
+        assert method["sent_bytes"] == method["formula_bytes"], method
+        assert max(method["relative_errors"].values()) < (3e-2 if "bf16" in words else 1e-5), method
+        assert min(method["peak_bytes_of_ranks"]) > 0 and method["pass_seconds"] > 0
+    assert max(method["sent_bytes"]["forward"] for method in result["methods"]) > 0

@@ -1,7 +1,8 @@
 // The simulated accelerator as the program's GPUs: a shared object with the name of the one for
 // CUDA, beside a copy of the program. Of the environment: SIMULATED_DEVICES says how many of them
 // there are (else 1), and SIMULATED_REPORT names a folder, where each process keeps a file of JSON
-// with what it has counted when its host last waited.
+// with what it has counted when its host last waited. SIMULATED_HANG=RANK:WAITS has the host of a
+// rank wait for ever when it waits for a device for that time, as in a driver that hangs.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -44,9 +45,21 @@ void report_counts(const Counters& counters) {
   }
 }
 
+void hang_where_asked(const Counters& counters) {
+  static const char* const asked = std::getenv("SIMULATED_HANG");
+  static const char* const own_rank = std::getenv("RANK");
+  int rank = 0, waits = 0;
+  if (asked == nullptr || own_rank == nullptr) return;
+  if (std::sscanf(asked, "%d:%d", &rank, &waits) != 2 || rank != std::atoi(own_rank)) return;
+  while (counters.host_syncs >= waits) pause();
+}
+
 int num_devices() {
   install();
-  Machine::get().after_host_syncs(report_counts);
+  Machine::get().after_host_syncs([](const Counters& counters) {
+    report_counts(counters);
+    hang_where_asked(counters);
+  });
   const char* const asked = std::getenv("SIMULATED_DEVICES");
   return asked != nullptr ? std::atoi(asked) : 1;
 }
