@@ -9,6 +9,7 @@
 #include "longspan/optim/update_rule.h"
 #include "longspan/plan/cost_model.h"
 #include "longspan/plan/mixer_exchange.h"
+#include "longspan/plan/rank_groups.h"
 #include "longspan/stages/stage.h"
 
 namespace longspan {
@@ -148,7 +149,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
     }
   }
   facts.cuda = computer.cuda;
-  facts.num_groups = num_groups(plan);
+  facts.num_groups = std::ssize(connected_groups(plan));
   facts.widens_attention = bf16 && !computer.cuda;
   facts.attention_threads = computer.cuda ? 0 : computer.num_threads;
   facts.checkpointing = !config.disable_gradient_checkpointing;
