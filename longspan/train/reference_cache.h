@@ -9,7 +9,7 @@
 
 #include "longspan/comm/mesh.h"
 #include "longspan/report/console.h"
-#include "longspan/train/reference.h"
+#include "longspan/stages/reference.h"
 
 namespace longspan {
 

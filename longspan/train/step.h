@@ -9,9 +9,9 @@
 #include "longspan/data/example_source.h"
 #include "longspan/plan/step_plan.h"
 #include "longspan/report/averages.h"
+#include "longspan/stages/row.h"
 #include "longspan/train/expert_balance.h"
 #include "longspan/train/model_update.h"
-#include "longspan/train/row.h"
 #include "longspan/train/training_job.h"
 
 namespace longspan {

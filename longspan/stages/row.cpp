@@ -1,4 +1,4 @@
-#include "longspan/train/row.h"
+#include "longspan/stages/row.h"
 
 #include <stdexcept>
 
