@@ -292,12 +292,12 @@ it has cores), while the others wait. On GPUs time is taken when they have done 
 
 std::string help() {
   std::string waves = "1";
-  for (const Method* method : methods_that(has_head_waves)) {
-    const int own = method->head_waves->own;
+  for (const Method* method : methods_that_take(kHeadWaves)) {
+    const int own = method->head_waves.own;
     if (own > 1) waves += fmt::format("; {} {}", method->name, own);
   }
   return fmt::format(kHelp, fmt::arg("waves", waves),
-                     fmt::arg("degrees", names_of(methods_that(has_degrees), " and ")));
+                     fmt::arg("degrees", names_of(methods_that_take(kUlyssesDegree), " and ")));
 }
 
 }  // namespace

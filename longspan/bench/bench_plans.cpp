@@ -15,12 +15,11 @@ ParallelPlan plan_of(const AttentionBenchOptions& options, int num_ranks, const 
   PlanRequest request;
   request.world_size = request.sequence_size = num_ranks;
   request.method = &method;
-  if (method.has_degrees) {
-    request.ulysses_degree = options.ulysses_size;
-    request.ring_degree = options.ring_size;
-  }
-  if (method.has_windows) request.window_size = options.window_size;
+  request.ulysses_degree = options.ulysses_size;
+  request.ring_degree = options.ring_size;
+  request.window_size = options.window_size;
   request.head_waves = head_waves;
+  while (const MethodKey* key = foreign_key(request, method)) (request.*key->given).reset();
   request.num_heads = shape.num_heads;
   request.num_kv_heads = shape.num_kv_heads;
   request.head_dim = shape.head_dim;
@@ -42,7 +41,7 @@ std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num
       named ? options.methods : methods_that_split(num_ranks, shape.attention());
   for (const Method* method : methods) {
     // A method without waves has one row, whatever numbers of waves are asked for.
-    if (!has_head_waves(*method) || options.head_waves.empty()) {
+    if (!takes(*method, kHeadWaves) || options.head_waves.empty()) {
       plans.push_back(plan_of(options, num_ranks, *method, std::nullopt));
       continue;
     }

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include "longspan/config/user_error.h"
+#include "longspan/plan/rank_groups.h"
 
 namespace longspan {
 namespace {
@@ -32,26 +33,8 @@ int64_t raised_descriptor_limit() {
 }
 
 int64_t descriptors_of_rank(const ParallelPlan& plan, bool serves_store) {
-  // Groups of the same ranks are one: these at the most.
   int64_t needed = kOfAnyRun;
-  for (const int64_t size :
-       {plan.world_size, plan.sequence_size, plan.data_size, plan.ring_size, plan.ulysses_size,
-        plan.window_size, plan.shard_size, plan.num_head_slices}) {
-    if (size > 1) needed += kOfGroup + size - 1;
-  }
-  if (plan.shard_size > 1 && plan.shard_size < plan.world_size) {
-    needed += kOfGroup + plan.world_size / plan.shard_size - 1;
-  }
-  if (plan.window_size > 1 && plan.window_size < plan.ring_size) {
-    needed += kOfGroup + plan.ring_size / plan.window_size - 1;
-  }
-  if (plan.expert_parallel_size > 1) {
-    const int divided = expert_shard_size(plan.shard_size, plan.expert_parallel_size);
-    const int span = divided * plan.expert_parallel_size;
-    for (const int64_t size : {plan.expert_parallel_size, divided, plan.world_size / span}) {
-      if (size > 1) needed += kOfGroup + size - 1;
-    }
-  }
+  for (const RankGroup& group : connected_groups(plan)) needed += kOfGroup + group.size - 1;
   return needed + (serves_store ? kOfServer + kOfRankAtServer * plan.world_size : 0);
 }
 

@@ -21,6 +21,7 @@
 #include "longspan/comm/endpoint.h"
 #include "longspan/comm/link.h"
 #include "longspan/config/user_error.h"
+#include "longspan/plan/rank_groups.h"
 
 namespace longspan {
 namespace {
@@ -113,7 +114,41 @@ void require_one_plan(c10d::Store& store, const Rendezvous& where, const Paralle
       "The ranks would share rows in different ways: rank 0: {}; rank {}: {}. Start as many "
       "processes on each machine, or set sequence_parallel_mode (and, for {}, its degrees).",
       std::string(plans[0].begin(), plans[0].end()), other - plans.begin(),
-      std::string(other->begin(), other->end()), names_of(methods_that(has_degrees), " and ")));
+      std::string(other->begin(), other->end()),
+      names_of(methods_that_take(kUlyssesDegree), " and ")));
+}
+
+Group Mesh::* member_of(GroupKind kind) {
+  switch (kind) {
+    using enum GroupKind;
+    case kWorld:
+      return &Mesh::world;
+    case kSequence:
+      return &Mesh::sequence;
+    case kData:
+      return &Mesh::data;
+    case kRing:
+      return &Mesh::ring;
+    case kUlysses:
+      return &Mesh::ulysses;
+    case kWindow:
+      return &Mesh::window;
+    case kWindows:
+      return &Mesh::windows;
+    case kShard:
+      return &Mesh::shard;
+    case kReplicas:
+      return &Mesh::replicas;
+    case kSlices:
+      return &Mesh::slices;
+    case kExperts:
+      return &Mesh::experts;
+    case kExpertShard:
+      return &Mesh::expert_shard;
+    case kExpertReplicas:
+      return &Mesh::expert_replicas;
+  }
+  __builtin_unreachable();
 }
 
 }  // namespace
@@ -121,97 +156,42 @@ void require_one_plan(c10d::Store& store, const Rendezvous& where, const Paralle
 Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
                     const LinkTraits& link, int64_t timeout_seconds, const std::string& host,
                     const std::string& interfaces) {
-  // One of the groups of a kind: `index` tells them apart, `rank_in_group` is the place inside.
   const auto counts = std::make_shared<CollectiveCounts>();
-  auto make_group = [&](const char* name, int index, int rank_in_group, int size) {
-    if (size == 1) return Group();
-    const std::string own_name = fmt::format("{}{}", name, index);
+  Mesh mesh;
+  mesh.collectives = counts;
+  for (const RankGroup& group : groups_of_rank(plan, rank)) {
+    if (group.same_as) {
+      mesh.*member_of(group.kind) = mesh.*member_of(*group.same_as);
+      continue;
+    }
+    if (group.size == 1) continue;
+    const std::string own_name = fmt::format("{}{}", group.name, group.index);
     auto keys = c10::make_intrusive<c10d::PrefixStore>(own_name, store);
     auto backend = link.make_backend({.store = std::move(keys),
-                                      .rank = rank_in_group,
-                                      .size = size,
+                                      .rank = group.rank,
+                                      .size = group.size,
                                       .timeout_seconds = timeout_seconds,
                                       .host = host,
                                       .interfaces = interfaces});
-    return group_over(std::move(backend), name, link, counts->of(own_name));
-  };
-  const int sequence_index = rank / plan.sequence_size, sequence_rank = rank % plan.sequence_size;
-  const int ring_rank = sequence_rank / plan.ulysses_size;
-  const int ulysses_rank = sequence_rank % plan.ulysses_size;
-
-  Mesh mesh;
-  mesh.collectives = counts;
-  mesh.world = make_group("world", 0, rank, plan.world_size);
-  // Groups of the same ranks are one group: fewer connections.
-  mesh.sequence = plan.data_size == 1
-                      ? mesh.world
-                      : make_group("sequence", sequence_index, sequence_rank, plan.sequence_size);
-  mesh.data = plan.sequence_size == 1
-                  ? mesh.world
-                  : make_group("data", sequence_rank, sequence_index, plan.data_size);
-  mesh.ring = plan.ulysses_size == 1
-                  ? mesh.sequence
-                  : make_group("ring", sequence_index * plan.ulysses_size + ulysses_rank, ring_rank,
-                               plan.ring_size);
-  mesh.ulysses = plan.ring_size == 1
-                     ? mesh.sequence
-                     : make_group("ulysses", sequence_index * plan.ring_size + ring_rank,
-                                  ulysses_rank, plan.ulysses_size);
-  // Groups of the same ranks are one group here too.
-  if (plan.window_size == plan.ring_size) {
-    mesh.window = mesh.ring;
-  } else if (plan.window_size > 1) {
-    const int ring_index = sequence_index * plan.ulysses_size + ulysses_rank;
-    const int num_windows = plan.ring_size / plan.window_size;
-    const int window = ring_rank / plan.window_size, place = ring_rank % plan.window_size;
-    mesh.window = make_group("window", ring_index * num_windows + window, place, plan.window_size);
-    mesh.windows =
-        make_group("windows", ring_index * plan.window_size + place, window, num_windows);
-  } else {
-    mesh.windows = mesh.ring;
+    mesh.*member_of(group.kind) =
+        group_over(std::move(backend), std::string(group.name), link, counts->of(own_name));
   }
-  // Never one of the others: what it sends is counted by itself, and on CUDA runs beside them.
-  mesh.shard = make_group("shard", rank / plan.shard_size, rank % plan.shard_size, plan.shard_size);
-  mesh.replicas = plan.shard_size == 1
-                      ? mesh.world
-                      : make_group("replicas", rank % plan.shard_size, rank / plan.shard_size,
-                                   plan.world_size / plan.shard_size);
-  // Experts are divided among the ranks of a shard that hold them, and copied as often as shards.
-  const int experts = plan.expert_parallel_size, place = rank % experts;
-  if (experts == 1) {
-    mesh.expert_shard = mesh.shard;
-    mesh.expert_replicas = mesh.replicas;
-  } else {
-    const int divided = expert_shard_size(plan.shard_size, experts), span = divided * experts;
-    mesh.experts = make_group("experts", rank / experts, place, experts);
-    mesh.expert_shard =
-        make_group("expert_shard", rank / span * experts + place, rank % span / experts, divided);
-    mesh.expert_replicas =
-        span == plan.shard_size
-            ? mesh.replicas
-            : make_group("expert_replicas", rank % span, rank / span, plan.world_size / span);
-  }
-  const int num_slices = plan.num_head_slices;
-  mesh.slices = num_slices == plan.sequence_size
-                    ? mesh.sequence
-                    : make_group("slices", rank / num_slices, rank % num_slices, num_slices);
   return mesh;
 }
 
 void shut_down(const Mesh& mesh) {
-  for (const Group* group : {&mesh.expert_replicas, &mesh.expert_shard, &mesh.experts, &mesh.slices,
-                             &mesh.replicas, &mesh.shard, &mesh.windows, &mesh.window,
-                             &mesh.ulysses, &mesh.ring, &mesh.data, &mesh.sequence, &mesh.world}) {
-    group->shut_down();
+  const std::vector<RankGroup> kinds = groups_of_rank(ParallelPlan{}, 0);
+  for (auto group = kinds.rbegin(); group != kinds.rend(); ++group) {
+    (mesh.*member_of(group->kind)).shut_down();
   }
 }
 
 Traffic sequence_traffic(const Mesh& mesh) {
   Traffic total;
   std::vector<Group> counted;
-  for (const Group& group :
-       {mesh.sequence, mesh.ring, mesh.ulysses, mesh.window, mesh.windows, mesh.slices}) {
-    if (std::find(counted.begin(), counted.end(), group) != counted.end()) continue;
+  for (const RankGroup& kind : groups_of_rank({}, 0)) {
+    const Group& group = mesh.*member_of(kind.kind);
+    if (!kind.shares_row || std::ranges::find(counted, group) != counted.end()) continue;
     counted.push_back(group);
     total += group.traffic();
   }
@@ -245,8 +225,8 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
       });
       const auto connect = [keys, where, plan, &traits, timeout_seconds, prepare_thread] {
         prepare_thread();
-        return make_mesh_over(keys, where.rank, plan, traits, timeout_seconds,
-                              own_address(where), where.interfaces);
+        return make_mesh_over(keys, where.rank, plan, traits, timeout_seconds, own_address(where),
+                              where.interfaces);
       };
       // Gloo waits five times its timeout for a rank that has given its address and does not come,
       // and NCCL for ever.

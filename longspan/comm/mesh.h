@@ -22,13 +22,13 @@ struct Mesh {
   Group sequence;
   Group ring;
   Group ulysses;
-  Group window;    // LoongTrain: window_size neighbours of a ring
-  Group windows;   // LoongTrain: the ranks at the same place of each window of a ring
-  Group shard;     // ZeRO: shard_size neighbours that divide the model's states among them
-  Group replicas;  // the ranks at the same place of each such group
-  Group slices;    // XTuner: num_head_slices neighbours, which hold the slices of the same heads
-  Group experts;   // expert_parallel_size neighbours that share out the experts of each layer
-  Group expert_shard;     // those of a shard that hold the same experts, whose states they divide
+  Group window;        // window_size neighbours of a ring
+  Group windows;       // the ranks at the same place of each window of a ring
+  Group shard;         // ZeRO: shard_size neighbours that divide the model's states among them
+  Group replicas;      // the ranks at the same place of each such group
+  Group slices;        // num_head_slices neighbours, which hold the slices of the same heads
+  Group experts;       // expert_parallel_size neighbours that share out the experts of each layer
+  Group expert_shard;  // those of a shard that hold the same experts, whose states they divide
   Group expert_replicas;  // the ranks at the same place of each such group
   /// Of all these groups. Null where there is one rank.
   std::shared_ptr<const CollectiveCounts> collectives;

@@ -30,6 +30,18 @@ inline bool trains_adapter(const MethodSettings& config) {
   return finetuning_type_of(config) == FinetuningType::kLora;
 }
 
+/// Is bf16 the dtype of computation?
+inline bool computes_in_bf16(const ModelSettings& model, const OptimizationSettings& optimization) {
+  return optimization.bf16 || model.pure_bf16;
+}
+
+/// zero_stage; 0: nothing is divided among ranks.
+inline int zero_stage_of(const MemorySettings& config) {
+  return static_cast<int>(config.zero_stage.value_or(0));
+}
+/// Are the parameters themselves divided, and gathered where they are used?
+inline bool divides_values(const MemorySettings& config) { return zero_stage_of(config) >= 3; }
+
 /// device
 enum class WantedDevice {
   kAuto,  ///< GPUs where there are some

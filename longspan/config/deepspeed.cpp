@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
@@ -67,7 +68,7 @@ class Reader {
       } else if (key == "fp16") {
         if (!asks_nothing(enabled(value))) refuse("fp16.enabled", enabled(value), "use bf16");
       } else if (key == "bf16" || key == "bfloat16") {
-        require_equal("bf16.enabled", enabled(value), config_.bf16 || config_.pure_bf16,
+        require_equal("bf16.enabled", enabled(value), computes_in_bf16(config_, config_),
                       "bf16 (or pure_bf16)");
       } else if (key == "train_micro_batch_size_per_gpu") {
         require_equal(key, value, config_.per_device_train_batch_size,

@@ -9,14 +9,14 @@ namespace longspan::key_tables {
 KeySection parallel_keys() {
   using C = Config;
   using enum OnResume;
-  const auto names_that = [](const auto& has) { return names_of(methods_that(has)); };
-  static const std::string with_degrees = names_that(has_degrees);
+  static const std::string with_degrees = names_of(methods_that_take(kUlyssesDegree));
   static const std::string ulysses_degree_help =
       with_degrees + ": processes that exchange heads; left out: chosen.";
   static const std::string ring_degree_help =
       with_degrees + ": processes of a ring; left out: chosen.";
   static const std::string window_help =
-      names_that(has_windows) + ": processes of an inner ring; left out: those of a machine.";
+      names_of(methods_that_take(kWindowSize)) +
+      ": processes of an inner ring; left out: those of a machine.";
   static const std::string waves_help = help_of_waves();
   return {
       "Processes",

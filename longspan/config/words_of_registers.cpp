@@ -47,14 +47,14 @@ std::string help_of_optimizers() {
 /// Some methods save memory in waves, and have one by themselves; others overlap work with them.
 std::string help_of_waves() {
   const auto in_one = [](const Method& method) {
-    return has_head_waves(method) && method.head_waves->own == 1;
+    return takes(method, kHeadWaves) && method.head_waves.own == 1;
   };
   std::string help = "Exchange and attend a few heads at a time, in so many parts. " +
                      names_of(methods_that(in_one)) + ": less memory from 4 on";
   for (const Method* method : all_methods()) {
-    if (!has_head_waves(*method) || in_one(*method)) continue;
-    help += fmt::format("; {}: parts that overlap, left out: {}", method->name,
-                        method->head_waves->own);
+    if (!takes(*method, kHeadWaves) || in_one(*method)) continue;
+    help +=
+        fmt::format("; {}: parts that overlap, left out: {}", method->name, method->head_waves.own);
   }
   return help + ".";
 }

@@ -1,20 +1,19 @@
 #include "longspan/data/example_source.h"
 
-#include <utility>
+#include "longspan/config/user_error.h"
 
 namespace longspan {
 
-ExamplesInMemory::ExamplesInMemory(std::vector<Example> examples, int64_t first_number) {
-  for (Example& example : examples) example.number = first_number++;
-  examples_ = std::make_shared<const std::vector<Example>>(std::move(examples));
+DrawnExamples Epochs::next(int64_t epoch, int64_t batch) {
+  return draw(examples_, loader_.rows(epoch, batch));
 }
 
-ExamplePointer ExamplesInMemory::example(int64_t place) const {
-  return {examples_, &examples_->at(place)};
-}
-
-ExamplePointer JoinedExamples::example(int64_t place) const {
-  return place < first_.size() ? first_.example(place) : second_.example(place - first_.size());
+void Epochs::resume(const std::string& state) {
+  if (state.empty()) return;
+  throw UserError(
+      "The checkpoint is of a run that trained on a stream of examples, and this one trains on a "
+      "data set. Name another checkpoint in resume_from_checkpoint, or begin anew in another "
+      "output_dir.");
 }
 
 }  // namespace longspan

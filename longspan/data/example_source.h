@@ -1,55 +1,51 @@
-// Where the examples of a run come from.
+// What a run trains on, one micro-batch after the other.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <vector>
+#include <optional>
+#include <string>
 
-#include "longspan/data/example.h"
+#include "longspan/data/example_set.h"
+#include "longspan/data/loader.h"
 
 namespace longspan {
 
-using ExamplePointer = std::shared_ptr<const Example>;
-
-/// The examples of an epoch, one at a time: those of a data set in memory, or of a source that
-/// reads or makes an example when it is asked for it. All ranks have the same ones. The documents
-/// of all of them have the same columns.
+/// Gives a data-parallel group its examples: those of a data set in some order, or of a stream that
+/// reads or makes examples when they are asked for. The documents of all examples have the same
+/// columns.
 class ExampleSource {
  public:
   virtual ~ExampleSource() = default;
 
-  virtual int64_t size() const = 0;
-  /// That at `place`, of [0, size()): the same whenever it is asked for. It is there as long as
-  /// somebody holds it.
-  virtual ExamplePointer example(int64_t place) const = 0;
+  /// Micro-batches of an epoch, over all groups. nullopt: nobody knows, and max_steps ends the run.
+  virtual std::optional<int64_t> num_batches() const = 0;
+  /// The group's examples of the next micro-batch, which is number `batch` of `epoch`; maybe none,
+  /// in the last one of an epoch. The run asks for each micro-batch once, in ascending order. The
+  /// same examples on all ranks of a sequence group.
+  virtual DrawnExamples next(int64_t epoch, int64_t batch) = 0;
 
-  bool empty() const { return size() == 0; }
+  /// What next() needs so that it goes on from here in another start of the run; a checkpoint keeps
+  /// it. The same on every rank. Empty: epoch and batch say where it stands.
+  virtual std::string state() const = 0;
+  /// Goes on from a state that a checkpoint kept. Throws UserError where it is none of this source.
+  virtual void resume(const std::string& state) = 0;
 };
 
-class ExamplesInMemory final : public ExampleSource {
+/// All examples of a set in each epoch, as a Loader deals them to the groups.
+class Epochs final : public ExampleSource {
  public:
-  /// Gives them their numbers, from `first_number` on.
-  explicit ExamplesInMemory(std::vector<Example> examples, int64_t first_number = 0);
+  /// The set is not empty, and outlives it.
+  Epochs(const ExampleSet& examples, Loader loader)
+      : examples_(examples), loader_(std::move(loader)) {}
 
-  int64_t size() const override { return std::ssize(*examples_); }
-  ExamplePointer example(int64_t place) const override;
+  std::optional<int64_t> num_batches() const override { return loader_.num_batches(); }
+  DrawnExamples next(int64_t epoch, int64_t batch) override;
+  std::string state() const override { return ""; }
+  void resume(const std::string& state) override;
 
  private:
-  std::shared_ptr<const std::vector<Example>> examples_;
-};
-
-/// The examples of one source, then those of another. Both outlive it.
-class JoinedExamples final : public ExampleSource {
- public:
-  JoinedExamples(const ExampleSource& first, const ExampleSource& second)
-      : first_(first), second_(second) {}
-
-  int64_t size() const override { return first_.size() + second_.size(); }
-  ExamplePointer example(int64_t place) const override;
-
- private:
-  const ExampleSource& first_;
-  const ExampleSource& second_;
+  const ExampleSet& examples_;
+  Loader loader_;
 };
 
 }  // namespace longspan

@@ -2,43 +2,43 @@
 
 #include <doctest/doctest.h>
 
-#include <optional>
-#include <stdexcept>
+#include "longspan/config/user_error.h"
 
 namespace longspan {
 namespace {
 
-std::vector<Example> examples_of(std::vector<int32_t> tokens) {
-  std::vector<Example> examples;
-  for (const int32_t token : tokens) {
-    examples.emplace_back().documents = {{{token, 2}, {-100, 2}}};
+TEST_CASE("example source: epochs of a set give each example once an epoch, in a new order") {
+  std::vector<Example> examples(10);
+  for (Example& example : examples) example.documents = {{{3, 2}, {-100, 2}}};
+  const ExamplesInMemory set(std::move(examples));
+  const auto source_of = [&](int group) {
+    return Epochs(set, Loader(set.size(), /*rows_per_batch=*/2, group, /*data_size=*/2,
+                              /*shuffle=*/true, /*seed=*/5));
+  };
+  const auto numbers_of = [&](int64_t epoch, int64_t first_batch) {
+    std::vector<int64_t> numbers;
+    std::vector<Epochs> groups{source_of(0), source_of(1)};
+    for (int64_t batch = first_batch; batch < *groups[0].num_batches(); ++batch) {
+      for (Epochs& group : groups) {
+        const DrawnExamples drawn = group.next(epoch, batch);
+        CHECK(drawn.pattern != nullptr);
+        for (const ExamplePointer& example : drawn.examples) numbers.push_back(example->number);
+      }
+    }
+    return numbers;
+  };
+  std::vector<int64_t> first = numbers_of(0, 0), second = numbers_of(1, 0);
+  CHECK(first != second);
+  // A resumed run asks for what is left.
+  CHECK(numbers_of(1, 2) == std::vector<int64_t>(second.begin() + 8, second.end()));
+  for (std::vector<int64_t>* numbers : {&first, &second}) {
+    std::ranges::sort(*numbers);
+    CHECK(*numbers == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
   }
-  return examples;
-}
-
-int32_t token_of(const ExamplePointer& example) { return example->documents[0].input_ids[0]; }
-
-TEST_CASE("example source: what was drawn outlives its source") {
-  std::optional<ExamplesInMemory> source(examples_of({5, 6, 7}));
-  CHECK(source->size() == 3);
-  const ExamplePointer drawn = source->example(1);
-  CHECK(source->example(1) == drawn);
-  CHECK_THROWS_AS(source->example(3), std::out_of_range);
-  source.reset();
-  CHECK(token_of(drawn) == 6);
-}
-
-TEST_CASE("example source: the numbers of two sources one behind the other are places in both") {
-  const ExamplesInMemory train(examples_of({5, 6, 7})), eval(examples_of({8, 9}), train.size());
-  const JoinedExamples all(train, eval);
-  REQUIRE(all.size() == 5);
-  for (int64_t i = 0; i < all.size(); ++i) {
-    CHECK(all.example(i)->number == i);
-    CHECK(token_of(all.example(i)) == 5 + i);
-  }
-  const ExamplesInMemory none({});
-  CHECK(none.empty());
-  CHECK(JoinedExamples(none, eval).example(1) == eval.example(1));
+  Epochs source = source_of(0);
+  source.resume(source.state());
+  CHECK_THROWS_WITH_AS(source.resume("line 70 of a stream"),
+                       doctest::Contains("stream of examples"), UserError);
 }
 
 }  // namespace

@@ -8,13 +8,15 @@
 #include <cstdint>
 #include <vector>
 
+#include "longspan/spec/recurrence_spec.h"
+
 namespace longspan::delta_rule {
 
-constexpr int64_t kChunk = 64;
+constexpr int64_t kChunk = kRuleChunk;
 constexpr int64_t C = kChunk;  // as names of dimensions have it
 /// Chunks of which everything is held at a time. The state before each such segment is saved.
-constexpr int64_t kSegmentChunks = 8;
-constexpr int64_t kSegment = kChunk * kSegmentChunks;
+constexpr int64_t kSegment = kRuleSegment;
+constexpr int64_t kSegmentChunks = kSegment / kChunk;
 
 inline int64_t num_segments(int64_t num_tokens) { return (num_tokens + kSegment - 1) / kSegment; }
 

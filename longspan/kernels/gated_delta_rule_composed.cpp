@@ -11,12 +11,13 @@
 
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/gated_delta_rule.h"
+#include "longspan/spec/recurrence_spec.h"
 
 namespace longspan {
 namespace {
 
-constexpr int64_t kChunkTokens = 64, kSegmentOfChunks = 8;
-constexpr int64_t kSegmentTokens = kChunkTokens * kSegmentOfChunks;
+constexpr int64_t kChunkTokens = kRuleChunk, kSegmentTokens = kRuleSegment;
+constexpr int64_t kSegmentOfChunks = kSegmentTokens / kChunkTokens;
 
 /// What of a chunk belongs to one document: bool, on the device.
 struct ChunkMasks {

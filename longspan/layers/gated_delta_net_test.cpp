@@ -11,11 +11,11 @@ namespace {
 const GatedMlpSpec kMlp{.intermediate_size = 20};
 
 GatedDeltaNetSpec small(int64_t num_key_heads, int64_t num_value_heads) {
-  return {.num_key_heads = num_key_heads,
-          .num_value_heads = num_value_heads,
-          .key_dim = 6,
-          .value_dim = 4,
-          .conv_width = 4};
+  return {{.num_key_heads = num_key_heads,
+           .num_value_heads = num_value_heads,
+           .key_dim = 6,
+           .value_dim = 4,
+           .conv_width = 4}};
 }
 
 TEST_CASE("GatedDeltaNet: output and gradients are those of its plain version") {

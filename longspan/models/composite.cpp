@@ -5,13 +5,11 @@
 #include <string_view>
 
 #include "longspan/models/family.h"
+#include "longspan/spec/file_tensors.h"
 
 namespace longspan {
 namespace {
 
-// As transformers 5 names them in all models of texts and pictures that are supported.
-constexpr std::string_view kModel = "model.", kLanguage = "model.language_model.",
-                           kVision = "model.visual.";
 constexpr const char* kTextConfig = "text_config";
 
 const Family* composite_named(std::string_view model_type) {
@@ -59,17 +57,17 @@ std::string dtype_in(const nlohmann::json& config) {
 }
 
 std::string name_in_files(const ModelConfig& config, const std::string& name) {
-  if (!is_composite(config) || !name.starts_with(kModel)) return name;
-  return std::string(kLanguage) + name.substr(kModel.size());
+  if (!is_composite(config) || !name.starts_with(kModelPrefix)) return name;
+  return std::string(kLanguagePrefix) + name.substr(kModelPrefix.size());
 }
 
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored) {
-  if (!stored.starts_with(kLanguage) || !may_have_parts(config)) return stored;
-  return std::string(kModel) + stored.substr(kLanguage.size());
+  if (!stored.starts_with(kLanguagePrefix) || !may_have_parts(config)) return stored;
+  return std::string(kModelPrefix) + stored.substr(kLanguagePrefix.size());
 }
 
 bool is_kept_tensor(const ModelConfig& config, const std::string& stored) {
-  return is_composite(config) && stored.starts_with(kVision);
+  return is_composite(config) && stored.starts_with(kVisionPrefix);
 }
 
 }  // namespace longspan

@@ -31,7 +31,7 @@ struct Family {
   /// the layers is read before: sizes of the vocabulary and of hidden states, number of layers, eps
   /// of norms, padding token, max_position_embeddings. Parts that families share are in
   /// models/layer_keys.h, models/rotary_keys.h and models/expert_keys.h.
-  void (*read_layers)(const JsonObject& keys, ModelConfig& config);
+  void (&read_layers)(const JsonObject& keys, ModelConfig& config);
   /// pad_token_id where the file has none; empty: then there is none.
   std::optional<int64_t> default_padding_token = std::nullopt;
   /// Models of texts and pictures whose language model is of this family.

@@ -129,10 +129,12 @@ TEST_CASE("decoder: layers of different kinds on two ranks") {
 ModelSpec hybrid_model() {
   ModelSpec spec = mixed_model();
   const LayerSpec softmax = spec.pattern.back();
-  const LayerSpec recurrent{
-      GatedDeltaNetSpec{
-          .num_key_heads = 2, .num_value_heads = 4, .key_dim = 6, .value_dim = 4, .conv_width = 4},
-      GatedMlpSpec{.intermediate_size = 24}};
+  const LayerSpec recurrent{GatedDeltaNetSpec{{.num_key_heads = 2,
+                                               .num_value_heads = 4,
+                                               .key_dim = 6,
+                                               .value_dim = 4,
+                                               .conv_width = 4}},
+                            GatedMlpSpec{.intermediate_size = 24}};
   spec.pattern = {recurrent, recurrent, softmax};
   spec.num_layers = 3;
   return spec;

@@ -30,8 +30,7 @@ ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources
   };
   // Values that are trained elsewhere need not be precise where they are used.
   const auto whole_dtype = [&](const ParameterSource& source, bool apart) {
-    const bool cast =
-        apart && source.spec.role == ParameterRole::kProjection && source.dtype == at::kFloat;
+    const bool cast = apart && is_copied_for_use(source.spec) && source.dtype == at::kFloat;
     return cast ? options.compute_dtype : source.dtype;
   };
   // Parameters of a flat buffer: of one unit, of one dtype, all trained or none, all of experts

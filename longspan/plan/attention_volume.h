@@ -41,7 +41,7 @@ struct AttentionVolume {
 
 /// The two kinds of exchange that a method is composed of.
 struct AttentionVolumeParts {
-  AttentionVolume heads;    // all-to-all of heads (XTuner: and the gathers of their slices)
+  AttentionVolume heads;    // all-to-all of heads, and gathers of their slices
   AttentionVolume context;  // keys and values that travel, or are gathered, and their gradients
 };
 

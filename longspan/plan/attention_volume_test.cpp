@@ -97,9 +97,9 @@ TEST_CASE("volume: values of another head dim than keys, every method, kept and 
     counted.add(request);
     counted.add(request, /*checkpointing=*/true);
     counted.add(request, /*checkpointing=*/true, /*output_is_known=*/true);
-    if (request.sequence_size != 2 || !request.method->head_waves) return;
+    if (request.sequence_size != 2 || !takes(*request.method, kHeadWaves)) return;
     request.head_waves = 3;
-    if (request.method->has_degrees) request.ulysses_degree = 2;
+    if (takes(*request.method, kUlyssesDegree)) request.ulysses_degree = 2;
     counted.add(request, /*checkpointing=*/true);
   };
   for (const Method* method : all_methods()) {
@@ -157,7 +157,7 @@ TEST_CASE("volume: sliding windows, every method, kept and replayed, fp32 and bf
         if (!can_split(*method, P, attention_of(request))) continue;
         for (const int64_t window : {6, 30}) {
           counted.add(request, /*checkpointing=*/P == 3, /*output_is_known=*/false, window);
-          if (P != 4 || !method->has_degrees) continue;
+          if (P != 4 || !takes(*method, kUlyssesDegree)) continue;
           request.ulysses_degree = 2;
           counted.add(request, /*checkpointing=*/true, /*output_is_known=*/true, window);
           request.ulysses_degree.reset();

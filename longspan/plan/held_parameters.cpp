@@ -27,14 +27,12 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-bool uses_bf16(const Config& config) { return config.bf16 || config.pure_bf16; }
-
 /// Of a number as it is used, where it is held in `parameter.element_bytes`.
 int64_t used_bytes(const Config& config, const HeldParameter& parameter, int num_ranks) {
   const bool apart =
       is_gathered(config, parameter, num_ranks) || (parameter.trained && config.offload_optimizer);
-  const bool cast = apart && parameter.spec.role == ParameterRole::kProjection;
-  return cast && uses_bf16(config) ? 2 : parameter.element_bytes;
+  const bool cast = apart && is_copied_for_use(parameter.spec);
+  return cast && computes_in_bf16(config, config) ? 2 : parameter.element_bytes;
 }
 
 }  // namespace
@@ -182,8 +180,7 @@ int ranks_of(const HeldParameter& parameter, int num_ranks, int expert_parallel_
 }
 
 bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks) {
-  const bool divides_values = config.zero_stage.value_or(0) >= 3;
-  return divides_values && (num_ranks > 1 || config.offload_params) &&
+  return divides_values(config) && (num_ranks > 1 || config.offload_params) &&
          parameter.spec.unit != kAlwaysThere;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "longspan/attention/flash/tile_sizes.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
@@ -88,11 +89,11 @@ double of_matrices(const MatrixCost& matrices, int64_t cast_at_once, bool cast, 
          (summed_apart ? 4.0 * static_cast<double>(matrices.numbers) : 0.0) + part;
 }
 
-/// Buffers of the threads of attention/flash, for tiles of 96 queries and 192 keys. ATen's kernel,
-/// which takes the other head dims, has none.
+/// Buffers of the threads of attention/flash. ATen's kernel, which takes the other head dims, has
+/// none.
 double attention_scratch(const MemoryFacts& facts, const TokenMixerCost& mixer) {
-  constexpr int64_t kQueries = 96, kKeys = 192, kHeadDimMultiple = 16;
-  if (mixer.head_dim % kHeadDimMultiple != 0) return 0;
+  constexpr int64_t kQueries = flash::kQueryTile, kKeys = flash::kKeyTile;
+  if (mixer.head_dim % flash::kHeadDimMultiple != 0) return 0;
   const int64_t tiles = mixer.kv_heads * ((facts.num_tokens + kKeys - 1) / kKeys);
   const int64_t floats = (5 * kKeys + 2 * kQueries) * mixer.head_dim + 2 * kQueries * kKeys;
   return 4.0 * static_cast<double>(std::min(facts.attention_threads, tiles) * floats);

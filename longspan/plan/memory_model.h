@@ -60,7 +60,7 @@ struct MemoryFacts {
   /// Matrices have bf16 gradients; those in use are summed in fp32 over the chunks of a row.
   bool sums_blocks_apart = false, sums_head_apart = false;
   bool cuda = false;              // computes on a GPU, by its sizes (spec/device_sizes.h)
-  int64_t num_groups = 0;         // of processes that this one is in (plan/parallel_plan.h)
+  int64_t num_groups = 0;         // of processes that this one is in (plan/rank_groups.h)
   int64_t attention_threads = 0;  // of a CPU's flash attention
 };
 

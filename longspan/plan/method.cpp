@@ -5,7 +5,6 @@
 #include "longspan/config/user_error.h"
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/parallel_plan.h"
-#include "longspan/text/counted.h"
 
 namespace longspan {
 
@@ -29,15 +28,8 @@ std::string names_of(std::span<const Method* const> methods, std::string_view be
 }
 
 std::string describe_method(const ParallelPlan& plan) {
-  const Method& method = *plan.method;
-  std::string text(method.name);
-  if (method.has_degrees) {
-    text += fmt::format(", ulysses {} x ring {}", plan.ulysses_size, plan.ring_size);
-  }
-  if (method.has_windows) text += fmt::format(" in windows of {}", plan.window_size);
-  if (plan.head_waves != (method.head_waves ? method.head_waves->own : 1)) {
-    text += ", heads in " + counted(plan.head_waves, "wave");
-  }
+  std::string text(plan.method->name);
+  for (const MethodKey* key : plan.method->keys) text += key->words(plan);
   return text;
 }
 

@@ -9,11 +9,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "longspan/plan/method_key.h"
 
 namespace longspan {
 
@@ -26,24 +27,21 @@ struct AttentionShape;
 struct AttentionSpec;
 struct AttentionVolumeParts;
 struct Mesh;
-struct ParallelPlan;
-struct PlanRequest;
 struct RankGeometry;
 struct TokenOrder;
 
-/// Describes a method that can exchange and attend a few heads at a time.
+/// Parts in which a method exchanges and attends heads, a few heads at a time.
 struct HeadWaves {
-  int own;          // waves where the request names no number
+  int own;          // where the request names no number
   bool cuts_heads;  // a wave may hold a part of a head
   /// The most waves that these query heads allow, by the plan's sizes.
   int64_t (&most)(int64_t num_heads, const ParallelPlan& plan);
 };
 
 struct Method {
-  std::string_view name;                // the value of sequence_parallel_mode
-  bool has_degrees;                     // sequence_parallel_ulysses_degree and _ring_degree
-  bool has_windows;                     // sequence_parallel_window_size
-  std::optional<HeadWaves> head_waves;  // sequence_parallel_head_waves
+  std::string_view name;                   // the value of sequence_parallel_mode
+  std::span<const MethodKey* const> keys;  // that it takes, in the order of the words for a plan
+  HeadWaves head_waves;                    // kOneWave (plan/method_parts.h): all heads at once
 
   /// Why these heads cannot be spread over so many ranks, as "cannot split 3 attention heads over 2
   /// ranks: ..." without a full stop; empty where they can.
@@ -106,19 +104,13 @@ std::vector<const Method*> methods_that(const Has& has) {
   return methods;
 }
 
-inline bool has_degrees(const Method& method) { return method.has_degrees; }
-inline bool has_windows(const Method& method) { return method.has_windows; }
-inline bool has_head_waves(const Method& method) { return method.head_waves.has_value(); }
-inline bool cuts_heads(const Method& method) {
-  return method.head_waves && method.head_waves->cuts_heads;
-}
+inline bool cuts_heads(const Method& method) { return method.head_waves.cuts_heads; }
 
 /// "usp, ulysses 4 x ring 2", with windows where there are any, and waves unless they are those of
 /// the method by itself.
 std::string describe_method(const ParallelPlan& plan);
 
-/// Can it split this layer's heads over `sequence_size` ranks? (XTuner cuts heads along their
-/// numbers too.)
+/// Can it split this layer's heads over `sequence_size` ranks?
 bool can_split(const Method& method, int sequence_size, const AttentionSpec& spec);
 
 /// The methods that can.

@@ -47,6 +47,8 @@ std::vector<int> not_by_auto(const PlanRequest& /*request*/, const Method& /*sel
 
 void nothing_more(const PlanRequest& /*request*/, ParallelPlan& /*plan*/) {}
 
+int64_t most_one_wave(int64_t /*num_heads*/, const ParallelPlan& /*plan*/) { return 1; }
+
 int64_t whole_heads_of_rank(int64_t num_heads, const ParallelPlan& plan) {
   return num_heads / plan.ulysses_size;
 }

@@ -15,6 +15,9 @@
 
 namespace longspan {
 
+// Method::keys
+inline constexpr const MethodKey* kOnlyHeadWaves[] = {&kHeadWaves};
+
 // Method::refusal
 std::string fits_any_heads(int num_ranks, const AttentionShape& heads);
 /// The number of ranks must divide the query heads. kv heads may be fewer, or not divide: each goes
@@ -33,6 +36,10 @@ std::vector<int> not_by_auto(const PlanRequest& request, const Method& self);
 // Method::complete
 void nothing_more(const PlanRequest& request, ParallelPlan& plan);
 
+// Method::head_waves
+/// All heads at once.
+int64_t most_one_wave(int64_t num_heads, const ParallelPlan& plan);
+inline constexpr HeadWaves kOneWave{.own = 1, .cuts_heads = false, .most = most_one_wave};
 // HeadWaves::most
 /// The query heads of a rank.
 int64_t whole_heads_of_rank(int64_t num_heads, const ParallelPlan& plan);

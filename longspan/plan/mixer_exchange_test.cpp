@@ -29,7 +29,7 @@ TEST_CASE("mixer exchange: of a recurrence, and of an attention, what their form
   const ParallelPlan plan = make_parallel_plan(2, 2, method_named("ulysses"), 4, 4);
   const Packing row = Packing::single(32);
   const GatedDeltaNetSpec net{
-      .num_key_heads = 2, .num_value_heads = 4, .key_dim = 16, .value_dim = 8, .conv_width = 4};
+      {.num_key_heads = 2, .num_value_heads = 4, .key_dim = 16, .value_dim = 8, .conv_width = 4}};
   const AttentionVolume sent =
       recurrent_volume(plan, row, *recurrence_in(net), kElementBytes, /*checkpointing=*/true);
   const AttentionMemory held = recurrent_memory(plan, row, *recurrence_in(net), kElementBytes);

@@ -36,12 +36,7 @@ class Chooser {
   ParallelPlan chosen() const {
     const int P = request_.sequence_size;
     const bool degrees = request_.ulysses_degree || request_.ring_degree;
-    if (request_.window_size) {
-      throw UserError(fmt::format(
-          "sequence_parallel_window_size: {0} belongs to sequence_parallel_mode: {1}, and no "
-          "mode is given. Set sequence_parallel_mode: {1}, or remove the window.",
-          *request_.window_size, names_of(methods_that(has_windows), " or ")));
-    }
+    check_keys_fit_auto(request_);
     std::vector<Candidate> of_methods = cheapest_of_methods();
     if (of_methods.empty()) {
       throw UserError(fmt::format(
@@ -179,11 +174,9 @@ class Chooser {
   /// The candidates of auto, simple ones first.
   std::vector<Candidate> cheapest_of_methods() const {
     const bool degrees = request_.ulysses_degree || request_.ring_degree;
-    const bool waves = request_.head_waves.value_or(1) > 1;
     std::vector<Candidate> of_methods;
     for (const Method* method : all_methods()) {
-      if (degrees && !method->has_degrees) continue;
-      if (waves && !has_head_waves(*method)) continue;
+      if (foreign_key(request_, *method) != nullptr) continue;
       const bool splits_all = std::ranges::all_of(kinds_, [&](const Kind& kind) {
         return can_split(*method, request_.sequence_size, kind.shape.spec);
       });
@@ -198,8 +191,7 @@ class Chooser {
   /// Waves that are asked for, or the method's own, as many as the heads allow.
   int waves_of(const ParallelPlan& plan) const {
     if (request_.head_waves) return *request_.head_waves;
-    if (!plan.method->head_waves) return 1;
-    const auto& [own, cuts_heads, most] = *plan.method->head_waves;
+    const auto& [own, cuts_heads, most] = plan.method->head_waves;
     int64_t waves = own;
     for (const Kind& kind : kinds_) waves = std::min(waves, most(kind.request.num_heads, plan));
     return static_cast<int>(waves);
@@ -297,31 +289,6 @@ ParallelPlan make_parallel_plan(int world_size, int sequence_size, const Method*
   request.num_heads = num_heads;
   request.num_kv_heads = num_kv_heads;
   return make_parallel_plan(request);
-}
-
-int num_groups(const ParallelPlan& plan) {
-  int count = 0;
-  // Groups of the same ranks are one.
-  const auto add = [&](int size, bool is_another = true) { count += is_another && size > 1; };
-  add(plan.world_size);
-  add(plan.sequence_size, plan.data_size > 1);
-  add(plan.data_size, plan.sequence_size > 1);
-  add(plan.ring_size, plan.ulysses_size > 1);
-  add(plan.ulysses_size, plan.ring_size > 1);
-  if (plan.window_size > 1 && plan.window_size != plan.ring_size) {
-    add(plan.window_size);
-    add(plan.ring_size / plan.window_size);
-  }
-  add(plan.shard_size);
-  add(plan.world_size / plan.shard_size, plan.shard_size > 1);
-  if (const int experts = plan.expert_parallel_size; experts > 1) {
-    const int divided = expert_shard_size(plan.shard_size, experts), span = divided * experts;
-    add(experts);
-    add(divided);
-    add(plan.world_size / span, span != plan.shard_size);
-  }
-  add(plan.num_head_slices, plan.num_head_slices != plan.sequence_size);
-  return count;
 }
 
 }  // namespace longspan

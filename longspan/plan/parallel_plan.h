@@ -27,9 +27,9 @@ struct ParallelPlan {
   int sequence_size = 1;  // = ring_size * ulysses_size
   int ring_size = 1;
   int ulysses_size = 1;
-  int window_size = 1;      // LoongTrain: ranks of an inner ring; divides ring_size
-  int num_head_slices = 1;  // XTuner: ranks that hold a slice of each head, P / gcd(heads, P)
-  int head_waves = 1;       // Ulysses kinds: parts in which a rank's heads are exchanged
+  int window_size = 1;      // ranks of an inner ring; divides ring_size
+  int num_head_slices = 1;  // ranks that hold the slices of the same heads
+  int head_waves = 1;       // parts in which heads are exchanged and attended
   /// Neighbours that divide one copy of the model's states among them (ZeRO); divides world_size.
   int shard_size = 1;
   /// Neighbours that share out the experts of each layer; divides world_size.
@@ -45,18 +45,14 @@ inline int expert_shard_size(int shard_size, int expert_parallel_size) {
   return shard_size > expert_parallel_size ? shard_size / expert_parallel_size : 1;
 }
 
-/// The groups that a rank is in, each with connections of its own (comm/mesh).
-int num_groups(const ParallelPlan& plan);
-
 /// What a plan is made from. Absent degrees, window and method are chosen (plan/cost_model.h).
 struct PlanRequest {
   int world_size = 1;
   int ranks_per_machine = 0;  // neighbours on a fast link; 0: all of them
   int sequence_size = 1;
-  const Method* method = nullptr;                  // null: chosen
-  std::optional<int> ulysses_degree, ring_degree;  // Method::has_degrees
-  std::optional<int> window_size;                  // Method::has_windows
-  std::optional<int> head_waves;                   // absent: HeadWaves::own
+  const Method* method = nullptr;  // null: chosen
+  /// Keys that some methods take (plan/method_key.h). Absent waves: HeadWaves::own.
+  std::optional<int> ulysses_degree, ring_degree, window_size, head_waves;
   int zero_stage = 0;
   std::optional<int64_t> shard_size;  // absent: the world with a zero_stage, 1 without
   int expert_parallel_size = 1;

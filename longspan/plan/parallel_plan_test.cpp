@@ -6,6 +6,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/plan_checks.h"
+#include "longspan/plan/rank_groups.h"
 
 namespace longspan {
 namespace {
@@ -131,17 +132,19 @@ TEST_CASE("plan: who shares out experts") {
   check_error(request, {"expert_parallel_size: 0 must be at least 1"});
 }
 
+int64_t num_connected(const ParallelPlan& plan) { return std::ssize(connected_groups(plan)); }
+
 TEST_CASE("plan: the groups that a rank is in") {
-  CHECK(num_groups({}) == 0);
+  CHECK(num_connected({}) == 0);
   // World, which is also data and replicas.
-  CHECK(num_groups({.world_size = 4, .data_size = 4, .num_head_slices = 1, .reason = ""}) == 1);
+  CHECK(num_connected({.world_size = 4, .data_size = 4, .num_head_slices = 1, .reason = ""}) == 1);
   // World is also sequence and ring.
-  CHECK(num_groups({.world_size = 4,
-                    .sequence_size = 4,
-                    .ring_size = 4,
-                    .window_size = 4,
-                    .num_head_slices = 4,
-                    .reason = ""}) == 1);
+  CHECK(num_connected({.world_size = 4,
+                       .sequence_size = 4,
+                       .ring_size = 4,
+                       .window_size = 4,
+                       .num_head_slices = 4,
+                       .reason = ""}) == 1);
   // Data, sequence, ring and Ulysses differ; ZeRO's group is never another one.
   const ParallelPlan hybrid{.world_size = 16,
                             .data_size = 2,
@@ -153,13 +156,13 @@ TEST_CASE("plan: the groups that a rank is in") {
                             .shard_size = 8,
                             .reason = ""};
   // World, sequence, data, ring, ulysses, window, windows, shard, replicas.
-  CHECK(num_groups(hybrid) == 9);
+  CHECK(num_connected(hybrid) == 9);
   // World, shard, experts and those that divide an expert.
-  CHECK(num_groups({.world_size = 8,
-                    .data_size = 8,
-                    .shard_size = 8,
-                    .expert_parallel_size = 2,
-                    .reason = ""}) == 4);
+  CHECK(num_connected({.world_size = 8,
+                       .data_size = 8,
+                       .shard_size = 8,
+                       .expert_parallel_size = 2,
+                       .reason = ""}) == 4);
 }
 
 TEST_CASE("plan: sizes of a mesh") {

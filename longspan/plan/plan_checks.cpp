@@ -118,36 +118,33 @@ void check_keys_of_one_rank(const PlanRequest& request) {
         "sequence_parallel_size is 1. Set sequence_parallel_size: {0}, or remove the degrees.",
         ranks));
   }
-  for (const auto& [key, value] : {std::pair{"sequence_parallel_window_size", request.window_size},
-                                   std::pair{"sequence_parallel_head_waves", request.head_waves}}) {
+  for (const MethodKey* key : all_method_keys()) {
+    const std::optional<int>& value = request.*key->given;
     if (value.value_or(1) <= 1) continue;
     throw UserError(fmt::format(
         "{0}: {1} is given, and sequence_parallel_size is 1: there is nothing to exchange. Set "
         "sequence_parallel_size to the number of processes that share a row, or remove {0}.",
-        key, *value));
+        key->name, *value));
   }
 }
 
-/// The keys that were given without a method that they belong to.
 void check_keys_fit(const PlanRequest& request, const Method& method) {
-  const auto refuse = [&](const char* key, int value, bool (*has)(const Method&)) {
-    if (has(method)) return;
+  const MethodKey* key = foreign_key(request, method);
+  if (key == nullptr) return;
+  throw UserError(fmt::format(
+      "{}: {} is given, and sequence_parallel_mode: {} has no use for it. Remove it, "
+      "or take one of: {}.",
+      key->name, *(request.*key->given), method.name, names_of(methods_that_take(*key))));
+}
+
+void check_keys_fit_auto(const PlanRequest& request) {
+  for (const MethodKey* key : all_method_keys()) {
+    const std::optional<int>& given = request.*key->given;
+    if (key->for_auto || given.value_or(key->idle) <= key->idle) continue;
     throw UserError(
-        fmt::format("{}: {} is given, and sequence_parallel_mode: {} has no use for it. Remove it, "
-                    "or take one of: {}.",
-                    key, value, method.name, names_of(methods_that(has))));
-  };
-  if (request.ulysses_degree) {
-    refuse("sequence_parallel_ulysses_degree", *request.ulysses_degree, has_degrees);
-  }
-  if (request.ring_degree) {
-    refuse("sequence_parallel_ring_degree", *request.ring_degree, has_degrees);
-  }
-  if (request.window_size) {
-    refuse("sequence_parallel_window_size", *request.window_size, has_windows);
-  }
-  if (request.head_waves.value_or(1) > 1) {
-    refuse("sequence_parallel_head_waves", *request.head_waves, has_head_waves);
+        fmt::format("{0}: {1} belongs to sequence_parallel_mode: {2}, and no mode is given. Set "
+                    "sequence_parallel_mode: {2}, or remove the key.",
+                    key->name, *given, names_of(methods_that_take(*key), " or ")));
   }
 }
 
@@ -187,7 +184,7 @@ void check_degrees(const PlanRequest& request, const Method& method) {
         able += fmt::format("{}{}", able.empty() ? "" : ", ", degree);
     }
     const auto needs_no_degree = [&](const Method& other) {
-      return serves_any_heads(other) && !other.has_degrees &&
+      return serves_any_heads(other) && !takes(other, kUlyssesDegree) &&
              !other.auto_degrees(request, other).empty();
     };
     throw UserError(fmt::format(
@@ -220,9 +217,9 @@ void check_waves(const PlanRequest& request, const ParallelPlan& plan) {
   if (plan.head_waves == 1) return;
   const Method& method = *plan.method;
   const int64_t N = request.num_heads, P = plan.sequence_size;
-  if (method.has_degrees && plan.ulysses_size == 1) {
+  if (takes(method, kUlyssesDegree) && plan.ulysses_size == 1) {
     std::vector<const Method*> able = methods_that([](const Method& other) {
-      return has_head_waves(other) && serves_any_heads(other) && !other.has_degrees;
+      return takes(other, kHeadWaves) && serves_any_heads(other) && !takes(other, kUlyssesDegree);
     });
     std::ranges::stable_partition(able, [](const Method* other) { return cuts_heads(*other); });
     throw UserError(fmt::format(
@@ -231,7 +228,7 @@ void check_waves(const PlanRequest& request, const ParallelPlan& plan) {
         "the degrees say so. Remove sequence_parallel_head_waves, or take one of: {}.",
         plan.head_waves, method.name, P, counted(N, "attention head"), names_of(able)));
   }
-  const int64_t most = method.head_waves ? method.head_waves->most(N, plan) : 1;
+  const int64_t most = method.head_waves.most(N, plan);
   if (plan.head_waves < 1 || plan.head_waves > most) {
     const bool cut = cuts_heads(method);
     throw UserError(fmt::format(
@@ -239,8 +236,8 @@ void check_waves(const PlanRequest& request, const ParallelPlan& plan) {
         "{} over {}. Give a number from 1 to {}{}.",
         plan.head_waves, counted(most, "query head"), cut ? "the layer" : "a rank",
         counted(N, "head"),
-        method.has_degrees ? fmt::format("a Ulysses degree of {}", plan.ulysses_size)
-                           : counted(P, "rank"),
+        takes(method, kUlyssesDegree) ? fmt::format("a Ulysses degree of {}", plan.ulysses_size)
+                                      : counted(P, "rank"),
         most,
         !cut && plan.head_waves <= N ? fmt::format(", or take {}, which splits heads",
                                                    names_of(methods_that(cuts_heads), " or "))

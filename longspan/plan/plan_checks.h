@@ -23,8 +23,10 @@ void check_experts_divide(int expert_parallel_size, int64_t num_experts, const s
 std::string warning_of_shards(const PlanRequest& request);
 /// Keys that want more than one process to a row.
 void check_keys_of_one_rank(const PlanRequest& request);
-/// Keys that the method does not have.
+/// Keys that the method does not take.
 void check_keys_fit(const PlanRequest& request, const Method& method);
+/// Keys whose methods `auto` never chooses.
+void check_keys_fit_auto(const PlanRequest& request);
 void check_heads(const PlanRequest& request, const Method& method);
 void check_waves(const PlanRequest& request, const ParallelPlan& plan);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 
@@ -21,7 +22,7 @@ PlanRequest plan_request(const Config& config, const ModelSpec& model, int world
   request.ring_degree = config.sequence_parallel_ring_degree;
   request.window_size = config.sequence_parallel_window_size;
   request.head_waves = config.sequence_parallel_head_waves;
-  request.zero_stage = static_cast<int>(config.zero_stage.value_or(0));
+  request.zero_stage = zero_stage_of(config);
   request.shard_size = config.zero_shard_size;
   request.expert_parallel_size = config.expert_parallel_size;
   if (const MixtureOfExpertsSpec* experts = experts_of(model)) {
@@ -42,7 +43,7 @@ PlanRequest plan_request(const Config& config, const ModelSpec& model, int world
   constexpr int64_t kMostRows = 4096;
   request.row = Packing::from_lengths(std::vector<int64_t>(
       std::min(config.per_device_train_batch_size, kMostRows), config.cutoff_len));
-  request.element_bytes = config.bf16 || config.pure_bf16 ? 2 : 4;
+  request.element_bytes = computes_in_bf16(config, config) ? 2 : 4;
   request.cuda = cuda;
   request.checkpointing = !config.disable_gradient_checkpointing;
   return request;

@@ -9,6 +9,7 @@
 #include "longspan/optim/update_rule.h"
 #include "longspan/plan/cost_model.h"
 #include "longspan/plan/mixer_exchange.h"
+#include "longspan/plan/rank_groups.h"
 #include "longspan/stages/stage.h"
 
 namespace longspan {
@@ -53,7 +54,7 @@ RunParameters planned_run_parameters(const Config& config, const ModelSpec& mode
   RunParameters parameters{.used = used_parameters(config, held, ranks, experts),
                            .divided = std::nullopt,
                            .reference = {}};
-  if (config.zero_stage.value_or(0) > 0 || config.offload_optimizer || experts > 1) {
+  if (zero_stage_of(config) > 0 || config.offload_optimizer || experts > 1) {
     parameters.divided = divided_bytes(config, held, ranks, experts, computer.cuda);
   }
   if (!stage_of(config).has_reference(config) || config.precompute_ref_log_probs) {
@@ -61,7 +62,7 @@ RunParameters planned_run_parameters(const Config& config, const ModelSpec& mode
   }
   const std::vector<HeldParameter> compared = parameters_here(
       reference_parameters(config, reference == nullptr ? model : *reference), experts);
-  if (config.zero_stage.value_or(0) >= 3) {
+  if (divides_values(config)) {
     parameters.reference = divided_bytes(config, compared, ranks, experts, computer.cuda);
   } else {
     for (const HeldParameter& parameter : compared) {
@@ -74,7 +75,7 @@ RunParameters planned_run_parameters(const Config& config, const ModelSpec& mode
 MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
                          const RunParameters& parameters, const RowLengths& row,
                          const Computer& computer) {
-  const bool bf16 = config.bf16 || config.pure_bf16;
+  const bool bf16 = computes_in_bf16(config, config);
   const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
   MemoryFacts facts;
   facts.hidden_size = model.hidden_size;
@@ -119,7 +120,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.reference_on_host = parameters.reference.host;
   facts.optimizer_bytes =
       static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));
-  facts.zero_stage = config.zero_stage.value_or(0);
+  facts.zero_stage = zero_stage_of(config);
   facts.shard_size = config.zero_shard_size.value_or(plan.world_size);
   facts.expert_parallel_size = plan.expert_parallel_size;
   facts.expert_shard_size =
@@ -142,13 +143,13 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
       facts.casts_head = bytes > facts.compute_bytes && stage_of(config).uses_lm_head;
       facts.sums_head_apart = bf16_sum && stage_of(config).uses_lm_head;
     }
-    if (role == ParameterRole::kProjection) {
+    if (is_copied_for_use(parameter.spec)) {
       facts.casts_blocks = facts.casts_blocks || bytes > facts.compute_bytes;
       facts.sums_blocks_apart = facts.sums_blocks_apart || bf16_sum;
     }
   }
   facts.cuda = computer.cuda;
-  facts.num_groups = num_groups(plan);
+  facts.num_groups = std::ssize(connected_groups(plan));
   facts.widens_attention = bf16 && !computer.cuda;
   facts.attention_threads = computer.cuda ? 0 : computer.num_threads;
   facts.checkpointing = !config.disable_gradient_checkpointing;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"
 
 namespace longspan {
@@ -18,13 +19,22 @@ int64_t epochs_of(double num_train_epochs) {
   return whole_number(std::ceil(num_train_epochs), "num_train_epochs", 0, kMostCounted);
 }
 
-StepPlan StepPlan::make(int64_t batches_per_epoch, int64_t accumulation, double num_train_epochs,
-                        int64_t max_steps) {
+StepPlan StepPlan::make(std::optional<int64_t> batches_per_epoch, int64_t accumulation,
+                        double num_train_epochs, int64_t max_steps) {
   StepPlan plan;
-  plan.batches_per_epoch = batches_per_epoch;
   plan.accumulation = accumulation;
+  if (!batches_per_epoch) {
+    if (max_steps <= 0) {
+      throw UserError("The examples are a stream, which has no epochs. Set max_steps.");
+    }
+    plan.batches_per_epoch = whole_number(static_cast<double>(max_steps) * accumulation,
+                                          "micro-batches of max_steps", 1, kMostCounted);
+    plan.steps_per_epoch = plan.total_steps = max_steps;
+    return plan;
+  }
+  plan.batches_per_epoch = *batches_per_epoch;
   plan.steps_per_epoch =
-      std::max<int64_t>(1, (batches_per_epoch + accumulation - 1) / accumulation);
+      std::max<int64_t>(1, (plan.batches_per_epoch + accumulation - 1) / accumulation);
   plan.total_steps =
       max_steps > 0
           ? max_steps

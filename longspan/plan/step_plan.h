@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace longspan {
 
@@ -27,10 +28,11 @@ struct StepPlan {
   int64_t steps_per_epoch = 0;
   int64_t total_steps = 0;
 
-  /// max_steps > 0 overrides num_train_epochs, which may be fractional. Throws UserError where
-  /// these make more steps than can be counted.
-  static StepPlan make(int64_t batches_per_epoch, int64_t accumulation, double num_train_epochs,
-                       int64_t max_steps);
+  /// max_steps > 0 overrides num_train_epochs, which may be fractional. Where nobody knows how many
+  /// batches an epoch has, all steps are one epoch. Throws UserError where that has no max_steps,
+  /// and where the keys make more steps than can be counted.
+  static StepPlan make(std::optional<int64_t> batches_per_epoch, int64_t accumulation,
+                       double num_train_epochs, int64_t max_steps);
   /// step: 0-based.
   StepPlace place(int64_t step) const;
   bool ends_epoch(int64_t step) const { return (step + 1) % steps_per_epoch == 0; }

@@ -28,6 +28,19 @@ TEST_CASE("steps: fractional epochs round up to whole steps, max_steps goes firs
   CHECK(StepPlan::make(2, 8, 3.0, -1).total_steps == 3);
 }
 
+TEST_CASE("steps: a stream of examples ends by max_steps, and is one epoch") {
+  const StepPlan plan = StepPlan::make(std::nullopt, 4, 3.0, 7);
+  CHECK(plan.total_steps == 7);
+  CHECK(plan.place(6).epoch == 0);
+  CHECK(plan.place(6).begin_batch == 24);
+  CHECK(plan.place(6).end_batch == 28);
+  CHECK(plan.place(6).epochs_done == 1.0);
+  CHECK(plan.ends_epoch(6));
+  CHECK_THROWS_WITH_AS(StepPlan::make(std::nullopt, 4, 3.0, -1), doctest::Contains("Set max_steps"),
+                       UserError);
+  CHECK_THROWS_AS(StepPlan::make(std::nullopt, 4, 3.0, int64_t{1} << 60), UserError);
+}
+
 TEST_CASE("steps: below 1 a share of all, rounded up") {
   CHECK(steps_of(0.25, 10) == 3);
   CHECK(steps_of(0.001, 10) == 1);

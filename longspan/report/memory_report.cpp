@@ -16,7 +16,7 @@
 
 namespace longspan {
 
-RowLengths row_lengths(const ExampleSource& examples, int64_t batch_size) {
+RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size) {
   std::vector<std::tuple<int64_t, int64_t, int64_t>> sizes;  // tokens, labels, number
   RowLengths row;
   for (int64_t i = 0; i < examples.size(); ++i) {

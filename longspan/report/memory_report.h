@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "longspan/comm/group.h"
-#include "longspan/data/example_source.h"
+#include "longspan/data/example_set.h"
 #include "longspan/memory/machine_memory.h"
 #include "longspan/memory/peak_meter.h"
 #include "longspan/plan/memory_model.h"
@@ -14,7 +14,7 @@
 namespace longspan {
 
 /// The longest examples that a micro-batch can hold together.
-RowLengths row_lengths(const ExampleSource& examples, int64_t batch_size);
+RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size);
 
 /// A warning where the ranks of a machine need more memory than it has; else empty.
 std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const MachineMemory& machine);

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "longspan/config/config.h"
-#include "longspan/data/example_source.h"
+#include "longspan/data/example_set.h"
 #include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
@@ -20,7 +20,7 @@ std::string number_of_parameters(int64_t number) {
   return with_commas(number);
 }
 
-std::string data_of(const ExampleSource& examples) {
+std::string data_of(const ExampleSet& examples) {
   int64_t num_tokens = 0, num_labels = 0, longest = 0;
   for (int64_t i = 0; i < examples.size(); ++i) {
     const ExamplePointer example = examples.example(i);

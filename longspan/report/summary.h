@@ -11,15 +11,15 @@
 namespace longspan {
 
 struct Config;
-class ExampleSource;
+class ExampleSet;
 
 struct SummaryFacts {
   const Config& config;
   const ModelConfig& model;
   const ParallelPlan& plan;
   const StepPlan& steps;
-  const ExampleSource& train_examples;
-  const ExampleSource& eval_examples;
+  const ExampleSet& train_examples;
+  const ExampleSet& eval_examples;
   int64_t num_parameters, num_trained;
   int64_t num_warmup_steps;
   std::string device;  // "CPU, 2 threads"

@@ -166,16 +166,17 @@ RunTotals totals_from(const Json& json) {
 void write_training_state(const std::string& folder, const TrainingState& state) {
   Json averages = Json::array();
   for (const RankAverages& rank : state.averages) averages.push_back(json_of(rank));
-  const Json json = {{"format", kFormat},
-                     {"launch", state.launch},
-                     {"job", state.job},
-                     {"saved_at", state.saved_at},
-                     {kCoversItself, true},
-                     {"world_size", state.world_size},
-                     {"sequence_parallel_size", state.sequence_size},
-                     {"run", json_of(state.identity)},
-                     {"totals", json_of(state.totals)},
-                     {"averages", averages}};
+  Json json = {{"format", kFormat},
+               {"launch", state.launch},
+               {"job", state.job},
+               {"saved_at", state.saved_at},
+               {kCoversItself, true},
+               {"world_size", state.world_size},
+               {"sequence_parallel_size", state.sequence_size},
+               {"run", json_of(state.identity)},
+               {"totals", json_of(state.totals)},
+               {"averages", averages}};
+  if (!state.source.empty()) json["source"] = state.source;
   write_file_atomically(folder + "/" + kTrainingStateFile,
                         json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
@@ -199,7 +200,8 @@ TrainingState read_training_state(const std::string& folder) {
                                                        "sequence_parallel_size", 1, kMostIndexed)),
         .identity = identity_from(json.at("run")),
         .totals = totals_from(json.at("totals")),
-        .averages = {}};
+        .averages = {},
+        .source = json.value("source", "")};
     for (const Json& rank : json.at("averages")) state.averages.push_back(averages_from(rank));
     return state;
   } catch (const std::exception& error) {  // JSON's, or of text or numbers that are no counts

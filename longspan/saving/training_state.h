@@ -54,6 +54,7 @@ struct TrainingState {
   RunIdentity identity;
   RunTotals totals;
   std::vector<RankAverages> averages;  // since the last log line, by rank
+  std::string source;                  // ExampleSource::state
 };
 
 inline constexpr const char* kTrainingStateFile = "training_state.json";

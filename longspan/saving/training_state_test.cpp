@@ -44,6 +44,7 @@ TrainingState some_state() {
   state.totals.loss_in_all = 0.1 + 0.2;
   state.totals.last_evaluated_step = 4;
   state.totals.last_evaluation = {.loss = 2.0 / 3, .means = {{"rewards/margins", 1e-17}}};
+  state.source = "line 70 of a stream";
   state.averages = {{{"kl", {0.1, 3.0}}}, {{"kl", {0.7, 2.0}}, {"other", {1.0, 1.0}}}};
   return state;
 }
@@ -86,6 +87,7 @@ TEST_CASE("training state: every bit comes back") {
   CHECK(read.totals.last_evaluation.loss == state.totals.last_evaluation.loss);
   CHECK(read.totals.last_evaluation.means == state.totals.last_evaluation.means);
   CHECK(read.averages == state.averages);
+  CHECK(read.source == state.source);
   CHECK_FALSE(read.totals.evaluation_due);
   CHECK_NOTHROW(require_same_run("c", state.identity, read.identity, 8));
   CHECK(changes_since("c", state.identity, read.identity, 6).empty());

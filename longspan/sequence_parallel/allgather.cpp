@@ -206,9 +206,8 @@ std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mes
 
 extern const Method kAllGather{
     .name = "allgather",
-    .has_degrees = false,
-    .has_windows = false,
-    .head_waves = HeadWaves{.own = 1, .cuts_heads = false, .most = heads_of_layer},
+    .keys = kOnlyHeadWaves,
+    .head_waves = {.own = 1, .cuts_heads = false, .most = heads_of_layer},
     .refusal = fits_any_heads,
     .ulysses_degrees = none_exchange_heads,
     .auto_degrees = not_by_auto,

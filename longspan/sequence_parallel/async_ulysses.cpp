@@ -200,10 +200,9 @@ std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mes
 
 extern const Method kAsyncUlysses{
     .name = "async-ulysses",
-    .has_degrees = false,
-    .has_windows = false,
+    .keys = kOnlyHeadWaves,
     // With one wave no exchange runs under attention.
-    .head_waves = HeadWaves{.own = 2, .cuts_heads = false, .most = whole_heads_of_rank},
+    .head_waves = {.own = 2, .cuts_heads = false, .most = whole_heads_of_rank},
     .refusal = fits_whole_heads,
     .ulysses_degrees = all_exchange_heads,
     .auto_degrees = not_by_auto,

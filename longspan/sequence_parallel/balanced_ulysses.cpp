@@ -63,9 +63,8 @@ std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mes
 
 extern const Method kBalancedUlysses{
     .name = "balanced-ulysses",
-    .has_degrees = false,
-    .has_windows = false,
-    .head_waves = HeadWaves{.own = 1, .cuts_heads = true, .most = heads_of_layer},
+    .keys = kOnlyHeadWaves,
+    .head_waves = {.own = 1, .cuts_heads = true, .most = heads_of_layer},
     .refusal = fits_any_heads,
     .ulysses_degrees = all_exchange_heads,
     .auto_degrees = auto_degrees,

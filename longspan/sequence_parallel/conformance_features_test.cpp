@@ -79,7 +79,7 @@ TEST_CASE("conformance: windows, sinks and softcaps, every method, degrees, wind
         PlanRequest request = request_of(method, P, spec);
         add(request);
         request.head_waves = 2;
-        if (P == 3 && method->head_waves && !method->has_degrees &&
+        if (P == 3 && takes(*method, kHeadWaves) && !takes(*method, kUlyssesDegree) &&
             (cuts_heads(*method) || problem.heads.num > P)) {
           add(request);
         }
@@ -146,7 +146,7 @@ TEST_CASE("conformance: latents, every method, degrees, windows and waves") {
         PlanRequest request = request_of(method, P, spec);
         add(request);
         request.head_waves = 2;
-        if (P == 3 && method->head_waves && !method->has_degrees &&
+        if (P == 3 && takes(*method, kHeadWaves) && !takes(*method, kUlyssesDegree) &&
             (cuts_heads(*method) || problem.heads.num > P)) {
           add(request);
         }

@@ -61,14 +61,14 @@ TEST_CASE("conformance: every composition of degrees and windows, and head waves
                                               {1, 6, 3},
                                               {1, 6, 2},
                                               {1, 8, 4}}) {
-    for (const Method* method : methods_that(has_degrees)) {
-      if (window > 1 && !method->has_windows) continue;
+    for (const Method* method : methods_that_take(kUlyssesDegree)) {
+      if (window > 1 && !takes(*method, kWindowSize)) continue;
       PlanRequest request;
       request.world_size = request.sequence_size = ring * ulysses;
       request.method = method;
       request.ulysses_degree = ulysses;
       request.ring_degree = ring;
-      if (method->has_windows) request.window_size = window;
+      if (takes(*method, kWindowSize)) request.window_size = window;
       for (const Problem& problem : all_problems()) {
         if (problem.heads.num != 8) continue;
         request.num_heads = problem.heads.num;
@@ -81,8 +81,8 @@ TEST_CASE("conformance: every composition of degrees and windows, and head waves
       }
     }
   }
-  for (const Method* method : methods_that(has_head_waves)) {
-    if (method->has_degrees) continue;
+  for (const Method* method : methods_that_take(kHeadWaves)) {
+    if (takes(*method, kUlyssesDegree)) continue;
     for (const auto& [P, waves] : {std::pair{2, 2}, {2, 4}, {4, 2}, {3, 2}}) {
       for (const Problem& problem : all_problems()) {
         if (problem.heads.num > 14 || !serves(method, P, problem.heads)) continue;
@@ -183,7 +183,7 @@ TEST_CASE("conformance: scales and head dims of values, every method, degrees, w
         PlanRequest request = request_of(method, P, spec);
         add(request);
         request.head_waves = 2;
-        if (P == 2 && method->head_waves && !method->has_degrees) add(request);
+        if (P == 2 && takes(*method, kHeadWaves) && !takes(*method, kUlyssesDegree)) add(request);
       }
     }
     PlanRequest request = request_of(method_named("usp"), 4, spec);

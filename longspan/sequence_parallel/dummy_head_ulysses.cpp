@@ -65,9 +65,8 @@ std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mes
 
 extern const Method kDummyHeadUlysses{
     .name = "dummy-head-ulysses",
-    .has_degrees = false,
-    .has_windows = false,
-    .head_waves = HeadWaves{.own = 1, .cuts_heads = false, .most = padded_heads_of_rank},
+    .keys = kOnlyHeadWaves,
+    .head_waves = {.own = 1, .cuts_heads = false, .most = padded_heads_of_rank},
     .refusal = fits_any_heads,
     .ulysses_degrees = all_exchange_heads,
     .auto_degrees = not_by_auto,

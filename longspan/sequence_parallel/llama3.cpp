@@ -110,9 +110,8 @@ std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh&
 
 extern const Method kLlama3{
     .name = "llama3",
-    .has_degrees = false,
-    .has_windows = false,
-    .head_waves = std::nullopt,
+    .keys = {},
+    .head_waves = kOneWave,
     .refusal = fits_any_heads,
     .ulysses_degrees = none_exchange_heads,
     .auto_degrees = none_exchange_heads,

@@ -53,9 +53,8 @@ std::unique_ptr<SequenceParallel> make_local(const BlockKernel& kernel) {
 
 extern const Method kLocal{
     .name = "local",
-    .has_degrees = false,
-    .has_windows = false,
-    .head_waves = std::nullopt,
+    .keys = {},
+    .head_waves = kOneWave,
     .refusal = refusal,
     .ulysses_degrees = none_exchange_heads,
     .auto_degrees = not_by_auto,

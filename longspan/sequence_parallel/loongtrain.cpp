@@ -49,13 +49,15 @@ std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mes
       mesh);
 }
 
+constexpr const MethodKey* kKeysOfLoongTrain[] = {&kUlyssesDegree, &kRingDegree, &kWindowSize,
+                                                  &kHeadWaves};
+
 }  // namespace
 
 extern const Method kLoongTrain{
     .name = "loongtrain",
-    .has_degrees = true,
-    .has_windows = true,
-    .head_waves = HeadWaves{.own = 1, .cuts_heads = false, .most = whole_heads_of_rank},
+    .keys = kKeysOfLoongTrain,
+    .head_waves = {.own = 1, .cuts_heads = false, .most = whole_heads_of_rank},
     .refusal = fits_any_heads,
     .ulysses_degrees = dividing_degrees,
     .auto_degrees = not_by_auto,

@@ -26,7 +26,8 @@ TEST_CASE(
     CHECK(!method->name.empty());
     CHECK(names.insert(method->name).second);
     CHECK(method_named(method->name) == method);
-    CHECK((!method->has_windows || method->has_degrees));  // windows are of a ring degree
+    CHECK((!takes(*method, kWindowSize) ||
+           takes(*method, kUlyssesDegree)));  // windows are of a ring degree
   }
   CHECK(names.size() == all_methods().size() + 2);
   for (const char* other : {"auto", "local", "", "Ulysses"}) {
@@ -62,9 +63,9 @@ TEST_CASE("methods: every part of every description answers, alone and as what a
       }
       const ParallelPlan plan = make_parallel_plan(request);
       CHECK(plan.method == method);
-      if (method->head_waves) {
-        CHECK(method->head_waves->own >= 1);
-        CHECK(method->head_waves->most(shape.spec.num_heads, plan) >= plan.head_waves);
+      if (takes(*method, kHeadWaves)) {
+        CHECK(method->head_waves.own >= 1);
+        CHECK(method->head_waves.most(shape.spec.num_heads, plan) >= plan.head_waves);
       } else {
         CHECK(plan.head_waves == 1);
       }

@@ -30,11 +30,11 @@ ModelSpec model_of(int64_t num_key_heads, int64_t num_value_heads) {
   model.hidden_size = kHidden;
   model.num_layers = 1;
   model.norm_eps = 1e-3;
-  model.pattern = {{GatedDeltaNetSpec{.num_key_heads = num_key_heads,
-                                      .num_value_heads = num_value_heads,
-                                      .key_dim = 4,
-                                      .value_dim = 3,
-                                      .conv_width = 4},
+  model.pattern = {{GatedDeltaNetSpec{{.num_key_heads = num_key_heads,
+                                       .num_value_heads = num_value_heads,
+                                       .key_dim = 4,
+                                       .value_dim = 3,
+                                       .conv_width = 4}},
                     GatedMlpSpec{.intermediate_size = 8}}};
   return model;
 }

@@ -51,9 +51,8 @@ constexpr RingLayout kLayout{"ring", consecutive_order, blocks_in_order, tokens_
 
 extern const Method kRing{
     .name = "ring",
-    .has_degrees = false,
-    .has_windows = false,
-    .head_waves = std::nullopt,
+    .keys = {},
+    .head_waves = kOneWave,
     .refusal = fits_any_heads,
     .ulysses_degrees = none_exchange_heads,
     .auto_degrees = not_by_auto,

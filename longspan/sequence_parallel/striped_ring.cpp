@@ -53,9 +53,8 @@ TokenOrder stripes(const ParallelPlan& plan, const Packing& row, int64_t multipl
 
 extern const Method kStripedRing{
     .name = "striped-ring",
-    .has_degrees = false,
-    .has_windows = false,
-    .head_waves = std::nullopt,
+    .keys = {},
+    .head_waves = kOneWave,
     .refusal = fits_any_heads,
     .ulysses_degrees = none_exchange_heads,
     .auto_degrees = not_by_auto,

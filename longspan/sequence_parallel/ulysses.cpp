@@ -95,9 +95,8 @@ std::unique_ptr<SequenceParallel> ulysses_around(std::unique_ptr<SequenceParalle
 
 extern const Method kUlysses{
     .name = "ulysses",
-    .has_degrees = false,
-    .has_windows = false,
-    .head_waves = HeadWaves{.own = 1, .cuts_heads = false, .most = whole_heads_of_rank},
+    .keys = kOnlyHeadWaves,
+    .head_waves = {.own = 1, .cuts_heads = false, .most = whole_heads_of_rank},
     .refusal = fits_whole_heads,
     .ulysses_degrees = all_exchange_heads,
     .auto_degrees = all_exchange_heads,

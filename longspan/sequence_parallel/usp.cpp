@@ -24,13 +24,14 @@ std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mes
                         plan, mesh);
 }
 
+constexpr const MethodKey* kKeysOfUsp[] = {&kUlyssesDegree, &kRingDegree, &kHeadWaves};
+
 }  // namespace
 
 extern const Method kUsp{
     .name = "usp",
-    .has_degrees = true,
-    .has_windows = false,
-    .head_waves = HeadWaves{.own = 1, .cuts_heads = false, .most = whole_heads_of_rank},
+    .keys = kKeysOfUsp,
+    .head_waves = {.own = 1, .cuts_heads = false, .most = whole_heads_of_rank},
     .refusal = fits_any_heads,
     .ulysses_degrees = dividing_degrees,
     .auto_degrees = auto_degrees,

@@ -162,9 +162,10 @@ TEST_CASE("whole sequence: every token order, heads that do not divide, output a
   for (const Method* method : all_methods()) {
     for (const int P : {2, 3, 4}) plans.push_back(plan_of(method, P));
   }
-  for (const Method* method : methods_that(has_degrees)) {
+  for (const Method* method : methods_that_take(kUlyssesDegree)) {
     plans.push_back(plan_of(method, 4, /*ulysses=*/2));
-    if (method->has_windows) plans.push_back(plan_of(method, 4, /*ulysses=*/1, /*window=*/2));
+    if (takes(*method, kWindowSize))
+      plans.push_back(plan_of(method, 4, /*ulysses=*/1, /*window=*/2));
   }
   std::vector<Task> tasks;
   for (const ParallelPlan& plan : plans) {

@@ -151,9 +151,8 @@ std::unique_ptr<SequenceParallel> make(const ParallelPlan& /*plan*/, const Mesh&
 
 extern const Method kXtunerUlysses{
     .name = "xtuner-ulysses",
-    .has_degrees = false,
-    .has_windows = false,
-    .head_waves = std::nullopt,
+    .keys = {},
+    .head_waves = kOneWave,
     .refusal = refusal,
     .ulysses_degrees = all_exchange_heads,
     .auto_degrees = not_by_auto,

@@ -24,9 +24,8 @@ std::unique_ptr<SequenceParallel> make_zigzag_ring(Rings rings, Group ring, cons
 
 extern const Method kZigzagRing{
     .name = "zigzag-ring",
-    .has_degrees = false,
-    .has_windows = false,
-    .head_waves = std::nullopt,
+    .keys = {},
+    .head_waves = kOneWave,
     .refusal = fits_any_heads,
     .ulysses_degrees = none_exchange_heads,
     .auto_degrees = none_exchange_heads,

@@ -16,7 +16,7 @@ struct UnreadTensors {
 constexpr UnreadTensors kUnread[] = {
     // Layers beside the model that predict further tokens, as Qwen's hybrids have them. No loss
     // here trains these.
-    {.begin = "mtp.", .end = ""},
+    {.begin = kFurtherTokensPrefix, .end = ""},
     // Rotary frequencies, which older versions of transformers saved in each layer. They follow
     // from config.json.
     {.begin = "", .end = ".rotary_emb.inv_freq"},

@@ -28,7 +28,6 @@ void list_parameters(const GatedDeltaNetSpec& mixer, LayerParameters& list) {
 }
 
 TokenMixerCost cost_of(const GatedDeltaNetSpec& mixer, int64_t hidden_size) {
-  constexpr int64_t kTokensOfState = 512;  // kernels/gated_delta_rule
   const int64_t values = mixer.num_values(), N = mixer.num_value_heads;
   TokenMixerCost cost;
   cost.queries = mixer.num_channels();
@@ -37,7 +36,7 @@ TokenMixerCost cost_of(const GatedDeltaNetSpec& mixer, int64_t hidden_size) {
   // What the convolution gives, and what the rule does, before the norm.
   cost.saved_for_gate = mixer.num_channels() + values;
   // Gates in fp32 and fp64, the norm's sums, a state for so many tokens.
-  cost.state_bytes = 36 * N + 4 * N * mixer.key_dim * mixer.value_dim / kTokensOfState;
+  cost.state_bytes = 36 * N + 4 * N * mixer.key_dim * mixer.value_dim / kRuleSegment;
   cost.is_computed_again = true;
   const RecurrenceSpec recurrence = *recurrence_in(mixer);
   const FlopCost rule = rule_flops_of(recurrence, mixer.value_dim),

@@ -13,12 +13,7 @@
 namespace longspan {
 
 /// A token mixer: out(norm(rule(silu(conv(qkv(x))), gates of a(x), b(x))) * silu(z(x))).
-struct GatedDeltaNetSpec {
-  int64_t num_key_heads = 0;    ///< of queries and of keys
-  int64_t num_value_heads = 0;  ///< a multiple of num_key_heads
-  int64_t key_dim = 0;          ///< numbers in a query's and a key's head
-  int64_t value_dim = 0;        ///< numbers in a value's and an output's head
-  int64_t conv_width = 0;       ///< tokens that the convolution sees
+struct GatedDeltaNetSpec : RecurrenceSpec {
   /// How the files hold the matrices before the convolution.
   enum class Projections {
     kApart,       ///< qkv (all queries, all keys, all values), z, b, a: Qwen3.5
@@ -26,11 +21,6 @@ struct GatedDeltaNetSpec {
                   ///< Qwen3-Next
   };
   Projections projections = Projections::kApart;
-
-  int64_t num_queries() const { return num_key_heads * key_dim; }     ///< numbers; as many of keys
-  int64_t num_values() const { return num_value_heads * value_dim; }  ///< numbers
-  /// What the convolution goes over: queries, keys and values.
-  int64_t num_channels() const { return 2 * num_queries() + num_values(); }
 
   bool operator==(const GatedDeltaNetSpec&) const = default;
 };
@@ -41,13 +31,7 @@ inline bool mixes_by_attention_alone(const GatedDeltaNetSpec& /*mixer*/) { retur
 inline std::optional<RotaryKind> rotary_in(const GatedDeltaNetSpec& /*mixer*/) {
   return std::nullopt;
 }
-inline std::optional<RecurrenceSpec> recurrence_in(const GatedDeltaNetSpec& mixer) {
-  return RecurrenceSpec{.num_key_heads = mixer.num_key_heads,
-                        .num_value_heads = mixer.num_value_heads,
-                        .key_dim = mixer.key_dim,
-                        .value_dim = mixer.value_dim,
-                        .conv_width = mixer.conv_width};
-}
+inline std::optional<RecurrenceSpec> recurrence_in(const GatedDeltaNetSpec& mixer) { return mixer; }
 TokenMixerCost cost_of(const GatedDeltaNetSpec& mixer, int64_t hidden_size);
 
 }  // namespace longspan

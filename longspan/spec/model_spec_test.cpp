@@ -193,7 +193,7 @@ TEST_CASE("model spec: operations of a pair of tokens, of chosen experts, of a r
   CHECK(cost.flops == flops_of_matrices(2 * 3 * 12 * 32 + 3 * 20 * 32 + 8 * 32));
   CHECK(cost.flops == flops_of_matrices(cost.matrices.numbers - cost.idle_matrices + 8 * 32));
   const GatedDeltaNetSpec net{
-      .num_key_heads = 2, .num_value_heads = 4, .key_dim = 16, .value_dim = 8, .conv_width = 4};
+      {.num_key_heads = 2, .num_value_heads = 4, .key_dim = 16, .value_dim = 8, .conv_width = 4}};
   const FlopCost rule = rule_flops_of(*recurrence_in(net), net.value_dim);
   CHECK(rule.forward == 2 * (3 * 16 * 8 + 2 * 64 * 8 + 64 * 16));
   CHECK(rule.backward == 3 * rule.forward);

@@ -158,6 +158,11 @@ ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r);
 /// Does training leave it as it is, whatever else is trained? It is no parameter to a user, and is
 /// held and saved in fp32.
 bool is_buffer(ParameterRole role);
+/// Do ranks use a copy of it in the dtype of computation where its values are divided or trained on
+/// the host? So they do with the matrices of layers.
+inline bool is_copied_for_use(const ParameterSpec& parameter) {
+  return parameter.role == ParameterRole::kProjection;
+}
 /// Is it a matrix of an adapter?
 bool is_lora(ParameterRole role);
 /// Is it part of a reward model's value head, which is saved in a file of its own?

@@ -25,13 +25,16 @@ struct RecurrenceSpec {
   bool operator==(const RecurrenceSpec&) const = default;
 };
 
+/// Tokens that the rule goes over as one chunk, and tokens of a segment: the state before each is
+/// saved for the backward (kernels/gated_delta_rule.h).
+inline constexpr int64_t kRuleChunk = 64, kRuleSegment = 8 * kRuleChunk;
+
 /// Of the rule, for a token and a value head whose states have `width` columns: value_dim, or more
-/// where they carry more than values. Products with the state, within a chunk of 64 tokens, and to
-/// the next state; the backward has three times as many.
+/// where they carry more than values. Products with the state, within a chunk, and to the next
+/// state; the backward has three times as many.
 inline FlopCost rule_flops_of(const RecurrenceSpec& recurrence, int64_t width) {
-  constexpr int64_t kChunk = 64;  // kernels/delta_rule_head
   const int64_t K = recurrence.key_dim;
-  const int64_t forward = 2 * (3 * K * width + 2 * kChunk * width + kChunk * K);
+  const int64_t forward = 2 * (3 * K * width + 2 * kRuleChunk * width + kRuleChunk * K);
   return {forward, 3 * forward};
 }
 

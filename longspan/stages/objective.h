@@ -12,8 +12,8 @@
 #include "longspan/report/averages.h"
 #include "longspan/report/training_log.h"
 #include "longspan/spec/parameter_spec.h"
-#include "longspan/train/reference.h"
-#include "longspan/train/row.h"
+#include "longspan/stages/reference.h"
+#include "longspan/stages/row.h"
 
 namespace longspan {
 

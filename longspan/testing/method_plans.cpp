@@ -27,10 +27,10 @@ std::vector<MethodPlan> plans_of_every_method(int max_ranks) {
           request.window_size.reset();
           plans.push_back({make_parallel_plan(request), spec});
           const ParallelPlan& plan = plans.back().plan;
-          const bool has_waves = method->head_waves &&
-                                 (plan.ulysses_size > 1 || !method->has_degrees) &&
-                                 method->head_waves->most(num_heads, plan) >= 2;
-          const bool has_windows = method->has_windows && plan.ring_size == 4;
+          const bool has_waves = takes(*method, kHeadWaves) &&
+                                 (plan.ulysses_size > 1 || !takes(*method, kUlyssesDegree)) &&
+                                 method->head_waves.most(num_heads, plan) >= 2;
+          const bool has_windows = takes(*method, kWindowSize) && plan.ring_size == 4;
           if (has_waves) {
             request.head_waves = 2;
             plans.push_back({make_parallel_plan(request), spec});

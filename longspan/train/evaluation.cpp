@@ -52,7 +52,7 @@ class StopQuestion {
 }  // namespace
 
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
-                                         const ExampleSource& examples,
+                                         const ExampleSet& examples,
                                          const std::function<bool()>& stops) {
   const at::NoGradGuard no_grad;
   const auto start = Clock::now();

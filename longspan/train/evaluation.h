@@ -16,7 +16,7 @@ namespace longspan {
 /// time in memory. Asks `stops` on all ranks every few seconds; when one says yes, changes nothing
 /// and returns nullopt. Collective over the world.
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
-                                         const ExampleSource& examples,
+                                         const ExampleSet& examples,
                                          const std::function<bool()>& stops);
 
 }  // namespace longspan

@@ -56,7 +56,7 @@ struct Case {
   std::unique_ptr<SequenceParallel> attention = make_local(cpu_block_kernel());
   std::unique_ptr<Decoder> model;
   ParameterTable specs;
-  std::unique_ptr<ExampleSource> examples;
+  std::unique_ptr<ExampleSet> examples;
 
   Case() {
     config.per_device_eval_batch_size = 1;

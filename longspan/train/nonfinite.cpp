@@ -48,21 +48,18 @@ std::string text_of(std::vector<RowLoss> micro_batches) {
 
 }  // namespace
 
-std::string TrainingStep::source_of_nonfinite(int64_t step, const std::vector<double>& own_losses,
+std::string TrainingStep::source_of_nonfinite(const std::vector<Row>& of_step,
+                                              const std::vector<double>& own_losses,
                                               bool in_loss) const {
   // Each data-parallel group knows its own rows: a line each, the loss and the rows' numbers.
   std::string mine;
-  const StepPlace place = plan_.place(step);
-  size_t number = 0;
-  for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
-    const std::vector<int64_t> indices = loader_.rows(place.epoch, batch);
-    if (indices.empty()) {
-      if (context_.idle_rows) ++number;
-      continue;
-    }
-    const double loss = own_losses[number++];
+  for (size_t i = 0; i < of_step.size(); ++i) {
+    if (of_step[i].examples.empty()) continue;
+    const double loss = own_losses[i];
     if (mesh_.sequence.rank() != 0 || (in_loss && std::isfinite(loss))) continue;
-    mine += fmt::format("{} {}\n", number_text(loss), fmt::join(indices, " "));
+    std::vector<int64_t> numbers;
+    for (const ExamplePointer& example : of_step[i].examples) numbers.push_back(example->number);
+    mine += fmt::format("{} {}\n", number_text(loss), fmt::join(numbers, " "));
   }
   std::vector<RowLoss> rows;
   std::istringstream row_lines(fmt::format("{}", fmt::join(world_.gather_text(mine), "")));
@@ -97,10 +94,10 @@ std::string TrainingStep::source_of_nonfinite(int64_t step, const std::vector<do
       text_of(rows));
 }
 
-void TrainingStep::leave_out(StepResult& result, int64_t step,
+void TrainingStep::leave_out(StepResult& result, int64_t step, const std::vector<Row>& rows,
                              const std::vector<double>& own_losses, int64_t num_skipped) {
   const bool in_loss = !std::isfinite(result.loss);
-  const std::string where = source_of_nonfinite(step, own_losses, in_loss);
+  const std::string where = source_of_nonfinite(rows, own_losses, in_loss);
   const std::string what = fmt::format("The {} of step {} is {}.{} The learning rate is {}.",
                                        in_loss ? "loss" : "gradient norm", step + 1,
                                        number_text(in_loss ? result.loss : result.grad_norm), where,

@@ -94,8 +94,7 @@ struct KeptLines {
 
 /// The lines that are as they were written, as far as can be seen. Half a line at the end, which a
 /// killed run leaves, gets no warning.
-KeptLines whole_lines(const std::string& path, const std::string& key,
-                      const ExampleSource& examples) {
+KeptLines whole_lines(const std::string& path, const std::string& key, const ExampleSet& examples) {
   KeptLines kept;
   std::optional<InputFile> file = InputFile::open_if_there(path, "reference log-probabilities");
   if (!file) return kept;

@@ -9,7 +9,7 @@
 
 #include "longspan/comm/mesh.h"
 #include "longspan/report/console.h"
-#include "longspan/train/reference.h"
+#include "longspan/stages/reference.h"
 
 namespace longspan {
 
@@ -21,9 +21,9 @@ struct ReferenceJob {
   const Mesh& mesh;
   const SequenceParallel& attention;
   at::Device device;
-  const ExampleSource& examples;  // of training and evaluation, whose numbers are their places
-  std::function<bool()> stops;    // is this process told to stop?
-  bool idle_rows = false;         // as in ObjectiveContext
+  const ExampleSet& examples;   // of training and evaluation, whose numbers are their places
+  std::function<bool()> stops;  // is this process told to stop?
+  bool idle_rows = false;       // as in ObjectiveContext
 };
 
 /// A line of the file: one example's log-probabilities, with a checksum of them.

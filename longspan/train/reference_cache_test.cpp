@@ -43,7 +43,7 @@ TEST_CASE("reference cache: the key knows all that decides the numbers, and noth
   const ExamplesInMemory both({pair_of(1), pair_of(5)}), turned({pair_of(5), pair_of(1)}),
       one({pair_of(1)});
   std::set<std::string> keys{reference_key(config, both)};
-  const auto differs = [&](const Config& changed, const ExampleSource& examples) {
+  const auto differs = [&](const Config& changed, const ExampleSet& examples) {
     return keys.insert(reference_key(changed, examples)).second;
   };
   CHECK(!differs(config, both));

@@ -56,7 +56,7 @@ void add_folder(Hash& hash, const std::string& folder) {
 
 }  // namespace
 
-std::string reference_key(const Config& config, const ExampleSource& examples) {
+std::string reference_key(const Config& config, const ExampleSet& examples) {
   Hash hash;
   hash.add(config.stage);
   hash.add(uint64_t{config.pure_bf16 ? 2u : config.bf16 ? 1u : 0u});

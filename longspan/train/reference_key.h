@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/data/example_source.h"
+#include "longspan/data/example_set.h"
 
 namespace longspan {
 
@@ -14,6 +14,6 @@ struct Config;
 /// precision (which finetuning_type is part of), rope_scaling, and the examples' tokens, labels,
 /// columns and positions. It leaves out what only changes roundings: the number of processes,
 /// checkpointing, chunks, kernels.
-std::string reference_key(const Config& config, const ExampleSource& examples);
+std::string reference_key(const Config& config, const ExampleSet& examples);
 
 }  // namespace longspan

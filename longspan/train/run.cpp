@@ -41,6 +41,12 @@ RunData read_same_data(const Config& config, const RunPlan& plan, Workers& worke
   return data;
 }
 
+Epochs epochs_to_train(const Config& config, const RunData& data, const Mesh& mesh) {
+  return {*data.train,
+          Loader(data.train->size(), config.per_device_train_batch_size, mesh.data.rank(),
+                 mesh.data.size(), !config.disable_shuffling, config.seed)};
+}
+
 void prepare_folders(const OutputSettings& config, Workers& workers, const Launch& launch) {
   all_or_none(workers.world(), [&] {
     if (!workers.is_main()) return;
@@ -70,9 +76,11 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host, Pe
     }
     RunReports reports(config, plan, data, model, meter, console);
     RunSaving saving(config, workers, model, data, start, host, console);
+    Epochs epochs = epochs_to_train(config, data, workers.mesh());
     Trainer trainer({.context = model.context(),
                      .objective = model.objective(),
-                     .data = data,
+                     .source = epochs,
+                     .eval_set = *data.eval,
                      .host = host,
                      .notices = workers.notices(),
                      .heartbeat = workers.heartbeat(),

@@ -60,7 +60,7 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
   return data;
 }
 
-std::string fingerprint_of(const ExampleSource& examples) {
+std::string fingerprint_of(const ExampleSet& examples) {
   Fnv1a hash;
   const auto mix = [&hash](const std::vector<int32_t>& numbers) {
     hash.add(numbers.size());

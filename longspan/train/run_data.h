@@ -6,7 +6,7 @@
 #include <string>
 
 #include "longspan/comm/group.h"
-#include "longspan/data/example_source.h"
+#include "longspan/data/example_set.h"
 #include "longspan/models/model_config.h"
 #include "longspan/report/console.h"
 #include "longspan/text/saved_chat.h"
@@ -16,7 +16,7 @@ namespace longspan {
 struct Config;
 
 struct RunData {
-  std::unique_ptr<ExampleSource> train, eval;
+  std::unique_ptr<ExampleSet> train, eval;
   std::optional<SavedChat> chat;  // what the saved model says of chats, where a template is named
 };
 
@@ -25,7 +25,7 @@ struct RunData {
 RunData read_data(const Config& config, const ModelConfig& model, Console& console);
 
 /// A hash of all tokens, labels, columns, positions and verdicts, in order.
-std::string fingerprint_of(const ExampleSource& examples);
+std::string fingerprint_of(const ExampleSet& examples);
 
 /// Throws when ranks hold different data: every rank of a sequence group must hold the same rows.
 /// Collective.

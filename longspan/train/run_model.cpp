@@ -14,8 +14,6 @@
 namespace longspan {
 namespace {
 
-bool uses_bf16(const Config& config) { return config.bf16 || config.pure_bf16; }
-
 const BlockKernel& block_kernel_of(const DeviceChoice& device) {
   if (!device.cuda()) return cpu_block_kernel();
   return load_cuda().block_kernel(cpu_block_kernel(), cuda_block_kernel());
@@ -94,14 +92,14 @@ AttentionTraffic RunModel::traffic() const {
   return {workers_.mesh(),
           plan_.parallel,
           plan_.attended,
-          uses_bf16(config_) ? 2 : 4,
+          computes_in_bf16(config_, config_) ? 2 : 4,
           !config_.disable_gradient_checkpointing,
           activations_ && !attention_->overlaps_projections(),
           device_};
 }
 
 ExpertTraffic RunModel::expert_traffic() const {
-  return {experts_.get(), plan_.model.spec, uses_bf16(config_) ? 2 : 4, device_};
+  return {experts_.get(), plan_.model.spec, computes_in_bf16(config_, config_) ? 2 : 4, device_};
 }
 
 RunParameters RunModel::parameters() const {

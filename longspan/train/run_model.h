@@ -15,7 +15,7 @@
 #include "longspan/report/expert_traffic.h"
 #include "longspan/saving/saving.h"
 #include "longspan/stages/objective.h"
-#include "longspan/train/reference.h"
+#include "longspan/stages/reference.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/trained_model.h"
 #include "longspan/train/workers.h"

@@ -42,14 +42,12 @@ TrainingStep::TrainingStep(const TrainingJob& job)
       model_(job.context.model),
       device_(job.context.device),
       objective_(job.objective),
-      examples_(*job.data.train),
+      source_(job.source),
       host_(job.host),
       traffic_(job.reports.traffic),
       expert_traffic_(job.reports.expert_traffic),
       console_(job.reports.console),
-      loader_(examples_.size(), config_.per_device_train_batch_size, mesh_.data.rank(),
-              mesh_.data.size(), !config_.disable_shuffling, config_.seed),
-      plan_(StepPlan::make(loader_.num_batches(), config_.gradient_accumulation_steps,
+      plan_(StepPlan::make(source_.num_batches(), config_.gradient_accumulation_steps,
                            config_.num_train_epochs, config_.max_steps)),
       num_warmup_steps_(
           warmup_steps_of(config_.warmup_ratio, config_.warmup_steps, plan_.total_steps)),
@@ -162,7 +160,7 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
                            std::max(1.0, objective_.weight(rows[i])));
     }
     if (!objective_.replicated()) own_losses = sums_over(mesh_.sequence, own_losses, device_);
-    leave_out(result, step, own_losses, num_skipped);
+    leave_out(result, step, rows, own_losses, num_skipped);
     update_.drop_gradients();
     return result;
   }
@@ -173,14 +171,13 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   return result;
 }
 
-std::vector<Row> TrainingStep::rows_of(const StepPlace& place) const {
+std::vector<Row> TrainingStep::rows_of(const StepPlace& place) {
   std::vector<Row> rows;
   for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
-    const std::vector<int64_t> places = loader_.rows(place.epoch, batch);
+    const DrawnExamples drawn = source_.next(place.epoch, batch);
     // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
-    if (places.empty() && !context_.idle_rows) continue;
-    rows.push_back(
-        make_row(draw(examples_, places), objective_.documents(), context_.attention, device_));
+    if (drawn.examples.empty() && !context_.idle_rows) continue;
+    rows.push_back(make_row(drawn, objective_.documents(), context_.attention, device_));
   }
   return rows;
 }

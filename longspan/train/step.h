@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "longspan/data/loader.h"
+#include "longspan/data/example_source.h"
 #include "longspan/plan/step_plan.h"
 #include "longspan/report/averages.h"
+#include "longspan/stages/row.h"
 #include "longspan/train/expert_balance.h"
 #include "longspan/train/model_update.h"
-#include "longspan/train/row.h"
 #include "longspan/train/training_job.h"
 
 namespace longspan {
@@ -45,7 +45,7 @@ class TrainingStep {
   std::vector<std::string> names_of_averages() const;
 
  private:
-  std::vector<Row> rows_of(const StepPlace& place) const;
+  std::vector<Row> rows_of(const StepPlace& place);
   /// Finds out what must be known of all rows before the first one's loss. Collective.
   void look_at(const std::vector<Row>& rows, int64_t step);
   /// A seed of its own for each micro-batch, whatever the number of processes that share it.
@@ -53,12 +53,12 @@ class TrainingStep {
   /// For a loss or a gradient norm that is not finite. Says where it comes from, and stops the run
   /// or leaves out the step's update, as on_nonfinite says. `own_losses`: one for each row of this
   /// data-parallel group, a mean over the row's own labels (pairs, answers). Collective.
-  void leave_out(StepResult& result, int64_t step, const std::vector<double>& own_losses,
-                 int64_t num_skipped);
+  void leave_out(StepResult& result, int64_t step, const std::vector<Row>& rows,
+                 const std::vector<double>& own_losses, int64_t num_skipped);
   /// Names the rows whose loss is not finite; or the parameters whose gradient is not, and the rows
   /// with the largest losses. Collective.
-  std::string source_of_nonfinite(int64_t step, const std::vector<double>& own_losses,
-                                  bool in_loss) const;
+  std::string source_of_nonfinite(const std::vector<Row>& rows,
+                                  const std::vector<double>& own_losses, bool in_loss) const;
 
   const ObjectiveContext& context_;
   const Config& config_;
@@ -67,12 +67,11 @@ class TrainingStep {
   Decoder& model_;
   at::Device device_;
   Objective& objective_;
-  const ExampleSource& examples_;
+  ExampleSource& source_;
   const Host& host_;
   AttentionTraffic& traffic_;
   ExpertTraffic& expert_traffic_;
   Console& console_;
-  Loader loader_;
   StepPlan plan_;
   int64_t num_warmup_steps_;
   ModelUpdate update_;

@@ -223,10 +223,10 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
 
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
                                            at::Device device) {
-  const int64_t stage = config.zero_stage.value_or(0);
+  const int stage = zero_stage_of(config);
   if (stage == 0 && !config.offload_optimizer && mesh.experts.size() == 1) return std::nullopt;
   return ShardingOptions{
-      .stage = static_cast<int>(stage),
+      .stage = stage,
       .shard = mesh.shard,
       .replicas = mesh.replicas,
       .experts = mesh.experts,
@@ -235,12 +235,12 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
       .offload_optimizer = config.offload_optimizer,
       .offload_params = config.offload_params,
       .device = device,
-      .compute_dtype = config.bf16 || config.pure_bf16 ? at::kBFloat16 : at::kFloat};
+      .compute_dtype = computes_in_bf16(config, config) ? at::kBFloat16 : at::kFloat};
 }
 
 TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
                                 const std::optional<ShardingOptions>& sharding, at::Device device) {
-  const bool bf16 = config.bf16 || config.pure_bf16, lora = trains_adapter(config);
+  const bool bf16 = computes_in_bf16(config, config), lora = trains_adapter(config);
   const Stage& stage = stage_of(config);
   TrainedModel trained;
   trained.options.gradient_checkpointing = !config.disable_gradient_checkpointing;

@@ -12,7 +12,7 @@
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/plan/held_parameters.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/train/reference.h"
+#include "longspan/stages/reference.h"
 
 namespace longspan {
 

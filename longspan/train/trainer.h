@@ -85,7 +85,8 @@ class Trainer {
   const Group& world_;
   Decoder& model_;
   Objective& objective_;
-  const ExampleSource& eval_examples_;
+  ExampleSource& source_;
+  const ExampleSet& eval_examples_;
   Host& host_;
   Notices& notices_;
   Heartbeat& heartbeat_;

@@ -131,7 +131,8 @@ void Trainer::save_checkpoint_into(const std::string& output_dir) {
                         .sequence_size = context_.mesh.sequence.size(),
                         .identity = identity_,
                         .totals = totals_,
-                        .averages = {}};
+                        .averages = {},
+                        .source = source_.state()};
     for (const std::string& text : world_.gather_text(text_of(averages_.sums()))) {
       state.averages.push_back(averages_from(text));
     }
@@ -158,6 +159,7 @@ void Trainer::resume(const ResumePoint& from) {
         update_.optimizer());
     totals_ = totals;
     totals_.progress.total_steps = steps_.total_steps;
+    source_.resume(from.state.source);
     averages_.set(averages_for(from.state, world_.rank(), world_.size()));
     last_saved_step_ = totals_.progress.step;
     if (is_main()) log_.restore(from.folder);

@@ -3,12 +3,12 @@
 
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/notices.h"
+#include "longspan/data/example_source.h"
 #include "longspan/liveness/host.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/training_state.h"
 #include "longspan/stages/objective.h"
-#include "longspan/train/run_data.h"
 #include "longspan/train/run_reports.h"
 #include "longspan/train/run_saving.h"
 
@@ -18,7 +18,8 @@ namespace longspan {
 struct TrainingJob {
   const ObjectiveContext& context;
   Objective& objective;
-  const RunData& data;
+  ExampleSource& source;       // of the steps
+  const ExampleSet& eval_set;  // maybe empty
   // The run around it
   Host& host;
   Notices& notices;

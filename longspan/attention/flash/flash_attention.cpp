@@ -83,8 +83,8 @@ const Tiles& best_tiles() {
 }
 
 bool supports(const at::Tensor& q_TNH, const at::Tensor& v_SMH) {
-  return q_TNH.is_cpu() && q_TNH.scalar_type() == at::kFloat && q_TNH.size(2) % 16 == 0 &&
-         v_SMH.size(2) % 16 == 0;
+  return q_TNH.is_cpu() && q_TNH.scalar_type() == at::kFloat &&
+         q_TNH.size(2) % kHeadDimMultiple == 0 && v_SMH.size(2) % kHeadDimMultiple == 0;
 }
 
 AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,

@@ -6,13 +6,9 @@
 
 #include <stdint.h>
 
-namespace longspan::flash {
+#include "longspan/attention/flash/tile_sizes.h"
 
-/// Rows and columns of a tile of scores. The score tile (kQueryTile x kKeyTile floats, 72 KiB) and
-/// the packed keys and values of a key tile stay in the second-level cache while every query head
-/// of the group passes over them.
-inline constexpr int64_t kQueryTile = 96;
-inline constexpr int64_t kKeyTile = 192;
+namespace longspan::flash {
 
 /// Query tiles of a forward task: packing a key tile costs as much as attending a few rows, so that
 /// a small group passes over it with more of its queries.

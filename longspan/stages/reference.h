@@ -12,7 +12,7 @@
 #include "longspan/models/decoder.h"
 #include "longspan/objectives/document_scores.h"
 #include "longspan/optim/sharded_parameters.h"
-#include "longspan/train/row.h"
+#include "longspan/stages/row.h"
 
 namespace longspan {
 

@@ -1,4 +1,4 @@
-#include "longspan/train/row.h"
+#include "longspan/stages/row.h"
 
 #include <stdexcept>
 
@@ -35,13 +35,6 @@ Batch collated(Documents which, const std::vector<const Example*>& examples,
 }
 
 }  // namespace
-
-DrawnExamples draw(const ExampleSource& source, const std::vector<int64_t>& places) {
-  DrawnExamples drawn;
-  for (const int64_t place : places) drawn.examples.push_back(source.example(place));
-  drawn.pattern = places.empty() ? source.example(0) : drawn.examples.front();
-  return drawn;
-}
 
 Row make_row(const DrawnExamples& drawn, Documents which, const SequenceParallel& attention,
              at::Device device) {

@@ -1,4 +1,4 @@
-#include "longspan/train/reference.h"
+#include "longspan/stages/reference.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>

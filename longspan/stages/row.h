@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "longspan/data/batch.h"
-#include "longspan/data/example_source.h"
+#include "longspan/data/example_set.h"
 #include "longspan/data/shared_prompt.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 
@@ -17,15 +17,6 @@ struct DocumentOf {
   const Example* example;  // one of the row's
   int number;
 };
-
-/// Examples of a source that make a row. None make an idle row.
-struct DrawnExamples {
-  std::vector<ExamplePointer> examples;
-  ExamplePointer pattern;  // any of the source's: an idle row has its columns and axes of positions
-};
-
-/// The examples at these places of a source that is not empty.
-DrawnExamples draw(const ExampleSource& source, const std::vector<int64_t>& places);
 
 /// One micro-batch of a data-parallel group; the same on all members of its sequence group but for
 /// `local`.
