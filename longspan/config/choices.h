@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "longspan/config/data_settings.h"
 #include "longspan/config/memory_settings.h"
@@ -29,6 +30,21 @@ FinetuningType finetuning_type_of(const MethodSettings& config);
 inline bool trains_adapter(const MethodSettings& config) {
   return finetuning_type_of(config) == FinetuningType::kLora;
 }
+
+/// train_sampling_strategy
+enum class SamplingStrategy { kRandom, kSequential };
+/// Throws std::logic_error for a word that is none.
+SamplingStrategy sampling_strategy_of(const MethodSettings& config);
+
+/// report_to, a list of these
+enum class ReportTo {
+  kNothing,
+  kTensorBoard,
+  kAll,  ///< all services that are there: TensorBoard's files, which are built in
+};
+/// Throws std::logic_error for a word that is none.
+std::vector<ReportTo> reports_of(const OutputSettings& config);
+bool wants_tensorboard(const OutputSettings& config);
 
 /// device
 enum class WantedDevice {

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -28,13 +31,14 @@ struct Progress {
   double computed_tokens_per_second() const;
 };
 
-/// Keys of trainer_state.json that do not change in a run.
+/// What does not change in a run: keys of trainer_state.json, and the means that are drawn.
 struct RunConstants {
   int64_t logging_steps = 0, eval_steps = 0, save_steps = 0;
   int64_t train_batch_size = 0, num_train_epochs = 0;
+  std::span<const DrawnMean> drawn = {};  // of the stage: what trainer_log.jsonl has of its means
 };
 
-/// Means that a stage keeps beside its loss, in the order of a log line.
+/// Means that a stage logs beside its loss, in the order of a log line.
 using NamedMeans = std::vector<std::pair<std::string, double>>;
 
 /// What a step's log line says. What is NaN is left out.
@@ -91,6 +95,7 @@ class TrainingLog {
   void write_eval_results(const Progress& progress, const EvaluationResult& result);
 
   const std::string& folder() const { return folder_; }
+  std::span<const DrawnMean> drawn() const { return constants_.drawn; }
   const std::vector<LogEntry>& history() const { return history_; }
   /// Does trainer_log.jsonl lack lines that the disk did not take?
   bool lags_behind() const { return lags_behind_; }
