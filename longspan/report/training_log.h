@@ -59,7 +59,10 @@ struct TrainingResult {
   double loss = 0.0;  // mean over the steps
   double seconds = 0.0;
   double num_samples = 0.0;  // fed to the model, all epochs
-  double total_flos = 0.0;   // 6 x computed tokens x parameters without embeddings, as transformers
+  /// As transformers counts (floating_point_ops): 6 x computed tokens x parameters without
+  /// embeddings, of experts those that a token goes through. So the numbers of both programs can be
+  /// compared. Attention's own work and recomputation are not in it.
+  double total_flos = 0.0;
 };
 
 /// Writes into a folder that exists. All members throw UserError when a file cannot be written.

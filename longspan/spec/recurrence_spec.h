@@ -26,7 +26,7 @@ struct RecurrenceSpec {
 };
 
 /// Of the rule, for a token and a value head whose states have `width` columns: value_dim, or more
-/// where they carry more than values. Products with the state, within a chunk of 64 tokens, and to
+/// where they carry more than values. Gemms with the state, within a chunk of 64 tokens, and to
 /// the next state; the backward has three times as many.
 inline FlopCost rule_flops_of(const RecurrenceSpec& recurrence, int64_t width) {
   constexpr int64_t kChunk = 64;  // kernels/delta_rule_head
