@@ -130,6 +130,7 @@ AttentionBenchOptions read_options(const Options& options) {
   bench.ring_size = number("ring-degree");
   bench.window_size = number("window");
   bench.threads = number("threads", kMostThreads);
+  bench.num_cores = std::max(1, num_cores());
   bench.repeats = number("repeats").value_or(5);
   bench.warmup = static_cast<int>(options.whole_number("warmup", 0, kMostIndexed).value_or(1));
   return bench;

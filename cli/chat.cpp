@@ -65,7 +65,7 @@ class Chat {
   /// the question, or it is too long; then the question is forgotten.
   FinishReason ask(const std::string& question) {
     Conversation asked = conversation_;
-    asked.messages.push_back({"user", question});
+    asked.messages.push_back({Role::kUser, question});
     const std::vector<int32_t> prompt = assistant_.prompt(asked);
 
     DecodeStream stream(assistant_.tokenizer, assistant_.skip_special_tokens);
@@ -96,21 +96,21 @@ class Chat {
     // The next answer of the same session draws other numbers.
     ++assistant_.options.seed;
     if (!assistant_.chat) return answer.reason;
-    asked.messages.push_back({"assistant", text});
+    asked.messages.push_back({Role::kAssistant, text});
     conversation_ = std::move(asked);
     return answer.reason;
   }
 
   void clear() {
     const bool has_system =
-        !conversation_.messages.empty() && conversation_.messages[0].role == "system";
+        !conversation_.messages.empty() && conversation_.messages[0].role == Role::kSystem;
     conversation_.messages.resize(has_system ? 1 : 0);
   }
 
   /// Begins anew with this system message; empty: the template's own.
   void set_system(const std::string& text) {
     conversation_.messages.clear();
-    if (!text.empty()) conversation_.messages.push_back({"system", text});
+    if (!text.empty()) conversation_.messages.push_back({Role::kSystem, text});
   }
 
  private:

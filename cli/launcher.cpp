@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "cli/process/launcher_environment.h"
+#include "cli/process/resources.h"
 #include "cli/quiet_torchrun.h"
 #include "cli/torch_runtime.h"
 #include "longspan/comm/descriptors.h"
@@ -208,6 +209,7 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
                     "it, or start the processes with mpirun or srun.",
                     plan.world_size(), environment_bin().string()));
   }
+  raise_descriptor_limit();
   require_descriptors("The launcher of this run", descriptors_of_launcher(plan.world_size()));
   std::vector<std::string> words;
   const fs::path python = environment_bin() / "python3";
@@ -233,8 +235,7 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
   words.insert(words.end(), arguments.begin(), arguments.end());
 
   // torchrun would give each worker one thread; the workers share the cores of this machine.
-  const int threads = std::max<int>(
-      1, static_cast<int>(std::thread::hardware_concurrency()) / plan.processes_per_node);
+  const int threads = std::max(1, num_cores() / plan.processes_per_node);
   setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), /*overwrite=*/0);
 
   setenv("LONGSPAN_DDP_TIMEOUT", std::to_string(plan.patience_seconds).c_str(), /*overwrite=*/1);

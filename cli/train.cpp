@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -56,6 +57,9 @@ TrainArguments read_arguments(const Arguments& arguments) {
 Config read_config(const TrainArguments& arguments) {
   Config config = load_config(arguments.config_path, arguments.overrides);
   config.surroundings = surroundings_of_output();
+  if (!config.preprocessing_num_workers) {
+    config.preprocessing_num_workers = std::max(1, num_cores());
+  }
   return config;
 }
 
@@ -77,7 +81,9 @@ void end_with_launcher() {
 }
 
 Machine this_machine() {
-  return {.look_for_gpus = look_for_gpus, .num_threads = at::get_num_threads()};
+  return {.look_for_gpus = look_for_gpus,
+          .num_threads = at::get_num_threads(),
+          .num_cores = num_cores()};
 }
 
 /// One process of a run, in which signals are heard and what the run takes is measured. Returns the
@@ -89,6 +95,7 @@ int train(const Config& config, const Rendezvous& where) {
     int status = 1;
     ~EndOfRun() { interrupts.run_ended(status); }
   } end;
+  raise_descriptor_limit();
   choose_threads();
   bound_compiled_gemms();
   choose_allocation();

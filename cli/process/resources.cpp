@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Logging.h>
+#include <sys/resource.h>
 #if __has_include(<c10/core/AllocatorConfig.h>)
 #include <c10/core/AllocatorConfig.h>
 #endif
@@ -30,6 +31,15 @@ constexpr bool bounds_rounding() {
 
 }  // namespace
 
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  static_cast<void>(setrlimit(RLIMIT_NOFILE, &limit));  // refused: the limit stays
+}
+
+int num_cores() { return static_cast<int>(std::thread::hardware_concurrency()); }
+
 void choose_threads() {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
   for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
@@ -37,8 +47,7 @@ void choose_threads() {
     const char* value = std::getenv(name);
     if (value == nullptr) continue;
     const int num_workers = std::max(1, std::atoi(value));
-    const int num_cores = static_cast<int>(std::thread::hardware_concurrency());
-    at::set_num_threads(std::max(1, num_cores / num_workers));
+    at::set_num_threads(std::max(1, num_cores() / num_workers));
     return;
   }
 }

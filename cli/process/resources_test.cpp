@@ -2,6 +2,7 @@
 
 #include <c10/core/AllocatorConfig.h>
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <string>
@@ -35,6 +36,18 @@ TEST_CASE("memory of a GPU is taken as torch understands it, unless the environm
   };
   CHECK(is_understood.operator()<c10::CachingAllocator::AcceleratorAllocatorConfig>());
   unsetenv(kOld);
+}
+
+TEST_CASE("the limit of open files is raised as far as it goes") {
+  rlimit before{}, after{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit low = before;
+  low.rlim_cur = 32;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &low) == 0);
+  raise_descriptor_limit();
+  getrlimit(RLIMIT_NOFILE, &after);
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(after.rlim_cur == before.rlim_max);
 }
 
 }  // namespace

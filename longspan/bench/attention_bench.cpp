@@ -10,7 +10,6 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
-#include <thread>
 
 #include "longspan/bench/check_against_fp64.h"
 #include "longspan/bench/gather_numbers.h"
@@ -219,9 +218,8 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
       make_meshes(joined_start(where, kTimeoutSeconds), plans, on.link, kTimeoutSeconds);
   const Group world = meshes.empty() ? Group() : meshes[0].world;
   // More threads than cores would only slow each other down.
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads_alone =
-      std::max(threads, std::min(cores, threads * std::min(where.local_world_size, num_ranks)));
+  const int threads_alone = std::max(
+      threads, std::min(options.num_cores, threads * std::min(where.local_world_size, num_ranks)));
   std::vector<std::unique_ptr<Contender>> contenders;
   if (options.undistributed || plans.empty()) {
     contenders.push_back(std::make_unique<Contender>(options, ParallelPlan{}, Mesh{}, world, on,

@@ -25,6 +25,7 @@ struct AttentionBenchOptions {
   bool undistributed = true;
   int repeats = 5, warmup = 1;
   std::optional<int> threads;  // of a rank, where the caller was told how many
+  int num_cores = 1;           // of this machine, which the undistributed attention may use
 };
 
 /// Has this process compute with so many threads: at::set_num_threads, say.

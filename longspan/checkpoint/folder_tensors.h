@@ -16,8 +16,8 @@ namespace longspan {
 /// differ from config.json.
 std::vector<StoredParameter> find_parameters(const std::string& folder, const ModelConfig& config);
 
-/// The tensors of the parts of a model of texts and pictures that are kept as they are. Throws
-/// UserError where a file has not what the index names.
+/// The tensors of the parts of a model of texts and pictures that are saved as they were read.
+/// Throws UserError where a file has not what the index names.
 std::vector<StoredTensor> find_kept_tensors(const std::string& folder, const ModelConfig& config);
 
 }  // namespace longspan

@@ -21,14 +21,9 @@ constexpr int64_t kOfLauncher = 24;
 
 }  // namespace
 
-int64_t raised_descriptor_limit() {
+int64_t descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return INT64_MAX;
-  if (limit.rlim_cur != limit.rlim_max) {
-    const rlimit before = limit;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) limit = before;
-  }
   return limit.rlim_cur == RLIM_INFINITY ? INT64_MAX : static_cast<int64_t>(limit.rlim_cur);
 }
 
@@ -43,7 +38,7 @@ int64_t descriptors_of_launcher(int64_t world_size) {
 }
 
 void require_descriptors(const char* who, int64_t needed) {
-  const int64_t allowed = raised_descriptor_limit();
+  const int64_t allowed = descriptor_limit();
   if (allowed >= needed) return;
   throw UserError(fmt::format(
       "{} needs up to {} open files and connections, and {} are allowed (ulimit -n). Raise the "

@@ -1,4 +1,4 @@
-// What torchrun's key-value store keeps through restarts of the workers.
+// What torchrun's key-value store holds through restarts of the workers.
 #pragma once
 
 #include <string>

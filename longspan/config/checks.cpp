@@ -180,8 +180,8 @@ std::vector<std::string> check_config(const Config& config) {
          "mask_history and train_on_prompt are both true: the first trains the last answer only, "
          "the second trains everything; keep one");
 
-  const std::vector<std::string> reports = split_names(config.report_to);
-  demand(reports.size() < 2 || std::ranges::find(reports, "none") == reports.end(),
+  const std::vector<ReportTo> reports = reports_of(config);
+  demand(reports.size() < 2 || std::ranges::find(reports, ReportTo::kNothing) == reports.end(),
          "report_to: none and something else are both given; keep one");
   const Interval evaluation = interval_of(config.eval_strategy);
   const bool splits = config.val_size > 0,

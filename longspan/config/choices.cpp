@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "longspan/config/names.h"
 
 namespace longspan {
 namespace {
@@ -39,6 +42,32 @@ FinetuningType finetuning_type_of(const MethodSettings& config) {
     if (config.finetuning_type == name_of(type)) return type;
   }
   throw std::logic_error(fmt::format("finetuning_type: {} has no meaning", config.finetuning_type));
+}
+
+SamplingStrategy sampling_strategy_of(const MethodSettings& config) {
+  constexpr std::array<std::pair<std::string_view, SamplingStrategy>, 2> kWords{{
+      {"random", SamplingStrategy::kRandom},
+      {"sequential", SamplingStrategy::kSequential},
+  }};
+  return chosen("train_sampling_strategy", config.train_sampling_strategy, kWords);
+}
+
+std::vector<ReportTo> reports_of(const OutputSettings& config) {
+  constexpr std::array<std::pair<std::string_view, ReportTo>, 3> kWords{{
+      {"none", ReportTo::kNothing},
+      {"tensorboard", ReportTo::kTensorBoard},
+      {"all", ReportTo::kAll},
+  }};
+  std::vector<ReportTo> reports;
+  for (const std::string& name : split_names(config.report_to)) {
+    reports.push_back(chosen("report_to", name, kWords));
+  }
+  return reports;
+}
+
+bool wants_tensorboard(const OutputSettings& config) {
+  const std::vector<ReportTo> reports = reports_of(config);
+  return std::ranges::any_of(reports, [](ReportTo to) { return to != ReportTo::kNothing; });
 }
 
 WantedDevice wanted_device_of(const ModelSettings& config) {

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "longspan/config/data_settings.h"
 #include "longspan/config/memory_settings.h"
@@ -41,6 +42,21 @@ inline int zero_stage_of(const MemorySettings& config) {
 }
 /// Are the parameters themselves divided, and gathered where they are used?
 inline bool divides_values(const MemorySettings& config) { return zero_stage_of(config) >= 3; }
+
+/// train_sampling_strategy
+enum class SamplingStrategy { kRandom, kSequential };
+/// Throws std::logic_error for a word that is none.
+SamplingStrategy sampling_strategy_of(const MethodSettings& config);
+
+/// report_to, a list of these
+enum class ReportTo {
+  kNothing,
+  kTensorBoard,
+  kAll,  ///< all services that are there: TensorBoard's files, which are built in
+};
+/// Throws std::logic_error for a word that is none.
+std::vector<ReportTo> reports_of(const OutputSettings& config);
+bool wants_tensorboard(const OutputSettings& config);
 
 /// device
 enum class WantedDevice {

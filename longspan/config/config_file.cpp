@@ -268,11 +268,13 @@ std::vector<std::string> settle_opposites(Reading& reading) {
 void settle(Reading& reading) {
   Config& config = reading.config;
   if (config.use_cpu && wanted_device_of(config) == WantedDevice::kAuto) config.device = "cpu";
-  if (config.train_sampling_strategy == "sequential") config.disable_shuffling = true;
+  if (sampling_strategy_of(config) == SamplingStrategy::kSequential) {
+    config.disable_shuffling = true;
+  }
   for (const auto& [today, given] : reading.renamed) {
     config.notes.push_back(fmt::format("{} is called {} now; it was taken as that.", given, today));
   }
-  if (config.report_to == "none" && !(config.run_name.empty() && config.logging_dir.empty())) {
+  if (!wants_tensorboard(config) && !(config.run_name.empty() && config.logging_dir.empty())) {
     config.notes.push_back(
         "run_name and logging_dir are for TensorBoard's files; without report_to: tensorboard "
         "there are none.");

@@ -9,9 +9,12 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
+#include "longspan/data/turns.h"
+#include "longspan/spec/rotary_spec.h"
 
 namespace longspan {
 
@@ -282,6 +285,26 @@ TEST_CASE("keys: the schema has every key of the tables") {
   }
   CHECK(keys.at("stage").at("anyOf").at(0).at("enum").size() == 5);
   CHECK(keys.at("cutoff_len").at("default") == 2048);
+}
+
+TEST_CASE("keys: words that another register has are its words") {
+  const auto words_of = [](std::string_view name) {
+    for (const KeySection& section : key_sections()) {
+      for (const Key& key : section.keys) {
+        if (key.name == name) return std::set<std::string>(key.choices.begin(), key.choices.end());
+      }
+    }
+    return std::set<std::string>();
+  };
+  const std::vector<std::string> templates = named_templates();
+  CHECK(words_of("template") == std::set<std::string>(templates.begin(), templates.end()));
+  // A user cannot ask for longrope, whose factors a model brings, nor for no scaling by a word.
+  std::set<std::string> scalings;
+  for (const auto& [name, type] : kRopeTypes) {
+    if (type == RopeScaling::Type::kDefault || type == RopeScaling::Type::kLongrope) continue;
+    scalings.emplace(name);
+  }
+  CHECK(words_of("rope_scaling") == scalings);
 }
 
 }  // namespace longspan

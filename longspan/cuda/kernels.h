@@ -1,4 +1,4 @@
-// The kernels over rows on the GPUs of this process: compiled at first use, kept on disk, started
+// The kernels over rows on the GPUs of this process: compiled at first use, cached on disk, started
 // on torch's streams. No torch.
 #pragma once
 

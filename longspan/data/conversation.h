@@ -7,9 +7,25 @@
 
 namespace longspan {
 
-/// One turn. role: system | user | assistant | observation | function.
+/// Who speaks in a message.
+enum class Role {
+  kSystem,
+  kUser,
+  kAssistant,
+  kObservation,  ///< a tool, with its result
+  kFunction,     ///< the assistant, who calls a tool
+};
+/// By which messages to the user and chat templates know it: "system", "user", "assistant",
+/// "observation", "function".
+std::string name_of(Role role);
+/// Does an answer follow such a message?
+constexpr bool is_question(Role role) { return role == Role::kUser || role == Role::kObservation; }
+/// Is such a message an answer, which can be trained?
+constexpr bool is_answer(Role role) { return role == Role::kAssistant || role == Role::kFunction; }
+
+/// One message of a conversation.
 struct Message {
-  std::string role;
+  Role role;
   std::string content;
 };
 

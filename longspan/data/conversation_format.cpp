@@ -156,10 +156,11 @@ Message RowReader::read_side(const json& row, const std::string& column,
     throw RowError(fmt::format("{}: {} is {}; wanted is {}", place, column,
                                side == row.end() ? "missing" : shown(*side), wanted));
   }
-  if (!is_message) return {"assistant", side->get<std::string>()};
+  if (!is_message) return {Role::kAssistant, side->get<std::string>()};
   Message message = read_message(*side, row, fmt::format("{}: {}", place, column));
-  if (message.role != "assistant" && message.role != "function") {
-    throw RowError(fmt::format("{}: {} is {}'s; wanted is an answer", place, column, message.role));
+  if (!is_answer(message.role)) {
+    throw RowError(
+        fmt::format("{}: {} is {}'s; wanted is an answer", place, column, name_of(message.role)));
   }
   return message;
 }
@@ -177,8 +178,8 @@ void RowReader::read_history(const json& row, Conversation& conversation) const 
                                conversation.source, *columns.history));
   }
   for (const json& pair : *history) {
-    conversation.messages.push_back({"user", pair[0].get<std::string>()});
-    conversation.messages.push_back({"assistant", pair[1].get<std::string>()});
+    conversation.messages.push_back({Role::kUser, pair[0].get<std::string>()});
+    conversation.messages.push_back({Role::kAssistant, pair[1].get<std::string>()});
   }
 }
 
@@ -186,16 +187,16 @@ void RowReader::read_alpaca(const json& row, Conversation& conversation) const {
   const std::string& place = conversation.source;
   const DatasetColumns& columns = entry_.columns;
   const std::string system = text(row, columns.system, place).value_or("");
-  if (!system.empty()) conversation.messages.push_back({"system", system});
+  if (!system.empty()) conversation.messages.push_back({Role::kSystem, system});
   read_history(row, conversation);
   std::string prompt = text(row, columns.prompt, place).value_or("");
   const std::string query = text(row, columns.query, place).value_or("");
   if (!prompt.empty() && !query.empty()) prompt += '\n';
-  conversation.messages.push_back({"user", prompt + query});
+  conversation.messages.push_back({Role::kUser, prompt + query});
   if (!parts_of(entry_.kind).answer) return;
   const std::string answer = text(row, columns.response, place).value_or("");
   if (answer.empty()) no_answer(*columns.response, place);
-  conversation.messages.push_back({"assistant", answer});
+  conversation.messages.push_back({Role::kAssistant, answer});
 }
 
 Message RowReader::read_message(const json& message, const json& row,
@@ -211,12 +212,12 @@ Message RowReader::read_message(const json& message, const json& row,
         where, message.contains(*tags.role) ? *tags.content : *tags.role, names_in(message),
         entry_.info_file, suggested_entry(entry_, row)));
   }
-  const std::vector<std::pair<std::optional<std::string>, const char*>> roles = {
-      {tags.user, "user"},
-      {tags.assistant, "assistant"},
-      {tags.observation, "observation"},
-      {tags.function, "function"},
-      {tags.system, "system"}};
+  const std::vector<std::pair<std::optional<std::string>, Role>> roles = {
+      {tags.user, Role::kUser},
+      {tags.assistant, Role::kAssistant},
+      {tags.observation, Role::kObservation},
+      {tags.function, Role::kFunction},
+      {tags.system, Role::kSystem}};
   const std::string tag = text(message, tags.role, where).value_or("");
   const auto role =
       std::ranges::find_if(roles, [&](const auto& known) { return known.first == tag; });
@@ -253,9 +254,9 @@ void RowReader::read_sharegpt(const json& row, Conversation& conversation) const
     messages.push_back(read_message((*given)[i], row, where));
   }
   require_turns(conversation);
-  if (messages.front().role != "system") {
+  if (messages.front().role != Role::kSystem) {
     const std::string system = text(row, entry_.columns.system, place).value_or("");
-    if (!system.empty()) messages.insert(messages.begin(), {"system", system});
+    if (!system.empty()) messages.insert(messages.begin(), {Role::kSystem, system});
   } else if (messages.front().content.empty()) {
     messages.erase(messages.begin());
   }
@@ -265,18 +266,16 @@ void RowReader::require_turns(const Conversation& conversation) const {
   const std::vector<Message>& messages = conversation.messages;
   const std::string& place = conversation.source;
   const std::string& column = *entry_.columns.messages;
-  const bool begins_with_system = messages.front().role == "system";
+  const bool begins_with_system = messages.front().role == Role::kSystem;
   // After a system message, questions and answers take turns.
   for (size_t i = begins_with_system; i < messages.size(); ++i) {
     const bool asks = (i - begins_with_system) % 2 == 0;
-    const std::string& role = messages[i].role;
-    const bool fits =
-        asks ? role == "user" || role == "observation" : role == "assistant" || role == "function";
-    if (!fits) {
+    const Role role = messages[i].role;
+    if (!(asks ? is_question(role) : is_answer(role))) {
       throw RowError(fmt::format(
           "{}: message {} of {} is {}'s; questions and answers must take turns ({}), after at most "
           "one system message",
-          place, i + 1, column, role, asks ? "a question is due" : "an answer is due"));
+          place, i + 1, column, name_of(role), asks ? "a question is due" : "an answer is due"));
     }
   }
   const bool ends_with_answer = (messages.size() - begins_with_system) % 2 == 0;
@@ -284,15 +283,15 @@ void RowReader::require_turns(const Conversation& conversation) const {
     if (!ends_with_answer) return;
     throw RowError(fmt::format(
         "{}: the last message of {} must be the question that {} and {} answer; it is {}'s", place,
-        column, *entry_.columns.chosen, *entry_.columns.rejected, messages.back().role));
+        column, *entry_.columns.chosen, *entry_.columns.rejected, name_of(messages.back().role)));
   }
   if (!ends_with_answer) {
     throw RowError(fmt::format(
         "{}: the chat ends with a question (message {} of {} is {}'s), and no answer to it "
         "can be trained. Add the answer, or remove that message.",
-        place, messages.size(), column, messages.back().role));
+        place, messages.size(), column, name_of(messages.back().role)));
   }
-  if (messages.back().content.empty() || messages.back().role == "system") {
+  if (messages.back().content.empty() || messages.back().role == Role::kSystem) {
     no_answer(fmt::format("the last message of {}", column), place);
   }
 }

@@ -45,8 +45,8 @@ class SftEncoder {
  public:
   SftEncoder(const Config& config, const Tokenizer& tokenizer);
   ~SftEncoder();
-  /// In parallel over preprocessing_num_workers threads (all cores by default); throws UserError
-  /// when every label of a row is masked.
+  /// In parallel over preprocessing_num_workers threads (parallel_rows.h); throws UserError when
+  /// every label of a row is masked.
   std::vector<Sample> encode_all(const std::vector<Conversation>& conversations) const;
 
  private:

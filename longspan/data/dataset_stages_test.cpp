@@ -37,7 +37,7 @@ TEST_CASE("pairs: alpaca has texts, sharegpt one message each") {
        "good": {"from": "gpt", "value": "c"}, "bad": {"from": "gpt", "value": "d"}}])");
     const auto rows = folder.rows();
     CHECK(flat(rows) == Texts{"u=a;a=c;r=d;", "s=s;u=a;a=b;o=o;a=c;r=d;"});
-    CHECK(rows[0].rejected->role == "function");
+    CHECK(rows[0].rejected->role == Role::kFunction);
   }
 }
 

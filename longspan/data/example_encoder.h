@@ -50,8 +50,8 @@ struct EncodedExamples {
   std::string left_out;  // the rows that on_bad_row: skip left out, in a sentence; mostly empty
 };
 
-/// Encodes the rows of config.stage, in parallel over preprocessing_num_workers threads (all cores
-/// by default). Training and evaluation rows alike: LLaMA-Factory packs both.
+/// Encodes the rows of config.stage, in parallel over preprocessing_num_workers threads
+/// (parallel_rows.h). Training and evaluation rows alike: LLaMA-Factory packs both.
 ///   pt       text and end-of-text token; packed: all texts one after the other, cut into blocks of
 ///            cutoff_len tokens, else each cut to cutoff_len. Every token but the first is trained.
 ///   sft      answers are trained (train_on_prompt, mask_history); packed best-fit by length.

@@ -29,9 +29,9 @@ class Rows {
   void add(const std::string& question, const std::string& answer,
            const std::optional<std::string>& rejected = std::nullopt, bool desirable = true) {
     Conversation& row = rows.emplace_back();
-    row.messages = {{"user", question}};
-    if (config.stage != "pt") row.messages.push_back({"assistant", answer});
-    if (rejected) row.rejected = {"assistant", *rejected};
+    row.messages = {{Role::kUser, question}};
+    if (config.stage != "pt") row.messages.push_back({Role::kAssistant, answer});
+    if (rejected) row.rejected = {Role::kAssistant, *rejected};
     row.desirable = desirable;
     row.source = "rows, row " + std::to_string(rows.size());
   }
@@ -99,7 +99,8 @@ TEST_CASE("pairs: both documents hold the question, each its own answer") {
 TEST_CASE("pairs: the longer answer says how both are cut; earlier answers are not trained") {
   Rows rows("rm");
   rows.add(std::string(60, 'q'), std::string(10, 'a'), std::string(90, 'b'));
-  rows.rows[0].messages.insert(rows.rows[0].messages.begin(), {{"user", "x"}, {"assistant", "y"}});
+  rows.rows[0].messages.insert(rows.rows[0].messages.begin(),
+                               {{Role::kUser, "x"}, {Role::kAssistant, "y"}});
   std::vector<Sample> whole = rows.encode().examples[0].documents;
   CHECK(rows.trained(whole[0]) == std::string(10, 'a') + kEnds);
   rows.config.cutoff_len = 70;
@@ -227,8 +228,8 @@ TEST_CASE(
   rows.config.chat_template = "qwen3";
   const std::string thought = "<think>\nhm\n</think>\n\n", none = "<think>\n\n</think>\n\n";
   rows.add("a", thought + "b");
-  rows.rows[0].messages.push_back({"user", "c"});
-  rows.rows[0].messages.push_back({"assistant", "d"});
+  rows.rows[0].messages.push_back({Role::kUser, "c"});
+  rows.rows[0].messages.push_back({Role::kAssistant, "d"});
   const auto trained = [&] { return rows.trained(rows.encode().examples[0].documents[0]); };
   const auto whole = [&] { return rows.text(rows.encode().examples[0].documents[0].input_ids); };
   CHECK(trained() == thought + "b" + kEnds + none + "d" + kEnds);
@@ -291,7 +292,7 @@ TEST_CASE("on_bad_row: rows of which nothing is trained are left out, in each st
     }
     const EncodedExamples all = rows.encode();
     // An answer that is no function call cannot be written.
-    rows.rows[2].messages.back() = {"function", "no call"};
+    rows.rows[2].messages.back() = {Role::kFunction, "no call"};
     CHECK_SAYS(rows.complaint(),
                "the data: 1 of 4 rows cannot be used:\n  rows, row 3: a function call");
     rows.config.on_bad_row = "skip";
@@ -305,7 +306,7 @@ TEST_CASE("on_bad_row: rows of which nothing is trained are left out, in each st
       CHECK(rows.trained(good.examples[2].documents[1]) == "two" + kEnds);
       CHECK(rows.trained(all.examples[3].documents[1]) == "three" + kEnds);
       rows.rows.resize(3);
-      rows.rows[0].messages.back() = {"function", "no call"};
+      rows.rows[0].messages.back() = {Role::kFunction, "no call"};
       CHECK_SAYS(rows.complaint(), "rows, row 2: stage kto needs at least two rows");
     }
   }

@@ -47,8 +47,10 @@ struct Span {
 };
 
 ordered_json as_template_message(const Message& message, const std::string& place) {
-  if (message.role == "observation") return {{"role", "tool"}, {"content", message.content}};
-  if (message.role != "function") return {{"role", message.role}, {"content", message.content}};
+  if (message.role == Role::kObservation) return {{"role", "tool"}, {"content", message.content}};
+  if (message.role != Role::kFunction) {
+    return {{"role", name_of(message.role)}, {"content", message.content}};
+  }
   ordered_json calls = ordered_json::array();
   for (const FunctionCall& call : parse_function_calls(message.content, place)) {
     calls.push_back(
@@ -105,7 +107,7 @@ class ModelTemplate : public TurnEncoder {
   ordered_json template_messages(const Conversation& conversation) const {
     ordered_json messages = ordered_json::array();
     const bool has_system =
-        !conversation.messages.empty() && conversation.messages[0].role == "system";
+        !conversation.messages.empty() && conversation.messages[0].role == Role::kSystem;
     if (!has_system && !default_system_.empty()) {
       messages.push_back({{"role", "system"}, {"content", default_system_}});
     }

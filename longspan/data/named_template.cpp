@@ -45,23 +45,17 @@ std::string without_thoughts(std::string text) {
 /// Messages that lead to an answer: a system message, if any, then questions and answers in turn, a
 /// question last.
 void check_question(const Conversation& conversation, std::string_view template_name) {
-  const auto is_one_of = [](const Message& message, const char* one, const char* other) {
-    return message.role == one || message.role == other;
-  };
   const std::vector<Message>& messages = conversation.messages;
   const std::string place = conversation.source.empty() ? "" : conversation.source + ": ";
-  const size_t first = !messages.empty() && messages[0].role == "system" ? 1 : 0;
+  const size_t first = !messages.empty() && messages[0].role == Role::kSystem ? 1 : 0;
   for (size_t i = first; i < messages.size(); ++i) {
     const bool asks = (i - first) % 2 == 0;
-    if (asks ? is_one_of(messages[i], "user", "observation")
-             : is_one_of(messages[i], "assistant", "function")) {
-      continue;
-    }
+    if (asks ? is_question(messages[i].role) : is_answer(messages[i].role)) continue;
     throw UserError(fmt::format(
         "{}message {} is the {}'s, wanted is one of {}. Template {} takes a system message first, "
         "if any, then user (or tool) and assistant (or function_call) in turn. Join or remove "
         "messages, or leave the template out where the model's own takes such a conversation.",
-        place, i + 1, messages[i].role, asks ? "user, tool" : "assistant, function_call",
+        place, i + 1, name_of(messages[i].role), asks ? "user, tool" : "assistant, function_call",
         template_name));
   }
   if ((messages.size() - first) % 2 == 1) return;
@@ -101,7 +95,7 @@ class NamedTemplate : public TurnEncoder {
     auto message = conversation.messages.begin();
     const auto end = conversation.messages.end();
     std::string system = default_system_;
-    if (message != end && message->role == "system") {
+    if (message != end && message->role == Role::kSystem) {
       if (!message->content.empty()) system = message->content;
       ++message;
     }
@@ -110,7 +104,7 @@ class NamedTemplate : public TurnEncoder {
           fmt::format("{}template {} takes questions and answers in turn, and the last message, "
                       "the {}'s, has no answer.",
                       conversation.source.empty() ? "" : conversation.source + ": ", format_.name,
-                      conversation.messages.back().role));
+                      name_of(conversation.messages.back().role)));
     }
     std::vector<Turn> turns;
     for (; message != end; message += 2) {
@@ -119,14 +113,14 @@ class NamedTemplate : public TurnEncoder {
       if (turns.empty()) {
         append(format_.prefix, "", turn.source);
         if (!system.empty() && format_.system_in_question) {
-          if (message->role == "user") {
+          if (message->role == Role::kUser) {
             question = with_content(format_.system[0].text, system) + question;
           }
         } else if (!system.empty()) {
           append(format_.system, system, turn.source);
         }
       }
-      append(message->role == "observation" ? format_.observation : format_.user, question,
+      append(message->role == Role::kObservation ? format_.observation : format_.user, question,
              turn.source);
       append_answer(message[1], message + 2 == end, conversation.source, turn);
       turn.target_labels = turn.target;
@@ -138,7 +132,7 @@ class NamedTemplate : public TurnEncoder {
   std::vector<int32_t> question(const Conversation& conversation) const override {
     check_question(conversation, format_.name);
     Conversation answered = conversation;
-    answered.messages.push_back({"assistant", ""});
+    answered.messages.push_back({Role::kAssistant, ""});
     std::vector<int32_t> ids;
     const std::vector<Turn> all = turns(answered);
     for (const Turn& turn : all) {
@@ -181,7 +175,7 @@ class NamedTemplate : public TurnEncoder {
         append({{Piece::kText, kNoThoughts}}, "", thinking_.enabled ? turn.target : turn.source);
       }
     }
-    const bool calls = answer.role == "function";
+    const bool calls = answer.role == Role::kFunction;
     if (calls) content = written_calls(format_.calls, parse_function_calls(content, place));
     append(calls && !format_.function.empty() ? format_.function : format_.assistant, content,
            turn.target);

@@ -32,8 +32,7 @@ void for_each_row_in_parallel(const DataSettings& config, int64_t num_rows,
       }
     }
   };
-  const int64_t num_threads =
-      config.preprocessing_num_workers.value_or(std::thread::hardware_concurrency());
+  const int64_t num_threads = config.preprocessing_num_workers.value_or(1);
   std::vector<std::jthread> threads;
   try {
     for (int64_t i = 1; i < std::min(num_threads, num_rows); ++i) threads.emplace_back(take_rows);

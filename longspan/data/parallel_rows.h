@@ -10,9 +10,9 @@
 
 namespace longspan {
 
-/// Calls work(0), ..., work(num_rows - 1), each once, in preprocessing_num_workers threads (all
-/// cores by default). When some throw, rethrows the exception of the first such row, whatever
-/// thread met which row first.
+/// Calls work(0), ..., work(num_rows - 1), each once, in preprocessing_num_workers threads (left
+/// out: in this one; `longspan train` then gives the number of cores). When some throw, rethrows
+/// the exception of the first such row, whatever thread met which row first.
 void for_each_row_in_parallel(const DataSettings& config, int64_t num_rows,
                               const std::function<void(int64_t)>& work);
 

@@ -214,8 +214,9 @@ class JinjaWriter {
 
 /// Chats with and without a system message, of one turn and of several.
 std::vector<Conversation> samples_of_chats() {
-  const Message system{"system", "Be brief."}, question{"user", "What is it?"},
-      answer{"assistant", "A word."}, thanks{"user", "Thanks"}, last{"assistant", "Done."};
+  const Message system{Role::kSystem, "Be brief."}, question{Role::kUser, "What is it?"},
+      answer{Role::kAssistant, "A word."}, thanks{Role::kUser, "Thanks"},
+      last{Role::kAssistant, "Done."};
   const std::vector<std::vector<Message>> chats = {{question, answer},
                                                    {system, question, answer},
                                                    {question, answer, thanks, last},

@@ -15,7 +15,7 @@
 namespace longspan {
 
 /// For decoders without gradients that call attend() once a layer of softmax attention, in the
-/// order of the layers. It also keeps what the other layers, which have recurrences, remember.
+/// order of the layers. It also holds the states of the other layers, which have recurrences.
 class CachedAttention : public Attention, private RecurrentMemory {
  public:
   /// `kernel` must outlive it. Memory is taken as tokens come, in steps of kRoomStep tokens or half

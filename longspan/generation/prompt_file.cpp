@@ -28,17 +28,17 @@ std::string text_of(const Json& object, const char* name, const std::string& pla
 }
 
 /// Names of roles in sharegpt's and the OpenAI format.
-std::string role_of(const std::string& name, const std::string& place) {
-  static const std::map<std::string, std::string> roles = {{"user", "user"},
-                                                           {"human", "user"},
-                                                           {"assistant", "assistant"},
-                                                           {"gpt", "assistant"},
-                                                           {"model", "assistant"},
-                                                           {"system", "system"},
-                                                           {"tool", "observation"},
-                                                           {"observation", "observation"},
-                                                           {"function_call", "function"},
-                                                           {"function", "function"}};
+Role role_of(const std::string& name, const std::string& place) {
+  static const std::map<std::string, Role> roles = {{"user", Role::kUser},
+                                                    {"human", Role::kUser},
+                                                    {"assistant", Role::kAssistant},
+                                                    {"gpt", Role::kAssistant},
+                                                    {"model", Role::kAssistant},
+                                                    {"system", Role::kSystem},
+                                                    {"tool", Role::kObservation},
+                                                    {"observation", Role::kObservation},
+                                                    {"function_call", Role::kFunction},
+                                                    {"function", Role::kFunction}};
   const auto role = roles.find(name);
   if (role != roles.end()) return role->second;
   throw UserError(fmt::format(
@@ -69,14 +69,14 @@ void read_alpaca(const Json& row, const std::string& place, Conversation& conver
         throw UserError(
             fmt::format("{}: history must be a list of [question, answer] pairs of text", place));
       }
-      conversation.messages.push_back({"user", pair[0].get<std::string>()});
-      conversation.messages.push_back({"assistant", pair[1].get<std::string>()});
+      conversation.messages.push_back({Role::kUser, pair[0].get<std::string>()});
+      conversation.messages.push_back({Role::kAssistant, pair[1].get<std::string>()});
     }
   }
   std::string question = text_of(row, "instruction", place);
   const std::string input = text_of(row, "input", place);
   if (!question.empty() && !input.empty()) question += '\n';
-  conversation.messages.push_back({"user", question + input});
+  conversation.messages.push_back({Role::kUser, question + input});
 }
 
 Conversation read_row(const Json& row, const std::string& place) {
@@ -94,7 +94,7 @@ Conversation read_row(const Json& row, const std::string& place) {
     } else if (column == std::string_view("instruction")) {
       read_alpaca(row, place, conversation);
     } else {
-      messages.push_back({"user", text_of(row, column, place)});
+      messages.push_back({Role::kUser, text_of(row, column, place)});
     }
     break;
   }
@@ -106,15 +106,15 @@ Conversation read_row(const Json& row, const std::string& place) {
         "instruction, prompt, text",
         place, shortened(fmt::format("{}", fmt::join(names, ", ")), 400)));
   }
-  if (!system.empty() && (messages.empty() || messages[0].role != "system")) {
-    messages.insert(messages.begin(), {"system", system});
+  if (!system.empty() && (messages.empty() || messages[0].role != Role::kSystem)) {
+    messages.insert(messages.begin(), {Role::kSystem, system});
   }
   // What follows the last question is the answer that the row was made with.
-  while (!messages.empty() &&
-         (messages.back().role == "assistant" || messages.back().role == "function")) {
+  while (!messages.empty() && is_answer(messages.back().role)) {
     messages.pop_back();
   }
-  if (messages.empty() || messages.back().role == "system" || messages.back().content.empty()) {
+  if (messages.empty() || messages.back().role == Role::kSystem ||
+      messages.back().content.empty()) {
     throw UserError(fmt::format("{}: the row has no question to answer", place));
   }
   return conversation;

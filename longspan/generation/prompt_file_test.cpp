@@ -21,7 +21,7 @@ std::string error_of(const std::string& path) {
 std::string said(const PromptRow& row) {
   std::string text;
   for (const Message& message : row.conversation.messages) {
-    text += (text.empty() ? "" : " | ") + message.role + ": " + message.content;
+    text += (text.empty() ? "" : " | ") + name_of(message.role) + ": " + message.content;
   }
   return text;
 }

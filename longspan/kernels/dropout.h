@@ -8,11 +8,10 @@
 
 namespace longspan {
 
-/// Drops an element of x_TI with probability p, by a hash of `seed`, its row's key and its column,
-/// and scales the others by 1 / (1 - p). Forward, recomputation and backward thus agree without
-/// anything being kept, and so do runs
-/// in which another number of processes shares the rows. Without keys it does
-/// nothing.
+/// Drops each element of x_TI with probability p, by a hash of `seed`, the key of its row and its
+/// column, and scales the others by 1 / (1 - p). So forward, recomputation and backward drop the
+/// same elements, and nothing is saved for that. Runs on other numbers of processes drop the same
+/// elements, too. Without keys nothing is dropped.
 struct Dropout {
   double p = 0.0;
   uint64_t seed = 0;

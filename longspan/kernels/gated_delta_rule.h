@@ -27,8 +27,8 @@ struct DeltaRuleResult {
 /// which begins with `initial_NKV` where that is defined. Documents are not forked.
 ///
 /// Differentiable in all inputs and the initial state. Computed in fp32 (fp64 of fp64 inputs) by
-/// chunks of 64 tokens as matrix products (the WY form of arXiv 2406.06484, with decays), so time
-/// is linear in T. Between forward and backward it keeps its inputs, and a state for each 512
+/// chunks of 64 tokens as gemms (the WY form of arXiv 2406.06484, with decays), so time
+/// is linear in T. From forward to backward it saves its inputs, and a state for each 512
 /// tokens. On other devices than CPUs gated_delta_rule_composed() computes it.
 DeltaRuleResult gated_delta_rule(const DeltaRuleInputs& inputs, const Packing& packing,
                                  const at::Tensor& initial_NKV);

@@ -1,4 +1,4 @@
-// The model's matrix products (gemm), by the faster of the two libraries that torch brings.
+// The model's gemms, by the faster of the two libraries that torch brings.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -14,7 +14,7 @@ using ChunkBytes = std::optional<int64_t>;
 
 /// log softmax(hidden W^T)[label], [L] fp64: what is summed over rows, or compared as a small
 /// difference of large sums, loses no digits but those of the logits (fp32, or fp64 for fp64).
-/// Keeps the log-sum-exp only; the backward makes the logits again. Four matrix products in all.
+/// Saves the log-sum-exp only; the backward makes the logits again. Four gemms in all.
 at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                                  const at::Tensor& labels_L, ChunkBytes chunk_bytes = {});
 
@@ -28,7 +28,7 @@ struct HeadGradient {
 };
 
 /// The negative sum of the above, a scalar in fp64. Its gradients are made in the forward pass
-/// while the logits are at hand, and scaled in the backward: three matrix products.
+/// while the logits are at hand, and scaled in the backward: three gemms.
 ///
 /// Where weight.grad already holds something (of another row of the step), the gradient is made
 /// beside it and added in the backward; with a known `upstream` it is added to it in the forward

@@ -1,5 +1,5 @@
 // Rotary position embeddings (RoFormer, arXiv 2104.09864) and their scalings.
-// T: tokens, F: half of the numbers of a head that are rotated.
+// T: tokens, F: pairs of numbers of a head that are rotated together.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -84,8 +84,8 @@ class TokenMixer {
   /// All inputs, of all rows -> [T, ...]. Differentiable by autograd.
   virtual at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const = 0;
 
-  /// Whether what is mixed is what row.attention gives, as it is. Then a replay in the backward
-  /// that has it wants gradients alone (SavedAttention::output_is_known).
+  /// Does mix() return the output of row.attention unchanged? Then a backward that has saved this
+  /// output replays the mixing for its gradients alone (SavedAttention::output_is_known).
   virtual bool mixes_by_attention_alone() const = 0;
 
   /// Writes h + what is made of the mixed rows into sum_CD, which may be h_CD.

@@ -93,6 +93,14 @@ void all_or_none_patiently(const Group& world, Notices& notices,
   agree(world, failure);
 }
 
+std::vector<bool> gather_answers(const Group& world, bool mine) {
+  std::vector<bool> answers;
+  for (const std::string& text : world.gather_text(mine ? "1" : "0")) {
+    answers.push_back(text == "1");
+  }
+  return answers;
+}
+
 void rank_0_first(int rank, const std::function<void()>& phase) {
   try {
     phase();

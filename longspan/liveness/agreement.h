@@ -4,6 +4,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "longspan/comm/group.h"
 #include "longspan/comm/notices.h"
@@ -46,6 +47,9 @@ void all_or_none(const Group& world, const std::function<void()>& phase);
 /// writing whole models.
 void all_or_none_patiently(const Group& world, Notices& notices,
                            const std::function<void()>& phase);
+
+/// Each rank's answer to a question of yes or no, in rank order. Collective.
+std::vector<bool> gather_answers(const Group& world, bool mine);
 
 /// Runs `phase` where the ranks cannot communicate yet. Most mistakes happen on all ranks. So on a
 /// UserError the ranks other than 0 wait a little: rank 0 prints the message, and the launcher

@@ -2,8 +2,8 @@
 // No torch.
 #pragma once
 
-#include <exception>
 #include <functional>
+#include <stdexcept>
 #include <string>
 
 namespace longspan {
@@ -15,9 +15,9 @@ enum class RunEnd {
   kStopped,      // after a step, and all is saved
 };
 
-/// A run asks its host whether to go on, and tells it where it stands. These are the members of a
-/// host that never stops a run of one process (PlainHost). `longspan train` has a host that listens
-/// to signals.
+/// A run asks its host whether to go on, and tells it where it stands. By default a host
+/// never stops a run; PlainHost is such a one, for a run of one process. `longspan train` has a
+/// host that listens to signals.
 class Host {
  public:
   Host(const Host&) = delete;
@@ -53,16 +53,18 @@ class Host {
 
   /// Ends the process, whose other threads may wait forever for ranks that are gone. Called where
   /// there are several processes, on any thread.
-  [[noreturn]] virtual void end_process(int status) {
-    static_cast<void>(status);
-    std::terminate();
-  }
+  [[noreturn]] virtual void end_process(int status) = 0;
 
  protected:
   Host() = default;
   ~Host() = default;
 };
 
-class PlainHost final : public Host {};
+class PlainHost final : public Host {
+ public:
+  [[noreturn]] void end_process(int) override {
+    throw std::logic_error("a run of one process has nobody to be ended for");
+  }
+};
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Memory of tensors on the CPU, kept between uses within the limits of what a step needs anyhow.
+// Memory of tensors on the CPU, used again within the limits of what a step needs anyhow.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ struct Allocator;
 namespace longspan {
 
 /// An allocator, for a program to set as that of the CPU (c10::SetCPUAllocator): large tensors then
-/// get blocks of a pool of this process. The pool keeps freed blocks for tensors of about that
-/// size, so that the system need not hand out and clear pages again and again. Used and kept blocks
+/// get blocks of a pool of this process. The pool reuses freed blocks for tensors of about that
+/// size, so that the system need not hand out and clear pages again and again. Used and free blocks
 /// together are never more than were used at once before, so that the resident set is that of the
 /// tensors at their fullest moment. The C library's heap, which is shared with everything else,
 /// holds more (a sixth, in preference training), because long-lived blocks lie between short-lived

@@ -27,7 +27,8 @@ std::string name_in_files(const ModelConfig& config, const std::string& name);
 /// name, since transformers saves it under those of the model that it was loaded from.
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored);
 
-/// Does `stored`, a name of the files, belong to a part of such a model that is kept as it is?
+/// Does `stored`, a name of the files, belong to a part of such a model that is saved as it was
+/// read?
 bool is_kept_tensor(const ModelConfig& config, const std::string& stored);
 
 }  // namespace longspan

@@ -23,16 +23,16 @@ namespace longspan {
 
 struct DecoderOptions {
   bool gradient_checkpointing = true;  // per layer; attention's out and lse are saved
-  /// fp32 or bf16; fp64 parameters are always computed with in fp64. With bf16, matrix products and
+  /// fp32 or bf16; fp64 parameters are always computed with in fp64. With bf16, gemms and
   /// attention take bf16 (parameters are cast at use) and norms, rotation, softmax and loss are
-  /// computed in fp32. Hidden states between the layers, parameters and their gradients keep the
+  /// computed in fp32. Hidden states between the layers, parameters and their gradients have the
   /// parameters' dtype: with fp32 parameters this is what torch.autocast does, and so `bf16: true`
   /// in LLaMA-Factory; with bf16 parameters it is its `pure_bf16: true`.
   at::ScalarType compute_dtype = at::kFloat;
   /// Parts of the row in which each MLP is computed, forward and backward, with gate and up never
   /// saved; 0: chunks of a size that is chosen, and gate and up saved without checkpointing.
   int64_t mlp_tiles = 0;
-  /// Where what checkpointing keeps goes; null: it stays on the device. Must outlive the decoder.
+  /// Where what checkpointing saves goes; null: it stays on the device. Must outlive the decoder.
   ActivationStore* activation_store = nullptr;
   /// Where the experts are that are not here, whose parameters are then missing; null: all are
   /// here. Must outlive the decoder and its graphs.

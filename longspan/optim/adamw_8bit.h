@@ -10,7 +10,7 @@
 namespace longspan {
 
 /// AdamW with block-wise quantized moments (arXiv 2110.02861): restored, updated in fp32, used, and
-/// quantized again, a block at a time. Parameters of fewer than kMinQuantized numbers keep moments
+/// quantized again, a block at a time. Parameters of fewer than kMinQuantized numbers have moments
 /// as AdamW has them. Pieces of state() have moments restored in fp32; load_state() of the same
 /// pieces brings back every code.
 class AdamW8bit : public Optimizer {

@@ -30,7 +30,7 @@ struct FlatOptions {
   bool gathered_for_use = false;   // ZeRO-3: the whole is there only while it is used
   bool scattered_at_once = false;  // ZeRO-2 and 3: gradients are summed into shares in the backward
   bool masters_on_host = false;    // and so the sums of gradients, where trained
-  /// ZeRO-3 with masters on the host for the optimizer's sake alone: the device keeps a share to
+  /// ZeRO-3 with masters on the host for the optimizer's sake alone: the device holds a share to
   /// gather from.
   bool share_on_device = false;
 };
@@ -42,7 +42,7 @@ struct FlatOptions {
 /// All ranks of the group call the collective members in the same order.
 class FlatParameters {
  public:
-  /// Makes the parameters one at a time. Keeps this rank's share, or everything where the whole
+  /// Makes the parameters one at a time. Holds this rank's share, or everything where the whole
   /// buffer stays.
   FlatParameters(const std::vector<const ParameterSource*>& sources, const FlatOptions& options);
 
@@ -90,7 +90,7 @@ class FlatParameters {
 
  private:
   bool whole_stays() const { return !options_.gathered_for_use; }
-  /// Whether the host keeps the masters in the whole's dtype, too: each use is gathered from there.
+  /// Whether the host holds the masters in the whole's dtype, too: each use is gathered from there.
   bool keeps_cast() const {
     return options_.masters_on_host && options_.gathered_for_use && !options_.share_on_device &&
            options_.dtype != options_.whole_dtype && !options_.device.is_cpu();

@@ -22,13 +22,13 @@ struct ParameterPiece {
   ParameterSpec spec;  // of the whole parameter
 };
 
-/// What the optimizer keeps of such a run.
+/// The optimizer's state of such a run.
 struct StatePiece {
   std::string parameter;
   int64_t begin = 0, end = 0;
   int64_t num_steps = 0;  // updates so far
-  /// "exp_avg" and what else the optimizer keeps: 1-D, fp32 (fp64 for fp64 parameters), end - begin
-  /// numbers each. "master": the values themselves, where the saved weights are rounded.
+  /// "exp_avg" and what other states the optimizer has: 1-D, fp32 (fp64 for fp64 parameters), end -
+  /// begin numbers each. "master": the values themselves, where the saved weights are rounded.
   std::map<std::string, at::Tensor> tensors;
 };
 

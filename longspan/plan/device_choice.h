@@ -20,6 +20,7 @@ struct Gpus {
 struct Machine {
   std::function<Gpus()> look_for_gpus;  // comm/cuda.h has one; not called for device: cpu
   int num_threads = 1;                  // of this process, where it computes on a CPU
+  int num_cores = 0;                    // 0: not known
 };
 
 enum class DeviceKind { kCpu, kCuda };

@@ -39,7 +39,7 @@ AttentionVolume whole_sequence_volume(int64_t num_ranks, int64_t num_tokens, int
 AttentionVolumeParts volume_of_degrees(const ParallelPlan& plan, const AttentionShape& shape,
                                        const Packing& padded, bool checkpointing,
                                        bool output_is_known);
-/// The same, of exchanges that are `in_waves` or keep what their waves have exchanged.
+/// The same, of exchanges that are `in_waves`, or that save what their waves have exchanged.
 AttentionVolumeParts volume_of_degrees_in(bool in_waves, const ParallelPlan& plan,
                                           const AttentionShape& shape, const Packing& padded,
                                           bool checkpointing, bool output_is_known);

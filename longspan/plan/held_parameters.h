@@ -55,8 +55,8 @@ int ranks_of(const HeldParameter& parameter, int num_ranks, int expert_parallel_
 bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks);
 
 /// The bytes of values that stay with one rank between uses, where values are divided or offloaded
-/// (optim/flat_parameters.h). `cuda`: the host of a GPU keeps what it sends there in the dtype that
-/// it is used in, too.
+/// (optim/flat_parameters.h). `cuda`: the host of a GPU also holds what it sends there in the dtype
+/// that it is used in.
 HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& held, int num_ranks,
                         int expert_parallel_size = 1, bool cuda = false);
 

@@ -1,4 +1,4 @@
-// What one rank of a run keeps in memory, by formula. No torch.
+// What one rank of a run holds in memory, by formula. No torch.
 //
 // Memory has two roles: device (where we compute) and host (where we offload). The formulas count
 // the tensors that live at once at the fullest moment of a step, not what allocators hold around
@@ -53,7 +53,7 @@ struct MemoryFacts {
   int64_t residual_bytes = 4, compute_bytes = 4;
   bool widens_attention = false;  // bf16 on a CPU: the backward is in fp32
   bool checkpointing = true, offload_activations = false, in_file = false;
-  bool reads_ahead = false;  // fetches a block during the attention of the one above
+  bool reads_ahead = false;  // prefetches the next block during a block's attention backward
   int64_t mlp_tiles = 0;
   /// Matrices are held in more precision than they are used in; those in use have a cast copy.
   bool casts_blocks = false, casts_head = false;

@@ -12,6 +12,15 @@
 namespace longspan {
 namespace {
 
+constexpr const char *kLoss = "loss", *kEvaluationLoss = "eval_loss";
+
+/// The file of a log entry's key: training_eval_loss.png.
+std::string picture_of(std::string_view key) {
+  std::string name(key);
+  std::ranges::replace(name, '/', '_');
+  return fmt::format("training_{}.png", name);
+}
+
 void plot(const TrainingLog& log, const std::string& key, const std::string& what,
           const std::string& y_label, const std::string& folder) {
   const auto [steps, values] = log.curve(key);
@@ -19,9 +28,7 @@ void plot(const TrainingLog& log, const std::string& key, const std::string& wha
   PlotPanel panel{.title = what, .x_label = "step", .y_label = y_label, .curves = {}};
   panel.curves.push_back({.label = "original", .x = steps, .y = values, .faint = true});
   panel.curves.push_back({.label = "smoothed", .x = steps, .y = smooth(values)});
-  std::string name = key;
-  std::ranges::replace(name, '/', '_');
-  const std::string path = fmt::format("{}/training_{}.png", folder, name);
+  const std::string path = fmt::format("{}/{}", folder, picture_of(key));
   try {
     write_plot(path, {panel});
   } catch (const UserError&) {
@@ -46,9 +53,19 @@ std::vector<double> smooth(const std::vector<double>& values) {
 }
 
 void plot_curves(const TrainingLog& log, const std::string& folder) {
-  plot(log, "loss", "Training loss", "loss", folder);
-  plot(log, "eval_loss", "Evaluation loss", "loss", folder);
-  plot(log, "rewards/accuracies", "Pairs whose chosen answer is preferred", "share", folder);
+  plot(log, kLoss, "Training loss", "loss", folder);
+  plot(log, kEvaluationLoss, "Evaluation loss", "loss", folder);
+  for (const DrawnMean& mean : log.drawn()) {
+    plot(log, std::string(mean.name), std::string(mean.title), std::string(mean.y_label), folder);
+  }
+}
+
+std::set<std::string> pictures_of_runs() {
+  std::set<std::string> names = {picture_of(kLoss), picture_of(kEvaluationLoss)};
+  for (const Stage* stage : all_stages()) {
+    for (const DrawnMean& mean : stage->drawn) names.insert(picture_of(mean.name));
+  }
+  return names;
 }
 
 }  // namespace longspan

@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "longspan/checkpoint/checksum.h"
-#include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -29,13 +27,6 @@ std::string suffix_of(const OutputSettings& config) {
 }
 
 }  // namespace
-
-bool wants_tensorboard(const OutputSettings& config) {
-  const std::vector<std::string> names = split_names(config.report_to);
-  // "all" is all that are installed; this one is built in.
-  return std::ranges::any_of(
-      names, [](const std::string& name) { return name == "tensorboard" || name == "all"; });
-}
 
 std::string tensorboard_folder(const OutputSettings& config) {
   std::string folder = config.logging_dir;

@@ -10,8 +10,6 @@
 
 namespace longspan {
 
-bool wants_tensorboard(const OutputSettings& config);
-
 /// Where the event files go: logging_dir, else what OutputSurroundings says, else output_dir/runs;
 /// below it run_name, where there is one.
 std::string tensorboard_folder(const OutputSettings& config);

@@ -159,7 +159,8 @@ void TrainingLog::add_step(const Progress& progress, const LoggedStep& step) {
   entry.emplace_back("learning_rate", step.learning_rate);
   for (const auto& [name, mean] : step.means) {
     entry.emplace_back(name, mean);
-    if (name == "rewards/accuracies") measured.emplace_back("accuracy", mean);
+    const auto drawn = std::ranges::find(constants_.drawn, name, &DrawnMean::name);
+    if (drawn != constants_.drawn.end()) measured.emplace_back(drawn->log_name, mean);
   }
   if (step.num_skipped > 0) {
     entry.emplace_back("skipped_steps", step.num_skipped);

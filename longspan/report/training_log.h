@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -28,13 +31,14 @@ struct Progress {
   double computed_tokens_per_second() const;
 };
 
-/// Keys of trainer_state.json that do not change in a run.
+/// What does not change in a run: keys of trainer_state.json, and the means that are drawn.
 struct RunConstants {
   int64_t logging_steps = 0, eval_steps = 0, save_steps = 0;
   int64_t train_batch_size = 0, num_train_epochs = 0;
+  std::span<const DrawnMean> drawn = {};  // of the stage: what trainer_log.jsonl has of its means
 };
 
-/// Means that a stage keeps beside its loss, in the order of a log line.
+/// Means that a stage logs beside its loss, in the order of a log line.
 using NamedMeans = std::vector<std::pair<std::string, double>>;
 
 /// What a step's log line says. What is NaN is left out.
@@ -55,7 +59,10 @@ struct TrainingResult {
   double loss = 0.0;  // mean over the steps
   double seconds = 0.0;
   double num_samples = 0.0;  // fed to the model, all epochs
-  double total_flos = 0.0;   // 6 x computed tokens x parameters without embeddings, as transformers
+  /// As transformers counts (floating_point_ops): 6 x computed tokens x parameters without
+  /// embeddings, of experts those that a token goes through. So the numbers of both programs can be
+  /// compared. Attention's own work and recomputation are not in it.
+  double total_flos = 0.0;
 };
 
 /// Writes into a folder that exists. All members throw UserError when a file cannot be written.
@@ -91,6 +98,7 @@ class TrainingLog {
   void write_eval_results(const Progress& progress, const EvaluationResult& result);
 
   const std::string& folder() const { return folder_; }
+  std::span<const DrawnMean> drawn() const { return constants_.drawn; }
   const std::vector<LogEntry>& history() const { return history_; }
   /// Does trainer_log.jsonl lack lines that the disk did not take?
   bool lags_behind() const { return lags_behind_; }

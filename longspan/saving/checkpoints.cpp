@@ -112,10 +112,10 @@ std::string read_back(const Group& world, Notices& notices, const std::string& f
   std::error_code error;
   const bool sees_it = fs::is_directory(folder, error);
   int number = 0, num_readers = 0;
-  const std::vector<std::string> seen = world.gather_text(sees_it ? "yes" : "no");
+  const std::vector<bool> sees = gather_answers(world, sees_it);
   for (int rank = 0; rank < world.size(); ++rank) {
     if (rank == world.rank()) number = num_readers;
-    if (seen[rank] == "yes") ++num_readers;
+    if (sees[rank]) ++num_readers;
   }
   const std::string mine = sees_it ? broken_file(folder, number, num_readers, ReadFrom::kDisk) : "";
   notices.wait_for_all();
@@ -266,18 +266,16 @@ std::string broken_part(const Group& world, Notices& notices, const std::string&
 
 std::string Checkpoints::write_part(const std::string& folder,
                                     const std::vector<StateSource>& states) const {
-  const bool sees_it = appears(folder);
-  std::string mine = sees_it ? "yes\n" : "no\n";
+  const std::vector<bool> sees_it = gather_answers(world_, appears(folder));
+  std::string mine;
   for (const StateSource& state : states) mine += run_name(state) + "\n";
   int num_writers = 0, my_number = -1;              // of the ranks that see the folder
   std::map<std::string, std::vector<int>> holders;  // of each run, as places among the writers
   const std::vector<std::string> texts = world_.gather_text(mine);
   for (int rank = 0; rank < world_.size(); ++rank) {
     std::istringstream lines(texts[rank]);
-    std::string line;
-    std::getline(lines, line);
-    const bool writes = line == "yes";
-    while (std::getline(lines, line)) {
+    const bool writes = sees_it[rank];
+    for (std::string line; std::getline(lines, line);) {
       auto& places = holders[line];
       if (writes) places.push_back(num_writers);
     }

@@ -17,6 +17,7 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
@@ -209,8 +210,8 @@ std::string PatientSaver::save(const Saved& what, const std::vector<std::string>
   // A run that was told to stop earlier saves because of that: the same signal, which may come to
   // one process after the other, does not end its waiting. The host ends the process at a
   // further one.
-  const std::vector<std::string> told = world_.gather_text(host_.told_to_stop() ? "told" : "");
-  const bool told_before = std::ranges::count(told, "") != world_.size();
+  const std::vector<bool> told = gather_answers(world_, host_.told_to_stop());
+  const bool told_before = std::ranges::find(told, true) != told.end();
   // The folders that may get room some time, the best first.
   std::vector<std::string> left;
   std::istringstream lines(world_.gather_text(fmt::format("{}", fmt::join(folders, "\n")))[0]);
@@ -292,10 +293,9 @@ bool PatientSaver::wait_for_room(const Saved& what, const std::vector<std::strin
           fmt::format("{} still waits for room in {}.", what.name, fmt::join(folders, " or ")));
     }
     notices_.wait_for_all();
-    const std::vector<std::string> all =
-        world_.gather_text(gives_up() ? "off" : (tries ? "on" : "waits"));
-    if (std::ranges::count(all, "off") > 0) return false;
-    if (all[0] == "on") return true;
+    const std::vector<bool> ends = gather_answers(world_, gives_up());
+    if (std::ranges::find(ends, true) != ends.end()) return false;
+    if (gather_answers(world_, tries)[0]) return true;
   }
 }
 

@@ -134,7 +134,7 @@ RunContents read_contents(const Config& config, const Group& world, Notices& not
           fmt::format("{} ({}) cannot be read by rank 0: whether it changes will not be known when "
                       "the run goes "
                       "on.",
-                      file.path, file.role));
+                      file.path, name_of(file.role)));
     }
   }
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;

@@ -24,40 +24,71 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kConfig = "model configuration";
-constexpr const char* kWeights = "model weights";
-constexpr const char* kTokenizer = "tokenizer";
-constexpr const char* kMerged = "merged adapter";
-constexpr const char* kAdapter = "adapter";
-constexpr const char* kReference = "reference model";
-constexpr const char* kTraining = "training data";
-constexpr const char* kEvaluation = "evaluation data";
-
-struct Consequence {
-  std::string_view role, where_it_decides, where_it_does_not;
+/// What it means to a run that goes on that files of a role have changed.
+struct RoleFacts {
+  FileRole role;
+  std::string_view name, where_it_decides, where_it_does_not;
+  bool makes_rows = false;  // decides by the rows of training alone
+  bool by_a_key = false;    // a key, which is compared by itself, says that there are other files
 };
-constexpr Consequence kConsequences[] = {
-    {kConfig, "", "What it says now counts from here on."},
-    {kWeights, "What is not trained comes from there, and what is trained fits no other weights.",
-     "The checkpoint's weights are trained on."},
-    {kTokenizer, "The rows are made by it.", ""},
-    {kMerged, "What is trained fits no other weights than those with it merged in.", ""},
-    {kAdapter, "", "The checkpoint's adapter is trained on."},
-    {kReference, "The loss compares with it.", "What it says now counts from here on."},
-    {kTraining, "The rows and their order come from it.", ""},
-    {kEvaluation, "", "Evaluations before and after cannot be compared."}};
+constexpr RoleFacts kRoles[] = {
+    {.role = FileRole::kModelConfig,
+     .name = "model configuration",
+     .where_it_decides = "",
+     .where_it_does_not = "What it says now counts from here on."},
+    {.role = FileRole::kModelWeights,
+     .name = "model weights",
+     .where_it_decides =
+         "What is not trained comes from there, and what is trained fits no other weights.",
+     .where_it_does_not = "The checkpoint's weights are trained on."},
+    {.role = FileRole::kTokenizer,
+     .name = "tokenizer",
+     .where_it_decides = "The rows are made by it.",
+     .where_it_does_not = "",
+     .makes_rows = true},
+    {.role = FileRole::kMergedAdapter,
+     .name = "merged adapter",
+     .where_it_decides = "What is trained fits no other weights than those with it merged in.",
+     .where_it_does_not = ""},
+    {.role = FileRole::kAdapter,
+     .name = "adapter",
+     .where_it_decides = "",
+     .where_it_does_not = "The checkpoint's adapter is trained on."},
+    {.role = FileRole::kReference,
+     .name = "reference model",
+     .where_it_decides = "The loss compares with it.",
+     .where_it_does_not = "What it says now counts from here on."},
+    {.role = FileRole::kTrainingData,
+     .name = "training data",
+     .where_it_decides = "The rows and their order come from it.",
+     .where_it_does_not = "",
+     .makes_rows = true},
+    {.role = FileRole::kEvaluationData,
+     .name = "evaluation data",
+     .where_it_decides = "",
+     .where_it_does_not = "Evaluations before and after cannot be compared.",
+     .by_a_key = true}};
+
+const RoleFacts& facts_of(FileRole role) {
+  const auto facts = std::ranges::find(kRoles, role, &RoleFacts::role);
+  if (facts == std::end(kRoles)) throw std::logic_error("no such role of a file");
+  return *facts;
+}
+
+FileRole role_named(const std::string& name) {
+  const auto facts = std::ranges::find(kRoles, name, &RoleFacts::name);
+  if (facts != std::end(kRoles)) return facts->role;
+  throw std::invalid_argument(fmt::format("{} is no role of a file", name));
+}
 
 std::string consequence_of(const RunFile& file) {
-  for (const Consequence& one : kConsequences) {
-    if (one.role != file.role) continue;
-    return std::string(file.decides ? one.where_it_decides : one.where_it_does_not);
-  }
-  return "";
+  const RoleFacts& facts = facts_of(file.role);
+  return std::string(file.decides ? facts.where_it_decides : facts.where_it_does_not);
 }
 
 class Listing {
  public:
-  void add(const char* role, bool decides, const fs::path& path) {
+  void add(FileRole role, bool decides, const fs::path& path) {
     files_.push_back({.role = role,
                       .name = path.filename().string(),
                       // With every `..`, which after a link leads elsewhere than a text says.
@@ -66,23 +97,23 @@ class Listing {
                       .stamp = {},
                       .digest = 0});
   }
-  void add_where_there(const char* role, bool decides, const fs::path& path) {
+  void add_where_there(FileRole role, bool decides, const fs::path& path) {
     std::error_code error;
     if (fs::exists(path, error)) add(role, decides, path);
   }
-  void add_weights(const char* role, bool decides, const std::string& folder) {
+  void add_weights(FileRole role, bool decides, const std::string& folder) {
     const WeightFiles weights = weight_files(folder);
     if (!weights.single.empty()) return add(role, decides, weights.single);
     std::set<std::string> paths;
     for (const auto& [tensor, path] : weights.shards) paths.insert(path);
     for (const std::string& path : paths) add(role, decides, path);
   }
-  void add_adapter(const char* role, bool decides, const fs::path& folder) {
+  void add_adapter(FileRole role, bool decides, const fs::path& folder) {
     for (const std::string& name : adapter_file_names()) {
       add_where_there(role, decides, folder / name);
     }
   }
-  void add_data(const char* role, bool decides, const Config& config, const std::string& names) {
+  void add_data(FileRole role, bool decides, const Config& config, const std::string& names) {
     if (names.empty()) return;
     for (const DatasetEntry& entry : read_dataset_info(config.dataset_dir, names, config.stage)) {
       for (const std::string& file : entry.files) add(role, decides, file);
@@ -94,7 +125,7 @@ class Listing {
   RunContents files_;
 };
 
-std::vector<const RunFile*> of_role(const RunContents& contents, const std::string& role) {
+std::vector<const RunFile*> of_role(const RunContents& contents, FileRole role) {
   std::vector<const RunFile*> files;
   for (const RunFile& file : contents) {
     if (file.role == role) files.push_back(&file);
@@ -120,8 +151,6 @@ std::string text_of(const RunFile& file) {
   return fmt::format("{} bytes, XXH64 {:016x}", file.stamp.size, file.digest.value_or(0));
 }
 
-bool makes_rows(const std::string& role) { return role == kTokenizer || role == kTraining; }
-
 uint64_t number_from_hex(const std::string& digits) {
   uint64_t number = 0;
   const char* end = digits.data() + digits.size();
@@ -134,41 +163,44 @@ uint64_t number_from_hex(const std::string& digits) {
 
 }  // namespace
 
+std::string_view name_of(FileRole role) { return facts_of(role).name; }
+
 RunContents files_of_run(const Config& config) {
   Listing files;
   const fs::path model = config.model_name_or_path;
   const bool reference_of_its_own = !config.ref_model.empty();
-  files.add(kConfig, false, model / "config.json");
-  files.add_weights(kWeights,
+  files.add(FileRole::kModelConfig, false, model / "config.json");
+  files.add_weights(FileRole::kModelWeights,
                     finetuning_type_of(config) != FinetuningType::kFull ||
                         (stage_of(config).has_reference(config) && !reference_of_its_own),
                     config.model_name_or_path);
   for (const char* name : Tokenizer::kFiles) {
-    files.add_where_there(kTokenizer, true, model / name);
+    files.add_where_there(FileRole::kTokenizer, true, model / name);
   }
   std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
   if (!adapters.empty()) {
-    files.add_adapter(kAdapter, false, adapters.back());
+    files.add_adapter(FileRole::kAdapter, false, adapters.back());
     adapters.pop_back();
   }
-  for (const std::string& folder : adapters) files.add_adapter(kMerged, true, folder);
+  for (const std::string& folder : adapters)
+    files.add_adapter(FileRole::kMergedAdapter, true, folder);
   if (stage_of(config).has_reference(config) && reference_of_its_own) {
-    files.add(kReference, false, fs::path(config.ref_model) / "config.json");
-    files.add_weights(kReference, true, config.ref_model);
+    files.add(FileRole::kReference, false, fs::path(config.ref_model) / "config.json");
+    files.add_weights(FileRole::kReference, true, config.ref_model);
     for (const std::string& folder : split_names(config.ref_model_adapters)) {
-      files.add_adapter(kReference, true, folder);
+      files.add_adapter(FileRole::kReference, true, folder);
     }
   }
-  files.add_data(kTraining, true, config, config.dataset);
-  files.add_data(kEvaluation, false, config, config.eval_dataset);
+  files.add_data(FileRole::kTrainingData, true, config, config.dataset);
+  files.add_data(FileRole::kEvaluationData, false, config, config.eval_dataset);
   return files.take();
 }
 
 std::vector<ChangedFile> changed_files(const RunContents& then, const RunContents& now) {
   std::vector<ChangedFile> changed;
   if (then.empty() || now.empty()) return changed;
-  for (const Consequence& known : kConsequences) {
-    const std::string role(known.role);
+  for (const RoleFacts& facts : kRoles) {
+    const FileRole role = facts.role;
     const auto before = of_role(then, role), after = of_role(now, role);
     if (std::ranges::equal(before, after,
                            [](const auto* one, const auto* other) { return same(*one, *other); })) {
@@ -176,7 +208,7 @@ std::vector<ChangedFile> changed_files(const RunContents& then, const RunContent
     }
     const auto add = [&](const RunFile& file, std::string how) {
       changed.push_back(
-          {role, file.path, std::move(how), consequence_of(file), file.decides, makes_rows(role)});
+          {role, file.path, std::move(how), consequence_of(file), file.decides, facts.makes_rows});
     };
     for (const RunFile* file : after) {
       if (!file->digest) continue;
@@ -187,12 +219,12 @@ std::vector<ChangedFile> changed_files(const RunContents& then, const RunContent
             {.role = role, .path = file->path, .how = "", .consequence = "", .was_read = false});
       } else if (old != nullptr) {
         add(*file, fmt::format("has {} now, and had {}", text_of(*file), text_of(*old)));
-      } else if (role != kEvaluation) {  // which the key eval_dataset says
+      } else if (!facts.by_a_key) {
         add(*file, "is new");
       }
     }
     for (const RunFile* file : before) {
-      if (role != kEvaluation && counterpart(*file, after) == nullptr) add(*file, "is gone");
+      if (!facts.by_a_key && counterpart(*file, after) == nullptr) add(*file, "is gone");
     }
   }
   return changed;
@@ -201,7 +233,7 @@ std::vector<ChangedFile> changed_files(const RunContents& then, const RunContent
 Json json_of_contents(const RunContents& contents) {
   Json files = Json::array();
   for (const RunFile& file : contents) {
-    Json entry = {{"role", file.role},
+    Json entry = {{"role", name_of(file.role)},
                   {"name", file.name},
                   {"path", file.path},
                   {"decides", file.decides},
@@ -218,7 +250,7 @@ Json json_of_contents(const RunContents& contents) {
 RunContents contents_from(const Json& json) {
   RunContents contents;
   for (const Json& file : json) {
-    contents.push_back({.role = file.at("role"),
+    contents.push_back({.role = role_named(file.at("role")),
                         .name = file.at("name"),
                         .path = file.at("path"),
                         .decides = file.at("decides"),

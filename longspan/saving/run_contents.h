@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "longspan/checkpoint/file_digest.h"
@@ -13,8 +14,22 @@ namespace longspan {
 
 struct Config;
 
+/// What a file is to the run.
+enum class FileRole {
+  kModelConfig,
+  kModelWeights,
+  kTokenizer,
+  kMergedAdapter,  ///< merged into the model before it is trained
+  kAdapter,        ///< trained on
+  kReference,      ///< of the reference model, its adapters too
+  kTrainingData,
+  kEvaluationData,
+};
+/// In messages and in checkpoints: "model weights", "training data", ...
+std::string_view name_of(FileRole role);
+
 struct RunFile {
-  std::string role;      // what it is to the run: "model weights", "training data", ...
+  FileRole role;
   std::string name;      // in its folder
   std::string path;      // where it lies for rank 0, absolute
   bool decides = false;  // other contents would make another run of it
@@ -32,8 +47,8 @@ RunContents files_of_run(const Config& config);
 
 /// A file that is not what it was.
 struct ChangedFile {
-  std::string role, path,
-      how;                  // how: "has 7 bytes (XXH64 ...) and had 8 (...)", "is new", "is gone"
+  FileRole role;
+  std::string path, how;    // how: "has 7 bytes (XXH64 ...) and had 8 (...)", "is new", "is gone"
   std::string consequence;  // in a sentence: why it is refused, or what of it counts
   bool decides = false;
   bool makes_rows = false;  // it decides by the rows of training alone
@@ -46,7 +61,7 @@ struct ChangedFile {
 std::vector<ChangedFile> changed_files(const RunContents& then, const RunContents& now);
 
 /// To the JSON of a checkpoint, and back. Reading throws nlohmann's exceptions, or
-/// std::invalid_argument for a digest that is none.
+/// std::invalid_argument for a digest or a role that is none.
 nlohmann::ordered_json json_of_contents(const RunContents& contents);
 RunContents contents_from(const nlohmann::ordered_json& json);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
@@ -47,7 +48,7 @@ struct Place {
 std::string listed(const RunContents& files) {
   std::string text;
   for (const RunFile& file : files) {
-    text += file.role + ": " + file.name + (file.decides ? "!" : "") + "\n";
+    text += std::string(name_of(file.role)) + ": " + file.name + (file.decides ? "!" : "") + "\n";
   }
   return text;
 }
@@ -76,19 +77,19 @@ TEST_CASE("run contents: which files there are, and which of them decide") {
         "model configuration: config.json\nmodel weights: model.safetensors\n"
         "tokenizer: tokenizer.json!\ntokenizer: chat_template.jinja!\n"
         "training data: rows.json!\nevaluation data: held_out.json\n");
-  const auto decides = [&](const std::string& role) {
+  const auto decides = [&](FileRole role) {
     const RunContents files = files_of_run(place.config);
     const auto file = std::ranges::find(files, role, &RunFile::role);
     REQUIRE(file != files.end());
     return file->decides;
   };
   place.config.finetuning_type = "freeze";
-  CHECK(decides("model weights"));
+  CHECK(decides(FileRole::kModelWeights));
   place.config.finetuning_type = "lora";
-  CHECK(decides("model weights"));
+  CHECK(decides(FileRole::kModelWeights));
   place.config.adapter_name_or_path = (place.folder / "adapter") + "," + (place.folder / "adapter");
-  CHECK(decides("merged adapter"));
-  CHECK_FALSE(decides("adapter"));  // the checkpoint's goes on
+  CHECK(decides(FileRole::kMergedAdapter));
+  CHECK_FALSE(decides(FileRole::kAdapter));  // the checkpoint's goes on
 }
 
 TEST_CASE("run contents: a reference model decides, and so does a base that is one") {
@@ -100,7 +101,7 @@ TEST_CASE("run contents: a reference model decides, and so does a base that is o
   place.config.stage = "dpo";
   const auto weights_decide = [&] {
     const RunContents files = files_of_run(place.config);
-    return std::ranges::find(files, "model weights", &RunFile::role)->decides;
+    return std::ranges::find(files, FileRole::kModelWeights, &RunFile::role)->decides;
   };
   CHECK(weights_decide());
   place.config.pref_loss = "simpo";  // compares with none
@@ -132,9 +133,23 @@ TEST_CASE("run contents: the files that an index names") {
                        UserError);
 }
 
+TEST_CASE("run contents: a role that is none is refused, all others come back") {
+  const RunFile file{.role = FileRole::kReference,
+                     .name = "a",
+                     .path = "/a",
+                     .decides = true,
+                     .stamp = {.size = 1, .mtime_ns = 1, .ctime_ns = 1, .inode = 1},
+                     .digest = 7};
+  nlohmann::ordered_json json = json_of_contents({file});
+  CHECK(json.at(0).at("role") == "reference model");
+  CHECK(contents_from(json).at(0).role == FileRole::kReference);
+  json.at(0)["role"] = "a friend";
+  CHECK_THROWS_AS(contents_from(json), std::invalid_argument);
+}
+
 TEST_CASE("run contents: several data files may be renamed, not swapped for others") {
   const auto data = [](const std::string& name, uint64_t digest) {
-    return RunFile{.role = "training data",
+    return RunFile{.role = FileRole::kTrainingData,
                    .name = name,
                    .path = "/" + name,
                    .decides = true,
@@ -183,7 +198,7 @@ TEST_CASE("run contents: a path leads where the system says") {
   place.config.dataset_dir = place.folder / "link/../data";
   place.config.eval_dataset.clear();
   const RunContents read = read_by_three(place.config);
-  const auto rows = std::ranges::find(read, "training data", &RunFile::role);
+  const auto rows = std::ranges::find(read, FileRole::kTrainingData, &RunFile::role);
   REQUIRE(rows != read.end());
   CHECK(rows->digest == digest_of_block(place.folder / "elsewhere/data/rows.json", 0));
 }

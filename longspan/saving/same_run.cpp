@@ -49,7 +49,7 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
     throw UserError(
         fmt::format("{} cannot go on: {} ({}) is not what it was when the run began: it {}. {} Put "
                     "back what was there.{} {}",
-                    checkpoint, file.path, file.role, file.how, file.consequence,
+                    checkpoint, file.path, name_of(file.role), file.how, file.consequence,
                     file.makes_rows ? other_changes(then, now) : "", kBeginAnew));
   }
   require(
@@ -89,7 +89,7 @@ std::vector<std::string> changes_since(const std::string& checkpoint, const RunI
     lines.push_back(
         fmt::format("{} was {} and is {} from step {} on", one.key, one.then, one.now, next_step));
   }
-  std::map<std::string, int64_t> num_changed;
+  std::map<FileRole, int64_t> num_changed;
   const std::vector<ChangedFile> files = changed_files(then.contents, now.contents);
   for (const ChangedFile& file : files) ++num_changed[file.role];
   for (const ChangedFile& file : files) {
@@ -97,7 +97,7 @@ std::vector<std::string> changes_since(const std::string& checkpoint, const RunI
     if (count == 0) continue;  // said with the first one
     const std::string which =
         fmt::format("{}{} ({})", file.path,
-                    count == 1 ? "" : fmt::format(" and {} more", count - 1), file.role);
+                    count == 1 ? "" : fmt::format(" and {} more", count - 1), name_of(file.role));
     if (!file.was_read) {
       lines.push_back(fmt::format(
           "{} could not be read when the run began: whether it has changed is not known.", which));

@@ -12,11 +12,11 @@
 namespace longspan {
 namespace {
 
-RunFile file_of(const std::string& role, const std::string& name, uint64_t digest) {
+RunFile file_of(FileRole role, const std::string& name, uint64_t digest) {
   return {.role = role,
           .name = name,
           .path = "/data/" + name,
-          .decides = role != "evaluation data",
+          .decides = role != FileRole::kEvaluationData,
           .stamp = {.size = 100, .mtime_ns = 1, .ctime_ns = 2, .inode = 3},
           .digest = digest};
 }
@@ -32,9 +32,9 @@ RunIdentity some_run() {
           .shuffled = true,
           .rope_scaling = "none",
           .settings = {{"learning_rate", "5e-05"}, {"lora_alpha", "16"}, {"lora_rank", "8"}},
-          .contents = {file_of("model weights", "model.safetensors", 7),
-                       file_of("training data", "rows.json", 8),
-                       file_of("evaluation data", "held_out.json", 9)}};
+          .contents = {file_of(FileRole::kModelWeights, "model.safetensors", 7),
+                       file_of(FileRole::kTrainingData, "rows.json", 8),
+                       file_of(FileRole::kEvaluationData, "held_out.json", 9)}};
 }
 
 /// Why the run cannot go on after this change; empty where it can.
@@ -91,7 +91,7 @@ TEST_CASE("same run: what does not decide, what lies elsewhere, what was only to
 
 TEST_CASE("same run: data and tokenizers that make the same rows are named") {
   RunIdentity then = some_run();
-  then.contents.push_back(file_of("tokenizer", "tokenizer_config.json", 4));
+  then.contents.push_back(file_of(FileRole::kTokenizer, "tokenizer_config.json", 4));
   RunIdentity now = then;
   now.contents[1].digest = 1;
   now.contents[3].digest = 1;

@@ -19,6 +19,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/liveness/unfinished.h"
+#include "longspan/report/curves.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/resume.h"
@@ -30,18 +31,22 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The files in which a run reports on itself in output_dir.
-const std::set<std::string> kReports = {
-    "trainer_state.json",     "trainer_log.jsonl",
-    "train_results.json",     "eval_results.json",
-    "all_results.json",       "training_loss.png",
-    "training_eval_loss.png", "training_rewards_accuracies.png"};
+const std::set<std::string>& reports() {
+  static const std::set<std::string> names = [] {
+    std::set<std::string> all = pictures_of_runs();
+    all.insert({"trainer_state.json", "trainer_log.jsonl", "train_results.json",
+                "eval_results.json", "all_results.json"});
+    return all;
+  }();
+  return names;
+}
 
 constexpr const char* kLog = "trainer_log.jsonl";
 
 /// Does a file or folder of this name tell of an earlier run that has something to lose? A log
 /// alone is what is left of one that was killed before it saved anything.
 bool is_result(const std::string& name) {
-  return (kReports.contains(name) && name != kLog) || name.ends_with(".safetensors") ||
+  return (reports().contains(name) && name != kLog) || name.ends_with(".safetensors") ||
          name.starts_with("checkpoint-") || name == "config.json" ||
          name == "model.safetensors.index.json" || name == "pytorch_model.bin" ||
          name == "adapter_config.json";
@@ -159,7 +164,7 @@ void finish_saved_model(const std::string& output_dir) {
 
 void remove_reports(const std::string& output_dir, bool goes_on) {
   on_disk(output_dir, [&] {
-    for (const std::string& name : kReports) {
+    for (const std::string& name : reports()) {
       if (!goes_on || name != kLog) fs::remove(output_dir + "/" + name);
     }
   });

@@ -13,11 +13,11 @@
 namespace longspan {
 namespace {
 
-RunFile state_file(const std::string& role, const std::string& name, uint64_t digest) {
+RunFile state_file(FileRole role, const std::string& name, uint64_t digest) {
   return {.role = role,
           .name = name,
           .path = "/data/" + name,
-          .decides = role != "evaluation data",
+          .decides = role != FileRole::kEvaluationData,
           .stamp = {.size = 100, .mtime_ns = 1, .ctime_ns = 2, .inode = 3},
           .digest = digest};
 }
@@ -37,9 +37,9 @@ TrainingState some_state() {
                     .shuffled = true,
                     .rope_scaling = "none",
                     .settings = {{"learning_rate", "5e-05"}, {"lora_alpha", "16"}},
-                    .contents = {state_file("model weights", "model.safetensors", 7),
-                                 state_file("training data", "rows.json", 8),
-                                 state_file("evaluation data", "held_out.json", 9)}};
+                    .contents = {state_file(FileRole::kModelWeights, "model.safetensors", 7),
+                                 state_file(FileRole::kTrainingData, "rows.json", 8),
+                                 state_file(FileRole::kEvaluationData, "held_out.json", 9)}};
   state.totals.progress = {.step = 5, .total_steps = 10, .epoch = 1.0 / 3, .num_tokens = 99};
   state.totals.loss_in_all = 0.1 + 0.2;
   state.totals.last_evaluated_step = 4;

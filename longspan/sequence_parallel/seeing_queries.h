@@ -12,8 +12,8 @@
 
 namespace longspan {
 
-/// The queries that see anything in a step: a step in which half of a document's queries do, or the
-/// first ones of a share, then works on that part of the tensors.
+/// The range of queries that see any key in a step. A step in which only some queries of a
+/// document see keys works on their rows of the tensors alone.
 struct SeeingQueries {
   int64_t begin = 0, length = 0;
   std::vector<Block> blocks;  // q_begin counted from `begin`

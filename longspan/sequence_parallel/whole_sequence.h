@@ -21,12 +21,13 @@ namespace longspan {
 
 /// Which of all heads a rank works on. Counts differ by one at most.
 HeadRange heads_of_rank(int rank, int num_ranks, int64_t num_heads);
-/// Of `num_others` heads, each of which goes with num_heads / num_others heads, those that go with
-/// these.
+/// The key heads, say, that go with these value heads: of `num_others` heads, each of which goes
+/// with num_heads / num_others heads in turn, those that go with `heads`.
 HeadRange heads_that_go_with(const HeadRange& heads, int64_t num_heads, int64_t num_others);
 
-/// The tokens of one row between the ranks that hold them, in whatever order, and ranks that each
-/// hold all tokens of some heads. Made once a row, it serves all layers.
+/// Exchanges the tokens of one row: from ranks that each hold some tokens of all heads, in any
+/// order, to ranks that each hold all tokens of some heads, and back. It is made once a row and
+/// serves all layers.
 class WholeSequence : public WholeRow {
  public:
   /// x_TnH of some heads, all tokens of the padded row in its order -> y_TnG of the same heads.
@@ -45,13 +46,13 @@ class WholeSequence : public WholeRow {
   /// Bytes sent by all P ranks together: whole_sequence_volume() in plan/exchange_volume.h.
   at::Tensor over_whole_sequence(const at::Tensor& x_tNH, const HeadsFunction& function) const;
 
-  /// Where inputs have fewer heads than the first a rank gets those that its heads go with, which
-  /// may go to several ranks. Bytes: whole_row_volume() in plan/exchange_volume.h.
+  /// An input with fewer heads than the first sends each rank the heads that go with the rank's
+  /// own. One head may go to several ranks. Bytes: whole_row_volume() in plan/exchange_volume.h.
   at::Tensor over_heads(const std::vector<at::Tensor>& inputs,
                         const Function& function) const override;
 
-  /// By RecurrentWay::kStates, but for rows with forks, whose branches go on from another place
-  /// than the token before.
+  /// This rank's consecutive tokens, under RecurrentWay::kStates. Null under kHeads, and for rows
+  /// with forks: a second branch does not go on from the token before it.
   const RowPiece* piece() const override { return pieces_ ? &pieces_->piece() : nullptr; }
   at::Tensor to_piece(const at::Tensor& x_tX) const override { return pieces_->to_piece(x_tX); }
   at::Tensor from_piece(const at::Tensor& x_sX) const override { return pieces_->from_piece(x_sX); }

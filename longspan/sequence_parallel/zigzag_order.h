@@ -15,20 +15,20 @@ namespace longspan {
 /// share is a multiple of `multiple`.
 TokenOrder zigzag_order(const Packing& packing, int64_t multiple, int rank, int num_ranks);
 
-/// Where the local tokens of a rank are in the padded row.
+/// For each local token of `rank`, its place in the padded row.
 std::vector<int64_t> zigzag_places(const Packing& padded, int rank, int num_ranks);
 
-/// The same as runs.
+/// The same places as runs of even steps.
 Positions zigzag_runs(const Packing& padded, int rank, int num_ranks);
 
-/// How many of them come before `token` of the padded row.
+/// How many of the local tokens of `rank` come before `token` of the padded row.
 int64_t zigzag_tokens_before(const Packing& padded, int64_t token, int rank, int num_ranks);
 
-/// What the queries of `rank` see of the keys of `owner`, in the local tokens of each, if no
-/// document is forked: in every step half of the pairs of a query and a key.
+/// Which keys of `owner` the queries of `rank` see, as blocks of the local tokens of each, where no
+/// document is forked. In every step these are 50 % of the pairs of a query and a key.
 std::vector<Block> zigzag_blocks(const Packing& padded, int rank, int owner, int num_ranks);
 
-/// All of these, for messages under this name.
+/// The functions above as one layout. `name`: of the method, in messages.
 RingLayout zigzag_layout(const char* name);
 
 /// Method::geometry and Method::token_order of a ring of the plan's degree in zigzag order inside

@@ -37,7 +37,7 @@ inline AttentionSpec plain_attention(int64_t num_heads, int64_t num_kv_heads, in
           .scale = 1.0 / std::sqrt(static_cast<double>(head_dim))};
 }
 
-/// Of a query head, for each pair of a query and a key that it sees: a product with keys and one
+/// Of a query head, for each pair of a query and a key that it sees: a gemm with keys and one
 /// with values; in the backward three with numbers like keys, and two with numbers like values.
 inline FlopCost pair_flops_of(const AttentionSpec& attention) {
   const int64_t K = attention.key_dim, V = attention.value_dim;

@@ -57,10 +57,11 @@ class LayerParameters {
   void norm(std::string_view module, const std::string& name, int64_t size);
   /// Adds <name> [num_heads], the logits of attention's sinks.
   void sinks(const char* module, const std::string& name, int64_t num_heads);
-  /// The weights of the last so many linear layers, without biases, are rows of one tensor of the
-  /// files, <module>.<name>.weight. An adapter is of them all, by that name (shares_adapter()).
+  /// Says that files store the weights of the last `num_linears` linear layers, which have no
+  /// biases, as rows of one tensor, <module>.<name>.weight. These layers share one adapter, which
+  /// has that name (shares_adapter()).
   void store_together(const char* module, const char* name, int num_linears);
-  /// The same of a norm of another kind.
+  /// Adds <name>.weight [size], of a norm of this kind.
   void norm_of_kind(std::string_view module, const std::string& name, int64_t size, NormKind kind);
   /// Adds <name> [size], a bias that begins as ones.
   void bias_of_ones(const char* module, const std::string& name, int64_t size);

@@ -65,8 +65,8 @@ inline constexpr const char* kHeadName = "lm_head.weight";
 /// Embedding, layers, an RMSNorm, head.
 struct ModelSpec {
   int64_t vocab_size = 0, hidden_size = 0;
-  /// The token whose input embedding gets no gradient (padding_idx of torch.nn.Embedding). The
-  /// gradient of a head that is tied to the embedding it gets.
+  /// The token whose embedding gets no gradient as input (padding_idx of torch.nn.Embedding).
+  /// Where the head is tied to the embedding, this row still gets the head's gradient.
   std::optional<int64_t> padding_token;
   int64_t num_layers = 0;
   /// Layers that files may hold behind these and nothing reads: those that predict further tokens

@@ -21,7 +21,7 @@ enum class ParameterRole {
   kConvolution,  ///< [channels, 1, tokens], of a convolution of each channel by itself
   kLogDecay,     ///< logarithms of how fast a recurrence's states decay
   kRouter,       ///< [experts, hidden], from a hidden state to a score of each expert
-  kBuffer,       ///< numbers that the model reads and nothing trains, kept as the files have them
+  kBuffer,       ///< numbers that the model reads and nothing trains, saved as they were read
   kHead,         ///< [vocabulary, hidden], from the last hidden states to logits
   kLoraA,        ///< [r, in], the first matrix of an adapter
   kLoraB,        ///< [out, r], the second
@@ -122,12 +122,13 @@ struct ParameterSpec {
 ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, ParameterRole role,
                              int unit, Initialisation init = {});
 
-/// Those of the weight of a norm, with which it multiplies by ones.
+/// How the weight of a norm is initialised, so that the norm multiplies by 1: ones, or zeros where
+/// the norm adds 1 to its weight.
 Initialisation first_values(NormKind norm);
 
-/// Of the tensor that it is stored in.
+/// The shape of the tensor in the files that holds the parameter, alone or with others.
 std::vector<int64_t> stored_shape(const ParameterSpec& parameter);
-/// Is it a tensor of its own, or the first part of one?
+/// Is the parameter stored as a tensor of its own, or as the first part of one?
 bool begins_stored(const ParameterSpec& parameter);
 
 /// Names as TRL's AutoModelForCausalLMWithValueHead and LLaMA-Factory write them in

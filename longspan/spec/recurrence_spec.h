@@ -30,8 +30,8 @@ struct RecurrenceSpec {
 inline constexpr int64_t kRuleChunk = 64, kRuleSegment = 8 * kRuleChunk;
 
 /// Of the rule, for a token and a value head whose states have `width` columns: value_dim, or more
-/// where they carry more than values. Products with the state, within a chunk, and to the next
-/// state; the backward has three times as many.
+/// where they carry more than values. Gemms with the state, within a chunk, and to the next state;
+/// the backward has three times as many.
 inline FlopCost rule_flops_of(const RecurrenceSpec& recurrence, int64_t width) {
   const int64_t K = recurrence.key_dim;
   const int64_t forward = 2 * (3 * K * width + 2 * kRuleChunk * width + kRuleChunk * K);

@@ -61,7 +61,7 @@ class PairObjective : public Objective {
   }
 
   std::vector<std::string> averages() const override {
-    std::vector<std::string> names{"rewards/chosen",  "rewards/rejected", "rewards/accuracies",
+    std::vector<std::string> names{"rewards/chosen",  "rewards/rejected", kRewardAccuracies,
                                    "rewards/margins", "logps/chosen",     "logps/rejected"};
     names.insert(names.end(), kind_.parts.begin(), kind_.parts.end());
     return names;
@@ -131,7 +131,7 @@ class PairObjective : public Objective {
     };
     add("rewards/chosen", terms.chosen_rewards_B);
     add("rewards/rejected", terms.rejected_rewards_B);
-    add("rewards/accuracies", terms.chosen_rewards_B.gt(terms.rejected_rewards_B).to(at::kDouble));
+    add(kRewardAccuracies, terms.chosen_rewards_B.gt(terms.rejected_rewards_B).to(at::kDouble));
     add("rewards/margins", terms.chosen_rewards_B - terms.rejected_rewards_B);
     const auto logps = [&](const at::Tensor& sums_B, const at::Tensor& labels_B) {
       return kind_.averages ? sums_B.detach() / labels_B : sums_B.detach();
@@ -219,6 +219,7 @@ extern const Stage kDpo{
     .trains_all_answers = false,
     .uses_lm_head = true,
     .has_value_head = false,
+    .drawn = kDrawnAccuracies,
     .problems = problems,
     .encode = encode_pairs,
     .document_name = chosen_or_rejected,

@@ -158,6 +158,7 @@ extern const Stage kKto{
     .trains_all_answers = false,
     .uses_lm_head = true,
     .has_value_head = false,
+    .drawn = kLossAlone,
     .problems = no_problems,
     .encode = encode_verdicts,
     .document_name = document_name,

@@ -43,14 +43,14 @@ class RewardObjective : public Objective {
   }
 
   std::vector<std::string> averages() const override {
-    return {"rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins"};
+    return {"rewards/chosen", "rewards/rejected", kRewardAccuracies, "rewards/margins"};
   }
 
  private:
   static void log(const at::Tensor& chosen_B, const at::Tensor& rejected_B, Averages& averages) {
     averages.add({{"rewards/chosen", chosen_B.sum()},
                   {"rewards/rejected", rejected_B.sum()},
-                  {"rewards/accuracies", chosen_B.gt(rejected_B).to(at::kDouble).sum()},
+                  {kRewardAccuracies, chosen_B.gt(rejected_B).to(at::kDouble).sum()},
                   {"rewards/margins", (chosen_B - rejected_B).sum()}},
                  static_cast<double>(chosen_B.size(0)));
   }
@@ -83,6 +83,7 @@ extern const Stage kRewardModel{
     .trains_all_answers = false,
     .uses_lm_head = false,
     .has_value_head = true,
+    .drawn = kDrawnAccuracies,
     .problems = no_problems,
     .encode = encode_pairs,
     .document_name = chosen_or_rejected,

@@ -26,6 +26,7 @@ extern const Stage kSft{
     .trains_all_answers = true,
     .uses_lm_head = true,
     .has_value_head = false,
+    .drawn = kLossAlone,
     .problems = no_problems,
     .encode = encode_answers,
     .document_name = numbered_document,

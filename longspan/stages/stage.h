@@ -33,16 +33,25 @@ struct StageKeys {
   std::string_view use = {};               // what they are for, where stages alone do not tell
 };
 
+/// A mean beside the loss that is drawn, and that trainer_log.jsonl has, too.
+struct DrawnMean {
+  std::string_view name;      // among Objective::averages()
+  std::string_view log_name;  // in trainer_log.jsonl, as LLaMA-Factory has it
+  std::string_view title;     // of its picture
+  std::string_view y_label;
+};
+
 struct Stage {
   std::string_view name;   // the value of stage
   std::string_view title;  // in a list of what the program does: "reward models"
   std::string_view help;   // of the value, in the help of the key stage
   std::span<const StageKeys* const> keys;
-  RowKind rows;             // what it reads of a data set
-  bool packs;               // what the key packing is where it is left out
-  bool trains_all_answers;  // of a conversation, unless mask_history says otherwise
-  bool uses_lm_head;        // else the head has no gradient, and is not trained
-  bool has_value_head;      // is trained beside the model, and saved with it
+  RowKind rows;                      // what it reads of a data set
+  bool packs;                        // what the key packing is where it is left out
+  bool trains_all_answers;           // of a conversation, unless mask_history says otherwise
+  bool uses_lm_head;                 // else the head has no gradient, and is not trained
+  bool has_value_head;               // is trained beside the model, and saved with it
+  std::span<const DrawnMean> drawn;  // beside the loss
 
   /// What keys demand of each other at this stage, beside what they demand at all stages: a line
   /// for each that is wrong, as check_config has them.

@@ -16,6 +16,15 @@ extern const StageKeys kPreferenceKeys;    // strength of a preference
 extern const StageKeys kReferenceKeys;     // which reference model, and when it is asked
 extern const StageKeys kSharedPromptKeys;  // two answers to one prompt
 
+/// Among the averages: the share of pairs whose chosen answer has the higher reward.
+inline constexpr const char* kRewardAccuracies = "rewards/accuracies";
+// Stage::drawn
+inline constexpr DrawnMean kDrawnAccuracies[] = {{.name = kRewardAccuracies,
+                                                  .log_name = "accuracy",
+                                                  .title = "Pairs whose chosen answer is preferred",
+                                                  .y_label = "share"}};
+inline constexpr std::span<const DrawnMean> kLossAlone = {};
+
 // Stage::problems: keys demand nothing of each other at this stage alone.
 std::vector<std::string> no_problems(const Config& config);
 

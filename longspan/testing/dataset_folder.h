@@ -53,7 +53,7 @@ class DatasetFolder {
 inline std::string flat(const Conversation& row) {
   std::string text;
   for (const Message& message : row.messages) {
-    text += message.role.substr(0, 1) + "=" + message.content + ";";
+    text += name_of(message.role).substr(0, 1) + "=" + message.content + ";";
   }
   return row.rejected ? text + "r=" + row.rejected->content + ";" : text;
 }

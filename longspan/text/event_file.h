@@ -20,7 +20,7 @@ class EventFile {
   EventFile& operator=(EventFile&&) noexcept;
   ~EventFile();
 
-  /// Numbers of a step, by tag. What the disk has no room for is kept for the next call.
+  /// Numbers of a step, by tag. What the disk has no room for is written by the next call.
   void add(const std::vector<std::pair<std::string, double>>& scalars, int64_t step);
 
  private:

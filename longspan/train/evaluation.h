@@ -12,7 +12,7 @@ namespace longspan {
 
 /// Returns the objective's loss of all `examples` and its averages. The loss is a mean over all
 /// units (labels, pairs, answers), so that it does not depend on the batch size or the number of
-/// ranks. Every rank has the same examples; data-parallel groups share them out. Keeps one row at a
+/// ranks. Every rank has the same examples; data-parallel groups share them out. Holds one row at a
 /// time in memory. Asks `stops` on all ranks every few seconds; when one says yes, changes nothing
 /// and returns nullopt. Collective over the world.
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,

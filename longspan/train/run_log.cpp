@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/plan/step_plan.h"
 #include "longspan/saving/output_room.h"
 #include "longspan/saving/saving.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -15,7 +17,8 @@ RunLog::RunLog(const Config& config, Console& console)
     : config_(config),
       console_(console),
       log_(config.output_dir, {.train_batch_size = config.per_device_train_batch_size,
-                               .num_train_epochs = epochs_of(config.num_train_epochs)}) {
+                               .num_train_epochs = epochs_of(config.num_train_epochs),
+                               .drawn = stage_of(config).drawn}) {
   log_.warn([&](const std::string& text) { console_.say("warning: " + text); });
 }
 

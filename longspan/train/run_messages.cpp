@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <thread>
-
 #include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/report/remarks.h"
@@ -59,7 +57,7 @@ void say_start(const StartFacts& facts, Console& console) {
                          .num_rows = data.train->size(),
                          .rows_per_step = start.identity.rows_per_step,
                          .local_world_size = plan.where.local_world_size,
-                         .num_cores = static_cast<int>(std::thread::hardware_concurrency()),
+                         .num_cores = plan.num_cores,
                          .cuda = plan.device.cuda()})) {
     console.say(remark);
   }

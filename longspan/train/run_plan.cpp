@@ -17,6 +17,7 @@ RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous&
   RunPlan plan;
   plan.where = where;
   plan.num_threads = machine.num_threads;
+  plan.num_cores = machine.num_cores;
   plan.device = choose_device(config, machine.look_for_gpus);
   require_gpus(plan.device, std::max(where.local_world_size, where.local_rank + 1));
   plan.model = model_config_for(config, config.model_name_or_path);

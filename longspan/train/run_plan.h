@@ -22,6 +22,7 @@ struct RunPlan {
   ParallelPlan parallel;
   DeviceChoice device;
   int num_threads = 1;  // of this process
+  int num_cores = 0;    // of its machine; 0: not known
   std::string warning;  // mostly empty
 
   /// What computes.

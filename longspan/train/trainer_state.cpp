@@ -86,7 +86,7 @@ bool Trainer::has_room_again() const {
   const auto has_room = [&] {
     return room_in(config_.output_dir).may_take(disk_need(disk()).checkpoint);
   };
-  return world_.gather_text(is_main() && has_room() ? "yes" : "no")[0] == "yes";
+  return gather_answers(world_, is_main() && has_room())[0];
 }
 
 void Trainer::save_checkpoint() {

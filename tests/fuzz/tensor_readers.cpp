@@ -219,7 +219,7 @@ void load(const std::string& folder) {
   AssistantRequest request;
   request.model_name_or_path = folder;
   const Assistant assistant = load_assistant(request);
-  assistant.prompt({.messages = {{"user", "yes"}}, .source = "", .rejected = {}});
+  assistant.prompt({.messages = {{Role::kUser, "yes"}}, .source = "", .rejected = {}});
   fuzz::require(assistant.options.max_new_tokens > 0, "an answer has some tokens");
 }
 
