@@ -15,6 +15,10 @@ namespace longspan {
 /// model.
 bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name);
 
+/// Is it a tensor of layers that predict further tokens, beside the model or behind its last layer?
+/// Redundant as well, since no loss here trains these.
+bool predicts_further_tokens(const ModelSpec& model, const std::string& stored_name);
+
 /// The number of the layer that a tensor of the model's files belongs to, as it is written there;
 /// none: it is outside.
 std::optional<std::string> layer_of_tensor(const std::string& stored_name);
