@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -248,10 +249,17 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
   if (is_composite(config) && kept.empty()) {
     throw UserError(fmt::format(
         "{}: config.json says {}, and the weights have nothing of its part for pictures "
-        "(model.visual.*). Where that was taken out, make text_config all of config.json.",
-        folder, config.architecture));
+        "({}). Where that was taken out, make text_config all of config.json.",
+        folder, config.architecture, describe_kept_tensors(config)));
   }
   return listing;
+}
+
+bool has_layers_for_further_tokens(const std::string& folder, const ModelConfig& config) {
+  std::vector<Place> kept;
+  const auto places = places_of_tensors(folder, config, kept);
+  return std::ranges::any_of(
+      places, [&](const auto& place) { return predicts_further_tokens(config.spec, place.first); });
 }
 
 std::vector<StoredTensor> find_kept_tensors(const std::string& folder, const ModelConfig& config) {

@@ -16,6 +16,10 @@ namespace longspan {
 /// differ from config.json.
 std::vector<StoredParameter> find_parameters(const std::string& folder, const ModelConfig& config);
 
+/// Do the files hold layers that predict further tokens? These are not read. Throws UserError: no
+/// weights.
+bool has_layers_for_further_tokens(const std::string& folder, const ModelConfig& config);
+
 /// The tensors of the parts of a model of texts and pictures that are saved as they were read.
 /// Throws UserError where a file has not what the index names.
 std::vector<StoredTensor> find_kept_tensors(const std::string& folder, const ModelConfig& config);

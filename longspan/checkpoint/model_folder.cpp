@@ -30,13 +30,22 @@ namespace fs = std::filesystem;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
+/// How many layers the files have that predict further tokens, as DeepSeek, transformers and Qwen
+/// call it. transformers reads those of such a number when it drafts with them.
+constexpr const char* kLayersForFurtherTokens[] = {"num_nextn_predict_layers", "num_mtp_layers",
+                                                   "mtp_num_hidden_layers"};
+
 std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
   nlohmann::ordered_json json = parse_ordered_json(config.json, "config.json");
   // transformers 5 writes dtype, 4 writes torch_dtype; both read the latter.
   const char* key = json.contains("dtype") ? "dtype" : "torch_dtype";
   if (json.contains("dtype") && json.contains("torch_dtype")) json.erase("torch_dtype");
   json[key] = std::string(long_name_of(dtype));
-  if (nlohmann::ordered_json& keys = language_keys(json); &keys != &json) {
+  nlohmann::ordered_json& keys = language_keys(json);
+  for (const char* named : kLayersForFurtherTokens) {
+    if (keys.contains(named)) keys[named] = 0;  // saved without them
+  }
+  if (&keys != &json) {
     for (const char* named : {"dtype", "torch_dtype"}) {
       if (keys.contains(named)) keys[named] = std::string(long_name_of(dtype));
     }

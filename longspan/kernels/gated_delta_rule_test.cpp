@@ -129,7 +129,8 @@ TEST_CASE("gated delta rule: operators alone, of no heads and of no tokens") {
 
 TEST_CASE("gated delta rule: nothing of a document reaches another") {
   const Case c = make_case({2, 4, 8, 8}, {70, 3, 90}, /*goes_on=*/false);
-  const auto alone = [&](int64_t d) {
+  using Rule = DeltaRuleResult (*)(const DeltaRuleInputs&, const Packing&, const at::Tensor&);
+  const auto alone = [&](Rule rule, int64_t d) {
     const auto part = [&](const at::Tensor& x) {
       return leaf(x.detach().narrow(0, c.packing.begin(d), c.packing.length(d)));
     };
@@ -139,16 +140,18 @@ TEST_CASE("gated delta rule: nothing of a document reaches another") {
              {},
              part(c.dout_TNV).detach(),
              d == 2 ? c.dstate_NKV : at::zeros_like(c.dstate_NKV)};
-    return results_of(one, gated_delta_rule(one.inputs, one.packing, {}));
+    return results_of(one, rule(one.inputs, one.packing, {}));
   };
-  const auto packed = results_of(c, gated_delta_rule(c.inputs, c.packing, {}));
-  std::vector<std::vector<at::Tensor>> parts;
-  for (int64_t d = 0; d < 3; ++d) parts.push_back(alone(d));
-  std::vector<at::Tensor> expected;
-  for (size_t i = 0; i < packed.size(); ++i) {
-    expected.push_back(i == 1 ? parts[2][1] : at::cat({parts[0][i], parts[1][i], parts[2][i]}));
+  for (const Rule rule : {Rule{gated_delta_rule}, Rule{gated_delta_rule_composed}}) {
+    const auto packed = results_of(c, rule(c.inputs, c.packing, {}));
+    std::vector<std::vector<at::Tensor>> parts;
+    for (int64_t d = 0; d < 3; ++d) parts.push_back(alone(rule, d));
+    std::vector<at::Tensor> expected;
+    for (size_t i = 0; i < packed.size(); ++i) {
+      expected.push_back(i == 1 ? parts[2][1] : at::cat({parts[0][i], parts[1][i], parts[2][i]}));
+    }
+    check_near(packed, expected, 1e-12);
   }
-  check_near(packed, expected, 1e-12);
 }
 
 TEST_CASE("gated delta rule: fp32 and bf16 are as near to fp64 as their digits") {

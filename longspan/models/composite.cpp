@@ -1,16 +1,23 @@
 #include "longspan/models/composite.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "longspan/models/family.h"
-#include "longspan/spec/file_tensors.h"
 
 namespace longspan {
 namespace {
 
+constexpr std::string_view kModel = "model.", kHead = "lm_head.";  // of a language model alone
 constexpr const char* kTextConfig = "text_config";
+constexpr std::string_view kQwenPictures[] = {"model.visual."},
+                           kLlavaPictures[] = {"vision_tower.", "multi_modal_projector."};
 
 const Family* composite_named(std::string_view model_type) {
   for (const Family* family : all_families()) {
@@ -19,11 +26,18 @@ const Family* composite_named(std::string_view model_type) {
   return nullptr;
 }
 
-/// Are there models of texts and pictures whose language model this is, or is it one?
-bool may_have_parts(const ModelConfig& config) {
-  return is_composite(config) || std::ranges::any_of(all_families(), [&](const Family* family) {
-           return family->composite && config.model_type == family->model_type;
-         });
+/// Those of models of texts and pictures whose language model this is, or that it is; null: there
+/// are none such.
+const CompositeNames* names_of(const ModelConfig& config) {
+  const Family* family = family_of_type(config.model_type);
+  return family != nullptr && family->composite ? &family->composite->names : nullptr;
+}
+
+/// `name` with another beginning, where it has the first.
+std::optional<std::string> renamed(const std::string& name, std::string_view from,
+                                   std::string_view to) {
+  if (!name.starts_with(from)) return std::nullopt;
+  return std::string(to) + name.substr(from.size());
 }
 
 template <typename Json>
@@ -38,6 +52,12 @@ Json& keys_in(Json& config) {
 }
 
 }  // namespace
+
+const CompositeNames kQwenCompositeNames{
+    .model = "model.language_model.", .head = "lm_head.", .pictures = kQwenPictures};
+const CompositeNames kLlavaCompositeNames{.model = "language_model.model.",
+                                          .head = "language_model.lm_head.",
+                                          .pictures = kLlavaPictures};
 
 bool is_composite(const ModelConfig& config) {
   return composite_named(config.model_type) != nullptr;
@@ -57,17 +77,32 @@ std::string dtype_in(const nlohmann::json& config) {
 }
 
 std::string name_in_files(const ModelConfig& config, const std::string& name) {
-  if (!is_composite(config) || !name.starts_with(kModelPrefix)) return name;
-  return std::string(kLanguagePrefix) + name.substr(kModelPrefix.size());
+  if (!is_composite(config)) return name;
+  const CompositeNames& names = *names_of(config);
+  if (const auto stored = renamed(name, kModel, names.model)) return *stored;
+  return renamed(name, kHead, names.head).value_or(name);
 }
 
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored) {
-  if (!stored.starts_with(kLanguagePrefix) || !may_have_parts(config)) return stored;
-  return std::string(kModelPrefix) + stored.substr(kLanguagePrefix.size());
+  const CompositeNames* names = names_of(config);
+  if (names == nullptr) return stored;
+  if (const auto name = renamed(stored, names->model, kModel)) return *name;
+  return renamed(stored, names->head, kHead).value_or(stored);
+}
+
+std::string describe_kept_tensors(const ModelConfig& config) {
+  std::vector<std::string> beginnings;
+  for (const std::string_view beginning : names_of(config)->pictures) {
+    beginnings.push_back(fmt::format("{}*", beginning));
+  }
+  return fmt::format("{}", fmt::join(beginnings, ", "));
 }
 
 bool is_kept_tensor(const ModelConfig& config, const std::string& stored) {
-  return is_composite(config) && stored.starts_with(kVisionPrefix);
+  return is_composite(config) &&
+         std::ranges::any_of(names_of(config)->pictures, [&](std::string_view beginning) {
+           return stored.starts_with(beginning);
+         });
 }
 
 }  // namespace longspan

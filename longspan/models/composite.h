@@ -21,11 +21,14 @@ const nlohmann::json& language_keys(const nlohmann::json& config);
 std::string dtype_in(const nlohmann::json& config);
 
 /// What files call a tensor that the language model calls `name` (ParameterSpec::stored_as):
-/// model.language_model.layers.0... for model.layers.0... in the files of such a model.
+/// model.language_model.layers.0... for model.layers.0... in the files of Qwen's (CompositeNames).
 std::string name_in_files(const ModelConfig& config, const std::string& name);
 /// The other way round, of the files' name `stored`. Files of a language model may have either
 /// name, since transformers saves it under those of the model that it was loaded from.
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored);
+
+/// "vision_tower.*, multi_modal_projector.*": the tensors of the other parts of such a model.
+std::string describe_kept_tensors(const ModelConfig& config);
 
 /// Does `stored`, a name of the files, belong to a part of such a model that is saved as it was
 /// read?

@@ -78,6 +78,37 @@ TEST_CASE("composite: names of the files") {
   CHECK_FALSE(is_kept_tensor(text, "model.visual.pos_embed.weight"));
 }
 
+TEST_CASE("composite: those made as LLaVA is have names of their own, for the head too") {
+  const Json gemma = {{"architectures", {"Gemma3ForConditionalGeneration"}},
+                      {"model_type", "gemma3"},
+                      {"text_config",
+                       {{"model_type", "gemma3_text"},
+                        {"hidden_size", 2560},
+                        {"intermediate_size", 10240},
+                        {"num_hidden_layers", 34},
+                        {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+                        {"sliding_window", 1024}}},
+                      {"vision_config", {{"hidden_size", 1152}}}};
+  const ModelConfig both = read(gemma);
+  CHECK(is_composite(both));
+  CHECK(both.spec.tied_head);
+  CHECK(both.spec.vocab_size == 262208);
+  CHECK(attentions_of(both.spec)[0].first.num_heads == 8);
+  CHECK(attentions_of(both.spec)[0].first.num_kv_heads == 4);
+  // What transformers counts of the language model of Gemma 3 4B.
+  CHECK(num_parameters_of(both.spec, "the model") == 3880263168);
+  const std::string own = "model.layers.0.mlp.up_proj.weight",
+                    stored = "language_model.model.layers.0.mlp.up_proj.weight";
+  CHECK(name_in_files(both, own) == stored);
+  CHECK(name_in_language_model(both, stored) == own);
+  CHECK(name_in_files(both, "lm_head.weight") == "language_model.lm_head.weight");
+  CHECK(name_in_language_model(both, "language_model.lm_head.weight") == "lm_head.weight");
+  CHECK(is_kept_tensor(both, "vision_tower.post_layernorm.bias"));
+  CHECK(is_kept_tensor(both, "multi_modal_projector.mm_soft_emb_norm.weight"));
+  CHECK_FALSE(is_kept_tensor(both, stored));
+  CHECK(describe_kept_tensors(both) == "vision_tower.*, multi_modal_projector.*");
+}
+
 TEST_CASE("composite: positions are stretched in text_config") {
   const ModelConfig half =
       read(whole(Json::object(),
@@ -105,7 +136,7 @@ TEST_CASE("composite: what does not belong together is refused") {
           "text_config): hidden_size is missing");
   refused(whole({{"architectures", {"Qwen3_5ForCausalLM"}}}), "Qwen3_5ForConditionalGeneration is");
   // Of another family: it is named, with the remedy.
-  refused(whole({{"model_type", "gemma3"}}), "AutoModelForCausalLM.from_pretrained");
+  refused(whole({{"model_type", "llava"}}), "save that part by itself: docs/configuration.md");
 }
 
 }  // namespace

@@ -97,6 +97,14 @@ std::string describe_families() {
   return listed(names, "and");
 }
 
+std::string describe_composites() {
+  std::vector<std::string> names;
+  for (const Family* family : all_families()) {
+    if (family->composite) names.emplace_back(family->composite->model_type);
+  }
+  return listed(names, "and");
+}
+
 std::string model_types() {
   std::vector<std::string> names;
   for (const Family* family : all_families()) names.emplace_back(family->model_type);

@@ -15,6 +15,7 @@ TEST_CASE("families: each is in the register once, and named in messages and hel
     CHECK(describe_families().find(family->model_type) != std::string::npos);
     CHECK(model_types().find(family->model_type) != std::string::npos);
   }
+  CHECK(describe_composites() == "qwen3_5, qwen3_5_moe, mistral3 and gemma3");
   CHECK(describe_families().starts_with("qwen2 (Qwen2, Qwen2.5), qwen3"));
   CHECK(model_types().starts_with("qwen2, qwen3"));
   const std::string last = all_families().back()->model_type;

@@ -12,11 +12,21 @@
 
 namespace longspan {
 
+/// What the files of a model of texts and pictures call the tensors of its language model, whose
+/// own names begin with `model.` and `lm_head.`, and those of its other parts.
+struct CompositeNames {
+  std::string_view model, head;                // beginnings in their place
+  std::span<const std::string_view> pictures;  // beginnings of the other parts' names
+};
+/// Qwen's, from transformers 5 on; and those of models that are made as LLaVA is.
+extern const CompositeNames kQwenCompositeNames, kLlavaCompositeNames;
+
 /// A model of texts and pictures, whose config.json has the keys of the language model in
 /// text_config, and whose files name its tensors otherwise (models/composite.h).
 struct CompositeKind {
   const char* model_type;
   const char* architecture;
+  const CompositeNames& names;
 };
 
 /// A family is one constant in its own file.
@@ -32,6 +42,8 @@ struct Family {
   /// of norms, padding token, max_position_embeddings. Parts that families share are in
   /// models/layer_keys.h, models/rotary_keys.h and models/expert_keys.h.
   void (&read_layers)(const JsonObject& keys, ModelConfig& config);
+  /// vocab_size where the file has none; empty: it must.
+  std::optional<int64_t> default_vocab_size = std::nullopt;
   /// pad_token_id where the file has none; empty: then there is none.
   std::optional<int64_t> default_padding_token = std::nullopt;
   /// Models of texts and pictures whose language model is of this family.
@@ -55,6 +67,9 @@ std::optional<StoredNumbers> read_stored(const Family& family, const nlohmann::j
 
 /// "qwen2 (Qwen2, Qwen2.5), qwen3 and ...": what is supported, for messages.
 std::string describe_families();
+
+/// "qwen3_5, gemma3 and ...": models of texts and pictures whose language model is trained.
+std::string describe_composites();
 
 /// "qwen2, qwen3 or ...": their model types, for help.
 std::string model_types();

@@ -51,7 +51,8 @@ void refuse_what_others_have(const JsonObject& keys) {
 }
 
 SelfAttentionSpec attention_from(const JsonObject& keys, const ModelSpec& model) {
-  SelfAttentionSpec mixer = read_attention(keys, model, {.head_dim = 256});
+  SelfAttentionSpec mixer =
+      read_attention(keys, model, {.num_heads = 8, .head_dim = 256, .num_kv_heads = 4});
   mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
   mixer.qk_norm = true;
   const auto scalar = keys.get<double>("query_pre_attn_scalar", 256.0);
@@ -86,13 +87,16 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-extern const Family kGemma3{.model_type = "gemma3_text",
-                            .models = "Gemma 3 (text)",
-                            .architecture = "Gemma3ForCausalLM",
-                            .default_tie_word_embeddings = true,
-                            .default_rms_norm_eps = 1e-6,
-                            .default_max_position_embeddings = 131072,
-                            .read_layers = read_layers,
-                            .default_padding_token = 0};
+extern const Family kGemma3{
+    .model_type = "gemma3_text",
+    .models = "Gemma 3",
+    .architecture = "Gemma3ForCausalLM",
+    .default_tie_word_embeddings = true,
+    .default_rms_norm_eps = 1e-6,
+    .default_max_position_embeddings = 131072,
+    .read_layers = read_layers,
+    .default_vocab_size = 262208,
+    .default_padding_token = 0,
+    .composite = CompositeKind{"gemma3", "Gemma3ForConditionalGeneration", kLlavaCompositeNames}};
 
 }  // namespace longspan

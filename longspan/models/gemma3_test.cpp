@@ -29,6 +29,10 @@ const SelfAttentionSpec& mixer_of(const ModelSpec& spec, int64_t layer) {
   return std::get<SelfAttentionSpec>(spec.layer(layer).mixer);
 }
 
+TEST_CASE("gemma3: Gemma 3 1B has 999 885 952 parameters") {
+  CHECK(num_parameters_of(read().spec, "the model") == 999885952);
+}
+
 TEST_CASE("gemma3: five layers with a window and a rotation of their own, then one without") {
   const ModelSpec spec = read().spec;
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {

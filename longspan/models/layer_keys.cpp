@@ -33,7 +33,11 @@ int64_t positive(const JsonObject& keys, const char* name, int64_t most, int64_t
 
 AttentionSpec read_head_counts(const JsonObject& keys, const HeadDefaults& defaults) {
   AttentionSpec attention;
-  attention.num_heads = attention.num_kv_heads = positive(keys, "num_attention_heads");
+  constexpr const char* kHeads = "num_attention_heads";
+  attention.num_heads = defaults.num_heads
+                            ? positive(keys, kHeads, kMostIndexed, *defaults.num_heads)
+                            : positive(keys, kHeads);
+  attention.num_kv_heads = attention.num_heads;
   const bool is_given = keys.contains("num_key_value_heads");
   if (keys.has("num_key_value_heads")) {
     attention.num_kv_heads = positive(keys, "num_key_value_heads");

@@ -18,6 +18,7 @@ int64_t positive(const JsonObject& keys, const char* name, int64_t most, int64_t
 /// What a family has where its config.json says nothing of its heads. A key that is null says the
 /// other thing.
 struct HeadDefaults {
+  std::optional<int64_t> num_heads = {};     ///< none: the file must say
   std::optional<int64_t> head_dim = {};      ///< none, null: hidden_size / num_attention_heads
   std::optional<int64_t> num_kv_heads = {};  ///< none, null: num_attention_heads
 };

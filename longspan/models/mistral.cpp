@@ -18,12 +18,15 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
 
 }  // namespace
 
-extern const Family kMistral{.model_type = "mistral",
-                             .models = "Mistral 7B, Nemo, Small",
-                             .architecture = "MistralForCausalLM",
-                             .default_tie_word_embeddings = false,
-                             .default_rms_norm_eps = 1e-6,
-                             .default_max_position_embeddings = 131072,
-                             .read_layers = read_layers};
+extern const Family kMistral{
+    .model_type = "mistral",
+    .models = "Mistral 7B, Nemo, Small",
+    .architecture = "MistralForCausalLM",
+    .default_tie_word_embeddings = false,
+    .default_rms_norm_eps = 1e-6,
+    .default_max_position_embeddings = 131072,
+    .read_layers = read_layers,
+    .composite =
+        CompositeKind{"mistral3", "Mistral3ForConditionalGeneration", kLlavaCompositeNames}};
 
 }  // namespace longspan

@@ -27,10 +27,10 @@ const Family& find_family(const JsonObject& keys) {
   if (const Family* family = family_of_type(model_type)) return *family;
   if (keys.has("text_config")) {
     keys.fail(fmt::format(
-        "model_type {} has a text_config beside parts for pictures, and Longspan trains models of "
-        "text alone; {} are supported. Where its text part is one of them, save it with "
-        "transformers: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(text_folder)",
-        model_type, describe_families()));
+        "model_type {} has a text_config beside parts for pictures, and the language model is "
+        "trained of these alone: {}. Where its text_config is one of {}, save that part by itself: "
+        "docs/configuration.md (Models) has the lines for transformers",
+        model_type, describe_composites(), describe_families()));
   }
   keys.fail(fmt::format("model_type {} is not supported; {} are{}", model_type, describe_families(),
                         describe_nearest_family(keys, model_type)));
@@ -83,7 +83,9 @@ void read_keys(const Family& family, const JsonObject& whole, const JsonObject& 
   // Weights that are stored in another way are refused with them (require_plain_weights).
   config.stored = read_stored(family, whole.json(), whole.source()).value_or(StoredNumbers{});
   ModelSpec& model = config.spec;
-  model.vocab_size = positive(keys, "vocab_size");
+  model.vocab_size = family.default_vocab_size
+                         ? positive(keys, "vocab_size", kMostIndexed, *family.default_vocab_size)
+                         : positive(keys, "vocab_size");
   model.hidden_size = positive(keys, "hidden_size");
   model.num_layers = positive(keys, "num_hidden_layers");
   if (const auto activation = keys.get<std::string>("hidden_act", "silu"); activation != "silu") {

@@ -138,6 +138,30 @@ TEST_CASE("model config: mistakes are named") {
              "refused: num_experts_per_tok is missing."));
   CHECK(says(Json{{"model_type", "llamas"}},
              "The nearest is llama (Llama 2, 3, 3.x), which knows all keys of the file."));
+  // GLM-5: latent attention that an indexer chooses keys for.
+  CHECK(says(Json{{"model_type", "glm_moe_dsa"},
+                  {"hidden_size", 6144},
+                  {"num_attention_heads", 64},
+                  {"num_key_value_heads", 64},
+                  {"kv_lora_rank", 512},
+                  {"q_lora_rank", 2048},
+                  {"qk_nope_head_dim", 192},
+                  {"qk_rope_head_dim", 64},
+                  {"v_head_dim", 256},
+                  {"moe_intermediate_size", 2048},
+                  {"n_routed_experts", 256},
+                  {"n_shared_experts", 1},
+                  {"num_experts_per_tok", 8},
+                  {"num_hidden_layers", 78},
+                  {"index_head_dim", 128},
+                  {"index_n_heads", 32},
+                  {"index_topk", 2048}},
+             "The nearest is deepseek_v3 (DeepSeek-V3, V3.1, R1), which does not know these keys "
+             "of the file: index_head_dim, index_n_heads, index_topk."));
+  // Models of texts and pictures whose language model is none of these.
+  CHECK(says(Json{{"model_type", "llava"}, {"text_config", {{"model_type", "llama"}}}},
+             "the language model is trained of these alone: qwen3_5, qwen3_5_moe, mistral3 and "
+             "gemma3."));
   // Or, where no name is near, by the keys.
   CHECK(says(Json{{"model_type", "starcoder"}, {"mlp_bias", true}, {"attention_bias", true}},
              "The nearest is llama (Llama 2, 3, 3.x), which knows all keys of the file."));

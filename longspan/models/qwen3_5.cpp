@@ -23,6 +23,6 @@ extern const Family kQwen3_5{
     .default_rms_norm_eps = 1e-6,
     .default_max_position_embeddings = 32768,
     .read_layers = read_layers,
-    .composite = CompositeKind{"qwen3_5", "Qwen3_5ForConditionalGeneration"}};
+    .composite = CompositeKind{"qwen3_5", "Qwen3_5ForConditionalGeneration", kQwenCompositeNames}};
 
 }  // namespace longspan

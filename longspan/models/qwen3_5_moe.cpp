@@ -28,6 +28,7 @@ extern const Family kQwen3_5Moe{
     .default_rms_norm_eps = 1e-6,
     .default_max_position_embeddings = 32768,
     .read_layers = read_layers,
-    .composite = CompositeKind{"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration"}};
+    .composite =
+        CompositeKind{"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", kQwenCompositeNames}};
 
 }  // namespace longspan

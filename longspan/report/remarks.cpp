@@ -54,6 +54,11 @@ std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
         "stays as it is.",
         facts.model.architecture));
   }
+  if (facts.has_layers_for_further_tokens) {
+    lines.push_back(
+        "The model's files have layers that predict further tokens (multi-token prediction): they "
+        "are not trained, and a saved model is without them.");
+  }
   if (trains_adapter(facts.config)) {
     const auto words = split_names(facts.config.lora_target);
     const std::set<std::string> adapted =

@@ -19,6 +19,7 @@ struct RemarkFacts {
   int64_t rows_per_step = 0;
   int local_world_size = 1, num_cores = 1;  // of this machine
   bool cuda = false;
+  bool has_layers_for_further_tokens = false;  // in the model's folder
 };
 
 /// Keys that were taken in their own way, and what a user may not have meant: a line each.

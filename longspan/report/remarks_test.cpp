@@ -45,6 +45,10 @@ TEST_CASE("remarks: more workers than cores, more rows a step than there are, wi
   CHECK(text.find("8 processes run on this machine, which has 2 cores") != std::string::npos);
   CHECK(text.find("a step would take 64 rows, and the training set has 1 row:") !=
         std::string::npos);
+  CHECK(text.find("further tokens") == std::string::npos);
+  facts.has_layers_for_further_tokens = true;
+  CHECK(all(facts).find("they are not trained, and a saved model is without them") !=
+        std::string::npos);
   facts.cuda = true;  // computes elsewhere
   CHECK(all(facts).find("cores") == std::string::npos);
 }

@@ -5,24 +5,19 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
 
-/// How names of tensors begin in Hugging Face's files: in a model, and, of texts and pictures, as
-/// transformers 5 names all that are supported, in its language model and in what sees pictures.
-inline constexpr std::string_view kModelPrefix = "model.",
-                                  kLanguagePrefix = "model.language_model.",
-                                  kVisionPrefix = "model.visual.";
-/// In layers beside the model that predict further tokens.
-inline constexpr std::string_view kFurtherTokensPrefix = "mtp.";
-
 /// Does a file of the model's weights hold this tensor to no use? Older ones carry the rotary
 /// frequencies, some the head though it is the embedding, and some layers that are no part of the
 /// model.
 bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name);
+
+/// Is it a tensor of layers that predict further tokens, beside the model or behind its last layer?
+/// Redundant as well, since no loss here trains these.
+bool predicts_further_tokens(const ModelSpec& model, const std::string& stored_name);
 
 /// The number of the layer that a tensor of the model's files belongs to, as it is written there;
 /// none: it is outside.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "longspan/checkpoint/folder_tensors.h"
 #include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/report/remarks.h"
@@ -58,7 +59,9 @@ void say_start(const StartFacts& facts, Console& console) {
                          .rows_per_step = start.identity.rows_per_step,
                          .local_world_size = plan.where.local_world_size,
                          .num_cores = plan.num_cores,
-                         .cuda = plan.device.cuda()})) {
+                         .cuda = plan.device.cuda(),
+                         .has_layers_for_further_tokens = has_layers_for_further_tokens(
+                             config.model_name_or_path, plan.model)})) {
     console.say(remark);
   }
   if (const std::string text = warning_of_fallback(config); !text.empty()) console.say(text);

@@ -81,6 +81,7 @@ KINDS = {
     "hybrid": dict(model="qwen3_5", logging_steps=2),
     "hybrid, experts, lora": LORA | dict(model="qwen3_next", moe_aux_loss_coef=0.05,
                                          lora_target="q_proj,in_proj_qkvz,in_proj_ba,out_proj"),
+    "hybrid, experts": dict(model="qwen3_5_moe", moe_aux_loss_coef=0.05),
     "fused tensors in the files": dict(model="phi3"),
     "adapters of fused tensors, dropout": LORA | dict(model="phi3", pure_bf16=True),
     "sinks, windows, stacked experts": dict(model="gpt_oss", moe_aux_loss_coef=0.05),

@@ -1,5 +1,6 @@
 // Lets the Python tests reach the models: model_probe <model folder> <job.json>
-// <result.safetensors>.
+// <result.safetensors>; model_probe count <config.json> ... prints of each file how many numbers
+// its model has, those of buffers apart.
 //
 // The job: tokens, labels (already shifted, -100 where none), documents (lengths), checkpointing,
 // parameter_dtype and compute_dtype (float32, bfloat16, float64), outputs (any of logits, logprobs,
@@ -13,12 +14,15 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
 
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/dtype_words.h"
+#include "longspan/models/parameter_count.h"
 #include "longspan/objectives/load_balance.h"
 #include "longspan/objectives/sft.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
@@ -109,14 +113,31 @@ void run(const std::string& folder, const nlohmann::json& job, const std::string
   }
 }
 
+void count_parameters(std::span<char* const> configs) {
+  for (const char* path : configs) {
+    const ModelSpec spec = load_model_config(path).spec;
+    int64_t buffers = 0;
+    for (const ParameterSpec& parameter : parameters_of(spec)) {
+      if (is_buffer(parameter.role)) buffers += parameter.num_elements();
+    }
+    fmt::print("{} {}\n", parameter_count(spec), buffers);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::cerr << "usage: model_probe <model folder> <job.json> <result.safetensors>\n";
+  const bool counts = argc > 2 && std::string_view(argv[1]) == "count";
+  if (!counts && argc != 4) {
+    std::cerr << "usage: model_probe <model folder> <job.json> <result.safetensors>\n"
+                 "       model_probe count <config.json> ...\n";
     return 2;
   }
   try {
+    if (counts) {
+      count_parameters({argv + 2, static_cast<size_t>(argc - 2)});
+      return 0;
+    }
     std::ifstream file(argv[2]);
     run(argv[1], nlohmann::json::parse(file), argv[3]);
   } catch (const UserError& error) {

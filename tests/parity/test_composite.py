@@ -1,12 +1,14 @@
-"""Models of texts and pictures (Qwen3.5 as published): their language model is trained, and transformers loads what is saved as
+"""Models of texts and pictures (Qwen3.5, Gemma 3 and Mistral Small as published): their language model is trained, and transformers loads what is saved as
 the same kind of model. Folders whose files name or stack tensors otherwise."""
 
 import json
+import shutil
 import subprocess
+import textwrap
 
 import pytest
 import torch
-from conftest import PROGRAM, Running, run_to_end, settings_of, write_model, write_tokenizer
+from conftest import PROGRAM, ROOT, Running, run_to_end, settings_of, write_model, write_tokenizer
 from model_configs import CONFIGS
 from safetensors.torch import load_file, save_file
 from shared import made_once
@@ -14,8 +16,18 @@ from test_lora import write_adapter
 from test_models import make_model, make_row, probe, reference_logits, relative_error
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-VISION = dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, out_hidden_size=64, num_position_embeddings=16)
-KINDS = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe"}
+QWEN_VISION = dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, out_hidden_size=64, num_position_embeddings=16)
+VISION = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+# transformers' prefix of the classes, the part for pictures, what the whole's config says beside, and the beginnings of the
+# files' names: of the language model's, of other parts'.
+QWEN_NAMES = ("model.language_model.", ("model.visual.",))
+LLAVA_NAMES = ("language_model.model.", ("vision_tower.", "multi_modal_projector."))
+KINDS = {
+    "qwen3_5": ("Qwen3_5", QWEN_VISION, dict(), QWEN_NAMES),
+    "qwen3_5_moe": ("Qwen3_5Moe", QWEN_VISION, dict(), QWEN_NAMES),
+    "gemma3": ("Gemma3", VISION, dict(mm_tokens_per_image=4, tie_word_embeddings=True), LLAVA_NAMES),
+    "mistral": ("Mistral3", VISION | dict(model_type="pixtral"), dict(tie_word_embeddings=False), LLAVA_NAMES),
+}
 
 
 def language_tensors(folder):
@@ -23,8 +35,16 @@ def language_tensors(folder):
     tensors = {}
     for file in folder.glob("*.safetensors"):
         tensors |= load_file(file)
-    return {name.replace("model.language_model.", "model."): tensor for name, tensor in tensors.items()
-            if not name.startswith("model.visual.")}
+    for _, _, _, (model, others) in KINDS.values():
+        tensors = {name.replace(model, "model.").replace("language_model.lm_head", "lm_head"): tensor
+                   for name, tensor in tensors.items() if not name.startswith(others)}
+    return tensors
+
+
+def other_parts(model):
+    """Tensors of the model that are not its language model's."""
+    return {name: tensor for name, tensor in model.state_dict().items()
+            if not name.startswith(("model.language_model.", "lm_head."))}
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +53,10 @@ def places(place):
     def make(folder):
         import transformers
 
-        prefix = KINDS[folder.name.removesuffix("_with_pictures")]
+        prefix, vision, keys, _ = KINDS[folder.name.removesuffix("_with_pictures")]
         text = write_model(folder / "text", folder.name.removesuffix("_with_pictures"))
         text_config = json.loads((text / "config.json").read_text())
-        config = getattr(transformers, f"{prefix}Config")(text_config=text_config, vision_config=VISION)
+        config = getattr(transformers, f"{prefix}Config")(text_config=text_config, vision_config=vision, **keys)
         torch.manual_seed(1)
         model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config)
         language = AutoModelForCausalLM.from_pretrained(text)
@@ -55,6 +75,8 @@ def train(settings, num_ranks=1):
 
 WAYS = {
     "one process": ("qwen3_5", 1, dict()),
+    "Gemma 3": ("gemma3", 1, dict()),
+    "Mistral 3": ("mistral", 1, dict()),
     "experts, ZeRO 3": ("qwen3_5_moe", 2, dict(zero_stage=3, sequence_parallel_size=2, sequence_parallel_mode="ulysses")),
 }
 
@@ -66,7 +88,7 @@ def test_training(name, places, data, tmp_path):
     keys |= dict(max_steps=3, save_strategy="steps", save_steps=2, gradient_accumulation_steps=1)
     whole = train(settings_of(places[kind] / "whole", data, tmp_path / "whole", **keys), num_ranks)
     text = train(settings_of(places[kind] / "text", data, tmp_path / "text", **keys), num_ranks)
-    assert f"{KINDS[kind]}ForConditionalGeneration is trained on texts alone" in whole.text
+    assert f"{KINDS[kind][0]}ForConditionalGeneration is trained on texts alone" in whole.text
     assert "trained on texts alone" not in text.text
     assert whole.logged("loss") == text.logged("loss") and whole.logged("grad_norm") == text.logged("grad_norm")
     ours, expected = language_tensors(whole.output_dir), language_tensors(text.output_dir)
@@ -75,10 +97,10 @@ def test_training(name, places, data, tmp_path):
     before = AutoModelForImageTextToText.from_pretrained(places[kind] / "whole", dtype=torch.float32)
     for folder in (whole.output_dir, whole.output_dir / "checkpoint-2"):
         saved, info = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-        assert type(saved).__name__ == f"{KINDS[kind]}ForConditionalGeneration"
+        assert type(saved).__name__ == f"{KINDS[kind][0]}ForConditionalGeneration"
         assert not info["missing_keys"] and not info["unexpected_keys"]
-        vision = before.model.visual.state_dict()
-        assert vision and all(torch.equal(value, vision[key]) for key, value in saved.model.visual.state_dict().items())
+        others = other_parts(before)
+        assert others and all(torch.equal(value, others[key]) for key, value in other_parts(saved).items())
         assert (folder / "preprocessor_config.json").read_text() == '{"patch_size": 16}'
     saved = AutoModelForImageTextToText.from_pretrained(whole.output_dir, dtype=torch.float32)
     tokens, labels = make_row(400, [60])
@@ -170,3 +192,41 @@ def test_what_is_refused(places, data, tmp_path):
     made = subprocess.run([PROGRAM, "init", "--config", folder / "config.json", "--output", tmp_path / "made"],
                           capture_output=True, text=True)
     assert made.returncode == 1 and "only its language model can be made" in made.stderr, made.stderr
+
+
+def test_a_model_of_texts_and_pictures_of_another_kind(data, tmp_path):
+    """It is refused, and its language model is trained once it is saved by the lines of docs/configuration.md."""
+    import transformers
+
+    text = json.loads((write_model(tmp_path / "llama", "llama") / "config.json").read_text())
+    config = transformers.LlavaConfig(text_config=text, vision_config=VISION | dict(model_type="clip_vision_model"),
+                                      tie_word_embeddings=False)
+    whole = tmp_path / "whole"
+    write_tokenizer(whole)
+    transformers.LlavaForConditionalGeneration(config).save_pretrained(whole)
+    refused = Running(settings_of(whole, data, tmp_path / "out")).wait()
+    assert refused.status == 1 and "model_type llava has a text_config beside parts for pictures" in refused.text
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    (lines,) = [part for part in page.split("```python\n") if part.lstrip().startswith("from transformers import")]
+    lines = textwrap.dedent(lines.partition("```")[0])
+    exec(lines.replace('"FOLDER"', repr(str(whole))).replace('"TEXT_FOLDER"', repr(str(tmp_path / "text"))))
+    write_tokenizer(tmp_path / "text")
+    tokens, labels = make_row(400, [60])
+    ours = probe(tmp_path / "text", tmp_path, tokens, labels, [60], ["logits"])["logits"]
+    assert relative_error(ours, reference_logits(AutoModelForImageTextToText.from_pretrained(whole), tokens, [60])) < 1e-5
+
+
+def test_layers_for_further_tokens(places, data, tmp_path):
+    """A line says that they are left out, and what is saved asks nobody to look for them."""
+    folder = shutil.copytree(places["qwen3_5"] / "text", tmp_path / "model")
+    save_file(load_file(folder / "model.safetensors") | {"mtp.fc.weight": torch.ones(2, 2)}, folder / "model.safetensors",
+              {"format": "pt"})
+    keys = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(keys | dict(mtp_num_hidden_layers=1)))
+    line = "layers that predict further tokens (multi-token prediction): they are not trained"
+    finished = train(settings_of(folder, data, tmp_path / "ours", max_steps=1))
+    assert finished.text.count(line) == 1
+    assert json.loads((finished.output_dir / "config.json").read_text())["mtp_num_hidden_layers"] == 0
+    _, info = AutoModelForCausalLM.from_pretrained(finished.output_dir, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert line not in train(settings_of(finished.output_dir, data, tmp_path / "again", max_steps=1)).text

@@ -26,6 +26,7 @@ MODELS = {
     "glm4-moe": ("glm4_moe", {}),
     "qwen3_5": ("qwen3_5", {}),
     "qwen3-next": ("qwen3_next", {}),
+    "qwen3_5-moe": ("qwen3_5_moe", {}),
     "gpt-oss": ("gpt_oss", {}),
     "llama-untied-llama3-rope": ("llama", {}),
     "llama-tied-yarn": ("llama", dict(tie_word_embeddings=True, rope_scaling=YARN)),

@@ -21,6 +21,7 @@ ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj", "out_proj"]
 ALL = {
     "qwen3_5": [*ATTENTION, "gate_proj", "up_proj", "down_proj", "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b"],
     "qwen3_next": [*ATTENTION, "in_proj_qkvz", "in_proj_ba", "shared_expert_gate"],
+    "qwen3_5_moe": [*ATTENTION, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "shared_expert_gate"],
 }
 KINDS = ["qwen3_5", "qwen3_next", "qwen3_5_moe"]
 
