@@ -14,10 +14,7 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view kModel = "model.", kHead = "lm_head.";  // of a language model alone
 constexpr const char* kTextConfig = "text_config";
-constexpr std::string_view kQwenPictures[] = {"model.visual."},
-                           kLlavaPictures[] = {"vision_tower.", "multi_modal_projector."};
 
 const Family* composite_named(std::string_view model_type) {
   for (const Family* family : all_families()) {
@@ -53,12 +50,6 @@ Json& keys_in(Json& config) {
 
 }  // namespace
 
-const CompositeNames kQwenCompositeNames{
-    .model = "model.language_model.", .head = "lm_head.", .pictures = kQwenPictures};
-const CompositeNames kLlavaCompositeNames{.model = "language_model.model.",
-                                          .head = "language_model.lm_head.",
-                                          .pictures = kLlavaPictures};
-
 bool is_composite(const ModelConfig& config) {
   return composite_named(config.model_type) != nullptr;
 }
@@ -79,15 +70,15 @@ std::string dtype_in(const nlohmann::json& config) {
 std::string name_in_files(const ModelConfig& config, const std::string& name) {
   if (!is_composite(config)) return name;
   const CompositeNames& names = *names_of(config);
-  if (const auto stored = renamed(name, kModel, names.model)) return *stored;
-  return renamed(name, kHead, names.head).value_or(name);
+  if (const auto stored = renamed(name, kModelPrefix, names.model)) return *stored;
+  return renamed(name, kHeadPrefix, names.head).value_or(name);
 }
 
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored) {
   const CompositeNames* names = names_of(config);
   if (names == nullptr) return stored;
-  if (const auto name = renamed(stored, names->model, kModel)) return *name;
-  return renamed(stored, names->head, kHead).value_or(stored);
+  if (const auto name = renamed(stored, names->model, kModelPrefix)) return *name;
+  return renamed(stored, names->head, kHeadPrefix).value_or(stored);
 }
 
 std::string describe_kept_tensors(const ModelConfig& config) {

@@ -9,17 +9,9 @@
 
 #include "longspan/input/json_object.h"
 #include "longspan/models/model_config.h"
+#include "longspan/spec/file_tensors.h"
 
 namespace longspan {
-
-/// What the files of a model of texts and pictures call the tensors of its language model, whose
-/// own names begin with `model.` and `lm_head.`, and those of its other parts.
-struct CompositeNames {
-  std::string_view model, head;                // beginnings in their place
-  std::span<const std::string_view> pictures;  // beginnings of the other parts' names
-};
-/// Qwen's, from transformers 5 on; and those of models that are made as LLaVA is.
-extern const CompositeNames kQwenCompositeNames, kLlavaCompositeNames;
 
 /// A model of texts and pictures, whose config.json has the keys of the language model in
 /// text_config, and whose files name its tensors otherwise (models/composite.h).

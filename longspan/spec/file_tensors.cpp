@@ -14,7 +14,16 @@ constexpr std::string_view kBesideTheModel = "mtp.";
 /// config.json.
 constexpr std::string_view kFrequencies = ".rotary_emb.inv_freq";
 
+constexpr std::string_view kQwenPictures[] = {"model.visual."},
+                           kLlavaPictures[] = {"vision_tower.", "multi_modal_projector."};
+
 }  // namespace
+
+const CompositeNames kQwenCompositeNames{
+    .model = "model.language_model.", .head = "lm_head.", .pictures = kQwenPictures};
+const CompositeNames kLlavaCompositeNames{.model = "language_model.model.",
+                                          .head = "language_model.lm_head.",
+                                          .pictures = kLlavaPictures};
 
 bool predicts_further_tokens(const ModelSpec& model, const std::string& stored_name) {
   for (int64_t i = 0; i < model.extra_layers; ++i) {

@@ -4,11 +4,25 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
+
+/// What the files of a model of texts and pictures call the tensors of its language model, whose
+/// own names begin with `model.` and `lm_head.`, and those of its other parts.
+struct CompositeNames {
+  std::string_view model, head;                // beginnings in their place
+  std::span<const std::string_view> pictures;  // beginnings of the other parts' names
+};
+/// Qwen's, from transformers 5 on; and those of models that are made as LLaVA is.
+extern const CompositeNames kQwenCompositeNames, kLlavaCompositeNames;
+
+/// How names begin in the files of a language model alone.
+inline constexpr std::string_view kModelPrefix = "model.", kHeadPrefix = "lm_head.";
 
 /// Does a file of the model's weights hold this tensor to no use? Older ones carry the rotary
 /// frequencies, some the head though it is the embedding, and some layers that are no part of the
