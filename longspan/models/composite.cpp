@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "longspan/models/family.h"
+#include "longspan/spec/model_spec.h"
 
 namespace longspan {
 namespace {
 
-constexpr std::string_view kModel = "model.", kHead = "lm_head.";  // of a language model alone
+constexpr std::string_view kModel = "model.";  // of a language model alone
 constexpr const char* kTextConfig = "text_config";
 constexpr std::string_view kQwenPictures[] = {"model.visual."},
                            kLlavaPictures[] = {"vision_tower.", "multi_modal_projector."};
@@ -54,10 +55,9 @@ Json& keys_in(Json& config) {
 }  // namespace
 
 const CompositeNames kQwenCompositeNames{
-    .model = "model.language_model.", .head = "lm_head.", .pictures = kQwenPictures};
-const CompositeNames kLlavaCompositeNames{.model = "language_model.model.",
-                                          .head = "language_model.lm_head.",
-                                          .pictures = kLlavaPictures};
+    .model = "model.language_model.", .before_head = "", .pictures = kQwenPictures};
+const CompositeNames kLlavaCompositeNames{
+    .model = "language_model.model.", .before_head = "language_model.", .pictures = kLlavaPictures};
 
 bool is_composite(const ModelConfig& config) {
   return composite_named(config.model_type) != nullptr;
@@ -80,14 +80,15 @@ std::string name_in_files(const ModelConfig& config, const std::string& name) {
   if (!is_composite(config)) return name;
   const CompositeNames& names = *names_of(config);
   if (const auto stored = renamed(name, kModel, names.model)) return *stored;
-  return renamed(name, kHead, names.head).value_or(name);
+  return name == kHeadName ? std::string(names.before_head) + name : name;
 }
 
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored) {
   const CompositeNames* names = names_of(config);
   if (names == nullptr) return stored;
   if (const auto name = renamed(stored, names->model, kModel)) return *name;
-  return renamed(stored, names->head, kHead).value_or(stored);
+  return stored == std::string(names->before_head) + std::string(kHeadName) ? std::string(kHeadName)
+                                                                            : stored;
 }
 
 std::string describe_kept_tensors(const ModelConfig& config) {

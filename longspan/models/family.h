@@ -13,9 +13,10 @@
 namespace longspan {
 
 /// What the files of a model of texts and pictures call the tensors of its language model, whose
-/// own names begin with `model.` and `lm_head.`, and those of its other parts.
+/// own names begin with `model.`, and those of its other parts.
 struct CompositeNames {
-  std::string_view model, head;                // beginnings in their place
+  std::string_view model;                      // in the place of `model.`
+  std::string_view before_head;                // before kHeadName
   std::span<const std::string_view> pictures;  // beginnings of the other parts' names
 };
 /// Qwen's, from transformers 5 on; and those of models that are made as LLaVA is.
