@@ -37,6 +37,14 @@ ROWS = {
     "row by row": dict(per_device_train_batch_size=1, gradient_accumulation_steps=2),
     "packed": dict(per_device_train_batch_size=2, gradient_accumulation_steps=1),
 }
+# Beside sft. Pairs share their prompt. Of kto alone the gradients of a step's two verdicts may cancel to nothing but roundings.
+STAGES = {
+    "pt": dict(stage="pt", dataset="texts", cutoff_len=48),
+    "rm": dict(stage="rm", dataset="pairs", pref_share_prompt=True),
+    "dpo": dict(stage="dpo", dataset="pairs", pref_share_prompt=True),
+    "kto": dict(stage="kto", dataset="verdicts", pref_ftx=0.1),
+}
+STEPS_OF_STAGES = 5
 # What may not change a number either.
 MEMORY = {
     "plain": dict(),
@@ -83,6 +91,13 @@ def make_rows(folder):
                  output=text(0, 1) if answer == 1 else text(47 * i + 5, answer))
             for i, (prompt, answer) in enumerate(WORDS * (2 * NUM_STEPS // len(WORDS)))]
     add_dataset(folder, "chats", rows)
+    columns = dict(prompt="instruction", query="input")
+    add_dataset(folder, "pairs", [dict(instruction=row["instruction"], input="", chosen=row["output"], rejected=text(13 * i, 1 + i % 7))
+                                  for i, row in enumerate(rows)],
+                ranking=True, columns=columns | dict(chosen="chosen", rejected="rejected"))
+    add_dataset(folder, "verdicts", [row | dict(label=i % 3 > 0) for i, row in enumerate(rows)],
+                columns=columns | dict(response="output", kto_tag="label"))
+    add_dataset(folder, "texts", [dict(text=f"{row['instruction']} {row['output']}") for row in rows], columns=dict(prompt="text"))
 
 
 def refusal(run):
@@ -117,6 +132,24 @@ def some_pairs():
     memory."""
     left_out = {("family", "method"), ("family", "memory"), ("method", "memory")}
     return covering_array(AXES, [pair for pair in itertools.combinations(AXES, 2) if pair not in left_out], is_served)
+
+
+def of_stages(pairs):
+    axes = dict(family=AXES["family"], stage=list(STAGES), method=AXES["method"], ranks=[2, 3], heads=AXES["heads"])
+    return covering_array(axes, pairs, is_served)
+
+
+def all_stages():
+    """Each stage with each family, and with each method."""
+    return of_stages([("family", "stage"), ("stage", "method"), ("stage", "ranks")])
+
+
+def some_stages():
+    """Each family with one stage after the other."""
+    by_family = {}
+    for run in all_stages():
+        by_family.setdefault(run["family"], []).append(run)
+    return [runs[i % len(runs)] for i, runs in enumerate(by_family.values())]
 
 
 def all_refused():
@@ -160,6 +193,16 @@ class Families:
         assert f"sequence parallelism: {run['method']}" in many.texts[0]
         for key in ("loss", "grad_norm"):
             assert len(many.logged(key)) == NUM_STEPS
+            assert relative_difference(many.logged(key), alone.logged(key)) < TOLERANCE, key
+
+    def check_stage(self, run, output_dir):
+        """As check(), where two rows of pairs or verdicts are a batch."""
+        keys = STAGES[run["stage"]] | ROWS["packed"] | dict(max_steps=STEPS_OF_STAGES)
+        alone = self.known_run(self.settings(run, "") | keys)
+        shared = dict(sequence_parallel_size=run["ranks"], sequence_parallel_mode=run["method"])
+        many = run_to_end(self.settings(run, output_dir) | keys | shared, run["ranks"])
+        for key in ("loss", "grad_norm"):
+            assert len(many.logged(key)) == STEPS_OF_STAGES
             assert relative_difference(many.logged(key), alone.logged(key)) < TOLERANCE, key
 
     def check_refused(self, run, output_dir):

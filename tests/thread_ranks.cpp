@@ -63,6 +63,8 @@ int train_on_threads(const json& request) {
                                                     .local_rank = rank,
                                                     .local_world_size = num_ranks,
                                                     .master_port = request.at("port"),
+                                                    .interfaces = {},
+                                                    .store_prefix = {},
                                                     .link = &longspan::testing::thread_link()});
     });
   }

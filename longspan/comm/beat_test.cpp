@@ -19,6 +19,7 @@ Beat beat_of(int64_t count, int64_t step, const char* machine = "elsewhere") {
           .process = 1234,
           .step = step,
           .doing = "step " + std::to_string(step),
+          .collectives = {},
           .reason = ""};
 }
 

@@ -2,7 +2,8 @@
 of one process. `make test-families` has each family meet each method."""
 
 import pytest
-from families import NUM_STEPS, RANKS, WINDOWS, Families, all_pairs, name_of, some_pairs, some_refused
+from families import (NUM_STEPS, RANKS, STAGES, WINDOWS, Families, all_pairs, all_stages, name_of, some_pairs, some_refused,
+                      some_stages)
 
 
 @pytest.fixture
@@ -13,6 +14,11 @@ def families(place, known_run):
 @pytest.mark.parametrize("run", some_pairs(), ids=name_of)
 def test_same_numbers(run, families, tmp_path):
     families.check(run, tmp_path / "run")
+
+
+@pytest.mark.parametrize("run", some_stages(), ids=name_of)
+def test_stages(run, families, tmp_path):
+    families.check_stage(run, tmp_path / "run")
 
 
 @pytest.mark.parametrize("run", some_refused(), ids=name_of)
@@ -33,6 +39,8 @@ def test_rows_are_what_they_are_meant_to_be(families, tmp_path):
 def test_every_pair_is_in_the_array():
     """Of what `make test-families` runs: each family with each method and each number of ranks."""
     from families import AXES
+    stages = {(run["family"], run["stage"]) for run in all_stages()}
+    assert stages == {(family, stage) for family in AXES["family"] for stage in STAGES}
     array = all_pairs()
     for one, other in (("family", "method"), ("family", "ranks"), ("family", "memory"), ("method", "memory")):
         assert {(run[one], run[other]) for run in array} == {(a, b) for a in AXES[one] for b in AXES[other]}
