@@ -19,8 +19,8 @@ Beat beat_of(int64_t count, int64_t step, const char* machine = "elsewhere") {
           .process = 1234,
           .step = step,
           .doing = "step " + std::to_string(step),
-          .collectives = {},
-          .reason = ""};
+          .reason = "",
+          .collectives = {}};
 }
 
 }  // namespace
