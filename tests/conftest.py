@@ -279,7 +279,7 @@ def run_processes(settings, num_ranks=1, timeout=60):
 
 def run_to_end(settings, num_ranks=1, timeout=60):
     """A run that must succeed, with ranks that are threads of one process where nothing is tested of processes: they start in
-    a tenth of the time. On GPUs, and on those that are simulated, each rank is a process."""
+    a tenth of the time, and texts has one text of them all. On GPUs, and on those that are simulated, each rank is a process."""
     if DEVICE != "cpu":
         return run_processes(settings, num_ranks, timeout)
     config = write_config(settings)
@@ -287,7 +287,7 @@ def run_to_end(settings, num_ranks=1, timeout=60):
     status = trainings.train(config, num_ranks, free_port(), log, timeout)
     text = log.read_text()
     assert status == 0, text
-    return Finished([0] * num_ranks, [text] + [""] * (num_ranks - 1), pathlib.Path(settings["output_dir"]))
+    return Finished([0] * num_ranks, [text], pathlib.Path(settings["output_dir"]))
 
 
 def settings_of(model, data, output_dir, **changes):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from conftest import PROGRAM, Finished, Running
+from conftest import PROGRAM, Finished, Running, write_config
 from patience import patient_time
 
 TORCHRUN = pathlib.Path(sys.executable).with_name("torchrun")
@@ -86,14 +86,6 @@ class Launched(Running):
             os.kill(pid, 9)
         assert not left, f"orphans: {left}\n{finished.text}"
         return finished
-
-
-def write_config(settings):
-    output_dir = pathlib.Path(settings["output_dir"])
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    config = output_dir.parent / (output_dir.name + ".yaml")
-    config.write_text(json.dumps(settings))
-    return config
 
 
 def launched_by_torchrun(settings, num_ranks, *options):

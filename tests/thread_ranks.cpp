@@ -32,12 +32,17 @@ namespace {
 
 using nlohmann::json;
 
+class EndingHost final : public longspan::Host {
+ public:
+  [[noreturn]] void end_process(int status) override { _exit(status); }
+};
+
 int train(const std::string& config_file, const longspan::Rendezvous& where) {
   try {
     const longspan::Config config = longspan::load_config(config_file, {});
     const longspan::Machine machine{.look_for_gpus = longspan::look_for_gpus,
                                     .num_threads = at::get_num_threads()};
-    longspan::PlainHost host;
+    EndingHost host;
     longspan::run_training(config, longspan::plan_run(config, machine, where), host);
     return 0;
   } catch (const longspan::FailedElsewhere&) {

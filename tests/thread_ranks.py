@@ -33,7 +33,7 @@ class Trainings:
 
     def train(self, config, num_ranks, port, log, timeout):
         """The run's status. Where the process has died: minus the number of its signal. Within as many seconds of work."""
-        if not self.process or self.num_runs == MOST_RUNS:
+        if not self.process or self.process.poll() is not None or self.num_runs == MOST_RUNS:
             self.end()
             self.process = subprocess.Popen([PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
                                             env=dict(os.environ, OMP_NUM_THREADS="1"))

@@ -17,8 +17,6 @@
 namespace longspan {
 namespace {
 
-constexpr size_t kMostNamed = 4;
-
 std::string one_line(std::string text) {
   std::ranges::replace(text, '\n', ' ');
   return text;

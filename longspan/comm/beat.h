@@ -31,6 +31,9 @@ struct Beat {
   bool operator==(const Beat&) const = default;
 };
 
+/// Of several ranks that are to blame, a message names so many.
+inline constexpr size_t kMostNamed = 4;
+
 std::string text_of(const Beat& beat);
 /// nullopt for text that is no beat.
 std::optional<Beat> beat_from(const std::string& text);

@@ -269,7 +269,10 @@ struct Heartbeat::Impl {
       on_store([&] { put_text(*store, kAlarm, lost); });
     }
     if (now - *noticed < kGrace) return;
-    if (seen_verdict.empty()) on_store([&] { put_text(*store, kVerdict, lost); });
+    if (seen_verdict.empty()) {
+      on_store([&] { put_text(*store, kVerdict, lost); });
+      if (serves_store() && !beats.empty()) linger(beats);
+    }
     end_process(lost);
   }
 

@@ -5,15 +5,12 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 namespace longspan {
 namespace {
 
 using Beats = std::vector<std::optional<Beat>>;
-
-constexpr size_t kMostNamed = 4;
 
 /// A rank that has not come to a collective, and one that has.
 struct Lag {
@@ -118,8 +115,8 @@ std::string Standstill::look(const Beats& beats, Clock::time_point now,
   const std::string found = laggards_of(still);
   if (found.empty()) return "";
   return fmt::format(
-      "{} All ranks live, and nothing has moved there for {:.0f} s: what is named hangs, or takes "
-      "longer than ddp_timeout.",
+      "{} Nothing has moved there for {:.0f} s: what is named hangs, or takes longer than "
+      "ddp_timeout.",
       found, limit.count());
 }
 

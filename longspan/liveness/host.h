@@ -63,7 +63,7 @@ class Host {
 class PlainHost final : public Host {
  public:
   [[noreturn]] void end_process(int) override {
-    throw std::logic_error("a run of one process has nobody to be ended for");
+    throw std::logic_error("PlainHost ends no process: several of them want a Host that does");
   }
 };
 

@@ -75,10 +75,11 @@ const RoleFacts& facts_of(FileRole role) {
   return *facts;
 }
 
-FileRole role_named(const std::string& name) {
+/// None for a role that a later version has given a file.
+std::optional<FileRole> role_named(const std::string& name) {
   const auto facts = std::ranges::find(kRoles, name, &RoleFacts::name);
-  if (facts != std::end(kRoles)) return facts->role;
-  throw std::invalid_argument(fmt::format("{} is no role of a file", name));
+  if (facts == std::end(kRoles)) return std::nullopt;
+  return facts->role;
 }
 
 std::string consequence_of(const RunFile& file) {
@@ -250,7 +251,9 @@ Json json_of_contents(const RunContents& contents) {
 RunContents contents_from(const Json& json) {
   RunContents contents;
   for (const Json& file : json) {
-    contents.push_back({.role = role_named(file.at("role")),
+    const std::optional<FileRole> role = role_named(file.at("role"));
+    if (!role) continue;
+    contents.push_back({.role = *role,
                         .name = file.at("name"),
                         .path = file.at("path"),
                         .decides = file.at("decides"),

@@ -60,8 +60,9 @@ void say_start(const StartFacts& facts, Console& console) {
                          .local_world_size = plan.where.local_world_size,
                          .num_cores = plan.num_cores,
                          .cuda = plan.device.cuda(),
-                         .has_layers_for_further_tokens = has_layers_for_further_tokens(
-                             config.model_name_or_path, plan.model)})) {
+                         .has_layers_for_further_tokens =
+                             plan.where.rank == 0 && has_layers_for_further_tokens(
+                                                         config.model_name_or_path, plan.model)})) {
     console.say(remark);
   }
   if (const std::string text = warning_of_fallback(config); !text.empty()) console.say(text);

@@ -5,7 +5,8 @@ import os
 import subprocess
 
 from conftest import BUILD, Finished
-from test_resume import KINDS, same_bytes, settings, succeeds, weights  # noqa: F401
+from conftest import run_processes as succeeds
+from test_resume import KINDS, same_bytes, settings, weights  # noqa: F401
 
 
 def test_two_runs_in_one_process_are_those_of_the_program(settings, tmp_path):  # noqa: F811

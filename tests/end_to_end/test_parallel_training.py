@@ -57,8 +57,8 @@ def test_every_mode(mode, num_ranks, models, data, reference, train, tmp_path):
         assert refused.status == 1
         assert f"split them: {', '.join(other for other in MODES if other not in unable)}." in refused.texts[0]
         model = "six"
-    # Two ranks are processes, whose groups meet over Gloo, and three are threads.
-    run = train(model, num_ranks, way=run_processes if num_ranks == 2 else run_to_end, **changes)
+    # Three ranks are processes, whose groups meet over Gloo, and two are threads.
+    run = train(model, num_ranks, way=run_processes if num_ranks == 3 else run_to_end, **changes)
     assert len(run.logged("loss")) == NUM_STEPS
     same_run(reference(model, **settings), run)
     report = check_traffic(run)
@@ -91,7 +91,7 @@ def test_windows_in_every_mode(mode, num_ranks, reference, train):
 @pytest.mark.parametrize("checkpointing", [True, False])
 def test_compositions(model, num_ranks, keys, checkpointing, reference, train):
     settings = dict(max_steps=3, learning_rate=3e-4)
-    run = train(model, num_ranks, sequence_parallel_size=num_ranks,
+    run = train(model, num_ranks, sequence_parallel_size=num_ranks, way=run_processes if checkpointing else run_to_end,
                 disable_gradient_checkpointing=not checkpointing, **settings, **keys)
     same_run(reference(model, **settings), run)
     report = check_traffic(run)

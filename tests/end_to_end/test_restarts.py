@@ -7,9 +7,10 @@ import time
 
 import pytest
 from conftest import PROGRAM, Running, free_port
+from conftest import run_processes as succeeds
 from faults import TORCHRUN, Launched, is_alive, launched_by_torchrun, wait_for, write_config
 from held_rows import held_rows, while_loading  # noqa: F401
-from test_resume import log_lines, same_bytes, settings, succeeds, weights
+from test_resume import log_lines, same_bytes, settings, weights
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -9,10 +9,11 @@ import time
 
 import pytest
 from conftest import Running, add_dataset
+from conftest import run_processes as succeeds
 from held_rows import held_rows, while_loading  # noqa: F401
 from faults import children_of, launched_by_torchrun, wait_for
 from safetensors.torch import load_file
-from test_resume import LORA, same_bytes, settings, succeeds, weights
+from test_resume import LORA, same_bytes, settings, weights
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -139,6 +139,18 @@ def test_sft_on_ranks(name, hybrids, short_rows, known_run, tmp_path):
         assert relative_difference(many.logged(key), alone.logged(key)) < TOLERANCE, key
 
 
+@pytest.mark.parametrize("cutoff_len, way", [(24, "exchange heads"), (16384, "pass states on")])
+def test_both_ways_of_a_recurrence(cutoff_len, way, hybrids, short_rows, known_run, tmp_path):
+    """The plan looks at the longest row that may come, and chooses what is estimated to be faster."""
+    settings = LONGER | dict(cutoff_len=cutoff_len)
+    alone = known_run(settings_of(hybrids["qwen3_next"], short_rows, "", **settings))
+    many = run(settings_of(hybrids["qwen3_next"], short_rows, tmp_path / "many", **settings, sequence_parallel_size=2,
+                           sequence_parallel_mode="ring"), 2)
+    assert f"layers with a recurrence {way}" in many.texts[0], many.text
+    for key in ("loss", "grad_norm"):
+        assert relative_difference(many.logged(key), alone.logged(key)) < TOLERANCE, key
+
+
 @pytest.mark.parametrize("shares_prompt", [False, True])
 def test_dpo(shares_prompt, hybrid, preferences, tmp_path):
     """A prompt that two answers share is computed once: the recurrence goes on from its end in both."""
