@@ -1,6 +1,5 @@
 """Ways to break a run, and to watch what becomes of it."""
 
-import json
 import os
 import pathlib
 import subprocess
