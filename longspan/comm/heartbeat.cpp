@@ -261,13 +261,13 @@ struct Heartbeat::Impl {
       if (!reached && now - last_reached > timeout) lost = store_is_gone();
     }
     if (lost.empty()) {
-      noticed.reset();
+      // What has passed must not shorten the waits that come (Notices::wait_for_all). A rank that
+      // still misses somebody sounds the alarm again.
+      if (noticed && on_store([&] { store->deleteKey(kAlarm); })) noticed.reset();
       return;
     }
-    if (!noticed) {
-      noticed = now;
-      on_store([&] { put_text(*store, kAlarm, lost); });
-    }
+    if (!noticed) noticed = now;
+    on_store([&] { put_text(*store, kAlarm, lost); });
     if (now - *noticed < kGrace) return;
     if (seen_verdict.empty()) {
       on_store([&] { put_text(*store, kVerdict, lost); });

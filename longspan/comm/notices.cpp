@@ -29,6 +29,8 @@ constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};
 /// later on a busy machine. A run that was told to stop is gone within ten seconds.
 constexpr std::chrono::milliseconds kNoticeLingers{6000};
 constexpr std::chrono::milliseconds kBetweenNotices{50};
+/// An alarm may be taken back: it counts when it has sounded for so long.
+constexpr std::chrono::milliseconds kAlarmLasts{2000};
 
 std::string prefix_of(const Rendezvous& where) { return where.store_prefix + kNoticesPrefix; }
 
@@ -105,12 +107,20 @@ void Notices::wait_for_all() {
   }
   // Waiting inside the store would be told of as an error every time that the alarm is looked at.
   const Clock::time_point start = Clock::now();
+  std::optional<Clock::time_point> alarmed;
   for (;;) {
     const std::optional<bool> all_here = store.has(all);
     const std::optional<bool> alarm = all_here ? store.has(kAlarm) : std::nullopt;
     if (!all_here || !alarm) return impl_->leave(all);
     if (*all_here) store.remove(own);  // nobody looks for it any more
-    if (*all_here || *alarm) return;
+    if (*all_here) return;
+    if (!*alarm) {
+      alarmed.reset();
+    } else if (!alarmed) {
+      alarmed = Clock::now();
+    } else if (Clock::now() - *alarmed > kAlarmLasts) {
+      return;
+    }
     const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
     std::this_thread::sleep_for(std::clamp(passed / 16, kShortestPause, kLongestPause));
   }

@@ -32,12 +32,12 @@ class Notices {
   Notices& operator=(const Notices&) = delete;
 
   /// Returns when all ranks have called it, however long one of them takes for what comes before: a
-  /// disk may be slow for longer than a collective waits. Returns early when the heartbeat has
-  /// raised the alarm: the next collective then says what is wrong. Returns early, too, when the
-  /// store is gone or silent for long (StoreClient). The ranks that live then meet in the next
-  /// collective, whose connections need no store, and wait there for each other no longer than a
-  /// collective does. A rank that leaves a silent store has a notice put there as soon as the store
-  /// answers again, so that ranks that still wait there leave as well.
+  /// disk may be slow for longer than a collective waits. Returns early when the heartbeat's
+  /// alarm has sounded for two seconds: the next collective then says what is wrong. Returns early,
+  /// too, when the store is gone or silent for long (StoreClient). The ranks that live then meet in
+  /// the next collective, whose connections need no store, and wait there for each other no longer
+  /// than a collective does. A rank that leaves a silent store has a notice put there as soon as
+  /// the store answers again, so that ranks that still wait there leave as well.
   void wait_for_all();
 
   /// Announces that this rank ends before the first step because it was told to. The others learn

@@ -82,17 +82,23 @@ std::string laggards_of(const Beats& beats) {
   return fmt::format("{}", fmt::join(sentences, " "));
 }
 
+void SinceWhen::begin(size_t num_ranks, Clock::time_point now,
+                      std::chrono::duration<double> limit) {
+  if (moved_.size() != num_ranks || now - looked_ > limit / 2) moved_.assign(num_ranks, now);
+  looked_ = now;
+}
+
 std::string Silence::look(const Beats& beats, int own_rank, const std::string& own_machine,
                           Clock::time_point now, std::chrono::duration<double> limit) {
   last_.resize(beats.size());
-  moved_.resize(beats.size(), now);
+  since_.begin(beats.size(), now, limit);
   std::string lost;
   for (int rank = 0; rank < static_cast<int>(beats.size()); ++rank) {
     const std::optional<Beat>& beat = beats[rank];
     if (rank == own_rank) continue;
-    if (beat != last_[rank]) moved_[rank] = now;
+    if (beat != last_[rank]) since_.has_moved(rank);
     const std::string to_blame = blame(rank, last_[rank], beat, own_machine);
-    const bool silent = now - moved_[rank] > limit;
+    const bool silent = since_.still_for(rank) > limit;
     const bool ended = beat && (beat->ending == Beat::Ending::kFailed ||
                                 state_of_process(*beat, own_machine) == ProcessState::kGone);
     if (lost.empty() && !to_blame.empty() && (silent || ended)) lost = to_blame;
@@ -104,13 +110,13 @@ std::string Silence::look(const Beats& beats, int own_rank, const std::string& o
 std::string Standstill::look(const Beats& beats, Clock::time_point now,
                              std::chrono::duration<double> limit) {
   last_.resize(beats.size());
-  moved_.resize(beats.size(), now);
+  since_.begin(beats.size(), now, limit);
   Beats still(beats.size());
   for (size_t rank = 0; rank < beats.size(); ++rank) {
-    if (!is_as_far(beats[rank], last_[rank])) moved_[rank] = now;
+    if (!is_as_far(beats[rank], last_[rank])) since_.has_moved(rank);
     last_[rank] = beats[rank];
     const bool lives = beats[rank] && beats[rank]->ending == Beat::Ending::kNone;
-    if (lives && now - moved_[rank] > limit) still[rank] = beats[rank];
+    if (lives && since_.still_for(rank) > limit) still[rank] = beats[rank];
   }
   const std::string found = laggards_of(still);
   if (found.empty()) return "";

@@ -1,4 +1,7 @@
 // Ranks that hang, as another one sees it over time.
+//
+// A rank that has itself stood still between two looks (its machine was paused, say) has seen
+// nothing meanwhile: what it watches begins anew with its next look.
 #pragma once
 
 #include <chrono>
@@ -9,6 +12,21 @@
 #include "longspan/comm/beat.h"
 
 namespace longspan {
+
+/// Since when each rank is as it is, by this rank's clock.
+class SinceWhen {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// At every look, first. Forgets what is known after a pause of half of `limit` or longer.
+  void begin(size_t num_ranks, Clock::time_point now, std::chrono::duration<double> limit);
+  void has_moved(size_t rank) { moved_[rank] = looked_; }
+  std::chrono::duration<double> still_for(size_t rank) const { return looked_ - moved_[rank]; }
+
+ private:
+  std::vector<Clock::time_point> moved_;
+  Clock::time_point looked_;  // last
+};
 
 /// Watches for ranks that give no sign of life, by this rank's clock.
 class Silence {
@@ -23,7 +41,7 @@ class Silence {
 
  private:
   std::vector<std::optional<Beat>> last_;
-  std::vector<Clock::time_point> moved_;
+  SinceWhen since_;
 };
 
 /// Who keeps whom waiting in a collective, as in "Rank 1 (host node7, process 1234) has not come to
@@ -45,7 +63,7 @@ class Standstill {
 
  private:
   std::vector<std::optional<Beat>> last_;
-  std::vector<Clock::time_point> moved_;
+  SinceWhen since_;
 };
 
 }  // namespace longspan

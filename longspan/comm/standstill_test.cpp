@@ -63,6 +63,7 @@ TEST_CASE("standstill: it is one when nobody of these has moved for longer than 
   const Beats stuck{beat_of({{"world0", 5}}), beat_of({{"world0", 4}})};
   Standstill watched;
   CHECK(watched.look(stuck, start, seconds(10)).empty());
+  CHECK(watched.look(stuck, start + seconds(5), seconds(10)).empty());
   CHECK(watched.look(stuck, start + seconds(10), seconds(10)).empty());
   CHECK(names(watched.look(stuck, start + seconds(11), seconds(10)), 1));
   // Who goes on is not stuck, and does not wait.
@@ -76,10 +77,29 @@ TEST_CASE("standstill: it is one when nobody of these has moved for longer than 
   Beats ended = stuck;
   ended[1]->ending = Beat::Ending::kFinished;
   for (const Beats& beats : {Beats{stuck[0], stuck[0]}, ended}) {
-    for (const int second : {0, 100, 200}) {
+    for (int second = 0; second < 60; second += 5) {
       CHECK(other.look(beats, start + seconds(second), seconds(10)).empty());
     }
   }
+}
+
+TEST_CASE("standstill: who has stood still himself has seen nothing meanwhile") {
+  const Standstill::Clock::time_point start{};
+  const Beats stuck{beat_of({{"world0", 5}}), beat_of({{"world0", 4}})};
+  const auto look = [&](auto& watched, int second) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(watched)>, Silence>) {
+      return watched.look(stuck, 0, "here", start + seconds(second), seconds(10));
+    } else {
+      return watched.look(stuck, start + seconds(second), seconds(10));
+    }
+  };
+  const auto watch = [&](auto watched) {
+    for (const int second : {0, 5, 9}) CHECK(look(watched, second).empty());
+    for (const int second : {20, 25, 30}) CHECK(look(watched, second).empty());
+    CHECK(names(look(watched, 31), 1));
+  };
+  watch(Standstill{});
+  watch(Silence{});
 }
 
 TEST_CASE("standstill: groups count what they start, and the counts go through the text") {

@@ -34,7 +34,7 @@ int fsync(int descriptor) {
   return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(descriptor);
 }
 """
-TIMEOUT = 2
+TIMEOUT = 3
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def start(slow_disk, models, data, tmp_path, monkeypatch):
 @pytest.mark.parametrize("slow_rank, keys", [(0, dict()), (0, dict(save_total_limit=1)), (1, dict(zero_stage=3))])
 def test_the_others_wait(slow_rank, keys, start):
     """Each time for longer than they wait for each other."""
-    running = start(slow_rank, SLOW_SECONDS=3 * TIMEOUT, **keys)
+    running = start(slow_rank, SLOW_SECONDS=2 * TIMEOUT, **keys)
     finished = running.wait(timeout=90)
     assert set(finished.statuses) == {0}, finished.text
     # A checkpoint's weights and state, and the model.
