@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "longspan/comm/beat.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/notices.h"
@@ -26,6 +27,8 @@ namespace {
 
 using testing::Launcher;
 using Clock = std::chrono::steady_clock;
+
+std::string alarm_key() { return std::string(kNoticesPrefix) + "/" + kAlarm; }
 
 /// Each rank's `body`, in a thread.
 void in_threads(int num_ranks, const std::function<void(int rank)>& body) {
@@ -104,7 +107,7 @@ TEST_CASE("notices: all wait for the slowest, until the alarm") {
       alarm = std::jthread([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(1500));
         raised = true;
-        launcher.set(std::string(kNoticesPrefix) + "/" + kAlarm, "somebody is gone");
+        launcher.set(alarm_key(), "somebody is gone");
       });
     }
     notices.wait_for_all();
@@ -112,6 +115,24 @@ TEST_CASE("notices: all wait for the slowest, until the alarm") {
   });
   CHECK(seen == std::vector<int>(kRanks, 0));
   CHECK(saw_alarm == std::vector<int>{1, 1, 0});
+}
+
+TEST_CASE("notices: an alarm that is taken back ends no wait") {
+  const Launcher launcher;
+  std::atomic<bool> has_come = false, waited = false;
+  std::thread rank_0([&] {
+    Notices notices(launcher.worker(0, 2));
+    notices.wait_for_all();
+    waited = has_come.load();
+  });
+  launcher.set(alarm_key(), "somebody is late");
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  launcher.remove(alarm_key());
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  has_come = true;
+  Notices(launcher.worker(1, 2)).wait_for_all();
+  rank_0.join();
+  CHECK(waited);
 }
 
 TEST_CASE("notices: a question that the store has heard twice ends no meeting early") {
@@ -212,7 +233,7 @@ TEST_CASE("notices: who leaves a silent store is not waited for there, and comes
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   CHECK(has_left);
-  if (!has_left) launcher.set(std::string(kNoticesPrefix) + "/" + kAlarm, "ends this test");
+  if (!has_left) launcher.set(alarm_key(), "ends this test");
   waiting.join();
 
   bool waits_again = false;
@@ -245,6 +266,29 @@ TEST_CASE("heartbeat: a launcher that has ended is noticed, and the run gets its
   CHECK(told_of_launcher);
   CHECK(end.find("The launcher, which served") == 0);
   CHECK(end.find("could not save and end within ddp_timeout") != std::string::npos);
+}
+
+TEST_CASE("heartbeat: takes its alarm back when a silent rank gives signs of life again") {
+  const Launcher launcher;
+  std::atomic<bool> ended = false;
+  const Heartbeat watching(
+      launcher.worker(0, 2), /*timeout_seconds=*/1, [&](const std::string&) { ended = true; },
+      [](const std::string&) {});
+  Beat beat;
+  beat.machine = "another";
+  /// Rank 1, which beats ten times a second or not at all, until the alarm is or is not there.
+  const auto is_alarmed = [&](bool wanted, bool beats) {
+    const Clock::time_point end = Clock::now() + std::chrono::seconds(60);
+    while (launcher.has(alarm_key()) != wanted && !ended && Clock::now() < end) {
+      if (beats) ++beat.count;
+      launcher.set(std::string(kNoticesPrefix) + "/beat1", text_of(beat));
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    return launcher.has(alarm_key());
+  };
+  CHECK(is_alarmed(true, /*beats=*/false));
+  CHECK_FALSE(is_alarmed(false, /*beats=*/true));
+  CHECK_FALSE(ended);
 }
 
 TEST_CASE("notices: a stop is announced to all") {

@@ -31,4 +31,8 @@ void Launcher::set(const std::string& key, const std::string& value) const {
   impl_->store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
 }
 
+void Launcher::remove(const std::string& key) const { impl_->store->deleteKey(key); }
+
+bool Launcher::has(const std::string& key) const { return impl_->store->check({key}); }
+
 }  // namespace longspan::testing

@@ -17,6 +17,8 @@ class Launcher {
   /// What a worker reads from its environment.
   Rendezvous worker(int rank, int world_size) const;
   void set(const std::string& key, const std::string& value) const;
+  void remove(const std::string& key) const;
+  bool has(const std::string& key) const;
 
  private:
   struct Impl;
