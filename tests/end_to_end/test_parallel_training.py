@@ -21,7 +21,7 @@ def models(models, place):
         return lambda folder: write_model(folder, kind, num_attention_heads=6, hidden_size=96)
 
     return models | {"six": str(made_once(place / "six", six("qwen2"))),
-                     "gemma3": str(made_once(place / "gemma3", six("gemma3"))),
+                     "gemma3": str(made_once(place / "six_gemma3", six("gemma3"))),
                      "qwen3": str(made_once(place / "qwen3", lambda folder: write_model(folder, "qwen3")))}
 
 
