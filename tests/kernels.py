@@ -2,8 +2,7 @@
 
 Which kernels run is a matter of the processor: ATen, MKL and oneDNN choose theirs, Longspan its own loops, and whether MKL
 or oneDNN computes its fp32 gemms. Variables make each of them choose as another processor would. What this one cannot
-run is skipped by name. `--short` is what `make test` runs: unit tests and three trainings under three of them, as many of
-these six at a time as there are cores."""
+run is skipped by name. `--short` is what `make test` runs: unit tests and three trainings under three of them."""
 
 import argparse
 import concurrent.futures
@@ -57,6 +56,9 @@ SHORT_PYTHON_TESTS = ["tests/end_to_end/test_stages.py::test_ranks[3-zigzag-ring
                       "tests/parity/test_trainer.py::test_losses_norms_and_weights[llama-2-optimizer1]",
                       "tests/parity/test_preferences.py::test_dpo[sigmoid]"]
 
+ENVIRONMENT = dict(HF_HUB_OFFLINE="1", LONGSPAN_BUILD=str(BUILD))
+UNIT_COMMAND = [BUILD / "unit_tests", f"-tc={','.join(UNIT_TESTS)}"]
+
 
 def processor_has():
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
@@ -75,6 +77,28 @@ def run(command, environment):
     return done.returncode == 0, time.monotonic() - start
 
 
+def train_here(names, tests):
+    """pytest in this process, once for each of these kernels: transformers and TRL are loaded once. What they compute
+    themselves is by the kernels that this process has chosen."""
+    import pytest
+
+    before, failed = dict(os.environ), []
+    for name in names:
+        os.environ.clear()
+        os.environ.update(before | KERNELS[name][1])
+        start = time.monotonic()
+        good = pytest.main(["-q", "--tb=short", "-p", "no:cacheprovider", *tests]) == 0
+        sys.modules["thread_ranks"].trainings.end()  # started with this kernel's variables
+        print(f"   {described(name)}: training {'passed' if good else 'FAILED'}, {time.monotonic() - start:.0f} s", flush=True)
+        failed += [] if good else [name]
+    return failed
+
+
+def described(name):
+    variables = KERNELS[name][1]
+    return f"{name} ({' '.join(f'{key}={value}' for key, value in variables.items()) or 'no variables'})"
+
+
 def assert_tests_exist():
     """doctest is content with a pattern that no case matches: one that was renamed would be left out unseen."""
     for pattern in UNIT_TESTS:
@@ -82,36 +106,55 @@ def assert_tests_exist():
         assert "test cases passing the current filters: 0" not in listed.stdout, f"no unit test is called {pattern}"
 
 
+def short():
+    """Unit tests of the short kernels, and beside them one process that trains under each."""
+    has = processor_has()
+    names = [name for name in SHORT_KERNELS if says_that_it_runs(name, has)]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as cores:
+        training = cores.submit(run, [sys.executable, __file__, "--train-here", *names], ENVIRONMENT)
+        units = {name: cores.submit(run, UNIT_COMMAND, ENVIRONMENT | KERNELS[name][1]) for name in names}
+        failed = [name for name, part in units.items() if not told(name, "unit tests", *part.result())]
+        good, seconds = training.result()
+    print(f"   training under each: {'passed' if good else 'FAILED'}, {seconds:.0f} s", flush=True)
+    return failed + ([] if good else ["those that are named above"])
+
+
+def whole(names, only_units):
+    parts = [("unit tests", UNIT_COMMAND)]
+    if not only_units:
+        parts += [("training", [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-n", 2,
+                                *PYTHON_TESTS])]
+    has = processor_has()
+    failed = []
+    for name in (name for name in names if says_that_it_runs(name, has)):
+        outcomes = [told(name, what, *run(command, ENVIRONMENT | KERNELS[name][1])) for what, command in parts]
+        failed += [] if all(outcomes) else [name]
+    return failed
+
+
+def says_that_it_runs(name, has):
+    needs = KERNELS[name][0]
+    if not needs <= has:
+        print(f"   {name}: skipped, this processor lacks {', '.join(sorted(needs - has))}", flush=True)
+    return needs <= has
+
+
+def told(name, what, good, seconds):
+    print(f"   {described(name)}: {what} {'passed' if good else 'FAILED'}, {seconds:.0f} s", flush=True)
+    return good
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--short", action="store_true", help="what `make test` runs")
     parser.add_argument("--only", nargs="*", choices=KERNELS, default=list(KERNELS), help="these kernels")
     parser.add_argument("--unit", action="store_true", help="unit tests only")
+    parser.add_argument("--train-here", nargs="*", choices=KERNELS, help="only the short trainings, under these kernels")
     arguments = parser.parse_args()
+    if arguments.train_here is not None:
+        return 1 if train_here(arguments.train_here, SHORT_PYTHON_TESTS) else 0
     assert_tests_exist()
-    has, failed = processor_has(), []
-    parts = [("unit tests", [BUILD / "unit_tests", f"-tc={','.join(UNIT_TESTS)}"])]
-    if not arguments.unit:
-        tests = SHORT_PYTHON_TESTS if arguments.short else PYTHON_TESTS
-        parts += [("training", [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-n",
-                                0 if arguments.short else 2, *tests])]
-    # All of pytest's own workers are at work in the long form.
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() if arguments.short else 1) as cores:
-        started = []
-        for name in arguments.only:
-            if arguments.short and name not in SHORT_KERNELS:
-                continue
-            needs, variables = KERNELS[name]
-            if not needs <= has:
-                print(f"   {name}: skipped, this processor lacks {', '.join(sorted(needs - has))}", flush=True)
-                continue
-            environment = dict(HF_HUB_OFFLINE="1", LONGSPAN_BUILD=str(BUILD)) | variables
-            started += [(name, variables, what, cores.submit(run, command, environment)) for what, command in parts]
-        for name, variables, what, part in started:
-            good, seconds = part.result()
-            said = " ".join(f"{key}={value}" for key, value in variables.items())
-            print(f"   {name} ({said or 'no variables'}): {what} {'passed' if good else 'FAILED'}, {seconds:.0f} s", flush=True)
-            failed += [] if good or name in failed else [name]
+    failed = short() if arguments.short else whole(arguments.only, arguments.unit)
     print(f"   kernels under which tests failed: {', '.join(failed)}" if failed else "   all kernels passed", flush=True)
     return 1 if failed else 0
 

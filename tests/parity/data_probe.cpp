@@ -2,10 +2,19 @@
 // that the Python tests can compare them: {"documents": [{"input_ids", "labels"}, ...],
 // "positions", "desirable", "description"}, and the first document's input_ids and labels beside
 // them. What packing did goes to stderr. data_probe config.json [key=value ...]
+//
+// Without arguments: reads a configuration's file name a line from stdin, and prints those lines
+// and an empty one for each, or {"error": ...} and an empty one. A tokenizer whose files have not
+// changed is loaded once.
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
@@ -14,28 +23,77 @@
 #include "longspan/data/example_encoder.h"
 #include "longspan/text/tokenizer.h"
 
-int main(int argc, char** argv) {
-  using namespace longspan;
-  try {
-    const Config config =
-        load_config(argc > 1 ? argv[1] : "", {argv + std::min(argc, 2), argv + argc});
-    const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
-    const EncodedExamples encoded = encode_examples(config, tokenizer, read_run_rows(config).train);
-    for (const Example& example : encoded.examples) {
-      nlohmann::json line = {{"input_ids", example.documents[0].input_ids},
-                             {"labels", example.documents[0].labels},
-                             {"desirable", example.desirable},
-                             {"description", describe_example(example, config.stage, tokenizer)}};
-      for (const Sample& document : example.documents) {
-        line["documents"].push_back(
-            {{"input_ids", document.input_ids}, {"labels", document.labels}});
-      }
-      const Batch row = collate_examples({&example});
-      const int64_t* positions = row.positions_T.const_data_ptr<int64_t>();
-      line["positions"] = std::vector<int64_t>(positions, positions + row.packing.num_tokens());
-      fmt::print("{}\n", line.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+namespace {
+
+using namespace longspan;
+using nlohmann::json;
+
+void print_line(const json& line) {
+  fmt::print("{}\n", line.dump(-1, ' ', true, json::error_handler_t::replace));
+}
+
+void print_examples(const Config& config, const Tokenizer& tokenizer) {
+  const EncodedExamples encoded = encode_examples(config, tokenizer, read_run_rows(config).train);
+  for (const Example& example : encoded.examples) {
+    json line = {{"input_ids", example.documents[0].input_ids},
+                 {"labels", example.documents[0].labels},
+                 {"desirable", example.desirable},
+                 {"description", describe_example(example, config.stage, tokenizer)}};
+    for (const Sample& document : example.documents) {
+      line["documents"].push_back({{"input_ids", document.input_ids}, {"labels", document.labels}});
     }
-    if (encoded.packing) fmt::print(stderr, "{}\n", encoded.packing->text());
+    const Batch row = collate_examples({&example});
+    const int64_t* positions = row.positions_T.const_data_ptr<int64_t>();
+    line["positions"] = std::vector<int64_t>(positions, positions + row.packing.num_tokens());
+    print_line(line);
+  }
+  if (encoded.packing) fmt::print(stderr, "{}\n", encoded.packing->text());
+}
+
+/// Changes whenever one of the tokenizer's files does.
+std::string stamp_of(const std::string& folder) {
+  std::string stamp;
+  for (const char* name : Tokenizer::kFiles) {
+    const std::filesystem::path file = std::filesystem::path(folder) / name;
+    if (!std::filesystem::exists(file)) continue;
+    stamp += fmt::format("{} {} {};", name, std::filesystem::file_size(file),
+                         std::filesystem::last_write_time(file).time_since_epoch().count());
+  }
+  return stamp;
+}
+
+const Tokenizer& tokenizer_of(const std::string& folder) {
+  static std::map<std::pair<std::string, std::string>, Tokenizer> loaded;
+  const std::pair key(folder, stamp_of(folder));
+  const auto found = loaded.find(key);
+  return found != loaded.end() ? found->second
+                               : loaded.emplace(key, Tokenizer::load(folder)).first->second;
+}
+
+void answer_requests() {
+  std::string file;
+  while (std::getline(std::cin, file)) {
+    try {
+      const Config config = load_config(file, {});
+      print_examples(config, tokenizer_of(config.model_name_or_path));
+    } catch (const UserError& error) {
+      print_line({{"error", error.what()}});
+    }
+    fmt::print("\n");
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 1) {
+    answer_requests();
+    return 0;
+  }
+  try {
+    const Config config = load_config(argv[1], {argv + 2, argv + argc});
+    print_examples(config, Tokenizer::load(config.model_name_or_path));
   } catch (const UserError& error) {
     fmt::print(stderr, "error: {}\n", error.what());
     return 1;

@@ -7,14 +7,12 @@ message is tokenized for itself, questions and answers share cutoff_len turn by 
 import json
 import random
 import shutil
-import subprocess
 
 import pytest
 import transformers
-from conftest import BUILD
+from probes import data_probe
 from test_text import fetch
 
-PROBE = BUILD / "data_probe"
 IGNORE = -100
 
 TEXTS = [
@@ -52,9 +50,7 @@ def encode(folder, place, rows, entry=None, **keys):
     config = dict(model_name_or_path=str(folder), dataset="rows", dataset_dir=str(place))
     config |= dict(output_dir="unused", do_train=True, cutoff_len=1 << 20) | keys
     (place / "config.json").write_text(json.dumps(config))
-    ran = subprocess.run([PROBE, place / "config.json"], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    return [json.loads(line) for line in ran.stdout.splitlines()]
+    return data_probe.examples(place / "config.json")
 
 
 def chats_as_rows(chats):
