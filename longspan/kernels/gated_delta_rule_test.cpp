@@ -11,6 +11,8 @@
 
 #include "longspan/kernels/causal_conv.h"
 #include "longspan/kernels/delta_rule_gates.h"
+#include "longspan/memory/counting_allocator.h"
+#include "longspan/spec/recurrence_spec.h"
 #include "longspan/testing/tolerance.h"
 
 namespace longspan {
@@ -76,9 +78,15 @@ void check_near(const std::vector<at::Tensor>& actual, const std::vector<at::Ten
 TEST_CASE("gated delta rule: chunks are the recurrence, in output, state and all gradients") {
   const std::vector<std::vector<int64_t>> rows{
       {1}, {64}, {130}, {9, 1, 14}, {63, 1, 64, 2, 100}, {3, 700}};
-  for (const Heads& heads : {Heads{1, 1, 8, 8}, {2, 4, 4, 6}, {4, 4, 5, 3}, {3, 9, 6, 2}}) {
+  for (const Heads& heads : {Heads{1, 1, 8, 8},
+                             {2, 4, 4, 6},
+                             {4, 4, 5, 3},
+                             {3, 9, 6, 2},
+                             {6, 12, 4, 5},
+                             {16, 32, 3, 4}}) {
     CAPTURE(heads.values);
     for (const auto& lengths : rows) {
+      if (heads.values > 9 && lengths.size() < 3) continue;  // several documents are enough
       CAPTURE(lengths.size());
       for (const bool goes_on : {false, true}) {
         CAPTURE(goes_on);
@@ -91,6 +99,34 @@ TEST_CASE("gated delta rule: chunks are the recurrence, in output, state and all
         check_near(results_of(c, gated_delta_rule_composed(c.inputs, c.packing, c.initial_NKV)),
                    expected, 1e-10);
       }
+    }
+  }
+}
+
+TEST_CASE("gated delta rule: the account knows what operators work with in the backward") {
+  for (const RecurrenceSpec& spec : {RecurrenceSpec{4, 4, 128, 64, 4},
+                                     {4, 8, 128, 128, 4},
+                                     {2, 8, 64, 64, 4},
+                                     {4, 8, 32, 32, 4}}) {
+    for (const int64_t T : {kRuleSegment, 4 * kRuleSegment}) {
+      CAPTURE(spec.num_value_heads);
+      CAPTURE(spec.key_dim);
+      CAPTURE(T);
+      const int64_t M = spec.num_key_heads, N = spec.num_value_heads, K = spec.key_dim;
+      const DeltaRuleInputs in{leaf(at::randn({T, M, K})), leaf(at::randn({T, M, K})),
+                               leaf(at::randn({T, N, spec.value_dim})),
+                               leaf(-at::exp(at::randn({T, N}))),
+                               leaf(at::sigmoid(at::randn({T, N})))};
+      const auto result = gated_delta_rule_composed(in, Packing::from_lengths({T}), {});
+      const at::Tensor loss = result.out_TNV.sum();
+      const AllocationCounter counter(AllocationCounter::Of::kThisThread);
+      torch::autograd::backward({loss}, {});
+      // What grows with the row are the inputs' gradients, which are counted elsewhere.
+      const int64_t gradients = 4 * T * (2 * spec.num_queries() + spec.num_values() + 2 * N);
+      const double working = static_cast<double>(counter.peak_bytes() - gradients);
+      const double known = static_cast<double>(composed_rule_bytes(spec));
+      CHECK(known / working > 0.9);
+      CHECK(known / working < 1.1);
     }
   }
 }

@@ -214,7 +214,9 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   // All of them once more in fp32.
   if (facts.widens_attention) attention += s.queries_wide + 2 * s.output_wide + s.kv_wide;
   attention += kernel_room(facts, s);
-  moments.push_back({"attention's backward", attention, attention_scratch(facts, s.cost.mixer)});
+  const auto composed = facts.cuda ? static_cast<double>(s.cost.mixer.composed_bytes) : 0.0;
+  moments.push_back(
+      {"attention's backward", attention, attention_scratch(facts, s.cost.mixer) + composed});
   // Its forward, of what is not saved.
   const double made = facts.checkpointing ? s.queries + s.kv + s.latents : 0.0;
   moments.push_back(

@@ -200,6 +200,20 @@ TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's 
   CHECK(table_of(several).find("the driver, cuBLAS and NCCL") != std::string::npos);
 }
 
+TEST_CASE("memory account: what a GPU composes in a mixer's backward") {
+  MemoryFacts facts = some_facts();
+  facts.hidden_size = 8;
+  facts.layers = some_layers(5, 1);  // attention's backward is the fullest moment
+  facts.vocab_size = 1;
+  const int64_t on_cpu = account_of(facts).device;
+  facts.cuda = true;
+  const int64_t on_gpu = account_of(facts).device;
+  facts.layers[0].cost.mixer.composed_bytes = 12345;
+  CHECK(account_of(facts).device - on_gpu == 12345);
+  facts.cuda = false;
+  CHECK(account_of(facts).device == on_cpu);
+}
+
 TEST_CASE("memory account: places of tokens in documents whose positions restart") {
   MemoryFacts facts = some_facts();
   facts.sequence_size = 4;

@@ -31,6 +31,9 @@ struct TokenMixerCost {
   int64_t saved_for_norms = 0;  ///< what norms of queries and keys save, unless recomputed
   int64_t saved_for_gate = 0;   ///< what was mixed before its gate, unless recomputed, and
                                 ///< what else lies between the inputs and the output
+  /// What the mixing's backward works with, whatever the row, where it is composed of ATen's
+  /// operators since no fused one is there for it: on GPUs. Bytes; of all heads.
+  int64_t composed_bytes = 0;
   /// The backward computes the mixing again: checkpointing saves nothing of it.
   bool is_computed_again = false;
   MatrixCost before, after;   ///< of the projections before and after the mixing

@@ -29,6 +29,19 @@ struct RecurrenceSpec {
 /// saved for the backward (kernels/gated_delta_rule.h).
 inline constexpr int64_t kRuleChunk = 64, kRuleSegment = 8 * kRuleChunk;
 
+/// Bytes that the rule's composed form (kernels/gated_delta_rule.h) works with while it computes a
+/// segment's backward, whatever the row: of each value head 8 matrices of a segment's tokens by a
+/// chunk's, 5 of queries and keys, 6 of values, and 3 states of each chunk; of each key head 4 of
+/// queries and keys. All in fp32.
+inline int64_t composed_rule_bytes(const RecurrenceSpec& recurrence) {
+  const int64_t K = recurrence.key_dim, V = recurrence.value_dim;
+  constexpr int64_t kChunks = kRuleSegment / kRuleChunk;
+  const int64_t of_value_head =
+      kRuleSegment * (8 * kRuleChunk + 5 * K + 6 * V) + 3 * kChunks * K * V;
+  const int64_t of_key_head = kRuleSegment * 4 * K;
+  return 4 * (recurrence.num_value_heads * of_value_head + recurrence.num_key_heads * of_key_head);
+}
+
 /// Of the rule, for a token and a value head whose states have `width` columns: value_dim, or more
 /// where they carry more than values. Gemms with the state, within a chunk, and to the next state;
 /// the backward has three times as many.
