@@ -117,6 +117,7 @@ MixtureOfExpertsSpec read_qwen_experts(const JsonObject& keys, const QwenExperts
   experts.experts_per_token = count_of_experts(keys, "num_experts_per_tok");
   experts.expert_size = keys.whole("moe_intermediate_size", 1, kMostIndexed);
   experts.router.normalises = keys.get<bool>("norm_topk_prob", kind.normalises);
+  experts.adapters = kind.adapters;
   check_experts(keys, experts);
   if (kind.has_gated_shared) {
     experts.shared = {

@@ -35,6 +35,7 @@ void check_experts(const JsonObject& keys, const MixtureOfExpertsSpec& experts);
 struct QwenExperts {
   bool normalises;        ///< norm_topk_prob where the file has none
   bool has_gated_shared;  ///< an expert for all tokens, of shared_expert_intermediate_size
+  MlpAdapters adapters;
 };
 
 /// Reads num_experts, moe_intermediate_size and what else Qwen's configs say of their experts.

@@ -67,13 +67,21 @@ TEST_CASE("glm4_moe: what the config says of layers and routers") {
   CHECK(bias.shape == std::vector<int64_t>{128});
 }
 
-TEST_CASE("glm4_moe: all modules that can have adapters are those of attention") {
+TEST_CASE("glm4_moe: adapters of MLPs are on the experts that routers choose alone") {
   const ModelConfig config = kPublished.load();
-  CHECK(lora_modules_from("all", config.spec) ==
-        std::set<std::string>{"k_proj", "o_proj", "q_proj", "v_proj"});
-  CHECK_THROWS_WITH_AS(
-      require_in_peft(config.spec, {.modules = lora_modules_from("up_proj", config.spec)}),
-      doctest::Contains("MLPs that all tokens go through"), UserError);
+  const std::set<std::string> all = lora_modules_from("all", config.spec);
+  CHECK(all == std::set<std::string>{"k_proj", "o_proj", "q_proj", "v_proj", "gate_proj", "up_proj",
+                                     "down_proj"});
+  CHECK(passed_over(config.spec, all) ==
+        std::vector<std::string>{"gate_proj", "up_proj", "down_proj"});
+  CHECK(layer_parameters(config.spec, 0).size() > 7);  // a dense MLP
+  for (const int64_t layer : {0, 1}) {
+    for (const ParameterSpec& parameter : layer_parameters(config.spec, layer)) {
+      CAPTURE(parameter.name);
+      if (parameter.module != "mlp" || parameter.role != ParameterRole::kProjection) continue;
+      CHECK(parameter.lora_target.empty() != parameter.expert.has_value());
+    }
+  }
 }
 
 TEST_CASE("glm4_moe: refusals") {

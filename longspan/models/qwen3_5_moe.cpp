@@ -15,7 +15,9 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
   config.router_aux_loss_coef = read_auxiliary_loss(keys);
   read_hybrid_layers(
       keys, {.default_kv_heads = 2, .projections = GatedDeltaNetSpec::Projections::kApart},
-      read_qwen_experts(keys, {.normalises = true, .has_gated_shared = true}), config);
+      read_qwen_experts(
+          keys, {.normalises = true, .has_gated_shared = true, .adapters = MlpAdapters::kOthers}),
+      config);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/models/parameter_count.h"
+#include "longspan/spec/lora_spec.h"
 #include "longspan/testing/published_config.h"
 
 namespace longspan {
@@ -96,6 +97,16 @@ TEST_CASE("qwen3_5_moe: refusals") {
   refused(R"({"mlp_only_layers": [1]})", "asks for layers without experts");
   refused(R"({"decoder_sparse_step": 2})", "asks for layers without experts");
   refused(R"({"num_experts": null})", "num_experts is missing");
+}
+
+TEST_CASE("qwen3_5_moe: adapters of MLPs are the shared expert's alone") {
+  const ModelSpec spec = load().spec;
+  const LoraShape shape{.dropout = 0.1, .modules = {"gate_proj", "down_proj"}};
+  CHECK_NOTHROW(require_in_peft(spec, shape));
+  CHECK(passed_over(spec, shape.modules) == std::vector<std::string>{"gate_proj", "down_proj"});
+  const std::vector<ParameterSpec> matrices = lora_parameters_of(spec, shape);
+  CHECK(std::ssize(matrices) == 4 * spec.num_layers);
+  for (const ParameterSpec& matrix : matrices) CHECK_FALSE(matrix.expert.has_value());
 }
 
 }  // namespace

@@ -21,8 +21,9 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
         keys.has("sliding_window") ? keys.whole("sliding_window", 1, kMostIndexed) : kDefaultWindow;
   }
   config.router_aux_loss_coef = read_auxiliary_loss(keys);
-  config.spec.pattern = with_qwen_experts(keys, {.normalises = false, .has_gated_shared = false},
-                                          {{mixer, read_gated_mlp(keys)}}, config.spec);
+  config.spec.pattern = with_qwen_experts(
+      keys, {.normalises = false, .has_gated_shared = false, .adapters = MlpAdapters::kExperts},
+      {{mixer, read_gated_mlp(keys)}}, config.spec);
 }
 
 }  // namespace

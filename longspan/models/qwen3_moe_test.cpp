@@ -109,7 +109,15 @@ TEST_CASE("LoRA on experts: what PEFT cannot have is refused") {
       "lora_target: adapters of experts need both gate_proj and up_proj or neither, since PEFT "
       "loads them as one; or name both. Take lora_target: q_proj,k_proj,v_proj,o_proj",
       UserError);
-  CHECK(refused(kPublished.load(R"({"mlp_only_layers": [1]})").spec, {.modules = all}));
+  const ModelSpec with_dense = kPublished.load(R"({"mlp_only_layers": [1]})").spec;
+  CHECK_FALSE(refused(with_dense, {.modules = all}));
+  CHECK(passed_over(spec, all).empty());
+  CHECK(passed_over(with_dense, all) ==
+        std::vector<std::string>{"gate_proj", "up_proj", "down_proj"});
+  for (const ParameterSpec& matrix : lora_parameters_of(with_dense, {.modules = {"down_proj"}})) {
+    CAPTURE(matrix.name);
+    CHECK(matrix.expert.has_value());
+  }
 }
 
 }  // namespace

@@ -13,8 +13,9 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
       keys, {.default_kv_heads = 2, .projections = GatedDeltaNetSpec::Projections::kByKeyHeads},
       read_gated_mlp(keys), config);
   config.router_aux_loss_coef = read_auxiliary_loss(keys);
-  config.spec.pattern = with_qwen_experts(keys, {.normalises = true, .has_gated_shared = true},
-                                          config.spec.pattern, config.spec);
+  config.spec.pattern = with_qwen_experts(
+      keys, {.normalises = true, .has_gated_shared = true, .adapters = MlpAdapters::kExperts},
+      config.spec.pattern, config.spec);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "longspan/config/choices.h"
 #include "longspan/config/config.h"
@@ -59,17 +58,17 @@ std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
         "The model's files have layers that predict further tokens (multi-token prediction): they "
         "are not trained, and a saved model is without them.");
   }
-  if (trains_adapter(facts.config)) {
-    const auto words = split_names(facts.config.lora_target);
-    const std::set<std::string> adapted =
-        lora_modules_from(facts.config.lora_target, facts.model.spec);
-    std::vector<std::string> left_out = lora_targets(facts.model.spec);
-    std::erase_if(left_out, [&](const std::string& module) { return adapted.contains(module); });
-    if (std::ranges::find(words, "all") != words.end() && !left_out.empty()) {
+  if (trains_adapter(facts.config) && facts.config.adapter_name_or_path.empty()) {
+    const ModelSpec& model = facts.model.spec;
+    const auto names = passed_over(model, lora_modules_from(facts.config.lora_target, model));
+    if (!names.empty()) {
+      const bool are_of_experts = experts_of(model)->adapters == MlpAdapters::kExperts;
       lines.push_back(fmt::format(
-          "lora_target: all leaves out {}: PEFT loads no adapters of MLPs of a model in which both "
-          "experts and MLPs that all tokens go through have them.",
-          fmt::join(left_out, ", ")));
+          "lora_target: adapters of {} are on {} alone, as PEFT has it for {}; {} have none.",
+          fmt::join(names, ", "),
+          are_of_experts ? "the experts that routers choose" : "shared experts",
+          facts.model.architecture,
+          are_of_experts ? "shared experts and dense MLPs" : "the experts that routers choose"));
     }
   }
   if (const double dropout = attention_dropout_of(facts.model); dropout > 0) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <map>
 #include <sstream>
 
@@ -26,17 +25,15 @@ struct ExpertTargets {
   /// Those that PEFT loads as one, since a stack of the files has them of all experts, several of
   /// its rows each (ParameterSpec::stored_in_stack).
   std::vector<std::string> joined;
-  bool others = false;  // every token goes through some of these names
 };
 
 ExpertTargets expert_targets(const ModelSpec& model) {
-  const std::vector<ParameterSpec> parameters = parameters_of_kinds(model);
   ExpertTargets targets;
   std::map<std::string, std::vector<std::string>> of_stack;  // by the stack's name
   const auto add = [](std::vector<std::string>& names, const std::string& name) {
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   };
-  for (const ParameterSpec& parameter : parameters) {
+  for (const ParameterSpec& parameter : parameters_of_kinds(model)) {
     if (!parameter.expert || parameter.lora_target.empty()) continue;
     add(targets.all, parameter.lora_target);
     if (!parameter.stored_in_stack) continue;
@@ -45,10 +42,6 @@ ExpertTargets expert_targets(const ModelSpec& model) {
     if (stacked.size() < 2) continue;
     for (const std::string& name : stacked) add(targets.joined, name);
   }
-  targets.others = std::ranges::any_of(parameters, [&](const ParameterSpec& parameter) {
-    return !parameter.expert &&
-           std::ranges::find(targets.all, parameter.lora_target) != targets.all.end();
-  });
   return targets;
 }
 
@@ -61,10 +54,7 @@ std::set<std::string> lora_modules_from(const std::string& target, const ModelSp
   for (std::string name; std::getline(names, name, ',');) {
     name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
     if (name == "all") {
-      const ExpertTargets experts = expert_targets(model);
-      std::ranges::copy_if(all, std::inserter(modules, modules.end()), [&](const auto& module) {
-        return !experts.others || std::ranges::find(experts.all, module) == experts.all.end();
-      });
+      modules.insert(all.begin(), all.end());
     } else if (std::find(all.begin(), all.end(), name) != all.end()) {
       modules.insert(name);
     } else {
@@ -91,11 +81,6 @@ void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
     throw UserError(fmt::format("lora_target: adapters of experts {}. Take lora_target: {}", what,
                                 fmt::join(others, ",")));
   };
-  if (targets.others) {
-    refuse(
-        "are not supported in a model that also has MLPs that all tokens go through: PEFT loads "
-        "nothing of theirs where experts have adapters");
-  }
   const bool some_joined = std::ranges::any_of(targets.joined, is_given);
   const std::string joined = fmt::format("{}", fmt::join(targets.joined, " and "));
   if (some_joined && !std::ranges::all_of(targets.joined, is_given)) {
@@ -111,6 +96,17 @@ void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
   if (shape.dropout > 0) {
     refuse("are not supported with lora_dropout, since PEFT has none for them; or set it to 0");
   }
+}
+
+std::vector<std::string> passed_over(const ModelSpec& model, const std::set<std::string>& modules) {
+  std::vector<std::string> names;
+  for (const ParameterSpec& parameter : parameters_of_kinds(model)) {
+    const std::string& name = parameter.passed_over_target;
+    if (modules.contains(name) && std::ranges::find(names, name) == names.end()) {
+      names.push_back(name);
+    }
+  }
+  return names;
 }
 
 ModelSpec with_latents_kept(ModelSpec model, const LoraShape& shape) {

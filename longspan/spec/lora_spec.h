@@ -22,14 +22,16 @@ struct LoraShape {
 };
 
 /// Reads LLaMA-Factory's lora_target: a comma list of the model's linear layers (lora_targets), or
-/// "all": of these all that can have adapters, without MLPs where require_in_peft would refuse
-/// those of experts whatever else the adapter is. Throws UserError for one that the model does not
-/// have.
+/// "all" of them. Throws UserError for one that the model does not have.
 std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model);
 
 /// Throws UserError where PEFT cannot load an adapter of this shape: on transformers 5 it stacks
 /// adapters of experts into those of the stacked parameters.
 void require_in_peft(const ModelSpec& model, const LoraShape& shape);
+
+/// The modules whose adapters some MLPs of the model have and others have not
+/// (ParameterSpec::passed_over_target); none in a model without experts.
+std::vector<std::string> passed_over(const ModelSpec& model, const std::set<std::string>& modules);
 
 /// The model as attentions see it in training: where an adapter with dropout is on the layer that
 /// makes keys and values of latents, latents do not travel, since each process knows the dropout of

@@ -3,12 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace longspan {
 namespace {
 
 /// Rows that an expert gets of a chunk where all experts get as many: chunks are made so large.
 constexpr int64_t kMinExpertRows = 256;
+
+/// The linear layers of an expert.
+std::vector<std::string_view> linears_of(const MixtureOfExpertsSpec& mixture) {
+  if (mixture.stacked) return {"gate_up_proj", "down_proj"};
+  return {"gate_proj", "up_proj", "down_proj"};
+}
 
 }  // namespace
 
@@ -42,6 +51,18 @@ void list_parameters(const MixtureOfExpertsSpec& mixture, LayerParameters& list)
   list.linear_of_part("mlp", shared.name, "down_proj", D, S, /*bias=*/false);
   if (shared.is_gated) {
     list.linear("mlp", (shared.name + "_gate").c_str(), 1, D, /*bias=*/false);
+  }
+}
+
+void pass_over_unadapted(const MixtureOfExpertsSpec& mixture, std::vector<ParameterSpec>& layer) {
+  const std::vector<std::string_view> names = linears_of(mixture);
+  for (ParameterSpec& parameter : layer) {
+    const bool in_mlp = std::ranges::find(names, parameter.lora_target) != names.end();
+    const bool adapted =
+        parameter.expert.has_value() == (mixture.adapters == MlpAdapters::kExperts);
+    if (!in_mlp || adapted) continue;
+    parameter.passed_over_target = std::exchange(parameter.lora_target, "");
+    parameter.adapted_linear.clear();
   }
 }
 

@@ -66,6 +66,12 @@ struct SharedExpertSpec {
   bool operator==(const SharedExpertSpec&) const = default;
 };
 
+/// Which MLPs of a model PEFT gives adapters where a user names their linear layers: the experts
+/// that routers choose, or those that every token goes through, in these layers and in others. It
+/// is never both: on transformers 5 it rewrites the names of some families into those of stacked
+/// parameters, which experts alone have.
+enum class MlpAdapters { kExperts, kOthers };
+
 /// A feed-forward: the sum over the experts that a token's router chooses of weight *
 /// down(activation(gate x, up x)), and of a shared expert.
 struct MixtureOfExpertsSpec {
@@ -78,12 +84,17 @@ struct MixtureOfExpertsSpec {
   /// A tensor of the files holds a matrix of all experts, and another their biases. One matrix
   /// makes gate and up, whose numbers take turns: gate_up_proj.
   bool stacked = false;
+  MlpAdapters adapters = MlpAdapters::kExperts;
 
   bool has_shared() const { return shared.intermediate_size > 0; }
   bool operator==(const MixtureOfExpertsSpec&) const = default;
 };
 
 void list_parameters(const MixtureOfExpertsSpec& mixture, LayerParameters& list);
+/// Takes lora_target from the linear layers of MLPs that PEFT passes over in a model with this
+/// mixture, and leaves it as their passed_over_target: of one layer's parameters, with experts or
+/// without.
+void pass_over_unadapted(const MixtureOfExpertsSpec& mixture, std::vector<ParameterSpec>& layer);
 FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size);
 std::string sizes_in(const MixtureOfExpertsSpec& mixture);
 inline const MixtureOfExpertsSpec* experts_in(const MixtureOfExpertsSpec& mixture) {

@@ -129,7 +129,11 @@ std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t laye
     add_norm(spec.norms.behind->mixer);
     add_norm(spec.norms.behind->feed_forward);
   }
-  return list.take();
+  std::vector<ParameterSpec> parameters = list.take();
+  if (const MixtureOfExpertsSpec* experts = experts_of(model)) {
+    pass_over_unadapted(*experts, parameters);
+  }
+  return parameters;
 }
 
 std::vector<ParameterSpec> parameters_of_kinds(const ModelSpec& model) {

@@ -84,6 +84,7 @@ ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, Param
           .layer = std::nullopt,
           .module = "",
           .lora_target = "",
+          .passed_over_target = "",
           .adapted_linear = "",
           .expands_latents = false,
           .decays = decays(role),

@@ -97,6 +97,9 @@ struct ParameterSpec {
   /// The linear layer that a user names to give it an adapter (q_proj, down_proj, ...); empty: it
   /// can have none.
   std::string lora_target;
+  /// As lora_target, of a linear layer that has no adapter even where a user names it, since PEFT
+  /// gives those of that name to others (MlpAdapters).
+  std::string passed_over_target;
   /// The full name of the linear layer that such an adapter is on: its own, or the one that the
   /// files have of several. PEFT puts the adapter's matrices below it. Empty where lora_target is.
   std::string adapted_linear;

@@ -10,6 +10,7 @@ from experts import by_file_name
 from model_configs import CONFIGS
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
 from safetensors.torch import load_file, save_file
+from shared import made_once
 from test_lora import assert_same_training, distance, logits_of, with_adapter
 from test_models import assert_gradients_equal, make_model, make_row, probe, relative_error
 from test_trainer import WEIGHTS, our_rows, transformers_run
@@ -29,7 +30,7 @@ def own_place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model_folders(own_place):
-    return {kind: str(write_model(own_place / kind, kind)) for kind in ("qwen3_moe", "glm4_moe")}
+    return {kind: str(write_model(own_place / kind, kind)) for kind in ("qwen3_moe", "glm4_moe", "deepseek_v3", "qwen3_next")}
 
 
 @pytest.fixture(scope="module")
@@ -184,12 +185,13 @@ def test_resume(model_folder, short_rows, tmp_path):
 
 
 def write_expert_adapter(folder, model_folder, targets, r=4, alpha=12):
-    """As PEFT wrote it where experts were linear layers of their own (transformers 4): a matrix A and B of each."""
+    """As PEFT wrote it where experts were linear layers of their own (transformers 4): a matrix A and B of each. Beside
+    experts other MLPs have none."""
     generator = torch.Generator().manual_seed(5)
     matrices = {}
     for name, weight in load_file(f"{model_folder}/model.safetensors").items():
         linear = name.removesuffix(".weight")
-        if linear.rpartition(".")[2] not in targets:
+        if linear.rpartition(".")[2] not in targets or (".mlp." in linear and ".experts." not in linear):
             continue
         for which, shape in (("A", (r, weight.shape[1])), ("B", (weight.shape[0], r))):
             key = f"base_model.model.{linear}.lora_{which}.weight"
@@ -217,9 +219,13 @@ def keep_blocks(model):
 EXPERTS = ["gate_proj", "up_proj", "down_proj"]
 
 
-@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["down_proj", "k_proj"], ["o_proj", *EXPERTS]],
-                         ids=["attention", "down", "experts"])
-def test_adapters(targets, model_folder, short_rows, tmp_path):
+@pytest.mark.parametrize("model, targets", [
+    ("qwen3_moe", ["q_proj", "v_proj"]), ("qwen3_moe", ["down_proj", "k_proj"]), ("qwen3_moe", ["o_proj", *EXPERTS]),
+    *((model, ["o_proj", *EXPERTS]) for model in ("glm4_moe", "deepseek_v3", "qwen3_next")),
+])
+def test_adapters(model, targets, model_folders, short_rows, tmp_path):
+    """Where every token goes through some MLPs, too, those have none: PEFT gives them to experts alone."""
+    model_folder = model_folders[model]
     start = write_expert_adapter(tmp_path / "start", model_folder, targets)
     shared = SHARED | dict(per_device_train_batch_size=2, gradient_accumulation_steps=1)
     settings = settings_of(model_folder, short_rows, tmp_path / "ours", disable_shuffling=True) | shared
@@ -255,7 +261,7 @@ def test_adapters(targets, model_folder, short_rows, tmp_path):
     (dict(lora_target="gate_proj,down_proj"), "need both gate_proj and up_proj or neither"),
     (dict(lora_target="all", lora_dropout=0.1), "are not supported with lora_dropout"),
     (dict(lora_target="all", use_rslora=True), "are not supported with use_rslora"),
-    (dict(lora_target="gate_proj,up_proj", model="glm4_moe"), "has MLPs that all tokens go through"),
+    (dict(lora_target="gate_proj", model="glm4_moe"), "need both gate_proj and up_proj or neither"),
 ])
 def test_adapters_that_peft_cannot_have(keys, says, model_folders, short_rows, tmp_path):
     keys = dict(keys)
@@ -264,15 +270,22 @@ def test_adapters_that_peft_cannot_have(keys, says, model_folders, short_rows, t
     assert finished.status == 1 and says in finished.text
 
 
-def test_all_leaves_out_what_peft_cannot_have(model_folders, short_rows, tmp_path):
-    """Dropout, too, which adapters of experts cannot have."""
-    settings = settings_of(model_folders["glm4_moe"], short_rows, tmp_path / "ours", finetuning_type="lora",
-                           lora_target="all", lora_dropout=0.1, max_steps=1)
+@pytest.mark.parametrize("model, says, adapted", [
+    ("glm4_moe", "are on the experts that routers choose alone", ".experts."),
+    ("qwen3_5_moe", "are on shared experts alone", ".shared_expert."),
+])
+def test_adapters_of_all_linear_layers(model, says, adapted, own_place, short_rows, tmp_path):
+    """The run says which MLPs have none, and PEFT loads what is saved: each matrix has its place."""
+    folder = made_once(own_place / model, lambda folder: write_model(folder, model))
+    settings = settings_of(folder, short_rows, tmp_path / "ours", finetuning_type="lora", lora_target="all", max_steps=1)
     finished = Running(settings).wait()
-    assert finished.status == 0 and "lora_target: all leaves out" in finished.text, finished.text
-    saved = json.loads((finished.output_dir / "adapter_config.json").read_text())
-    assert set(saved["target_modules"]) == {"q_proj", "k_proj", "v_proj", "o_proj"}
-    with_adapter(load(model_folders["glm4_moe"]), finished.output_dir, is_trainable=False)
+    assert finished.status == 0 and says in finished.text, finished.text
+    saved = load_file(finished.output_dir / "adapter_model.safetensors")
+    in_mlps = [name for name in saved if ".mlp." in name and "shared_expert_gate" not in name]
+    assert in_mlps and all(adapted in name for name in in_mlps)
+    loaded = with_adapter(load(folder), finished.output_dir, is_trainable=False)
+    squares = sum(p.double().square().sum() for name, p in loaded.named_parameters() if "lora_" in name)
+    assert squares.item() == pytest.approx(sum(m.double().square().sum().item() for m in saved.values()), rel=1e-9)
 
 
 @pytest.mark.parametrize("kind, says", [("llama", "LlamaForCausalLM has no experts"),

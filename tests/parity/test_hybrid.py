@@ -17,11 +17,13 @@ SHARED = dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, lear
 # transformers computes the gated delta rule in fp32 whatever the model's dtype: gradients' norms hold its roundings.
 NORMS = 1e-4
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj", "out_proj"]
-# Linear layers that can have an adapter. Not those of experts beside a shared one.
+# Linear layers that can have an adapter. Of qwen3_5_moe's MLPs it is the shared expert's; of qwen3_next's it is the
+# experts', which PEFT saves otherwise (test_experts.test_adapters).
 ALL = {
     "qwen3_5": [*ATTENTION, "gate_proj", "up_proj", "down_proj", "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b"],
     "qwen3_next": [*ATTENTION, "in_proj_qkvz", "in_proj_ba", "shared_expert_gate"],
-    "qwen3_5_moe": [*ATTENTION, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "shared_expert_gate"],
+    "qwen3_5_moe": [*ATTENTION, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "shared_expert_gate",
+                    "gate_proj", "up_proj", "down_proj"],
 }
 KINDS = ["qwen3_5", "qwen3_next", "qwen3_5_moe"]
 
