@@ -105,7 +105,8 @@ int train(const Config& config, const Rendezvous& where) {
   try {
     PeakMeter meter(device_of(plan.device, plan.own_gpu()));
     if (where.has_peers()) quiet_c10d();
-    const RunResult result = run_training(config, plan, interrupts, &meter);
+    const RunResult result =
+        run_training(config, plan, interrupts, {.meter = &meter, .make_source = {}});
     return end.status = result.end == RunEnd::kInterrupted ? kInterruptedStatus : 0;
   } catch (const FailedElsewhere&) {
     interrupts.run_ended(1);

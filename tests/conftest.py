@@ -277,14 +277,14 @@ def run_processes(settings, num_ranks=1, timeout=60):
     return finished
 
 
-def run_to_end(settings, num_ranks=1, timeout=60):
+def run_to_end(settings, num_ranks=1, timeout=60, stream=False):
     """A run that must succeed, with ranks that are threads of one process where nothing is tested of processes: they start in
-    a tenth of the time, and texts has one text of them all. On GPUs, and on those that are simulated, each rank is a process."""
-    if DEVICE != "cpu":
+    a tenth of the time, and texts has one text of them all. On GPUs, and on those that are simulated, each rank is a process. `stream`: its rows come from a source that is no data set."""
+    if DEVICE != "cpu" and not stream:
         return run_processes(settings, num_ranks, timeout)
     config = write_config(settings)
     log = config.with_suffix(".log")  # of all ranks
-    status = trainings.train(config, num_ranks, free_port(), log, timeout)
+    status = trainings.train(config, num_ranks, free_port(), log, timeout, stream)
     text = log.read_text()
     assert status == 0, text
     return Finished([0] * num_ranks, [text], pathlib.Path(settings["output_dir"]))

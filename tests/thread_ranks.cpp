@@ -1,8 +1,10 @@
 // Trains as `longspan train` does, one run after another in this process, each with ranks that are
 // threads. Reads a request a line from stdin, and answers each with a line on stdout:
 //
-//   {"config": "run.yaml", "ranks": 3, "port": 20000, "log": "run.log"}    {"status": 0}
+//   {"config": "run.yaml", "ranks": 3, "port": 20000, "log": "run.log", "stream": false}
+//   {"status": 0}
 //
+// A stream gives the rows of the data set's epochs, and nobody knows how long it is.
 // What the run prints goes to `log`. Status 1: a UserError, 2: anything else, as of the program.
 #include <ATen/Parallel.h>
 #include <fcntl.h>
@@ -12,15 +14,19 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cli/process/resources.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
+#include "longspan/data/example_source.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/liveness/host.h"
 #include "longspan/testing/thread_groups.h"
@@ -37,13 +43,40 @@ class EndingHost final : public longspan::Host {
   [[noreturn]] void end_process(int status) override { _exit(status); }
 };
 
-int train(const std::string& config_file, const longspan::Rendezvous& where) {
+/// It knows where it stands by its own state alone.
+class Stream final : public longspan::ExampleSource {
+ public:
+  explicit Stream(longspan::Epochs epochs) : epochs_(std::move(epochs)) {}
+  std::optional<int64_t> num_batches() const override { return std::nullopt; }
+  longspan::DrawnExamples next(int64_t /*epoch*/, int64_t /*batch*/) override {
+    const int64_t an_epoch = *epochs_.num_batches(), number = num_drawn_++;
+    return epochs_.next(number / an_epoch, number % an_epoch);
+  }
+  std::string state() const override { return std::to_string(num_drawn_); }
+  void resume(const std::string& state) override { num_drawn_ = std::stoll(state); }
+
+ private:
+  longspan::Epochs epochs_;
+  int64_t num_drawn_ = 0;
+};
+
+longspan::RunParts with_stream(const longspan::Config& config) {
+  return {.make_source = [&config](const longspan::ExampleSet& train, const longspan::Mesh& mesh) {
+    const longspan::Loader loader(train.size(), config.per_device_train_batch_size,
+                                  mesh.data.rank(), mesh.data.size(), !config.disable_shuffling,
+                                  config.seed);
+    return std::make_unique<Stream>(longspan::Epochs(train, loader));
+  }};
+}
+
+int train(const std::string& config_file, const longspan::Rendezvous& where, bool stream) {
   try {
     const longspan::Config config = longspan::load_config(config_file, {});
     const longspan::Machine machine{.look_for_gpus = longspan::look_for_gpus,
                                     .num_threads = at::get_num_threads()};
     EndingHost host;
-    longspan::run_training(config, longspan::plan_run(config, machine, where), host);
+    longspan::run_training(config, longspan::plan_run(config, machine, where), host,
+                           stream ? with_stream(config) : longspan::RunParts{});
     return 0;
   } catch (const longspan::FailedElsewhere&) {
     return 1;  // another rank has said why
@@ -63,14 +96,16 @@ int train_on_threads(const json& request) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < num_ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      statuses[rank] = train(request.at("config"), {.rank = rank,
-                                                    .world_size = num_ranks,
-                                                    .local_rank = rank,
-                                                    .local_world_size = num_ranks,
-                                                    .master_port = request.at("port"),
-                                                    .interfaces = {},
-                                                    .store_prefix = {},
-                                                    .link = &longspan::testing::thread_link()});
+      statuses[rank] = train(request.at("config"),
+                             {.rank = rank,
+                              .world_size = num_ranks,
+                              .local_rank = rank,
+                              .local_world_size = num_ranks,
+                              .master_port = request.at("port"),
+                              .interfaces = {},
+                              .store_prefix = {},
+                              .link = &longspan::testing::thread_link()},
+                             request.at("stream"));
     });
   }
   for (std::thread& thread : threads) thread.join();

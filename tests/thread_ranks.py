@@ -31,7 +31,7 @@ class Trainings:
             self.process.wait()
             self.process = None
 
-    def train(self, config, num_ranks, port, log, timeout):
+    def train(self, config, num_ranks, port, log, timeout, stream):
         """The run's status. Where the process has died: minus the number of its signal. Within as many seconds of work."""
         if not self.process or self.process.poll() is not None or self.num_runs == MOST_RUNS:
             self.end()
@@ -39,7 +39,7 @@ class Trainings:
                                             env=dict(os.environ, OMP_NUM_THREADS="1"))
             self.num_runs = 0
         self.num_runs += 1
-        request = dict(config=str(config), ranks=num_ranks, port=port, log=str(log))
+        request = dict(config=str(config), ranks=num_ranks, port=port, log=str(log), stream=stream)
         self.process.stdin.write(json.dumps(request) + "\n")
         answers = []
         reader = threading.Thread(target=lambda: answers.append(self.process.stdout.readline()), daemon=True)

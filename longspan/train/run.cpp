@@ -41,10 +41,12 @@ RunData read_same_data(const Config& config, const RunPlan& plan, Workers& worke
   return data;
 }
 
-Epochs epochs_to_train(const Config& config, const RunData& data, const Mesh& mesh) {
-  return {*data.train,
-          Loader(data.train->size(), config.per_device_train_batch_size, mesh.data.rank(),
-                 mesh.data.size(), !config.disable_shuffling, config.seed)};
+std::unique_ptr<ExampleSource> source_of(const Config& config, const RunParts& parts,
+                                         const ExampleSet& train, const Mesh& mesh) {
+  if (parts.make_source) return parts.make_source(train, mesh);
+  return std::make_unique<Epochs>(
+      train, Loader(train.size(), config.per_device_train_batch_size, mesh.data.rank(),
+                    mesh.data.size(), !config.disable_shuffling, config.seed));
 }
 
 void prepare_folders(const OutputSettings& config, Workers& workers, const Launch& launch) {
@@ -58,7 +60,8 @@ void prepare_folders(const OutputSettings& config, Workers& workers, const Launc
 
 }  // namespace
 
-RunResult run_training(const Config& config, const RunPlan& plan, Host& host, PeakMeter* meter) {
+RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
+                       const RunParts& parts) {
   RunResult result;
   Workers workers(config, plan, host);
   result.end = workers.run([&] {
@@ -74,12 +77,13 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host, Pe
     if (!model.find_objective(data, host, console)) {
       return say_stopped_before_steps(config, host, console);
     }
-    RunReports reports(config, plan, data, model, meter, console);
+    RunReports reports(config, plan, data, model, parts.meter, console);
     RunSaving saving(config, workers, model, data, start, host, console);
-    Epochs epochs = epochs_to_train(config, data, workers.mesh());
+    const std::unique_ptr<ExampleSource> source =
+        source_of(config, parts, *data.train, workers.mesh());
     Trainer trainer({.context = model.context(),
                      .objective = model.objective(),
-                     .source = epochs,
+                     .source = *source,
                      .eval_set = *data.eval,
                      .host = host,
                      .notices = workers.notices(),

@@ -103,6 +103,30 @@ def test_ten_steps_are_five_and_five(kind, settings, tmp_path):
     same_bytes(whole, resumed)
 
 
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_stream_of_examples(num_ranks, settings, tmp_path):
+    """It is trained as the data set with its rows, over the end of the set, and goes on from its own state."""
+    keys = dict(device="cpu", max_steps=10)  # 8 steps an epoch
+    known = run_to_end(settings("known", **keys), num_ranks)
+    whole = run_to_end(settings("whole", **keys), num_ranks, stream=True)
+    assert whole.logged("loss") == known.logged("loss") and weights(whole.output_dir) == weights(known.output_dir)
+    halves = halfway(whole, 5, tmp_path / "halves")
+    resumed = run_to_end(settings("halves", **keys) | dict(output_dir=halves), num_ranks, stream=True)
+    assert "step 5 of 10" in resumed.text
+    same_bytes(whole, resumed)
+
+
+def test_a_stream_and_a_data_set(settings):
+    """A checkpoint of one is none of the other's; a stream needs max_steps."""
+    keys = settings("run", max_steps=5, device="cpu")
+    whole = run_to_end(keys, stream=True)
+    refused = Running(keys | dict(resume_from_checkpoint=str(whole.output_dir / "checkpoint-5"),
+                                  output_dir=f"{whole.output_dir}-on")).wait()
+    assert refused.status == 1 and "a stream of examples, and this one trains on a data set" in refused.text, refused.text
+    with pytest.raises(AssertionError, match="max_steps"):
+        run_to_end(settings("endless", max_steps=-1, num_train_epochs=1, device="cpu"), stream=True)
+
+
 def test_a_killed_hybrid(settings, tmp_path):
     """Killed in its middle, it ends as the run that nobody disturbed."""
     keys = dict(model="qwen3_next", sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring", bf16=True,
