@@ -43,6 +43,13 @@ def patient_time():
     return clock().look()
 
 
+def let_pass(seconds):
+    """Waits: what runs beside gets as much to compute as in so many seconds of a quiet machine."""
+    end = patient_time() + seconds
+    while patient_time() < end:
+        time.sleep(0.05)
+
+
 def wait_patiently(process, seconds):
     """The process's status; it has to end by then."""
     end = patient_time() + seconds

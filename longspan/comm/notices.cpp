@@ -21,12 +21,16 @@ using Clock = std::chrono::steady_clock;
 
 /// With a store that is silent: a fourth of ddp_timeout, within these.
 constexpr std::chrono::milliseconds kLeastPatience{5000}, kMostPatience{60000};
-/// Of one that is about to end.
+/// Of the rank that serves the store, with itself.
 constexpr std::chrono::milliseconds kShortPatience{2000};
+/// Of a rank that is about to end because it was told to. One that ends without having said so is
+/// taken for killed. On a busy machine a store that lives may not answer for seconds; a run that
+/// was told to stop is gone within ten.
+constexpr std::chrono::milliseconds kLastPatience{6000};
 /// Between two looks whether all are here: a part of the time that has passed, within these.
 constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};
 /// Who serves the store waits so long for the others' heartbeats, which look once a second, or
-/// later on a busy machine. A run that was told to stop is gone within ten seconds.
+/// later on a busy machine.
 constexpr std::chrono::milliseconds kNoticeLingers{6000};
 constexpr std::chrono::milliseconds kBetweenNotices{50};
 /// An alarm may be taken back: it counts when it has sounded for so long.
@@ -129,8 +133,8 @@ void Notices::wait_for_all() {
 void Notices::announce_stop(const std::string& why) const {
   if (!impl_) return;
   const Rendezvous& where = impl_->where;
-  StoreClient store(where, impl_->prefix(), kShortPatience);
-  if (!store.put(heard_of_stop(where.rank), "yes") || !store.put(kStopNotice, why)) return;
+  StoreClient store(where, impl_->prefix(), kLastPatience);
+  if (!store.put(kStopNotice, why) || !store.put(heard_of_stop(where.rank), "yes")) return;
   wait_until_all_heard_of_stop(where);
 }
 

@@ -16,7 +16,7 @@ import time
 import pytest
 from conftest import PROGRAM, Running, add_dataset, settings_of, write_dataset
 from faults import TORCHRUN, Launched, children_of, is_alive, processes_with, wait_for, write_config
-from patience import patient_time
+from patience import let_pass, patient_time
 from safetensors.torch import load_file, save_file
 
 TIMEOUT = 4  # ddp_timeout
@@ -54,7 +54,7 @@ def says_who(text, rank, pid, *words):
 def test_a_killed_rank(victim, sequence_size, settings):
     running = Running(settings(**ENDLESS, sequence_parallel_size=sequence_size), 4)
     wait_for(running, "'loss'")
-    time.sleep(0.6)  # signs of life go out a few times a second
+    let_pass(0.6)  # signs of life go out a few times a second
     running.ranks[victim].kill()
     for status, text in ended(running, [victim]).values():
         assert status == 1, text
@@ -68,7 +68,7 @@ def test_a_killed_rank(victim, sequence_size, settings):
 def test_a_stopped_rank(victim, settings):
     running = Running(settings(**ENDLESS, sequence_parallel_size=2), 4)
     wait_for(running, "'loss'")
-    time.sleep(0.6)
+    let_pass(0.6)
     running.ranks[victim].send_signal(signal.SIGSTOP)
     start = time.monotonic()
     for status, text in ended(running, [victim]).values():
@@ -87,7 +87,7 @@ def test_a_stopped_worker_of_a_launcher(victim, settings):
     wait_for(running, "'loss'")
     workers = children_of(running.ranks[0].pid)
     assert len(workers) == 2
-    time.sleep(0.6)
+    let_pass(0.6)
     os.kill(workers[victim], signal.SIGSTOP)
     end = patient_time() + TIMEOUT + MARGIN
     while is_alive(workers[1 - victim]):
