@@ -50,8 +50,9 @@ MeasuredPeak PeakMeter::peak() const {
   } else {
     const auto stats =
         c10::getDeviceAllocator(impl_->device.type())->getDeviceStats(impl_->device.index());
-    peak.device =
-        stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    peak.device = stats.allocated_bytes[kAll].peak;
+    peak.reserved = stats.reserved_bytes[kAll].peak;
   }
   peak.host = host_bytes().peak;
   peak.resident = peak_resident();

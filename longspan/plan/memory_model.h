@@ -92,6 +92,7 @@ struct MeasuredPeak {
   int64_t device = 0;    // tensors in the device's role
   int64_t host = 0;      // and in the host's
   int64_t resident = 0;  // of the whole process (VmHWM); 0 where unknown
+  int64_t reserved = 0;  // of a GPU, by torch's allocator: tensors, and gaps between them
 };
 /// A small table; `by_rank` adds the measured peaks beside the sum.
 std::string table_of(const MemoryAccount& account);

@@ -66,11 +66,11 @@ std::string MemoryReport::end(const Group& world) {
   measured_.clear();
   if (meter_ == nullptr) return table_of(account_);
   const MeasuredPeak mine = meter_->peak();
-  for (const std::string& line :
-       world.gather_text(fmt::format("{} {} {}", mine.device, mine.host, mine.resident))) {
+  for (const std::string& line : world.gather_text(
+           fmt::format("{} {} {} {}", mine.device, mine.host, mine.resident, mine.reserved))) {
     std::istringstream numbers(line);
     MeasuredPeak& peak = measured_.emplace_back();
-    numbers >> peak.device >> peak.host >> peak.resident;
+    numbers >> peak.device >> peak.host >> peak.resident >> peak.reserved;
   }
   return table_of(account_, measured_);
 }
@@ -84,6 +84,7 @@ void MemoryReport::write(const std::string& folder) const {
                                 {"shard_size", facts_.shard_size}}},
                               {"device", account_.device},
                               {"host", account_.host},
+                              {"beside_tensors", account_.beside_tensors},
                               {"activation_bytes_per_token", account_.activation_bytes_per_token}};
   for (const MemoryAccount::Line& line : account_.lines) {
     std::string name = line.name;
@@ -92,8 +93,10 @@ void MemoryReport::write(const std::string& folder) const {
         {{"name", name}, {"device", line.device}, {"host", line.host}, {"note", line.note}});
   }
   for (const MeasuredPeak& peak : measured_) {
-    json["measured"].push_back(
-        {{"device", peak.device}, {"host", peak.host}, {"resident", peak.resident}});
+    json["measured"].push_back({{"device", peak.device},
+                                {"host", peak.host},
+                                {"resident", peak.resident},
+                                {"reserved", peak.reserved}});
   }
   write_file_atomically(folder + "/memory.json", json.dump(1) + "\n");
 }

@@ -18,23 +18,16 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+from runs import ROOT, Report, UsedMemory, case_of, flops, last_lines, num_gpus, run, settings, train
 
+# A rank that is killed, one that stands still, and what the others say.
+SIGNAL_TESTS = ["tests/end_to_end/test_reliability.py::test_a_killed_rank",
+                "tests/end_to_end/test_reliability.py::test_a_stopped_rank"]
 # Of the tests that train, those whose numbers tell most of a device. Each compares with one process, with others' code,
 # or with the bits of an undisturbed run.
 TESTS = ["tests/end_to_end/test_parallel_training.py", "tests/end_to_end/test_stages.py",
          "tests/end_to_end/test_sharding.py", "tests/end_to_end/test_resume.py",
          "tests/end_to_end/test_sharded_resume.py", "tests/parity/test_trainer.py", "tests/parity/test_lora.py"]
-SHAPES = {
-    "tiny": dict(hidden_size=256, intermediate_size=704, num_hidden_layers=4, num_attention_heads=4,
-                 num_key_value_heads=2, vocab_size=4096, tie_word_embeddings=True),
-    "1.5b": dict(hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
-                 num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True),
-    # A quarter of the layers of Qwen2.5-7B: its shapes, in what one GPU holds with AdamW's states.
-    "7b-of-7-layers": dict(hidden_size=3584, intermediate_size=18944, num_hidden_layers=7, num_attention_heads=28,
-                           num_key_value_heads=4, vocab_size=152064, tie_word_embeddings=False),
-}
 
 
 def parse_arguments():
@@ -43,8 +36,13 @@ def parse_arguments():
     parser.add_argument("--report", type=Path, default=Path("first-gpu-run.md"), help="what is written")
     parser.add_argument("--work", type=Path, default=Path("first-gpu-run"), help="models, rows and logs")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default: all)")
-    parser.add_argument("--speed", default="1.5b:8192,1.5b:32768,7b-of-7-layers:32768",
-                        help="model:tokens of the rows whose speed is measured")
+    parser.add_argument("--speed", default="1.5b:8192,1.5b:32768,7b-of-7-layers:32768,1.5b:131072",
+                        help="model:tokens of the rows whose speed is measured; more keys after them, as in "
+                             "1.5b:524288:offload_activations=true (which takes minutes a step)")
+    parser.add_argument("--memory", default="1.5b:8192,1.5b:32768", help="the same, of what memory is looked at")
+    parser.add_argument("--profile", default="1.5b:8192", help="the same, of the step whose time is looked at")
+    parser.add_argument("--zero", default="", help=f"of the part `zero`: {'; '.join(ZERO)} (default: all)")
+    parser.add_argument("--processes", type=int, default=8, help="of the part `zero`; they share GPUs that are fewer")
     parser.add_argument("--peer", action="store_true", help="transformers beside each of them")
     parser.add_argument("--keys", default="", help="more keys of those runs: key=value,key=value")
     parser.add_argument("--peak", type=float, default=989e12,
@@ -56,48 +54,6 @@ def parse_arguments():
     options = parser.parse_args()
     options.build, options.work = options.build.absolute(), options.work.absolute()
     return options
-
-
-class Report:
-    """Lines for people; each check passed, failed, or was not run for a reason."""
-
-    def __init__(self):
-        self.lines, self.failed = [], []
-
-    def say(self, line=""):
-        print(line, flush=True)
-        self.lines.append(line)
-
-    def check(self, name, passed, detail=""):
-        self.say(f"- {'passed' if passed else '**FAILED**'}: {name}" + (f": {detail}" if detail else ""))
-        if not passed:
-            self.failed.append(name)
-
-    def left_out(self, name, why):
-        self.say(f"- not run: {name}: {why}")
-
-
-def run(command, log=None, timeout=None, **variables):
-    """(status, output, seconds)"""
-    begin = time.time()
-    try:
-        ended = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               errors="replace", timeout=timeout, env=os.environ | variables)
-        status, text = ended.returncode, ended.stdout
-    except subprocess.TimeoutExpired as stopped:
-        status, text = 124, (stopped.stdout or b"").decode(errors="replace") + f"\nstopped after {timeout} s"
-    if log:
-        log.write_text(text)
-    return status, text, time.time() - begin
-
-
-def last_lines(text, count=12):
-    return "\n".join("      " + line for line in text.strip().splitlines()[-count:])
-
-
-def num_gpus():
-    status, text, _ = run(["nvidia-smi", "-L"])
-    return text.count("GPU ") if status == 0 else 0
 
 
 def env(options, report):
@@ -114,65 +70,16 @@ def kernels(options, report):
     variables = dict(CUBLAS_WORKSPACE_CONFIG=":4096:8")
     status, text, seconds = run([program], options.work / "gpu_tests.log", 600, CUDA_LAUNCH_BLOCKING="1", **variables)
     passed = status == 0 and "not run" not in text
-    report.check("every launch waited for", passed, f"{seconds:.0f} s; " + (text.strip().splitlines() or [""])[-2 if passed else -1])
+    said = (text.strip().splitlines() or [""])[-2 if passed else -1]
+    report.check("every launch waited for", passed, f"{seconds:.0f} s; {said}")
     if not passed:
         report.say(last_lines(text, 60))
-    sanitizer = shutil.which("compute-sanitizer")
-    if not sanitizer:
-        report.left_out("compute-sanitizer", "it is not installed")
-
-
-def settings(options, shape, tokens, name, **changes):
-    keys = {"model_name_or_path": str(make_model(options, shape)), "stage": "sft", "do_train": True,
-            "finetuning_type": "full", "dataset": "rows", "dataset_dir": str(make_row_data(options, shape, tokens)),
-            "template": "chatml", "cutoff_len": tokens, "output_dir": str(options.work / name), "overwrite_output_dir": True,
-            "disable_shuffling": True, "logging_steps": 1, "save_strategy": "no", "max_steps": 5,
-            "per_device_train_batch_size": 1, "learning_rate": 1e-5, "lr_scheduler_type": "constant", "bf16": True,
-            "disable_tqdm": True} | changes
-    path = options.work / f"{name}.yaml"
-    path.write_text(json.dumps(keys))
-    return path
-
-
-def make_model(options, shape):
-    from speed.workload import train_tokenizer
-
-    folder = options.work / f"model-{shape}"
-    if not (folder / "config.json").exists():
-        seed = options.work / "seed"
-        train_tokenizer(seed)
-        (seed / "config.json").write_text(json.dumps(SHAPES[shape] | {
-            "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
-            "max_position_embeddings": 1048576, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "initializer_range": 0.02,
-            "attention_dropout": 0.0, "use_sliding_window": False, "torch_dtype": "bfloat16", "bos_token_id": 0,
-            "eos_token_id": 2, "pad_token_id": 0}))
-        subprocess.check_call([options.build / "longspan", "init", "--config", seed / "config.json", "--output", folder,
-                               "--dtype", "bfloat16"], stdout=subprocess.DEVNULL)
-    return folder
-
-
-def make_row_data(options, shape, tokens):
-    from speed.workload import Case, make_rows
-
-    folder = options.work / f"rows-{tokens}"
-    if not folder.exists():
-        make_rows(folder, make_model(options, shape), Case(tokens, SHAPES[shape]["vocab_size"], 0.9, True), 6)
-    return folder
-
-
-def logged(options, name):
-    state = json.loads((options.work / name / "trainer_state.json").read_text())
-    return [entry for entry in state["log_history"] if "loss" in entry]
-
-
-def train(options, report, name, config, timeout=300, wrapper=(), **variables):
-    """The run's log lines; None, and a failure, where it did not end well."""
-    status, text, seconds = run([*wrapper, options.build / "longspan", "train", config], options.work / f"{name}.log",
-                                            timeout, **variables)
+    if not (sanitizer := shutil.which("compute-sanitizer")):
+        return report.left_out("compute-sanitizer", "it is not installed")
+    status, text, seconds = run([sanitizer, *SANITIZE, program], options.work / "gpu_tests-sanitized.log", 900, **variables)
+    report.check("under compute-sanitizer", status == 0, f"{seconds:.0f} s")
     if status != 0:
-        report.check(name, False, f"ended with {status} after {seconds:.0f} s\n{last_lines(text)}")
-        return None
-    return logged(options, name)
+        report.say(last_lines(text, 30))
 
 
 def tiny(options, report):
@@ -183,33 +90,111 @@ def tiny(options, report):
                       CUDA_LAUNCH_BLOCKING="1")
         if steps and on_cpu:
             apart = max(abs(a["loss"] - b["loss"]) / b["loss"] for a, b in zip(steps, on_cpu))
-            report.check(f"{name}: losses of 5 steps beside fp32 on the CPU", apart < bound, f"apart by {apart:.1e}, allowed {bound:g}")
-    sanitizer = shutil.which("compute-sanitizer")
-    if not sanitizer:
+            report.check(f"{name}: losses of 5 steps beside fp32 on the CPU", apart < bound,
+                         f"apart by {apart:.1e}, allowed {bound:g}")
+    if not (sanitizer := shutil.which("compute-sanitizer")):
         return report.left_out("a run under compute-sanitizer", "it is not installed")
     config = settings(options, "tiny", 1024, "tiny-sanitized", device="cuda", max_steps=2)
-    wrapper = [sanitizer, "--tool", "memcheck", "--error-exitcode", "86", "--print-limit", "5"]
-    steps = train(options, report, "tiny-sanitized", config, wrapper=wrapper)
+    steps = train(options, report, "tiny-sanitized", config, wrapper=[sanitizer, *SANITIZE])
     if steps:
         report.check("two steps under compute-sanitizer", True, "no wrong access")
 
 
-def tests(options, report):
-    """The tests of training, in fp32 on the GPU: processes share it, and exchange through the host."""
-    report.say("\n## Training, in fp32 on the GPU: every method, ZeRO, offloads, resume\n")
-    chosen = options.tests.split(",")
+def run_tests(options, report, chosen, name, *more):
     command = [sys.executable, "-m", "pytest", "-q", "-n", options.workers, "--dist", "worksteal", "-p", "no:cacheprovider",
-               "--durations=5", *chosen]
-    if options.select:
-        command += ["-k", options.select]
+               "--durations=5", *chosen, *more]
+    device = os.environ.get("LONGSPAN_TEST_DEVICE", "cuda")
     with contextlib.chdir(ROOT):
-        status, text, seconds = run(command, options.work / "pytest.log", options.limit, LONGSPAN_TEST_DEVICE="cuda",
+        status, text, seconds = run(command, options.work / f"{name}.log", options.limit, LONGSPAN_TEST_DEVICE=device,
                                     LONGSPAN_BUILD=str(options.build), HF_HUB_OFFLINE="1")
     summary = (re.findall(r"\d+ (?:passed|failed).*", text) or ["no summary"])[-1]
     report.check(", ".join(chosen), status == 0, f"{summary}; {seconds:.0f} s")
     for line in text.splitlines():
         if line.startswith(("FAILED", "ERROR")):
             report.say("      " + line[:200])
+
+
+def tests(options, report):
+    """The tests of training, in fp32 on the GPU: processes share it, and exchange through the host."""
+    report.say("\n## Training, in fp32 on the GPU: every method, ZeRO, offloads, resume\n")
+    run_tests(options, report, options.tests.split(","), "pytest", *(["-k", options.select] if options.select else []))
+
+
+def signals(options, report):
+    report.say("\n## Ranks that are killed, and that stand still\n")
+    run_tests(options, report, SIGNAL_TESTS, "signals")
+
+
+SANITIZE = ["--tool", "memcheck", "--error-exitcode", "86", "--print-limit", "5"]
+# What divides a model's states among processes, or moves them to the host.
+ALL_OFFLOADS = dict(offload_optimizer=True, offload_params=True, offload_activations=True)
+ZERO = {str(stage): dict(zero_stage=stage) for stage in range(4)}
+ZERO["3, all offloads"] = dict(zero_stage=3) | ALL_OFFLOADS
+
+
+def zero(options, report):
+    """Data-parallel processes, each with a row, beside one that takes as many rows a step. fp32: how far losses may be
+    apart is the tests' own bound for sums in another order."""
+    ranks = options.processes
+    report.say(f"\n## ZeRO and offloads on {ranks} processes, {min(ranks, num_gpus())} GPUs\n")
+    keys = dict(device="cuda", bf16=False, full_determinism=True)
+    config = settings(options, "tiny", 512, "zero-one", gradient_accumulation_steps=ranks, **keys)
+    one = train(options, report, "zero-one", config)
+    keys |= dict(nproc_per_node=ranks, share_gpus=num_gpus() < ranks)
+    for number, (name, changes) in enumerate(ZERO.items()):
+        if options.zero and name not in options.zero.split(";"):
+            continue
+        run_name = f"zero-{number}"
+        steps = train(options, report, run_name, settings(options, "tiny", 512, run_name, **keys, **changes))
+        if steps and one:
+            apart = max(abs(a["loss"] - b["loss"]) / b["loss"] for a, b in zip(steps, one))
+            report.check(f"zero_stage {name}: losses of 5 steps beside one process", apart < 1e-5,
+                         f"apart by {apart:.1e}, allowed 1e-05")
+
+
+def memory(options, report):
+    report.say("\n## Memory of one GPU, GiB: by the account, by torch's allocator, by nvidia-smi\n")
+    report.say("| model | tokens | account of tensors | allocated | reserved | account, all | nvidia-smi |")
+    report.say("|---|---|---|---|---|---|---|")
+    failed = []
+    for case in options.memory.split(","):
+        shape, tokens, keys = case_of(case)
+        name = f"memory-{shape}-{tokens}"
+        config = settings(options, shape, tokens, name, **(dict(device="cuda", max_steps=2) | keys))
+        with UsedMemory() as used:
+            steps = train(options, report, name, config, 600)
+        if not steps:
+            continue
+        told = json.loads((options.work / name / "memory.json").read_text())
+        peak = told["measured"][0]
+        accounted = told["device"] + told["beside_tensors"]
+        columns = (told["device"], peak["device"], peak["reserved"], accounted, used.most - used.before)
+        report.say(f"| {shape} | {tokens} | " + " | ".join(f"{number / 2**30:.2f}" for number in columns) + " |")
+        if not peak["device"] <= told["device"] or not used.most - used.before <= accounted:
+            failed.append(name)
+    report.say()
+    report.check("no run takes more than its account", not failed, ", ".join(failed))
+
+
+def profile(options, report):
+    """Where a step's time goes, by CUPTI, which torch's packages bring."""
+    report.say("\n## A step's time\n")
+    shape, tokens, keys = case_of(options.profile)
+    packages = [Path(folder) for folder in sys.path if folder.endswith("-packages")]
+    homes = [header.parent.parent for folder in packages for header in folder.glob("nvidia/**/include/cupti.h")]
+    libraries = [library for home in homes for library in sorted(home.glob("lib/libcupti.so.*"))]
+    if not libraries:
+        return report.left_out("the profile", "there is no CUPTI (nvidia-cuda-cupti, which torch's packages for CUDA bring)")
+    injected, records = options.work / "liblaunches.so", options.work / "records.tsv"
+    status, text, _ = run(["c++", "-O2", "-shared", "-fPIC", "-std=c++20", ROOT / "tests/gpu/launches.cpp", "-o", injected,
+                           f"-I{homes[0] / 'include'}", libraries[0], f"-Wl,-rpath,{libraries[0].parent}"])
+    if status != 0:
+        return report.check("launches.cpp compiles", False, last_lines(text))
+    config = settings(options, shape, tokens, "profile", **(dict(device="cuda", max_steps=4) | keys))
+    if train(options, report, "profile", config, 600, CUDA_INJECTION64_PATH=str(injected), LAUNCHES=str(records)):
+        status, text, _ = run([sys.executable, ROOT / "tests/gpu/launches.py", records, "--steps", 4])
+        report.check(f"the last of 4 steps, {shape}, {tokens} tokens", status == 0)
+        report.say("\n" + text.strip())
 
 
 def resume(options, report):
@@ -236,26 +221,18 @@ def resume(options, report):
             report.check(f"resumed from step 2 ({name})", digest(goes_on) == digest(one))
 
 
-def flops(shape, tokens, labels):
-    """Of a step on one row, without recomputation: 6 a parameter of the blocks and token, attention's causal pairs, the
-    head at labels."""
-    s = SHAPES[shape]
-    D, I, L, N, M = (s[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-                                        "num_key_value_heads"))
-    H = D // N
-    blocks = L * (D * H * (2 * N + 2 * M) + 3 * D * I)
-    return 6 * blocks * tokens + 6 * N * H * tokens * (tokens + 1) * L + 6 * D * s["vocab_size"] * labels
-
-
 def speed(options, report):
     report.say("\n## Speed: bf16, AdamW with fp32 states, checkpointing, one GPU\n")
     report.say("| model | tokens of a row | | s a step | tokens/s | MFU | peak GiB | account GiB | first loss |")
     report.say("|---|---|---|---|---|---|---|---|---|")
     more = dict(pair.split("=", 1) for pair in options.keys.split(",") if pair)
     for case in options.speed.split(","):
-        shape, tokens = case.split(":")[0], int(case.split(":")[1])
+        shape, tokens, keys = case_of(case)
         name = f"speed-{shape}-{tokens}"
-        steps = train(options, report, name, settings(options, shape, tokens, name, **({"device": "cuda", "max_steps": 6} | more)), 400)
+        # A step of a very long row takes minutes.
+        max_steps, patience = (3, 3000) if tokens > 200_000 else (6, 400)
+        config = settings(options, shape, tokens, name, **(dict(device="cuda", max_steps=max_steps) | more | keys))
+        steps = train(options, report, name, config, patience)
         if not steps:
             continue
         lines = [json.loads(line) for line in (options.work / name / "trainer_log.jsonl").read_text().splitlines()]
@@ -283,7 +260,8 @@ def speed(options, report):
         row("transformers", peer["seconds"][1:], peer["peak"], "", peer["losses"][0])
 
 
-PARTS = {"env": env, "kernels": kernels, "tiny": tiny, "tests": tests, "resume": resume, "speed": speed}
+PARTS = {"env": env, "kernels": kernels, "tiny": tiny, "resume": resume, "tests": tests, "zero": zero, "signals": signals,
+         "memory": memory, "profile": profile, "speed": speed}
 
 
 def main():

@@ -46,6 +46,24 @@ def last_step(records, options):
     return updates[-each - 1][2], updates[-1][2] + 1
 
 
+def overlap(records, chosen):
+    """(ns of these records in which a kernel that is none of them runs too, ns of them in all)"""
+    edges = []
+    for record in records:
+        if record[0] == "wait" or not (chosen(record) or record[0] == "kernel"):
+            continue
+        which = 0 if chosen(record) else 1
+        edges += [(record[1], which, 1), (record[2], which, -1)]
+    running, hidden, total, last = [0, 0], 0, 0, 0
+    for time, which, change in sorted(edges):
+        if running[0]:
+            total += time - last
+            hidden += (time - last) if running[1] else 0
+        running[which] += change
+        last = time
+    return hidden, total
+
+
 def main():
     options = parse_arguments()
     records = []
@@ -59,14 +77,25 @@ def main():
     records = [record for record in records if begin <= record[1] < end]
     seconds = (end - begin) / 1e9
     work = sorted((start, end) for what, start, end, *_ in records if what != "wait")
-    busy, reached = 0, begin
+    busy, gaps = 0, []
+    reached = begin
     for start, end in work:
+        if start > reached:
+            gaps.append(start - reached)
         busy += max(0, end - max(start, reached))
         reached = max(reached, end)
     kernels = [record for record in records if record[0] == "kernel"]
     print(f"{len(kernels)} kernels, {sum(r[0] == 'copy' for r in records)} copies, "
           f"{sum(r[0] == 'memset' for r in records)} memsets, {sum(r[0] == 'wait' for r in records)} waits of the host in "
           f"{seconds:.3f} s; the GPU is busy for {busy / 1e9:.3f} s")
+    long_gaps = [gap for gap in gaps if gap >= 10_000]
+    print(f"gaps in which the GPU does nothing: {len(gaps)}, {sum(gaps) / 1e6:.1f} ms; of 10 us and longer: {len(long_gaps)}, "
+          f"{sum(long_gaps) / 1e6:.1f} ms; the longest: {max(gaps, default=0) / 1e6:.2f} ms")
+    beside = {"copies": lambda r: r[0] == "copy", "NCCL": lambda r: r[0] == "kernel" and "nccl" in r[5].lower()}
+    for name, chosen in beside.items():
+        hidden, total = overlap(records, chosen)
+        if total:
+            print(f"{name}: {total / 1e6:.1f} ms, of which beside kernels: {hidden / 1e6:.1f} ms ({hidden / total:.0%})")
     waits = collections.Counter(r[5] for r in records if r[0] == "wait")
     print("waits by type (1 event, 2 stream waits event, 3 stream, 4 context):", dict(waits))
     copies = collections.defaultdict(lambda: [0, 0, 0])

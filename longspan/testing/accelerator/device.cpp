@@ -144,10 +144,12 @@ class DeviceMemory final : public c10::DeviceAllocator {
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     const DeviceBytes bytes = Machine::get().bytes(device);
     c10::CachingDeviceAllocator::DeviceStats stats;
-    auto& all =
-        stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-    all.current = bytes.now;
-    all.peak = bytes.most;
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    // There are no gaps between tensors here.
+    for (auto* of : {&stats.allocated_bytes[kAll], &stats.reserved_bytes[kAll]}) {
+      of->current = bytes.now;
+      of->peak = bytes.most;
+    }
     return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
