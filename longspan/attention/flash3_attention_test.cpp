@@ -54,7 +54,7 @@ TEST_CASE("flash attention 3: every kind of block is that of the plain softmax")
   // made of them are rounded, 2^-9 each at most, and some terms of a sum cancel.
   for (const KernelCase& one : testing::kernel_cases()) {
     testing::check_kernel(installed_kernel(), at::kCPU, at::kBFloat16, kShape, one, 4 * 0x1p-9);
-    for (const KernelShape& shape : {kShape, {4, 4, 16, 16}, {5, 1, 24, 60}, {2, 1, 20, 40}}) {
+    for (const KernelShape& shape : {kShape, {4, 4, 16, 16}, {5, 1, 20, 60}}) {
       testing::check_kernel(installed_kernel(), at::kCPU, at::kDouble, shape, one, 1e-12);
     }
   }
