@@ -9,6 +9,7 @@
 #include "cli/launcher.h"
 #include "cli/torch_runtime.h"
 #include "longspan/attention/flash/flash_attention.h"
+#include "longspan/attention/flash3_attention.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/cpu/vector_math.h"
 #include "longspan/cuda/compiler.h"
@@ -58,6 +59,8 @@ int show_environment(const Arguments&) {
   line("CUDA", cuda_available() ? counted(load_cuda().num_devices(), "GPU")
                                 : fmt::format("not available: {}", why_no_cuda()));
   if (cuda_available()) line("CUDA kernels", cuda_kernels());
+  const std::string flash3 = flash3::installed();
+  line("FlashAttention-3", flash3.empty() ? "not installed beside torch" : flash3);
   return 0;
 }
 

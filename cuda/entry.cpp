@@ -70,3 +70,11 @@ constexpr CudaEntry kEntry{num_devices,           set_device, make_backend, trou
 extern "C" __attribute__((visibility("default"))) const longspan::CudaEntry* longspan_cuda_entry() {
   return &longspan::kEntry;
 }
+
+// FlashAttention 3 is loaded without Python (attention/flash3_attention.h), of which it names this
+// one function, for its module. Where it was linked with -z now, it cannot be loaded unless there
+// is one of this name. No one calls it.
+extern "C" __attribute__((visibility("default"))) void* PyModule_Create2(void* /*definition*/,
+                                                                         int /*version*/) {
+  return nullptr;
+}

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
-#include <stdexcept>
 #include <tuple>
 
 #include "longspan/cuda/driver.h"
@@ -31,18 +30,6 @@ constexpr int kHopper = 90;
 std::atomic<bool>& refused() {
   static std::atomic<bool> value = false;
   return value;
-}
-
-/// Of the GPU that this process computes on, of which there is one.
-int capability_of(int device) {
-  static const int known = [device] {
-    try {
-      return cuda::compute_capability(device);
-    } catch (const std::runtime_error&) {  // flash attention runs everywhere
-      return 0;
-    }
-  }();
-  return known;
 }
 
 bool suits(const Block& block) {
@@ -95,7 +82,7 @@ bool suits(const at::Tensor& q_TNH, const AttentionSpec& spec, const std::vector
          spec.key_dim <= kMostHeadDim && spec.key_dim % kHeadDimMultiple == 0 && !blocks.empty() &&
          std::ranges::all_of(blocks, [](const Block& block) { return suits(block); }) &&
          !at::globalContext().deterministicAlgorithms() && !refused() &&
-         capability_of(q_TNH.device().index()) >= kHopper;
+         cuda::capability_or_0(q_TNH.device().index()) >= kHopper;
 }
 
 AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,

@@ -26,9 +26,8 @@ KeySection model_keys() {
              "A model's name on a hub works there; here nothing is fetched."),
        adapters,
        noted(
-           choice(
-               "flash_attn", &C::flash_attn, kFree, {"auto", "disabled", "sdpa", "fa2", "fa3"},
-               "Accepted for compatibility and ignored: the built-in flash kernel is always used."),
+           choice("flash_attn", &C::flash_attn, kFree, {"auto", "disabled", "sdpa", "fa2", "fa3"},
+                  "Accepted for compatibility and ignored: the program chooses its kernel itself."),
            "The value chooses among kernels there."),
        plain("disable_gradient_checkpointing", &C::disable_gradient_checkpointing, kFree,
              "Keep all activations: faster, more memory."),

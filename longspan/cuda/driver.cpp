@@ -98,6 +98,17 @@ int compute_capability(int index) {
   return 10 * major + minor;
 }
 
+int capability_or_0(int index) {
+  static const int known = [index] {
+    try {
+      return compute_capability(index);
+    } catch (const std::runtime_error&) {
+      return 0;
+    }
+  }();
+  return known;
+}
+
 Device::Device(int index) : capability_(compute_capability(index)) {
   const Driver& driver = Driver::get();
   driver.check(driver.get_device(&index_, index), "find the GPU");

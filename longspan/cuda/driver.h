@@ -19,6 +19,9 @@ using Function = struct CudaFunction*;
 /// 90 for compute capability 9.0. Takes nothing on the GPU. Throws std::runtime_error with the
 /// driver's reason.
 int compute_capability(int index);
+/// The same of the GPU that this process computes on, of which there is one; 0 where the driver
+/// does not say.
+int capability_or_0(int index);
 
 /// One GPU, as the driver sees it, in the context that torch uses, which it makes where there is
 /// none: for the GPU that this process computes on alone.

@@ -1,0 +1,263 @@
+// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: numbers in a head.
+#include "longspan/attention/flash3_attention.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <initializer_list>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "longspan/attention/packed_calls.h"
+#include "longspan/cuda/driver.h"
+#include "longspan/cuda/shared_library.h"
+#include "longspan/text/print.h"
+
+namespace longspan::flash3 {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kNamespace = "flash_attn_3";
+constexpr int kHopper = 90;
+constexpr int64_t kMostHeadDim = 256, kHeadDimMultiple = 8;
+/// The backward's largest tiles add up in an order that changes.
+constexpr int64_t kMostHeadDimDeterministic = 192;
+
+/// Whether it has refused what it was expected to compute. Then it is not asked any more.
+std::atomic<bool>& refused() {
+  static std::atomic<bool> value = false;
+  return value;
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+int64_t padded_head_dim(const AttentionSpec& spec) {
+  const int64_t H = std::max(spec.key_dim, spec.value_dim);
+  return (H + kHeadDimMultiple - 1) / kHeadDimMultiple * kHeadDimMultiple;
+}
+
+/// The package's extension in a folder that packages lie in.
+std::string extension_in(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder / "flash_attn_3", error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("_C.") && name.ends_with(".so")) return entry.path().string();
+  }
+  return "";
+}
+
+}  // namespace
+
+class Operator {
+ public:
+  using Given = std::pair<const char*, c10::IValue>;
+
+  /// `optional`: those of the arguments that may be missing; what is given for them is then
+  /// dropped.
+  Operator(const std::string& name, std::vector<std::string> arguments,
+           const std::vector<std::string>& optional = {})
+      : handle_(found(name)) {
+    const auto& schema = handle_.schema();
+    for (const std::string& argument : arguments) {
+      if (!schema.argumentIndexWithName(argument)) {
+        throw std::runtime_error(fmt::format("its operator {} has no \"{}\"", name, argument));
+      }
+    }
+    arguments.insert(arguments.end(), optional.begin(), optional.end());
+    for (const c10::Argument& argument : schema.arguments()) {
+      if (std::ranges::find(arguments, argument.name()) == arguments.end() &&
+          !may_be_left(argument)) {
+        throw std::runtime_error(fmt::format("its operator {} asks for \"{}\", which is not known",
+                                             name, argument.name()));
+      }
+    }
+  }
+
+  bool has(const char* argument) const {
+    return handle_.schema().argumentIndexWithName(argument).has_value();
+  }
+
+  c10::Stack call(std::initializer_list<Given> values) const {
+    c10::Stack stack;
+    for (const c10::Argument& argument : handle_.schema().arguments()) {
+      const auto given = std::ranges::find_if(
+          values, [&](const Given& value) { return argument.name() == value.first; });
+      stack.push_back(given != values.end() ? given->second
+                                            : argument.default_value().value_or(c10::IValue()));
+    }
+    const at::AutoDispatchBelowAutograd below;
+    handle_.callBoxed(&stack);
+    return stack;
+  }
+
+ private:
+  static c10::OperatorHandle found(const std::string& name) {
+    const auto handle = c10::Dispatcher::singleton().findSchema({name, ""});
+    if (!handle) throw std::runtime_error(fmt::format("it has no operator {}", name));
+    return *handle;
+  }
+
+  /// The oldest form has no defaults for what may be None.
+  static bool may_be_left(const c10::Argument& argument) {
+    return argument.default_value() || argument.type()->kind() == c10::TypeKind::OptionalType;
+  }
+
+  c10::OperatorHandle handle_;
+};
+
+std::string find_in(const fs::path& packages) {
+  if (const std::string path = extension_in(packages); !path.empty()) return path;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(packages, error)) {  // by setup.py install
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("flash_attn_3-") || !name.ends_with(".egg")) continue;
+    if (const std::string path = extension_in(entry.path()); !path.empty()) return path;
+  }
+  return "";
+}
+
+std::string installed() {
+  const std::string torch = cuda::folder_of_torch();
+  return torch.empty() ? "" : find_in(fs::path(torch).parent_path().parent_path());
+}
+
+Kernel::Kernel(const std::string& registered_as)
+    : forward_(std::make_unique<Operator>(
+          registered_as + "::fwd",
+          std::vector<std::string>{"q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q",
+                                   "max_seqlen_k", "softmax_scale", "is_causal", "window_size_left",
+                                   "window_size_right"},
+          std::vector<std::string>{"num_splits"})),
+      backward_(std::make_unique<Operator>(
+          registered_as + "::bwd",
+          std::vector<std::string>{"dout", "q", "k", "v", "out", "softmax_lse", "dq", "dk", "dv",
+                                   "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k",
+                                   "softmax_scale", "is_causal", "window_size_left",
+                                   "window_size_right"},
+          std::vector<std::string>{"deterministic"})) {}
+
+Kernel::~Kernel() = default;
+
+KernelAbilities Kernel::abilities() const {
+  return {.name = "FlashAttention 3", .window = true, .most_head_dim = kMostHeadDim};
+}
+
+bool Kernel::takes(at::ScalarType dtype, const AttentionSpec& spec, bool backward,
+                   bool deterministic) const {
+  const int64_t H = padded_head_dim(spec);
+  // Its softcap is a tanh of eleven bits.
+  if ((dtype != at::kBFloat16 && dtype != at::kHalf) || spec.softcap || H > kMostHeadDim) {
+    return false;
+  }
+  return !backward || !deterministic ||
+         (backward_->has("deterministic") && H <= kMostHeadDimDeterministic);
+}
+
+AttentionResult Kernel::forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                      const AttentionSpec& spec,
+                                      const std::vector<Block>& blocks) const {
+  return forward_packed(q, k, v, blocks, padded_head_dim(spec),
+                        [&](const PackedCall& call, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v) -> std::pair<at::Tensor, at::Tensor> {
+                          const c10::Stack results =
+                              forward_->call({{"q", q},
+                                              {"k", k},
+                                              {"v", v},
+                                              {"cu_seqlens_q", call.queries.boundaries},
+                                              {"cu_seqlens_k", call.keys.boundaries},
+                                              {"max_seqlen_q", call.queries.longest},
+                                              {"max_seqlen_k", call.keys.longest},
+                                              {"softmax_scale", spec.scale},
+                                              {"is_causal", call.causal},
+                                              {"window_size_left", call.left().value_or(-1)},
+                                              {"window_size_right", call.right().value_or(-1)},
+                                              {"num_splits", 1}});
+                          TORCH_CHECK(results.size() >= 2, "its operator fwd gives no lse");
+                          return {results.at(0).toTensor(), results.at(1).toTensor()};
+                        });
+}
+
+AttentionGradients Kernel::backward_blocks(const at::Tensor& dout, const at::Tensor& q,
+                                           const at::Tensor& k, const at::Tensor& v,
+                                           const at::Tensor& out, const at::Tensor& lse_NT,
+                                           const AttentionSpec& spec,
+                                           const std::vector<Block>& blocks) const {
+  return backward_packed(
+      dout, q, k, v, out, lse_NT, blocks, padded_head_dim(spec),
+      [&](const PackedCall& call, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+          const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse) {
+        // What it returns differs between its forms; what it writes does not.
+        at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
+        backward_->call({{"dout", dout},
+                         {"q", q},
+                         {"k", k},
+                         {"v", v},
+                         {"out", out},
+                         {"softmax_lse", lse},
+                         {"dq", dq},
+                         {"dk", dk},
+                         {"dv", dv},
+                         {"cu_seqlens_q", call.queries.boundaries},
+                         {"cu_seqlens_k", call.keys.boundaries},
+                         {"max_seqlen_q", call.queries.longest},
+                         {"max_seqlen_k", call.keys.longest},
+                         {"softmax_scale", spec.scale},
+                         {"is_causal", call.causal},
+                         {"window_size_left", call.left().value_or(-1)},
+                         {"window_size_right", call.right().value_or(-1)},
+                         {"deterministic", at::globalContext().deterministicAlgorithms()}});
+        return std::tuple(dq, dk, dv);
+      });
+}
+
+std::unique_ptr<const Kernel> load(const std::string& path) {
+  if (path.empty()) return nullptr;
+  std::string reason;
+  // As in Python, where torch has loaded it: the extension names it, but not its folder.
+  dlopen((cuda::folder_of_torch() + "/libtorch.so").c_str(), RTLD_LAZY | RTLD_LOCAL);
+  // Lazily: its one function of Python is looked for where Python calls it, and so never.
+  if (dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr) {
+    reason = dlerror();
+  } else {
+    try {
+      return std::make_unique<Kernel>(kNamespace);
+    } catch (const std::runtime_error& error) {
+      reason = error.what();
+    }
+  }
+  print_err(
+      "warning: FlashAttention 3 in {} cannot be used: {}. ATen's flash attention computes in its "
+      "place.\n",
+      path, first_line(reason));
+  return nullptr;
+}
+
+const BlockKernel* kernel_for(const at::Tensor& q, const AttentionSpec& spec, bool backward) {
+  if (refused() || !q.is_cuda() || cuda::capability_or_0(q.device().index()) != kHopper) {
+    return nullptr;
+  }
+  // Never destroyed: others may end later.
+  static const Kernel* const kernel = load(installed()).release();
+  const bool deterministic = at::globalContext().deterministicAlgorithms();
+  return kernel != nullptr && kernel->takes(q.scalar_type(), spec, backward, deterministic)
+             ? kernel
+             : nullptr;
+}
+
+void give_up(const std::string& reason) {
+  if (refused().exchange(true)) return;
+  print_err(
+      "warning: FlashAttention 3 refuses attention ({}). ATen's flash attention computes it "
+      "instead.\n",
+      first_line(reason));
+}
+
+}  // namespace longspan::flash3

@@ -1,0 +1,194 @@
+#include "longspan/attention/packed_calls.h"
+
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+
+#include <algorithm>
+#include <limits>
+#include <list>
+#include <map>
+#include <mutex>
+
+#include "longspan/attention/equal_dims.h"
+#include "longspan/memory/transfer.h"
+
+namespace longspan {
+namespace {
+
+// A kernel takes one causal flag and one window for all its segments.
+std::vector<PackedCall> make_calls(const std::vector<Block>& blocks, int64_t T, int64_t S,
+                                   at::Device device) {
+  struct Ranges {
+    std::vector<std::pair<int64_t, int64_t>> queries, keys;
+  };
+  std::map<std::pair<bool, int64_t>, Ranges, std::greater<>> by_kind;
+  for (const Block& whole : aligned_at_end(blocks)) {
+    // Where the last query sees a key, its window does not end before it.
+    const Block block = whole.lower ? trimmed(whole) : whole;
+    if (block.q_length == 0 || block.k_length == 0) continue;
+    // Query i is aligned with key i + k_length - q_length.
+    const int64_t left = block.lower ? block.k_length - block.q_length - *block.lower : -1;
+    TORCH_CHECK(!block.lower || left >= 0, "attention: a window that ends before its queries");
+    Ranges& ranges = by_kind[{block.causal, left}];
+    ranges.queries.emplace_back(block.q_begin, block.q_length);
+    ranges.keys.emplace_back(block.k_begin, block.k_length);
+  }
+  std::vector<PackedCall> calls;
+  for (const auto& [kind, ranges] : by_kind) {
+    calls.push_back({Segments(ranges.queries, T, device), Segments(ranges.keys, S, device),
+                     kind.first, kind.second});
+  }
+  return calls;
+}
+
+bool same(const Block& a, const Block& b) {
+  return std::tie(a.q_begin, a.q_length, a.k_begin, a.k_length, a.causal, a.offset, a.lower) ==
+         std::tie(b.q_begin, b.q_length, b.k_begin, b.k_length, b.causal, b.offset, b.lower);
+}
+
+// All layers of a row attend by the same few lists of blocks, forward and backward: what they make
+// is sent to the device once, for which the host must wait.
+class RecentCalls {
+ public:
+  using Calls = std::shared_ptr<const std::vector<PackedCall>>;
+
+  Calls of(const std::vector<Block>& blocks, int64_t T, int64_t S, at::Device device) {
+    const std::lock_guard lock(mutex_);
+    const auto known = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+      return entry.T == T && entry.S == S && entry.device == device &&
+             std::equal(entry.blocks.begin(), entry.blocks.end(), blocks.begin(), blocks.end(),
+                        same);
+    });
+    if (known != entries_.end()) {
+      entries_.splice(entries_.begin(), entries_, known);
+    } else {
+      entries_.push_front(
+          {blocks, T, S, device,
+           std::make_shared<const std::vector<PackedCall>>(make_calls(blocks, T, S, device))});
+      if (entries_.size() > kMostEntries) entries_.pop_back();
+    }
+    return entries_.front().calls;
+  }
+
+ private:
+  // A ring of 8 in its two directions, of layers with a window and without. What is forgotten is
+  // freed on the stream that attention runs on, which no other stream's attention reads from.
+  static constexpr size_t kMostEntries = 32;
+  struct Entry {
+    std::vector<Block> blocks;
+    int64_t T, S;
+    at::Device device;
+    Calls calls;
+  };
+  std::mutex mutex_;
+  std::list<Entry> entries_;  // the last one used first
+};
+
+RecentCalls::Calls calls_of(const std::vector<Block>& blocks, int64_t T, int64_t S,
+                            at::Device device) {
+  // Never destroyed: the driver may be gone by then.
+  static RecentCalls& recent = *new RecentCalls;
+  return recent.of(blocks, T, S, device);
+}
+
+void make_zeros(at::Tensor& total, const at::Tensor& like) {
+  if (total.defined()) return;
+  total = at::zeros(like.sizes(), like.options().dtype(at::toOpMathType(like.scalar_type())));
+}
+
+// The gradient of `x`: undefined as long as nothing was added.
+void add(at::Tensor& total, const at::Tensor& x, const Segments& segments, const at::Tensor& part) {
+  if (!total.defined() && !segments.index.defined()) {
+    total = part.to(at::toOpMathType(x.scalar_type()));
+    return;
+  }
+  make_zeros(total, x);
+  if (segments.index.defined()) {
+    total.index_add_(0, segments.index, part.to(total.scalar_type()));
+  } else {
+    total.add_(part);
+  }
+}
+
+}  // namespace
+
+Segments::Segments(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t num_tokens,
+                   at::Device device) {
+  std::vector<int32_t> ends{0};
+  bool in_place = true;
+  for (auto [begin, length] : ranges) {
+    in_place = in_place && begin == total;
+    total += length;
+    longest = std::max(longest, length);
+    ends.push_back(static_cast<int32_t>(total));
+  }
+  boundaries = sent_to(at::tensor(ends, at::kInt), device);
+  if (in_place && total == num_tokens) return;
+  std::vector<int64_t> tokens;
+  tokens.reserve(total);
+  for (auto [begin, length] : ranges) {
+    for (int64_t i = 0; i < length; ++i) tokens.push_back(begin + i);
+  }
+  index = sent_to(at::tensor(tokens, at::kLong), device);
+}
+
+at::Tensor Segments::gather(const at::Tensor& x, int64_t dim) const {
+  return index.defined() ? x.index_select(dim, index) : x.contiguous();
+}
+
+std::optional<int64_t> PackedCall::left() const {
+  return window_left < 0 ? std::nullopt : std::optional(window_left);
+}
+
+std::optional<int64_t> PackedCall::right() const {
+  return window_left < 0 ? std::nullopt : std::optional<int64_t>(causal ? 0 : -1);
+}
+
+AttentionResult forward_packed(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+                               const at::Tensor& v_SMH, const std::vector<Block>& blocks,
+                               int64_t head_dim, const PackedForward& forward) {
+  const at::Tensor q = with_head_dim(q_TNH, head_dim), k = with_head_dim(k_SMH, head_dim),
+                   v = with_head_dim(v_SMH, head_dim);
+  const int64_t T = q.size(0), N = q.size(1), value_dim = v_SMH.size(2);
+  AttentionResult result;
+  result.out_TNH = at::zeros_like(q, at::MemoryFormat::Contiguous);
+  result.lse_NT = at::full({N, T}, -std::numeric_limits<double>::infinity(),
+                           q.options().dtype(at::toOpMathType(q.scalar_type())));
+  const RecentCalls::Calls calls = calls_of(blocks, T, k.size(0), q.device());
+  for (const PackedCall& call : *calls) {
+    auto [out, lse] =
+        forward(call, call.queries.gather(q), call.keys.gather(k), call.keys.gather(v));
+    if (!call.queries.index.defined()) return {without_padding(out, value_dim), lse};
+    result.out_TNH.index_copy_(0, call.queries.index, out);
+    result.lse_NT.index_copy_(1, call.queries.index, lse);
+  }
+  result.out_TNH = without_padding(result.out_TNH, value_dim);
+  return result;
+}
+
+AttentionGradients backward_packed(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
+                                   const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                                   const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+                                   const std::vector<Block>& blocks, int64_t head_dim,
+                                   const PackedBackward& backward) {
+  const at::Tensor dout = with_head_dim(dout_TNH, head_dim), q = with_head_dim(q_TNH, head_dim),
+                   k = with_head_dim(k_SMH, head_dim), v = with_head_dim(v_SMH, head_dim),
+                   out = with_head_dim(out_TNH, head_dim);
+  AttentionGradients sums;
+  const RecentCalls::Calls calls = calls_of(blocks, q.size(0), k.size(0), q.device());
+  for (const PackedCall& call : *calls) {
+    auto [dq, dk, dv] =
+        backward(call, call.queries.gather(dout), call.queries.gather(q), call.keys.gather(k),
+                 call.keys.gather(v), call.queries.gather(out), call.queries.gather(lse_NT, 1));
+    add(sums.dq_TNH, q, call.queries, dq);
+    add(sums.dk_SMH, k, call.keys, dk);
+    add(sums.dv_SMH, v, call.keys, dv);
+  }
+  make_zeros(sums.dq_TNH, q);
+  make_zeros(sums.dk_SMH, k);
+  make_zeros(sums.dv_SMH, v);
+  return {without_padding(sums.dq_TNH, q_TNH.size(2)), without_padding(sums.dk_SMH, k_SMH.size(2)),
+          without_padding(sums.dv_SMH, v_SMH.size(2))};
+}
+
+}  // namespace longspan
