@@ -83,11 +83,13 @@ class OnGpus:
 
     def settings(self, run, output_dir, num_groups=1):
         documents = DOCUMENTS[run["rows"]]
-        # Adapters of experts, which is where mixtures have theirs too, are refused with dropout.
-        dropout = dict(lora_dropout=0.1) if run["trained"] == "LoRA" and run["family"] not in MIXTURES else {}
-        return (self.families.settings(run, output_dir) | STAGES.get(run["stage"], {}) | TRAINED[run["trained"]] | dropout | dict(
-            max_steps=NUM_STEPS, per_device_train_batch_size=documents,
-            gradient_accumulation_steps=ROWS_OF_A_STEP // documents // num_groups))
+        # Adapters of experts, which mixtures have too, are refused with dropout, and each data-parallel group drops its own.
+        drops = run["trained"] == "LoRA" and run["family"] not in MIXTURES and run["exchange"] != "gradients"
+        dropout = dict(lora_dropout=0.1) if drops else {}
+        of_step = dict(max_steps=NUM_STEPS, per_device_train_batch_size=documents,
+                       gradient_accumulation_steps=ROWS_OF_A_STEP // documents // num_groups)
+        kind = STAGES.get(run["stage"], {}) | TRAINED[run["trained"]]
+        return self.families.settings(run, output_dir) | kind | dropout | of_step
 
     def check(self, run, output_dir):
         sharing = run["sharing"]
