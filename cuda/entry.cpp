@@ -61,8 +61,15 @@ const BlockKernel& block_kernel(const BlockKernel& /*of_cpu*/, const BlockKernel
   return of_cuda;
 }
 
-constexpr CudaEntry kEntry{num_devices,           set_device, make_backend, trouble, current_stream,
-                           c10::DeviceType::CUDA, "CUDA",     block_kernel};
+constexpr CudaEntry kEntry{num_devices,
+                           set_device,
+                           make_backend,
+                           trouble,
+                           current_stream,
+                           c10::DeviceType::CUDA,
+                           "CUDA",
+                           block_kernel,
+                           /*row_kernels=*/nullptr};
 
 }  // namespace
 }  // namespace longspan

@@ -18,6 +18,9 @@ class Store;
 namespace longspan {
 
 class BlockKernel;
+namespace cuda {
+class Kernels;
+}
 
 /// What the shared object offers: a description of the GPUs that it is for. Tests put one for a
 /// simulated accelerator in its place (testing/accelerator).
@@ -30,14 +33,17 @@ struct CudaEntry {
                                                     int rank, int size, int64_t timeout_seconds);
   /// Why num_devices() is -1, one clause; empty where it is not.
   const char* (*trouble)();
-  /// The stream (a CUstream) that torch's operators on this device use now, in this thread. Null:
-  /// there are none, and kernels of our own (longspan/cuda) do not run on these devices.
+  /// The stream (a CUstream) that torch's operators on this device use now, in this thread. Null
+  /// where row_kernels is not.
   void* (*current_stream)(int device);
   /// What ATen calls these devices, and users.
   c10::DeviceType type;
   const char* name;
   /// The attention kernel for tensors on them: one of the program's two, or another.
   const BlockKernel& (*block_kernel)(const BlockKernel& of_cpu, const BlockKernel& of_cuda);
+  /// What runs on a device in the place of the compiled kernels over rows (longspan/cuda), or null
+  /// for ATen's operators. Null: the compiled kernels run there.
+  cuda::Kernels* (*row_kernels)(int device);
 };
 
 /// Is there a GPU, and a CUDA build of torch to use it? Loads the shared object on the first call,

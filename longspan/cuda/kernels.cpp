@@ -88,7 +88,9 @@ Kernels* kernels_of(int device, Part part) {
   if (switched_off > 0) return nullptr;
   if (Kernels* const kernels = lent) return kernels;
   if (device < 0) return nullptr;  // no GPU's
-  if (cuda_available() && load_cuda().current_stream == nullptr) return nullptr;
+  if (cuda_available() && load_cuda().row_kernels != nullptr) {
+    return load_cuda().row_kernels(device);
+  }
   static std::mutex mutex;
   static std::map<std::pair<int, Part>, std::unique_ptr<LoadedKernels>> loaded;
   const std::lock_guard lock(mutex);

@@ -120,7 +120,7 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 }
 
 bool gives_fp32(const at::Tensor& a) {
-  return a.is_cuda() && (a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);
+  return !a.is_cpu() && (a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);
 }
 
 at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {

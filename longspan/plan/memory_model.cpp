@@ -81,9 +81,13 @@ Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost, const AttentionM
 double of_matrices(const MatrixCost& matrices, int64_t cast_at_once, bool cast, bool summed_apart,
                    const MemoryFacts& facts) {
   const double compute = static_cast<double>(facts.compute_bytes);
+  // A part of a product, and on a CPU a copy of it in the dtype that it is added to. A GPU's is in
+  // fp32 at once, where its torch makes one at all.
+  const double both = compute + 4.0, held = facts.cuda ? 4.0 : both;
   const double part = cast || summed_apart
-                          ? std::min(static_cast<double>(device_sizes(facts.cuda).gemm_bytes),
-                                     (compute + 4.0) * static_cast<double>(matrices.largest))
+                          ? held / both *
+                                std::min(static_cast<double>(device_sizes(facts.cuda).gemm_bytes),
+                                         both * static_cast<double>(matrices.largest))
                           : 0.0;
   return (cast ? compute * static_cast<double>(cast_at_once) : 0.0) +
          (summed_apart ? 4.0 * static_cast<double>(matrices.numbers) : 0.0) + part;
@@ -318,13 +322,17 @@ MemoryAccount account_of(const MemoryFacts& facts) {
   // received of it.
   const bool sums_on_host = facts.offload_optimizer || (gathers && facts.offload_params);
   const int64_t share = share_of(facts.trained_parameter_bytes, facts.trained_expert_bytes);
+  // What a GPU's unit adds to it lies on the host until the copy has ended.
+  const int64_t landing =
+      sums_on_host && facts.cuda ? divided(facts.largest_unit_gradient_bytes, parts(1)) : 0;
   if (facts.zero_stage >= 2) {
     add({"Gradients", sums_on_host ? 0 : share, sums_on_host ? share : 0, how(2)});
     add({"  of units",
-         unit_gradients(facts.largest_unit_gradient_bytes, ranks, sums_on_host, facts.cuda), 0,
-         "made, on their way, and received from others"});
+         unit_gradients(facts.largest_unit_gradient_bytes, ranks, sums_on_host, facts.cuda),
+         landing, "made, on their way, and received from others"});
   } else {
     add({"Gradients", facts.trained_parameter_bytes, sums_on_host ? share : 0, ""});
+    if (landing > 0) add({"  of a unit", 0, landing, "on its way to the host"});
   }
   const auto state_bytes = [&](int64_t num_trained) {
     return std::llround(static_cast<double>(num_trained) * facts.optimizer_bytes) +

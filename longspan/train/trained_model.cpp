@@ -274,6 +274,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
       trained.lora = as_trained(adapter.shape, config);
       added = std::move(adapter.parameters);
     }
+    require_in_peft(spec, *trained.lora);
     trained.options.lora_scale = trained.lora->scale();
     trained.options.lora_dropout = trained.lora->dropout;
     for (const ParameterSpec& matrix : lora_parameters_of(spec, *trained.lora)) {

@@ -222,3 +222,11 @@ def test_what_cannot_be(keys, num_ranks, says, models, settings, place, tmp_path
     finished = Running(wrong, num_ranks).wait()
     assert finished.statuses == [1] * num_ranks, finished.texts
     assert all(says in text for text in finished.texts), finished.texts
+
+
+def test_workers_refuse_adapters_that_peft_has_not(settings):
+    """Also where a launcher has started them, which knows nothing of models."""
+    keys = dict(finetuning_type="lora", lora_dropout=0.1, expert_parallel_size=2)
+    ended = Running(settings("qwen3_moe", 2, **keys), 2).wait()
+    assert ended.statuses == [1, 1], ended.text
+    assert "error: lora_target: adapters of experts are not supported with lora_dropout" in ended.text, ended.text

@@ -14,6 +14,7 @@
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/cuda/kernels.h"
+#include "longspan/kernels/gemm.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/memory/copier.h"
 #include "longspan/memory/host_memory.h"
@@ -117,6 +118,17 @@ TEST_CASE("accelerator: attention forward and backward has the CPU's bits") {
     CHECK(of_gpu.dk_SMH.cpu().equal(of_cpu.dk_SMH));
     CHECK(of_gpu.dv_SMH.cpu().equal(of_cpu.dv_SMH));
   }
+}
+
+TEST_CASE("accelerator: gemms of bf16 matrices give fp32 and are added to it, with no rounding") {
+  install();
+  at::manual_seed(4);
+  const at::Tensor a = at::randn({9, 40}).to(at::kBFloat16),
+                   b = at::randn({40, 7}).to(at::kBFloat16);
+  const at::Tensor expected = a.to(at::kFloat).mm(b.to(at::kFloat));
+  const at::Tensor c = gemm_out(at::empty({9, 7}, on_device()), a.to(device()), b.to(device()));
+  CHECK(c.cpu().equal(expected));
+  CHECK(add_gemm_(c, a.to(device()), b.to(device())).cpu().equal(2 * expected));
 }
 
 TEST_CASE("accelerator: activations in the host's memory change no bit") {

@@ -155,6 +155,26 @@ at::Scalar local_scalar(const at::Tensor& self) {
   return side.of(self).item();
 }
 
+/// Of bf16 matrices in fp32: ATen's of the CPU has none. What adds to fp32 numbers is missing here,
+/// as in the first versions of torch that multiply so.
+at::Tensor mm_dtype(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  const c10::DeviceGuard guard(a.device());
+  return run_kernel("mm", {a, b}, {}, [&](const Tensors& x) -> Tensors {
+    return {at::mm(x[0].to(dtype), x[1].to(dtype))};
+  })[0];
+}
+
+at::Tensor& mm_dtype_out(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype,
+                         at::Tensor& out) {
+  const c10::DeviceGuard guard(a.device());
+  run_kernel("mm", {a, b}, {out}, [&](const Tensors& x) -> Tensors {
+    at::Tensor c = x[2];
+    c.copy_(at::mm(x[0].to(dtype), x[1].to(dtype)));
+    return {};
+  });
+  return out;
+}
+
 void record_stream(at::Tensor& self, c10::Stream stream) {
   const int device = stream.device().has_index() ? stream.device_index() : current_device();
   Machine::get().tell_of(self.storage().data(), Machine::get().stream(device, stream.id()));
@@ -176,6 +196,8 @@ void register_operators() {
   aten.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   aten.impl("_local_scalar_dense", TORCH_FN(local_scalar));
   aten.impl("record_stream", TORCH_FN(record_stream));
+  aten.impl("mm.dtype", TORCH_FN(mm_dtype));
+  aten.impl("mm.dtype_out", TORCH_FN(mm_dtype_out));
 }
 
 }  // namespace longspan::testing::accelerator

@@ -3,6 +3,7 @@
 // there are (else 1), and SIMULATED_REPORT names a folder, where each process keeps a file of JSON
 // with what it has counted when its host last waited. SIMULATED_HANG=RANK:WAITS has the host of a
 // rank wait for ever when it waits for a device for that time, as in a driver that hangs.
+// SIMULATED_ROWS=composed has no kernels over rows, as where NVRTC is missing.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -18,6 +20,7 @@
 #include "longspan/testing/accelerator/accelerator.h"
 #include "longspan/testing/accelerator/attention.h"
 #include "longspan/testing/accelerator/process_group.h"
+#include "longspan/testing/accelerator/row_kernels.h"
 
 namespace longspan::testing::accelerator {
 namespace {
@@ -77,6 +80,11 @@ const BlockKernel& attention_kernel(const BlockKernel& /*of_cpu*/, const BlockKe
   return block_kernel();
 }
 
+cuda::Kernels* rows_of_device(int device) {
+  static const char* const asked = std::getenv("SIMULATED_ROWS");
+  return asked != nullptr && asked == std::string_view("composed") ? nullptr : &row_kernels(device);
+}
+
 constexpr CudaEntry kEntry{num_devices,
                            set_device,
                            make_backend,
@@ -84,7 +92,8 @@ constexpr CudaEntry kEntry{num_devices,
                            /*current_stream=*/nullptr,
                            kDeviceType,
                            "simulated accelerator",
-                           attention_kernel};
+                           attention_kernel,
+                           rows_of_device};
 
 }  // namespace
 }  // namespace longspan::testing::accelerator

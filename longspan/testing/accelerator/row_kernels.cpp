@@ -1,0 +1,235 @@
+// T: rows, D: their numbers, N: heads, H: head dim, F: pairs, V: vocabulary.
+#include "longspan/testing/accelerator/row_kernels.h"
+
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "longspan/cuda/rows/arguments.h"
+#include "longspan/kernels/cpu_rows.h"
+#include "longspan/testing/accelerator/machine.h"
+
+namespace longspan::testing::accelerator {
+namespace {
+
+using Compute = std::function<void()>;
+
+/// What a launch is given: addresses of the device become tensors of the CPU over the memory behind
+/// them, and each is noted as read or written.
+class Arguments {
+ public:
+  at::Tensor read(const void* front, at::IntArrayRef sizes, at::ScalarType dtype,
+                  at::IntArrayRef strides = {}) {
+    return view(front, sizes, dtype, strides, /*writes=*/false);
+  }
+  at::Tensor write(void* front, at::IntArrayRef sizes, at::ScalarType dtype) {
+    return view(front, sizes, dtype, {}, /*writes=*/true);
+  }
+  at::Tensor change(void* front, at::IntArrayRef sizes, at::ScalarType dtype) {
+    read(front, sizes, dtype);
+    return write(front, sizes, dtype);
+  }
+  /// Undefined where there is none.
+  at::Tensor read_if_any(const void* front, at::IntArrayRef sizes, at::ScalarType dtype) {
+    return front == nullptr ? at::Tensor() : read(front, sizes, dtype);
+  }
+
+  const std::vector<Use>& uses() const { return uses_; }
+
+ private:
+  at::Tensor view(const void* front, at::IntArrayRef sizes, at::ScalarType dtype,
+                  at::IntArrayRef strides, bool writes) {
+    at::Tensor meta = at::empty({0}, at::device(at::kMeta).dtype(dtype));
+    meta = strides.empty() ? meta.new_empty(sizes) : meta.new_empty_strided(sizes, strides);
+    const size_t size =
+        at::detail::computeStorageNbytes(meta.sizes(), meta.strides(), meta.itemsize());
+    uses_.push_back({front, size, writes});
+    return at::from_blob(Machine::get().back_of(front), meta.sizes(), meta.strides(),
+                         at::device(at::kCPU).dtype(dtype));
+  }
+
+  std::vector<Use> uses_;
+};
+
+at::ScalarType dtype_of(char letter) { return letter == 'b' ? at::kBFloat16 : at::kFloat; }
+at::ScalarType weight_dtype(bool is_bf16) { return is_bf16 ? at::kBFloat16 : at::kFloat; }
+
+/// `what` is rms, scale or both; `types` those of h and y, as in "fb".
+Compute norm_forward(std::string_view what, std::string_view types, const cuda::NormForward& a,
+                     Arguments& given) {
+  const at::ScalarType of_y = dtype_of(types.back());
+  const std::array<int64_t, 2> shape{a.num_rows, a.size};
+  const at::Tensor h = given.read(a.h, shape, dtype_of(types.front()));
+  const bool given_rstd = what == "scale";
+  const at::Tensor rstd = given_rstd ? given.read(a.rstd, {a.num_rows}, at::kFloat)
+                                     : given.write(a.rstd, {a.num_rows}, at::kFloat);
+  if (what == "rms") return [=] { rstd.copy_(cpu_rows::reciprocal_rms(h, a.eps)); };
+  const at::Tensor weight = given.read(a.weight, {a.size}, weight_dtype(a.weight_is_bf16 != 0));
+  const at::Tensor residual = given.read_if_any(a.residual, shape, of_y);
+  const at::Tensor y = given.write(a.y, shape, of_y);
+  return [=] {
+    if (!given_rstd) rstd.copy_(cpu_rows::reciprocal_rms(h, a.eps));
+    if (!residual.defined()) {
+      y.copy_(cpu_rows::scale_rows(h, rstd, weight, of_y));
+    } else {
+      y.copy_(residual + cpu_rows::scale_rows(h, rstd, weight, at::kFloat));
+    }
+  };
+}
+
+/// `blocks`: which sum up weight gradients, each its own.
+Compute norm_backward(bool sums, std::string_view types, unsigned blocks,
+                      const cuda::NormBackward& a, Arguments& given) {
+  const at::ScalarType of_h = dtype_of(types.front());
+  const std::array<int64_t, 2> shape{a.num_rows, a.size};
+  const at::Tensor dy = given.read(a.dy, shape, dtype_of(types.back()));
+  const at::Tensor h = given.read(a.h, shape, of_h);
+  const at::Tensor weight = given.read(a.weight, {a.size}, weight_dtype(a.weight_is_bf16 != 0));
+  const at::Tensor residual = given.read_if_any(a.residual, shape, of_h);
+  const at::Tensor rstd = given.read(a.rstd, {a.num_rows}, at::kFloat);
+  at::Tensor dh = given.write(a.dh, shape, of_h);
+  const at::Tensor parts =
+      sums ? given.write(a.dweight, {static_cast<int64_t>(blocks), a.size}, at::kFloat)
+           : at::Tensor();
+  return [=]() mutable {
+    if (sums) parts.zero_();
+    cpu_rows::norm_backward_out(dh, dy, h, rstd, weight, residual, sums ? parts[0] : parts);
+  };
+}
+
+Compute sum_weights(const cuda::WeightSum& a, Arguments& given) {
+  const at::Tensor parts = given.read(a.parts, {a.num_parts, a.size}, at::kFloat);
+  const at::Tensor dweight = given.change(a.dweight, {a.size}, at::kFloat);
+  return [=] { dweight.add_(parts.sum(0)); };
+}
+
+Compute rotate(at::ScalarType dtype, const cuda::Rotate& a, Arguments& given) {
+  const std::array<int64_t, 3> shape{a.num_rows, a.num_heads, a.head_dim};
+  const at::Tensor x = given.read(a.x, shape, dtype, {a.row_stride, a.head_stride, 1});
+  const RotaryTable table{given.read(a.cos, {a.num_rows, a.num_pairs}, at::kFloat),
+                          given.read(a.sin, {a.num_rows, a.num_pairs}, at::kFloat)};
+  at::Tensor y = given.write(a.y, shape, dtype);
+  return [=]() mutable {
+    if (a.copies_rest != 0) y.copy_(x);
+    cpu_rows::rotate_(y, table, /*inverse=*/a.sign < 0);
+  };
+}
+
+Compute gated(bool is_swiglu, bool backward, at::ScalarType dtype, const cuda::Gated& a,
+              Arguments& given) {
+  const std::array<int64_t, 2> shape{1, a.size};
+  if (!backward) {
+    const at::Tensor gate = given.read(a.gate, shape, dtype), up = given.read(a.up, shape, dtype);
+    at::Tensor act = given.write(a.act, shape, dtype);
+    return
+        [=]() mutable { (is_swiglu ? cpu_rows::swiglu_out : cpu_rows::geglu_out)(act, gate, up); };
+  }
+  at::Tensor gate = given.change(a.gate, shape, dtype), up = given.change(a.up, shape, dtype),
+             act = given.change(a.act, shape, dtype);
+  return [=]() mutable {
+    (is_swiglu ? cpu_rows::swiglu_backward_ : cpu_rows::geglu_backward_)(gate, up, act);
+  };
+}
+
+Compute log_sum_exp(int64_t num_rows, const cuda::LogSumExp& a, Arguments& given) {
+  const at::Tensor logits = given.read(a.logits, {num_rows, a.size}, at::kFloat);
+  const at::Tensor labels = given.read(a.labels, {num_rows}, at::kLong);
+  const at::Tensor lse = given.write(a.lse, {num_rows}, at::kDouble);
+  const at::Tensor picked = given.write(a.picked, {num_rows}, at::kDouble);
+  return [=] { cpu_rows::log_sum_exp_rows(logits, labels, lse, picked); };
+}
+
+Compute cross_entropy_gradient(at::ScalarType dtype, int64_t num_rows,
+                               const cuda::CrossEntropyGradient& a, Arguments& given) {
+  const at::Tensor logits = given.read(a.logits, {num_rows, a.size}, at::kFloat);
+  const at::Tensor labels = given.read(a.labels, {num_rows}, at::kLong);
+  const at::Tensor lse = given.read(a.lse, {num_rows}, at::kDouble);
+  const at::Tensor scale = given.read(a.scale, {num_rows}, at::kFloat);
+  const at::Tensor out = given.write(a.out, {num_rows, a.size}, dtype);
+  return [=] {
+    at::Tensor gradient = logits.clone();
+    cpu_rows::cross_entropy_gradient_(gradient, labels, lse, scale);
+    out.copy_(gradient);
+  };
+}
+
+/// Takes `beginning` off the front of the name, where it is there.
+bool is_next(std::string_view& name, std::string_view beginning) {
+  if (!name.starts_with(beginning)) return false;
+  name.remove_prefix(beginning.size());
+  return true;
+}
+
+template <typename Argument>
+const Argument& as(const void* argument) {
+  return *static_cast<const Argument*>(argument);
+}
+
+/// By the names that kernels/cuda_rows starts kernels by.
+Compute kernel_of(std::string_view name, const cuda::Launch& launch, const void* argument,
+                  Arguments& given) {
+  name = name.substr(0, name.rfind("_v"));
+  if (name == "sum_weight_gradients") {
+    return sum_weights(as<cuda::WeightSum>(argument), given);
+  }
+  if (is_next(name, "norm_backward_")) {
+    const bool sums = is_next(name, "sums_");
+    return norm_backward(sums, name, launch.blocks_x, as<cuda::NormBackward>(argument), given);
+  }
+  if (is_next(name, "norm_")) {
+    const std::string_view what = name.substr(0, name.find('_'));
+    return norm_forward(what, name.substr(what.size() + 1), as<cuda::NormForward>(argument), given);
+  }
+  if (is_next(name, "rotate_")) {
+    return rotate(dtype_of(name.back()), as<cuda::Rotate>(argument), given);
+  }
+  if (name.starts_with("swiglu_") || name.starts_with("geglu_")) {
+    return gated(name.starts_with("swiglu_"), name.find("_backward_") != std::string_view::npos,
+                 dtype_of(name.back()), as<cuda::Gated>(argument), given);
+  }
+  if (name == "log_sum_exp") {
+    return log_sum_exp(launch.blocks_x, as<cuda::LogSumExp>(argument), given);
+  }
+  if (is_next(name, "cross_entropy_gradient_")) {
+    return cross_entropy_gradient(dtype_of(name.back()), launch.blocks_x,
+                                  as<cuda::CrossEntropyGradient>(argument), given);
+  }
+  throw std::logic_error(fmt::format("the simulated accelerator has no kernel {}", name));
+}
+
+class RowKernels : public cuda::Kernels {
+ public:
+  explicit RowKernels(int device) : device_(device) {}
+  int num_multiprocessors() const override { return 132; }  // an H100's
+
+ protected:
+  void start(const std::string& name, const cuda::Launch& launch, const void* argument) override {
+    Arguments given;
+    const Compute compute = kernel_of(name, launch, argument, given);
+    Machine::get().launch(name, current_stream(device_), given.uses());
+    compute();
+  }
+
+ private:
+  int device_;
+};
+
+}  // namespace
+
+cuda::Kernels& row_kernels(int device) {
+  static auto* const of_devices = [] {
+    auto* const made = new std::vector<RowKernels>;
+    for (int i = 0; i < kNumDevices; ++i) made->emplace_back(i);
+    return made;
+  }();
+  return of_devices->at(static_cast<size_t>(device));
+}
+
+}  // namespace longspan::testing::accelerator

@@ -1,0 +1,187 @@
+// The passes over rows as a GPU starts them: each is one launch (the gradient of a weight another),
+// reads and writes what it is given, and computes what the loops of the CPU do.
+#include "longspan/testing/accelerator/row_kernels.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "longspan/kernels/composed_rows.h"
+#include "longspan/kernels/fused_rows.h"
+#include "longspan/testing/accelerator/streams_for_tests.h"
+
+namespace longspan::testing::accelerator {
+namespace {
+
+constexpr int64_t kNumRows = 7, kWidth = 40, kHeads = 3, kHeadDim = 16, kPairs = 6,
+                  kVocabulary = 33;
+constexpr double kEps = 1e-6;
+
+at::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
+  return at::randn(sizes, at::device(at::kCPU).dtype(at::kFloat)).to(dtype);
+}
+
+/// What a pass gives for copies of these tensors, here or on the device.
+using Pass = std::function<Tensors(Tensors)>;
+
+Tensors results(const Pass& pass, const Tensors& given, at::Device where) {
+  Tensors copies;
+  for (const at::Tensor& x : given) copies.push_back(x.to(where, x.scalar_type(), false, true));
+  Tensors made = pass(copies);
+  for (at::Tensor& x : made) x = x.cpu();
+  return made;
+}
+
+/// Launches of this name, over all types and vectors.
+int64_t launches_of(std::string_view beginning) {
+  int64_t sum = 0;
+  for (const auto& [name, count] : Machine::get().counters().launches_of) {
+    if (name.starts_with(beginning)) sum += count;
+  }
+  return sum;
+}
+
+void check(const char* kernel, const Pass& pass, const Tensors& given) {
+  CAPTURE(kernel);
+  const Tensors expected = results(pass, given, at::kCPU);
+  Machine::get().restart_counters();
+  const Tensors made = results(pass, given, device());
+  CHECK(launches_of(kernel) == 1);
+  REQUIRE(made.size() == expected.size());
+  for (size_t i = 0; i < made.size(); ++i) {
+    CAPTURE(i);
+    CHECK((made[i].scalar_type() == expected[i].scalar_type()));
+    CHECK(at::equal(made[i], expected[i]));
+  }
+}
+
+RotaryTable table_of(const Tensors& x) { return {x[1], x[2]}; }
+
+TEST_CASE("row kernels: each pass is the CPU's, in one launch") {
+  install();
+  const cuda::WithKernels lent(row_kernels(0));
+  at::manual_seed(1);
+  for (const auto& [of_h, of_y] : {std::pair(at::kFloat, at::kFloat),
+                                   {at::kFloat, at::kBFloat16},
+                                   {at::kBFloat16, at::kBFloat16}}) {
+    const at::Tensor h = random({kNumRows, kWidth}, of_h), weight = random({kWidth}),
+                     dy = random({kNumRows, kWidth}, of_y),
+                     residual = random({kNumRows, kWidth}, of_h);
+    check("norm_both_",
+          [&](Tensors x) -> Tensors {
+            const NormalizedRows rows = normalize_rows(x[0], x[1], kEps, of_y);
+            return {rows.rstd_T, rows.y_TD};
+          },
+          {h, weight});
+    check("norm_rms_", [&](Tensors x) -> Tensors { return {reciprocal_rms(x[0], kEps)}; }, {h});
+    const at::Tensor rstd = composed::reciprocal_rms(h, kEps);
+    check("norm_scale_", [&](Tensors x) -> Tensors { return {scale_rows(x[0], x[1], x[2], of_y)}; },
+          {h, rstd, weight});
+    check("norm_backward_",
+          [&](Tensors x) -> Tensors { return {norm_backward(x[0], x[1], x[2], x[3], x[4], {})}; },
+          {dy, h, rstd, weight, residual});
+    check("norm_backward_sums_",
+          [&](Tensors x) -> Tensors {
+            const at::Tensor dh = norm_backward(x[0], x[1], x[2], x[3], {}, x[4]);
+            return {dh, x[4]};
+          },
+          {dy, h, rstd, weight, at::zeros({kWidth})});
+  }
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Tensors heads{random({kNumRows, kHeads, kHeadDim}, dtype), random({kNumRows, kPairs}),
+                        random({kNumRows, kPairs})};
+    check(
+        "rotate_", [](Tensors x) -> Tensors { return {rotate(x[0], table_of(x), false)}; }, heads);
+    check(
+        "rotate_",
+        [](Tensors x) -> Tensors {
+          rotate_(x[0], table_of(x), /*inverse=*/true);
+          return {x[0]};
+        },
+        heads);
+    const Tensors gates{random({kNumRows, kWidth}, dtype), random({kNumRows, kWidth}, dtype),
+                        random({kNumRows, kWidth}, dtype)};
+    check(
+        "swiglu_out_",
+        [](Tensors x) -> Tensors {
+          swiglu_out(x[2], x[0], x[1]);
+          return {x[2]};
+        },
+        gates);
+    check(
+        "geglu_out_",
+        [](Tensors x) -> Tensors {
+          geglu_out(x[2], x[0], x[1]);
+          return {x[2]};
+        },
+        gates);
+    check(
+        "swiglu_backward_",
+        [](Tensors x) -> Tensors {
+          swiglu_backward_(x[0], x[1], x[2]);
+          return x;
+        },
+        gates);
+    check(
+        "geglu_backward_",
+        [](Tensors x) -> Tensors {
+          geglu_backward_(x[0], x[1], x[2]);
+          return x;
+        },
+        gates);
+  }
+  const at::Tensor logits = random({kNumRows, kVocabulary});
+  const at::Tensor labels = at::arange(kNumRows, at::kLong);
+  const at::Tensor numbers = at::zeros({kNumRows}, at::kDouble);
+  check("log_sum_exp_",
+        [](Tensors x) -> Tensors {
+          log_sum_exp_rows(x[0], x[1], x[2], x[3]);
+          return {x[2], x[3]};
+        },
+        {logits, labels, numbers, numbers});
+}
+
+TEST_CASE("row kernels: what the gradients of a weight are added to is kept") {
+  install();
+  const cuda::WithKernels lent(row_kernels(0));
+  const at::Tensor h = random({kNumRows, kWidth}), dy = random({kNumRows, kWidth}),
+                   weight = random({kWidth}), rstd = composed::reciprocal_rms(h, kEps);
+  const at::Tensor before = at::ones({kWidth}, on_device());
+  norm_backward(dy.to(device()), h.to(device()), rstd.to(device()), weight.to(device()), {},
+                before);
+  const at::Tensor expected = 1 + (dy * h * rstd.unsqueeze(1)).sum(0);
+  CHECK(at::allclose(before.cpu(), expected, 1e-5, 1e-5));
+}
+
+TEST_CASE("row kernels: what they read and write takes part in races") {
+  install();
+  const cuda::WithKernels lent(row_kernels(0));
+  const auto fault_of = [](const std::function<void()>& run) -> std::optional<Fault> {
+    try {
+      run();
+    } catch (const FaultError& error) {
+      return error.fault;
+    }
+    return std::nullopt;
+  };
+  const at::Tensor gate = at::ones({kNumRows, kWidth}, on_device()), up = at::ones_like(gate);
+  at::Tensor out = at::empty_like(gate);
+  const c10::Stream side = another_stream();
+  CHECK((fault_of([&] { on(side, [&] { swiglu_out(out, gate, up); }); }) == Fault::kRace));
+  wait(side, main_stream());
+  CHECK((fault_of([&] { on(side, [&] { swiglu_out(out, gate, up); }); }) == std::nullopt));
+  CHECK((fault_of([&] { gate.fill_(2); }) == Fault::kRace));  // which the kernel still reads
+  CHECK((fault_of([&] { out.add_(1); }) == Fault::kRace));    // which it still writes
+  wait(main_stream(), side);
+  CHECK((fault_of([&] { out.add_(1); }) == std::nullopt));
+  const at::Tensor unwritten = at::empty_like(gate);
+  CHECK((fault_of([&] { swiglu_out(out, unwritten, up); }) == Fault::kUninitialized));
+}
+
+}  // namespace
+}  // namespace longspan::testing::accelerator
