@@ -14,7 +14,7 @@ namespace longspan {
 namespace {
 
 /// NCCL ends a process from inside when a collective has timed out, without a word about who is
-/// gone. The heartbeat, which can say it, comes first.
+/// gone. The heartbeat, which can say it, comes first; also where a host waits for other hosts.
 constexpr int64_t kNcclGraceSeconds = 60;
 
 c10::DeviceType host() { return c10::DeviceType::CPU; }
@@ -35,12 +35,19 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupPlace& place) {
                            place.interfaces);
 }
 
+c10::intrusive_ptr<c10d::Backend> make_gloo_beside_nccl(const GroupPlace& place) {
+  GroupPlace patient = place;
+  patient.timeout_seconds += kNcclGraceSeconds;
+  return make_gloo(patient);
+}
+
 c10::intrusive_ptr<c10d::Backend> make_nccl(const GroupPlace& place) {
   return load_cuda().make_backend(place.store, place.rank, place.size,
                                   place.timeout_seconds + kNcclGraceSeconds);
 }
 
-constexpr LinkTraits gloo_traits(bool copies) {
+constexpr LinkTraits gloo_traits(
+    bool copies, c10::intrusive_ptr<c10d::Backend> (&make_backend)(const GroupPlace&) = make_gloo) {
   return {.device = host,
           .copies = copies,
           .coalesces = false,
@@ -49,11 +56,12 @@ constexpr LinkTraits gloo_traits(bool copies) {
           .time_to_meet = kTimeToMeet,
           .reason_of = brief_reason,
           .prepare_threads = any_thread_will_do,
-          .make_backend = make_gloo};
+          .make_backend = make_backend};
 }
 
 constexpr LinkTraits kGlooTraits = gloo_traits(/*copies=*/false);
 constexpr LinkTraits kGlooThroughHostTraits = gloo_traits(/*copies=*/true);
+constexpr LinkTraits kGlooBesideNcclTraits = gloo_traits(/*copies=*/false, make_gloo_beside_nccl);
 constexpr LinkTraits kNcclTraits{.device = gpus,
                                  .copies = false,
                                  .coalesces = true,
@@ -62,7 +70,8 @@ constexpr LinkTraits kNcclTraits{.device = gpus,
                                  .time_to_meet = kTimeToMeetOnGpus,
                                  .reason_of = reason_in_all_lines,
                                  .prepare_threads = on_this_threads_gpu,
-                                 .make_backend = make_nccl};
+                                 .make_backend = make_nccl,
+                                 .of_hosts = &kGlooBesideNcclTraits};
 
 }  // namespace
 

@@ -40,6 +40,8 @@ struct LinkTraits {
   /// Called on the run's thread. Returns what another thread does before it makes a backend.
   std::function<void()> (&prepare_threads)();
   c10::intrusive_ptr<c10d::Backend> (&make_backend)(const GroupPlace& place);
+  /// Of groups beside it that take tensors on the CPU; null: its own take them.
+  const LinkTraits* of_hosts = nullptr;
 };
 
 const LinkTraits& traits_of(Link link);

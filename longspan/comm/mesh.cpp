@@ -159,22 +159,27 @@ Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const Paral
   const auto counts = std::make_shared<CollectiveCounts>();
   Mesh mesh;
   mesh.collectives = counts;
+  const auto connected = [&](const RankGroup& group, const std::string& name,
+                             const LinkTraits& by) {
+    const std::string own_name = fmt::format("{}{}", name, group.index);
+    auto keys = c10::make_intrusive<c10d::PrefixStore>(own_name, store);
+    auto backend = by.make_backend({.store = std::move(keys),
+                                    .rank = group.rank,
+                                    .size = group.size,
+                                    .timeout_seconds = timeout_seconds,
+                                    .host = host,
+                                    .interfaces = interfaces});
+    return group_over(std::move(backend), name, by, counts->of(own_name));
+  };
   for (const RankGroup& group : groups_of_rank(plan, rank)) {
     if (group.same_as) {
       mesh.*member_of(group.kind) = mesh.*member_of(*group.same_as);
-      continue;
+    } else if (group.size > 1) {
+      mesh.*member_of(group.kind) = connected(group, std::string(group.name), link);
     }
-    if (group.size == 1) continue;
-    const std::string own_name = fmt::format("{}{}", group.name, group.index);
-    auto keys = c10::make_intrusive<c10d::PrefixStore>(own_name, store);
-    auto backend = link.make_backend({.store = std::move(keys),
-                                      .rank = group.rank,
-                                      .size = group.size,
-                                      .timeout_seconds = timeout_seconds,
-                                      .host = host,
-                                      .interfaces = interfaces});
-    mesh.*member_of(group.kind) =
-        group_over(std::move(backend), std::string(group.name), link, counts->of(own_name));
+    if (group.kind != GroupKind::kData || group.size == 1) continue;
+    mesh.data_hosts =
+        link.of_hosts == nullptr ? mesh.data : connected(group, "data_hosts", *link.of_hosts);
   }
   return mesh;
 }

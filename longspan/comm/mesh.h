@@ -19,6 +19,7 @@ namespace longspan {
 struct Mesh {
   Group world;
   Group data;
+  Group data_hosts;  // the same ranks, for tensors on the CPU, with which no host waits for a GPU
   Group sequence;
   Group ring;
   Group ulysses;

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <numeric>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "longspan/memory/transfer.h"
 
@@ -20,50 +22,65 @@ at::Tensor packed(const std::vector<at::Tensor>& x_R) {
   return bytes.size() == 1 ? bytes[0] : at::cat(bytes, 1);
 }
 
-class Routes : public ExpertRoutes {
- public:
+/// How many rows go where, as the host knows it.
+struct Plan {
   /// counts_E: of this rank's rows. arrived_PN: of those that come, from each rank for each expert
   /// that is here.
-  Routes(Group group, const at::Tensor& counts_E, const at::Tensor& arrived_PN)
-      : group_(std::move(group)) {
+  Plan(const at::Tensor& counts_E, const at::Tensor& arrived_PN) {
     const int64_t P = arrived_PN.size(0), N = arrived_PN.size(1);
     const int64_t* const arrived = arrived_PN.const_data_ptr<int64_t>();
-    const int64_t* const leaving = counts_E.const_data_ptr<int64_t>();
+    const int64_t* const all = counts_E.const_data_ptr<int64_t>();
+    leaving.assign(all, all + counts_E.numel());
     std::vector<int64_t> begins(P *
                                 N);  // among what arrives, which lies by rank and then by expert
     std::exclusive_scan(arrived, arrived + P * N, begins.begin(), int64_t{0});
     for (int64_t rank = 0; rank < P; ++rank) {
-      send_rows_.push_back(
-          std::accumulate(leaving + rank * N, leaving + (rank + 1) * N, int64_t{0}));
-      recv_rows_.push_back(
+      send_rows.push_back(std::accumulate(all + rank * N, all + (rank + 1) * N, int64_t{0}));
+      recv_rows.push_back(
           std::accumulate(arrived + rank * N, arrived + (rank + 1) * N, int64_t{0}));
     }
     std::vector<int64_t> order;
     for (int64_t expert = 0; expert < N; ++expert) {
-      counts_.push_back(0);
+      counts.push_back(0);
       for (int64_t rank = 0; rank < P; ++rank) {
         const int64_t place = rank * N + expert;
-        counts_.back() += arrived[place];
+        counts.back() += arrived[place];
         for (int64_t row = 0; row < arrived[place]; ++row) order.push_back(begins[place] + row);
       }
     }
-    order_S_ = at::tensor(order, at::kLong);
+    order_S = at::tensor(order, at::kLong);
     std::vector<int64_t> places(order.size());
     for (size_t i = 0; i < order.size(); ++i) places[order[i]] = static_cast<int64_t>(i);
-    places_S_ = at::tensor(places, at::kLong);
+    places_S = at::tensor(places, at::kLong);
   }
 
-  const std::vector<int64_t>& counts() const override { return counts_; }
+  std::vector<int64_t> leaving;               // for each expert
+  std::vector<int64_t> send_rows, recv_rows;  // to and from each rank
+  std::vector<int64_t> counts;                // for each expert that is here
+  at::Tensor order_S;                         // of what arrives, by expert
+  at::Tensor places_S;                        // of what arrives, among that
+};
+
+class Routes : public ExpertRoutes {
+ public:
+  /// `counts_2E`: counts of what leaves, and behind them of what comes, as in a Plan.
+  Routes(const Group& group, const at::Tensor& counts_2E, ExpertParallel::Use& used)
+      : group_(group), counts_2E_(counts_2E), used_(used) {}
+
+  const std::vector<int64_t>& leaving() const override { return plan().leaving; }
+  const std::vector<int64_t>& counts() const override { return plan().counts; }
 
   std::vector<at::Tensor> to_experts(const std::vector<at::Tensor>& x_R) const override {
-    const at::Tensor arrived = group_.all_to_all(packed(x_R), send_rows_, recv_rows_).wait();
-    return unpacked(arrived, sent_to(order_S_, arrived.device()), x_R);
+    const at::Tensor arrived =
+        group_.all_to_all(packed(x_R), plan().send_rows, plan().recv_rows).wait();
+    return unpacked(arrived, sent_to(plan().order_S, arrived.device()), x_R);
   }
 
   std::vector<at::Tensor> back(const std::vector<at::Tensor>& y_S) const override {
     const at::Tensor by_expert = packed(y_S);
-    const at::Tensor by_rank = by_expert.index_select(0, sent_to(places_S_, by_expert.device()));
-    return unpacked(group_.all_to_all(by_rank, recv_rows_, send_rows_).wait(), {}, y_S);
+    const at::Tensor by_rank =
+        by_expert.index_select(0, sent_to(plan().places_S, by_expert.device()));
+    return unpacked(group_.all_to_all(by_rank, plan().recv_rows, plan().send_rows).wait(), {}, y_S);
   }
 
  private:
@@ -86,16 +103,25 @@ class Routes : public ExpertRoutes {
     return tensors;
   }
 
+  /// Waits for the counts once.
+  const Plan& plan() const {
+    if (plan_) return *plan_;
+    const std::vector<at::Tensor> counts = counts_2E_.here().chunk(2);
+    const int64_t P = group_.size(), N = counts[1].numel() / P;
+    plan_.emplace(counts[0], counts[1].view({P, N}));
+    used_.num_rows +=
+        std::accumulate(plan_->send_rows.begin(), plan_->send_rows.end(), int64_t{0}) -
+        plan_->send_rows.at(static_cast<size_t>(group_.rank()));
+    return *plan_;
+  }
+
   Group group_;
-  std::vector<int64_t> send_rows_, recv_rows_, counts_;
-  at::Tensor order_S_;   // of what arrives, by expert
-  at::Tensor places_S_;  // of what arrives, among that
+  ToHost counts_2E_;
+  ExpertParallel::Use& used_;
+  mutable std::optional<Plan> plan_;
 };
 
 }  // namespace
-
-ExpertParallel::ExpertParallel(Group group, at::Device device)
-    : group_(std::move(group)), device_(device) {}
 
 ExpertRange ExpertParallel::here(int64_t num_experts) const {
   const int64_t own = num_experts / group_.size();
@@ -103,12 +129,9 @@ ExpertRange ExpertParallel::here(int64_t num_experts) const {
 }
 
 std::unique_ptr<ExpertRoutes> ExpertParallel::open(const at::Tensor& counts_E) {
-  const at::Tensor arrived_E = group_.all_to_all(sent_to(counts_E, device_)).wait().cpu();
-  const auto [begin, end] = here(counts_E.numel());
   used_.num_opened += 1;
-  used_.num_rows += (counts_E.sum() - counts_E.narrow(0, begin, end - begin).sum()).item<int64_t>();
-  return std::make_unique<Routes>(group_, counts_E.contiguous(),
-                                  arrived_E.view({group_.size(), end - begin}));
+  const at::Tensor arrived_E = group_.all_to_all(counts_E).wait();
+  return std::make_unique<Routes>(group_, at::cat({counts_E, arrived_E}), used_);
 }
 
 }  // namespace longspan

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "longspan/comm/group.h"
 #include "longspan/layers/expert_exchange.h"
@@ -16,14 +17,15 @@ namespace longspan {
 /// or padded. Bytes: expert_volume() in plan/expert_volume.h.
 class ExpertParallel : public ExpertExchange {
  public:
-  /// `group`: the ranks that share out the experts, more than one. `device`: on which they compute.
-  ExpertParallel(Group group, at::Device device);
+  /// `group`: the ranks that share out the experts, more than one.
+  explicit ExpertParallel(Group group) : group_(std::move(group)) {}
 
   ExpertRange here(int64_t num_experts) const override;
-  /// Collective over the group, as all that the routes do.
+  /// Collective over the group, as all that the routes do. The routes do not outlive it.
   std::unique_ptr<ExpertRoutes> open(const at::Tensor& counts_E) override;
 
-  /// What was opened so far on this rank, and how many rows left for experts of other ranks.
+  /// What was opened so far on this rank, and how many rows left for experts of other ranks, once
+  /// they have left.
   struct Use {
     int64_t num_opened = 0, num_rows = 0;
   };
@@ -32,7 +34,6 @@ class ExpertParallel : public ExpertExchange {
 
  private:
   Group group_;
-  at::Device device_;
   Use used_;
 };
 

@@ -110,7 +110,7 @@ TEST_CASE("expert parallelism: losses and all gradients are those of ranks that 
       CAPTURE(size);
       std::vector<Outcome> outcomes(kNumRanks);
       testing::run_ranks(plan_of(size), [&](const Mesh& mesh) {
-        ExpertParallel experts(mesh.experts, at::kCPU);
+        ExpertParallel experts(mesh.experts);
         const int rank = mesh.world.rank();
         outcomes[rank] =
             outcome_of(spec, own_leaves(spec, all, &experts), batches[rank], options, &experts);
@@ -165,7 +165,7 @@ TEST_CASE("expert parallelism: in bf16 rows travel in bf16, and weights in fp32"
         return plan;
       }(),
       [&](const Mesh& mesh) {
-        ExpertParallel experts(mesh.experts, at::kCPU);
+        ExpertParallel experts(mesh.experts);
         const int rank = mesh.world.rank();
         // Rank 0 sends 1, 0, 2, 3 rows to the four experts, and rank 1 2, 1, 0, 0.
         const at::Tensor counts_E =

@@ -100,7 +100,7 @@ Trained train_together(const ModelSpec& spec, const ParallelPlan& plan, int stag
                                                  .compute_dtype = at::kDouble,
                                                  .chunk_bytes = 2000});
     const auto attention = make_attention(plan, mesh, cpu_block_kernel());
-    ExpertParallel experts(mesh.experts, at::kCPU);
+    ExpertParallel experts(mesh.experts);
     Decoder model(spec, sharded.parameters(), *attention,
                   {.expert_exchange = &experts, .parameter_hooks = &sharded});
     AdamW optimizer(sharded.pieces(), {.epsilon = 1e-2, .weight_decay = 0.1});

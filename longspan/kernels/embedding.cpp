@@ -58,16 +58,20 @@ void add_rows_bf16(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Ten
   });
 }
 
-/// On other devices, some columns at a time.
+/// On other devices, some columns at a time. How many tokens differ is not asked, for which the
+/// host would wait: each token's sum is at its first place, and all of its places write that sum.
 void add_rows_precisely(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Tensor& rows_TD) {
   constexpr int64_t kColumns = 512;
-  const auto [ids_U, number_T] = at::_unique(tokens_T, /*sorted=*/true, /*return_inverse=*/true);
+  const int64_t T = tokens_T.size(0);
+  const at::Tensor first_V = at::full({sum_VD.size(0)}, T, tokens_T.options());
+  first_V.scatter_reduce_(0, tokens_T, at::arange(T, tokens_T.options()), "amin");
+  const at::Tensor first_T = first_V.index_select(0, tokens_T);
   for (int64_t begin = 0; begin < sum_VD.size(1); begin += kColumns) {
     const int64_t size = std::min(kColumns, sum_VD.size(1) - begin);
     auto part = sum_VD.narrow(1, begin, size);
-    const auto total = part.index_select(0, ids_U).to(at::kFloat);
-    total.index_add_(0, number_T, rows_TD.narrow(1, begin, size).to(at::kFloat));
-    part.index_copy_(0, ids_U, total.to(part.scalar_type()));
+    const at::Tensor total = part.index_select(0, tokens_T).to(at::kFloat);
+    total.index_add_(0, first_T, rows_TD.narrow(1, begin, size).to(at::kFloat));
+    part.index_copy_(0, tokens_T, total.to(part.scalar_type()).index_select(0, first_T));
   }
 }
 

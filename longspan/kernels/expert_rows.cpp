@@ -31,6 +31,15 @@ void add_rows(at::Tensor& out_CD, const at::Tensor& rows_R, const at::Tensor& x_
 
 }  // namespace
 
+at::Tensor rows_by_expert(const at::Tensor& experts_CK, int64_t num_experts,
+                          const at::Tensor& counts_C) {
+  const at::Tensor ones_CK = counts_C.defined()
+                                 ? counts_C.to(at::kLong).unsqueeze(1).expand_as(experts_CK)
+                                 : at::ones_like(experts_CK);
+  return at::zeros({num_experts}, experts_CK.options())
+      .index_add_(0, experts_CK.reshape({-1}), ones_CK.reshape({-1}));
+}
+
 void add_weighted_rows_(at::Tensor& out_CD, const at::Tensor& rows_R, const at::Tensor& x_RD,
                         const at::Tensor& weights_R) {
   const auto dtype = out_CD.scalar_type(), from = x_RD.scalar_type();

@@ -12,37 +12,6 @@
 namespace longspan {
 namespace {
 
-/// The rows of a chunk by the expert that they go to.
-class SortedRows {
- public:
-  SortedRows(const at::Tensor& experts_CK, int64_t num_experts) {
-    const at::Tensor flat = experts_CK.reshape({-1});
-    places_ = flat.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-    rows_ = places_.div(experts_CK.size(1), "floor");
-    counts_ = flat.bincount({}, num_experts).cpu();
-  }
-
-  /// Of all experts, one behind the other; and the places of their weights in the flattened
-  /// weights.
-  const at::Tensor& rows() const { return rows_; }
-  const at::Tensor& places() const { return places_; }
-  const at::Tensor& counts_E() const { return counts_; }
-
-  /// Calls use(expert, begin, count) with the part of them for each expert; some have no rows.
-  template <typename Use>
-  void for_each(Use&& use) const {
-    const int64_t* const counts = counts_.const_data_ptr<int64_t>();
-    int64_t begin = 0;
-    for (int64_t expert = 0; expert < counts_.numel(); ++expert) {
-      use(static_cast<size_t>(expert), begin, counts[expert]);
-      begin += counts[expert];
-    }
-  }
-
- private:
-  at::Tensor places_, rows_, counts_;
-};
-
 /// Every trained parameter gets a gradient, of zeros where no row came.
 void make_gradients(const ExpertMlp& expert) {
   for (const Linear* linear : expert.linears()) {
@@ -150,11 +119,14 @@ ExpertMlp Experts::weights_for(size_t expert, const at::Tensor& rows_R, int64_t 
   return weights_[expert].cast_for_uses(dtype, rows_R.defined() ? rows_R + begin : rows_R);
 }
 
-void Experts::add(at::Tensor& sum_CD, const Routing& routing, const at::Tensor& x_CD,
-                  const RowRange& rows, const at::Tensor& room) const {
-  if (are_exchanged()) return add_exchanged(sum_CD, routing, x_CD);
+ExpertDispatch Experts::dispatch(const Routing& routing) const {
+  return ExpertDispatch(routing.experts_CK, spec_.num_experts, exchange_);
+}
+
+void Experts::add(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
+                  const at::Tensor& x_CD, const RowRange& rows, const at::Tensor& room) const {
+  if (are_exchanged()) return add_exchanged(sum_CD, routing, sorted, x_CD);
   const at::Tensor weights = routing.weights_CK.reshape({-1});
-  const SortedRows sorted(routing.experts_CK, spec_.num_experts);
   sorted.for_each([&](size_t number, int64_t begin, int64_t R) {
     if (R == 0) return;
     const at::Tensor rows_R = sorted.rows().narrow(0, begin, R);
@@ -166,21 +138,20 @@ void Experts::add(at::Tensor& sum_CD, const Routing& routing, const at::Tensor& 
 }
 
 void Experts::add_exchanged(at::Tensor& sum_CD, const Routing& routing,
-                            const at::Tensor& x_CD) const {
-  const SortedRows sorted(routing.experts_CK, spec_.num_experts);
-  const std::unique_ptr<ExpertRoutes> routes = exchange_->open(sorted.counts_E());
-  at::Tensor x_SD = routes->to_experts({x_CD.index_select(0, sorted.rows())}).at(0);
-  const at::Tensor room = room_of(kForwardParts, most_of(routes->counts()), x_CD.options());
+                            const ExpertDispatch& sorted, const at::Tensor& x_CD) const {
+  const ExpertRoutes& routes = sorted.routes();
+  at::Tensor x_SD = routes.to_experts({x_CD.index_select(0, sorted.rows())}).at(0);
+  const at::Tensor room = room_of(kForwardParts, most_of(routes.counts()), x_CD.options());
   int64_t begin = 0;
   for (size_t number = 0; number < weights_.size(); ++number) {
-    const int64_t R = routes->counts()[number];
+    const int64_t R = routes.counts()[number];
     if (R == 0) continue;
     const at::Tensor x_RD = x_SD.narrow(0, begin, R);
     x_RD.copy_(
         output_of(weights_for(number, {}, 0, x_CD.scalar_type()), spec_.activation, x_RD, room));
     begin += R;
   }
-  const at::Tensor y_SD = routes->back({std::exchange(x_SD, {})}).at(0);
+  const at::Tensor y_SD = routes.back({std::exchange(x_SD, {})}).at(0);
   const at::Tensor weights = routing.weights_CK.reshape({-1}).index_select(0, sorted.places());
   sorted.for_each([&](size_t, int64_t first, int64_t R) {
     if (R == 0) return;
@@ -189,13 +160,13 @@ void Experts::add_exchanged(at::Tensor& sum_CD, const Routing& routing,
   });
 }
 
-at::Tensor Experts::backward(at::Tensor& dx_CD, const Routing& routing, const at::Tensor& dout_CD,
+at::Tensor Experts::backward(at::Tensor& dx_CD, const Routing& routing,
+                             const ExpertDispatch& sorted, const at::Tensor& dout_CD,
                              const at::Tensor& x_CD, const RowRange& rows,
                              const at::Tensor& room) const {
-  if (are_exchanged()) return exchanged_backward(dx_CD, routing, dout_CD, x_CD);
+  if (are_exchanged()) return exchanged_backward(dx_CD, routing, sorted, dout_CD, x_CD);
   const at::Tensor weights = routing.weights_CK.reshape({-1});
   const at::Tensor dweights = at::zeros_like(weights);
-  const SortedRows sorted(routing.experts_CK, spec_.num_experts);
   sorted.for_each([&](size_t number, int64_t begin, int64_t R) {
     make_gradients(weights_[number]);
     if (R == 0) return;
@@ -212,21 +183,21 @@ at::Tensor Experts::backward(at::Tensor& dx_CD, const Routing& routing, const at
 }
 
 at::Tensor Experts::exchanged_backward(at::Tensor& dx_CD, const Routing& routing,
-                                       const at::Tensor& dout_CD, const at::Tensor& x_CD) const {
+                                       const ExpertDispatch& sorted, const at::Tensor& dout_CD,
+                                       const at::Tensor& x_CD) const {
   const at::Tensor weights = routing.weights_CK.reshape({-1});
-  const SortedRows sorted(routing.experts_CK, spec_.num_experts);
-  const std::unique_ptr<ExpertRoutes> routes = exchange_->open(sorted.counts_E());
-  std::vector<at::Tensor> arrived = routes->to_experts({x_CD.index_select(0, sorted.rows()),
-                                                        dout_CD.index_select(0, sorted.rows()),
-                                                        weights.index_select(0, sorted.places())});
+  const ExpertRoutes& routes = sorted.routes();
+  std::vector<at::Tensor> arrived = routes.to_experts({x_CD.index_select(0, sorted.rows()),
+                                                       dout_CD.index_select(0, sorted.rows()),
+                                                       weights.index_select(0, sorted.places())});
   const at::Tensor x_SD = arrived.at(0), dout_SD = arrived.at(1), weights_S = arrived.at(2);
   arrived.clear();
   const at::Tensor dweights_S = at::empty_like(weights_S);
-  const at::Tensor room = room_of(kBackwardParts, most_of(routes->counts()), x_CD.options());
+  const at::Tensor room = room_of(kBackwardParts, most_of(routes.counts()), x_CD.options());
   int64_t begin = 0;
   for (size_t number = 0; number < weights_.size(); ++number) {
     make_gradients(weights_[number]);
-    const int64_t R = routes->counts()[number];
+    const int64_t R = routes.counts()[number];
     if (R == 0) continue;
     const at::Tensor x_RD = x_SD.narrow(0, begin, R);
     const RowGradients gradients =
@@ -236,7 +207,7 @@ at::Tensor Experts::exchanged_backward(at::Tensor& dx_CD, const Routing& routing
     x_RD.copy_(gradients.dx_RD);
     begin += R;
   }
-  const std::vector<at::Tensor> returned = routes->back({x_SD, dweights_S});
+  const std::vector<at::Tensor> returned = routes.back({x_SD, dweights_S});
   sorted.for_each([&](size_t, int64_t first, int64_t R) {
     if (R == 0) return;
     add_weighted_rows_(dx_CD, sorted.rows().narrow(0, first, R), returned[0].narrow(0, first, R),

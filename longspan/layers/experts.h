@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "longspan/layers/expert_dispatch.h"
 #include "longspan/layers/expert_exchange.h"
 #include "longspan/layers/expert_mlp.h"
 #include "longspan/layers/layer.h"
@@ -32,20 +33,25 @@ class Experts {
   at::Tensor forward_room(int64_t num_rows, const at::TensorOptions& options) const;
   at::Tensor backward_room(int64_t num_rows, const at::TensorOptions& options) const;
 
+  /// What the following two are given. On a GPU the host waits only in them.
+  ExpertDispatch dispatch(const Routing& routing) const;
   /// Adds the weighed sum over each row's experts to sum_CD, in fp32 or fp64.
-  void add(at::Tensor& sum_CD, const Routing& routing, const at::Tensor& x_CD, const RowRange& rows,
-           const at::Tensor& room) const;
+  void add(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
+           const at::Tensor& x_CD, const RowRange& rows, const at::Tensor& room) const;
   /// d loss / d weights, [C, K]. Adds d loss / d x to dx_CD, and the gradients of the experts.
-  at::Tensor backward(at::Tensor& dx_CD, const Routing& routing, const at::Tensor& dout_CD,
-                      const at::Tensor& x_CD, const RowRange& rows, const at::Tensor& room) const;
+  at::Tensor backward(at::Tensor& dx_CD, const Routing& routing, const ExpertDispatch& sorted,
+                      const at::Tensor& dout_CD, const at::Tensor& x_CD, const RowRange& rows,
+                      const at::Tensor& room) const;
 
  private:
   at::Tensor room_of(int64_t num_parts, int64_t num_rows, const at::TensorOptions& options) const;
   ExpertMlp weights_for(size_t expert, const at::Tensor& rows_R, int64_t begin,
                         at::ScalarType dtype) const;
-  void add_exchanged(at::Tensor& sum_CD, const Routing& routing, const at::Tensor& x_CD) const;
+  void add_exchanged(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
+                     const at::Tensor& x_CD) const;
   at::Tensor exchanged_backward(at::Tensor& dx_CD, const Routing& routing,
-                                const at::Tensor& dout_CD, const at::Tensor& x_CD) const;
+                                const ExpertDispatch& sorted, const at::Tensor& dout_CD,
+                                const at::Tensor& x_CD) const;
 
   MixtureOfExpertsSpec spec_;
   std::vector<ExpertMlp> weights_;

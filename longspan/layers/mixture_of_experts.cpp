@@ -70,16 +70,18 @@ at::Tensor MixtureOfExperts::backward_room(int64_t num_rows, bool /*saved*/,
 void MixtureOfExperts::count(const Routing& routing, const RowRange& rows,
                              const RowContext& row) const {
   if (row.expert_load == nullptr) return;
-  at::Tensor experts_CK = routing.experts_CK, scores_CE = routing.scores_CE;
-  if (row.is_real_T.defined()) {
-    const at::Tensor real = row.is_real_T.narrow(0, rows.begin, rows.size).nonzero().squeeze(1);
-    experts_CK = experts_CK.index_select(0, real);
-    scores_CE = scores_CE.index_select(0, real);
+  const at::Tensor is_real_C =
+      row.is_real_T.defined() ? row.is_real_T.narrow(0, rows.begin, rows.size) : at::Tensor();
+  const at::Tensor counts_E =
+      rows_by_expert(routing.experts_CK, spec_.num_experts, is_real_C).to(at::kDouble);
+  at::Tensor scores_CE = routing.scores_CE;
+  if (!row.expert_load->sums_scores) return row.expert_load->add(layer_, counts_E, {});
+  if (is_real_C.defined()) {
+    // A host would wait to know how many are real.
+    scores_CE = is_real_C.is_cpu() ? scores_CE.index_select(0, is_real_C.nonzero().squeeze(1))
+                                   : scores_CE.masked_fill(is_real_C.logical_not().unsqueeze(1), 0);
   }
-  row.expert_load->add(
-      layer_, experts_CK.reshape({-1}).bincount({}, spec_.num_experts).cpu().to(at::kDouble),
-      row.expert_load->sums_scores ? scores_CE.sum(0, /*keepdim=*/false, at::kDouble).cpu()
-                                   : at::Tensor());
+  row.expert_load->add(layer_, counts_E, scores_CE.sum(0, /*keepdim=*/false, at::kDouble));
 }
 
 /// Of the auxiliary loss.
@@ -101,14 +103,14 @@ at::Tensor MixtureOfExperts::shared_output(const at::Tensor& x_CD, const RowRang
   return y_CD;
 }
 
-void MixtureOfExperts::add_shared(at::Tensor& sum_CD, const at::Tensor& x_CD, const RowRange& rows,
-                                  const RowContext& row) const {
-  if (!weights_.shared) return;
+/// The shared expert's.
+at::Tensor MixtureOfExperts::gated_shared_output(const at::Tensor& x_CD, const RowRange& rows,
+                                                 const RowContext& row) const {
   at::Tensor y_CD = shared_output(x_CD, rows, row);
   if (spec_.shared.is_gated) {
     y_CD.mul_(weights_.shared_gate.for_rows(rows.begin, rows.size).forward(x_CD).sigmoid());
   }
-  sum_CD.add_(y_CD);
+  return y_CD;
 }
 
 void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
@@ -116,6 +118,7 @@ void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
                                    const RowContext& row, const SavedStep& /*saved*/,
                                    const at::Tensor& room) const {
   const Routing routing = weights_.router.route(x_CD);
+  const ExpertDispatch sorted = weights_.experts.dispatch(routing);
   count(routing, rows, row);
   // In bf16 each expert's part would be rounded.
   const bool adds_in_place = out_CD.scalar_type() == arithmetic_dtype(out_CD.scalar_type());
@@ -125,8 +128,12 @@ void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
   } else if (!out_CD.is_same(h_CD)) {
     out_CD.copy_(h_CD);
   }
-  weights_.experts.add(sum_CD, routing, x_CD, rows, room);
-  add_shared(sum_CD, x_CD, rows, row);
+  // Gives a GPU something to do while the host waits for how many rows go to each expert.
+  at::Tensor shared_CD;
+  if (weights_.shared && row.on_gpu) shared_CD = gated_shared_output(x_CD, rows, row);
+  weights_.experts.add(sum_CD, routing, sorted, x_CD, rows, room);
+  if (weights_.shared && !row.on_gpu) shared_CD = gated_shared_output(x_CD, rows, row);
+  if (shared_CD.defined()) sum_CD.add_(shared_CD);
   if (!adds_in_place) out_CD.copy_(sum_CD);
 }
 
@@ -154,12 +161,15 @@ at::Tensor MixtureOfExperts::backward(const at::Tensor& dout_CD, const at::Tenso
                                       const RowRange& rows, const RowContext& row,
                                       const SavedStep& /*saved*/, const at::Tensor& room) const {
   const Routing routing = weights_.router.route(x_CD);
+  const ExpertDispatch sorted = weights_.experts.dispatch(routing);
   at::Tensor dx_CD =
       at::zeros(x_CD.sizes(), x_CD.options().dtype(arithmetic_dtype(x_CD.scalar_type())));
+  // As in the forward, before the host waits.
+  if (row.on_gpu) shared_backward(dx_CD, dout_CD, x_CD, rows, row);
   const at::Tensor dweights_CK =
-      weights_.experts.backward(dx_CD, routing, dout_CD, x_CD, rows, room);
+      weights_.experts.backward(dx_CD, routing, sorted, dout_CD, x_CD, rows, room);
   weights_.router.backward(routing, dweights_CK, score_gradients(routing, rows, row), x_CD, dx_CD);
-  shared_backward(dx_CD, dout_CD, x_CD, rows, row);
+  if (!row.on_gpu) shared_backward(dx_CD, dout_CD, x_CD, rows, row);
   return dx_CD.to(x_CD.scalar_type());
 }
 

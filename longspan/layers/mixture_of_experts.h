@@ -53,8 +53,8 @@ class MixtureOfExperts : public FeedForward {
   void count(const Routing& routing, const RowRange& rows, const RowContext& row) const;
   at::Tensor score_gradients(const Routing& routing, const RowRange& rows,
                              const RowContext& row) const;
-  void add_shared(at::Tensor& sum_CD, const at::Tensor& x_CD, const RowRange& rows,
-                  const RowContext& row) const;
+  at::Tensor gated_shared_output(const at::Tensor& x_CD, const RowRange& rows,
+                                 const RowContext& row) const;
   at::Tensor shared_output(const at::Tensor& x_CD, const RowRange& rows,
                            const RowContext& row) const;
   void shared_backward(at::Tensor& dx_CD, const at::Tensor& dout_CD, const at::Tensor& x_CD,

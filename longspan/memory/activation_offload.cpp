@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <exception>
 #include <iterator>
 #include <list>
 #include <optional>
@@ -21,12 +23,61 @@ struct Item {
   std::vector<int64_t> sizes;
   at::ScalarType dtype{};
   int64_t num_bytes = 0;
+  at::Tensor leaving;  // of a GPU: until its stream has waited for the copy
+  at::Tensor buffer;   // of which `host` is a part; undefined: it is nobody's part
   at::Tensor host;     // in a file: while it is on its way there or back
   Copy to_host;        //
   int64_t place = -1;  // in the file
   Copy written, read;  // to the file, from it
   at::Tensor device;   // read ahead
   Copy to_device;
+};
+
+/// Pinned memory for what leaves a GPU. What is given back is used again, in the order of the
+/// streams (Copier), so that no host waits though it is rows ahead of the device.
+class HostRoom {
+ public:
+  /// Of the free buffers the smallest that has so many bytes, or else a new one. Where all together
+  /// would then be more than what was ever asked for at once, the host waits for copies of the
+  /// buffers that are free for longest, and frees these.
+  at::Tensor take(int64_t num_bytes, at::Device device, Copier& copier) {
+    wanted_ += num_bytes;
+    most_wanted_ = std::max(most_wanted_, wanted_);
+    auto best = free_.end();
+    for (auto at = free_.begin(); at != free_.end(); ++at) {
+      const bool fits = at->size() >= num_bytes && at->size() / kMostTooLarge <= num_bytes;
+      if (fits && (best == free_.end() || at->size() < best->size())) best = at;
+    }
+    if (best != free_.end()) {
+      at::Tensor memory = std::move(best->memory);
+      free_.erase(best);
+      return memory;
+    }
+    for (; held_ + num_bytes > most_wanted_ && !free_.empty(); free_.pop_front()) {
+      free_.front().copied.wait_on_host();
+      held_ -= free_.front().size();
+    }
+    copier.let_go_of_ended();
+    held_ += num_bytes;
+    return empty_on_host({num_bytes}, at::kByte, device);
+  }
+  /// What was taken for so many bytes. `copied`: the last copy there or from there.
+  void give_back(at::Tensor memory, int64_t num_bytes, Copy copied) {
+    wanted_ -= num_bytes;
+    free_.push_back({std::move(memory), std::move(copied)});
+  }
+
+ private:
+  /// A long row's buffers serve one that is shorter by this factor at most.
+  static constexpr int64_t kMostTooLarge = 4;
+  struct Buffer {
+    at::Tensor memory;
+    Copy copied;
+    int64_t size() const { return static_cast<int64_t>(memory.nbytes()); }
+  };
+  std::list<Buffer> free_;
+  int64_t held_ = 0;                      // by all buffers
+  int64_t wanted_ = 0, most_wanted_ = 0;  // of those that are in use: now, and the most at once
 };
 
 }  // namespace
@@ -45,6 +96,7 @@ struct ActivationOffload::Shared {
   Copier copier;
   std::optional<Worker> disk;  // dies first: its jobs wait for copies and use the file
   std::list<Entry*> entries;   // that live, in the order in which they were put
+  HostRoom room;
 };
 
 namespace {
@@ -55,12 +107,18 @@ class Entry : public SavedTensors {
  public:
   Entry(std::shared_ptr<Shared> shared, std::vector<at::Tensor> tensors, bool in_file)
       : shared_(std::move(shared)), in_file_(in_file) {
-    for (at::Tensor& tensor : tensors) leave(std::move(tensor));
+    try {
+      for (at::Tensor& tensor : tensors) leave(std::move(tensor));
+    } catch (...) {
+      if (on_gpu()) let_go();
+      throw;
+    }
     place_ = shared_->entries.insert(shared_->entries.end(), this);
   }
 
   ~Entry() override {
     shared_->entries.erase(place_);
+    if (on_gpu()) let_go();
     for (Item& item : items_) {
       if (item.place < 0) continue;
       // Release the place only after pending I/O. Jobs of the file run in order, so that it is
@@ -72,6 +130,7 @@ class Entry : public SavedTensors {
   }
 
   at::Tensor get(size_t i) override {
+    if (on_gpu()) shared_->entries.back()->wait_until_left();
     Item& item = items_.at(i);
     if (!item.device.defined()) start_to_device(item);
     item.to_device.wait();
@@ -91,9 +150,14 @@ class Entry : public SavedTensors {
     }
   }
 
-  /// Waits until what was put has left the device. Throws what the copy has thrown.
-  void wait_until_left() const {
-    for (const Item& item : items_) item.to_host.wait_on_host();
+  /// What is computed from here on waits until what was put has left the device, so that it may
+  /// use that memory: on a CPU the caller waits, on a GPU the stream. Throws what the copy has
+  /// thrown.
+  void wait_until_left() {
+    for (Item& item : items_) {
+      if (!on_gpu() || item.leaving.defined()) item.to_host.wait();
+      item.leaving.reset();
+    }
   }
   /// Waits until it has left the host, too, for the file.
   void wait_until_written() const {
@@ -103,13 +167,43 @@ class Entry : public SavedTensors {
   }
 
  private:
+  bool on_gpu() const { return !shared_->device.is_cpu(); }
+
+  /// Of a GPU: what its stream computes from here on may use the memory, and other entries the
+  /// host's.
+  void let_go() noexcept {
+    try {
+      wait_until_left();
+      for (Item& item : items_) {
+        if (item.device.defined()) item.to_device.wait();
+        item.device.reset();
+        if (!item.buffer.defined()) continue;
+        shared_->room.give_back(std::exchange(item.buffer, {}), item.num_bytes,
+                                item.to_device.defined() ? item.to_device : item.to_host);
+      }
+    } catch (const std::exception&) {
+      // The device has failed, which whoever used it hears.
+    }
+  }
+
+  void make_host_memory(Item& item) {
+    if (!on_gpu() || in_file_ || item.num_bytes == 0) {
+      item.host = empty_on_host(item.sizes, item.dtype, shared_->device);
+      return;
+    }
+    item.buffer = shared_->room.take(item.num_bytes, shared_->device, shared_->copier);
+    item.host = item.buffer.narrow(0, 0, item.num_bytes).view(item.dtype).view(item.sizes);
+  }
+
   void leave(at::Tensor tensor) {
     Item item;
     item.sizes = tensor.sizes().vec();
     item.dtype = tensor.scalar_type();
     item.num_bytes = static_cast<int64_t>(tensor.nbytes());
-    item.host = empty_on_host(item.sizes, item.dtype, shared_->device);
-    item.to_host = shared_->copier.start(item.host, tensor.contiguous());
+    make_host_memory(item);
+    tensor = tensor.contiguous();
+    item.to_host = shared_->copier.start(item.host, tensor, Keeper::kCaller);
+    if (on_gpu()) item.leaving = std::move(tensor);
     if (in_file_) {
       item.place = shared_->file->reserve(item.num_bytes);
       item.written = shared_->disk->run([file = &*shared_->file, host = std::move(item.host),
@@ -135,7 +229,7 @@ class Entry : public SavedTensors {
       item.read.wait_on_host();
     }
     item.device = at::empty(item.sizes, at::TensorOptions(shared_->device).dtype(item.dtype));
-    item.to_device = shared_->copier.start(item.device, item.host);
+    item.to_device = shared_->copier.start(item.device, item.host, Keeper::kCaller);
   }
 
   std::shared_ptr<Shared> shared_;

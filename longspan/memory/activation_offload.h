@@ -13,7 +13,9 @@ namespace longspan {
 
 /// Copies run beside the device's computation. Of what was put, the device holds three blocks at
 /// most: the one that is leaving, the one that the backward works on and the one that is read
-/// ahead. The store may be destroyed before what was put into it. Values stay unchanged.
+/// ahead. A GPU's streams wait for that, and no host: in the host's memory it waits only where a
+/// row is larger than those before it, and for a file that the disk has taken what went before.
+/// The store may be destroyed before what was put into it. Values stay unchanged.
 class ActivationOffload : public ActivationStore {
  public:
   /// Stores in host memory or, where a folder is given, in a file there that nobody else sees; the

@@ -46,7 +46,7 @@ void Copy::wait() const {
 
 void Copy::wait_on_host() const {
   if (state_->event) {
-    state_->event->synchronize();
+    if (!state_->event->query()) state_->event->synchronize();
     return;
   }
   std::unique_lock lock(state_->mutex);
@@ -124,7 +124,7 @@ struct Copier::Impl {
     return event;
   }
 
-  Copy start_on_stream(at::Tensor target, at::Tensor source) {
+  Copy start_on_stream(at::Tensor target, at::Tensor source, Keeper keeper) {
     const c10::impl::VirtualGuardImpl guard(device.type());
     const c10::Stream stream = target.is_cpu() ? *to_host : *to_device;
     mark(guard.getStream(device)).block(stream);
@@ -141,15 +141,19 @@ struct Copier::Impl {
     // Nothing may reuse either side's memory before the copy has ended. Torch's allocator takes
     // care of the device's, once it knows of the other stream: it frees the memory when the caller
     // has released it and the copy has ended.
-    (target.is_cpu() ? source : target).record_stream(stream);
+    if (keeper == Keeper::kAllocator) (target.is_cpu() ? source : target).record_stream(stream);
     state->on_host = target.is_cpu() ? std::move(target) : std::move(source);
+    let_go_of_ended();
+    under_way.push_back(state);
+    return Copy(state);
+  }
+
+  void let_go_of_ended() {
     std::erase_if(under_way, [](const auto& earlier) {
       if (!earlier->event->query()) return false;
       earlier->on_host.reset();
       return true;
     });
-    under_way.push_back(state);
-    return Copy(state);
   }
 };
 
@@ -178,11 +182,13 @@ Copier::~Copier() {
   }
 }
 
-Copy Copier::start(at::Tensor target, at::Tensor source) {
+void Copier::let_go_of_ended() { impl_->let_go_of_ended(); }
+
+Copy Copier::start(at::Tensor target, at::Tensor source, Keeper keeper) {
   TORCH_CHECK(target.sizes() == source.sizes() && target.dtype() == source.dtype() &&
                   target.is_contiguous() && source.is_contiguous(),
               "a copy beside the computation is of equal, contiguous tensors");
-  if (!impl_->worker) return impl_->start_on_stream(std::move(target), std::move(source));
+  if (!impl_->worker) return impl_->start_on_stream(std::move(target), std::move(source), keeper);
   return impl_->worker->run([target = std::move(target), source = std::move(source)] {
     std::memcpy(target.mutable_data_ptr(), source.const_data_ptr(), source.nbytes());
   });

@@ -18,7 +18,7 @@ class Copy {
   /// Makes all later computation wait for it: on CUDA the current stream waits, on the CPU the
   /// caller. Rethrows what the work has thrown. May be called again.
   void wait() const;
-  /// The caller itself waits, on CUDA too.
+  /// The caller itself waits, on CUDA too, where it has not ended.
   void wait_on_host() const;
 
  private:
@@ -47,6 +47,12 @@ class Worker {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Who sees to it that the device's memory of a copy is nobody else's before the copy has ended.
+enum class Keeper {
+  kAllocator,  // torch's, which asks the device; until then the memory is not used again
+  kCaller,     // holds the tensor until it has called Copy::wait() on the stream that it is of
+};
+
 /// Does one copy after the other, in the order in which they were started: on the CPU in a thread
 /// of its own, on CUDA on two streams of its own, one for each direction. There a copy waits for
 /// those of the other direction that begin at the same place of the host's memory.
@@ -59,9 +65,12 @@ class Copier {
   Copier& operator=(const Copier&) = delete;
 
   /// Copies source to target (contiguous, of one shape and dtype) once the device has computed what
-  /// it was given so far. Keeps both tensors alive as long as it needs them. Until the copy has
-  /// been waited for, the caller must not write to the source nor use the target.
-  Copy start(at::Tensor target, at::Tensor source);
+  /// it was given so far. Keeps both tensors alive as long as it needs them, but for the device's
+  /// where the caller does. Until the copy has been waited for, the caller must not write to the
+  /// source nor use the target.
+  Copy start(at::Tensor target, at::Tensor source, Keeper keeper = Keeper::kAllocator);
+  /// Lets go of the host's memory of copies that have ended, as the next start does.
+  void let_go_of_ended();
 
  private:
   struct Impl;

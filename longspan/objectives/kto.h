@@ -3,8 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-
 namespace longspan {
 
 struct KtoOptions {
@@ -19,11 +17,15 @@ struct KtoScores {
   at::Tensor desirable_B;  // bool
 };
 
-/// Of a whole step, all processes and micro-batches.
+/// Of a whole step, all processes and micro-batches: numbers where the scores are, for which no
+/// host waits. fp64, [].
 struct KtoBatch {
-  double kl = 0.0;  // max(0, mean over mismatched answers of log p - log p of the reference)
-  int64_t num_answers = 0, num_desirable = 0;
+  at::Tensor kl;  // max(0, mean over mismatched answers of log p - log p of the reference)
+  at::Tensor num_answers, num_desirable;  // looked at where there is an sft_weight
 };
+/// Given the sum over mismatched answers of log p - log p of the reference, and how many answers
+/// and desirable ones there are: [3].
+KtoBatch kto_batch(const at::Tensor& sums_3);
 
 struct KtoTerms {
   at::Tensor losses_B;   // differentiable

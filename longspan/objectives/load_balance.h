@@ -13,6 +13,7 @@ namespace longspan {
 /// each expert of each layer, counts_LE (fp64), of which a token has `experts_per_token` in a
 /// layer: d loss / d score of any token, [E]. f_e has no gradient, so the loss itself is the sum
 /// over experts of this times the sum of their scores, whatever part of the tokens these are of.
+/// It is where the counts are, for which no host waits.
 at::Tensor load_balance_gradient(const at::Tensor& counts_LE, int64_t experts_per_token,
                                  double coefficient);
 

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <stdexcept>
 
 namespace longspan {
@@ -34,7 +33,9 @@ LogRatios log_ratios(const PairScores& scores, PairLoss loss) {
 at::Tensor log_of_complement(const at::Tensor& x) { return at::log(-at::expm1(x)); }
 
 /// Value 0, gradient `slope`.
-at::Tensor gradient_only(const at::Tensor& x, double slope) { return (x - x.detach()) * slope; }
+at::Tensor gradient_only(const at::Tensor& x, const at::Tensor& slope) {
+  return (x - x.detach()) * slope;
+}
 
 }  // namespace
 
@@ -45,21 +46,26 @@ PairBaselines pair_baselines(const PairScores& all, const PairOptions& options) 
   const c10::NoGradGuard no_grad;
   const LogRatios ratios = log_ratios(all, options.loss);
   const double beta = options.beta;
-  const double chosen = ratios.chosen_B.mean().item<double>();
-  const double rejected = ratios.rejected_B.mean().item<double>();
-  PairBaselines baselines{.chosen = std::max(0.0, chosen), .rejected = std::max(0.0, rejected)};
+  const at::Tensor zero = at::zeros({}, ratios.chosen_B.options());
+  if (ratios.chosen_B.size(0) == 0) return {zero, zero, zero, zero};
+  const at::Tensor chosen = ratios.chosen_B.mean(), rejected = ratios.rejected_B.mean();
+  const auto where_positive = [&](const at::Tensor& mean, const at::Tensor& x) {
+    return at::where(mean.gt(0), x, zero);
+  };
+  PairBaselines baselines{.chosen = where_positive(chosen, chosen),
+                          .rejected = where_positive(rejected, rejected),
+                          .chosen_slope = {},
+                          .rejected_slope = {}};
   // d/dx of -sigmoid(x) / 2; the first half's x falls with the rejected estimate, the second's
   // grows with the chosen one.
   const auto slope = [](const at::Tensor& x) {
     const at::Tensor s = at::sigmoid(x);
-    return -0.5 * (s * (1 - s)).mean().item<double>();
+    return -0.5 * (s * (1 - s)).mean();
   };
-  if (rejected > 0) {
-    baselines.rejected_slope = -beta * slope(beta * (ratios.chosen_B - baselines.rejected));
-  }
-  if (chosen > 0) {
-    baselines.chosen_slope = beta * slope(beta * (baselines.chosen - ratios.rejected_B));
-  }
+  baselines.rejected_slope =
+      where_positive(rejected, -beta * slope(beta * (ratios.chosen_B - baselines.rejected)));
+  baselines.chosen_slope =
+      where_positive(chosen, beta * slope(beta * (baselines.chosen - ratios.rejected_B)));
   return baselines;
 }
 

@@ -25,9 +25,11 @@ struct PairScores {
 /// The KL estimates of kto_pair (PairLossKind::has_baselines), over all pairs of a step: clamped
 /// means of c and of r. `slope` is the mean over pairs of the derivative of a pair's loss by them
 /// (0 where clamped), so that gradients flow through them though other pairs are in other rows.
+/// Numbers where the scores are, for which no host waits: fp64, []; undefined for other losses.
 struct PairBaselines {
-  double chosen = 0.0, rejected = 0.0, chosen_slope = 0.0, rejected_slope = 0.0;
+  at::Tensor chosen, rejected, chosen_slope, rejected_slope;
 };
+/// Zeros of no pairs.
 PairBaselines pair_baselines(const PairScores& all, const PairOptions& options);
 
 struct PairTerms {

@@ -29,7 +29,10 @@ TEST_CASE("preference: a policy equal to its reference has the loss of an even b
   const at::Tensor c = numbers({-31.7, -5.2}), r = numbers({-12.25, -44.0});
   const PairScores scores{c, r, c, r, numbers({10, 20}), numbers({30, 40})};
   const auto loss = [&](PairLoss kind, double smoothing = 0.0) {
-    return pair_terms(scores, {.loss = kind, .label_smoothing = smoothing}, {}).losses_B;
+    const PairOptions options{.loss = kind, .label_smoothing = smoothing};
+    const PairBaselines baselines =
+        kind_of(kind).has_baselines ? pair_baselines(scores, options) : PairBaselines{};
+    return pair_terms(scores, options, baselines).losses_B;
   };
   CHECK(loss(PairLoss::kSigmoid).eq(std::log(2.0)).all().item<bool>());
   CHECK(at::allclose(loss(PairLoss::kSigmoid, 0.2), numbers({std::log(2.0), std::log(2.0)})));
@@ -53,6 +56,20 @@ TEST_CASE("preference: losses fall as the chosen answer gains, and rise with the
     CHECK(scores.rejected_B.grad().gt(0).all().item<bool>());
     CHECK(!terms.chosen_rewards_B.requires_grad());
     CHECK(terms.parts_B.size() == kind.parts.size());
+  }
+}
+
+TEST_CASE("preference: kto_pair's estimates of no pairs are zero, and never below") {
+  const PairOptions options{.loss = PairLoss::kKtoPair};
+  PairScores below = random_scores(2);
+  below.reference_chosen_B = below.chosen_B + 1;
+  below.reference_rejected_B = below.rejected_B + 1;
+  for (const PairScores& scores : {random_scores(0), below}) {
+    const PairBaselines baselines = pair_baselines(scores, options);
+    for (const at::Tensor& x :
+         {baselines.chosen, baselines.rejected, baselines.chosen_slope, baselines.rejected_slope}) {
+      CHECK(x.item<double>() == 0.0);
+    }
   }
 }
 
@@ -109,19 +126,29 @@ TEST_CASE("kto: verdicts, weights and the estimate") {
   const KtoScores even{reference, reference, numbers({5, 5, 5}),
                        at::tensor({1, 0, 1}, at::kLong).to(at::kBool)};
   const KtoOptions options{.beta = 0.5, .desirable_weight = 2.0, .undesirable_weight = 3.0};
-  CHECK(at::equal(kto_terms(even, options, {}).losses_B, numbers({1.0, 1.5, 1.0})));
+  // The sum over three answers; an estimate is never below zero, and a sum that is no number is
+  // none.
+  for (const double sum : {0.0, -6.0, std::nan("")}) {
+    const KtoBatch batch = kto_batch(numbers({sum, 3, 2}));
+    CHECK(at::equal(kto_terms(even, options, batch).losses_B, numbers({1.0, 1.5, 1.0})));
+  }
   // A larger estimate asks more of good answers and less of bad ones.
-  const at::Tensor asked = kto_terms(even, options, {.kl = 1.0}).losses_B;
+  const KtoBatch batch = kto_batch(numbers({3, 3, 2}));
+  const at::Tensor asked = kto_terms(even, options, batch).losses_B;
   CHECK(asked[0].item<double>() == doctest::Approx(2.0 / (1 + std::exp(-0.5))));
   CHECK(asked[1].item<double>() == doctest::Approx(3.0 / (1 + std::exp(0.5))));
   // The SFT part looks at the desirable answers alone: 0.3 * mean(10 / 5, 30 / 5) * 3 / 2 in all.
   KtoOptions with_sft = options;
   with_sft.sft_weight = 0.3;
-  const KtoBatch batch{.num_answers = 3, .num_desirable = 2};
   const at::Tensor more =
       kto_terms(even, with_sft, batch).losses_B - kto_terms(even, options, batch).losses_B;
   CHECK(more[1].item<double>() == 0.0);
   CHECK(more.mean().item<double>() == doctest::Approx(0.3 * 4.0 / 2 * 3));
+  // And it is nothing where there are none in the step.
+  const KtoScores bad{reference, reference, numbers({5, 5, 5}), at::zeros({3}, at::kBool)};
+  const KtoBatch of_bad = kto_batch(numbers({3, 3, 0}));
+  CHECK(at::equal(kto_terms(bad, with_sft, of_bad).losses_B,
+                  kto_terms(bad, options, of_bad).losses_B));
 }
 
 }  // namespace

@@ -41,9 +41,12 @@ std::vector<std::pair<std::string, double>> Averages::means(const Group& world,
     values.push_back(found == sums_.end() ? 0.0 : found->second.first);
     values.push_back(found == sums_.end() ? 0.0 : found->second.second);
   }
-  at::Tensor sums = sent_to(at::tensor(values, at::TensorOptions().dtype(at::kDouble)), device);
-  world.sum_(sums);
-  sums = sums.cpu();
+  at::Tensor sums = at::tensor(values, at::TensorOptions().dtype(at::kDouble));
+  if (world.size() > 1) {
+    sums = sent_to(sums, device);
+    world.sum_(sums);
+    sums = sums.cpu();
+  }
   const double* data = sums.const_data_ptr<double>();
   std::vector<std::pair<std::string, double>> means;
   for (size_t i = 0; i < names.size(); ++i) {

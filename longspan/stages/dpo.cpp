@@ -87,40 +87,34 @@ class PairObjective : public Objective {
   /// several ranks: they are computed ahead, once more.
   void compare(const Row& row, const at::Tensor& reference_D) {
     const PairScores scores = scores_of(row, reference_D);
-    const at::Tensor columns = at::stack({scores.chosen_B, scores.rejected_B,
-                                          scores.reference_chosen_B, scores.reference_rejected_B},
-                                         1)
-                                   .cpu()
-                                   .contiguous();
-    const double* data = columns.const_data_ptr<double>();
-    compared_.insert(compared_.end(), data, data + columns.numel());
+    compared_.push_back(at::stack({scores.chosen_B, scores.rejected_B, scores.reference_chosen_B,
+                                   scores.reference_rejected_B},
+                                  1));
   }
 
   PairBaselines step_baselines() const {
-    const at::Tensor all = gathered(compared_).view({-1, 4});
-    if (all.size(0) == 0) return {};
-    const auto column = [&](int64_t i) { return all.select(1, i); };
-    const at::Tensor ones = at::ones({all.size(0)}, at::kDouble);
+    const at::Tensor all_B4 = compared_by_all();
+    const auto column = [&](int64_t i) { return all_B4.select(1, i); };
+    const at::Tensor ones = at::ones({all_B4.size(0)}, all_B4.options());
     return pair_baselines({column(0), column(1), column(2), column(3), ones, ones}, options_);
   }
 
-  /// The numbers of all data-parallel groups, one after the other.
-  at::Tensor gathered(const std::vector<double>& mine) const {
-    const Group& data = context_.mesh.data;
-    at::Tensor counts = at::zeros({data.size()}, at::kDouble);
-    counts[data.rank()].fill_(static_cast<double>(mine.size()));
-    counts = counts.to(context_.device);
-    data.sum_(counts);
-    counts = counts.cpu().to(at::kLong);
-    const int64_t total = counts.sum().item<int64_t>();
-    const int64_t begin = counts.narrow(0, 0, data.rank()).sum().item<int64_t>();
-    at::Tensor all = at::zeros({total}, at::kDouble);
-    if (!mine.empty()) {
-      all.narrow(0, begin, static_cast<int64_t>(mine.size())).copy_(at::tensor(mine, at::kDouble));
-    }
-    all = all.to(context_.device);
-    if (total > 0) data.sum_(all);
-    return all.cpu();
+  /// Those of all data-parallel groups, one after the other. The hosts know how many pairs each
+  /// has.
+  at::Tensor compared_by_all() const {
+    int64_t num_mine = 0;
+    for (const at::Tensor& some : compared_) num_mine += some.size(0);
+    const Group &data = context_.mesh.data, &hosts = context_.mesh.data_hosts;
+    const at::Tensor counts = at::zeros({hosts.size()}, at::kDouble);
+    counts[hosts.rank()].fill_(static_cast<double>(num_mine));
+    hosts.sum_(counts);
+    const auto total = static_cast<int64_t>(counts.sum().item<double>());
+    const auto begin = static_cast<int64_t>(counts.narrow(0, 0, hosts.rank()).sum().item<double>());
+    const at::Tensor all_B4 =
+        at::zeros({total, 4}, at::TensorOptions(context_.device).dtype(at::kDouble));
+    if (num_mine > 0) all_B4.narrow(0, begin, num_mine).copy_(at::cat(compared_));
+    if (total > 0) data.sum_(all_B4);
+    return all_B4;
   }
 
   void log(const PairScores& scores, const PairTerms& terms, Averages& averages) const {
@@ -146,7 +140,7 @@ class PairObjective : public Objective {
   PairOptions options_;
   const PairLossKind& kind_;
   std::vector<at::Tensor> references_;  // of the step's rows
-  std::vector<double> compared_;        // with baselines: four numbers a pair of the step's rows
+  std::vector<at::Tensor> compared_;    // with baselines: of the step's rows, four numbers a pair
   PairBaselines baselines_;
 };
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "longspan/comm/differentiable.h"
 #include "longspan/config/config.h"
@@ -61,11 +60,7 @@ class KtoObjective : public Objective {
         sent_to(at::tensor(at::ArrayRef<double>(own), at::kDouble), context_.device);
     on_device.select(0, 0).copy_(log_ratio_);
     context_.mesh.data.sum_(on_device);
-    const ToHost all(on_device);
-    const double* sums = all.here().const_data_ptr<double>();
-    batch_.num_answers = std::llround(sums[1]);
-    batch_.num_desirable = std::llround(sums[2]);
-    batch_.kl = std::max(0.0, sums[0] / std::max<double>(1, sums[1]));
+    batch_ = kto_batch(on_device);
   }
 
   at::Tensor loss(const Row& row, size_t row_number, double total_weight,
@@ -116,7 +111,7 @@ class KtoObjective : public Objective {
                     {"logps" + suffix, scores.policy_B.detach().index_select(0, which).sum()}},
                    static_cast<double>(places.size()));
     }
-    if (scores.desirable_B.size(0) > 0) averages.add("kl", batch_.kl, 1.0);
+    if (scores.desirable_B.size(0) > 0) averages.add({{"kl", batch_.kl}}, 1.0);
   }
 
   ObjectiveContext context_;

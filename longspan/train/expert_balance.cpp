@@ -8,6 +8,7 @@
 
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
+#include "longspan/memory/transfer.h"
 #include "longspan/objectives/load_balance.h"
 
 namespace longspan {
@@ -61,8 +62,8 @@ ExpertBalance::ExpertBalance(const ObjectiveContext& context, const ModelSpec& m
     num_experts_ = experts.num_experts;
     experts_per_token_ = experts.experts_per_token;
   }
-  load_ = ExpertLoad(model.num_layers, num_experts_);
-  ahead_ = ExpertLoad(model.num_layers, num_experts_);
+  load_ = ExpertLoad(model.num_layers, num_experts_, context.device);
+  ahead_ = ExpertLoad(model.num_layers, num_experts_, context.device);
   load_.sums_scores = coefficient_.has_value();
 }
 
@@ -84,9 +85,9 @@ void ExpertBalance::look(const Row& row) {
 }
 
 at::Tensor ExpertBalance::summed(const at::Tensor& counts_LE) const {
-  at::Tensor sums = counts_LE.clone().to(context_.device);
+  at::Tensor sums = counts_LE.clone();
   context_.mesh.world.sum_(sums);
-  return sums.cpu();
+  return sums;
 }
 
 void ExpertBalance::looked() {
@@ -104,25 +105,28 @@ void ExpertBalance::count_step() {
       load_balance_gradient(summed(load_.counts_LE()), experts_per_token_, *coefficient_);
 }
 
-double ExpertBalance::loss() const {
-  if (!load_.gradient_E.defined()) return 0.0;
-  return (load_.gradient_E * load_.scores_E()).sum().item<double>();
+at::Tensor ExpertBalance::loss() const {
+  if (!load_.gradient_E.defined()) return {};
+  return (load_.gradient_E * load_.scores_E()).sum();
 }
 
 void ExpertBalance::add_to(Averages& averages) {
-  const at::Tensor counts_LE =
-      summed(load_.counts_LE()).index_select(0, at::tensor(layers_, at::kLong));
+  const at::Tensor layers = sent_to(at::tensor(layers_, at::kLong), context_.device);
+  const at::Tensor counts_LE = summed(load_.counts_LE()).index_select(0, layers);
+  const bool leads = context_.mesh.world.rank() == 0;
   if (coefficient_) {
-    at::Tensor loss = at::tensor({this->loss() / *coefficient_}, at::kDouble).to(context_.device);
+    at::Tensor loss = at::zeros({1}, counts_LE.options());
+    if (const at::Tensor own = this->loss(); own.defined()) loss.copy_(own / *coefficient_);
     context_.mesh.world.sum_(loss);
-    if (context_.mesh.world.rank() == 0) averages.add(kLoss, loss.cpu().item<double>(), 1);
+    if (leads) averages.add({{kLoss, loss.squeeze(0)}}, 1);
   }
-  if (context_.mesh.world.rank() != 0) return;
+  if (!leads) return;
   const at::Tensor load_LE = counts_LE / counts_LE.mean(1, /*keepdim=*/true).clamp_min(1e-9);
   const at::Tensor largest_L = load_LE.amax(1);
-  averages.add(kMean, largest_L.mean().item<double>(), 1);
-  averages.add(kWorst, largest_L.max().item<double>(), 1);
-  averages.add(kUnused, counts_LE.eq(0).to(at::kDouble).mean().item<double>(), 1);
+  averages.add({{kMean, largest_L.mean()},
+                {kWorst, largest_L.max()},
+                {kUnused, counts_LE.eq(0).to(at::kDouble).mean()}},
+               1);
 }
 
 std::vector<std::string> ExpertBalance::averages() const {

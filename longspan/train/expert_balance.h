@@ -46,8 +46,9 @@ class ExpertBalance {
   /// Where nothing looks ahead: before the only backward of the step, also on ranks that have none.
   /// Collective over the world.
   void count_step();
-  /// This rank's part of the auxiliary loss of the step: sums over ranks are the loss.
-  double loss() const;
+  /// This rank's part of the auxiliary loss of the step, fp64, []: sums over ranks are the loss.
+  /// Undefined: it has none.
+  at::Tensor loss() const;
 
   /// Adds to the averages of the first rank of the world what the log says. Collective over the
   /// world.

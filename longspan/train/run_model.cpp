@@ -43,7 +43,7 @@ RunModel::RunModel(const Config& config, const RunPlan& plan, Workers& workers)
       attention_(make_attention(plan.parallel, workers.mesh(), block_kernel_of(plan.device))),
       sharding_(sharding_of(config, workers.mesh(), device_)) {
   if (plan.parallel.expert_parallel_size > 1) {
-    experts_ = std::make_unique<ExpertParallel>(workers.mesh().experts, device_);
+    experts_ = std::make_unique<ExpertParallel>(workers.mesh().experts);
   }
   all_or_none_patiently(workers.world(), workers.notices(), [&] {
     activations_ = activation_offload(config, device_);

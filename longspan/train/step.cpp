@@ -23,7 +23,7 @@ std::vector<double> values_of(const ToHost& numbers) {
   return {data, data + numbers.here().numel()};
 }
 
-/// Sums over ranks, back on the host.
+/// Sums over ranks of what their hosts know, back on the host.
 std::vector<double> sums_over(const Group& group, const std::vector<double>& values,
                               at::Device device) {
   if (group.size() == 1) return values;
@@ -90,7 +90,7 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
     counts[2] += static_cast<double>(row.examples.size());
     counts[3] += static_cast<double>(row.num_computed_tokens());
   }
-  counts = sums_over(mesh_.data, counts, device_);
+  counts = sums_over(mesh_.data_hosts, counts, at::kCPU);
   StepResult result;
   result.learning_rate =
       config_.learning_rate *
@@ -129,18 +129,22 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   // A rank without a row takes part in what the others count.
   if (balance_ && rows.empty()) balance_->count_step();
   // A signal that one rank has seen counts for all: they leave at the same step.
-  at::Tensor own_sums =
-      sent_to(fp64({balance_ ? balance_->loss() : 0.0, host_.requested() ? 1.0 : 0.0,
-                    host_.told_to_stop() ? 1.0 : 0.0}),
-              device_);
+  at::Tensor own_sums = sent_to(
+      fp64({0.0, host_.requested() ? 1.0 : 0.0, host_.told_to_stop() ? 1.0 : 0.0}), device_);
+  const at::Tensor loss = own_sums.select(0, 0);
+  if (const at::Tensor of_experts = balance_ ? balance_->loss() : at::Tensor();
+      of_experts.defined()) {
+    loss.add_(of_experts);
+  }
   if (leads || !objective_.replicated()) {
-    const at::Tensor loss = own_sums.select(0, 0);
     for (const at::Tensor& contribution : contributions) {
       loss.add_(contribution.reshape({}).to(at::kDouble));
     }
   }
   world_.sum_(own_sums);
   const ToHost arriving(own_sums);
+  // Before the host waits, so that these numbers are there as well.
+  if (balance_) balance_->add_to(averages_);
   // The host waits for a GPU once in a step: for this norm, with which the sums are there too.
   std::optional<double> grad_norm;
   if (!device_.is_cpu()) grad_norm = update_.sum_gradients();
@@ -165,7 +169,6 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
     return result;
   }
   if (config_.max_grad_norm > 0) update_.clip(result.grad_norm, config_.max_grad_norm);
-  if (balance_) balance_->add_to(averages_);
   update_.step(result.learning_rate);
   skipped_in_a_row_ = 0;
   return result;

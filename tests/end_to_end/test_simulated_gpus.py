@@ -30,7 +30,8 @@ def simulated(models, data, tmp_path):
         ended = Running(settings, num_ranks, program=simulated_program(BUILD), SIMULATED_REPORT=str(report),
                         SIMULATED_ROWS=rows, **simulated_environment(BUILD)).wait(120)
         assert ended.status == 0, ended.text
-        return ended, [json.loads(file.read_text()) for file in report.iterdir()]
+        counts = [json.loads(file.read_text()) for file in report.iterdir()]
+        return ended, sorted(counts, key=lambda count: count["rank"])
 
     return run
 
@@ -155,14 +156,40 @@ def test_two_steps_and_two_are_four(simulated, tmp_path, kind):
     same_bytes(whole, resumed)
 
 
-def test_launches_and_waits_of_a_step(simulated):
-    """What a step more adds: four rows of a model of two layers, in fp32, with kernels over rows."""
-    few, more = (simulated(max_steps=steps)[1][0] for steps in (2, 6))
-    launches = (more["launches"] - few["launches"]) / 4
-    waits = {name: (count - few["host_syncs_of"].get(name, 0)) / 4 for name, count in more["host_syncs_of"].items()}
-    assert launches < 770, launches
-    # The host waits for the norm, before the update, with which the loss is there.
-    assert {name: count for name, count in waits.items() if count} == {"item": 1}, waits
+# How often the host waits in a step of four rows, by what it waits for. For the norm, before the update, with which the
+# loss is there ("item"); and, of each layer of experts, for how many rows go to each, in a row's forward and backward,
+# and in the forward that an auxiliary loss looks ahead with ("event"). glm4_moe has one such layer, qwen3_moe two.
+EXPERTS = dict(model="glm4_moe")
+TWO_GROUPS = dict(gradient_accumulation_steps=2, logging_steps=100)  # a log line of several processes waits for more
+WAITS = {
+    "alone": (1, dict(), 0),
+    "pure_bf16": (1, dict(pure_bf16=True), 0),
+    "activations on the host": (1, dict(offload_activations="true"), 0),
+    "data parallel": (2, TWO_GROUPS | dict(zero_stage=3), 0),
+    "KTO": (1, STAGES["kto"], 0),
+    "kto_pair, data parallel": (2, STAGES["kto_pair"] | TWO_GROUPS, 0),
+    "experts": (1, EXPERTS, 4 * 2),
+    "experts, auxiliary loss": (1, EXPERTS | dict(model="qwen3_moe", moe_aux_loss_coef=0.05), 4 * 2 * 3),
+    "experts that are shared out": (2, EXPERTS | TWO_GROUPS | dict(expert_parallel_size=2), 2 * 2),
+}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_launches_and_waits_of_a_step(simulated, kind, stage_data, place):  # noqa: F811
+    """What a step more adds."""
+    num_ranks, keys, for_experts = WAITS[kind]
+    keys = dict(keys)
+    if "model" in keys:
+        keys["model"] = str(made_once(place / keys["model"], lambda folder: write_model(folder, folder.name)))
+    few, more = (simulated(num_ranks, max_steps=steps, **keys)[1] for steps in (2, 4))
+    for before, after in zip(few, more):
+        waits = {name: (count - before["host_syncs_of"].get(name, 0)) / 2
+                 for name, count in after["host_syncs_of"].items()}
+        expected = {"item": 1} | ({"event": for_experts} if for_experts else {})
+        assert {name: count for name, count in waits.items() if count} == expected, waits
+    if kind == "alone":  # two layers, with kernels over rows
+        launches = (more[0]["launches"] - few[0]["launches"]) / 2
+        assert launches < 770, launches
 
 
 def test_a_rank_that_hangs_and_lives_is_named(models, data, tmp_path):

@@ -22,11 +22,17 @@ namespace longspan::testing::accelerator {
 namespace {
 
 /// Operators whose results have shapes or numbers that CUDA's host waits for.
-constexpr std::array<std::string_view, 10> kWaitedFor{
-    "aten::nonzero",    "aten::masked_select",      "aten::_unique2",
-    "aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive",
-    "aten::equal",      "aten::is_nonzero",         "aten::repeat_interleave",
-    "aten::bincount"};
+constexpr std::array<std::string_view, 11> kWaitedFor{"aten::nonzero",
+                                                      "aten::masked_select",
+                                                      "aten::_unique",
+                                                      "aten::_unique2",
+                                                      "aten::unique_dim",
+                                                      "aten::unique_consecutive",
+                                                      "aten::unique_dim_consecutive",
+                                                      "aten::equal",
+                                                      "aten::is_nonzero",
+                                                      "aten::repeat_interleave",
+                                                      "aten::bincount"};
 
 bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();

@@ -36,11 +36,14 @@ std::string json_of(const std::map<std::string, int64_t, std::less<>>& counts) {
 void report_counts(const Counters& counters) {
   static const char* const folder = std::getenv("SIMULATED_REPORT");
   if (folder == nullptr) return;
+  const char* const rank = std::getenv("RANK");
   const std::string text = fmt::format(
-      "{{\"launches\": {}, \"host_syncs\": {}, \"bytes_to_device\": {}, \"bytes_to_host\": {}, "
+      "{{\"rank\": {}, \"launches\": {}, \"host_syncs\": {}, \"bytes_to_device\": {}, "
+      "\"bytes_to_host\": {}, "
       "\"launches_of\": {}, \"host_syncs_of\": {}}}\n",
-      counters.launches, counters.host_syncs, counters.bytes_to_device, counters.bytes_to_host,
-      json_of(counters.launches_of), json_of(counters.host_syncs_of));
+      rank == nullptr ? "0" : rank, counters.launches, counters.host_syncs,
+      counters.bytes_to_device, counters.bytes_to_host, json_of(counters.launches_of),
+      json_of(counters.host_syncs_of));
   const std::string path = fmt::format("{}/{}.json", folder, getpid());
   if (std::FILE* const file = std::fopen(path.c_str(), "w")) {
     std::fputs(text.c_str(), file);

@@ -1,0 +1,52 @@
+// Where the rows of a chunk go in a mixture of experts.
+// C: rows, R: those that leave, one for each expert that a row goes to, K: experts of a row, E:
+// experts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "longspan/layers/expert_exchange.h"
+#include "longspan/memory/transfer.h"
+
+namespace longspan {
+
+/// The rows by the expert that they go to. How many go to each is on its way to the host once this
+/// is made, so that the host may give the device other work before it asks.
+class ExpertDispatch {
+ public:
+  /// `exchange` (null: all experts are here) then opens a way for the rows.
+  ExpertDispatch(const at::Tensor& experts_CK, int64_t num_experts, ExpertExchange* exchange);
+
+  /// Of all experts, one behind the other; and the places of their weights in the flattened
+  /// weights. int64, [R].
+  const at::Tensor& rows() const { return rows_R_; }
+  const at::Tensor& places() const { return places_R_; }
+  /// With an exchange.
+  const ExpertRoutes& routes() const { return *routes_; }
+
+  /// Calls use(expert, begin, count) with the part of them for each expert; some have no rows. The
+  /// host waits until it knows.
+  template <typename Use>
+  void for_each(Use&& use) const {
+    const std::vector<int64_t> counts = counts_on_host();
+    int64_t begin = 0;
+    for (size_t expert = 0; expert < counts.size(); ++expert) {
+      use(expert, begin, counts[expert]);
+      begin += counts[expert];
+    }
+  }
+
+ private:
+  std::vector<int64_t> counts_on_host() const;
+
+  at::Tensor places_R_, rows_R_;
+  std::unique_ptr<ExpertRoutes> routes_;
+  std::optional<ToHost> counts_E_;  // without an exchange
+};
+
+}  // namespace longspan

@@ -1,0 +1,139 @@
+// For what the host does not wait, and that the numbers are the CPU's all the same.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <memory>
+#include <vector>
+
+#include "longspan/kernels/embedding.h"
+#include "longspan/layers/expert_dispatch.h"
+#include "longspan/memory/activation_offload.h"
+#include "longspan/memory/host_memory.h"
+#include "longspan/objectives/kto.h"
+#include "longspan/objectives/load_balance.h"
+#include "longspan/objectives/preference.h"
+#include "longspan/testing/accelerator/accelerator.h"
+#include "longspan/testing/accelerator/streams_for_tests.h"
+
+namespace longspan::testing::accelerator {
+namespace {
+
+int64_t num_waits() { return Machine::get().counters().host_syncs; }
+
+TEST_CASE("accelerator: a bf16 embedding's gradient is the CPU's, and nobody counts its tokens") {
+  install();
+  at::manual_seed(1);
+  const int64_t T = 500, V = 40, D = 600;
+  const at::Tensor tokens_T = at::rand({T}).pow(3).mul(V).to(at::kLong),
+                   rows_TD = at::randn({T, D}).to(at::kBFloat16),
+                   weight_VD = at::randn({V, D}).to(at::kBFloat16);
+  const auto gradient_on = [&](at::Device where) {
+    const at::Tensor leaf = weight_VD.to(where).requires_grad_(true);
+    const at::Tensor tokens = tokens_T.to(where), rows = rows_TD.to(where);
+    const int64_t before = num_waits();
+    for (int row = 0; row < 2; ++row) {
+      torch::autograd::backward({embed(leaf, tokens, at::kBFloat16, /*padding_token=*/3)}, {rows});
+    }
+    CHECK(num_waits() == before);
+    return leaf.grad().cpu();
+  };
+  CHECK(at::equal(gradient_on(device()), gradient_on(at::kCPU)));
+}
+
+/// Blocks of a row are put, and asked for in reverse, as a backward does. How far off they are.
+at::Tensor one_row(ActivationOffload& store, int64_t num_tokens) {
+  std::vector<std::shared_ptr<SavedTensors>> blocks;
+  for (int64_t i = 0; i < 6; ++i) {
+    blocks.push_back(store.put({at::full({num_tokens, 100}, i, on_device()),
+                                at::full({7, num_tokens}, -i, on_device(at::kBFloat16))}));
+  }
+  at::Tensor off = at::zeros({}, on_device());
+  for (int64_t i = 5; i >= 0; --i) {
+    const at::Tensor x = blocks.back()->get(0), y = blocks.back()->get(1);
+    blocks.back()->read_previous_ahead();
+    off.add_((x - i).abs().sum()).add_((y + i).abs().sum());
+    blocks.pop_back();
+  }
+  return off;
+}
+
+TEST_CASE("accelerator: activations leave and come back without a wait, in memory of one row") {
+  install();
+  constexpr int64_t kTokenBytes = 100 * 4 + 7 * 2, kBlocks = 6;
+  const int64_t elsewhere = host_bytes().live;
+  const auto bytes_on_host = [&] { return host_bytes().live - elsewhere; };
+  ActivationOffload store(device());
+  at::Tensor off = one_row(store, 300);
+  CHECK(bytes_on_host() == kBlocks * 300 * kTokenBytes);
+  Machine::get().restart_counters();
+  Machine::get().restart_peak(0);
+  const int64_t before = Machine::get().bytes(0).now;
+  for (const int64_t num_tokens : {300, 200, 300, 290}) off = off + one_row(store, num_tokens);
+  CHECK(num_waits() == 0);
+  // A block or two and what is computed of one.
+  CHECK(Machine::get().bytes(0).most - before < 5 * 300 * kTokenBytes);
+  CHECK(bytes_on_host() == kBlocks * 300 * kTokenBytes);  // those of the first row
+  restart_host_peak();
+  off = off + one_row(store, 310);
+  CHECK(bytes_on_host() <= kBlocks * 310 * kTokenBytes);
+  CHECK(host_bytes().peak - elsewhere <= kBlocks * 310 * kTokenBytes);
+  const int64_t waited = num_waits();  // for memory of the smaller rows, as far as it is still used
+  off = off + one_row(store, 310) + one_row(store, 300);
+  CHECK(num_waits() == waited);
+  CHECK(off.item<float>() == 0);
+}
+
+TEST_CASE("accelerator: what is thrown away on its way leaves no memory in use") {
+  install();
+  ActivationOffload store(device());
+  for (int i = 0; i < 3; ++i) {
+    const auto first = store.put({at::ones({300}, on_device())});
+    const auto second = store.put({at::ones({300}, on_device())});
+    second->read_previous_ahead();
+  }
+  // The next allocations may be what was thrown away, which is a race if a copy still uses it.
+  for (int i = 0; i < 6; ++i) CHECK_NOTHROW(at::zeros({300}, on_device()).add_(1));
+}
+
+TEST_CASE("accelerator: how many rows go to each expert is waited for once, when it is asked") {
+  install();
+  const at::Tensor experts_CK = at::tensor({3, 0, 1, 3, 0, 3}, at::kLong).view({3, 2});
+  const at::Tensor there = experts_CK.to(device());
+  Machine::get().restart_counters();
+  const ExpertDispatch sorted(there, /*num_experts=*/5, /*exchange=*/nullptr);
+  CHECK(num_waits() == 0);
+  std::vector<int64_t> counts;
+  sorted.for_each([&](size_t, int64_t, int64_t count) { counts.push_back(count); });
+  sorted.for_each([](size_t, int64_t, int64_t) {});
+  CHECK(num_waits() == 1);
+  CHECK(counts == std::vector<int64_t>{2, 1, 0, 3, 0});
+  CHECK(sorted.rows().cpu().equal(at::tensor({0, 2, 1, 0, 1, 2}, at::kLong)));
+}
+
+TEST_CASE("accelerator: estimates and loads of a step stay on the device") {
+  install();
+  at::manual_seed(2);
+  const auto scores = [] { return -20 - 10 * at::rand({6}, at::kDouble); };
+  const PairScores here{scores(), scores(), scores(), scores(), scores(), scores()};
+  const PairScores there{
+      here.chosen_B.to(device()),           here.rejected_B.to(device()),
+      here.reference_chosen_B.to(device()), here.reference_rejected_B.to(device()),
+      here.chosen_labels_B.to(device()),    here.rejected_labels_B.to(device())};
+  const PairOptions options{.loss = PairLoss::kKtoPair};
+  const at::Tensor sums_3 = at::tensor({7.5, 6.0, 2.0}, at::kDouble),
+                   counts_LE = at::rand({3, 4}, at::kDouble) * 10;
+  const at::Tensor sums_there = sums_3.to(device()), counts_there = counts_LE.to(device());
+  Machine::get().restart_counters();
+  const PairTerms pairs = pair_terms(there, options, pair_baselines(there, options));
+  const KtoBatch batch = kto_batch(sums_there);
+  const at::Tensor gradient_E = load_balance_gradient(counts_there, 2, 0.1);
+  CHECK(num_waits() == 0);
+  CHECK(pairs.losses_B.cpu().equal(
+      pair_terms(here, options, pair_baselines(here, options)).losses_B));
+  CHECK(batch.kl.item<double>() == 7.5 / 6);
+  CHECK(gradient_E.cpu().equal(load_balance_gradient(counts_LE, 2, 0.1)));
+}
+
+}  // namespace
+}  // namespace longspan::testing::accelerator
