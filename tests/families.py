@@ -49,7 +49,7 @@ STEPS_OF_STAGES = 5
 MEMORY = {
     "plain": dict(),
     "no checkpoints": dict(disable_gradient_checkpointing=True),
-    "ZeRO 1": dict(zero_stage=1),
+    "ZeRO 1, kept MLPs": dict(zero_stage=1, kept_mlp_layers=1),
     "ZeRO 2, tiles": dict(zero_stage=2, tiled_mlp=3),
     "ZeRO 3, offloads": dict(zero_stage=3, offload_params=True, offload_optimizer=True, offload_activations=True),
 }

@@ -117,6 +117,13 @@ void check_activations(const Config& config, const Demand& demand) {
   demand(!offloads || !config.disable_gradient_checkpointing,
          "offload_activations moves what gradient checkpointing saves, and "
          "disable_gradient_checkpointing: true saves all the rest too; remove one of them");
+  const bool keeps = config.kept_mlp_layers.value_or(0) != 0;
+  demand(!keeps || !config.disable_gradient_checkpointing,
+         "kept_mlp_layers says what gradient checkpointing keeps, and "
+         "disable_gradient_checkpointing: true keeps everything; remove one of them");
+  demand(!keeps || !config.tiled_mlp,
+         "kept_mlp_layers keeps gate and up of MLPs, and tiled_mlp computes them again, tile by "
+         "tile; remove one of them");
   demand(config.offload_folder == Config().offload_folder || offloaded_to == OffloadedTo::kDisk,
          "offload_folder is for offload_activations: disk; remove it, or set that");
   demand(offloaded_to != OffloadedTo::kDisk || !config.offload_folder.empty(),

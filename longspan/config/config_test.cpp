@@ -121,6 +121,21 @@ TEST_CASE("config: overrides win and may mend what the file says") {
   CHECK_SAYS(complaint({}, {"=3"}), "no key");
 }
 
+TEST_CASE("config: MLPs keep something where checkpointing computes it again, and not in tiles") {
+  for (const int layers : {-1, 3}) {
+    CHECK_SAYS(complaint({{"kept_mlp_layers", layers}, {"disable_gradient_checkpointing", true}}),
+               "kept_mlp_layers says what gradient checkpointing keeps");
+    CHECK_SAYS(complaint({{"kept_mlp_layers", layers}, {"tiled_mlp", 4}}),
+               "tiled_mlp computes them again, tile by tile; remove one of them");
+  }
+  json values = least();
+  values.update({{"kept_mlp_layers", 0}, {"tiled_mlp", 4}});
+  CHECK(load(values).kept_mlp_layers == 0);
+  values = least();
+  values.update({{"kept_mlp_layers", 2}, {"offload_activations", true}});
+  CHECK(load(values).kept_mlp_layers == 2);
+}
+
 TEST_CASE("config: keys of one stage or way of fine-tuning are refused by the others") {
   CHECK_SAYS(complaint({{"lora_rank", 16}}), "finetuning_type: lora");
   CHECK_SAYS(complaint({{"finetuning_type", "freeze"}, {"use_rslora", true}}),

@@ -45,6 +45,11 @@ KeySection memory_keys() {
        noted(number("tiled_mlp", &C::tiled_mlp, kFree, 1,
                     "Compute each MLP in so many parts of the row, forward and backward.",
                     kMostTokens),
+             kOwn),
+       noted(number("kept_mlp_layers", &C::kept_mlp_layers, kFree, -1,
+                    "Layers whose MLP keeps gate and up for the backward, where gradient "
+                    "checkpointing would compute them again; -1: as many as fit by the account of "
+                    "memory; left out: -1 on GPUs, 0 on CPUs."),
              kOwn)}};
 }
 

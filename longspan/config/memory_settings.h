@@ -14,6 +14,7 @@ struct MemorySettings {
   std::string offload_activations = "false";  // false | true | disk
   std::string offload_folder = "offload";
   std::optional<int64_t> tiled_mlp;
+  std::optional<int64_t> kept_mlp_layers;  // -1: as many as fit
 };
 
 }  // namespace longspan

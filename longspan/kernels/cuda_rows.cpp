@@ -262,6 +262,32 @@ bool gated_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI
   return run_gated("backward", gate_TI, up_TI, dact_TI, kind);
 }
 
+bool drop_out(at::Tensor& y_TI, const at::Tensor& x_TI, const at::Tensor& keys_T, uint64_t seed,
+              int64_t limit, double scale) {
+  if (!fit({&x_TI, &y_TI}) || x_TI.scalar_type() != y_TI.scalar_type() || !keys_T.is_contiguous() ||
+      keys_T.device() != x_TI.device()) {
+    return false;
+  }
+  Kernels* const kernels = kernels_of(x_TI, Part::kDropOut);
+  if (kernels == nullptr) return false;
+  if (x_TI.numel() == 0) return true;
+  const int64_t T = x_TI.size(0), I = x_TI.size(1), widest = widest_vector({&x_TI});
+  const int64_t vector = I % widest == 0 && aligned({&x_TI, &y_TI}, widest) ? widest : 1;
+  const int64_t threads = (T + cuda::kDropOutRows - 1) / cuda::kDropOutRows * (I / vector);
+  kernels->launch(
+      fmt::format("drop_out_{}_v{}", letter(x_TI), vector),
+      Launch{.blocks_x = blocks_of(threads, cuda::kBlockThreads), .threads_x = cuda::kBlockThreads},
+      cuda::DropOut{.x = x_TI.const_data_ptr(),
+                    .y = y_TI.mutable_data_ptr(),
+                    .keys = reinterpret_cast<const long long*>(keys_T.const_data_ptr<int64_t>()),
+                    .num_rows = T,
+                    .num_columns = I,
+                    .seed = seed,
+                    .limit = static_cast<unsigned long long>(limit),
+                    .scale = static_cast<float>(scale)});
+  return true;
+}
+
 bool log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor& lse_T,
                       at::Tensor& picked_T) {
   const int64_t T = logits_TV.size(0), V = logits_TV.size(1);

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
+#include <cstdint>
 
 #include "longspan/kernels/rope.h"
 
@@ -36,5 +36,9 @@ bool log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, a
 bool cross_entropy_gradient_out(at::Tensor& out_TV, const at::Tensor& logits_TV,
                                 const at::Tensor& labels_T, const at::Tensor& lse_T,
                                 const at::Tensor& scale_T);
+
+/// Dropout by hashes below `limit` of their 2^53 values (dropout.h). keys_T: int64.
+bool drop_out(at::Tensor& y_TI, const at::Tensor& x_TI, const at::Tensor& keys_T, uint64_t seed,
+              int64_t limit, double scale);
 
 }  // namespace longspan::cuda_rows

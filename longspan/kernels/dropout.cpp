@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "longspan/kernels/cuda_rows.h"
+#include "longspan/spec/device_sizes.h"
+
 namespace longspan {
 namespace {
-
-/// Rows hashed at a time: the hashes are eight bytes an element.
-constexpr int64_t kChunkRows = 256;
 
 /// The finalizer of splitmix64.
 uint64_t mix(uint64_t x) {
@@ -41,17 +41,19 @@ at::Tensor Dropout::apply(const at::Tensor& x_TI) const {
   const int64_t T = x_TI.size(0), I = x_TI.size(1);
   TORCH_CHECK(keys_T.numel() == T, "dropout: keys of ", keys_T.numel(), " rows for ", T);
   at::Tensor y_TI = at::empty_like(x_TI);
+  // A hash is uniform: below p of its 2^53 values is dropped.
+  const auto limit = static_cast<int64_t>(p * std::ldexp(1.0, 53));
+  const double scale = 1.0 / (1.0 - p);
+  if (!x_TI.is_cpu() && cuda_rows::drop_out(y_TI, x_TI, keys_T, seed, limit, scale)) return y_TI;
   const at::Tensor columns_I =
       mix(at::arange(1, I + 1, keys_T.options()).mul_(static_cast<int64_t>(0x9e3779b97f4a7c15ull)));
-  // A hash is uniform: below p of its 2^53 values is dropped.
-  const double limit = p * std::ldexp(1.0, 53);
-  const double scale = 1.0 / (1.0 - p);
-  for (int64_t begin = 0; begin < T; begin += kChunkRows) {
-    const int64_t size = std::min(kChunkRows, T - begin);
+  const int64_t chunk = device_sizes(!x_TI.is_cpu()).dropout.rows(I);
+  for (int64_t begin = 0; begin < T; begin += chunk) {
+    const int64_t size = std::min(chunk, T - begin);
     const at::Tensor rows_C = mix(keys_T.narrow(0, begin, size) + static_cast<int64_t>(seed));
     const at::Tensor hash_CI =
         mix(rows_C.unsqueeze(1) + columns_I.unsqueeze(0)).bitwise_and_((int64_t{1} << 53) - 1);
-    const at::Tensor kept_CI = hash_CI.ge(static_cast<int64_t>(limit));
+    const at::Tensor kept_CI = hash_CI.ge(limit);
     at::Tensor part_CI = y_TI.narrow(0, begin, size);
     at::mul_out(part_CI, x_TI.narrow(0, begin, size) * scale, kept_CI.to(x_TI.scalar_type()));
   }

@@ -38,7 +38,7 @@ class Checkpoint {
 
  private:
   // What is saved: h, the attention's output for the tokens (where it is), and out and lse of each
-  // leaf attention.
+  // leaf attention. Beside them, on the device in any case, what the feed-forward keeps.
   static constexpr size_t kHidden = 0;
 
   void keep(const at::Tensor& h_TD, const at::Tensor& mixed_T, SavedAttention& results);
@@ -54,6 +54,7 @@ class Checkpoint {
   at::Tensor rows_L_;
   bool wants_input_;
   std::shared_ptr<SavedTensors> saved_;
+  SavedStep feed_forward_;
   std::optional<size_t> out_;                      // its place
   std::vector<std::pair<size_t, size_t>> leaves_;  // places of out and lse
   SavedAttention replayed_;
@@ -80,7 +81,9 @@ at::Tensor Checkpoint::forward(const at::Tensor& h_TD) {
                     : mixer_output(h_TD, mixed_T, mixer, norm, row_);
   }
   keep(h_TD, mixed_T, results);
-  return feed_forward_sublayer(middle_LD, layer_, row_);
+  auto [out_LD, saved] = feed_forward_forward(middle_LD, layer_, row_, layer_.keeps_feed_forward);
+  feed_forward_ = std::move(saved);
+  return out_LD;
 }
 
 void Checkpoint::keep(const at::Tensor& h_TD, const at::Tensor& mixed_T, SavedAttention& results) {
@@ -152,7 +155,8 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
     dmixed_T = some ? at::zeros(mixed_T.sizes(), mixed_T.options())
                     : at::empty(mixed_T.sizes(), mixed_T.options());
   }
-  FeedForwardBackward feed_forward(h_TD.options(), L, /*saved=*/false, layer_, row_);
+  const SavedStep kept = std::exchange(feed_forward_, {});
+  FeedForwardBackward feed_forward(h_TD.options(), L, !kept.empty(), layer_, row_);
   const OutputNorm norm = layer_.mixer_output_norm();
   const at::Tensor dnorm_D =
       norm.defined() ? zeros_for_norm(norm.weight_D, h_TD.options()) : at::Tensor();
@@ -175,7 +179,7 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
       } else {
         mixer->output_out(middle, h, mixed, rows);
       }
-      feed_forward.chunk(begin, middle, dmiddle, /*saved=*/{}, dmiddle);
+      feed_forward.chunk(begin, middle, dmiddle, saved_rows(kept, rows), dmiddle);
     }
     if (norm.defined()) dy = norm.backward(dmiddle, y, dnorm_D);
     at::Tensor dmixed;
@@ -258,7 +262,8 @@ std::vector<at::Tensor> Checkpoint::chunked_backward(at::Tensor dout_LD) {
     middle = mixer_sublayer(input_TD, layer_, row_, rows_L_);
   }
   // The MLP's output is not needed again, so its down projection is never recomputed.
-  const auto dmiddle = feed_forward_backward(dout_LD, middle.detach(), /*saved=*/{}, layer_, row_);
+  const auto dmiddle = feed_forward_backward(dout_LD, middle.detach(),
+                                             std::exchange(feed_forward_, {}), layer_, row_);
   dout_LD.reset();
   saved_->read_previous_ahead();
   if (middle.requires_grad()) torch::autograd::backward({middle}, {dmiddle});

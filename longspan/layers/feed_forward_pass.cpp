@@ -28,12 +28,6 @@ std::unique_ptr<FeedForward> cast_for_uses(const FeedForward& feed_forward, at::
   return cast;
 }
 
-SavedStep rows_of(const SavedStep& saved, const RowRange& rows) {
-  SavedStep some;
-  for (const at::Tensor& x : saved) some.push_back(x.narrow(0, rows.begin, rows.size));
-  return some;
-}
-
 /// Splits saved tensors into the feed-forward's own and the output norm's input, the last one.
 /// Where nothing was saved that is a new tensor of zeros.
 std::pair<SavedStep, at::Tensor> taken_apart(SavedStep saved, const at::Tensor& h_CD) {
@@ -60,17 +54,37 @@ at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& 
     const auto x = normalize_rows(h, factors_D, layer.norm_eps, dtype).y_TD;
     const at::Tensor out = out_TD.narrow(0, begin, rows.size);
     if (norm.defined()) {
-      const auto [own, y] = taken_apart(rows_of(saved, rows), h);
+      const auto [own, y] = taken_apart(saved_rows(saved, rows), h);
       cast->forward_out(y, y, x, rows, row, own, room);
       norm.add_out(out, h, y);
     } else {
-      cast->forward_out(out, h, x, rows, row, rows_of(saved, rows), room);
+      cast->forward_out(out, h, x, rows, row, saved_rows(saved, rows), room);
     }
   }
   return out_TD;
 }
 
 }  // namespace
+
+SavedStep saved_rows(const SavedStep& saved, const RowRange& rows) {
+  SavedStep some;
+  for (const at::Tensor& x : saved) some.push_back(x.narrow(0, rows.begin, rows.size));
+  return some;
+}
+
+std::pair<at::Tensor, SavedStep> feed_forward_forward(const at::Tensor& h_TD, const Layer& layer,
+                                                      const RowContext& row, bool saves) {
+  c10::NoGradGuard no_grad;
+  SavedStep saved;
+  if (saves && row.mlp_tiles == 0) {
+    saved = layer.feed_forward->empty_saved(h_TD.size(0), h_TD.options().dtype(row.compute_dtype));
+    if (layer.feed_forward_output_norm_D.defined()) {
+      saved.push_back(at::zeros(h_TD.sizes(), h_TD.options().requires_grad(false)));
+    }
+  }
+  at::Tensor out_TD = forward(h_TD, saved, layer, row);
+  return {std::move(out_TD), std::move(saved)};
+}
 
 int64_t feed_forward_chunk_rows(int64_t num_rows, const Layer& layer, const RowContext& row) {
   if (layer.feed_forward->takes_all_rows_at_once()) return std::max<int64_t>(1, num_rows);
@@ -86,19 +100,7 @@ int64_t feed_forward_num_chunks(int64_t num_rows, const Layer& layer, const RowC
 at::Tensor feed_forward_sublayer(const at::Tensor& h_TD, const Layer& layer,
                                  const RowContext& row) {
   const bool differentiable = needs_backward({h_TD}, layer.feed_forward_parameters());
-  SavedStep saved;
-  at::Tensor out_TD;
-  {
-    c10::NoGradGuard no_grad;
-    if (differentiable && row.mlp_tiles == 0) {
-      saved =
-          layer.feed_forward->empty_saved(h_TD.size(0), h_TD.options().dtype(row.compute_dtype));
-      if (layer.feed_forward_output_norm_D.defined()) {
-        saved.push_back(at::zeros(h_TD.sizes(), h_TD.options().requires_grad(false)));
-      }
-    }
-    out_TD = forward(h_TD, saved, layer, row);
-  }
+  auto [out_TD, saved] = feed_forward_forward(h_TD, layer, row, differentiable);
   if (!differentiable) return out_TD;
   return attach_backward({out_TD}, {h_TD}, layer.feed_forward_parameters(),
                          [h_TD = h_TD.detach(), saved = std::move(saved), layer,
@@ -136,7 +138,7 @@ void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at:
     // Its backward needs the output, which is computed again where it was not saved.
     at::Tensor y_CD;
     if (saved.empty()) {
-      own = rows_of(again_, {0, rows.size});
+      own = saved_rows(again_, {0, rows.size});
       y_CD = at::zeros_like(h_CD);
       cast_->forward_out(y_CD, y_CD, x_CD, rows, row_, own, forward_room_);
     } else {
@@ -167,7 +169,7 @@ at::Tensor feed_forward_backward(const at::Tensor& dout_TD, const at::Tensor& h_
   for (int64_t begin = 0; begin < std::max<int64_t>(T, 1); begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows.size); };
-    backward.chunk(begin, part(h_TD), part(dout_TD), rows_of(saved, rows), part(dh_TD));
+    backward.chunk(begin, part(h_TD), part(dout_TD), saved_rows(saved, rows), part(dh_TD));
   }
   backward.finish();
   return dh_TD;

@@ -3,12 +3,22 @@
 // T: tokens, C: rows of a chunk, D: model dim.
 #pragma once
 
+#include <utility>
+
 #include "longspan/layers/layer.h"
 
 namespace longspan {
 
 /// Saves h, and what the feed-forward saves where the row has no tiles.
 at::Tensor feed_forward_sublayer(const at::Tensor& h_TD, const Layer& layer, const RowContext& row);
+
+/// The same without a graph, and, where `saves`, what the backward needs beside h: empty where it
+/// needs nothing, and where the row has tiles.
+std::pair<at::Tensor, SavedStep> feed_forward_forward(const at::Tensor& h_TD, const Layer& layer,
+                                                      const RowContext& row, bool saves);
+
+/// What is saved of these rows; empty where nothing is.
+SavedStep saved_rows(const SavedStep& saved, const RowRange& rows);
 
 /// d loss / d h given d loss / d output, and gradients of the parameters. What is saved is
 /// overwritten; where nothing is, it is computed again from h, chunk by chunk.

@@ -164,6 +164,8 @@ struct Layer {
   std::shared_ptr<const FeedForward> feed_forward;
   /// Weights of the norms behind the mixer and the feed-forward; undefined where there are none.
   at::Tensor mixer_output_norm_D = {}, feed_forward_output_norm_D = {};
+  /// Checkpointing saves what the feed-forward saves, which is then not computed again.
+  bool keeps_feed_forward = false;
 
   /// What the norms multiply by.
   at::Tensor mixer_norm_factors() const { return norm_factors(mixer_norm_D, norm_kind); }
@@ -190,8 +192,8 @@ at::Tensor run_layer(const at::Tensor& h_TD, const Layer& layer, const RowContex
 
 /// The same with gradient checkpointing: saves h and the attention's out and lse, on the device or
 /// in the row's store. The backward recomputes the rest around the saved result, and what lies
-/// between attention and the layer's output a chunk at a time. d loss / d output is overwritten
-/// where nobody else holds it.
+/// between attention and the layer's output a chunk at a time. What a layer keeps of its
+/// feed-forward stays on the device. d loss / d output is overwritten where nobody else holds it.
 at::Tensor run_checkpointed(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
                             const at::Tensor& rows_L);
 

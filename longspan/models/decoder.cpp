@@ -247,6 +247,15 @@ at::Tensor Decoder::hidden_states(const Batch& batch, const at::Tensor& rows_L) 
   return impl_->final_norm(impl_->run_layers(batch, rows_L, kAlwaysThere));
 }
 
+void Decoder::keep_feed_forwards(int64_t count) {
+  for (std::vector<Layer>* layers : {&impl_->weights.layers, &impl_->base_layers}) {
+    for (Layer& layer : *layers) layer.keeps_feed_forward = false;
+    for (const int64_t i : last_saving_layers(impl_->spec, count)) {
+      (*layers)[static_cast<size_t>(i)].keeps_feed_forward = true;
+    }
+  }
+}
+
 void Decoder::use_adapters(bool on) { impl_->adapters_on = on; }
 
 void Decoder::count_experts(ExpertLoad* load) { impl_->expert_load = load; }

@@ -79,6 +79,10 @@ class Decoder {
   at::Tensor negative_log_likelihood_sum(const Batch& batch,
                                          std::optional<double> upstream = std::nullopt);
 
+  /// Under gradient checkpointing the last `count` of the layers whose feed-forward saves something
+  /// keep it on the device from the forward to the backward, which does not compute it again. None
+  /// do at the start.
+  void keep_feed_forwards(int64_t count);
   /// With the adapters (as at the start), or the base model alone. Not between a forward pass and
   /// its backward.
   void use_adapters(bool on);

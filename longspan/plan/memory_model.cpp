@@ -26,6 +26,7 @@ struct Sizes {
   double D, queries, keys, kv, output, state;
   double latents;  // of keys and values that are made again where they travel
   double feed_forward_saved, feed_forward_working;
+  double dropped;  // an adapter's gradient of the widest input, before its dropout and behind it
   double queries_wide, kv_wide, output_wide;  // gradients of attention while they add up
   AttentionMemory shared;                     // what sharing the row adds
   double labels;                              // share of tokens that have one
@@ -57,7 +58,10 @@ Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost, const AttentionM
   s.queries_wide = wide * queries;
   s.kv_wide = wide * kv;
   s.output_wide = wide * output;
-  s.feed_forward_saved = cb * static_cast<double>(cost.feed_forward.saved);
+  const FeedForwardCost& mlp = cost.feed_forward;
+  s.feed_forward_saved = cb * static_cast<double>(mlp.saved - mlp.saved_hidden) +
+                         rb * static_cast<double>(mlp.saved_hidden);
+  s.dropped = facts.drops_inputs ? 2 * cb * static_cast<double>(mlp.width) : 0.0;
   s.feed_forward_working =
       cb * static_cast<double>(cost.feed_forward.working +
                                (shares_out(facts, cost) ? cost.feed_forward.exchanged : 0));
@@ -141,7 +145,7 @@ double saved_by_layer(const MemoryFacts& facts, const Sizes& s, double rows) {
 double saved_by_layers(const MemoryFacts& facts) {
   double saved = 0;
   for (size_t i = 0; i < facts.layers.size(); ++i) {
-    const auto& [cost, count, shared] = facts.layers[i];
+    const auto& [cost, count, shared, kept] = facts.layers[i];
     const Sizes s = sizes_of(facts, cost, shared);
     const bool last = i == facts.last_layer;
     saved += static_cast<double>(count - (last ? 1 : 0)) * saved_by_layer(facts, s, 1.0);
@@ -149,6 +153,20 @@ double saved_by_layers(const MemoryFacts& facts) {
     if (last) saved += saved_by_layer(facts, s, s.labels);
   }
   return saved;
+}
+
+/// Bytes a token that feed-forwards keep under checkpointing.
+double kept_by_layers(const MemoryFacts& facts) {
+  if (!facts.checkpointing || facts.mlp_tiles > 0) return 0;
+  double bytes = 0;
+  for (size_t i = 0; i < facts.layers.size(); ++i) {
+    const MemoryFacts::Layers& layers = facts.layers[i];
+    const Sizes s = sizes_of(facts, layers.cost, layers.shared);
+    const bool last = i == facts.last_layer && layers.kept > 0;
+    const double rows = static_cast<double>(layers.kept) - (last ? 1.0 - s.labels : 0.0);
+    bytes += rows * s.feed_forward_saved;
+  }
+  return bytes;
 }
 
 /// The head: hidden states before and after the last norm and their gradients, a chunk of logits.
@@ -189,7 +207,7 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
   const MatrixCost &matrices = s.cost.feed_forward.matrices, &before = s.cost.mixer.before;
   const int64_t after = facts.checkpointing ? s.cost.mixer.after.numbers : 0;
   const bool mlp_in_chunks = static_cast<double>(s.num_tokens) > rows;
-  const double chunk = rows * (s.feed_forward_working + 4 * s.D) +
+  const double chunk = rows * (s.feed_forward_working + s.dropped + 4 * s.D) +
                        of_matrices({matrices.numbers + after, matrices.largest},
                                    s.cost.feed_forward.cast_at_once + after, facts.casts_blocks,
                                    facts.sums_blocks_apart && mlp_in_chunks, facts);
@@ -249,9 +267,9 @@ double total(const Moment& moment, const Sizes& s) {
 Moment fullest(const MemoryFacts& facts) {
   const Sizes s = sizes_of(facts, {}, {});
   std::vector<Moment> moments{head_moment(facts, s)};
-  for (const auto& [cost, count, shared] : facts.layers) {
-    if (count == 0) continue;
-    const std::vector<Moment> more = moments_of(facts, sizes_of(facts, cost, shared));
+  for (const MemoryFacts::Layers& layers : facts.layers) {
+    if (layers.count == 0) continue;
+    const std::vector<Moment> more = moments_of(facts, sizes_of(facts, layers.cost, layers.shared));
     moments.insert(moments.end(), more.begin(), more.end());
   }
   return *std::max_element(moments.begin(), moments.end(), [&](const Moment& a, const Moment& b) {
@@ -288,6 +306,7 @@ TokenBytes token_bytes(const MemoryFacts& facts) {
   } else {
     bytes.saved = saved;
   }
+  bytes.kept = kept_by_layers(facts);
   bytes.working = fullest(facts).per_token;
   return bytes;
 }
@@ -355,6 +374,15 @@ MemoryAccount account_of(const MemoryFacts& facts) {
        fmt::format("{:.1f} KiB a token{}",
                    (facts.offload_activations ? tokens.on_host : tokens.saved) / 1024,
                    facts.in_file ? ", in offload_folder" : "")});
+  if (tokens.kept > 0) {
+    int64_t kept = 0, all = 0;
+    for (const MemoryFacts::Layers& layers : facts.layers) {
+      kept += layers.kept;
+      all += layers.count;
+    }
+    add({"  kept of MLPs", static_cast<int64_t>(tokens.kept * row), 0,
+         fmt::format("{:.1f} KiB a token, of {} of {} layers", tokens.kept / 1024, kept, all)});
+  }
   add({"  worked with", static_cast<int64_t>(tokens.working * row), 0,
        fmt::format("{:.1f} KiB a token, in {}", tokens.working / 1024, moment.name)});
   add({"Buffers", static_cast<int64_t>(moment.fixed), 0, "whatever the row"});
@@ -362,7 +390,7 @@ MemoryAccount account_of(const MemoryFacts& facts) {
     account.device += line.device;
     account.host += line.host;
   }
-  account.activation_bytes_per_token = tokens.saved + tokens.working;
+  account.activation_bytes_per_token = tokens.saved + tokens.kept + tokens.working;
   const DeviceSizes& sizes = device_sizes(facts.cuda);
   account.beside_tensors =
       sizes.context_bytes + sizes.workspace_bytes + facts.num_groups * sizes.group_bytes;

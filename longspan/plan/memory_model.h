@@ -22,6 +22,9 @@ struct MemoryFacts {
     LayerCost cost;
     int64_t count = 0;            // layers that are alike
     AttentionMemory shared = {};  // what a mixer adds of which ranks share the row
+    /// Of these layers, those that checkpointing keeps what the feed-forward saves of; where there
+    /// are some of the last layer's kind, the last one is among them.
+    int64_t kept = 0;
   };
   std::vector<Layers> layers;
   size_t last_layer = 0;      // the last layer's place among them
@@ -55,6 +58,7 @@ struct MemoryFacts {
   bool checkpointing = true, offload_activations = false, in_file = false;
   bool reads_ahead = false;  // prefetches the next block during a block's attention backward
   int64_t mlp_tiles = 0;
+  bool drops_inputs = false;  // of adapters (lora_dropout)
   /// Matrices are held in more precision than they are used in; those in use have a cast copy.
   bool casts_blocks = false, casts_head = false;
   /// Matrices have bf16 gradients; those in use are summed in fp32 over the chunks of a row.
@@ -83,6 +87,7 @@ MemoryAccount account_of(const MemoryFacts& facts);
 /// works with.
 struct TokenBytes {
   double saved = 0, working = 0;
+  double kept = 0;     // of feed-forwards, under checkpointing; not in `saved`
   double on_host = 0;  // saved there
 };
 TokenBytes token_bytes(const MemoryFacts& facts);

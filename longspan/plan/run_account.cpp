@@ -8,6 +8,7 @@
 #include "longspan/config/config.h"
 #include "longspan/optim/update_rule.h"
 #include "longspan/plan/cost_model.h"
+#include "longspan/plan/kept_layers.h"
 #include "longspan/plan/mixer_exchange.h"
 #include "longspan/plan/rank_groups.h"
 #include "longspan/stages/stage.h"
@@ -158,6 +159,11 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.in_file = offloaded_to == OffloadedTo::kDisk;
   facts.reads_ahead = facts.offload_activations && !facts.in_file && computer.cuda;
   facts.mlp_tiles = config.tiled_mlp.value_or(0);
+  facts.drops_inputs = trains_adapter(config) && config.lora_dropout > 0;
+  // Of how many fit is known where the run is (train/run_memory.h).
+  if (const auto said = said_kept_layers(config, model, computer.cuda)) {
+    keep_layers(facts, model, said->count);
+  }
   return facts;
 }
 

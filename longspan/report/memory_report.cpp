@@ -49,7 +49,8 @@ std::string MemoryReport::begin(int ranks_here, bool cuda) {
   if (meter_ != nullptr) meter_->restart();
   const std::string warning =
       warning_of_memory((cuda ? 0 : account_.device) + account_.host, ranks_here, machine_memory());
-  return table_of(account_) + (warning.empty() ? "" : "\n" + warning);
+  return table_of(account_) + (remark_.empty() ? "" : "\n" + remark_) +
+         (warning.empty() ? "" : "\n" + warning);
 }
 
 std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const MachineMemory& machine) {
@@ -76,12 +77,15 @@ std::string MemoryReport::end(const Group& world) {
 }
 
 void MemoryReport::write(const std::string& folder) const {
+  int64_t kept = 0;
+  for (const MemoryFacts::Layers& layers : facts_.layers) kept += layers.kept;
   nlohmann::ordered_json json{{"facts",
                                {{"num_tokens", facts_.num_tokens},
                                 {"num_labels", facts_.num_labels},
                                 {"sequence_size", facts_.sequence_size},
                                 {"zero_stage", facts_.zero_stage},
-                                {"shard_size", facts_.shard_size}}},
+                                {"shard_size", facts_.shard_size},
+                                {"kept_mlp_layers", kept}}},
                               {"device", account_.device},
                               {"host", account_.host},
                               {"beside_tensors", account_.beside_tensors},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "longspan/comm/group.h"
@@ -22,8 +23,9 @@ std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const Machi
 class MemoryReport {
  public:
   /// `meter`: null where nothing is measured.
-  MemoryReport(PeakMeter* meter, const MemoryFacts& facts)
-      : meter_(meter), facts_(facts), account_(account_of(facts)) {}
+  /// `remark`: a sentence on the account; empty: none.
+  MemoryReport(PeakMeter* meter, const MemoryFacts& facts, std::string remark = {})
+      : meter_(meter), facts_(facts), account_(account_of(facts)), remark_(std::move(remark)) {}
 
   /// Says what a rank will need, with a warning where the ranks of this machine need more host
   /// memory than it has. Starts to measure the peak.
@@ -37,6 +39,7 @@ class MemoryReport {
   PeakMeter* meter_;
   MemoryFacts facts_;
   MemoryAccount account_;
+  std::string remark_;
   std::vector<MeasuredPeak> measured_;
 };
 

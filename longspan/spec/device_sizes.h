@@ -18,12 +18,23 @@ struct HeadChunk {
   }
 };
 
+/// Rows whose dropout ATen's operators choose at a time: as many as have so many bytes of hashes,
+/// eight a number, at least `least`. The choice takes some three tensors of that size.
+struct DropoutChunk {
+  int64_t bytes, least;
+
+  int64_t rows(int64_t num_columns) const {
+    return std::max(least, bytes / std::max<int64_t>(1, 8 * num_columns));
+  }
+};
+
 struct DeviceSizes {
   /// Rows that a feed-forward and the steps before a token mixer work on at a time: bytes of the
   /// widest activation. Enough rows for gemms at full speed, few enough that what lives only inside
   /// of a sublayer is small beside the row.
   int64_t feed_forward_bytes, mixer_bytes;
   HeadChunk head;
+  DropoutChunk dropout;
   /// A gemm whose result is added to more precise numbers is chunked by rows of the sum: bytes of a
   /// chunk's result. A GPU whose torch adds in fp32 needs no chunks.
   int64_t gemm_bytes;
@@ -36,6 +47,7 @@ inline constexpr DeviceSizes kCpuSizes{
     .feed_forward_bytes = int64_t{8} << 20,
     .mixer_bytes = int64_t{2} << 20,
     .head = {.bytes = int64_t{64} << 20, .least = 32, .most = 1024},
+    .dropout = {.bytes = 0, .least = 256},
     .gemm_bytes = int64_t{16} << 20,
     .context_bytes = 0,
     .workspace_bytes = 0,
@@ -49,6 +61,7 @@ inline constexpr DeviceSizes kCudaSizes{
     .feed_forward_bytes = int64_t{256} << 20,
     .mixer_bytes = int64_t{64} << 20,
     .head = {.bytes = int64_t{2} << 30, .least = 32, .most = 4096},
+    .dropout = {.bytes = int64_t{256} << 20, .least = 256},
     .gemm_bytes = int64_t{64} << 20,
     .context_bytes = int64_t{512} << 20,
     .workspace_bytes = int64_t{32} << 20,

@@ -52,9 +52,31 @@ LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size) {
   if (layer.norms.behind) {  // they save what they are given
     both.mixer.saved_for_norms += hidden_size;
     both.feed_forward.saved += hidden_size;
+    both.feed_forward.saved_hidden += hidden_size;
     both.feed_forward.working += hidden_size;
   }
   return both;
+}
+
+bool feed_forward_saves(const ModelSpec& model, const LayerSpec& layer) {
+  return cost_of(layer, model.hidden_size).feed_forward.saved > 0;
+}
+
+int64_t num_saving_layers(const ModelSpec& model) {
+  const std::vector<int64_t> counts = layers_of_pattern(model);
+  int64_t num = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (feed_forward_saves(model, model.pattern[i])) num += counts[i];
+  }
+  return num;
+}
+
+std::vector<int64_t> last_saving_layers(const ModelSpec& model, int64_t count) {
+  std::vector<int64_t> layers;
+  for (int64_t i = model.num_layers - 1; i >= 0 && std::ssize(layers) < count; --i) {
+    if (feed_forward_saves(model, model.layer(i))) layers.push_back(i);
+  }
+  return layers;
 }
 
 std::vector<int64_t> layers_of_pattern(const ModelSpec& model) {

@@ -96,6 +96,13 @@ struct ModelSpec {
 /// How many layers are of each kind, in the order of the pattern.
 std::vector<int64_t> layers_of_pattern(const ModelSpec& model);
 
+/// Does the layer's feed-forward save more than its input for its backward, so that checkpointing
+/// has something to compute again?
+bool feed_forward_saves(const ModelSpec& model, const LayerSpec& layer);
+/// How many layers have such a one, and the last `count` of these, the last one first.
+int64_t num_saving_layers(const ModelSpec& model);
+std::vector<int64_t> last_saving_layers(const ModelSpec& model, int64_t count);
+
 /// The softmax attention in a mixer, to be changed. Null in one that has none.
 AttentionSpec* attention_in(TokenMixerSpec& mixer);
 

@@ -10,6 +10,7 @@
 #include "longspan/cuda/rows/rotary.cu"
 #include "longspan/cuda/rows/gated.cu"
 #include "longspan/cuda/rows/cross_entropy.cu"
+#include "longspan/cuda/rows/dropout.cu"
 // clang-format on
 
 namespace longspan::testing {

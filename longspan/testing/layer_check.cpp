@@ -79,7 +79,8 @@ class Check {
     dout_TD_ = at::randn({T, kHidden}, at::kDouble);
   }
 
-  enum class Way { kPlain, kRun, kCheckpointed };
+  /// The last: with checkpointing that keeps what the feed-forward saves.
+  enum class Way { kPlain, kRun, kCheckpointed, kKept };
 
   at::Tensor output(Way way) const {
     switch (way) {
@@ -91,6 +92,11 @@ class Check {
         return run_layer(h_TD_, layer_, row_, rows_L_);
       case Way::kCheckpointed:
         return run_checkpointed(h_TD_, layer_, row_, rows_L_);
+      case Way::kKept: {
+        Layer layer = layer_;
+        layer.keeps_feed_forward = true;
+        return run_checkpointed(h_TD_, layer, row_, rows_L_);
+      }
     }
     throw std::logic_error("no such way");
   }
@@ -132,7 +138,7 @@ void check_layer(const LayerCase& problem) {
   const Check check(problem);
   const Results expected = check.results(Way::kPlain);
   CHECK(std::ssize(expected) == check.num_trained() + 2);  // and h's gradient, and the output
-  for (const Way way : {Way::kRun, Way::kCheckpointed}) {
+  for (const Way way : {Way::kRun, Way::kCheckpointed, Way::kKept}) {
     CAPTURE(static_cast<int>(way));
     check_near(check.results(way), expected);
     const c10::NoGradGuard no_grad;
@@ -148,7 +154,7 @@ void check_layer(const LayerCase& problem) {
     }
     freezes = !freezes;
   }
-  for (const Way way : {Way::kRun, Way::kCheckpointed}) {
+  for (const Way way : {Way::kRun, Way::kCheckpointed, Way::kKept}) {
     CAPTURE(static_cast<int>(way));
     check_near(check.results(way), some);
   }

@@ -10,6 +10,7 @@
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/output_room.h"
 #include "longspan/train/run_data.h"
+#include "longspan/train/run_memory.h"
 #include "longspan/train/run_messages.h"
 #include "longspan/train/run_model.h"
 #include "longspan/train/run_reports.h"
@@ -77,7 +78,9 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
     if (!model.find_objective(data, host, console)) {
       return say_stopped_before_steps(config, host, console);
     }
-    RunReports reports(config, plan, data, model, parts.meter, console);
+    const RunMemory memory = plan_memory(config, plan, data, model.parameters(), workers);
+    model.decoder().keep_feed_forwards(memory.kept.count);
+    RunReports reports(config, memory, model, parts.meter, console);
     RunSaving saving(config, workers, model, data, start, host, console);
     const std::unique_ptr<ExampleSource> source =
         source_of(config, parts, *data.train, workers.mesh());

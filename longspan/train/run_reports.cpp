@@ -4,13 +4,11 @@
 
 namespace longspan {
 
-RunReports::RunReports(const Config& config, const RunPlan& plan, const RunData& data,
-                       const RunModel& model, PeakMeter* meter, Console& console)
+RunReports::RunReports(const Config& config, const RunMemory& memory, const RunModel& model,
+                       PeakMeter* meter, Console& console)
     : traffic(model.traffic()),
       expert_traffic(model.expert_traffic()),
-      memory(meter, memory_facts(config, plan.attended, plan.parallel, model.parameters(),
-                                 row_lengths(*data.train, config.per_device_train_batch_size),
-                                 plan.computer())),
+      memory(meter, memory.facts, memory.kept.reason),
       log(config, console),
       console(console) {}
 

@@ -71,6 +71,30 @@ def test_offloaded_activations_are_the_same_bits(train, pairs, tmp_path, case):
     assert not list((tmp_path / "offload").iterdir())
 
 
+KEPT = CASES | {
+    "offloaded": dict(offload_activations=True),
+    "ZeRO 3": dict(num_ranks=2, zero_stage=3),
+    "accumulated, freeze": dict(gradient_accumulation_steps=2, finetuning_type="freeze", freeze_trainable_layers=1),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_kept_mlps_are_the_same_bits(train, pairs, case):
+    changes = KEPT[case] | {"max_steps": 3}
+    if changes.get("stage") == "dpo":
+        changes |= {"dataset": "pairs", "dataset_dir": pairs}
+    expected = train(**(changes | dict(kept_mlp_layers=0)))
+    assert "Gate and up" not in expected.texts[0]
+    for layers, count, said in (
+            (1, 1, r"1 of 2 layers \(kept_mlp_layers\)\."),
+            (-1, 2, r"2 of 2 layers: a rank then takes [\d.]+ [KMG]iB of [\d.]+ [KMGT]iB, by the account\.")):
+        kept = train(**(changes | dict(kept_mlp_layers=layers)))
+        assert re.search(f"Gate and up are kept of {said}", kept.texts[0]), kept.texts[0]
+        assert json.loads((kept.output_dir / "memory.json").read_text())["facts"]["kept_mlp_layers"] == count
+        assert numbers_of(kept) == numbers_of(expected), layers
+        assert weights_of(kept) == weights_of(expected), layers
+
+
 @pytest.mark.parametrize("model, keys, tiles", [
     ("qwen2", dict(), [1, 3, 8]),
     ("qwen2", dict(disable_gradient_checkpointing=True), [5]),
@@ -100,6 +124,7 @@ def test_refused_in_one_sentence(models, data, tmp_path):
 
     assert "remove one of them" in complaint(offload_activations=True, disable_gradient_checkpointing=True)
     assert "offload_folder is for offload_activations: disk" in complaint(offload_folder="x")
+    assert "remove one of them" in complaint(kept_mlp_layers=1, tiled_mlp=2)
     (tmp_path / "file").write_text("x")
     text = complaint(offload_activations="disk", offload_folder=str(tmp_path / "file"))
     assert f"offload_folder {tmp_path / 'file'}" in text and "offload_activations: true" in text
@@ -121,6 +146,9 @@ def long_rows(data, tmp_path):
     dict(offload_activations=True, tiled_mlp=8),
     dict(finetuning_type="lora"),
     dict(bf16=True),
+    dict(kept_mlp_layers=-1),
+    dict(kept_mlp_layers=-1, bf16=True),
+    dict(kept_mlp_layers=1, offload_activations=True),
     dict(num_ranks=2, sequence_parallel_size=2, sequence_parallel_mode="ulysses", offload_activations=True),
 ], ids=lambda changes: "-".join(changes) or "plain")
 def test_account_says_what_is_measured(train, long_rows, changes):

@@ -192,6 +192,29 @@ def test_launches_and_waits_of_a_step(simulated, kind, stage_data, place):  # no
         assert launches < 770, launches
 
 
+def test_mlps_keep_gate_and_up_where_the_gpu_has_room(simulated, monkeypatch):
+    """As many layers as fit, by the account, into nine tenths of the GPU: the same bits, and fewer launches."""
+    def needed(layers):
+        run, counts = simulated(kept_mlp_layers=layers)
+        memory = json.loads((run.output_dir / "memory.json").read_text())
+        return memory["device"] + sum(line["device"] for line in memory["account"] if line["name"] == "Beside tensors"), run, counts
+
+    none, expected, launched = needed(0)
+    one, _, _ = needed(1)
+    assert none < one
+    for bytes_of_gpu, count in ((none, "none"), (one - 100, "none"), (one + 100, "1"), (4 * one, "2")):
+        monkeypatch.setenv("SIMULATED_MEMORY", str(-(-bytes_of_gpu * 10 // 9)))
+        run, counts = simulated()
+        assert f"Gate and up are kept of {count} of 2 layers" in run.text, (count, run.text)
+        assert run.logged("loss") == expected.logged("loss") and run.logged("grad_norm") == expected.logged("grad_norm")
+        # Of each row and layer two products at least are computed once less.
+        saved = launched[0]["launches"] - counts[0]["launches"]
+        assert saved >= 3 * 4 * 2 * {"none": 0, "1": 1, "2": 2}[count] and (saved > 0) == (count != "none"), (count, saved)
+    monkeypatch.setenv("SIMULATED_MEMORY", str(4 * one))
+    for keys in (dict(offload_activations="true"), dict(tiled_mlp=2), dict(disable_gradient_checkpointing=True)):
+        assert "Gate and up" not in simulated(**keys)[0].text, keys
+
+
 def test_a_rank_that_hangs_and_lives_is_named(models, data, tmp_path):
     """Its heart beats on, and no host waits in a collective of GPUs: those who wait for it see that it has come to
     fewer. All ranks end, long before the collectives' own deadline, and say who it is."""

@@ -22,6 +22,11 @@ inline constexpr int kLogitScalarsAtOnce = 16, kLogitVectorsAtOnce = 8;
 /// Most threads of its blocks.
 inline constexpr int kLogitThreads = 512;
 
+/// Rows of which a thread of the dropout takes some columns.
+inline constexpr int kDropOutRows = 8;
+/// The bits of a hash that choose.
+inline constexpr unsigned long long kHashMask = (1ull << 53) - 1;
+
 /// Threads of a block that sums up weight gradients: columns, and parts of the sum.
 inline constexpr int kSumColumns = 32, kSumParts = 16;
 
@@ -75,6 +80,16 @@ struct Gated {
   void* up;
   void* act;  // d loss / d act and then act, or the output, which may be gate or up
   long long size;
+};
+
+/// y = x scale, or 0 where the hash is below the limit.
+struct DropOut {
+  const void* x;
+  void* y;                // [num_rows, num_columns]
+  const long long* keys;  // [num_rows]
+  long long num_rows, num_columns;
+  unsigned long long seed, limit;
+  float scale;
 };
 
 struct LogSumExp {

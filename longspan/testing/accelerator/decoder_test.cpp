@@ -20,6 +20,7 @@
 #include "longspan/memory/host_memory.h"
 #include "longspan/memory/peak_meter.h"
 #include "longspan/memory/side_stream.h"
+#include "longspan/models/lora.h"
 #include "longspan/objectives/sft.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/accelerator/accelerator.h"
@@ -164,6 +165,100 @@ TEST_CASE("accelerator: launches and waits of the host in a step of a small deco
     // By ATen's operators alone, without kernels for rows.
     CHECK((four.launches - two.launches) / 2 <= (checkpointing ? 220 : 175));
   }
+}
+
+TEST_CASE("accelerator: feed-forwards that are kept have the same bits, and fewer launches") {
+  install();
+  const cuda::WithoutKernels without;
+  const auto attention = make_local(block_kernel());
+  const ModelSpec spec = small_model(/*tied=*/true, /*biases=*/false);
+  const Batch batch = longspan::on_device(random_batch(spec, {9, 1, 14}, 0.7), device());
+  std::map<std::string, at::Tensor> results[3];
+  int64_t launches[3];
+  for (const int64_t kept : {0, 1, 2}) {
+    Decoder model(spec, moved(random_leaves(spec), device(), at::kFloat), *attention,
+                  {.compute_dtype = at::kBFloat16});
+    model.keep_feed_forwards(kept);
+    torch::autograd::backward({sft_loss(model, batch, 7)}, {});
+    take_gradients(model.parameters());
+    Machine::get().restart_counters();
+    torch::autograd::backward({sft_loss(model, batch, 7)}, {});
+    launches[kept] = Machine::get().counters().launches;
+    CHECK(Machine::get().counters().host_syncs == 0);
+    for (const auto& [name, gradient] : take_gradients(model.parameters())) {
+      results[kept][name] = gradient.cpu();
+    }
+  }
+  check_same_bits(results[1], results[0]);
+  check_same_bits(results[2], results[0]);
+  // Two gemms and their copies between them.
+  CHECK(launches[0] - launches[1] >= 2);
+  CHECK(launches[1] - launches[2] >= 2);
+}
+
+/// A decoder with adapters of all linear layers, whose inputs are dropped.
+struct Adapted {
+  ModelSpec spec = small_model(/*tied=*/true, /*biases=*/false);
+  std::vector<NamedTensor> parameters;
+  DecoderOptions options;
+
+  explicit Adapted(int64_t num_layers) {
+    spec.num_layers = num_layers;
+    LoraShape shape;
+    shape.r = 3;
+    shape.alpha = 6;
+    shape.modules = lora_modules_from("all", spec);
+    parameters = random_leaves(spec);
+    for (NamedTensor& base : parameters) base.tensor.set_requires_grad(false);
+    at::manual_seed(5);
+    for (const auto& [name, tensor] : new_lora_parameters(spec, shape, 1)) {
+      parameters.push_back(
+          {name, at::randn(tensor.sizes(), at::kDouble).mul_(0.1).requires_grad_(true)});
+    }
+    options.lora_scale = shape.scale();
+    options.lora_dropout = 0.3;
+  }
+
+  /// Loss and gradients, and how often the second of two steps has launched something.
+  std::pair<std::map<std::string, at::Tensor>, int64_t> step(at::Device where, at::ScalarType dtype,
+                                                             const Batch& batch) const {
+    const auto attention = make_local(where.is_cpu() ? cpu_block_kernel() : block_kernel());
+    Decoder model(spec, moved(parameters, where, dtype), *attention, options);
+    model.set_dropout_seed(17);
+    std::map<std::string, at::Tensor> results;
+    int64_t launches = 0;
+    for (int i = 0; i < 2; ++i) {
+      Machine::get().restart_counters();
+      const at::Tensor loss = sft_loss(model, longspan::on_device(batch, where), 7);
+      torch::autograd::backward({loss}, {});
+      launches = Machine::get().counters().launches;
+      CHECK(Machine::get().counters().host_syncs == 0);
+      results = {{"loss", loss.detach().cpu()}};
+      for (const auto& [name, gradient] : take_gradients(model.parameters())) {
+        results[name] = gradient.cpu();
+      }
+    }
+    return {results, launches};
+  }
+};
+
+TEST_CASE("accelerator: dropout of adapters is the CPU's, in as few launches whatever the rows") {
+  install();
+  const cuda::WithoutKernels without;
+  const Batch few = random_batch(Adapted(1).spec, {9, 1, 14}, 0.7),
+              many = random_batch(Adapted(1).spec, {500, 1, 700}, 0.7);
+  for (const Batch& batch : {few, many}) {
+    check_equal(Adapted(2).step(device(), at::kDouble, batch).first,
+                Adapted(2).step(at::kCPU, at::kDouble, batch).first);
+  }
+  const auto of_a_layer = [&](const Batch& batch) {
+    return (Adapted(4).step(device(), at::kFloat, batch).second -
+            Adapted(2).step(device(), at::kFloat, batch).second) /
+           2;
+  };
+  // 256 rows at a time would be five times as many.
+  CHECK(of_a_layer(many) == of_a_layer(few));
+  MESSAGE(of_a_layer(many));
 }
 
 TEST_CASE("accelerator: the copier goes there and back beside the computation") {

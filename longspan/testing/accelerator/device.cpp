@@ -5,10 +5,12 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
 
 #include "longspan/testing/accelerator/accelerator.h"
 #include "longspan/testing/accelerator/operators.h"
@@ -151,6 +153,13 @@ class DeviceMemory final : public c10::DeviceAllocator {
       of->peak = bytes.most;
     }
     return stats;
+  }
+  /// As much as a large GPU has, or as many bytes as tests put into the environment.
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    const char* const said = std::getenv("SIMULATED_MEMORY");
+    const size_t total = said == nullptr ? size_t{80} << 30 : std::stoul(said);
+    const auto used = static_cast<size_t>(Machine::get().bytes(device).now);
+    return {total - std::min(total, used), total};
   }
   void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
   void resetPeakStats(c10::DeviceIndex device) override { Machine::get().restart_peak(device); }

@@ -1,0 +1,80 @@
+// Which numbers dropout drops is a matter of seed, key and column alone.
+#include "longspan/kernels/dropout.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "longspan/spec/device_sizes.h"
+
+namespace longspan {
+namespace {
+
+/// What Dropout is said to keep, a number at a time. The mixing of x alone is mix_seed without its
+/// step: of number -1.
+bool keeps(double p, uint64_t seed, int64_t key, int64_t column) {
+  const auto mixed = [](uint64_t x) { return mix_seed(x, UINT64_MAX); };
+  const uint64_t of_column = mix_seed(0, static_cast<uint64_t>(column));
+  const uint64_t of_row = mixed(static_cast<uint64_t>(key) + seed);
+  const uint64_t hash = mixed(of_row + of_column) & ((uint64_t{1} << 53) - 1);
+  return hash >= static_cast<uint64_t>(p * std::ldexp(1.0, 53));
+}
+
+TEST_CASE("dropout: each number is chosen by itself, in every dtype") {
+  constexpr int64_t kRows = 300, kColumns = 7;
+  constexpr double kShare = 0.3;
+  constexpr uint64_t kSeed = 0xfedcba9876543210ull;
+  const at::Tensor keys = at::randint(INT64_MIN / 2, INT64_MAX / 2, {kRows}, at::kLong);
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = at::randn({kRows, kColumns}).to(dtype) + 10;
+    const at::Tensor y = Dropout{kShare, kSeed, keys}.apply(x);
+    const at::Tensor scaled = x * (1 / (1 - kShare));
+    bool all = true;
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t column = 0; column < kColumns; ++column) {
+        const bool kept = keeps(kShare, kSeed, keys[row].item<int64_t>(), column);
+        const double expected = kept ? scaled[row][column].item<double>() : 0.0;
+        all = all && y[row][column].item<double>() == expected;
+      }
+    }
+    CHECK(all);
+  }
+}
+
+// As many rows as a call is given: of chunks of a sublayer, of ranks that share a row.
+TEST_CASE("dropout: any rows drop what they drop in the whole row") {
+  constexpr int64_t kRows = 1500, kColumns = 33;
+  const Dropout whole{0.4, 99, at::randperm(kRows, at::kLong)};
+  const at::Tensor x = at::randn({kRows, kColumns});
+  const at::Tensor y = whole.apply(x);
+  for (const int64_t chunk : {1, 255, 256, 257, 600, 1499}) {
+    CAPTURE(chunk);
+    std::vector<at::Tensor> parts;
+    for (int64_t begin = 0; begin < kRows; begin += chunk) {
+      const int64_t size = std::min(chunk, kRows - begin);
+      const Dropout part{whole.p, whole.seed, whole.keys_T.narrow(0, begin, size)};
+      parts.push_back(part.apply(x.narrow(0, begin, size)));
+    }
+    CHECK(at::equal(at::cat(parts), y));
+  }
+  // Of four ranks each has every fourth row, in any order.
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    const at::Tensor own = at::arange(kRows - 1 - rank, -1, -4, at::kLong);
+    const Dropout part{whole.p, whole.seed, whole.keys_T.index_select(0, own)};
+    CHECK(at::equal(part.apply(x.index_select(0, own)), y.index_select(0, own)));
+  }
+}
+
+TEST_CASE("dropout: a CPU chooses 256 rows at a time, a GPU as many as 256 MiB of hashes have") {
+  CHECK(kCpuSizes.dropout.rows(1) == 256);
+  CHECK(kCpuSizes.dropout.rows(100'000) == 256);
+  CHECK(kCudaSizes.dropout.rows(4096) == 8192);
+  CHECK(kCudaSizes.dropout.rows(1'000'000) == 256);
+}
+
+}  // namespace
+}  // namespace longspan

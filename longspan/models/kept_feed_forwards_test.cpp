@@ -1,0 +1,125 @@
+// What checkpointing keeps of feed-forwards is what it would compute again: the same bits, and
+// nothing but gate and up more in memory.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/memory/activation_offload.h"
+#include "longspan/memory/counting_allocator.h"
+#include "longspan/models/decoder.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/testing/plain_model.h"
+
+namespace longspan {
+namespace {
+
+struct Computed {
+  std::map<std::string, at::Tensor> tensors;
+  int64_t saved = 0;  // bytes between the forward and the backward
+};
+
+class Model {
+ public:
+  Model(const ModelSpec& spec, const Batch& batch, at::ScalarType dtype)
+      : spec_(spec), batch_(batch), dtype_(dtype), attention_(make_local(cpu_block_kernel())) {
+    for (const NamedTensor& parameter : testing::random_leaves(spec)) {
+      at::Tensor leaf = parameter.tensor.detach().to(at::kFloat);
+      leaves_.push_back({parameter.name, leaf.requires_grad_(true)});
+    }
+  }
+
+  /// Loss and gradients where so many layers keep what their feed-forward saves.
+  Computed keeping(int64_t count, ActivationStore* store = nullptr, int64_t tiles = 0) {
+    Decoder model(spec_, leaves_, *attention_,
+                  {.compute_dtype = dtype_, .mlp_tiles = tiles, .activation_store = store});
+    model.keep_feed_forwards(count);
+    Computed computed;
+    {
+      const AllocationCounter counter(AllocationCounter::Of::kThisThread);
+      const at::Tensor loss = model.negative_log_likelihood_sum(batch_);
+      computed.saved = counter.live_bytes();
+      torch::autograd::backward({loss}, {});
+      computed.tensors = testing::take_gradients(model.parameters());
+      computed.tensors["loss"] = loss.detach();
+    }
+    return computed;
+  }
+
+ private:
+  ModelSpec spec_;
+  Batch batch_;
+  at::ScalarType dtype_;
+  std::unique_ptr<SequenceParallel> attention_;
+  std::vector<NamedTensor> leaves_;
+};
+
+void check_same_bits(const Computed& actual, const Computed& expected) {
+  CHECK(actual.tensors.size() == expected.tensors.size());
+  for (const auto& [name, tensor] : expected.tensors) {
+    INFO(name);
+    REQUIRE(actual.tensors.contains(name));
+    CHECK(at::equal(actual.tensors.at(name), tensor));
+  }
+}
+
+// Rows of 2048 numbers come in chunks of 1024, the least: there are three.
+constexpr int64_t kTokens = 2500, kIntermediate = 2048;
+
+ModelSpec wide_model(bool norms_behind) {
+  ModelSpec spec = testing::small_model(/*tied=*/true, /*biases=*/true);
+  LayerSpec& layer = spec.pattern.front();
+  std::get<GatedMlpSpec>(layer.feed_forward).intermediate_size = kIntermediate;
+  if (norms_behind) layer.norms.behind = LayerNorms::Behind{"mixer_norm", "mlp_norm"};
+  return spec;
+}
+
+TEST_CASE("kept feed-forwards: the bits of those that are computed again") {
+  for (const bool norms_behind : {false, true}) {
+    CAPTURE(norms_behind);
+    const ModelSpec spec = wide_model(norms_behind);
+    const Batch batch = testing::random_batch(spec, {1500, 1, kTokens - 1501}, 0.5);
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      CAPTURE(dtype);
+      Model model(spec, batch, dtype);
+      const Computed none = model.keeping(0);
+      for (const int64_t count : {1, 2}) {
+        CAPTURE(count);
+        check_same_bits(model.keeping(count), none);
+      }
+    }
+  }
+}
+
+TEST_CASE("kept feed-forwards: gate and up are saved, and nothing where the row has tiles") {
+  const ModelSpec spec = wide_model(/*norms_behind=*/false);
+  const Batch batch = testing::random_batch(spec, {kTokens}, 0.5);
+  Model model(spec, batch, at::kFloat);
+  const int64_t labels = batch.labels_T.ne(kIgnoreLabel).sum().item<int64_t>();
+  const int64_t none = model.keeping(0).saved;
+  // The last layer's feed-forward has rows with labels alone.
+  CHECK(model.keeping(1).saved - none == 4 * labels * 2 * kIntermediate);
+  CHECK(model.keeping(2).saved - none == 4 * (labels + kTokens) * 2 * kIntermediate);
+  CHECK(model.keeping(100).saved == model.keeping(2).saved);
+  CHECK(model.keeping(2, nullptr, /*tiles=*/3).saved == model.keeping(0, nullptr, 3).saved);
+}
+
+TEST_CASE("kept feed-forwards: they stay on the device where activations leave it") {
+  const ModelSpec spec = wide_model(/*norms_behind=*/true);
+  const Batch batch = testing::random_batch(spec, {700, 300}, 0.5);
+  Model model(spec, batch, at::kFloat);
+  ActivationOffload store(at::kCPU);
+  const Computed none = model.keeping(0, &store), kept = model.keeping(2, &store);
+  check_same_bits(kept, none);
+  check_same_bits(kept, model.keeping(0));
+  const int64_t labels = batch.labels_T.ne(kIgnoreLabel).sum().item<int64_t>();
+  CHECK(kept.saved - none.saved == 4 * (labels + 1000) * (2 * kIntermediate + spec.hidden_size));
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,52 @@
+#include "longspan/train/run_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "longspan/comm/cuda.h"
+#include "longspan/config/config.h"
+#include "longspan/memory/device_memory.h"
+#include "longspan/memory/machine_memory.h"
+#include "longspan/report/memory_report.h"
+
+namespace longspan {
+namespace {
+
+/// Bytes that a rank may have, and leave some: for gaps between tensors, and for what the account
+/// does not know.
+int64_t bytes_of_rank(const RunPlan& plan, int64_t beside_tensors) {
+  constexpr double kShare = 0.9;
+  const int64_t here = std::max(1, plan.where.local_world_size);
+  if (!plan.device.cuda()) {
+    return static_cast<int64_t>(kShare * static_cast<double>(machine_memory().bytes / here));
+  }
+  const int64_t gpus = std::max(1, plan.device.num_gpus), on_one = (here + gpus - 1) / gpus;
+  const int64_t bytes = device_memory(device_of(plan.device, plan.own_gpu()), beside_tensors);
+  return static_cast<int64_t>(kShare * static_cast<double>(bytes / on_one));
+}
+
+}  // namespace
+
+RunMemory plan_memory(const Config& config, const RunPlan& plan, const RunData& data,
+                      const RunParameters& parameters, const Workers& workers) {
+  RunMemory memory;
+  memory.facts =
+      memory_facts(config, plan.attended, plan.parallel, parameters,
+                   row_lengths(*data.train, config.per_device_train_batch_size), plan.computer());
+  if (auto said = said_kept_layers(config, plan.attended, plan.device.cuda())) {
+    memory.kept = *std::move(said);
+  } else {
+    // Others may have less memory.
+    int64_t least = bytes_of_rank(plan, account_of(memory.facts).beside_tensors);
+    for (const std::string& bytes : workers.world().gather_text(fmt::format("{}", least))) {
+      least = std::min<int64_t>(least, std::stoll(bytes));
+    }
+    memory.kept = kept_layers_that_fit(memory.facts, plan.attended, least);
+  }
+  keep_layers(memory.facts, plan.attended, memory.kept.count);
+  return memory;
+}
+
+}  // namespace longspan
