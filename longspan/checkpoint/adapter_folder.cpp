@@ -20,8 +20,8 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
-#include "longspan/models/model_files.h"
 #include "longspan/models/model_place.h"
 
 namespace longspan {

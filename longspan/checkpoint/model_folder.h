@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "longspan/models/decoder.h"
 #include "longspan/models/model_config.h"
-#include "longspan/models/parameter_source.h"
+#include "longspan/parameters/named_tensor.h"
+#include "longspan/parameters/parameter_source.h"
 
 namespace longspan {
 

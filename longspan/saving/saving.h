@@ -9,11 +9,11 @@
 
 #include "longspan/comm/group.h"
 #include "longspan/comm/notices.h"
-#include "longspan/models/decoder.h"
-#include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
 #include "longspan/optim/sharded_parameters.h"
+#include "longspan/parameters/named_tensor.h"
 #include "longspan/spec/held_parameter.h"
+#include "longspan/spec/lora_spec.h"
 #include "longspan/text/saved_chat.h"
 
 namespace longspan {
