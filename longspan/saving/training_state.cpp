@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -162,6 +163,10 @@ RunTotals totals_from(const Json& json) {
 }
 
 }  // namespace
+
+double RunTotals::mean_loss() const {
+  return loss_in_all / static_cast<double>(std::max<int64_t>(1, steps_with_loss));
+}
 
 void write_training_state(const std::string& folder, const TrainingState& state) {
   Json averages = Json::array();

@@ -21,15 +21,15 @@ class PairObjective : public Objective {
  public:
   explicit PairObjective(const ObjectiveContext& context)
       : context_(context),
-        options_{.loss = pair_loss_from(context.config.pref_loss),
-                 .beta = context.config.pref_beta,
-                 .label_smoothing = context.config.dpo_label_smoothing,
-                 .simpo_gamma = context.config.simpo_gamma,
-                 .sft_weight = context.config.pref_ftx},
+        options_{.loss = pair_loss_from(context.preferences.pref_loss),
+                 .beta = context.preferences.pref_beta,
+                 .label_smoothing = context.preferences.dpo_label_smoothing,
+                 .simpo_gamma = context.preferences.simpo_gamma,
+                 .sft_weight = context.preferences.pref_ftx},
         kind_(kind_of(options_.loss)) {}
 
   Documents documents() const override {
-    return context_.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
+    return context_.preferences.pref_share_prompt ? Documents::kPairs : Documents::kAll;
   }
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }

@@ -7,8 +7,7 @@ namespace longspan {
 RunReports::RunReports(const Config& config, const RunPlan& plan, const RunData& data,
                        const RunModel& model, PeakMeter* meter, Console& console)
     : traffic(model.traffic()),
-      expert_traffic(model.expert_traffic()),
-      memory(meter, memory_facts(config, plan.attended, plan.parallel, model.parameters(),
+      memory(meter, memory_facts(config, plan.attended, plan.parallel, model.account(),
                                  row_lengths(*data.train, config.per_device_train_batch_size),
                                  plan.computer())),
       log(config, console),

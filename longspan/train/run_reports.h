@@ -2,10 +2,9 @@
 #pragma once
 
 #include "longspan/memory/peak_meter.h"
-#include "longspan/report/attention_traffic.h"
 #include "longspan/report/console.h"
-#include "longspan/report/expert_traffic.h"
 #include "longspan/report/memory_report.h"
+#include "longspan/report/row_traffic.h"
 #include "longspan/train/run_log.h"
 #include "longspan/train/run_model.h"
 
@@ -19,8 +18,7 @@ struct RunReports {
   RunReports(const RunReports&) = delete;
   RunReports& operator=(const RunReports&) = delete;
 
-  AttentionTraffic traffic;
-  ExpertTraffic expert_traffic;
+  RowTraffic traffic;
   MemoryReport memory;
   RunLog log;
   Console& console;
