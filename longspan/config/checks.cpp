@@ -81,7 +81,7 @@ void check_stage(const Config& config, std::vector<std::string>& problems) {
     }
   }
   for (const StageKeys* group : refused) problems.push_back(refusal_of(*group));
-  std::ranges::move(stage.problems(config), std::back_inserter(problems));
+  std::ranges::move(stage.problems(config, config), std::back_inserter(problems));
 }
 
 void check_preferences(const PreferenceSettings& config, const Demand& demand) {

@@ -7,7 +7,8 @@
 #include <array>
 
 #include "longspan/comm/differentiable.h"
-#include "longspan/config/config.h"
+#include "longspan/config/method_settings.h"
+#include "longspan/config/preference_settings.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/objectives/preference.h"
@@ -164,8 +165,8 @@ constexpr StageKeys kLossKeys{.keys = kLoss};
 constexpr const StageKeys* kKeys[] = {&kLossKeys, &kPreferenceKeys, &kReferenceKeys,
                                       &kSharedPromptKeys};
 
-std::vector<std::string> problems(const Config& config) {
-  const Config defaults;
+std::vector<std::string> problems(const PreferenceSettings& config, const MethodSettings& method) {
+  const PreferenceSettings defaults;
   std::vector<std::string> problems;
   const auto demand = [&](bool holds, std::string_view problem) {
     if (!holds) problems.emplace_back(problem);
@@ -177,7 +178,7 @@ std::vector<std::string> problems(const Config& config) {
     demand(config.*value == defaults.*value,
            fmt::format("{} is for pref_loss: {} only", name, kind.name));
   }
-  demand(!own.has_baselines || config.lora_dropout == 0,
+  demand(!own.has_baselines || method.lora_dropout == 0,
          fmt::format("pref_loss: {} computes each pair twice, which lora_dropout would make "
                      "different; set lora_dropout: 0",
                      own.name));

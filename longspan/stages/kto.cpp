@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "longspan/comm/differentiable.h"
-#include "longspan/config/config.h"
+#include "longspan/config/preference_settings.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/objectives/kto.h"

@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "longspan/comm/differentiable.h"
-#include "longspan/config/config.h"
+#include "longspan/config/preference_settings.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/objectives/document_scores.h"
 #include "longspan/spec/parameter_spec.h"

@@ -33,7 +33,9 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
   std::unique_ptr<OutputClaim> claim;
   // Another machine's lock may take longer to see through than a collective waits.
   all_or_none_patiently(workers.world(), workers.notices(), [&] {
-    if (workers.is_main()) claim = std::make_unique<OutputClaim>(config, launch.is_restart);
+    if (workers.is_main())
+      claim =
+          std::make_unique<OutputClaim>(config, source_folders(config, config), launch.is_restart);
   });
   return claim;
 }
@@ -69,7 +71,7 @@ void prepare_folders(const OutputSettings& config, Workers& workers, const Launc
 RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
                        const RunParts& parts) {
   RunResult result;
-  Workers workers(config, plan, host);
+  Workers workers(config, config, plan, host);
   result.end = workers.run([&] {
     Console console(/*silent=*/!workers.is_main(), /*shows_progress=*/!config.disable_tqdm);
     const Launch launch = find_launch(config, workers.where(), workers.world());

@@ -51,7 +51,9 @@ void say_start(const StartFacts& facts, Console& console) {
                           .num_warmup_steps = schedule.num_warmup_steps(),
                           .device = device_text(plan)}));
   for (const std::string& remark :
-       remarks_at_start({.config = config,
+       remarks_at_start({.notes = config.notes,
+                         .method = config,
+                         .adapters = config.adapter_name_or_path,
                          .model = plan.model,
                          .plan_warning = plan.warning,
                          .num_rows = data.train->size(),

@@ -1,6 +1,8 @@
 #include "longspan/train/run_reports.h"
 
 #include "longspan/config/config.h"
+#include "longspan/plan/step_plan.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
@@ -10,7 +12,11 @@ RunReports::RunReports(const Config& config, const RunPlan& plan, const RunData&
       memory(meter, memory_facts(config, plan.attended, plan.parallel, model.account(),
                                  row_lengths(*data.train, config.per_device_train_batch_size),
                                  plan.computer())),
-      log(config, console),
+      log(config,
+          {.train_batch_size = config.per_device_train_batch_size,
+           .num_train_epochs = epochs_of(config.num_train_epochs),
+           .drawn = stage_of(config).drawn},
+          console),
       console(console) {}
 
 }  // namespace longspan

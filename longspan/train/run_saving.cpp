@@ -12,14 +12,16 @@ RunSaving::RunSaving(const Config& config, Workers& workers, const RunModel& mod
       checkpoints(config, workers.world(), workers.notices(), saver, start.folder()),
       patient_saver(workers.world(), workers.notices(), host, console),
       config_(config),
+      rule_(update_rule_of(config)),
+      trains_in_bf16_(config.pure_bf16),
       schedule_(schedule),
       num_processes_(workers.world().size()),
       divided_(model.divided() != nullptr) {}
 
 DiskFacts RunSaving::disk(int64_t steps_done) const {
   const SavedModel& saved = saver.model();
-  DiskFacts facts = disk_facts(config_, saved.all, saved.lora.has_value(),
-                               static_cast<int64_t>(c10::elementSize(saved.dtype)));
+  const bool rounds = c10::elementSize(saved.dtype) < 4 && !trains_in_bf16_;
+  DiskFacts facts = disk_facts(config_, rule_, saved, rounds);
   if (!saved.lora) facts.other_bytes += num_kept_bytes(saved.source_folder, saved.config);
   facts.num_processes = num_processes_;
   facts.divided = divided_;

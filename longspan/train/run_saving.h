@@ -33,7 +33,9 @@ class RunSaving {
   DiskFacts disk(int64_t steps_done) const;
 
  private:
-  const Config& config_;
+  const OutputSettings& config_;
+  const UpdateRule& rule_;
+  bool trains_in_bf16_;  // pure_bf16
   const StepSchedule& schedule_;
   int num_processes_;
   bool divided_;
