@@ -1,5 +1,5 @@
-// A layer's second sublayer, h + feed_forward(norm(h)), over any FeedForward, in chunks of rows:
-// nothing that is as wide as the feed-forward is ever as long as the row.
+// A layer's feed-forward sublayer, h + feed_forward(norm(h)), over any FeedForward, in chunks of
+// rows: no tensor is at once as wide as the feed-forward and as long as the row.
 // T: tokens, C: rows of a chunk, D: model dim.
 #pragma once
 
@@ -10,8 +10,8 @@ namespace longspan {
 /// Saves h, and what the feed-forward saves where the row has no tiles.
 at::Tensor feed_forward_sublayer(const at::Tensor& h_TD, const Layer& layer, const RowContext& row);
 
-/// d loss / d h given d loss / d output, and gradients of the parameters. What is saved is
-/// overwritten; where nothing is, it is computed again from h, chunk by chunk.
+/// d loss / d h given d loss / d output, and gradients of the parameters. Overwrites what is saved;
+/// where nothing is saved, computes it again from h, chunk by chunk.
 at::Tensor feed_forward_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD,
                                  const SavedStep& saved, const Layer& layer, const RowContext& row);
 

@@ -19,7 +19,7 @@
 
 namespace longspan {
 
-/// Makes the folder, writes a file into it and removes both again, as far as they were not there.
+/// Makes the folder where it is missing, writes a file into it, and removes what it has made.
 /// Several machines may do so at once on a disk that they share. Throws UserError, which begins
 /// with `key`.
 void try_folder(const std::string& key, const std::string& folder);
@@ -61,11 +61,10 @@ class PatientSaver {
   /// Runs `attempt(folder)`, which is collective and throws as all_or_none, for the first of
   /// `folders`; where it fails, for the next. Where the disks are full it says so, waits until
   /// there is room and tries again, without end; a collective's timeout does not run meanwhile. A
-  /// folder that fails for another reason is not tried again. Returns the folder that has it.
-  /// Returns
-  /// "" where the host of any rank asks the run to stop while it waits; where the run had been told
-  /// to stop before, only an interrupt ends the waiting. When no folder is left, throws what
-  /// attempt has thrown for the first. All ranks use rank 0's `folders`. Collective.
+  /// folder that fails for another reason is not tried again. Returns the folder that has it, or ""
+  /// where the host of any rank asks the run to stop while it waits; where the run had been told to
+  /// stop before, only an interrupt ends the waiting. When no folder is left, throws what attempt
+  /// has thrown for the first. All ranks use rank 0's `folders`. Collective.
   std::string save(const Saved& what, const std::vector<std::string>& folders,
                    const std::function<void(const std::string&)>& attempt);
 

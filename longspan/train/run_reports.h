@@ -1,4 +1,4 @@
-// What a run counts, and whom it tells.
+// What a run measures, logs and shows.
 #pragma once
 
 #include "longspan/memory/peak_meter.h"

@@ -22,7 +22,7 @@ DiskFacts RunSaving::disk(int64_t steps_done) const {
   const SavedModel& saved = saver.model();
   const bool rounds = c10::elementSize(saved.dtype) < 4 && !trains_in_bf16_;
   DiskFacts facts = disk_facts(config_, rule_, saved, rounds);
-  if (!saved.lora) facts.other_bytes += num_kept_bytes(saved.source_folder, saved.config);
+  if (!saved.lora) facts.other_bytes += num_copied_bytes(saved.source_folder, saved.config);
   facts.num_processes = num_processes_;
   facts.divided = divided_;
   facts.num_saves = schedule_.num_saves_after(steps_done);
