@@ -22,6 +22,7 @@
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/saving/output_room.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/print.h"
 

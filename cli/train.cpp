@@ -31,6 +31,7 @@
 #include "longspan/plan/plan_request.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_claim.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/print.h"
 #include "longspan/train/attended_model.h"
 #include "longspan/train/run.h"

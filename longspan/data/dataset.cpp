@@ -16,6 +16,7 @@
 #include "longspan/data/row_file.h"
 #include "longspan/input/numbers.h"
 #include "longspan/memory/machine_memory.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

@@ -16,6 +16,7 @@
 #include "longspan/models/rope_scaling.h"
 #include "longspan/report/data_hints.h"
 #include "longspan/spec/fnv1a.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {

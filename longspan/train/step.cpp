@@ -67,12 +67,13 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   if (result.interrupted) return result;
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     averages_.set(averages_before);
+    const std::vector<double> losses = own_losses(rows, contributions, total_weight);
     nonfinite_.leave_out({.step = step,
                           .loss = result.loss,
                           .grad_norm = result.grad_norm,
                           .learning_rate = result.learning_rate,
                           .rows = rows,
-                          .own_losses = own_losses(rows, contributions, total_weight)},
+                          .own_losses = losses},
                          num_skipped);
     result.skipped = true;
     update_.drop_gradients();
