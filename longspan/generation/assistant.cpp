@@ -18,6 +18,7 @@
 #include "longspan/input/numbers.h"
 #include "longspan/models/composite.h"
 #include "longspan/models/dtype_words.h"
+#include "longspan/models/lora.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {
