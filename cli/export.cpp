@@ -22,6 +22,7 @@
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/saving/output_room.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/print.h"
 
@@ -44,7 +45,8 @@ at::ScalarType dtype_of(const ModelConfig& config) {
 /// says. nullopt: the model's own stays.
 std::optional<SavedChat> chat_of(const Config& config, const std::vector<std::string>& adapters) {
   const std::string& model = config.model_name_or_path;
-  if (!config.chat_template.empty()) return saved_chat(config, Tokenizer::load(model));
+  if (!config.chat_template.empty())
+    return saved_chat(config, stage_of(config), Tokenizer::load(model));
   const auto has_tokenizer = [](const std::string& folder) {
     return std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json");
   };

@@ -31,6 +31,7 @@
 #include "longspan/plan/plan_request.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_claim.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/print.h"
 #include "longspan/train/attended_model.h"
 #include "longspan/train/run.h"
@@ -65,13 +66,13 @@ Config read_config(const TrainArguments& arguments) {
 
 /// What is the same on all ranks and costs little, before any process is started or memory taken.
 void check_early(const Config& config, int world_size, int ranks_per_machine) {
-  check_output_folders(config);
+  check_output_folders(config, source_folders(config, config));
   const ModelConfig model = model_config_for(config, config.model_name_or_path);
   // Which links and devices there are changes what is chosen, not what is possible.
   make_parallel_plan(plan_request(config, attended_model(config, model), world_size,
                                   ranks_per_machine, /*cuda=*/false));
   check_trained_model(config, model);
-  check_dataset_files(config);
+  check_dataset_files(config, stage_of(config));
 }
 
 /// A worker whose launcher is killed is told to save and end, rather than to go on alone.

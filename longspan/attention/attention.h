@@ -35,8 +35,9 @@ struct AttentionProjections {
 
 /// Causal attention within the documents of a packed row, for the tokens that this process holds.
 /// Differentiable by ATen's autograd. N is a multiple of M (grouped-query attention: query head n
-/// uses kv head n / (N / M)). The layer's AttentionSpec says what is computed. It is the whole
-/// layer's also where a strategy hands some of the heads on: how many there are, tensors say.
+/// uses kv head n / (N / M)). The layer's AttentionSpec says what is computed. It describes
+/// the whole layer, also where a strategy passes some of its heads alone: the shapes of the tensors
+/// say how many.
 class Attention {
  public:
   virtual ~Attention() = default;
@@ -63,7 +64,7 @@ class Attention {
   /// this padded row are. Null: this process holds them all, in order. Throws where the attention
   /// cannot say.
   virtual std::shared_ptr<const WholeRow> whole_row(const Packing& packing) const;
-  /// What such layers remember of the row's documents. Null: nothing, each document begins.
+  /// The states from which such layers continue the row's documents. Null: each document begins.
   virtual RecurrentMemory* memory() { return nullptr; }
 };
 

@@ -30,9 +30,9 @@ struct AttentionGradients {
 /// fuller. Empty blocks are left out, so that there may be no round.
 std::vector<std::vector<Block>> rounds_of(const std::vector<Block>& blocks);
 
-/// What a kernel computes beyond scale, grouped heads and values of another head dim than keys,
-/// which every kernel does. What is not named here it refuses. Sinks it never sees: they belong to
-/// a query's whole softmax, and its caller, who merges parts, adds them once (sinks.h).
+/// What a kernel can compute beyond scale, grouped heads and values of another head dim than keys,
+/// which every kernel can. It refuses the rest. No kernel computes sinks: they belong to a query's
+/// whole softmax, so that the caller, which merges parts of it, adds them once (sinks.h).
 struct KernelAbilities {
   const char* name;     // for messages: "The attention kernel of ..."
   bool window = false;  // blocks with lower ends, which sliding windows are cut into
@@ -43,8 +43,8 @@ struct KernelAbilities {
 /// A pure function on tensors, outside autograd. Queries and keys may be in several blocks of a
 /// call, a pair of them in at most one. GQA is computed without repeating keys in memory.
 ///
-/// The spec is the whole layer's, of whose heads a call may have some: how many, tensors say. Both
-/// calls throw UserError for what the kernel cannot compute.
+/// The spec describes the whole layer, of whose heads a call may have some: the shapes of the
+/// tensors say how many. Both calls throw UserError for what the kernel cannot compute.
 class BlockKernel {
  public:
   virtual ~BlockKernel() = default;

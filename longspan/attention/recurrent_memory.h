@@ -1,4 +1,4 @@
-// What recurrences go on from, where a row's documents go on with earlier tokens.
+// The states from which recurrences continue, where a row's documents continue earlier tokens.
 // P: tokens of a convolution's window, J: channels, N, K, V: as kernels/gated_delta_rule.h.
 #pragma once
 
@@ -13,13 +13,14 @@ struct CarriedStates {
   at::Tensor window_PJ, state_NKV;
 };
 
-/// For decoders without gradients that go on where they stopped.
+/// For generation: a decoder without gradients computes a document's next tokens in another row.
 class RecurrentMemory {
  public:
   virtual ~RecurrentMemory() = default;
   /// Called by each layer with a recurrence, in the order of the layers.
   virtual void begin_layer() = 0;
-  /// What a document of the row goes on from in that layer; takes what is after its last token.
+  /// The states from which a document of the row continues in that layer. The layer replaces them
+  /// by those after the document's last token.
   virtual CarriedStates& of_document(int64_t document) = 0;
 };
 

@@ -16,8 +16,8 @@ namespace longspan {
 class SavedAttention {
  public:
   std::deque<AttentionResult> results;
-  /// Who replays has the attention's output already and wants its gradients alone: exchanges need
-  /// not bring it to the tokens again, and what is returned has its shape and no values.
+  /// The backward that replays has the attention's output already and needs its gradients alone:
+  /// exchanges do not send the output again, and return a tensor of its shape without values.
   bool output_is_known = false;
 
   /// The records that the current thread is filling, or replaying; null outside of a scope.

@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "longspan/checkpoint/adapter_matrices.h"
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
@@ -20,8 +21,8 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
-#include "longspan/models/model_files.h"
 #include "longspan/models/model_place.h"
 
 namespace longspan {
@@ -33,8 +34,6 @@ using Json = nlohmann::json;
 constexpr const char* kConfig = "adapter_config.json";
 constexpr const char* kWeights = "adapter_model.safetensors";
 constexpr const char* kValueHead = "value_head.safetensors";
-constexpr std::string_view kPrefix = "base_model.model.";
-constexpr std::string_view kOfValueHead = "v_head.";  // what adapters of TRL and others may hold
 
 Json read_config(const fs::path& path) {
   const auto text = read_text_file_if_there(path.string(), "configuration of an adapter");
@@ -72,16 +71,6 @@ void require_plain_lora(const JsonObject& config) {
   }
 }
 
-/// Shapes that a model with this adapter has, by name.
-std::map<std::string, std::vector<int64_t>> wanted_shapes(const ModelConfig& config,
-                                                          const LoraShape& shape) {
-  std::map<std::string, std::vector<int64_t>> wanted;
-  for (const ParameterSpec& matrix : lora_parameters_of(config.spec, shape)) {
-    wanted[matrix.name] = matrix.shape;
-  }
-  return wanted;
-}
-
 /// Which modules have an adapter the weights say; this only looks whether it is what PEFT writes.
 void require_names(const JsonObject& config, const char* key) {
   if (!config.has(key)) return;
@@ -107,31 +96,6 @@ LoraShape shape_from(const JsonObject& config) {
   shape.rank_stabilized = config.get<bool>("use_rslora", false);
   require_names(config, "target_modules");
   return shape;
-}
-
-/// Weights are in floating point.
-void require_floating(const SafetensorsFile& file, const SafetensorsEntry& entry) {
-  if (has_plain_numbers(entry.dtype)) return;
-  throw UserError(
-      fmt::format("{}: {} holds {} numbers; F32, BF16, F16 and F64 are supported. Convert it, or "
-                  "take the original.",
-                  file.path(), entry.name, safetensors_name(entry.dtype)));
-}
-
-/// Of a linear layer, by its name in the file: an adapter may also be on an embedding.
-bool is_matrix_of_lora(const std::string& name) {
-  return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
-}
-
-/// r of the config against the matrices' own, before anything is made of it.
-void require_rank(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t r,
-                  const std::string& config_path) {
-  const size_t side = entry.name.find(".lora_A.") != std::string::npos ? 0 : 1;
-  if (entry.shape.size() == 2 && entry.shape[side] == r) return;
-  throw UserError(fmt::format(
-      "{}: {} has shape [{}], but r is {} in {}. The weights and the config do not belong "
-      "together.",
-      file.path(), entry.name, fmt::join(entry.shape, ", "), r, config_path));
 }
 
 /// Adapters of whole parameters, which target_parameters names: of linear layers that the model's
@@ -160,49 +124,6 @@ std::vector<StackedAdapter> stacks_from(const JsonObject& config, const ModelSpe
   return stacked_adapters(model, modules);
 }
 
-/// The two matrices of a stack in the file.
-struct StackInFile {
-  const StackedAdapter* stack;
-  const SafetensorsEntry *a = nullptr, *b = nullptr;
-};
-
-/// Takes the matrix if it is one of these stacks'.
-bool take(std::vector<StackInFile>& stacks, const std::string& name,
-          const SafetensorsEntry& entry) {
-  for (StackInFile& found : stacks) {
-    if (name == found.stack->a_name) {
-      found.a = &entry;
-      return true;
-    }
-    if (name == found.stack->b_name) {
-      found.b = &entry;
-      return true;
-    }
-  }
-  return false;
-}
-
-/// Both matrices, of their shapes.
-void require_stack(const SafetensorsFile& file, const StackInFile& found, int64_t r) {
-  const StackedAdapter& stack = *found.stack;
-  if (found.a == nullptr || found.b == nullptr) {
-    throw UserError(fmt::format("{}: {} is there, but {} is not.", file.path(),
-                                found.a == nullptr ? stack.b_name : stack.a_name,
-                                found.a == nullptr ? stack.a_name : stack.b_name));
-  }
-  const std::vector<int64_t>& weight = stack.parts.front().shape;
-  const int64_t rows = counted_product({r, std::ssize(stack.parts)}, "an adapter's rows");
-  const std::vector<int64_t> a_shape{rows, weight[1]}, b_shape{weight[0], rows};
-  for (const auto& [entry, shape] : {std::pair{found.a, a_shape}, std::pair{found.b, b_shape}}) {
-    require_floating(file, *entry);
-    if (entry->shape == shape) continue;
-    throw UserError(fmt::format(
-        "{}: {} [{}] does not fit the model, which asks for [{}] where r is {}. The adapter and "
-        "the model do not belong together.",
-        file.path(), entry->name, fmt::join(entry->shape, ", "), fmt::join(shape, ", "), r));
-  }
-}
-
 }  // namespace
 
 Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
@@ -220,71 +141,9 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
                                     ? " Save adapter_model.bin as safetensors with PEFT."
                                     : ""));
   }
-  // The names in the file say which modules have an adapter: target_modules may be a pattern.
   const SafetensorsFile file(weights_path);
-  const ModelSpec& model = config.spec;
-  const std::vector<std::string> known = lora_targets(model);
-  const std::vector<StackedAdapter> stacks = stacks_from(keys, model);
-  std::vector<StackInFile> in_file;
-  for (const StackedAdapter& stack : stacks) in_file.push_back({&stack});
-  std::vector<std::pair<std::string, const SafetensorsEntry*>> matrices;
-  for (const SafetensorsEntry& tensor : file.entries()) {
-    std::string name = tensor.name;
-    if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
-    if (name.starts_with(kOfValueHead) || take(in_file, name, tensor)) continue;
-    const size_t part = name.rfind(".lora_");
-    if (part == std::string::npos || !is_matrix_of_lora(name)) {
-      throw UserError(fmt::format("{}: {} is not a matrix of a LoRA adapter of a linear layer.",
-                                  weights_path, tensor.name));
-    }
-    const std::string layer = name.substr(0, part), module = layer.substr(layer.rfind('.') + 1);
-    if (std::find(known.begin(), known.end(), module) == known.end()) {
-      throw UserError(fmt::format("{}: {} has an adapter; supported are {}.", weights_path, layer,
-                                  fmt::join(known, ", ")));
-    }
-    adapter.shape.modules.insert(module);
-    require_floating(file, tensor);
-    require_rank(file, tensor, adapter.shape.r, config_path);
-    matrices.emplace_back(std::move(name), &tensor);
-  }
-  std::erase_if(in_file, [](const StackInFile& s) { return s.a == nullptr && s.b == nullptr; });
-  for (const StackInFile& found : in_file) {
-    require_stack(file, found, adapter.shape.r);
-    adapter.shape.modules.insert(found.stack->module);
-  }
-  auto wanted = wanted_shapes(config, adapter.shape);
-  for (const auto& [name, entry] : matrices) {
-    const auto found = wanted.find(name);
-    if (found == wanted.end() || entry->shape != found->second) {
-      throw UserError(fmt::format(
-          "{}: {} [{}] does not fit the model{}. The adapter and the model do not belong together.",
-          weights_path, name, fmt::join(entry->shape, ", "),
-          found == wanted.end()
-              ? ""
-              : fmt::format(", which asks for [{}]", fmt::join(found->second, ", "))));
-    }
-    wanted.erase(found);
-  }
-  // Layers without an adapter are the base model's, but half an adapter is a broken file.
-  std::set<std::string> names;
-  for (const auto& [name, entry] : matrices) names.insert(name);
-  for (const std::string& name : names) {
-    std::string other = name;
-    other[other.rfind(".lora_") + 6] = name.find(".lora_A.") == std::string::npos ? 'A' : 'B';
-    if (names.contains(other)) continue;
-    throw UserError(fmt::format("{}: {} is there, but {} is not.", weights_path, name, other));
-  }
-  if (names.empty() && in_file.empty())
-    throw UserError(fmt::format("{} holds no adapter.", weights_path));
-  for (const auto& [name, entry] : matrices) {
-    adapter.parameters.push_back({name, file.read(*entry, at::kFloat)});
-  }
-  for (const StackInFile& found : in_file) {
-    for (NamedTensor& matrix : taken_apart(*found.stack, file.read(*found.a, at::kFloat),
-                                           file.read(*found.b, at::kFloat))) {
-      adapter.parameters.push_back(std::move(matrix));
-    }
-  }
+  adapter.parameters = read_adapter_matrices(file, stacks_from(keys, config.spec), config,
+                                             config_path, adapter.shape);
   return adapter;
 }
 
@@ -309,11 +168,11 @@ void save_adapter(const std::string& folder, const ModelConfig& config, const Lo
       parts.push_back(take(lora_b_name(part)));
     }
     for (const auto& [name, tensor] : joined(stack, parts)) {
-      matrices.push_back({std::string(kPrefix) + name, tensor});
+      matrices.push_back({std::string(kPeftPrefix) + name, tensor});
     }
   }
   for (const auto& [name, tensor] : adapter) {
-    if (rest.contains(name)) matrices.push_back({std::string(kPrefix) + name, tensor});
+    if (rest.contains(name)) matrices.push_back({std::string(kPeftPrefix) + name, tensor});
   }
   const auto number = [](double x) {
     const std::optional<int64_t> whole = as_whole(x);

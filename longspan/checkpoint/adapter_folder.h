@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
+#include "longspan/parameters/named_tensor.h"
+#include "longspan/spec/lora_spec.h"
 
 namespace longspan {
 

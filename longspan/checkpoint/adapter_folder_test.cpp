@@ -9,6 +9,7 @@
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/counting_allocator.h"
+#include "longspan/models/lora.h"
 #include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
 

@@ -10,8 +10,8 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/model_files.h"
 #include "longspan/models/composite.h"
-#include "longspan/models/model_files.h"
 #include "longspan/models/parse_model_config.h"
 
 namespace longspan {

@@ -28,14 +28,14 @@ struct Place {
 };
 
 /// By the language model's names (models/composite.h), from the index or the single file's header.
-/// `kept`: takes tensors of parts that are kept as they are.
+/// `copied`: takes the tensors of the parts that saving copies as they are.
 std::map<std::string, Place> places_of_tensors(const std::string& folder, const ModelConfig& config,
-                                               std::vector<Place>& kept) {
+                                               std::vector<Place>& copied) {
   const WeightFiles weights = weight_files(folder);
   std::map<std::string, Place> places;
   const auto add = [&](const std::string& name, const std::string& file) {
-    if (is_kept_tensor(config, name)) {
-      kept.push_back({file, name});
+    if (is_copied_tensor(config, name)) {
+      copied.push_back({file, name});
     } else {
       places[name_in_language_model(config, name)] = {file, name};
     }
@@ -198,8 +198,8 @@ void require_shape_and_dtype(const WantedTensor& wanted, const StoredTensor& fou
 }  // namespace
 
 std::vector<StoredParameter> find_parameters(const std::string& folder, const ModelConfig& config) {
-  std::vector<Place> kept;
-  const auto places = places_of_tensors(folder, config, kept);
+  std::vector<Place> copied;
+  const auto places = places_of_tensors(folder, config, copied);
   require_layers(folder, config, places);
   const ModelSpec& spec = config.spec;
   std::vector<StoredParameter> listing;
@@ -246,28 +246,29 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
   };
   if (!missing.empty()) complain("missing tensor", missing);
   if (!unexpected.empty()) complain("unexpected tensor", {unexpected.begin(), unexpected.end()});
-  if (is_composite(config) && kept.empty()) {
+  if (is_composite(config) && copied.empty()) {
     throw UserError(fmt::format(
         "{}: config.json says {}, and the weights have nothing of its part for pictures "
         "({}). Where that was taken out, make text_config all of config.json.",
-        folder, config.architecture, describe_kept_tensors(config)));
+        folder, config.architecture, describe_copied_tensors(config)));
   }
   return listing;
 }
 
 bool has_layers_for_further_tokens(const std::string& folder, const ModelConfig& config) {
-  std::vector<Place> kept;
-  const auto places = places_of_tensors(folder, config, kept);
+  std::vector<Place> copied;
+  const auto places = places_of_tensors(folder, config, copied);
   return std::ranges::any_of(
       places, [&](const auto& place) { return predicts_further_tokens(config.spec, place.first); });
 }
 
-std::vector<StoredTensor> find_kept_tensors(const std::string& folder, const ModelConfig& config) {
-  std::vector<Place> kept;
-  places_of_tensors(folder, config, kept);
+std::vector<StoredTensor> find_copied_tensors(const std::string& folder,
+                                              const ModelConfig& config) {
+  std::vector<Place> copied;
+  places_of_tensors(folder, config, copied);
   Headers headers;
   std::vector<StoredTensor> tensors;
-  for (const Place& place : kept) {
+  for (const Place& place : copied) {
     tensors.push_back(headers.find(place));
     if (tensors.back().entry == nullptr) {
       throw UserError(

@@ -22,6 +22,6 @@ bool has_layers_for_further_tokens(const std::string& folder, const ModelConfig&
 
 /// The tensors of the parts of a model of texts and pictures that are saved as they were read.
 /// Throws UserError where a file has not what the index names.
-std::vector<StoredTensor> find_kept_tensors(const std::string& folder, const ModelConfig& config);
+std::vector<StoredTensor> find_copied_tensors(const std::string& folder, const ModelConfig& config);
 
 }  // namespace longspan

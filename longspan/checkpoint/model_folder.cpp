@@ -18,9 +18,9 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/model_files.h"
 #include "longspan/models/composite.h"
 #include "longspan/models/dtype_words.h"
-#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {
@@ -56,37 +56,37 @@ std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
   return json.dump(2) + "\n";
 }
 
-/// The tensors of parts that are kept as they are. None where the folder went away while its model
-/// was trained: what was computed is saved all the same.
-std::vector<StoredTensor> kept_tensors(const std::string& folder, const ModelConfig& config) {
+/// The tensors of other parts of the model, which are copied as they are. None where the folder
+/// went away while its model was trained: what was computed is saved all the same.
+std::vector<StoredTensor> copied_tensors(const std::string& folder, const ModelConfig& config) {
   if (!is_composite(config)) return {};
   try {
-    return find_kept_tensors(folder, config);
+    return find_copied_tensors(folder, config);
   } catch (const UserError&) {
     return {};
   }
 }
 
 /// Writes them into one file, one at a time.
-std::vector<SafetensorsWriter::Planned> copy_kept_tensors(const std::vector<StoredTensor>& kept,
-                                                          const std::string& path) {
+std::vector<SafetensorsWriter::Planned> write_copied_tensors(
+    const std::vector<StoredTensor>& copied, const std::string& path) {
   std::vector<SafetensorsWriter::Planned> planned;
-  for (const StoredTensor& tensor : kept) {
+  for (const StoredTensor& tensor : copied) {
     planned.push_back({tensor.entry->name, tensor.entry->dtype, tensor.entry->shape});
   }
   SafetensorsWriter file(path, planned);
-  for (const StoredTensor& tensor : kept) file.write(tensor.file->read(*tensor.entry));
+  for (const StoredTensor& tensor : copied) file.write(tensor.file->read(*tensor.entry));
   file.commit();
   return planned;
 }
 
 }  // namespace
 
-int num_kept_files(const ModelConfig& config) { return is_composite(config) ? 1 : 0; }
+int num_copied_files(const ModelConfig& config) { return is_composite(config) ? 1 : 0; }
 
-int64_t num_kept_bytes(const std::string& folder, const ModelConfig& config) {
+int64_t num_copied_bytes(const std::string& folder, const ModelConfig& config) {
   int64_t num_bytes = 0;
-  for (const StoredTensor& tensor : kept_tensors(folder, config)) {
+  for (const StoredTensor& tensor : copied_tensors(folder, config)) {
     num_bytes += tensor.entry->end - tensor.entry->begin;
   }
   return num_bytes;
@@ -164,11 +164,11 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
     weight_map[parameter.name] = file;
     written.insert(file);
   }
-  if (const auto kept = kept_tensors(source_folder, config); !kept.empty()) {
+  if (const auto copied = copied_tensors(source_folder, config); !copied.empty()) {
     const int num_files = static_cast<int>(written.size());  // beside config.json, with one more
     const std::string file = weight_file_name(num_files, num_files);
     for (const SafetensorsWriter::Planned& tensor :
-         copy_kept_tensors(kept, (target / file).string())) {
+         write_copied_tensors(copied, (target / file).string())) {
       const int64_t numbers = c10::multiply_integers(tensor.shape);
       total_parameters += numbers;
       total_bytes += numbers * static_cast<int64_t>(c10::elementSize(tensor.dtype));
@@ -214,7 +214,7 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
     shard_bytes += num_bytes;
   }
   std::vector<std::pair<ParameterShape, std::string>> files;
-  const int num_files = static_cast<int>(shards.size()) + num_kept_files(config);
+  const int num_files = static_cast<int>(shards.size()) + num_copied_files(config);
   for (int i = 0; i < static_cast<int>(shards.size()); ++i) {
     const std::string name = weight_file_name(i + 1, num_files);
     std::vector<SafetensorsWriter::Planned> planned;

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "longspan/models/decoder.h"
 #include "longspan/models/model_config.h"
-#include "longspan/models/parameter_source.h"
+#include "longspan/parameters/named_tensor.h"
+#include "longspan/parameters/parameter_source.h"
 
 namespace longspan {
 
@@ -19,8 +19,8 @@ namespace longspan {
 std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelConfig& config,
                                          at::ScalarType dtype);
 
-/// The same as sources: each is read from its file when it is made, so that nobody need
-/// hold them all. None is trained. Throws UserError as above, for what headers tell.
+/// The same as sources: each is read from its file when it is made, so that no process holds all
+/// parameters. None is trained. Throws UserError as above, for what headers tell.
 std::vector<ParameterSource> parameter_sources(const std::string& folder, const ModelConfig& config,
                                                at::ScalarType dtype);
 
@@ -48,9 +48,9 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
 /// Files of weights beside those of the language model: one, the last, of a model of texts and
 /// pictures (models/composite.h), which save_model_files copies out of source_folder. Where that
 /// went away in the meantime, there is none.
-int num_kept_files(const ModelConfig& config);
+int num_copied_files(const ModelConfig& config);
 /// What that file takes, as far as the folder can be read.
-int64_t num_kept_bytes(const std::string& folder, const ModelConfig& config);
+int64_t num_copied_bytes(const std::string& folder, const ModelConfig& config);
 
 /// model.safetensors, or "model-00001-of-00004.safetensors", counted from 1.
 std::string weight_file_name(int number, int num_files);

@@ -10,7 +10,7 @@
 
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/safetensors_header.h"
-#include "longspan/models/named_tensor.h"
+#include "longspan/parameters/named_tensor.h"
 
 namespace longspan {
 

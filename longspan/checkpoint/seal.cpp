@@ -13,8 +13,8 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
-#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/models/named_tensor.h"
+#include "longspan/parameters/named_tensor.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {

@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "longspan/config/user_error.h"
+#include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
-#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {

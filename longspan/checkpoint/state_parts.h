@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "longspan/checkpoint/safetensors.h"
-#include "longspan/models/named_tensor.h"
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/state_piece.h"
+#include "longspan/parameters/named_tensor.h"
 
 namespace longspan {
 

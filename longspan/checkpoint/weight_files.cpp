@@ -9,7 +9,7 @@
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
-#include "longspan/models/model_files.h"
+#include "longspan/input/model_files.h"
 #include "longspan/models/model_place.h"
 
 namespace longspan {

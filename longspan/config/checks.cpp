@@ -81,7 +81,7 @@ void check_stage(const Config& config, std::vector<std::string>& problems) {
     }
   }
   for (const StageKeys* group : refused) problems.push_back(refusal_of(*group));
-  std::ranges::move(stage.problems(config), std::back_inserter(problems));
+  std::ranges::move(stage.problems(config, config), std::back_inserter(problems));
 }
 
 void check_preferences(const PreferenceSettings& config, const Demand& demand) {
@@ -130,21 +130,7 @@ void check_activations(const Config& config, const Demand& demand) {
          "offload_folder is empty: give a folder on a disk with room for the activations");
 }
 
-}  // namespace
-
-std::vector<std::string> check_config(const Config& config) {
-  std::vector<std::string> problems;
-  const auto demand = [&](bool holds, std::string_view problem) {
-    if (!holds) problems.emplace_back(problem);
-  };
-  check_method(config, demand);
-  check_stage(config, problems);
-  check_preferences(config, demand);
-  check_packing(config, demand);
-  check_sharding(config, demand);
-  check_experts(config, demand);
-  check_activations(config, demand);
-
+void check_required(const Config& config, const Demand& demand) {
   demand(!config.model_name_or_path.empty(),
          "model_name_or_path is missing: give a Hugging Face model folder");
   demand(!config.dataset.empty(), "dataset is missing: give names from dataset_info.json");
@@ -152,7 +138,9 @@ std::vector<std::string> check_config(const Config& config) {
   demand(config.do_train, "do_train must be true; `longspan train` trains");
   demand(config.export_dir.empty() && config.export_size == Config().export_size,
          "export_dir and export_size are for `longspan export`; remove them");
+}
 
+void check_steps(const OptimizationSettings& config, int64_t cutoff_len, const Demand& demand) {
   demand(config.warmup_ratio == 0 || config.warmup_steps == 0,
          "warmup_ratio and warmup_steps are both given: keep one");
   demand(
@@ -163,20 +151,24 @@ std::vector<std::string> check_config(const Config& config) {
   constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a row, so that its work can be counted
   for (const int64_t rows :
        {config.per_device_train_batch_size, config.per_device_eval_batch_size}) {
-    if (rows <= kMostTokens / config.cutoff_len) continue;
-    problems.push_back(fmt::format(
-        "{}: {} rows of up to {} tokens (cutoff_len) are more than the {} that a micro-batch may "
-        "have; lower one of them",
-        rows == config.per_device_train_batch_size ? "per_device_train_batch_size"
-                                                   : "per_device_eval_batch_size",
-        rows, config.cutoff_len, kMostTokens));
+    if (rows <= kMostTokens / cutoff_len) continue;
+    demand(false,
+           fmt::format("{}: {} rows of up to {} tokens (cutoff_len) are more than the {} that a "
+                       "micro-batch may "
+                       "have; lower one of them",
+                       rows == config.per_device_train_batch_size ? "per_device_train_batch_size"
+                                                                  : "per_device_eval_batch_size",
+                       rows, cutoff_len, kMostTokens));
     break;
   }
   demand(config.max_steps == -1 || config.max_steps > 0,
          "max_steps: 0 trains nothing; give a positive number, or -1 to go by num_train_epochs");
   demand(config.adam_beta1 < 1 && config.adam_beta2 < 1,
          "adam_beta1 and adam_beta2 must be below 1");
+}
 
+/// Keys that say the opposite of each other.
+void check_contradictions(const Config& config, const Demand& demand) {
   demand(!config.data_seed || *config.data_seed == config.seed,
          "data_seed and seed differ: seed orders the rows; remove data_seed, or give both the same "
          "number");
@@ -190,6 +182,9 @@ std::vector<std::string> check_config(const Config& config) {
   const std::vector<ReportTo> reports = reports_of(config);
   demand(reports.size() < 2 || std::ranges::find(reports, ReportTo::kNothing) == reports.end(),
          "report_to: none and something else are both given; keep one");
+}
+
+void check_evaluation(const Config& config, const Demand& demand) {
   const Interval evaluation = interval_of(config.eval_strategy);
   const bool splits = config.val_size > 0,
              evaluates = config.do_eval || evaluation != Interval::kNever;
@@ -206,6 +201,26 @@ std::vector<std::string> check_config(const Config& config) {
          "eval_strategy: steps (or epoch), or do_eval: true for once at the end");
   demand(!config.eval_steps || evaluation == Interval::kSteps,
          "eval_steps is given without eval_strategy: steps");
+}
+
+}  // namespace
+
+std::vector<std::string> check_config(const Config& config) {
+  std::vector<std::string> problems;
+  const auto demand = [&](bool holds, std::string_view problem) {
+    if (!holds) problems.emplace_back(problem);
+  };
+  check_method(config, demand);
+  check_stage(config, problems);
+  check_preferences(config, demand);
+  check_packing(config, demand);
+  check_sharding(config, demand);
+  check_experts(config, demand);
+  check_activations(config, demand);
+  check_required(config, demand);
+  check_steps(config, config.cutoff_len, demand);
+  check_contradictions(config, demand);
+  check_evaluation(config, demand);
   return problems;
 }
 

@@ -51,7 +51,7 @@ Settings training_settings(const Config& config) {
   }
   // What a key that is left out comes to.
   set_value(settings, "lora_alpha", text_of(config.lora_alpha.value_or(2 * config.lora_rank)));
-  set_value(settings, "packing", text_of(packs(config)));
+  set_value(settings, "packing", text_of(packs(config, stage_of(config))));
   return settings;
 }
 

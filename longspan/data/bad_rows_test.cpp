@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "longspan/config/config.h"
+#include "longspan/stages/stage.h"
 #include "longspan/testing/dataset_folder.h"
 
 namespace longspan {
@@ -59,7 +60,7 @@ TEST_CASE("bad rows: skip leaves them out and says so") {
   folder.write("d.jsonl", lines_with_bad_ones());
   Config config = folder.config();
   config.on_bad_row = "skip";
-  const RunRows rows = read_run_rows(config);
+  const RunRows rows = read_run_rows(config, stage_of(config), config.seed);
   CHECK(rows.train.size() == 13);
   CHECK(flat(rows.train[1]) == "u=2;a=x;");
   REQUIRE(rows.notes.size() == 1);
@@ -67,14 +68,15 @@ TEST_CASE("bad rows: skip leaves them out and says so") {
   CHECK_SAYS(rows.notes[0], ", line 2: broken JSON");
   // max_samples counts the rows that are used.
   config.max_samples = 3;
-  CHECK(flat(read_conversations(config, "d")) == Texts{"u=0;a=x;", "u=2;a=x;", "u=3;a=x;"});
+  CHECK(flat(read_conversations(config, stage_of(config), config.seed, "d")) ==
+        Texts{"u=0;a=x;", "u=2;a=x;", "u=3;a=x;"});
   config.max_samples.reset();
   config.val_size = 4;
-  CHECK(read_run_rows(config).notes.size() == 1);
-  CHECK(read_run_rows(config).train.size() == 9);
+  CHECK(read_run_rows(config, stage_of(config), config.seed).notes.size() == 1);
+  CHECK(read_run_rows(config, stage_of(config), config.seed).train.size() == 9);
   folder.write("d.jsonl", "{\n{\n");
-  CHECK_THROWS_WITH_AS(read_run_rows(config), doctest::Contains("its only row cannot be used"),
-                       UserError);
+  CHECK_THROWS_WITH_AS(read_run_rows(config, stage_of(config), config.seed),
+                       doctest::Contains("its only row cannot be used"), UserError);
 }
 
 TEST_CASE("bad rows: pairs and verdicts") {
@@ -86,7 +88,7 @@ TEST_CASE("bad rows: pairs and verdicts") {
     CHECK_SAYS(folder.complaint(), "dataset d: 1 of 3 rows cannot be used");
     Config config = folder.config();
     config.on_bad_row = "skip";
-    return flat(read_conversations(config, "d"));
+    return flat(read_conversations(config, stage_of(config), config.seed, "d"));
   };
   const std::string pairs =
       R"("ranking": true, "columns": {"prompt": "p", "chosen": "c", "rejected": "r"})";

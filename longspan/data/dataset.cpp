@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/config/choices.h"
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/conversation_format.h"
@@ -16,6 +16,7 @@
 #include "longspan/data/row_file.h"
 #include "longspan/input/numbers.h"
 #include "longspan/memory/machine_memory.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -54,8 +55,8 @@ void require_room_for_samples(const DatasetEntry& entry, const std::vector<Conve
       entry.name, *entry.num_samples, counted(num_rows, "row"), machine.text(), entry.info_file));
 }
 
-std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& config,
-                                       std::vector<std::string>& notes) {
+std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSettings& config,
+                                       int64_t seed, std::vector<std::string>& notes) {
   std::vector<Conversation> rows;
   RowReader reader(entry);
   BadRows bad;
@@ -94,7 +95,7 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& 
     require_room_for_samples(entry, rows, size);
     std::vector<Conversation> sample;
     for (int64_t round = 0; std::ssize(sample) < size; ++round) {
-      for (int64_t i : seeded_permutation(std::ssize(rows), config.seed, kSampleStream - round)) {
+      for (int64_t i : seeded_permutation(std::ssize(rows), seed, kSampleStream - round)) {
         if (std::ssize(sample) < size) sample.push_back(rows[i]);
       }
     }
@@ -107,7 +108,7 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const Config& 
 }
 
 /// Moves the rows that val_size asks for from train to eval.
-void split_off_validation(const Config& config, RunRows& rows) {
+void split_off_validation(const DataSettings& config, int64_t seed, RunRows& rows) {
   const int64_t size = std::ssize(rows.train);
   const int64_t eval_size =
       whole_number(config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(size))
@@ -117,7 +118,7 @@ void split_off_validation(const Config& config, RunRows& rows) {
     throw UserError(fmt::format("val_size: {} of {} in dataset {} would leave none to train on",
                                 eval_size, counted(size, "row"), config.dataset));
   }
-  const auto order = seeded_permutation(size, config.seed, kSplitStream);
+  const auto order = seeded_permutation(size, seed, kSplitStream);
   std::vector<bool> is_eval(size, false);
   for (int64_t i = 0; i < eval_size; ++i) is_eval[order[i]] = true;
   RunRows parts;
@@ -130,37 +131,39 @@ void split_off_validation(const Config& config, RunRows& rows) {
 
 }  // namespace
 
-std::vector<Conversation> read_conversations(const Config& config, const std::string& dataset_names,
+std::vector<Conversation> read_conversations(const DataSettings& config, const Stage& stage,
+                                             int64_t seed, const std::string& dataset_names,
                                              std::vector<std::string>& notes) {
   std::vector<Conversation> all;
   for (const DatasetEntry& entry :
-       read_dataset_info(config.dataset_dir, dataset_names, config.stage)) {
-    std::vector<Conversation> rows = read_dataset(entry, config, notes);
+       read_dataset_info(config.dataset_dir, dataset_names, std::string(stage.name))) {
+    std::vector<Conversation> rows = read_dataset(entry, config, seed, notes);
     std::ranges::move(rows, std::back_inserter(all));
   }
   return all;
 }
 
-std::vector<Conversation> read_conversations(const Config& config,
-                                             const std::string& dataset_names) {
+std::vector<Conversation> read_conversations(const DataSettings& config, const Stage& stage,
+                                             int64_t seed, const std::string& dataset_names) {
   std::vector<std::string> notes;
-  return read_conversations(config, dataset_names, notes);
+  return read_conversations(config, stage, seed, dataset_names, notes);
 }
 
-RunRows read_run_rows(const Config& config) {
+RunRows read_run_rows(const DataSettings& config, const Stage& stage, int64_t seed) {
   RunRows rows;
-  rows.train = read_conversations(config, config.dataset, rows.notes);
+  rows.train = read_conversations(config, stage, seed, config.dataset, rows.notes);
   if (!config.eval_dataset.empty()) {
-    rows.eval = read_conversations(config, config.eval_dataset, rows.notes);
+    rows.eval = read_conversations(config, stage, seed, config.eval_dataset, rows.notes);
   }
-  if (config.val_size > 0) split_off_validation(config, rows);
+  if (config.val_size > 0) split_off_validation(config, seed, rows);
   return rows;
 }
 
-void check_dataset_files(const Config& config) {
-  read_dataset_info(config.dataset_dir, config.dataset, config.stage);
+void check_dataset_files(const DataSettings& config, const Stage& stage) {
+  const std::string name(stage.name);
+  read_dataset_info(config.dataset_dir, config.dataset, name);
   if (!config.eval_dataset.empty()) {
-    read_dataset_info(config.dataset_dir, config.eval_dataset, config.stage);
+    read_dataset_info(config.dataset_dir, config.eval_dataset, name);
   }
 }
 

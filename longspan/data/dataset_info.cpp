@@ -101,8 +101,20 @@ class EntryReader {
   void require_columns_of_stage() const {
     const DatasetColumns& columns = entry_.columns;
     const RowParts parts = parts_of(entry_.kind);
-    const bool is_pair = parts.pair, is_text = parts.text, is_verdict = parts.verdict,
-               holds_texts = !holds_messages(entry_.formatting);
+    const bool holds_texts = !holds_messages(entry_.formatting);
+    require_columns_of_pairs(parts.pair, holds_texts);
+    require_column_of_verdicts(parts.verdict);
+    if (parts.text) require_columns_of_texts(holds_texts);
+    if (holds_texts && parts.answer && !columns.response) {
+      fail("columns lists no response: which column holds the answers?");
+    }
+    if (!holds_texts && !columns.messages) {
+      fail("columns lists no messages: which column holds the conversations?");
+    }
+  }
+
+  void require_columns_of_pairs(bool wants_pairs, bool holds_texts) const {
+    const DatasetColumns& columns = entry_.columns;
     const std::vector<std::string_view> of_pairs = names_of_stages_with(RowKind::kPair);
     const json ranking = values_.value("ranking", json(false));
     if (!ranking.is_boolean() && !ranking.is_null()) fail("ranking: wanted is true or false");
@@ -110,13 +122,13 @@ class EntryReader {
     const std::string pair_columns =
         holds_texts ? R"("columns": {"prompt": ..., "chosen": "chosen", "rejected": "rejected"})"
                     : R"("columns": {"messages": ..., "chosen": "chosen", "rejected": "rejected"})";
-    if (is_pair && !ranks) {
+    if (wants_pairs && !ranks) {
       fail(
           fmt::format("stage {} compares two answers a row: the entry must say \"ranking\": true, "
                       "{}",
                       stage_.name, pair_columns));
     }
-    if (ranks && !is_pair) {
+    if (ranks && !wants_pairs) {
       fail(fmt::format(
           "ranking: true is for pairs of answers (stages {}), the stage is {}. {}",
           enumerated(of_pairs), stage_.name,
@@ -125,52 +137,54 @@ class EntryReader {
                 "ranking, with \"columns\": {\"prompt\": ..., \"response\": \"chosen\"}"
               : fmt::format("Name another dataset, or set stage: {}", of_pairs.front())));
     }
-    if (is_pair && (!columns.chosen || !columns.rejected)) {
+    if (wants_pairs && (!columns.chosen || !columns.rejected)) {
       fail(fmt::format("columns lists no {}: which columns hold the two answers? {}",
                        columns.chosen ? "rejected" : "chosen", pair_columns));
     }
-    if (!is_pair && (columns.chosen || columns.rejected)) {
+    if (!wants_pairs && (columns.chosen || columns.rejected)) {
       fail(
           fmt::format("columns lists {}, but stage {} has one answer a row: remove it (stages {} "
                       "want \"ranking\": true beside it)",
                       columns.chosen ? "chosen" : "rejected", stage_.name, enumerated(of_pairs)));
     }
-    if (is_verdict && !columns.kto_tag) {
+  }
+
+  void require_column_of_verdicts(bool wants_verdicts) const {
+    const DatasetColumns& columns = entry_.columns;
+    if (wants_verdicts && !columns.kto_tag) {
       fail(
           fmt::format("columns lists no kto_tag: stage {} wants to know which column says whether "
                       "an answer is good (true) or bad (false)",
                       stage_.name));
     }
-    if (!is_verdict && columns.kto_tag) {
+    if (!wants_verdicts && columns.kto_tag) {
       fail(fmt::format(
           "columns lists kto_tag, which is for stage {}; the stage is {}, which would "
           "train on good and bad answers alike. Name another dataset, or remove kto_tag",
           enumerated(names_of_stages_with(RowKind::kVerdict)), stage_.name));
     }
-    if (is_text && !holds_texts) {
+  }
+
+  void require_columns_of_texts(bool holds_texts) const {
+    const DatasetColumns& columns = entry_.columns;
+    if (!holds_texts) {
       fail(
           fmt::format("stage {} reads one text a row: formatting alpaca (or none), with "
                       "\"columns\": {{\"prompt\": \"<the column with the text>\"}}",
                       stage_.name));
     }
-    if (is_text && !columns.prompt) {
+    if (!columns.prompt) {
       fail(
           fmt::format("columns lists no prompt: which column holds the texts that stage {} trains "
                       "on?",
                       stage_.name));
     }
-    if (is_text && entry_.columns_given &&
+    if (entry_.columns_given &&
         (columns.response || columns.history || columns.system || columns.messages)) {
       fail(
           fmt::format("stage {} trains on the text of prompt (and query) alone; list no other "
                       "columns than these",
                       stage_.name));
-    }
-    if (holds_texts && parts.answer && !columns.response) {
-      fail("columns lists no response: which column holds the answers?");
-    }
-    if (!holds_texts && !columns.messages) {
-      fail("columns lists no messages: which column holds the conversations?");
     }
   }
 

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "longspan/config/config.h"
+#include "longspan/stages/stage.h"
 #include "longspan/testing/dataset_folder.h"
 
 namespace longspan {
@@ -93,7 +94,7 @@ TEST_CASE("val_size and max_samples work on pairs") {
   Config config = folder.config();
   config.max_samples = 8;
   config.val_size = 2;
-  const RunRows rows = read_run_rows(config);
+  const RunRows rows = read_run_rows(config, stage_of(config), config.seed);
   CHECK(rows.train.size() == 6);
   CHECK(rows.eval.size() == 2);
   CHECK(rows.eval[0].rejected->content == "y");

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "longspan/config/choices.h"
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/stages/stage.h"
@@ -59,12 +59,13 @@ std::string CutReport::text(int64_t cutoff_len) const {
   return fmt::format("warning: cutoff_len cuts nearly every row: {}. Raise cutoff_len.", counted);
 }
 
-EncodedExamples encode_examples(const Config& config, const Tokenizer& tokenizer,
-                                const std::vector<Conversation>& rows, int64_t vocab_size) {
+EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
+                                const Tokenizer& tokenizer, const std::vector<Conversation>& rows,
+                                int64_t vocab_size) {
   if (rows.empty()) return {};
   BadRows bad;
-  const Encoding encoding{config, tokenizer, vocab_size, bad};
-  EncodedExamples encoded = stage_of(config).encode(encoding, rows);
+  const Encoding encoding{config, stage, tokenizer, vocab_size, bad};
+  EncodedExamples encoded = stage.encode(encoding, rows);
   encoded.left_out = bad.settle(on_bad_row_of(config), "the data", std::ssize(rows));
   if (encoded.examples.empty()) {
     throw UserError(fmt::format("{}: there is no text in this row and the {} after it",

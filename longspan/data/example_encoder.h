@@ -12,7 +12,8 @@
 
 namespace longspan {
 
-struct Config;
+struct DataSettings;
+struct Stage;
 
 /// What packing did: pt's blocks, or sft's rows of at most cutoff_len tokens.
 struct PackingReport {
@@ -50,7 +51,7 @@ struct EncodedExamples {
   std::string left_out;  // the rows that on_bad_row: skip left out, in a sentence; mostly empty
 };
 
-/// Encodes the rows of config.stage, in parallel over preprocessing_num_workers threads
+/// Encodes the rows of a stage, in parallel over preprocessing_num_workers threads
 /// (parallel_rows.h). Training and evaluation rows alike: LLaMA-Factory packs both.
 ///   pt       text and end-of-text token; packed: all texts one after the other, cut into blocks of
 ///            cutoff_len tokens, else each cut to cutoff_len. Every token but the first is trained.
@@ -60,8 +61,8 @@ struct EncodedExamples {
 /// Example i is row i unless rows were packed, left out by on_bad_row: skip, or (pt) empty. Throws
 /// UserError: a token id of at least `vocab_size` (the model's), kto with one row, and unless
 /// on_bad_row is skip rows of which nothing is trained, or which the template refuses.
-EncodedExamples encode_examples(const Config& config, const Tokenizer& tokenizer,
-                                const std::vector<Conversation>& rows,
+EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
+                                const Tokenizer& tokenizer, const std::vector<Conversation>& rows,
                                 int64_t vocab_size = INT64_MAX);
 
 }  // namespace longspan

@@ -10,6 +10,7 @@
 #include "longspan/config/config.h"
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/parallel_rows.h"
+#include "longspan/stages/stage.h"
 #include "longspan/testing/dataset_folder.h"
 
 namespace longspan {
@@ -36,7 +37,7 @@ class Rows {
     row.source = "rows, row " + std::to_string(rows.size());
   }
   EncodedExamples encode(int64_t vocab_size = INT64_MAX) const {
-    return encode_examples(config, tokenizer, rows, vocab_size);
+    return encode_examples(config, stage_of(config), tokenizer, rows, vocab_size);
   }
   std::string complaint(int64_t vocab_size = INT64_MAX) const {
     try {

@@ -24,10 +24,11 @@ class ExampleSource {
   /// same examples on all ranks of a sequence group.
   virtual DrawnExamples next(int64_t epoch, int64_t batch) = 0;
 
-  /// What next() needs so that it goes on from here in another start of the run; a checkpoint keeps
+  /// What next() needs so that it goes on from here in another start of the run; a checkpoint saves
   /// it. The same on every rank. Empty: epoch and batch say where it stands.
   virtual std::string state() const = 0;
-  /// Goes on from a state that a checkpoint kept. Throws UserError where it is none of this source.
+  /// Goes on from a state that a checkpoint holds. Throws UserError where it is none of this
+  /// source.
   virtual void resume(const std::string& state) = 0;
 };
 

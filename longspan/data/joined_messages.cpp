@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/turns.h"
 #include "longspan/stages/stage.h"
@@ -36,14 +36,14 @@ Conversation question_of(const Conversation& row) {
 
 }  // namespace
 
-std::string hint_at_joined_messages(const Config& config, const SavedChat& chat,
-                                    const Tokenizer& tokenizer,
+std::string hint_at_joined_messages(const DataSettings& config, const Stage& stage,
+                                    const SavedChat& chat, const Tokenizer& tokenizer,
                                     const std::vector<Conversation>& rows) {
-  if (parts_of(stage_of(config).rows).text || !chat.chat_template) return "";
+  if (parts_of(stage.rows).text || !chat.chat_template) return "";
   const auto own = tokenizer.chat_template();
   if (own && chat.chat_template->ends_with(*own)) return "";
   const auto encoder = make_named_template(config.chat_template, tokenizer, config.default_system,
-                                           thinking_of(config));
+                                           thinking_of(config, stage));
   const auto eos = chat.eos ? std::optional(chat.eos->text) : std::nullopt;
   int64_t num_chats = 0, num_joined = 0;
   for (const Conversation& row : rows) {

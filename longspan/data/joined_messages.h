@@ -10,15 +10,16 @@
 
 namespace longspan {
 
-struct Config;
+struct DataSettings;
+struct Stage;
 
 /// Training by a named template tokenizes each message by itself. Other programs tokenize the whole
 /// text that the saved chat template renders, where a token may join the end of one message with
 /// the beginning of the next. Returns a sentence that counts, among the first 100 rows, the chats
 /// whose prompts get other tokens that way. Returns "" where there are none, where the model's own
 /// chat template is saved, and for stage pt. Checks only both ends of long messages.
-std::string hint_at_joined_messages(const Config& config, const SavedChat& chat,
-                                    const Tokenizer& tokenizer,
+std::string hint_at_joined_messages(const DataSettings& config, const Stage& stage,
+                                    const SavedChat& chat, const Tokenizer& tokenizer,
                                     const std::vector<Conversation>& rows);
 
 }  // namespace longspan

@@ -2,14 +2,14 @@
 #include <fmt/format.h>
 
 #include "longspan/config/choices.h"
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/stage_encoders.h"
 
 namespace longspan {
 
 EncodedExamples encode_verdicts(const Encoding& encoding, const std::vector<Conversation>& rows) {
-  const auto turns = make_turn_encoder(encoding.config, encoding.tokenizer);
+  const auto turns = make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer);
   std::vector<int64_t> lengths(rows.size());
   const auto encode = [&](const Conversation& row, std::string_view what, int64_t* length) {
     Turn turn = question_and_answer(*turns, row);

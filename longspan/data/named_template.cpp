@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/function_calls.h"
@@ -218,16 +218,17 @@ std::unique_ptr<TurnEncoder> make_named_template(const std::string& name,
                                          thinking);
 }
 
-Thinking thinking_of(const Config& config) {
-  return {config.enable_thinking, !stage_of(config).trains_all_answers || config.mask_history};
+Thinking thinking_of(const DataSettings& config, const Stage& stage) {
+  return {config.enable_thinking, !stage.trains_all_answers || config.mask_history};
 }
 
-std::unique_ptr<TurnEncoder> make_turn_encoder(const Config& config, const Tokenizer& tokenizer) {
+std::unique_ptr<TurnEncoder> make_turn_encoder(const DataSettings& config, const Stage& stage,
+                                               const Tokenizer& tokenizer) {
   if (config.chat_template.empty()) {
     return make_model_template(tokenizer, config.default_system, config.enable_thinking);
   }
   return make_named_template(config.chat_template, tokenizer, config.default_system,
-                             thinking_of(config));
+                             thinking_of(config, stage));
 }
 
 std::string end_of_text(const std::string& template_name, const Tokenizer& tokenizer) {

@@ -1,13 +1,13 @@
 // dpo, rm: two answers to the same question.
 #include <algorithm>
 
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
 #include "longspan/data/stage_encoders.h"
 
 namespace longspan {
 
 EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Conversation>& rows) {
-  const auto turns = make_turn_encoder(encoding.config, encoding.tokenizer);
+  const auto turns = make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer);
   std::vector<Example> examples(rows.size());
   struct Lengths {
     int64_t all, longest;

@@ -1,7 +1,7 @@
 // pt: plain text.
 #include <algorithm>
 
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/stages/stage.h"
@@ -44,8 +44,8 @@ EncodedExamples cut_into_blocks(const std::vector<std::vector<int32_t>>& texts,
 }  // namespace
 
 EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Conversation>& rows) {
-  const Config& config = encoding.config;
-  const bool packs = longspan::packs(config);
+  const DataSettings& config = encoding.config;
+  const bool packs = longspan::packs(config, encoding.stage);
   const std::string end = end_of_text(config.chat_template, encoding.tokenizer);
   // As tokenizer_config.json says. (transformers 5 forgets add_bos_token where there is a
   // tokenizer.json; LLaMA-Factory over transformers 4 does what it says.)

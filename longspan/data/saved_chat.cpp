@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/data/template_format.h"
@@ -262,7 +262,8 @@ SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to) {
   return chat;
 }
 
-std::optional<SavedChat> saved_chat(const Config& config, const Tokenizer& tokenizer) {
+std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
+                                    const Tokenizer& tokenizer) {
   if (config.chat_template.empty()) return std::nullopt;
   const Format& format = template_format(config.chat_template);
   SavedChat chat;
@@ -277,7 +278,7 @@ std::optional<SavedChat> saved_chat(const Config& config, const Tokenizer& token
     }
   }
 
-  const Thinking trained = thinking_of(config);
+  const Thinking trained = thinking_of(config, stage);
   const auto encoder =
       make_named_template(config.chat_template, tokenizer, config.default_system, trained);
   if (const auto own = tokenizer.chat_template()) {

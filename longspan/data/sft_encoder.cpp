@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "longspan/config/choices.h"
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/stages/stage.h"
@@ -96,38 +96,18 @@ std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& 
 }  // namespace
 
 EncodedExamples encode_answers(const Encoding& encoding, const std::vector<Conversation>& rows) {
-  const Config& config = encoding.config;
-  const auto turns = make_turn_encoder(config, encoding.tokenizer);
+  const DataSettings& config = encoding.config;
+  const auto turns = make_turn_encoder(config, encoding.stage, encoding.tokenizer);
   CutReport cut;
   std::vector<Sample> samples = encode_samples(encoding, *turns, rows, cut);
   EncodedExamples encoded;
-  if (config.neat_packing || packs(config)) {
+  if (config.neat_packing || packs(config, encoding.stage)) {
     encoded = pack_samples(std::move(samples), config.cutoff_len, config.neat_packing);
   } else {
     for (Sample& sample : samples) encoded.examples.push_back(single(std::move(sample)));
   }
   encoded.cut = cut;
   return encoded;
-}
-
-struct SftEncoder::Impl {
-  Config config;
-  Tokenizer tokenizer;
-  std::unique_ptr<TurnEncoder> turns;
-};
-
-SftEncoder::SftEncoder(const Config& config, const Tokenizer& tokenizer)
-    : impl_(std::make_unique<Impl>(config, tokenizer, make_turn_encoder(config, tokenizer))) {}
-
-SftEncoder::~SftEncoder() = default;
-
-std::vector<Sample> SftEncoder::encode_all(const std::vector<Conversation>& conversations) const {
-  BadRows bad;
-  CutReport cut;
-  std::vector<Sample> samples = encode_samples({impl_->config, impl_->tokenizer, INT64_MAX, bad},
-                                               *impl_->turns, conversations, cut);
-  bad.settle(on_bad_row_of(impl_->config), "the data", std::ssize(conversations));
-  return samples;
 }
 
 }  // namespace longspan

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/text/counted.h"

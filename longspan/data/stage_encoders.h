@@ -14,9 +14,13 @@
 
 namespace longspan {
 
+struct DataSettings;
+struct Stage;
+
 /// What an encoder needs beside the rows.
 struct Encoding {
-  const Config& config;
+  const DataSettings& config;
+  const Stage& stage;
   const Tokenizer& tokenizer;
   int64_t vocab_size;
   BadRows& bad;

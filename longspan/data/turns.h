@@ -14,7 +14,8 @@
 
 namespace longspan {
 
-struct Config;
+struct DataSettings;
+struct Stage;
 
 /// One question with its answer. `target_labels` is `target`, or kIgnoreLabel where the answer is
 /// not to be trained (a tail of the conversation without an answer).
@@ -65,16 +66,18 @@ std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  bool enable_thinking);
 
 /// The encoder that the configuration asks for: of its named template, else of the model's own.
-std::unique_ptr<TurnEncoder> make_turn_encoder(const Config& config, const Tokenizer& tokenizer);
+std::unique_ptr<TurnEncoder> make_turn_encoder(const DataSettings& config, const Stage& stage,
+                                               const Tokenizer& tokenizer);
 
-/// How the configuration trains thoughts.
-Thinking thinking_of(const Config& config);
+/// How the stage trains thoughts.
+Thinking thinking_of(const DataSettings& config, const Stage& stage);
 
 /// What a model that is trained by the configuration's named template needs beside its weights, as
 /// LLaMA-Factory saves it: a chat_template that gives the prompts of training (token for token, as
 /// far as no token would join two messages), the end token, a pad token. nullopt without a named
 /// template: the model's own stays. Where that gives the same prompts it stays, too.
-std::optional<SavedChat> saved_chat(const Config& config, const Tokenizer& tokenizer);
+std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
+                                    const Tokenizer& tokenizer);
 
 /// What one tokenizer says of chats that the other does not, in tokens that both have.
 SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to);

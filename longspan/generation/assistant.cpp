@@ -14,10 +14,11 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
 #include "longspan/models/composite.h"
 #include "longspan/models/dtype_words.h"
-#include "longspan/models/model_files.h"
+#include "longspan/models/lora.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {

@@ -25,8 +25,8 @@ class SavedTensors {
 class ActivationStore {
  public:
   virtual ~ActivationStore() = default;
-  /// The caller drops its tensors, so that the device's memory is free when they are stored.
-  /// `briefly`: the backward of the same block asks for them.
+  /// Stores the tensors of a block. The caller drops them, so that their memory on the device is
+  /// free once they are stored. `briefly`: they are asked for in the backward of the same block.
   virtual std::shared_ptr<SavedTensors> put(std::vector<at::Tensor> tensors,
                                             bool briefly = false) = 0;
 };

@@ -1,5 +1,5 @@
-// Where the experts of a layer are when some of them are not here: a layer sends rows to them and
-// gets back what they make of them, and computes in turn what comes to its own.
+// How a layer reaches experts that other processes hold: it sends rows to them and gets their
+// outputs back, and computes in turn the rows that come to its own experts.
 // E: experts of a layer, R: rows that leave, a row for each expert that it goes to, S: those that
 // come.
 #pragma once
@@ -17,9 +17,9 @@ struct ExpertRange {
   int64_t begin, end;
 };
 
-/// The way of the rows of one use of a layer. One exchange there and one back, and one of counts
-/// before them. Rows that leave lie by expert, and rows that come lie by expert that is here. The
-/// first question waits for the counts.
+/// Sends the rows of one pass through a layer to their experts and back, each in one exchange,
+/// after one of their counts. Rows that leave are sorted by expert, and so are the rows that come.
+/// The first question waits for the counts.
 class ExpertRoutes {
  public:
   virtual ~ExpertRoutes() = default;
@@ -36,10 +36,10 @@ class ExpertRoutes {
 class ExpertExchange {
  public:
   virtual ~ExpertExchange() = default;
-  /// Those of so many experts of a layer that are here: its parameters are those of no others.
+  /// Which of a layer's experts are here: it has the parameters of these alone.
   virtual ExpertRange here(int64_t num_experts) const = 0;
-  /// counts_E: int64 where the rows are, how many leave for each expert. Whoever shares out the
-  /// experts opens one after the other in the same order, also with no rows at all. Starts the
+  /// counts_E: int64 where the rows are, how many leave for each expert. All processes that share
+  /// out the experts open routes in the same order, also those that have no rows. Starts the
   /// exchange of counts, and waits for nothing on a GPU.
   virtual std::unique_ptr<ExpertRoutes> open(const at::Tensor& counts_E) = 0;
 };

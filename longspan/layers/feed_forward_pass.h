@@ -1,5 +1,5 @@
-// A layer's second sublayer, h + feed_forward(norm(h)), over any FeedForward, in chunks of rows:
-// nothing that is as wide as the feed-forward is ever as long as the row.
+// A layer's feed-forward sublayer, h + feed_forward(norm(h)), over any FeedForward, in chunks of
+// rows: no tensor is at once as wide as the feed-forward and as long as the row.
 // T: tokens, C: rows of a chunk, D: model dim.
 #pragma once
 
@@ -20,8 +20,8 @@ std::pair<at::Tensor, SavedStep> feed_forward_forward(const at::Tensor& h_TD, co
 /// What is saved of these rows; empty where nothing is.
 SavedStep saved_rows(const SavedStep& saved, const RowRange& rows);
 
-/// d loss / d h given d loss / d output, and gradients of the parameters. What is saved is
-/// overwritten; where nothing is, it is computed again from h, chunk by chunk.
+/// d loss / d h given d loss / d output, and gradients of the parameters. Overwrites what is saved;
+/// where nothing is saved, computes it again from h, chunk by chunk.
 at::Tensor feed_forward_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD,
                                  const SavedStep& saved, const Layer& layer, const RowContext& row);
 

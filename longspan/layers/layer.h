@@ -28,7 +28,7 @@ struct RowContext {
   std::vector<RotaryTable> rotary;  // one for each rotary_kinds_of() the model
   at::ScalarType compute_dtype;
   int64_t mlp_tiles = 0;  // parts of the row in which each feed-forward is computed; 0: by size
-  ActivationStore* store = nullptr;  // of what checkpointing saves; null: saved as it is
+  ActivationStore* store = nullptr;  // of what checkpointing saves; null: it stays on the device
   /// For mixers that go over whole rows. Null: this process holds all tokens, in the row's order.
   std::shared_ptr<const WholeRow> whole_row = nullptr;
   RecurrentMemory* memory = nullptr;  // Attention::memory()
@@ -46,14 +46,14 @@ struct RowRange {
 /// What a step of a layer saves for its own backward.
 using SavedStep = std::vector<at::Tensor>;
 
-/// What mixes the tokens of a row, of x = norm(h): steps before that look at each row by itself,
-/// the mixing, and a step after it that looks at each row by itself. All but the mixing are outside
-/// of autograd: their backward is a function of its own, which adds gradients of parameters to
-/// their .grad and takes any rows of the row.
+/// Mixes the tokens of a row, given x = norm(h): steps that compute each token by itself, the
+/// mixing, and a last step that computes each token by itself. All but the mixing are outside of
+/// autograd: their backward is a function of its own, which adds gradients of parameters to their
+/// .grad, and works on any range of the row's tokens.
 class TokenMixer {
  public:
   virtual ~TokenMixer() = default;
-  /// Shares the parameters; its linear layers can be exchanged for others.
+  /// A copy that shares the parameters; its linear layers can be replaced by others.
   virtual std::unique_ptr<TokenMixer> clone() const = 0;
 
   /// The linear layers before and after the mixing, in the order in which LoRA's dropout numbers
@@ -104,7 +104,7 @@ class TokenMixer {
     const Linear* linear;
     at::Tensor sinks_N;  // the parameter, where there are any
   };
-  /// None where the mixer is no such thing.
+  /// nullopt where the mixer computes something else.
   virtual std::optional<Overlap> overlap() const { return std::nullopt; }
 
   /// What is added to h, [T, D], in a few operations of ATen with autograd's own gradients: what
@@ -112,7 +112,7 @@ class TokenMixer {
   virtual at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const = 0;
 };
 
-/// What each token goes through by itself, of x = norm(h). Outside of autograd, as the steps of a
+/// Computes each token by itself, given x = norm(h). Outside of autograd, as the steps of a
 /// TokenMixer.
 class FeedForward {
  public:
@@ -146,8 +146,8 @@ class FeedForward {
   virtual void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
                            const RowRange& rows, const RowContext& row, const SavedStep& saved,
                            const at::Tensor& room) const = 0;
-  /// d loss / d out, in the dtype of computation -> d loss / d x. What is saved is overwritten;
-  /// where nothing is, it is computed again.
+  /// d loss / d out, in the dtype of computation -> d loss / d x. Overwrites what is saved; where
+  /// nothing is saved, computes it again.
   virtual at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
                               const RowRange& rows, const RowContext& row, const SavedStep& saved,
                               const at::Tensor& room) const = 0;

@@ -1,4 +1,4 @@
-// A layer's first sublayer, h + mixer(norm(h)), over any TokenMixer.
+// A layer's mixer sublayer, h + mixer(norm(h)), over any TokenMixer.
 // T: tokens, L: rows that are wanted, D: model dim.
 #pragma once
 
@@ -17,8 +17,8 @@ at::Tensor mixer_sublayer(const at::Tensor& h_TD, const Layer& layer, const RowC
 /// Whether the mixer's projections are computed part by part, between the attention's exchanges.
 bool overlaps(const Layer& layer, const RowContext& row);
 
-/// The steps of mixer_sublayer() one by one, for a checkpoint that takes them apart. Outside of
-/// autograd.
+/// The steps of mixer_sublayer() one by one, for gradient checkpointing, which saves and replays
+/// what lies between them. Outside of autograd.
 ///
 /// The mixer's inputs, of norm(h), a chunk of rows at a time.
 std::vector<at::Tensor> mixer_inputs(const at::Tensor& h_TD, const Layer& layer,
@@ -29,11 +29,11 @@ void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::T
                            at::Tensor dh_TD, bool wants_input, const Layer& layer,
                            const RowContext& row);
 
-/// The mixer whose last step takes these rows alone, where defined, with its last step's matrices
-/// cast once where `dtype` is given.
+/// The layer's mixer, whose last step computes the rows of `rows_L` alone where that is defined,
+/// and has its matrices cast to `dtype` once where that is given.
 std::shared_ptr<const TokenMixer> with_output_of(const Layer& layer, const at::Tensor& rows_L,
                                                  std::optional<at::ScalarType> dtype = {});
-/// What `mixer` makes of the mixed rows, in the dtype of h, which is not added. Outside of
+/// The last step of `mixer` on the mixed rows, in the dtype of h, without adding h. Outside of
 /// autograd.
 at::Tensor mixer_output_alone(const at::Tensor& h_CD, const at::Tensor& mixed_C,
                               const TokenMixer& mixer, const RowRange& rows);

@@ -1,4 +1,4 @@
-// A row cut where a recurrence goes on from another place than the token before: at forks.
+// Cuts a row at its forks, where a recurrence continues from another token than the one before.
 // T: tokens of the row, S: of a stretch, P: tokens of a convolution's window, J: channels, N, K, V:
 // as kernels/gated_delta_rule.h.
 #pragma once
@@ -28,8 +28,8 @@ using Stretch = std::function<StretchResult(const std::vector<at::Tensor>& parts
 at::Tensor over_stretches(const std::vector<at::Tensor>& inputs_T, const Packing& packing,
                           const Stretch& stretch);
 
-/// The same of a row whose documents go on from what `memory` has of the layer, and with what is
-/// after them in its place. Without forks, and without gradients.
+/// The same of a row whose documents continue from the states that `memory` holds of the layer; it
+/// then holds the states after them. Without forks, and without gradients.
 at::Tensor over_remembered(const std::vector<at::Tensor>& inputs_T, const Packing& packing,
                            RecurrentMemory& memory, const Stretch& stretch);
 

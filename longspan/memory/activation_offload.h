@@ -11,16 +11,16 @@
 
 namespace longspan {
 
-/// Copies run beside the device's computation. Of what was put, the device holds three blocks at
-/// most: the one that is leaving, the one that the backward works on and the one that is read
-/// ahead. A GPU's streams wait for that, and no host: in the host's memory it waits only where a
-/// row is larger than those before it, and for a file that the disk has taken what went before.
-/// The store may be destroyed before what was put into it. Values stay unchanged.
+/// Copies run beside the device's computation. The device holds the stored tensors of three blocks
+/// at most: one that is copied out, one that the backward works on and one that is prefetched. A
+/// GPU's streams wait for that, and no host: the host waits only for pinned memory, where a row is
+/// larger than those before it, and for a file until the disk has taken what went before. The
+/// store may be destroyed before the tensors that it holds. Values stay unchanged.
 class ActivationOffload : public ActivationStore {
  public:
   /// Stores in host memory or, where a folder is given, in a file there that nobody else sees; the
-  /// host then holds two blocks on their way, and what is put briefly. Throws UserError where no
-  /// file can be made in the folder.
+  /// host then holds the two blocks that are being copied, and what is put briefly. Throws
+  /// UserError where no file can be made in the folder.
   explicit ActivationOffload(at::Device device, const std::string& folder = "");
   /// `ahead`: prefetch the next block's activations during the current block's attention backward
   /// (default on CUDA). On the CPU, copies take cores and bandwidth from the computation, so that

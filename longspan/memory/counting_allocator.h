@@ -6,9 +6,9 @@
 
 namespace longspan {
 
-/// While one of these lives, tensors' memory on the CPU is counted when it is allocated, and
-/// discounted when it is freed, by whom and whenever that happens. Memory that was there before is
-/// not seen. Several may live at once, nested in one thread. Costs one small allocation a tensor.
+/// While one of these lives, it adds tensors' memory on the CPU when that is allocated, and
+/// subtracts it when any thread frees it. It does not see memory that was there before. Several may
+/// live at once, nested in one thread. Costs one small allocation a tensor.
 ///
 ///     AllocationCounter counter(AllocationCounter::Of::kThisThread);
 ///     ... ; counter.restart_peak(); const int64_t before = counter.live_bytes();

@@ -34,14 +34,14 @@ class Pool {
     if (found != by_size_.end() && found->first <= wanted + wanted / 8) {
       const auto entry = found->second;
       Header* block = entry->block;
-      kept_ -= entry->bytes;
+      free_bytes_ -= entry->bytes;
       add_used(entry->bytes);
       oldest_first_.erase(entry);
       by_size_.erase(found);
       return block;
     }
     const size_t limit = std::max(most_used_, used_ + wanted);
-    while (used_ + kept_ + wanted > limit) drop_oldest();
+    while (used_ + free_bytes_ + wanted > limit) drop_oldest();
     void* memory =
         mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
@@ -58,14 +58,14 @@ class Pool {
     const std::lock_guard lock(mutex_);
     const size_t bytes = block->block_bytes;
     used_ -= bytes;
-    kept_ += bytes;
+    free_bytes_ += bytes;
     const auto entry = oldest_first_.insert(oldest_first_.end(), Kept{block, bytes, {}});
     entry->place = by_size_.emplace(bytes, entry);
   }
 
   PoolBytes bytes() {
     const std::lock_guard lock(mutex_);
-    return {static_cast<int64_t>(used_), static_cast<int64_t>(kept_),
+    return {static_cast<int64_t>(used_), static_cast<int64_t>(free_bytes_),
             static_cast<int64_t>(most_used_)};
   }
 
@@ -85,14 +85,14 @@ class Pool {
     const Kept oldest = oldest_first_.front();
     oldest_first_.pop_front();
     by_size_.erase(oldest.place);
-    kept_ -= oldest.bytes;
+    free_bytes_ -= oldest.bytes;
     munmap(oldest.block, oldest.bytes);
   }
 
   std::mutex mutex_;
   std::list<Kept> oldest_first_;
   std::multimap<size_t, std::list<Kept>::iterator> by_size_;
-  size_t used_ = 0, kept_ = 0, most_used_ = 0;
+  size_t used_ = 0, free_bytes_ = 0, most_used_ = 0;
 };
 
 Pool& pool() {

@@ -19,9 +19,9 @@ namespace longspan {
 /// other allocator takes the place of.
 c10::Allocator& tensor_pool();
 
-/// Bytes of the pool's blocks.
+/// Bytes of the pool's blocks: of those in use, of free ones, and the most that were ever in use.
 struct PoolBytes {
-  int64_t used = 0, kept = 0, most_used = 0;
+  int64_t used = 0, free = 0, most_used = 0;
 };
 PoolBytes pool_bytes();
 

@@ -81,7 +81,7 @@ std::string name_in_language_model(const ModelConfig& config, const std::string&
   return renamed(stored, names->head, kHeadPrefix).value_or(stored);
 }
 
-std::string describe_kept_tensors(const ModelConfig& config) {
+std::string describe_copied_tensors(const ModelConfig& config) {
   std::vector<std::string> beginnings;
   for (const std::string_view beginning : names_of(config)->pictures) {
     beginnings.push_back(fmt::format("{}*", beginning));
@@ -89,7 +89,7 @@ std::string describe_kept_tensors(const ModelConfig& config) {
   return fmt::format("{}", fmt::join(beginnings, ", "));
 }
 
-bool is_kept_tensor(const ModelConfig& config, const std::string& stored) {
+bool is_copied_tensor(const ModelConfig& config, const std::string& stored) {
   return is_composite(config) &&
          std::ranges::any_of(names_of(config)->pictures, [&](std::string_view beginning) {
            return stored.starts_with(beginning);

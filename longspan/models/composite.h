@@ -1,5 +1,5 @@
-// Models of texts and pictures: their language model is trained alone, and what else the folder has
-// goes along unchanged. No torch.
+// Models of texts and pictures: their language model is trained alone, and saving copies the other
+// parts of the model from its folder unchanged. No torch.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -28,10 +28,10 @@ std::string name_in_files(const ModelConfig& config, const std::string& name);
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored);
 
 /// "vision_tower.*, multi_modal_projector.*": the tensors of the other parts of such a model.
-std::string describe_kept_tensors(const ModelConfig& config);
+std::string describe_copied_tensors(const ModelConfig& config);
 
 /// Does `stored`, a name of the files, belong to a part of such a model that is saved as it was
 /// read?
-bool is_kept_tensor(const ModelConfig& config, const std::string& stored);
+bool is_copied_tensor(const ModelConfig& config, const std::string& stored);
 
 }  // namespace longspan

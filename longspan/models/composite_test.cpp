@@ -73,9 +73,9 @@ TEST_CASE("composite: names of the files") {
   CHECK(name_in_language_model(text, long_name) == own);
   CHECK(name_in_language_model(text, own) == own);
   CHECK(name_in_language_model(other, long_name) == long_name);
-  CHECK(is_kept_tensor(both, "model.visual.pos_embed.weight"));
-  CHECK_FALSE(is_kept_tensor(both, long_name));
-  CHECK_FALSE(is_kept_tensor(text, "model.visual.pos_embed.weight"));
+  CHECK(is_copied_tensor(both, "model.visual.pos_embed.weight"));
+  CHECK_FALSE(is_copied_tensor(both, long_name));
+  CHECK_FALSE(is_copied_tensor(text, "model.visual.pos_embed.weight"));
 }
 
 TEST_CASE("composite: those made as LLaVA is have names of their own, for the head too") {
@@ -103,10 +103,10 @@ TEST_CASE("composite: those made as LLaVA is have names of their own, for the he
   CHECK(name_in_language_model(both, stored) == own);
   CHECK(name_in_files(both, "lm_head.weight") == "language_model.lm_head.weight");
   CHECK(name_in_language_model(both, "language_model.lm_head.weight") == "lm_head.weight");
-  CHECK(is_kept_tensor(both, "vision_tower.post_layernorm.bias"));
-  CHECK(is_kept_tensor(both, "multi_modal_projector.mm_soft_emb_norm.weight"));
-  CHECK_FALSE(is_kept_tensor(both, stored));
-  CHECK(describe_kept_tensors(both) == "vision_tower.*, multi_modal_projector.*");
+  CHECK(is_copied_tensor(both, "vision_tower.post_layernorm.bias"));
+  CHECK(is_copied_tensor(both, "multi_modal_projector.mm_soft_emb_norm.weight"));
+  CHECK_FALSE(is_copied_tensor(both, stored));
+  CHECK(describe_copied_tensors(both) == "vision_tower.*, multi_modal_projector.*");
 }
 
 TEST_CASE("composite: positions are stretched in text_config") {

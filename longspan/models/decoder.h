@@ -15,8 +15,8 @@
 #include "longspan/layers/activation_store.h"
 #include "longspan/layers/expert_exchange.h"
 #include "longspan/layers/expert_load.h"
-#include "longspan/models/named_tensor.h"
-#include "longspan/models/parameter_hooks.h"
+#include "longspan/parameters/named_tensor.h"
+#include "longspan/parameters/parameter_hooks.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "longspan/models/named_tensor.h"
+#include "longspan/parameters/named_tensor.h"
 #include "longspan/spec/lora_spec.h"
 
 namespace longspan {

@@ -11,7 +11,8 @@ namespace longspan {
 void require_model_place(const std::string& path);
 
 /// Throws UserError when a file of the folder is a Git LFS pointer or a web page under the file's
-/// name, or a link that leaves the folder (model_files.h). A folder that cannot be read has none.
+/// name, or a link that leaves the folder (input/model_files.h). A folder that cannot be read has
+/// none.
 void require_real_files(const std::string& folder);
 
 /// Throws UserError when the folder's config.json says that the weights are quantized, in a way

@@ -14,9 +14,9 @@ inline constexpr int64_t kQuantizationBlock = 256;
 /// the largest has the most fractions. Signed ones lie in (-1, 1], unsigned ones in [0, 1].
 const std::array<float, 256>& dynamic_values(bool is_signed);
 
-/// Sets scale to the number of the largest magnitude, with its sign, so that this number is kept
-/// exactly, and codes[i] to the value nearest to x[i] / scale. n <= kQuantizationBlock. Quantizing
-/// what was restored gives the same scale and codes again.
+/// Sets scale to the number of the largest magnitude, with its sign, so that this number is
+/// stored exactly, and codes[i] to the value nearest to x[i] / scale. n <= kQuantizationBlock.
+/// Quantizing what was restored gives the same scale and codes again.
 void quantize_block(const float* x, int64_t n, bool is_signed, uint8_t* codes, float* scale);
 void restore_block(const uint8_t* codes, float scale, int64_t n, bool is_signed, float* x);
 

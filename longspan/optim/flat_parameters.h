@@ -13,9 +13,9 @@
 
 #include "longspan/comm/group.h"
 #include "longspan/memory/side_stream.h"
-#include "longspan/models/parameter_source.h"
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/state_piece.h"
+#include "longspan/parameters/parameter_source.h"
 
 namespace longspan {
 

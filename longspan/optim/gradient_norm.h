@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/models/named_tensor.h"
+#include "longspan/parameters/named_tensor.h"
 
 namespace longspan {
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <mutex>
 
-#include "longspan/config/config.h"
+#include "longspan/config/optimization_settings.h"
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/testing/parameter_specs.h"
@@ -49,11 +49,10 @@ at::Tensor numbers(size_t parameter, int step) {
   return (x.sin() * 0.1).view(shape);
 }
 
-Config config_of(bool offload_optimizer = false) {
-  Config config;
+OptimizationSettings config_of() {
+  OptimizationSettings config;
   config.optim = "muon";
   config.weight_decay = 0.1;
-  config.offload_optimizer = offload_optimizer;
   return config;
 }
 
@@ -67,7 +66,7 @@ Weights trained_whole() {
       parameters.push_back({specs()[i].name, numbers(i, -1).set_requires_grad(true)});
     }
     ModelUpdate update(parameters, ParameterTable(specs()), /*sharded=*/nullptr, Group(),
-                       config_of());
+                       config_of(), /*offload=*/false);
     for (int step = 0; step < kNumSteps; ++step) {
       for (size_t i = 0; i < parameters.size(); ++i) {
         parameters[i].tensor.mutable_grad() = numbers(i, step);
@@ -111,7 +110,7 @@ Weights trained_divided(const Layout& layout, int from, int until, const Weights
                                         .offload_optimizer = layout.offload_optimizer,
                                         .offload_params = layout.offload_params});
     ModelUpdate update(sharded.parameters(), ParameterTable(specs()), &sharded, mesh.world,
-                       config_of(layout.offload_optimizer));
+                       config_of(), layout.offload_optimizer);
     const std::vector<StateSource> sources_of_state = update.optimizer().state();
     for (size_t i = 0; i < sources_of_state.size() && from > 0; ++i) {
       const StateSource& source = sources_of_state[i];
@@ -197,7 +196,7 @@ TEST_CASE("muon: what moves a matrix has nearly equal singular values") {
   const at::Tensor start = at::zeros({40, 24});
   const std::vector<NamedTensor> parameters = {{"up", start.clone().set_requires_grad(true)}};
   ModelUpdate update(parameters, testing::projections(parameters), /*sharded=*/nullptr, Group(),
-                     config_of());
+                     config_of(), /*offload=*/false);
   at::manual_seed(4);
   parameters[0].tensor.mutable_grad() = at::randn({40, 24}) * 1e-3;
   update.step(1.0);

@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
-#include "longspan/models/named_tensor.h"
 #include "longspan/optim/state_piece.h"
+#include "longspan/parameters/named_tensor.h"
 
 namespace longspan {
 

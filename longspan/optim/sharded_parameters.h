@@ -11,12 +11,11 @@
 
 #include "longspan/comm/group.h"
 #include "longspan/memory/side_stream.h"
-#include "longspan/models/decoder.h"
-#include "longspan/models/parameter_hooks.h"
-#include "longspan/models/parameter_source.h"
 #include "longspan/optim/flat_parameters.h"
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/state_piece.h"
+#include "longspan/parameters/parameter_hooks.h"
+#include "longspan/parameters/parameter_source.h"
 #include "longspan/spec/held_parameter.h"
 
 namespace longspan {

@@ -32,7 +32,7 @@ struct StatePiece {
   std::map<std::string, at::Tensor> tensors;
 };
 
-/// Makes a StatePiece on demand, so that nobody need hold all of them at once.
+/// Makes a StatePiece on demand, so that no process holds all of them at once.
 struct StateSource {
   std::string parameter;
   int64_t begin = 0, end = 0;

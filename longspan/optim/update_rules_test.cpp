@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
+#include "longspan/config/optimization_settings.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/optim/optimizer_job.h"
@@ -40,7 +40,7 @@ TEST_CASE("optimizers: every one moves what has a gradient, and says what it kee
   for (const UpdateRule* rule : all_update_rules()) {
     const std::string name(rule->names.front());
     CAPTURE(name);
-    Config config;
+    OptimizationSettings config;
     config.optim = name;
     const std::vector<NamedTensor> parameters = {
         {"model.layers.0.mlp.up_proj.weight", at::ones({64, 80}).set_requires_grad(true)},
@@ -48,7 +48,7 @@ TEST_CASE("optimizers: every one moves what has a gradient, and says what it kee
         {"model.norm.weight", at::ones({80}).set_requires_grad(true)}};
     ParameterTable specs = testing::projections(parameters);
     specs.add(parameter_spec("model.norm.weight", {80}, ParameterRole::kNorm, kAlwaysThere));
-    ModelUpdate update(parameters, specs, /*sharded=*/nullptr, Group(), config);
+    ModelUpdate update(parameters, specs, /*sharded=*/nullptr, Group(), config, /*offload=*/false);
     parameters[0].tensor.mutable_grad() = at::randn({64, 80});
     parameters[2].tensor.mutable_grad() = at::randn({80});
     update.step(0.1);

@@ -27,7 +27,7 @@ DiskNeed disk_need(const DiskFacts& facts) {
   const int64_t all = facts.num_found + facts.num_saves;
   const bool limited = facts.limit > 0 && facts.num_saves > 0;
   need.num_kept = limited ? std::min(all, facts.limit) : all;
-  // While a checkpoint is written, those that are to be kept are there, and the oldest too.
+  // While a checkpoint is written, those that stay are there, and the oldest too.
   const int64_t at_once = limited ? std::min(all, std::max(facts.limit, facts.num_found) + 1) : all;
   const auto bytes_of = [&](int64_t checkpoints) {  // saves may be more than any disk has room for
     return std::min(product_of({checkpoints, need.checkpoint}).value_or(INT64_MAX), INT64_MAX / 4);

@@ -45,7 +45,7 @@ AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded
                                  const RecurrenceSpec& net, int64_t element_bytes);
 
 /// Seconds of one layer's recurrence, forward and backward, of the slowest rank, by
-/// plan.recurrent_way: its products and what it sends, one after the other. By states each head is
+/// plan.recurrent_way: its gemms, then what it sends. By states each head is
 /// key_dim numbers wider, for the map. To compare the two ways.
 double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const RecurrenceSpec& net,
                          int64_t element_bytes, bool checkpointing, const ClusterModel& cluster);

@@ -16,8 +16,7 @@
 namespace longspan {
 
 /// Counts what the attention of a training run sends, and what mixer_volume() says of the same
-/// rows. Sums of gradients and losses go through other collectives or at other times and are not in
-/// it.
+/// rows. Does not count the sums of gradients and losses.
 class AttentionTraffic {
  public:
   /// Counts the mixers of `model`. `element_bytes`: of one number that they send. `checkpointing`

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/config/choices.h"
-#include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/input/json_text.h"
 #include "longspan/models/composite.h"
@@ -31,7 +30,7 @@ double attention_dropout_of(const ModelConfig& config) {
 
 std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
   std::vector<std::string> lines;
-  for (const std::string& note : facts.config.notes) lines.push_back("note: " + note);
+  for (const std::string& note : facts.notes) lines.push_back("note: " + note);
   if (!facts.plan_warning.empty()) lines.push_back("warning: " + facts.plan_warning);
   if (!facts.cuda && facts.num_cores > 0 && facts.local_world_size > facts.num_cores) {
     lines.push_back(fmt::format(
@@ -58,9 +57,9 @@ std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
         "The model's files have layers that predict further tokens (multi-token prediction): they "
         "are not trained, and a saved model is without them.");
   }
-  if (trains_adapter(facts.config) && facts.config.adapter_name_or_path.empty()) {
+  if (trains_adapter(facts.method) && facts.adapters.empty()) {
     const ModelSpec& model = facts.model.spec;
-    const auto names = passed_over(model, lora_modules_from(facts.config.lora_target, model));
+    const auto names = passed_over(model, lora_modules_from(facts.method.lora_target, model));
     if (!names.empty()) {
       const bool are_of_experts = experts_of(model)->adapters == MlpAdapters::kExperts;
       lines.push_back(fmt::format(
@@ -75,7 +74,7 @@ std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
     lines.push_back(
         fmt::format("config.json has attention_dropout {}; Longspan trains with 0.", dropout));
   }
-  if (const auto adapters = split_names(facts.config.adapter_name_or_path); adapters.size() > 1) {
+  if (const auto adapters = split_names(facts.adapters); adapters.size() > 1) {
     lines.push_back(fmt::format(
         "The saved adapter belongs to the model with {} merged into it; `longspan export` writes "
         "that model.",

@@ -5,14 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "longspan/config/method_settings.h"
 #include "longspan/models/model_config.h"
 
 namespace longspan {
 
-struct Config;
-
 struct RemarkFacts {
-  const Config& config;
+  const std::vector<std::string>& notes;  // of the configuration, on its keys
+  const MethodSettings& method;
+  const std::string& adapters;  // adapter_name_or_path
   const ModelConfig& model;
   std::string plan_warning;  // mostly empty
   int64_t num_rows = 0;      // of the training set

@@ -2,8 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include "longspan/config/config.h"
-
 namespace longspan {
 
 namespace {
@@ -17,9 +15,11 @@ std::string all(const RemarkFacts& facts) {
 }  // namespace
 
 TEST_CASE("remarks: none where nothing is odd") {
-  const Config config;
+  const MethodSettings method;
   const ModelConfig model;
-  CHECK(all({.config = config,
+  CHECK(all({.notes = {},
+             .method = method,
+             .adapters = "",
              .model = model,
              .plan_warning = {},
              .num_rows = 8,
@@ -29,10 +29,13 @@ TEST_CASE("remarks: none where nothing is odd") {
 }
 
 TEST_CASE("remarks: more workers than cores, more rows a step than there are, with the numbers") {
-  Config config;
-  config.notes = {"a word about a key."};
+  const std::vector<std::string> notes{"a word about a key."};
+  const MethodSettings method;
+  const std::string adapters;
   const ModelConfig model;
-  RemarkFacts facts{.config = config,
+  RemarkFacts facts{.notes = notes,
+                    .method = method,
+                    .adapters = adapters,
                     .model = model,
                     .plan_warning = "shards cross machines",
                     .num_rows = 1,

@@ -11,7 +11,7 @@
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
-#include "longspan/models/model_files.h"
+#include "longspan/input/model_files.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

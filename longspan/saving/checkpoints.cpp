@@ -17,7 +17,7 @@
 #include "longspan/checkpoint/seal.h"
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/checkpoint/written_names.h"
-#include "longspan/config/config.h"
+#include "longspan/config/output_settings.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/liveness/agreement.h"

@@ -12,9 +12,9 @@
 #include "longspan/comm/group.h"
 #include "longspan/comm/notices.h"
 #include "longspan/config/output_settings.h"
-#include "longspan/models/decoder.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/optim/state_piece.h"
+#include "longspan/parameters/named_tensor.h"
 #include "longspan/saving/saving.h"
 #include "longspan/saving/training_state.h"
 

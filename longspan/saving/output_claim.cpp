@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <string>
 
-#include "longspan/config/config.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/output_room.h"
@@ -20,7 +19,8 @@ const char* key_of(const std::string& folder, const OutputSettings& config) {
 
 }  // namespace
 
-OutputClaim::OutputClaim(const Config& config, bool is_restart)
+OutputClaim::OutputClaim(const OutputSettings& config, const std::vector<SourceFolder>& sources,
+                         bool is_restart)
     : at_end_([this] {
         for (const auto& lock : locks_) lock->release();
       }) {
@@ -52,22 +52,22 @@ OutputClaim::OutputClaim(const Config& config, bool is_restart)
     put_back_replaced(lock->folder());
     finish_saved_model(lock->folder());
   }
-  if (!is_restart) check_output_dir(config);
-  try_output_dirs(config);
+  if (!is_restart) check_output_dir(config, sources);
+  try_output_dirs(config, sources);
   for (const std::string& folder : folders) {
     if (!holds(folder)) take(folder);
   }
 }
 
-void check_output_folders(const Config& config) {
+void check_output_folders(const OutputSettings& config, const std::vector<SourceFolder>& sources) {
   if (!config.output_dir.empty()) {
     for (const std::string& folder : output_folders(config)) {
       require_not_locked(key_of(folder, config), folder);
       put_back_replaced(folder);
     }
   }
-  check_output_dir(config);
-  try_output_dirs(config);
+  check_output_dir(config, sources);
+  try_output_dirs(config, sources);
 }
 
 }  // namespace longspan

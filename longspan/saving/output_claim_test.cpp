@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <optional>
 
-#include "longspan/config/config.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/testing/temporary_folder.h"
 
@@ -15,40 +14,40 @@ namespace fs = std::filesystem;
 
 TEST_CASE("output claim: output_dir and the run's own folder of the fallback are held together") {
   const testing::TemporaryFolder place;
-  Config config;
-  config.model_name_or_path = "/tmp";
+  const std::vector<SourceFolder> sources{{"model_name_or_path", "/tmp"}};
+  OutputSettings config;
   config.output_dir = place / "run";
   config.fallback_output_dir = place / "other";
   const std::string fallback = fallback_folder(config);
   {
-    const OutputClaim claim(config, /*is_restart=*/false);
+    const OutputClaim claim(config, sources, /*is_restart=*/false);
     CHECK(fs::exists(config.output_dir + "/" + kLockFile));
     CHECK(fs::exists(fallback + "/" + kLockFile));
-    CHECK_THROWS_AS(OutputClaim(config, false), FolderBusyError);
-    CHECK_THROWS_AS(OutputClaim(config, true), FolderBusyError);
-    CHECK_THROWS_AS(check_output_folders(config), FolderBusyError);
+    CHECK_THROWS_AS(OutputClaim(config, sources, false), FolderBusyError);
+    CHECK_THROWS_AS(OutputClaim(config, sources, true), FolderBusyError);
+    CHECK_THROWS_AS(check_output_folders(config, sources), FolderBusyError);
   }
   CHECK(place.num_files() == 0);  // also no folder that was made for the lock
-  CHECK_NOTHROW(check_output_folders(config));
+  CHECK_NOTHROW(check_output_folders(config, sources));
   {
     const FolderLock elsewhere("fallback_output_dir", fallback);
-    CHECK_THROWS_WITH_AS(OutputClaim(config, false),
+    CHECK_THROWS_WITH_AS(OutputClaim(config, sources, false),
                          doctest::Contains(("fallback_output_dir " + fallback).c_str()),
                          FolderBusyError);
     CHECK_FALSE(fs::exists(config.output_dir));
   }
   // What refuses the run leaves nothing, either.
   place.write("run/config.json", "{}");
-  CHECK_THROWS_WITH_AS(OutputClaim(config, false), doctest::Contains("overwrite_output_dir"),
-                       UserError);
+  CHECK_THROWS_WITH_AS(OutputClaim(config, sources, false),
+                       doctest::Contains("overwrite_output_dir"), UserError);
   CHECK_FALSE(fs::exists(config.output_dir + "/" + kLockFile));
   CHECK_FALSE(fs::exists(place / "other"));
 }
 
 TEST_CASE("output claim: a checkpoint that was being replaced has its name again") {
   const testing::TemporaryFolder place;
-  Config config;
-  config.model_name_or_path = "/tmp";
+  const std::vector<SourceFolder> sources{{"model_name_or_path", "/tmp"}};
+  OutputSettings config;
   config.output_dir = place / "run";
   config.overwrite_output_dir = true;
   place.write("run/.checkpoint-4.replaced/config.json", "{}");
@@ -58,10 +57,10 @@ TEST_CASE("output claim: a checkpoint that was being replaced has its name again
   fs::create_directory_symlink(place / "thesis", place / "run/.checkpoint-5.replaced");
   {
     const FolderLock other("output_dir", config.output_dir);
-    CHECK_THROWS_AS(OutputClaim(config, false), FolderBusyError);
+    CHECK_THROWS_AS(OutputClaim(config, sources, false), FolderBusyError);
     CHECK(fs::exists(place / "run/.checkpoint-4.replaced"));  // that is the other run's
   }
-  const OutputClaim claim(config, false);
+  const OutputClaim claim(config, sources, false);
   CHECK(fs::exists(place / "run/checkpoint-4/config.json"));
   CHECK(fs::is_symlink(place / "run/.checkpoint-5.replaced"));
   CHECK_FALSE(fs::exists(place / "run/checkpoint-6"));

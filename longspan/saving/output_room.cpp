@@ -18,7 +18,7 @@
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/choices.h"
-#include "longspan/config/config.h"
+#include "longspan/config/output_settings.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/optim/update_rule.h"
@@ -118,7 +118,7 @@ void try_folder(const std::string& key, const std::string& folder) {
   remove_made();
 }
 
-void try_output_dirs(const Config& config) {
+void try_output_dirs(const OutputSettings& config, const std::vector<SourceFolder>& sources) {
   try_folder("output_dir", config.output_dir);
   try_tensorboard_folder(config);
   const std::string& fallback = config.fallback_output_dir;
@@ -130,12 +130,12 @@ void try_output_dirs(const Config& config) {
         fallback));
   }
   if (!goes_on_in(config)) {
-    Config other = config;
+    OutputSettings other = config;
     other.output_dir = fallback_folder(config);
     other.fallback_output_dir.clear();
     other.resume_from_checkpoint = "false";
     try {
-      check_output_dir(other);
+      check_output_dir(other, sources);
     } catch (const UserError& refused) {
       throw UserError(fmt::format("fallback_output_dir, taken as output_dir: {}", refused.what()));
     }
@@ -153,28 +153,28 @@ std::optional<int64_t> free_bytes(const std::string& folder) {
 
 Room room_in(const std::string& folder) { return {folder, free_bytes(folder)}; }
 
-DiskFacts disk_facts(const Config& config, const std::vector<HeldParameter>& parameters,
-                     bool adapter, int64_t saved_bytes) {
+DiskFacts disk_facts(const OutputSettings& config, const UpdateRule& rule, const SavedModel& model,
+                     bool rounds) {
+  const auto saved_bytes = static_cast<int64_t>(c10::elementSize(model.dtype));
   DiskFacts facts{.saved_bytes = saved_bytes,
                   .only_model = config.save_only_model,
-                  .rounded = saved_bytes < 4 && !config.pure_bf16,
+                  .rounded = rounds,
                   .num_found = std::ssize(find_checkpoints(config.output_dir)),
                   .limit = config.save_total_limit.value_or(0)};
-  const UpdateRule& rule = update_rule_of(config);
   int64_t state_bytes = 0;
-  for (const HeldParameter& parameter : parameters) {
+  for (const HeldParameter& parameter : model.all) {
     const int64_t size = parameter.spec.num_elements();
     if (parameter.trained) {
       facts.num_trained += size;
       state_bytes += rule.saved_bytes({parameter.spec, saved_bytes, /*trained=*/true});
     }
-    if (!adapter || parameter.trained) facts.saved_elements += size;
+    if (!model.lora || parameter.trained) facts.saved_elements += size;
   }
   facts.state_bytes =
       static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));
   for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"}) {
     std::error_code error;
-    const auto size = fs::file_size(fs::path(config.model_name_or_path) / name, error);
+    const auto size = fs::file_size(fs::path(model.source_folder) / name, error);
     if (!error) facts.other_bytes += static_cast<int64_t>(size);
   }
   return facts;

@@ -12,34 +12,32 @@
 #include "longspan/comm/notices.h"
 #include "longspan/config/output_settings.h"
 #include "longspan/liveness/host.h"
-#include "longspan/models/decoder.h"
+#include "longspan/optim/update_rule.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/report/console.h"
-#include "longspan/spec/held_parameter.h"
+#include "longspan/saving/saving.h"
 
 namespace longspan {
 
-struct Config;
-
-/// Makes the folder, writes a file into it and removes both again, as far as they were not there.
+/// Makes the folder where it is missing, writes a file into it, and removes what it has made.
 /// Several machines may do so at once on a disk that they share. Throws UserError, which begins
 /// with `key`.
 void try_folder(const std::string& key, const std::string& folder);
 
 /// The same for output_dir, TensorBoard's folder and fallback_folder. Throws UserError also where
-/// fallback_output_dir is output_dir, and where fallback_folder is a folder that a run reads from,
+/// fallback_output_dir is output_dir, and where fallback_folder is one of `sources`,
 /// or holds results of an earlier run with this output_dir that may not be overwritten.
-void try_output_dirs(const Config& config);
+void try_output_dirs(const OutputSettings& config, const std::vector<SourceFolder>& sources);
 
 /// Bytes that this process may still write where `folder` is or would be, by statvfs: quotas of a
 /// user or a folder are not in it. nullopt: unknown.
 std::optional<int64_t> free_bytes(const std::string& folder);
 Room room_in(const std::string& folder);
 
-/// What the run will write; the caller adds the number of saves. `adapter`: only what is trained is
-/// saved. `saved_bytes`: bytes of one saved number.
-DiskFacts disk_facts(const Config& config, const std::vector<HeldParameter>& parameters,
-                     bool adapter, int64_t saved_bytes);
+/// What the run will write; the caller adds the number of saves. `rule`: whose states checkpoints
+/// hold. `rounds`: the model is saved in fewer bits than it is trained in.
+DiskFacts disk_facts(const OutputSettings& config, const UpdateRule& rule, const SavedModel& model,
+                     bool rounds);
 
 /// disk_account with what is free, and check_file_size; empty where the room is unknown. Throws
 /// UserError.
@@ -63,11 +61,10 @@ class PatientSaver {
   /// Runs `attempt(folder)`, which is collective and throws as all_or_none, for the first of
   /// `folders`; where it fails, for the next. Where the disks are full it says so, waits until
   /// there is room and tries again, without end; a collective's timeout does not run meanwhile. A
-  /// folder that fails for another reason is not tried again. Returns the folder that has it.
-  /// Returns
-  /// "" where the host of any rank asks the run to stop while it waits; where the run had been told
-  /// to stop before, only an interrupt ends the waiting. When no folder is left, throws what
-  /// attempt has thrown for the first. All ranks use rank 0's `folders`. Collective.
+  /// folder that fails for another reason is not tried again. Returns the folder that has it, or ""
+  /// where the host of any rank asks the run to stop while it waits; where the run had been told to
+  /// stop before, only an interrupt ends the waiting. When no folder is left, throws what attempt
+  /// has thrown for the first. All ranks use rank 0's `folders`. Collective.
   std::string save(const Saved& what, const std::vector<std::string>& folders,
                    const std::function<void(const std::string&)>& attempt);
 

@@ -14,7 +14,6 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/written_names.h"
 #include "longspan/config/choices.h"
-#include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
@@ -100,7 +99,21 @@ void on_disk(const std::string& path, const std::function<void()>& action) {
   }
 }
 
-void check_output_dir(const Config& config) {
+std::vector<SourceFolder> source_folders(const ModelSettings& model,
+                                         const PreferenceSettings& preferences) {
+  std::vector<SourceFolder> sources{{"model_name_or_path", model.model_name_or_path},
+                                    {"ref_model", preferences.ref_model}};
+  for (std::string& folder : split_names(model.adapter_name_or_path)) {
+    sources.push_back({"adapter_name_or_path", std::move(folder)});
+  }
+  for (std::string& folder : split_names(preferences.ref_model_adapters)) {
+    sources.push_back({"ref_model_adapters", std::move(folder)});
+  }
+  std::erase_if(sources, [](const SourceFolder& source) { return source.folder.empty(); });
+  return sources;
+}
+
+void check_output_dir(const OutputSettings& config, const std::vector<SourceFolder>& sources) {
   const std::string& output_dir = config.output_dir;
   if (output_dir.empty()) throw UserError("output_dir is not set; name a folder for the results.");
   const bool goes_on = goes_on_in(config);
@@ -110,20 +123,12 @@ void check_output_dir(const Config& config) {
   if (!fs::is_directory(status)) {
     throw UserError(fmt::format("output_dir {} is a file; name a folder.", output_dir));
   }
-  const auto protect = [&](const char* key, const std::string& folder) {
-    if (folder.empty() || !fs::equivalent(output_dir, folder, error)) return;
+  for (const auto& [key, folder] : sources) {
+    if (!fs::equivalent(output_dir, folder, error)) continue;
     throw UserError(
         fmt::format("output_dir {} is the folder of {}; what is there would be replaced by what is "
                     "trained. Choose another folder.",
                     output_dir, key));
-  };
-  protect("model_name_or_path", config.model_name_or_path);
-  protect("ref_model", config.ref_model);
-  for (const std::string& folder : split_names(config.adapter_name_or_path)) {
-    protect("adapter_name_or_path", folder);
-  }
-  for (const std::string& folder : split_names(config.ref_model_adapters)) {
-    protect("ref_model_adapters", folder);
   }
   if (config.overwrite_output_dir || goes_on) return;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {

@@ -9,21 +9,29 @@
 
 #include "longspan/comm/group.h"
 #include "longspan/comm/notices.h"
-#include "longspan/models/decoder.h"
-#include "longspan/models/lora.h"
+#include "longspan/config/model_settings.h"
+#include "longspan/config/output_settings.h"
+#include "longspan/config/preference_settings.h"
 #include "longspan/models/model_config.h"
 #include "longspan/optim/sharded_parameters.h"
+#include "longspan/parameters/named_tensor.h"
 #include "longspan/spec/held_parameter.h"
+#include "longspan/spec/lora_spec.h"
 #include "longspan/text/saved_chat.h"
 
 namespace longspan {
 
-struct Config;
+/// A folder that a run reads a model or an adapter from, and the key that names it.
+struct SourceFolder {
+  std::string key, folder;
+};
+std::vector<SourceFolder> source_folders(const ModelSettings& model,
+                                         const PreferenceSettings& preferences);
 
 /// Throws UserError when output_dir holds anything of an earlier run (weights, results,
-/// checkpoints) that the run neither resumes from nor may overwrite, when it is the model
-/// that training starts from, or not a folder; and when resume_from_checkpoint names no checkpoint.
-void check_output_dir(const Config& config);
+/// checkpoints) that the run neither resumes from nor may overwrite, when it is one of
+/// `sources`, or not a folder; and when resume_from_checkpoint names no checkpoint.
+void check_output_dir(const OutputSettings& config, const std::vector<SourceFolder>& sources);
 
 /// Makes output_dir, removes what a killed run left half-done there, and proves that it can be
 /// written. Throws UserError.

@@ -19,32 +19,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Config config_of(const std::string& output_dir, bool overwrite = false) {
-  Config config;
-  config.model_name_or_path = "/tmp";
+OutputSettings config_of(const std::string& output_dir, bool overwrite = false) {
+  OutputSettings config;
   config.output_dir = output_dir;
   config.overwrite_output_dir = overwrite;
   return config;
 }
 
+const std::vector<SourceFolder> kSources{{"model_name_or_path", "/tmp"}};
+
 }  // namespace
 
 TEST_CASE("output_dir: what tells of an earlier run is not overwritten without leave") {
   const testing::TemporaryFolder place;
-  CHECK_NOTHROW(check_output_dir(config_of(place / "not-there-yet")));
+  CHECK_NOTHROW(check_output_dir(config_of(place / "not-there-yet"), kSources));
   place.write("notes.txt", "x");
   place.write("trainer_log.jsonl", "x");  // of a run that was killed before it saved anything
-  CHECK_NOTHROW(check_output_dir(config_of(place.path)));
+  CHECK_NOTHROW(check_output_dir(config_of(place.path), kSources));
   for (const char* name :
        {"model-00001-of-00002.safetensors", "checkpoint-10", "all_results.json", "config.json"}) {
     const testing::TemporaryFolder used;
     used.write(name, "x");
-    CHECK_THROWS_AS(check_output_dir(config_of(used.path)), UserError);
-    CHECK_NOTHROW(check_output_dir(config_of(used.path, true)));
+    CHECK_THROWS_AS(check_output_dir(config_of(used.path), kSources), UserError);
+    CHECK_NOTHROW(check_output_dir(config_of(used.path, true), kSources));
   }
-  CHECK_THROWS_AS(check_output_dir(config_of("", true)), UserError);
-  CHECK_THROWS_AS(check_output_dir(config_of(place / "notes.txt", true)), UserError);
-  CHECK_THROWS_WITH_AS(check_output_dir(config_of("/tmp/../tmp", true)),
+  CHECK_THROWS_AS(check_output_dir(config_of("", true), kSources), UserError);
+  CHECK_THROWS_AS(check_output_dir(config_of(place / "notes.txt", true), kSources), UserError);
+  CHECK_THROWS_WITH_AS(check_output_dir(config_of("/tmp/../tmp", true), kSources),
                        doctest::Contains("is the folder of model_name_or_path"), UserError);
 }
 

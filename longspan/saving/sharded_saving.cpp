@@ -71,7 +71,7 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
   for (const int writer : writers) {
     number_of.try_emplace(writer, static_cast<int>(number_of.size()) + 1);
   }
-  const int num_files = static_cast<int>(number_of.size()) + num_kept_files(model.config);
+  const int num_files = static_cast<int>(number_of.size()) + num_copied_files(model.config);
   std::vector<std::pair<ParameterShape, std::string>> files;
   std::vector<SafetensorsWriter::Planned> planned;
   for (size_t i = 0; i < own.size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -10,8 +11,8 @@
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/input/json_text.h"
+#include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
-#include "longspan/models/model_files.h"
 
 namespace longspan {
 namespace {
@@ -162,6 +163,10 @@ RunTotals totals_from(const Json& json) {
 }
 
 }  // namespace
+
+double RunTotals::mean_loss() const {
+  return loss_in_all / static_cast<double>(std::max<int64_t>(1, steps_with_loss));
+}
 
 void write_training_state(const std::string& folder, const TrainingState& state) {
   Json averages = Json::array();

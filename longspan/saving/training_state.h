@@ -41,6 +41,9 @@ struct RunTotals {
   int64_t last_evaluated_step = -1;
   EvaluationResult last_evaluation;
   bool evaluation_due = false;  // after the last step; left out because the run was told to stop
+
+  /// Over all steps so far.
+  double mean_loss() const;
 };
 
 /// Sums and counts by name, of one rank.

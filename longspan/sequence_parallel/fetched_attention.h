@@ -11,9 +11,9 @@
 
 namespace longspan {
 
-/// In step s a rank has what it sees of the keys of rank - s, its own first; the keys of the next
-/// step are on their way meanwhile, and in the backward the gradients of the last step's go home. A
-/// step in which a rank sees nothing computes nothing and brings nothing.
+/// In step s a rank attends to those keys of rank - s that its queries see, its own first, while
+/// the keys of the next step arrive and, in the backward, the gradients of the previous step's keys
+/// return to their owner. A step in which a rank sees no keys neither sends nor computes.
 ///
 /// Bytes sent by all ranks together, for S fetched tokens (keys_seen() of the blocks of each rank
 /// and each other one), M kv heads with keys of K and values of V numbers, e bytes a number and g a
@@ -33,7 +33,7 @@ class FetchedAttention {
 
  private:
   struct Step {
-    int owner, receiver;            // whose keys come, and to whom ours go
+    int owner, receiver;            // who sends us keys, and to whom we send ours
     std::vector<TokenRun> fetched;  // of the owner's tokens
     std::vector<TokenRun> given;    // of ours
     std::vector<Block> blocks;      // of our queries and the fetched tokens

@@ -1,4 +1,4 @@
-// Tokens for heads, and back: what every Ulysses kind does around its inner attention.
+// Exchanges tokens for heads, and back, as every Ulysses kind does around its inner attention.
 // t: this rank's tokens, T = P t: tokens of the group, N: heads in all, n: heads of a block, H:
 // numbers in a head, S: tokens of a block.
 #pragma once
@@ -32,7 +32,7 @@ class BlocksInFlight {
   std::vector<at::Tensor> blocks_;
 };
 
-/// A rank's own tokens while they return from those who had them.
+/// Heads of a rank's own tokens on their way back from the ranks that attended with them.
 class TokensInFlight {
  public:
   /// Heads of consecutive tokens, and where they go.
@@ -58,13 +58,14 @@ BlocksInFlight start_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_ra
 TokensInFlight start_to_tokens(const std::vector<at::Tensor>& blocks, const BlocksByRank& by_rank,
                                const Group& group, int64_t tokens_per_rank);
 
-/// Something of that shape that takes no memory.
+/// A tensor of that shape without values, which takes no memory.
 at::Tensor without_values(at::IntArrayRef sizes, const at::TensorOptions& options);
 
 /// The differentiable form in two steps: between start and finish other work may run, in the
-/// backward too, where finish starts the way back and start awaits it. Gradients of what went to
-/// several ranks are summed (in fp32 for bf16). A rank without a block gets one number instead,
-/// which must find its way into `also` of an exchange back: all ranks take part in the backward.
+/// backward too, where finish starts the exchange of gradients and start waits for it. Gradients of
+/// what went to several ranks are summed (in fp32 for bf16). A rank without a block gets one number
+/// instead, which must find its way into `also` of an exchange back: all ranks take part in the
+/// backward.
 struct StartedExchange {
   at::Tensor token;  // carries the graph
   std::shared_ptr<void> state;

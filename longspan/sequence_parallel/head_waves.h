@@ -1,5 +1,5 @@
-// Ulysses a few heads at a time (UPipe, arXiv 2602.21196): the exchange of the next heads runs
-// under the attention of these, and buffers are those of two waves instead of all heads.
+// Ulysses a few heads at a time (UPipe, arXiv 2602.21196): exchange the heads of the next wave
+// during the attention of this one, in buffers for two waves instead of all heads.
 #pragma once
 
 #include "longspan/sequence_parallel/exchanged_attention.h"

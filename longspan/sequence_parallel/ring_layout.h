@@ -36,16 +36,17 @@ struct TokenRun {
 };
 /// The keys that blocks see: in their order, none twice.
 std::vector<TokenRun> keys_seen(const std::vector<Block>& blocks);
-/// Blocks that see no other keys than these, with those laid one behind the other.
+/// The blocks, which see no other keys than those of `runs`, as blocks over these keys alone, one
+/// run behind the other.
 std::vector<Block> over_runs(std::vector<Block> blocks, const std::vector<TokenRun>& runs);
 
-/// Whose keys a ring rank has after so many hops on a ring of `num_ranks`. With windows of more
-/// than one rank, after so many steps of a double ring (ring_pass.h).
+/// The rank whose keys a ring rank holds after so many hops on a ring of `num_ranks`. With windows
+/// of more than one rank, after so many steps of a double ring (ring_pass.h).
 int owner_after(int hops, int rank, int num_ranks, int window);
 
 /// Method::geometry of such a ring inside Ulysses of the plan's degree: for each wave and each of
-/// its pieces a pass round the ring. In a sliding window what is seen of a rank's keys comes
-/// straight from it, and nothing else does.
+/// its pieces a pass round the ring. In a sliding window each
+/// rank fetches the keys that its queries see from the rank that holds them, and no others.
 RankGeometry ring_geometry(const RingLayout& layout, const ParallelPlan& plan,
                            const AttentionShape& shape, const Packing& padded, int rank);
 

@@ -1,10 +1,10 @@
-// Tensors that travel round a ring of ranks, and their gradients that travel home.
+// Passes each rank's tensors round a ring of ranks, and their gradients back to their owner.
 //
-// A ring of R ranks: in step s a rank holds what rank - s set out with, and the block of step s + 1
-// is in flight meanwhile. R - 1 hops, after which every rank has seen every block.
+// In a ring of R ranks, a rank holds the tensors of rank - s in step s, while those of step s + 1
+// arrive. After R - 1 hops every rank has seen all of them.
 //
-// Gradients of a block set out from the neighbour of its owner, one step behind the block, gather
-// what each rank adds, and arrive at the owner after R - 1 hops; the owner adds its own share last.
+// The gradients of a block follow it one step behind, from its owner's neighbour on. Each rank adds
+// its contribution to them; after R - 1 hops they reach the owner, which adds its own last.
 //
 // The step of a ring may itself be a pass over a smaller ring (LoongTrain's double ring, arXiv
 // 2406.18485, section 4.2): rings of D and W ranks make D - 1 + D (W - 1) = D W - 1 hops, as one

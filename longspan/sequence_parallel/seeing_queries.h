@@ -1,4 +1,4 @@
-// The queries of some blocks. T: tokens, N: heads, H: numbers in a head.
+// The queries that some blocks have. T: tokens, N: heads, H: numbers in a head.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -45,7 +45,7 @@ struct TokenMixerCost {
 };
 
 /// Rows below which the chunks of a feed-forward whose rows all go through the same matrices are
-/// not cut: enough for matrix products at full speed.
+/// not cut: enough for gemms at full speed.
 inline constexpr int64_t kMinChunkRows = 1024;
 
 struct FeedForwardCost {

@@ -17,7 +17,7 @@ struct LoraShape {
   bool rank_stabilized = false;   // arXiv 2312.03732
   std::set<std::string> modules;  // linear layers (ParameterSpec::lora_target)
 
-  /// What a product with the matrices is multiplied by: alpha / r, or alpha / sqrt(r).
+  /// The factor of what an adapter adds, scale x A^T B^T: alpha / r, or alpha / sqrt(r).
   double scale() const;
 };
 

@@ -7,7 +7,8 @@
 #include <array>
 
 #include "longspan/comm/differentiable.h"
-#include "longspan/config/config.h"
+#include "longspan/config/method_settings.h"
+#include "longspan/config/preference_settings.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/objectives/preference.h"
@@ -21,15 +22,15 @@ class PairObjective : public Objective {
  public:
   explicit PairObjective(const ObjectiveContext& context)
       : context_(context),
-        options_{.loss = pair_loss_from(context.config.pref_loss),
-                 .beta = context.config.pref_beta,
-                 .label_smoothing = context.config.dpo_label_smoothing,
-                 .simpo_gamma = context.config.simpo_gamma,
-                 .sft_weight = context.config.pref_ftx},
+        options_{.loss = pair_loss_from(context.preferences.pref_loss),
+                 .beta = context.preferences.pref_beta,
+                 .label_smoothing = context.preferences.dpo_label_smoothing,
+                 .simpo_gamma = context.preferences.simpo_gamma,
+                 .sft_weight = context.preferences.pref_ftx},
         kind_(kind_of(options_.loss)) {}
 
   Documents documents() const override {
-    return context_.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
+    return context_.preferences.pref_share_prompt ? Documents::kPairs : Documents::kAll;
   }
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }
@@ -158,8 +159,8 @@ constexpr StageKeys kLossKeys{.keys = kLoss};
 constexpr const StageKeys* kKeys[] = {&kLossKeys, &kPreferenceKeys, &kReferenceKeys,
                                       &kSharedPromptKeys};
 
-std::vector<std::string> problems(const Config& config) {
-  const Config defaults;
+std::vector<std::string> problems(const PreferenceSettings& config, const MethodSettings& method) {
+  const PreferenceSettings defaults;
   std::vector<std::string> problems;
   const auto demand = [&](bool holds, std::string_view problem) {
     if (!holds) problems.emplace_back(problem);
@@ -171,7 +172,7 @@ std::vector<std::string> problems(const Config& config) {
     demand(config.*value == defaults.*value,
            fmt::format("{} is for pref_loss: {} only", name, kind.name));
   }
-  demand(!own.has_baselines || config.lora_dropout == 0,
+  demand(!own.has_baselines || method.lora_dropout == 0,
          fmt::format("pref_loss: {} computes each pair twice, which lora_dropout would make "
                      "different; set lora_dropout: 0",
                      own.name));

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "longspan/comm/differentiable.h"
-#include "longspan/config/config.h"
+#include "longspan/config/preference_settings.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/objectives/kto.h"
@@ -20,10 +20,10 @@ class KtoObjective : public Objective {
  public:
   explicit KtoObjective(const ObjectiveContext& context)
       : context_(context),
-        options_{.beta = context.config.pref_beta,
-                 .desirable_weight = context.config.kto_chosen_weight,
-                 .undesirable_weight = context.config.kto_rejected_weight,
-                 .sft_weight = context.config.pref_ftx} {}
+        options_{.beta = context.preferences.pref_beta,
+                 .desirable_weight = context.preferences.kto_chosen_weight,
+                 .undesirable_weight = context.preferences.kto_rejected_weight,
+                 .sft_weight = context.preferences.pref_ftx} {}
 
   Documents documents() const override { return Documents::kFirst; }
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }

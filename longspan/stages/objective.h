@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "longspan/comm/mesh.h"
+#include "longspan/config/preference_settings.h"
 #include "longspan/models/decoder.h"
 #include "longspan/report/averages.h"
 #include "longspan/report/training_log.h"
@@ -17,11 +18,9 @@
 
 namespace longspan {
 
-struct Config;
-
 /// What an objective works with; all outlive it.
 struct ObjectiveContext {
-  const Config& config;
+  const PreferenceSettings& preferences;
   const Mesh& mesh;
   const SequenceParallel& attention;
   Decoder& model;

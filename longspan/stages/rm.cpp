@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "longspan/comm/differentiable.h"
-#include "longspan/config/config.h"
+#include "longspan/config/preference_settings.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/objectives/document_scores.h"
 #include "longspan/spec/parameter_spec.h"
@@ -24,7 +24,7 @@ class RewardObjective : public Objective {
   }
 
   Documents documents() const override {
-    return context_.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
+    return context_.preferences.pref_share_prompt ? Documents::kPairs : Documents::kAll;
   }
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }
@@ -34,7 +34,7 @@ class RewardObjective : public Objective {
     const Batch local =
         local_share(with_labels_at_ends(row.whole, D), context_.attention, context_.device);
     const at::Tensor values_D = document_values(
-        context_.model, weight_1D_, bias_1_, context_.config.value_head_dropout, local, D,
+        context_.model, weight_1D_, bias_1_, context_.preferences.value_head_dropout, local, D,
         [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); });
     const at::Tensor pairs = values_D.view({D / 2, 2});
     const at::Tensor chosen_B = pairs.select(1, 0), rejected_B = pairs.select(1, 1);

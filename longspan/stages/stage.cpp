@@ -5,7 +5,8 @@
 
 #include <algorithm>
 
-#include "longspan/config/config.h"
+#include "longspan/config/data_settings.h"
+#include "longspan/config/method_settings.h"
 #include "longspan/config/user_error.h"
 
 namespace longspan {
@@ -22,7 +23,9 @@ const Stage& stage_named(std::string_view name) {
 
 const Stage& stage_of(const MethodSettings& config) { return stage_named(config.stage); }
 
-bool packs(const Config& config) { return config.packing.value_or(stage_of(config).packs); }
+bool packs(const DataSettings& config, const Stage& stage) {
+  return config.packing.value_or(stage.packs);
+}
 
 const StageKeys* group_of_key(std::string_view key) {
   for (const Stage* stage : all_stages()) {

@@ -18,7 +18,7 @@
 namespace longspan {
 
 class Objective;
-struct Config;
+struct DataSettings;
 struct MethodSettings;
 struct Conversation;
 struct EncodedExamples;
@@ -55,7 +55,8 @@ struct Stage {
 
   /// What keys demand of each other at this stage, beside what they demand at all stages: a line
   /// for each that is wrong, as check_config has them.
-  std::vector<std::string> (&problems)(const Config& config);
+  std::vector<std::string> (&problems)(const PreferenceSettings& preferences,
+                                       const MethodSettings& method);
   /// Rows -> what is trained on. See encode_examples.
   EncodedExamples (&encode)(const Encoding& encoding, const std::vector<Conversation>& rows);
   /// What document i of an example of several is: "chosen".
@@ -76,7 +77,7 @@ const Stage& stage_named(std::string_view name);
 const Stage& stage_of(const MethodSettings& config);
 
 /// What the key packing comes to.
-bool packs(const Config& config);
+bool packs(const DataSettings& config, const Stage& stage);
 
 /// The group that the key is in; null: the key is for every stage.
 const StageKeys* group_of_key(std::string_view key);

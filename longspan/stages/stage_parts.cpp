@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "longspan/config/config.h"
+#include "longspan/config/preference_settings.h"
 #include "longspan/data/example.h"
 
 namespace longspan {
@@ -20,7 +20,9 @@ extern const StageKeys kPreferenceKeys{.keys = kPreference};
 extern const StageKeys kReferenceKeys{.keys = kReference};
 extern const StageKeys kSharedPromptKeys{.keys = kSharedPrompt, .use = "pairs of answers"};
 
-std::vector<std::string> no_problems(const Config&) { return {}; }
+std::vector<std::string> no_problems(const PreferenceSettings&, const MethodSettings&) {
+  return {};
+}
 
 std::string numbered_document(const Example& example, size_t i) {
   return fmt::format("document {} of {}", i + 1, example.documents.size());

@@ -26,7 +26,8 @@ inline constexpr DrawnMean kDrawnAccuracies[] = {{.name = kRewardAccuracies,
 inline constexpr std::span<const DrawnMean> kLossAlone = {};
 
 // Stage::problems: keys demand nothing of each other at this stage alone.
-std::vector<std::string> no_problems(const Config& config);
+std::vector<std::string> no_problems(const PreferenceSettings& preferences,
+                                     const MethodSettings& method);
 
 // Stage::document_name
 std::string numbered_document(const Example& example, size_t i);

@@ -9,6 +9,7 @@
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
+#include "longspan/stages/stage.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
@@ -33,7 +34,9 @@ class DatasetFolder {
   }
   /// Of the stage, with dataset d.
   const Config& config() const { return config_; }
-  std::vector<Conversation> rows() const { return read_conversations(config_, "d"); }
+  std::vector<Conversation> rows() const {
+    return read_conversations(config_, stage_of(config_), config_.seed, "d");
+  }
   /// What is said when the rows are read; "" when nothing is wrong.
   std::string complaint() const {
     try {

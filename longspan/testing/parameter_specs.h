@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "longspan/models/named_tensor.h"
+#include "longspan/parameters/named_tensor.h"
 #include "longspan/spec/model_spec.h"
 #include "longspan/spec/parameter_spec.h"
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "longspan/config/config.h"
 #include "longspan/data/loader.h"
 
 namespace longspan {
@@ -52,13 +51,12 @@ class StopQuestion {
 }  // namespace
 
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
-                                         const ExampleSet& examples,
+                                         const ExampleSet& examples, int64_t batch_size,
                                          const std::function<bool()>& stops) {
   const at::NoGradGuard no_grad;
   const auto start = Clock::now();
   const Mesh& mesh = context.mesh;
-  const Loader loader(examples.size(), context.config.per_device_eval_batch_size, mesh.data.rank(),
-                      mesh.data.size(),
+  const Loader loader(examples.size(), batch_size, mesh.data.rank(), mesh.data.size(),
                       /*shuffle=*/false, /*seed=*/0);
   const bool leads = mesh.sequence.rank() == 0;
   double loss_sum = 0.0, weight_sum = 0.0;

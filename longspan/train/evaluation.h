@@ -1,6 +1,7 @@
 // The loss of an evaluation set.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -12,11 +13,11 @@ namespace longspan {
 
 /// Returns the objective's loss of all `examples` and its averages. The loss is a mean over all
 /// units (labels, pairs, answers), so that it does not depend on the batch size or the number of
-/// ranks. Every rank has the same examples; data-parallel groups share them out. Holds one row at a
-/// time in memory. Asks `stops` on all ranks every few seconds; when one says yes, changes nothing
-/// and returns nullopt. Collective over the world.
+/// ranks. Every rank has the same examples; data-parallel groups share them out, `batch_size` for
+/// each row. Holds one row at a time in memory. Asks `stops` on all ranks every few seconds; when
+/// one says yes, changes nothing and returns nullopt. Collective over the world.
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
-                                         const ExampleSet& examples,
+                                         const ExampleSet& examples, int64_t batch_size,
                                          const std::function<bool()>& stops);
 
 }  // namespace longspan

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include "longspan/config/config.h"
+#include "longspan/config/preference_settings.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
@@ -51,7 +51,7 @@ class WeightObjective : public Objective {
 
 /// 50 rows of 1000 tokens, and a model that nobody asks.
 struct Case {
-  Config config;
+  PreferenceSettings preferences;
   Mesh mesh;
   std::unique_ptr<SequenceParallel> attention = make_local(cpu_block_kernel());
   std::unique_ptr<Decoder> model;
@@ -59,7 +59,6 @@ struct Case {
   std::unique_ptr<ExampleSet> examples;
 
   Case() {
-    config.per_device_eval_batch_size = 1;
     testing::SmallModel shape;
     shape.vocab_size = shape.hidden_size = 4;
     shape.num_layers = 0;
@@ -78,7 +77,9 @@ struct Case {
     examples = std::make_unique<ExamplesInMemory>(std::move(all));
   }
 
-  ObjectiveContext context() const { return {config, mesh, *attention, *model, specs, at::kCPU}; }
+  ObjectiveContext context() const {
+    return {preferences, mesh, *attention, *model, specs, at::kCPU};
+  }
 };
 
 // Four numbers a token, whole and as this rank's share.
@@ -91,7 +92,8 @@ TEST_CASE("evaluation: one row at a time is in memory") {
   for (const bool looks : {false, true}) {
     const AllocationCounter memory(AllocationCounter::Of::kThisThread);
     CountingObjective objective(memory, looks);
-    const auto result = evaluate(objective, test.context(), *test.examples, [] { return false; });
+    const auto result =
+        evaluate(objective, test.context(), *test.examples, 1, [] { return false; });
     REQUIRE(result);
     CHECK(result->loss == 1.0);
     CHECK(result->num_samples == 50);
@@ -113,7 +115,7 @@ TEST_CASE("evaluation: an idle row has the columns of the others") {
     ObjectiveContext context = test.context();
     context.idle_rows = true;
     WeightObjective objective;
-    const auto result = evaluate(objective, context, examples, [] { return false; });
+    const auto result = evaluate(objective, context, examples, 1, [] { return false; });
     losses[mesh.world.rank()] = result ? result->loss : -1.0;
   });
   CHECK(losses == std::vector<double>{3.0, 3.0});
@@ -124,7 +126,7 @@ TEST_CASE("evaluation: whoever is told to stop makes no more rows") {
   for (const bool looks : {false, true}) {
     const AllocationCounter memory(AllocationCounter::Of::kThisThread);
     CountingObjective objective(memory, looks);
-    CHECK(!evaluate(objective, test.context(), *test.examples, [] { return true; }));
+    CHECK(!evaluate(objective, test.context(), *test.examples, 1, [] { return true; }));
     CHECK(objective.num_looks + objective.num_losses == 1);  // it is asked after the first one
     CHECK(memory.peak_bytes() < 2 * kBytesOfRow);
   }

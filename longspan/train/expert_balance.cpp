@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/objectives/load_balance.h"
@@ -38,20 +37,23 @@ std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& con
   return coefficient && *coefficient > 0 ? coefficient : std::nullopt;
 }
 
-std::unique_ptr<ExpertBalance> ExpertBalance::make(const ObjectiveContext& context,
+std::unique_ptr<ExpertBalance> ExpertBalance::make(const OptimizationSettings& config,
+                                                   const ObjectiveContext& context,
                                                    const ModelConfig& model) {
-  const std::optional<double> coefficient = auxiliary_loss_coefficient(context.config, model);
+  const std::optional<double> coefficient = auxiliary_loss_coefficient(config, model);
   if (experts_of(model.spec) == nullptr) return nullptr;
-  return std::make_unique<ExpertBalance>(context, model.spec, coefficient);
+  return std::make_unique<ExpertBalance>(context, model.spec, coefficient,
+                                         config.gradient_accumulation_steps);
 }
 
 ExpertBalance::ExpertBalance(const ObjectiveContext& context, const ModelSpec& model,
-                             std::optional<double> coefficient)
+                             std::optional<double> coefficient, int64_t rows_per_step)
     : context_(context),
       num_experts_(0),
       experts_per_token_(0),
       layers_(layers_with_experts(model)),
       coefficient_(coefficient),
+      rows_per_step_(rows_per_step),
       load_(0, 0),
       ahead_(0, 0) {
   for (const int64_t layer : layers_) {
@@ -67,9 +69,7 @@ ExpertBalance::ExpertBalance(const ObjectiveContext& context, const ModelSpec& m
   load_.sums_scores = coefficient_.has_value();
 }
 
-bool ExpertBalance::looks_ahead() const {
-  return coefficient_ && context_.config.gradient_accumulation_steps > 1;
-}
+bool ExpertBalance::looks_ahead() const { return coefficient_ && rows_per_step_ > 1; }
 
 void ExpertBalance::begin() {
   load_.clear();

@@ -27,11 +27,15 @@ std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& con
 /// several, all rows go through the model once more before that (look()).
 class ExpertBalance {
  public:
-  /// Null for a model without experts. All that the context names outlives it.
-  static std::unique_ptr<ExpertBalance> make(const ObjectiveContext& context,
+  /// Null for a model without experts. All that the context names outlives it. Throws as
+  /// auxiliary_loss_coefficient.
+  static std::unique_ptr<ExpertBalance> make(const OptimizationSettings& config,
+                                             const ObjectiveContext& context,
                                              const ModelConfig& model);
+  /// `coefficient`: of the auxiliary loss; nullopt: there is none. `rows_per_step`: those of one
+  /// data-parallel group.
   ExpertBalance(const ObjectiveContext& context, const ModelSpec& model,
-                std::optional<double> coefficient);
+                std::optional<double> coefficient, int64_t rows_per_step);
 
   /// Whether look() wants to see the step's rows.
   bool looks_ahead() const;
@@ -63,6 +67,7 @@ class ExpertBalance {
   int64_t num_experts_, experts_per_token_;
   std::vector<int64_t> layers_;  // those with experts
   std::optional<double> coefficient_;
+  int64_t rows_per_step_;
   ExpertLoad load_, ahead_;
 };
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "longspan/comm/group.h"
-#include "longspan/models/named_tensor.h"
+#include "longspan/parameters/named_tensor.h"
 
 namespace longspan {
 

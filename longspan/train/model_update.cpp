@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "longspan/config/config.h"
 #include "longspan/memory/host_memory.h"
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/optim/optimizer_job.h"
@@ -13,13 +12,14 @@
 
 namespace longspan {
 ModelUpdate::ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTable& specs,
-                         ShardedParameters* sharded, const Group& world, const Config& config)
+                         ShardedParameters* sharded, const Group& world,
+                         const OptimizationSettings& config, bool offload)
     : parameters_(std::move(parameters)), sharded_(sharded), world_(world) {
   pieces_ = sharded_ ? sharded_->pieces() : whole_pieces(parameters_, specs);
   const UpdateRule& rule = update_rule_of(config);
   // Where the update runs.
   const at::Device device = parameters_.at(0).tensor.device();
-  const auto allocate = [offload = config.offload_optimizer, device](const at::Tensor& like) {
+  const auto allocate = [offload, device](const at::Tensor& like) {
     return offload ? empty_on_host(like.sizes(), like.scalar_type(), device)
                    : at::empty(like.sizes(), like.options().device(device));
   };

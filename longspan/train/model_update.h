@@ -5,20 +5,21 @@
 #include <vector>
 
 #include "longspan/comm/group.h"
+#include "longspan/config/optimization_settings.h"
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/sharded_parameters.h"
 
 namespace longspan {
-
-struct Config;
 
 /// Whole parameters on every rank, or those of ShardedParameters. All members are collective over
 /// the world.
 class ModelUpdate {
  public:
   /// `sharded`: what made `parameters`, or null where they are whole. `specs` has all parameters.
+  /// `offload`: the optimizer's states lie in host memory.
   ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTable& specs,
-              ShardedParameters* sharded, const Group& world, const Config& config);
+              ShardedParameters* sharded, const Group& world, const OptimizationSettings& config,
+              bool offload);
 
   /// Call it after each backward pass.
   void end_backward();

@@ -1,4 +1,5 @@
-// What becomes of a step whose numbers are not finite.
+#include "longspan/train/nonfinite.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,14 +10,11 @@
 #include <set>
 #include <sstream>
 
-#include "longspan/config/choices.h"
-#include "longspan/config/config.h"
 #include "longspan/config/number_text.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/text/counted.h"
-#include "longspan/train/step.h"
 
 namespace longspan {
 namespace {
@@ -46,24 +44,21 @@ std::string text_of(std::vector<RowLoss> micro_batches) {
                      fmt::join(losses, ", "));
 }
 
-}  // namespace
-
-std::string TrainingStep::source_of_nonfinite(const std::vector<Row>& of_step,
-                                              const std::vector<double>& own_losses,
-                                              bool in_loss) const {
-  // Each data-parallel group knows its own rows: a line each, the loss and the rows' numbers.
+/// The rows of all data-parallel groups that may be at fault. Each group knows its own rows: a line
+/// each, the loss and the rows' numbers. Collective.
+std::vector<RowLoss> rows_at_fault(const NonfiniteStep& step, const Mesh& mesh) {
   std::string mine;
-  for (size_t i = 0; i < of_step.size(); ++i) {
-    if (of_step[i].examples.empty()) continue;
-    const double loss = own_losses[i];
-    if (mesh_.sequence.rank() != 0 || (in_loss && std::isfinite(loss))) continue;
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    if (step.rows[i].examples.empty()) continue;
+    const double loss = step.own_losses[i];
+    if (mesh.sequence.rank() != 0 || (step.in_loss() && std::isfinite(loss))) continue;
     std::vector<int64_t> numbers;
-    for (const ExamplePointer& example : of_step[i].examples) numbers.push_back(example->number);
+    for (const ExamplePointer& example : step.rows[i].examples) numbers.push_back(example->number);
     mine += fmt::format("{} {}\n", number_text(loss), fmt::join(numbers, " "));
   }
   std::vector<RowLoss> rows;
-  std::istringstream row_lines(fmt::format("{}", fmt::join(world_.gather_text(mine), "")));
-  for (std::string line; std::getline(row_lines, line);) {
+  std::istringstream lines(fmt::format("{}", fmt::join(mesh.world.gather_text(mine), "")));
+  for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string loss;
     words >> loss;
@@ -72,19 +67,36 @@ std::string TrainingStep::source_of_nonfinite(const std::vector<Row>& of_step,
   }
   // Rows whose loss is not finite come in the data's order, the others by the size of their loss.
   std::ranges::sort(rows, [&](const RowLoss& a, const RowLoss& b) {
-    return !in_loss && a.loss != b.loss ? a.loss > b.loss : a.rows < b.rows;
+    return !step.in_loss() && a.loss != b.loss ? a.loss > b.loss : a.rows < b.rows;
   });
-  if (in_loss) return rows.empty() ? "" : fmt::format(" It comes from {}.", text_of(rows));
-  mine.clear();
-  for (const std::string& name : nonfinite_gradients(update_.trained())) {
-    mine += name + "\n";
-  }
-  std::istringstream lines(fmt::format("{}", fmt::join(world_.gather_text(mine), "")));
+  return rows;
+}
+
+/// The parameters of all ranks whose gradient is not finite, each once. Collective.
+std::vector<std::string> parameters_at_fault(const ModelUpdate& update, const Group& world) {
+  std::string mine;
+  for (const std::string& name : nonfinite_gradients(update.trained())) mine += name + "\n";
+  std::istringstream lines(fmt::format("{}", fmt::join(world.gather_text(mine), "")));
   std::vector<std::string> names;
   std::set<std::string> seen;
   for (std::string name; std::getline(lines, name);) {
     if (seen.insert(name).second) names.push_back(name);
   }
+  return names;
+}
+
+}  // namespace
+
+bool NonfiniteStep::in_loss() const { return !std::isfinite(loss); }
+
+NonfiniteSteps::NonfiniteSteps(OnNonfinite rule, const Mesh& mesh, const ModelUpdate& update,
+                               Console& console)
+    : rule_(rule), mesh_(mesh), update_(update), console_(console) {}
+
+std::string NonfiniteSteps::source_of(const NonfiniteStep& step) const {
+  const std::vector<RowLoss> rows = rows_at_fault(step, mesh_);
+  if (step.in_loss()) return rows.empty() ? "" : fmt::format(" It comes from {}.", text_of(rows));
+  std::vector<std::string> names = parameters_at_fault(update_, mesh_.world);
   if (names.empty()) return "";
   const size_t num_names = names.size();
   names.resize(std::min(num_names, kMostNamed));
@@ -94,19 +106,15 @@ std::string TrainingStep::source_of_nonfinite(const std::vector<Row>& of_step,
       text_of(rows));
 }
 
-void TrainingStep::leave_out(StepResult& result, int64_t step, const std::vector<Row>& rows,
-                             const std::vector<double>& own_losses, int64_t num_skipped) {
-  const bool in_loss = !std::isfinite(result.loss);
-  const std::string where = source_of_nonfinite(rows, own_losses, in_loss);
+void NonfiniteSteps::leave_out(const NonfiniteStep& step, int64_t num_skipped) {
   const std::string what = fmt::format("The {} of step {} is {}.{} The learning rate is {}.",
-                                       in_loss ? "loss" : "gradient norm", step + 1,
-                                       number_text(in_loss ? result.loss : result.grad_norm), where,
-                                       number_text(result.learning_rate));
-  ++skipped_in_a_row_;
-  const bool skips = on_nonfinite_of(config_) == OnNonfinite::kSkip;
-  if (skips && skipped_in_a_row_ <= kMostSkippedInARow) {
-    result.skipped = true;
-    if (world_.rank() == 0) {
+                                       step.in_loss() ? "loss" : "gradient norm", step.step + 1,
+                                       number_text(step.in_loss() ? step.loss : step.grad_norm),
+                                       source_of(step), number_text(step.learning_rate));
+  ++num_in_series_;
+  const bool skips = rule_ == OnNonfinite::kSkip;
+  if (skips && num_in_series_ <= kMostSkippedInARow) {
+    if (mesh_.world.rank() == 0) {
       console_.say(
           fmt::format("warning: {} The update is left out, as on_nonfinite: skip asks; {} "
                       "so far.",
@@ -114,13 +122,13 @@ void TrainingStep::leave_out(StepResult& result, int64_t step, const std::vector
     }
     return;
   }
-  all_or_none(world_, [&] {
+  all_or_none(mesh_.world, [&] {
     throw UserError(fmt::format(
         "{} {} Lower learning_rate, set max_grad_norm, or look at the rows and the model's "
         "weights{}.",
         what,
         skips ? fmt::format("That is {} steps in a row, more than on_nonfinite: skip leaves out.",
-                            skipped_in_a_row_)
+                            num_in_series_)
               : "Nothing more was trained or saved.",
         skips ? "" : "; on_nonfinite: skip leaves such steps out"));
   });

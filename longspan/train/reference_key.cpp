@@ -11,7 +11,7 @@
 #include "longspan/config/config.h"
 #include "longspan/config/names.h"
 #include "longspan/input/input_file.h"
-#include "longspan/models/model_files.h"
+#include "longspan/input/model_files.h"
 
 namespace longspan {
 namespace {

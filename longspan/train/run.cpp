@@ -9,13 +9,19 @@
 #include "longspan/saving/output_claim.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/output_room.h"
+#include "longspan/train/run_checkpoints.h"
 #include "longspan/train/run_data.h"
+#include "longspan/train/run_evaluation.h"
 #include "longspan/train/run_memory.h"
 #include "longspan/train/run_messages.h"
 #include "longspan/train/run_model.h"
 #include "longspan/train/run_reports.h"
+#include "longspan/train/run_results.h"
 #include "longspan/train/run_saving.h"
 #include "longspan/train/run_start.h"
+#include "longspan/train/run_state.h"
+#include "longspan/train/step.h"
+#include "longspan/train/step_schedule.h"
 #include "longspan/train/trainer.h"
 #include "longspan/train/workers.h"
 
@@ -28,7 +34,9 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
   std::unique_ptr<OutputClaim> claim;
   // Another machine's lock may take longer to see through than a collective waits.
   all_or_none_patiently(workers.world(), workers.notices(), [&] {
-    if (workers.is_main()) claim = std::make_unique<OutputClaim>(config, launch.is_restart);
+    if (workers.is_main())
+      claim =
+          std::make_unique<OutputClaim>(config, source_folders(config, config), launch.is_restart);
   });
   return claim;
 }
@@ -64,7 +72,7 @@ void prepare_folders(const OutputSettings& config, Workers& workers, const Launc
 RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
                        const RunParts& parts) {
   RunResult result;
-  Workers workers(config, plan, host);
+  Workers workers(config, config, plan, host);
   result.end = workers.run([&] {
     Console console(/*silent=*/!workers.is_main(), /*shows_progress=*/!config.disable_tqdm);
     const Launch launch = find_launch(config, workers.where(), workers.world());
@@ -75,40 +83,39 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
                                     launch, workers.notices(), console);
     prepare_folders(config, workers, launch);
     host.begin_steps();
-    if (!model.find_objective(data, host, console)) {
+    if (!model.prepare_training(data, host, console)) {
       return say_stopped_before_steps(config, host, console);
     }
-    const RunMemory memory = plan_memory(config, plan, data, model.parameters(), workers);
-    model.decoder().keep_feed_forwards(memory.kept.count);
+    const RunMemory memory = plan_memory(config, plan, data, model.account(), workers);
+    model.context().model.keep_feed_forwards(memory.kept.count);
     RunReports reports(config, memory, model, parts.meter, console);
-    RunSaving saving(config, workers, model, data, start, host, console);
     const std::unique_ptr<ExampleSource> source =
         source_of(config, parts, *data.train, workers.mesh());
-    Trainer trainer({.context = model.context(),
-                     .objective = model.objective(),
-                     .source = *source,
-                     .eval_set = *data.eval,
-                     .host = host,
-                     .notices = workers.notices(),
-                     .heartbeat = workers.heartbeat(),
-                     .saving = saving,
-                     .reports = reports,
-                     .identity = start.identity,
-                     .launch = launch,
-                     .sharded = model.sharded()});
+    const StepSchedule schedule(config, config, config, source->num_batches());
+    TrainingStep step(config, schedule, model, *source, reports, host);
+    RunEvaluation evaluation(model, *data.eval, config.per_device_eval_batch_size, host);
+    RunSaving saving(config, workers, model, data, start, schedule, host, console);
+    RunState state(workers.mesh(), start, saving.saver, model.update(), *source, step.averages());
+    RunCheckpoints checkpoints(config, workers, model, saving, state, reports);
+    RunResults results(config, workers, model, saving, reports);
+    Trainer trainer(workers, schedule, step, evaluation, checkpoints, results, reports);
     if (start.resumed) {
       trainer.resume(*start.resumed);
       start.resumed->in_use.reset();
     }
-    const std::string disk = reports.log.open(workers.world(), trainer.disk(), start);
-    say_start({config, plan, data, start, model.trained(), trainer, reports.memory, disk}, console);
+    const RunTotals& totals = trainer.totals();
+    const std::string disk =
+        reports.log.open(workers.world(), saving.disk(totals.progress.step), start);
+    say_start({config, plan, data, start, model.trained(), schedule, totals.progress,
+               reports.memory, disk},
+              console);
     const RunEnd end = trainer.train();
     // Everything is saved; nothing that comes while this process clears up changes that.
     host.all_saved(end);
-    say_end(config, end, trainer, saving.checkpoints, host, console);
-    result.progress = trainer.progress();
-    result.loss = trainer.mean_loss();
-    result.saved_in = trainer.saved_in();
+    say_end(config, end, totals.progress, results, saving.checkpoints, host, console);
+    result.progress = totals.progress;
+    result.loss = totals.mean_loss();
+    result.saved_in = results.model_in();
     return end;
   });
   return result;

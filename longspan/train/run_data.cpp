@@ -16,6 +16,7 @@
 #include "longspan/models/rope_scaling.h"
 #include "longspan/report/data_hints.h"
 #include "longspan/spec/fnv1a.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -31,12 +32,14 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
         "`generate` and `export`. PEFT does not read it: give PEFT's users the exported model.");
   }
   const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
-  const RunRows rows = read_run_rows(config);
-  EncodedExamples train = encode_examples(config, tokenizer, rows.train, model.spec.vocab_size),
+  const Stage& stage = stage_of(config);
+  const RunRows rows = read_run_rows(config, stage, config.seed);
+  EncodedExamples train =
+                      encode_examples(config, stage, tokenizer, rows.train, model.spec.vocab_size),
                   eval;
   if (!rows.eval.empty())
-    eval = encode_examples(config, tokenizer, rows.eval, model.spec.vocab_size);
-  data.chat = saved_chat(config, tokenizer);
+    eval = encode_examples(config, stage, tokenizer, rows.eval, model.spec.vocab_size);
+  data.chat = saved_chat(config, stage, tokenizer);
   if (!train.examples.empty()) {
     console.say(fmt::format("The first training example:\n{}\n",
                             describe_example(train.examples.front(), config.stage, tokenizer)));
@@ -47,7 +50,7 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
   };
   for (const std::string& note : rows.notes) warn(note);
   warn(hint_at_template(config, model, tokenizer));
-  if (data.chat) warn(hint_at_joined_messages(config, *data.chat, tokenizer, rows.train));
+  if (data.chat) warn(hint_at_joined_messages(config, stage, *data.chat, tokenizer, rows.train));
   for (const EncodedExamples* encoded : {&train, &eval}) {
     warn(encoded->left_out);
     const std::string cut = encoded->cut.text(config.cutoff_len);

@@ -3,22 +3,15 @@
 #include <fmt/format.h>
 
 #include "longspan/config/choices.h"
-#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
-#include "longspan/plan/step_plan.h"
 #include "longspan/saving/output_room.h"
 #include "longspan/saving/saving.h"
-#include "longspan/stages/stage.h"
 
 namespace longspan {
 
-RunLog::RunLog(const Config& config, Console& console)
-    : config_(config),
-      console_(console),
-      log_(config.output_dir, {.train_batch_size = config.per_device_train_batch_size,
-                               .num_train_epochs = epochs_of(config.num_train_epochs),
-                               .drawn = stage_of(config).drawn}) {
+RunLog::RunLog(const OutputSettings& config, const RunConstants& constants, Console& console)
+    : config_(config), console_(console), log_(config.output_dir, constants) {
   log_.warn([&](const std::string& text) { console_.say("warning: " + text); });
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "longspan/comm/group.h"
+#include "longspan/config/output_settings.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/report/console.h"
 #include "longspan/report/tensorboard.h"
@@ -13,12 +14,10 @@
 
 namespace longspan {
 
-struct Config;
-
 class RunLog {
  public:
-  /// Both outlive it.
-  RunLog(const Config& config, Console& console);
+  /// `config` and `console` outlive it.
+  RunLog(const OutputSettings& config, const RunConstants& constants, Console& console);
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
@@ -29,7 +28,7 @@ class RunLog {
   std::string open(const Group& world, const DiskFacts& disk, const RunStart& start);
 
  private:
-  const Config& config_;
+  const OutputSettings& config_;
   Console& console_;
   std::optional<TensorBoardLog> tensorboard_;
   TrainingLog log_;

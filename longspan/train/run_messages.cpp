@@ -21,15 +21,14 @@ std::string how_to_go_on(const OutputSettings& config) {
                      own_job(config).empty() ? "" : "; so does this job, if Slurm requeues it");
 }
 
-void say_interrupted(const std::string& where_it_stands, const Trainer& trainer,
-                     const Checkpoints& checkpoints, Host& host) {
-  if (!trainer.saved_in().empty()) {
+void say_interrupted(const std::string& where_it_stands, bool trained_all,
+                     const RunResults& results, const Checkpoints& checkpoints, Host& host) {
+  if (!results.model_in().empty()) {
     host.say(
         fmt::format("Interrupted {}; the model is in {}, and its logs and results were given up.",
-                    where_it_stands, trainer.saved_in()));
+                    where_it_stands, results.model_in()));
     return;
   }
-  const bool trained_all = trainer.progress().step == trainer.progress().total_steps;
   host.say(fmt::format(
       "Interrupted {}; {}. {}", where_it_stands,
       trained_all ? "the trained model was given up" : "the step under way was left",
@@ -40,19 +39,21 @@ void say_interrupted(const std::string& where_it_stands, const Trainer& trainer,
 }  // namespace
 
 void say_start(const StartFacts& facts, Console& console) {
-  const auto& [config, plan, data, start, trained, trainer, memory, disk] = facts;
+  const auto& [config, plan, data, start, trained, schedule, progress, memory, disk] = facts;
   console.say(summary_of({.config = config,
                           .model = plan.model,
                           .plan = plan.parallel,
-                          .steps = trainer.steps(),
+                          .steps = schedule.plan(),
                           .train_examples = *data.train,
                           .eval_examples = *data.eval,
                           .num_parameters = trained.num_parameters(),
                           .num_trained = trained.num_trained(),
-                          .num_warmup_steps = trainer.num_warmup_steps(),
+                          .num_warmup_steps = schedule.num_warmup_steps(),
                           .device = device_text(plan)}));
   for (const std::string& remark :
-       remarks_at_start({.config = config,
+       remarks_at_start({.notes = config.notes,
+                         .method = config,
+                         .adapters = config.adapter_name_or_path,
                          .model = plan.model,
                          .plan_warning = plan.warning,
                          .num_rows = data.train->size(),
@@ -66,15 +67,13 @@ void say_start(const StartFacts& facts, Console& console) {
     console.say(remark);
   }
   if (const std::string text = warning_of_fallback(config); !text.empty()) console.say(text);
-  console.say(
-      fmt::format("\n{}", facts.memory.begin(plan.where.local_world_size, plan.device.cuda())));
+  console.say(fmt::format("\n{}", memory.begin(plan.where.local_world_size, plan.device.cuda())));
   if (!disk.empty()) console.say(disk);
   if (!start.resumed) return;
-  console.say(fmt::format("Going on from {}, step {} of {}{}", start.resumed->folder,
-                          trainer.progress().step, trainer.progress().total_steps,
-                          trainer.progress().step == trainer.progress().total_steps
-                              ? ": nothing is left to train"
-                              : ""));
+  console.say(
+      fmt::format("Going on from {}, step {} of {}{}", start.resumed->folder, progress.step,
+                  progress.total_steps,
+                  progress.step == progress.total_steps ? ": nothing is left to train" : ""));
   for (const std::string& change : start.changes) console.say(change);
 }
 
@@ -89,23 +88,25 @@ RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Consol
   return RunEnd::kStopped;
 }
 
-void say_end(const OutputSettings& config, RunEnd end, const Trainer& trainer,
-             const Checkpoints& checkpoints, Host& host, Console& console) {
+void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
+             const RunResults& results, const Checkpoints& checkpoints, Host& host,
+             Console& console) {
   const std::string where_it_stands =
-      fmt::format("after step {} of {}", trainer.progress().step, trainer.progress().total_steps);
+      fmt::format("after step {} of {}", progress.step, progress.total_steps);
   switch (end) {
     case RunEnd::kDone:
-      console.say(trainer.record_in() == trainer.saved_in()
-                      ? fmt::format("Saved the model and logs in {}", trainer.saved_in())
+      console.say(results.record_in() == results.model_in()
+                      ? fmt::format("Saved the model and logs in {}", results.model_in())
                       : fmt::format("Saved the model in {}, and its logs and results in {}",
-                                    trainer.saved_in(), trainer.record_in()));
+                                    results.model_in(), results.record_in()));
       return;
     case RunEnd::kStopped:
       console.say(fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands, host.why_stopped(),
                               checkpoints.last(), how_to_go_on(config)));
       return;
     case RunEnd::kInterrupted:
-      say_interrupted(where_it_stands, trainer, checkpoints, host);
+      say_interrupted(where_it_stands, progress.step == progress.total_steps, results, checkpoints,
+                      host);
       return;
   }
 }

@@ -10,9 +10,10 @@
 #include "longspan/saving/checkpoints.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/run_plan.h"
+#include "longspan/train/run_results.h"
 #include "longspan/train/run_start.h"
+#include "longspan/train/step_schedule.h"
 #include "longspan/train/trained_model.h"
-#include "longspan/train/trainer.h"
 
 namespace longspan {
 
@@ -24,7 +25,8 @@ struct StartFacts {
   const RunData& data;
   const RunStart& start;
   const TrainedModel& trained;
-  const Trainer& trainer;
+  const StepSchedule& schedule;
+  const Progress& progress;
   MemoryReport& memory;
   const std::string& disk;  // RunLog::open's account
 };
@@ -36,7 +38,9 @@ void say_start(const StartFacts& facts, Console& console);
 /// For a run whose host asks it to stop before the first step. Returns how the run ended.
 RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Console& console);
 
-void say_end(const OutputSettings& config, RunEnd end, const Trainer& trainer,
-             const Checkpoints& checkpoints, Host& host, Console& console);
+/// `progress`: of the steps that are done.
+void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
+             const RunResults& results, const Checkpoints& checkpoints, Host& host,
+             Console& console);
 
 }  // namespace longspan

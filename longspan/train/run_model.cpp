@@ -59,7 +59,12 @@ std::unique_ptr<Reference> RunModel::make_own_reference() {
   return make_reference(config_, trained_, plan_.model, *decoder_, *attention_, sharding_, device_);
 }
 
-bool RunModel::find_objective(const RunData& data, const Host& host, Console& console) {
+ShardedParameters* RunModel::divided() const {
+  ShardedParameters* sharded = trained_.sharded.get();
+  return sharded && !sharded->all_are_here() ? sharded : nullptr;
+}
+
+bool RunModel::prepare_training(const RunData& data, const Host& host, Console& console) {
   // Who shares out experts computes those of other ranks' rows, too.
   const bool idle_rows = (sharding_ && sharding_->stage >= 2) || experts_;
   const Stage& stage = stage_of(config_);
@@ -76,7 +81,7 @@ bool RunModel::find_objective(const RunData& data, const Host& host, Console& co
     if (!table) return false;
     reference_ = reference_table(std::move(*table));
   }
-  context_.emplace(ObjectiveContext{.config = config_,
+  context_.emplace(ObjectiveContext{.preferences = config_,
                                     .mesh = workers_.mesh(),
                                     .attention = *attention_,
                                     .model = *decoder_,
@@ -85,24 +90,20 @@ bool RunModel::find_objective(const RunData& data, const Host& host, Console& co
                                     .reference = reference_.get(),
                                     .idle_rows = idle_rows});
   objective_ = stage.make(*context_);
+  update_.emplace(decoder_->parameters(), trained_.specs, trained_.sharded.get(), workers_.world(),
+                  config_, config_.offload_optimizer);
   return true;
 }
 
-AttentionTraffic RunModel::traffic() const {
-  return {workers_.mesh(),
-          plan_.parallel,
-          plan_.attended,
-          computes_in_bf16(config_, config_) ? 2 : 4,
-          !config_.disable_gradient_checkpointing,
-          activations_ && !attention_->overlaps_projections(),
-          device_};
+RowTraffic RunModel::traffic() const {
+  const int64_t element_bytes = computes_in_bf16(config_, config_) ? 2 : 4;
+  return {{workers_.mesh(), plan_.parallel, plan_.attended, element_bytes,
+           !config_.disable_gradient_checkpointing,
+           activations_ && !attention_->overlaps_projections(), device_},
+          {experts_.get(), plan_.model.spec, element_bytes, device_}};
 }
 
-ExpertTraffic RunModel::expert_traffic() const {
-  return {experts_.get(), plan_.model.spec, computes_in_bf16(config_, config_) ? 2 : 4, device_};
-}
-
-RunParameters RunModel::parameters() const {
+RunParameters RunModel::account() const {
   RunParameters parameters{.used = trained_.held(), .divided = std::nullopt, .reference = {}};
   if (trained_.sharded) parameters.divided = trained_.sharded->held_bytes();
   if (reference_) parameters.reference = reference_->held_bytes();

@@ -1,4 +1,5 @@
-// What computes in a run: the trained model, its attention, its reference and its loss.
+// What computes in a run: the trained model, its attention, its reference, its loss and its
+// optimizer.
 #pragma once
 
 #include <functional>
@@ -10,12 +11,12 @@
 #include "longspan/memory/activation_offload.h"
 #include "longspan/models/decoder.h"
 #include "longspan/plan/run_account.h"
-#include "longspan/report/attention_traffic.h"
 #include "longspan/report/console.h"
-#include "longspan/report/expert_traffic.h"
+#include "longspan/report/row_traffic.h"
 #include "longspan/saving/saving.h"
 #include "longspan/stages/objective.h"
 #include "longspan/stages/reference.h"
+#include "longspan/train/model_update.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/trained_model.h"
 #include "longspan/train/workers.h"
@@ -31,23 +32,25 @@ class RunModel {
   RunModel(const RunModel&) = delete;
   RunModel& operator=(const RunModel&) = delete;
 
+  const ModelConfig& config() const { return plan_.model; }
   const TrainedModel& trained() const { return trained_; }
-  Decoder& decoder() { return *decoder_; }
-  ShardedParameters* sharded() { return trained_.sharded.get(); }
+  const std::vector<NamedTensor>& parameters() const { return decoder_->parameters(); }
+  /// What divides the parameters among the ranks, so that all ranks save the model together; null
+  /// where each has all of them between uses.
+  ShardedParameters* divided() const;
 
-  /// Makes the reference model, where the stage has one, and the objective. Call it once. False:
-  /// the host asked the run to stop. Collective. Throws as all_or_none.
-  bool find_objective(const RunData& data, const Host& host, Console& console);
-  /// These two are there after find_objective.
+  /// Makes the reference model, where the stage has one, the objective and the optimizer. Call it
+  /// once. False: the host asked the run to stop. Collective. Throws as all_or_none.
+  bool prepare_training(const RunData& data, const Host& host, Console& console);
+  /// These are there after prepare_training.
   const ObjectiveContext& context() const { return *context_; }
   Objective& objective() { return *objective_; }
+  ModelUpdate& update() { return *update_; }
 
-  /// A counter of the bytes that attention sends.
-  AttentionTraffic traffic() const;
-  /// A counter of the bytes that expert parallelism sends.
-  ExpertTraffic expert_traffic() const;
+  /// A counter of the bytes that attention and expert parallelism send.
+  RowTraffic traffic() const;
   /// The parameters of the run, for the account of memory.
-  RunParameters parameters() const;
+  RunParameters account() const;
   ModelSaver saver(const RunData& data) const;
 
  private:
@@ -66,6 +69,7 @@ class RunModel {
   std::unique_ptr<Reference> reference_;
   std::optional<ObjectiveContext> context_;
   std::unique_ptr<Objective> objective_;
+  std::optional<ModelUpdate> update_;
 };
 
 }  // namespace longspan

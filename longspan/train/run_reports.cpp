@@ -1,15 +1,20 @@
 #include "longspan/train/run_reports.h"
 
 #include "longspan/config/config.h"
+#include "longspan/plan/step_plan.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 
 RunReports::RunReports(const Config& config, const RunMemory& memory, const RunModel& model,
                        PeakMeter* meter, Console& console)
     : traffic(model.traffic()),
-      expert_traffic(model.expert_traffic()),
       memory(meter, memory.facts, memory.kept.reason),
-      log(config, console),
+      log(config,
+          {.train_batch_size = config.per_device_train_batch_size,
+           .num_train_epochs = epochs_of(config.num_train_epochs),
+           .drawn = stage_of(config).drawn},
+          console),
       console(console) {}
 
 }  // namespace longspan

@@ -1,11 +1,10 @@
-// What a run counts, and whom it tells.
+// What a run measures, logs and shows.
 #pragma once
 
 #include "longspan/memory/peak_meter.h"
-#include "longspan/report/attention_traffic.h"
 #include "longspan/report/console.h"
-#include "longspan/report/expert_traffic.h"
 #include "longspan/report/memory_report.h"
+#include "longspan/report/row_traffic.h"
 #include "longspan/train/run_log.h"
 #include "longspan/train/run_memory.h"
 #include "longspan/train/run_model.h"
@@ -20,8 +19,7 @@ struct RunReports {
   RunReports(const RunReports&) = delete;
   RunReports& operator=(const RunReports&) = delete;
 
-  AttentionTraffic traffic;
-  ExpertTraffic expert_traffic;
+  RowTraffic traffic;
   MemoryReport memory;
   RunLog log;
   Console& console;

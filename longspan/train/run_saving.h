@@ -1,7 +1,10 @@
-// What a run saves, and how.
+// What a run saves with.
 #pragma once
 
+#include <cstdint>
+
 #include "longspan/liveness/host.h"
+#include "longspan/plan/disk_model.h"
 #include "longspan/report/console.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_room.h"
@@ -9,20 +12,33 @@
 #include "longspan/train/run_data.h"
 #include "longspan/train/run_model.h"
 #include "longspan/train/run_start.h"
+#include "longspan/train/step_schedule.h"
 #include "longspan/train/workers.h"
 
 namespace longspan {
 
-struct RunSaving {
+class RunSaving {
+ public:
   /// All outlive it.
-  RunSaving(const OutputSettings& config, Workers& workers, const RunModel& model,
-            const RunData& data, const RunStart& start, Host& host, Console& console);
+  RunSaving(const Config& config, Workers& workers, const RunModel& model, const RunData& data,
+            const RunStart& start, const StepSchedule& schedule, Host& host, Console& console);
   RunSaving(const RunSaving&) = delete;
   RunSaving& operator=(const RunSaving&) = delete;
 
   const ModelSaver saver;
   Checkpoints checkpoints;
   PatientSaver patient_saver;  // of what is saved last
+
+  /// What the run will write into output_dir once `steps_done` steps are done.
+  DiskFacts disk(int64_t steps_done) const;
+
+ private:
+  const OutputSettings& config_;
+  const UpdateRule& rule_;
+  bool trains_in_bf16_;  // pure_bf16
+  const StepSchedule& schedule_;
+  int num_processes_;
+  bool divided_;
 };
 
 }  // namespace longspan

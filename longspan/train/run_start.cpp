@@ -11,6 +11,7 @@ RunStart find_run_start(const Config& config, const Mesh& mesh, const ModelConfi
                         const TrainedModel& trained, const RunData& data, const Launch& launch,
                         Notices& notices, Console& console) {
   RunStart start;
+  start.launch = launch;
   start.identity = identity_of(config, mesh, model, trained, data);
   start.resumed = find_resume_point(config, mesh.world, notices, launch, console);
   // Where no state is kept, nobody will ask what the files were.

@@ -1,4 +1,4 @@
-// Where a run begins: which run it is, and which checkpoint it resumes from.
+// Where a run begins: which start of which run it is, and which checkpoint it resumes from.
 #pragma once
 
 #include <optional>
@@ -19,6 +19,7 @@ namespace longspan {
 struct Config;
 
 struct RunStart {
+  Launch launch;
   RunIdentity identity;                // contents on rank 0 alone
   std::optional<ResumePoint> resumed;  // nullopt: from the beginning
   std::vector<std::string> changes;    // since the checkpoint was saved; a line each, on rank 0

@@ -6,10 +6,8 @@
 #include <cmath>
 #include <optional>
 
-#include "longspan/config/config.h"
-#include "longspan/kernels/dropout.h"
+#include "longspan/config/choices.h"
 #include "longspan/memory/transfer.h"
-#include "longspan/optim/schedule.h"
 
 namespace longspan {
 namespace {
@@ -34,143 +32,56 @@ std::vector<double> sums_over(const Group& group, const std::vector<double>& val
 
 }  // namespace
 
-TrainingStep::TrainingStep(const TrainingJob& job)
-    : context_(job.context),
-      config_(job.context.config),
-      mesh_(job.context.mesh),
-      world_(job.context.mesh.world),
-      model_(job.context.model),
-      device_(job.context.device),
-      objective_(job.objective),
-      source_(job.source),
-      host_(job.host),
-      traffic_(job.reports.traffic),
-      expert_traffic_(job.reports.expert_traffic),
-      console_(job.reports.console),
-      plan_(StepPlan::make(source_.num_batches(), config_.gradient_accumulation_steps,
-                           config_.num_train_epochs, config_.max_steps)),
-      num_warmup_steps_(
-          warmup_steps_of(config_.warmup_ratio, config_.warmup_steps, plan_.total_steps)),
-      update_(model_.parameters(), job.saving.saver.model().specs, job.sharded, world_, config_),
-      balance_(ExpertBalance::make(job.context, job.saving.saver.model().config)) {}
+TrainingStep::TrainingStep(const OptimizationSettings& config, const StepSchedule& schedule,
+                           RunModel& model, ExampleSource& source, RunReports& reports,
+                           const Host& host)
+    : schedule_(schedule),
+      context_(model.context()),
+      objective_(model.objective()),
+      update_(model.update()),
+      source_(source),
+      host_(host),
+      max_grad_norm_(config.max_grad_norm),
+      balance_(ExpertBalance::make(config, context_, model.config())),
+      pass_(context_, objective_, balance_.get(), update_, reports.traffic, config.seed),
+      nonfinite_(on_nonfinite_of(config), context_.mesh, update_, reports.console) {}
 
-std::vector<std::string> TrainingStep::names_of_averages() const {
+NamedMeans TrainingStep::means() {
   std::vector<std::string> names = objective_.averages();
-  if (!balance_) return names;
-  for (const std::string& name : balance_->averages()) names.push_back(name);
-  return names;
-}
-
-void TrainingStep::look_at(const std::vector<Row>& rows, int64_t step) {
-  objective_.begin();
-  if (objective_.looks_ahead()) {
-    for (const Row& row : rows) objective_.look(row);
-    objective_.looked();
+  if (balance_) {
+    for (const std::string& name : balance_->averages()) names.push_back(name);
   }
-  if (!balance_) return;
-  balance_->begin();
-  if (!balance_->looks_ahead()) return;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    model_.set_dropout_seed(dropout_seed(step, i));
-    balance_->look(rows[i]);
-    model_.set_dropout_seed(std::nullopt);
-  }
-  balance_->looked();
+  return objective_.completed(averages_.means(context_.mesh.world, names, context_.device));
 }
 
 StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
-  const std::vector<Row> rows = rows_of(plan_.place(step));  // the same on all SP members
-
+  const std::vector<Row> rows = rows_of(schedule_.plan().place(step));  // same on all SP members
+  StepResult result;
+  result.learning_rate = schedule_.learning_rate(step);
   // The loss is a mean over the whole global batch. Its only denominator is known before anything
   // is computed.
-  std::vector<double> counts(4, 0.0);
-  for (const Row& row : rows) {
-    counts[0] += objective_.weight(row);
-    counts[1] += static_cast<double>(row.num_tokens());
-    counts[2] += static_cast<double>(row.examples.size());
-    counts[3] += static_cast<double>(row.num_computed_tokens());
-  }
-  counts = sums_over(mesh_.data_hosts, counts, at::kCPU);
-  StepResult result;
-  result.learning_rate =
-      config_.learning_rate *
-      schedule_factor(config_.lr_scheduler_type, step, num_warmup_steps_, plan_.total_steps);
-  const double total_weight = counts[0];
-  result.num_tokens = static_cast<int64_t>(counts[1]);
-  result.num_samples = static_cast<int64_t>(counts[2]);
-  result.num_computed_tokens = static_cast<int64_t>(counts[3]);
-
+  const double total_weight = count(rows, result);
   const auto averages_before = averages_.sums();
-  look_at(rows, step);
-  const bool leads = mesh_.sequence.rank() == 0;
-  Averages others;
-  std::vector<at::Tensor> contributions;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    traffic_.begin_row();
-    expert_traffic_.begin_row();
-    model_.set_dropout_seed(dropout_seed(step, i));
-    if (balance_) balance_->open();
-    const at::Tensor contribution =
-        objective_.loss(rows[i], i, total_weight, leads ? averages_ : others);
-    model_.set_dropout_seed(std::nullopt);
-    if (balance_) {
-      balance_->close();
-      balance_->count_step();
-    }
-    traffic_.end_forward(rows[i].local.packing);
-    expert_traffic_.end_forward();
-    contribution.backward();
-    update_.end_backward();
-    traffic_.end_backward();
-    expert_traffic_.end_backward();
-    contributions.push_back(contribution.detach());
-    if (world_.size() == 1 && host_.requested()) break;
-  }
-  // A rank without a row takes part in what the others count.
-  if (balance_ && rows.empty()) balance_->count_step();
-  // A signal that one rank has seen counts for all: they leave at the same step.
-  at::Tensor own_sums = sent_to(
-      fp64({0.0, host_.requested() ? 1.0 : 0.0, host_.told_to_stop() ? 1.0 : 0.0}), device_);
-  const at::Tensor loss = own_sums.select(0, 0);
-  if (const at::Tensor of_experts = balance_ ? balance_->loss() : at::Tensor();
-      of_experts.defined()) {
-    loss.add_(of_experts);
-  }
-  if (leads || !objective_.replicated()) {
-    for (const at::Tensor& contribution : contributions) {
-      loss.add_(contribution.reshape({}).to(at::kDouble));
-    }
-  }
-  world_.sum_(own_sums);
-  const ToHost arriving(own_sums);
-  // Before the host waits, so that these numbers are there as well.
-  if (balance_) balance_->add_to(averages_);
-  // The host waits for a GPU once in a step: for this norm, with which the sums are there too.
-  std::optional<double> grad_norm;
-  if (!device_.is_cpu()) grad_norm = update_.sum_gradients();
-  const std::vector<double> sums = values_of(arriving);
-  result.loss = sums[0];
-  result.interrupted = sums[1] > 0.0;
-  result.stops = sums[2] > 0.0;
+  const std::vector<at::Tensor> contributions = train_on(rows, step, total_weight);
+  sum_up(contributions, result);
   if (result.interrupted) return result;
-  if (std::isfinite(result.loss)) {
-    result.grad_norm = grad_norm ? *grad_norm : update_.sum_gradients();
-  }
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     averages_.set(averages_before);
-    std::vector<double> own_losses;
-    for (size_t i = 0; i < contributions.size(); ++i) {
-      own_losses.push_back(contributions[i].item<double>() * total_weight /
-                           std::max(1.0, objective_.weight(rows[i])));
-    }
-    if (!objective_.replicated()) own_losses = sums_over(mesh_.sequence, own_losses, device_);
-    leave_out(result, step, rows, own_losses, num_skipped);
+    const std::vector<double> losses = own_losses(rows, contributions, total_weight);
+    nonfinite_.leave_out({.step = step,
+                          .loss = result.loss,
+                          .grad_norm = result.grad_norm,
+                          .learning_rate = result.learning_rate,
+                          .rows = rows,
+                          .own_losses = losses},
+                         num_skipped);
+    result.skipped = true;
     update_.drop_gradients();
     return result;
   }
-  if (config_.max_grad_norm > 0) update_.clip(result.grad_norm, config_.max_grad_norm);
+  if (max_grad_norm_ > 0) update_.clip(result.grad_norm, max_grad_norm_);
   update_.step(result.learning_rate);
-  skipped_in_a_row_ = 0;
+  nonfinite_.end_series();
   return result;
 }
 
@@ -180,18 +91,82 @@ std::vector<Row> TrainingStep::rows_of(const StepPlace& place) {
     const DrawnExamples drawn = source_.next(place.epoch, batch);
     // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
     if (drawn.examples.empty() && !context_.idle_rows) continue;
-    rows.push_back(make_row(drawn, objective_.documents(), context_.attention, device_));
+    rows.push_back(make_row(drawn, objective_.documents(), context_.attention, context_.device));
   }
   return rows;
 }
 
-uint64_t TrainingStep::dropout_seed(int64_t step, size_t row_number) const {
-  uint64_t seed = static_cast<uint64_t>(config_.seed);
-  for (const uint64_t number : {static_cast<uint64_t>(step), static_cast<uint64_t>(row_number),
-                                static_cast<uint64_t>(mesh_.data.rank())}) {
-    seed = mix_seed(seed, number);
+double TrainingStep::count(const std::vector<Row>& rows, StepResult& result) const {
+  std::vector<double> counts(4, 0.0);
+  for (const Row& row : rows) {
+    counts[0] += objective_.weight(row);
+    counts[1] += static_cast<double>(row.num_tokens());
+    counts[2] += static_cast<double>(row.examples.size());
+    counts[3] += static_cast<double>(row.num_computed_tokens());
   }
-  return seed;
+  counts = sums_over(context_.mesh.data_hosts, counts, at::kCPU);
+  result.num_tokens = static_cast<int64_t>(counts[1]);
+  result.num_samples = static_cast<int64_t>(counts[2]);
+  result.num_computed_tokens = static_cast<int64_t>(counts[3]);
+  return counts[0];
+}
+
+std::vector<at::Tensor> TrainingStep::train_on(const std::vector<Row>& rows, int64_t step,
+                                               double total_weight) {
+  pass_.look_at(rows, step);
+  // What all members of a sequence group know is counted once.
+  Averages others;
+  Averages& averages = context_.mesh.sequence.rank() == 0 ? averages_ : others;
+  std::vector<at::Tensor> contributions;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    contributions.push_back(pass_.run(rows[i], i, step, total_weight, averages));
+    if (context_.mesh.world.size() == 1 && host_.requested()) break;
+  }
+  // A rank without a row takes part in what the others count.
+  if (balance_ && rows.empty()) balance_->count_step();
+  return contributions;
+}
+
+void TrainingStep::sum_up(const std::vector<at::Tensor>& contributions, StepResult& result) {
+  // A signal that one rank has seen counts for all: they leave at the same step.
+  const at::Tensor own_sums =
+      sent_to(fp64({0.0, host_.requested() ? 1.0 : 0.0, host_.told_to_stop() ? 1.0 : 0.0}),
+              context_.device);
+  const at::Tensor loss = own_sums.select(0, 0);
+  if (const at::Tensor of_experts = balance_ ? balance_->loss() : at::Tensor();
+      of_experts.defined()) {
+    loss.add_(of_experts);
+  }
+  if (context_.mesh.sequence.rank() == 0 || !objective_.replicated()) {
+    for (const at::Tensor& contribution : contributions) {
+      loss.add_(contribution.reshape({}).to(at::kDouble));
+    }
+  }
+  context_.mesh.world.sum_(own_sums);
+  const ToHost arriving(own_sums);
+  // Before the host waits, so that these numbers are there as well.
+  if (balance_) balance_->add_to(averages_);
+  // The host waits for a GPU once in a step: for this norm, with which the sums are there too.
+  std::optional<double> grad_norm;
+  if (!context_.device.is_cpu()) grad_norm = update_.sum_gradients();
+  const std::vector<double> sums = values_of(arriving);
+  result.loss = sums[0];
+  result.interrupted = sums[1] > 0.0;
+  result.stops = sums[2] > 0.0;
+  if (result.interrupted || !std::isfinite(result.loss)) return;
+  result.grad_norm = grad_norm ? *grad_norm : update_.sum_gradients();
+}
+
+std::vector<double> TrainingStep::own_losses(const std::vector<Row>& rows,
+                                             const std::vector<at::Tensor>& contributions,
+                                             double total_weight) const {
+  std::vector<double> losses;
+  for (size_t i = 0; i < contributions.size(); ++i) {
+    losses.push_back(contributions[i].item<double>() * total_weight /
+                     std::max(1.0, objective_.weight(rows[i])));
+  }
+  return objective_.replicated() ? losses
+                                 : sums_over(context_.mesh.sequence, losses, context_.device);
 }
 
 }  // namespace longspan

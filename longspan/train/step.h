@@ -7,12 +7,15 @@
 #include <vector>
 
 #include "longspan/data/example_source.h"
-#include "longspan/plan/step_plan.h"
+#include "longspan/liveness/host.h"
 #include "longspan/report/averages.h"
 #include "longspan/stages/row.h"
 #include "longspan/train/expert_balance.h"
-#include "longspan/train/model_update.h"
-#include "longspan/train/training_job.h"
+#include "longspan/train/nonfinite.h"
+#include "longspan/train/row_pass.h"
+#include "longspan/train/run_model.h"
+#include "longspan/train/run_reports.h"
+#include "longspan/train/step_schedule.h"
 
 namespace longspan {
 
@@ -30,54 +33,48 @@ struct StepResult {
 
 class TrainingStep {
  public:
-  explicit TrainingStep(const TrainingJob& job);
+  /// `model` has its objective. All but `config` outlive it. Throws as ExpertBalance::make.
+  TrainingStep(const OptimizationSettings& config, const StepSchedule& schedule, RunModel& model,
+               ExampleSource& source, RunReports& reports, const Host& host);
 
   /// Optimizer step number `step` (0-based). `num_skipped`: steps so far whose update was left out.
   /// Throws UserError on rank 0 and FailedElsewhere on the others. Collective.
   StepResult run(int64_t step, int64_t num_skipped);
 
-  const StepPlan& plan() const { return plan_; }
-  int64_t num_warmup_steps() const { return num_warmup_steps_; }
-  ModelUpdate& update() { return update_; }
   /// The averages that run() adds to, of the objective and of the model's experts.
   Averages& averages() { return averages_; }
-  /// The names of these averages, in the order of a log line.
-  std::vector<std::string> names_of_averages() const;
+  /// Their means over all ranks, and what the objective makes of them, in the order of a log line.
+  /// Collective.
+  NamedMeans means();
 
  private:
   std::vector<Row> rows_of(const StepPlace& place);
-  /// Finds out what must be known of all rows before the first one's loss. Collective.
-  void look_at(const std::vector<Row>& rows, int64_t step);
-  /// A seed of its own for each micro-batch, whatever the number of processes that share it.
-  uint64_t dropout_seed(int64_t step, size_t row_number) const;
-  /// For a loss or a gradient norm that is not finite. Says where it comes from, and stops the run
-  /// or leaves out the step's update, as on_nonfinite says. `own_losses`: one for each row of this
-  /// data-parallel group, a mean over the row's own labels (pairs, answers). Collective.
-  void leave_out(StepResult& result, int64_t step, const std::vector<Row>& rows,
-                 const std::vector<double>& own_losses, int64_t num_skipped);
-  /// Names the rows whose loss is not finite; or the parameters whose gradient is not, and the rows
-  /// with the largest losses. Collective.
-  std::string source_of_nonfinite(const std::vector<Row>& rows,
-                                  const std::vector<double>& own_losses, bool in_loss) const;
+  /// Counts the rows of all data-parallel groups into `result`. Returns the denominator of the
+  /// step's loss. Collective.
+  double count(const std::vector<Row>& rows, StepResult& result) const;
+  /// The contribution of each row to the loss, whose gradients are then there. Leaves out the rows
+  /// after which a run of one process was interrupted. Collective.
+  std::vector<at::Tensor> train_on(const std::vector<Row>& rows, int64_t step, double total_weight);
+  /// Sums loss, gradients and what the ranks' hosts ask for over all ranks into `result`.
+  /// Collective.
+  void sum_up(const std::vector<at::Tensor>& contributions, StepResult& result);
+  /// The loss of each row of this data-parallel group, a mean over the row's own labels (pairs,
+  /// answers). Collective.
+  std::vector<double> own_losses(const std::vector<Row>& rows,
+                                 const std::vector<at::Tensor>& contributions,
+                                 double total_weight) const;
 
+  const StepSchedule& schedule_;
   const ObjectiveContext& context_;
-  const Config& config_;
-  const Mesh& mesh_;
-  const Group& world_;
-  Decoder& model_;
-  at::Device device_;
   Objective& objective_;
+  ModelUpdate& update_;
   ExampleSource& source_;
   const Host& host_;
-  AttentionTraffic& traffic_;
-  ExpertTraffic& expert_traffic_;
-  Console& console_;
-  StepPlan plan_;
-  int64_t num_warmup_steps_;
-  ModelUpdate update_;
+  double max_grad_norm_;
   std::unique_ptr<ExpertBalance> balance_;  // null: the model has no experts
+  RowPass pass_;
+  NonfiniteSteps nonfinite_;
   Averages averages_;
-  int64_t skipped_in_a_row_ = 0;
 };
 
 }  // namespace longspan

@@ -9,7 +9,6 @@
 #include "longspan/comm/cuda.h"
 #include "longspan/comm/descriptors.h"
 #include "longspan/comm/within.h"
-#include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/out_of_memory.h"
@@ -18,7 +17,9 @@
 namespace longspan {
 namespace {
 
-int64_t timeout_of(const Config& config) { return patience_of(config.ddp_timeout).count(); }
+int64_t timeout_of(const ParallelSettings& config) {
+  return patience_of(config.ddp_timeout).count();
+}
 
 Link link_of(const DeviceChoice& device) {
   if (!device.cuda()) return Link::kGloo;
@@ -26,9 +27,9 @@ Link link_of(const DeviceChoice& device) {
 }
 
 /// All workers of this start, after each has found out that it can open what it needs.
-Rendezvous joined(const Config& config, const RunPlan& plan) {
+Rendezvous joined(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan) {
   const Rendezvous& launched = plan.where;
-  if (plan.device.cuda()) use_gpu(plan.own_gpu(), config.full_determinism);
+  if (plan.device.cuda()) use_gpu(plan.own_gpu(), model.full_determinism);
   const bool serves_store =
       launched.rank == 0 && launched.world_size > 1 && !launched.launcher_hosts_store;
   rank_0_first(launched.rank, [&] {
@@ -45,9 +46,10 @@ ToldOfEarlyStops::ToldOfEarlyStops(Host& host, const Notices& notices, int rank)
   });
 }
 
-Workers::Workers(const Config& config, const RunPlan& plan, Host& host)
+Workers::Workers(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan,
+                 Host& host)
     : host_(host),
-      where_(joined(config, plan)),
+      where_(joined(config, model, plan)),
       notices_(where_, timeout_of(config)),
       // Before this rank meets the others, some of which may be past the meeting before it is.
       told_(host, notices_, where_.rank),

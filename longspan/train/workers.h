@@ -8,12 +8,12 @@
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/comm/notices.h"
+#include "longspan/config/model_settings.h"
+#include "longspan/config/parallel_settings.h"
 #include "longspan/liveness/host.h"
 #include "longspan/train/run_plan.h"
 
 namespace longspan {
-
-struct Config;
 
 /// While this object lives, it tells the other ranks when a signal to stop reaches this rank before
 /// the first step.
@@ -33,7 +33,8 @@ class Workers {
  public:
   /// Waits for all ranks. `host` outlives it. Throws UserError, and CommunicationError where the
   /// ranks do not find each other.
-  Workers(const Config& config, const RunPlan& plan, Host& host);
+  Workers(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan,
+          Host& host);
 
   /// Does the work of a rank. Where it fails because others are gone, finds out who is and throws
   /// UserError with that; tells the others where it fails by itself. Returns kInterrupted where the

@@ -187,6 +187,98 @@ fn replace_tag(source: &str, tag: &Tag, mark: &str, is_begin: bool) -> Option<(u
     Some((open, end, text))
 }
 
+/// The blocks that are open at a place of the template, and the template as far as it is rewritten.
+struct Scan<'s> {
+    source: &'s str,
+    /// The variables that generation tags become.
+    begin: &'s str,
+    end: &'s str,
+    blocks: Vec<Block<'s>>,
+    block_depth: usize,
+    rewritten: Option<String>,
+    /// Where the part of `source` ends that `rewritten` has.
+    copied: usize,
+}
+
+impl<'s> Scan<'s> {
+    fn open(&mut self, keyword: &'s str, levels: usize) {
+        self.blocks.push(Block { keyword, levels, has_else: false });
+        self.block_depth += levels;
+    }
+
+    fn close(&mut self) {
+        self.block_depth -= self.blocks.pop().map_or(0, |block| block.levels);
+    }
+
+    /// An `elif` or `else` of the innermost block.
+    fn branch(&mut self, keyword: &str) {
+        if let Some(open) = self.blocks.last_mut() {
+            open.has_else = keyword == "else";
+            let levels = usize::from(keyword == "elif");
+            open.levels += levels;
+            self.block_depth += levels;
+        }
+    }
+
+    fn rewrite(&mut self, tag: &Tag, is_begin: bool) {
+        let mark = if is_begin { self.begin } else { self.end };
+        if let Some((from, to, text)) = replace_tag(self.source, tag, mark, is_begin) {
+            let out = self.rewritten.get_or_insert_default();
+            out.push_str(&self.source[self.copied..from]);
+            out.push_str(&text);
+            self.copied = to;
+        }
+    }
+
+    /// What the tag opens, closes or marks. Refuses one that makes too much or nests too deep.
+    fn take(&mut self, tag: &Tag<'s>, is_block: bool) -> Result<()> {
+        let source = self.source;
+        let line = || line_of(source, tag.begin.start_offset as usize);
+        if tag.multiplies && tag.constants * tag.factor > MAX_CONSTANT {
+            return Err(UserError(format!(
+                "Chat template, line {}: it multiplies a constant text or list to more than {} MiB.",
+                line(),
+                MAX_CONSTANT as usize >> 20
+            )));
+        }
+        let keyword = if is_block { tag.keyword.map_or("", |(name, _)| name) } else { "" };
+        match keyword {
+            "for" | "if" | "with" | "macro" | "call" | "filter" | "autoescape" => {
+                self.open(keyword, 1);
+            }
+            "set" if !tag.assigns => self.open(keyword, 1),
+            "elif" | "else" => self.branch(keyword),
+            "continue" | "break" => {
+                if let Some(why) = no_loop(&self.blocks) {
+                    return Err(UserError(format!(
+                        "Chat template, line {}: {{% {keyword} %}} stands {why}",
+                        line()
+                    )));
+                }
+            }
+            "generation" | "endgeneration" if tag.num_tokens == 1 => {
+                let is_begin = keyword == "generation";
+                self.rewrite(tag, is_begin);
+                if is_begin {
+                    self.open(keyword, 2);
+                } else {
+                    self.close();
+                }
+            }
+            name if name.starts_with("end") => self.close(),
+            _ => {}
+        }
+        if tag.deepest.max(self.block_depth) > MAX_DEPTH {
+            return Err(UserError(format!(
+                "Chat template, line {}: nested deeper than {MAX_DEPTH} levels (each operator, \
+                 filter, bracket, elif and block is one).",
+                line()
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// Refuses templates that are too large or too deep. The template with its generation tags
 /// rewritten, printing the variables `begin` and `end`; None when it has no such tag.
 pub fn scan(source: &str, begin: &str, end: &str) -> Result<Option<String>> {
@@ -196,11 +288,9 @@ pub fn scan(source: &str, begin: &str, end: &str) -> Result<Option<String>> {
             source.len()
         )));
     }
-    let mut rewritten: Option<String> = None;
-    let mut copied = 0;
+    let (blocks, block_depth, rewritten, copied) = (Vec::new(), 0, None, 0);
+    let mut scan = Scan { source, begin, end, blocks, block_depth, rewritten, copied };
     let mut tag: Option<Tag> = None;
-    let mut blocks: Vec<Block> = Vec::new();
-    let mut block_depth = 0;
     for token in tokenize(source, false, syntax()) {
         // What the lexer refuses, the parser refuses with a line.
         let Ok((token, span)) = token else { break };
@@ -208,71 +298,7 @@ pub fn scan(source: &str, begin: &str, end: &str) -> Result<Option<String>> {
             Token::VariableStart | Token::BlockStart => tag = Some(Tag::new(span)),
             Token::VariableEnd | Token::BlockEnd => {
                 let Some(tag) = tag.take() else { continue };
-                let line = || line_of(source, tag.begin.start_offset as usize);
-                if tag.multiplies && tag.constants * tag.factor > MAX_CONSTANT {
-                    return Err(UserError(format!(
-                        "Chat template, line {}: it multiplies a constant text or list to more \
-                         than {} MiB.",
-                        line(),
-                        MAX_CONSTANT as usize >> 20
-                    )));
-                }
-                let keyword = match token {
-                    Token::BlockEnd => tag.keyword.map_or("", |(name, _)| name),
-                    _ => "",
-                };
-                let mut begin_block = |levels| {
-                    blocks.push(Block { keyword, levels, has_else: false });
-                    block_depth += levels;
-                };
-                match keyword {
-                    "for" | "if" | "with" | "macro" | "call" | "filter" | "autoescape" => {
-                        begin_block(1);
-                    }
-                    "set" if !tag.assigns => begin_block(1),
-                    "elif" | "else" => {
-                        if let Some(open) = blocks.last_mut() {
-                            open.has_else = keyword == "else";
-                            let levels = usize::from(keyword == "elif");
-                            open.levels += levels;
-                            block_depth += levels;
-                        }
-                    }
-                    "continue" | "break" => {
-                        if let Some(why) = no_loop(&blocks) {
-                            return Err(UserError(format!(
-                                "Chat template, line {}: {{% {keyword} %}} stands {why}",
-                                line()
-                            )));
-                        }
-                    }
-                    "generation" | "endgeneration" if tag.num_tokens == 1 => {
-                        let is_begin = keyword == "generation";
-                        let mark = if is_begin { begin } else { end };
-                        if let Some((from, to, text)) = replace_tag(source, &tag, mark, is_begin) {
-                            let out = rewritten.get_or_insert_default();
-                            out.push_str(&source[copied..from]);
-                            out.push_str(&text);
-                            copied = to;
-                        }
-                        if is_begin {
-                            begin_block(2);
-                        } else {
-                            block_depth -= blocks.pop().map_or(0, |block| block.levels);
-                        }
-                    }
-                    name if name.starts_with("end") => {
-                        block_depth -= blocks.pop().map_or(0, |block| block.levels);
-                    }
-                    _ => {}
-                }
-                if tag.deepest.max(block_depth) > MAX_DEPTH {
-                    return Err(UserError(format!(
-                        "Chat template, line {}: nested deeper than {MAX_DEPTH} levels (each \
-                         operator, filter, bracket, elif and block is one).",
-                        line()
-                    )));
-                }
+                scan.take(&tag, matches!(token, Token::BlockEnd))?;
             }
             token => {
                 if let Some(tag) = &mut tag {
@@ -287,8 +313,8 @@ pub fn scan(source: &str, begin: &str, end: &str) -> Result<Option<String>> {
             "Chat template: its last tag is nested deeper than {MAX_DEPTH} levels."
         )));
     }
-    if let Some(out) = &mut rewritten {
-        out.push_str(&source[copied..]);
+    if let Some(out) = &mut scan.rewritten {
+        out.push_str(&source[scan.copied..]);
     }
-    Ok(rewritten)
+    Ok(scan.rewritten)
 }

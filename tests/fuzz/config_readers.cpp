@@ -8,6 +8,7 @@
 #include "longspan/data/dataset.h"
 #include "longspan/data/example_encoder.h"
 #include "longspan/plan/step_plan.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/yaml.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -54,11 +55,11 @@ FUZZ_READER(run_rows) {
                                     {"dataset=d", "dataset_dir=" + folder.path(), "stage=sft"});
   count_steps(config);
   const Tokenizer& tokenizer = fuzz::small_tokenizer();
-  const RunRows run = read_run_rows(config);
+  const RunRows run = read_run_rows(config, stage_of(config), config.seed);
   fuzz::require(!run.train.empty(), "some row is left to train on");
   fuzz::require(config.val_size == 0 || !run.eval.empty() || !config.eval_dataset.empty(),
                 "val_size sets rows aside");
-  encode_examples(config, tokenizer, run.train, tokenizer.vocab_size());
+  encode_examples(config, stage_of(config), tokenizer, run.train, tokenizer.vocab_size());
 }
 
 FUZZ_READER(overrides) {

@@ -13,6 +13,7 @@
 #include "longspan/data/row_file.h"
 #include "longspan/data/turns.h"
 #include "longspan/generation/prompt_file.h"
+#include "longspan/stages/stage.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace longspan {
@@ -99,14 +100,15 @@ FUZZ_READER(conversations) {
   Config config = config_of(way, folder, ending, input);
   config.on_bad_row = "skip";
   config.val_size = 1;
-  const RunRows rows = read_run_rows(config);
+  const RunRows rows = read_run_rows(config, stage_of(config), config.seed);
   fuzz::require(!rows.train.empty(), "some row is left to train on");
 }
 
 FUZZ_READER(stops_at_bad_rows) {
   const Way& way = kWays[choose(input, std::size(kWays))];
   const Folder folder;
-  read_run_rows(config_of(way, folder, "jsonl", input));
+  const Config config = config_of(way, folder, "jsonl", input);
+  read_run_rows(config, stage_of(config), config.seed);
 }
 
 /// From a file to tokens and labels.
@@ -124,8 +126,9 @@ FUZZ_READER(examples) {
   constexpr const char* kTemplates[] = {"", "chatml", "qwen", "default", "empty", "qwen3_nothink"};
   config.chat_template = kTemplates[how];
   const Tokenizer& tokenizer = fuzz::small_tokenizer();
-  const EncodedExamples encoded =
-      encode_examples(config, tokenizer, read_conversations(config, "d"), tokenizer.vocab_size());
+  const EncodedExamples encoded = encode_examples(
+      config, stage_of(config), tokenizer,
+      read_conversations(config, stage_of(config), config.seed, "d"), tokenizer.vocab_size());
   for (const Example& example : encoded.examples) {
     for (const Sample& sample : example.documents) {
       fuzz::require(sample.input_ids.size() == sample.labels.size(), "each token has a label");

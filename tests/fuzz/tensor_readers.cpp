@@ -12,6 +12,7 @@
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
 #include "longspan/generation/assistant.h"
+#include "longspan/models/lora.h"
 #include "longspan/models/parse_model_config.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/train/reference_cache.h"

@@ -21,6 +21,7 @@
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/example_encoder.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/tokenizer.h"
 
 namespace {
@@ -33,7 +34,9 @@ void print_line(const json& line) {
 }
 
 void print_examples(const Config& config, const Tokenizer& tokenizer) {
-  const EncodedExamples encoded = encode_examples(config, tokenizer, read_run_rows(config).train);
+  const EncodedExamples encoded =
+      encode_examples(config, stage_of(config), tokenizer,
+                      read_run_rows(config, stage_of(config), config.seed).train);
   for (const Example& example : encoded.examples) {
     json line = {{"input_ids", example.documents[0].input_ids},
                  {"labels", example.documents[0].labels},

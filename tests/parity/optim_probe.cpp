@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/checkpoint/safetensors.h"
-#include "longspan/config/config.h"
+#include "longspan/config/optimization_settings.h"
 #include "longspan/optim/block_quantization.h"
 #include "longspan/spec/parameter_spec.h"
 #include "longspan/train/model_update.h"
@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   try {
     if (argc != 3) throw std::runtime_error("optim_probe <job.json> <result.safetensors>");
     const auto job = nlohmann::json::parse(std::ifstream(argv[1]));
-    Config config;
+    OptimizationSettings config;
     config.optim = job.at("optimizer");
     config.adam_beta1 = job.at("beta1");
     config.adam_beta2 = job.at("beta2");
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
       const std::string role = job.at("roles").value(name, "projection");
       specs.add(parameter_spec(name, tensor.sizes().vec(), role_named(role), kAlwaysThere));
     }
-    ModelUpdate update(parameters, specs, /*sharded=*/nullptr, Group(), config);
+    ModelUpdate update(parameters, specs, /*sharded=*/nullptr, Group(), config, /*offload=*/false);
     for (const std::string path : job.at("gradients")) {
       std::map<std::string, at::Tensor> gradients;
       for (const auto& [name, tensor] : read_safetensors(path)) gradients[name] = tensor;

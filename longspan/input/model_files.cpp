@@ -1,4 +1,4 @@
-#include "longspan/models/model_files.h"
+#include "longspan/input/model_files.h"
 
 #include <fmt/format.h>
 

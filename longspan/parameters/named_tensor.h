@@ -1,4 +1,4 @@
-// A tensor and its name, and what is known of it before it is there.
+// A parameter by its name: its tensor, or its shape before there is a tensor.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,11 +1,11 @@
-// Who is told when a decoder uses which of its parameters, so that they need not be there in
-// between. What happens then is not the model's business.
+// A decoder tells its hooks when it uses which of its parameters, so that these can be gathered
+// before and freed after each use.
 #pragma once
 
 namespace longspan {
 
-/// Parameters come and go by units (spec/parameter_spec.h). Nobody is told of those of
-/// kAlwaysThere.
+/// The decoder announces parameters by units (spec/parameter_spec.h), but for those of
+/// kAlwaysThere, which must be there all the time.
 class ParameterHooks {
  public:
   enum class Use {

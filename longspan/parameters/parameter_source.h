@@ -1,4 +1,4 @@
-// A parameter that is yet to be made.
+// Makes a parameter when it is wanted: reads it from a file, or draws it at random.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,12 +16,12 @@ inline at::ScalarType stored_dtype(const ParameterSpec& parameter, at::ScalarTyp
   return is_buffer(parameter.role) && c10::elementSize(dtype) < 4 ? at::kFloat : dtype;
 }
 
-/// Made one at a time, so that nobody need hold all of them.
+/// Sources are asked one after the other, so that no process holds all parameters.
 struct ParameterSource {
   ParameterSpec spec;
   at::ScalarType dtype;
   bool trained = false;
-  /// A tensor of that shape and dtype on the CPU, nobody else's.
+  /// Returns a new tensor of that shape and dtype on the CPU.
   std::function<at::Tensor()> make;
 };
 

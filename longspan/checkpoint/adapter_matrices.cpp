@@ -1,0 +1,195 @@
+#include "longspan/checkpoint/adapter_matrices.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "longspan/config/user_error.h"
+#include "longspan/input/numbers.h"
+
+namespace longspan {
+namespace {
+
+constexpr std::string_view kOfValueHead = "v_head.";  // what adapters of TRL and others may hold
+
+/// Of a linear layer, by its name in the file: an adapter may also be on an embedding.
+bool is_matrix_of_lora(const std::string& name) {
+  return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
+}
+
+/// r of the config against the matrices' own, before anything is made of it.
+void require_rank(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t r,
+                  const std::string& config_path) {
+  const size_t side = entry.name.find(".lora_A.") != std::string::npos ? 0 : 1;
+  if (entry.shape.size() == 2 && entry.shape[side] == r) return;
+  throw UserError(fmt::format(
+      "{}: {} has shape [{}], but r is {} in {}. The weights and the config do not belong "
+      "together.",
+      file.path(), entry.name, fmt::join(entry.shape, ", "), r, config_path));
+}
+
+/// Shapes that a model with this adapter has, by name.
+std::map<std::string, std::vector<int64_t>> wanted_shapes(const ModelConfig& config,
+                                                          const LoraShape& shape) {
+  std::map<std::string, std::vector<int64_t>> wanted;
+  for (const ParameterSpec& matrix : lora_parameters_of(config.spec, shape)) {
+    wanted[matrix.name] = matrix.shape;
+  }
+  return wanted;
+}
+
+/// The two matrices of a stack in the file.
+struct StackInFile {
+  const StackedAdapter* stack;
+  const SafetensorsEntry *a = nullptr, *b = nullptr;
+};
+
+/// Takes the matrix if it is one of these stacks'.
+bool take(std::vector<StackInFile>& stacks, const std::string& name,
+          const SafetensorsEntry& entry) {
+  for (StackInFile& found : stacks) {
+    if (name == found.stack->a_name) {
+      found.a = &entry;
+      return true;
+    }
+    if (name == found.stack->b_name) {
+      found.b = &entry;
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Both matrices, of their shapes.
+void require_stack(const SafetensorsFile& file, const StackInFile& found, int64_t r) {
+  const StackedAdapter& stack = *found.stack;
+  if (found.a == nullptr || found.b == nullptr) {
+    throw UserError(fmt::format("{}: {} is there, but {} is not.", file.path(),
+                                found.a == nullptr ? stack.b_name : stack.a_name,
+                                found.a == nullptr ? stack.a_name : stack.b_name));
+  }
+  const std::vector<int64_t>& weight = stack.parts.front().shape;
+  const int64_t rows = counted_product({r, std::ssize(stack.parts)}, "an adapter's rows");
+  const std::vector<int64_t> a_shape{rows, weight[1]}, b_shape{weight[0], rows};
+  for (const auto& [entry, shape] : {std::pair{found.a, a_shape}, std::pair{found.b, b_shape}}) {
+    require_floating(file, *entry);
+    if (entry->shape == shape) continue;
+    throw UserError(fmt::format(
+        "{}: {} [{}] does not fit the model, which asks for [{}] where r is {}. The adapter and "
+        "the model do not belong together.",
+        file.path(), entry->name, fmt::join(entry->shape, ", "), fmt::join(shape, ", "), r));
+  }
+}
+
+/// What an adapter's file holds.
+struct AdapterMatrices {
+  std::vector<std::pair<std::string, const SafetensorsEntry*>> by_name;  // of linear layers
+  std::vector<StackInFile> stacks;
+  std::set<std::string> modules;  // that have an adapter
+};
+
+/// The names in the file say which modules have an adapter: target_modules may be a pattern.
+/// `stacks`: those that the adapter's config names; they outlive what is returned.
+AdapterMatrices matrices_in(const SafetensorsFile& file, const std::vector<StackedAdapter>& stacks,
+                            const ModelSpec& model, int64_t r, const std::string& config_path) {
+  AdapterMatrices matrices;
+  const std::vector<std::string> known = lora_targets(model);
+  for (const StackedAdapter& stack : stacks) matrices.stacks.push_back({&stack});
+  for (const SafetensorsEntry& tensor : file.entries()) {
+    std::string name = tensor.name;
+    if (name.starts_with(kPeftPrefix)) name.erase(0, kPeftPrefix.size());
+    if (name.starts_with(kOfValueHead) || take(matrices.stacks, name, tensor)) continue;
+    const size_t part = name.rfind(".lora_");
+    if (part == std::string::npos || !is_matrix_of_lora(name)) {
+      throw UserError(fmt::format("{}: {} is not a matrix of a LoRA adapter of a linear layer.",
+                                  file.path(), tensor.name));
+    }
+    const std::string layer = name.substr(0, part), module = layer.substr(layer.rfind('.') + 1);
+    if (std::find(known.begin(), known.end(), module) == known.end()) {
+      throw UserError(fmt::format("{}: {} has an adapter; supported are {}.", file.path(), layer,
+                                  fmt::join(known, ", ")));
+    }
+    matrices.modules.insert(module);
+    require_floating(file, tensor);
+    require_rank(file, tensor, r, config_path);
+    matrices.by_name.emplace_back(std::move(name), &tensor);
+  }
+  std::erase_if(matrices.stacks,
+                [](const StackInFile& s) { return s.a == nullptr && s.b == nullptr; });
+  for (const StackInFile& found : matrices.stacks) {
+    require_stack(file, found, r);
+    matrices.modules.insert(found.stack->module);
+  }
+  return matrices;
+}
+
+/// Each matrix has the shape that the model asks for.
+void require_shapes(const SafetensorsFile& file, const AdapterMatrices& matrices,
+                    std::map<std::string, std::vector<int64_t>> wanted) {
+  for (const auto& [name, entry] : matrices.by_name) {
+    const auto found = wanted.find(name);
+    if (found == wanted.end() || entry->shape != found->second) {
+      throw UserError(fmt::format(
+          "{}: {} [{}] does not fit the model{}. The adapter and the model do not belong together.",
+          file.path(), name, fmt::join(entry->shape, ", "),
+          found == wanted.end()
+              ? ""
+              : fmt::format(", which asks for [{}]", fmt::join(found->second, ", "))));
+    }
+    wanted.erase(found);
+  }
+}
+
+/// Layers without an adapter are the base model's, but one matrix without the other is a broken
+/// file.
+void require_both_matrices(const SafetensorsFile& file, const AdapterMatrices& matrices) {
+  std::set<std::string> names;
+  for (const auto& [name, entry] : matrices.by_name) names.insert(name);
+  for (const std::string& name : names) {
+    std::string other = name;
+    other[other.rfind(".lora_") + 6] = name.find(".lora_A.") == std::string::npos ? 'A' : 'B';
+    if (names.contains(other)) continue;
+    throw UserError(fmt::format("{}: {} is there, but {} is not.", file.path(), name, other));
+  }
+  if (names.empty() && matrices.stacks.empty()) {
+    throw UserError(fmt::format("{} holds no adapter.", file.path()));
+  }
+}
+
+}  // namespace
+
+void require_floating(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+  if (has_plain_numbers(entry.dtype)) return;
+  throw UserError(
+      fmt::format("{}: {} holds {} numbers; F32, BF16, F16 and F64 are supported. Convert it, or "
+                  "take the original.",
+                  file.path(), entry.name, safetensors_name(entry.dtype)));
+}
+
+std::vector<NamedTensor> read_adapter_matrices(const SafetensorsFile& file,
+                                               const std::vector<StackedAdapter>& stacks,
+                                               const ModelConfig& config,
+                                               const std::string& config_path, LoraShape& shape) {
+  const AdapterMatrices matrices = matrices_in(file, stacks, config.spec, shape.r, config_path);
+  shape.modules.insert(matrices.modules.begin(), matrices.modules.end());
+  require_shapes(file, matrices, wanted_shapes(config, shape));
+  require_both_matrices(file, matrices);
+  std::vector<NamedTensor> read;
+  for (const auto& [name, entry] : matrices.by_name) {
+    read.push_back({name, file.read(*entry, at::kFloat)});
+  }
+  for (const StackInFile& found : matrices.stacks) {
+    for (NamedTensor& matrix : taken_apart(*found.stack, file.read(*found.a, at::kFloat),
+                                           file.read(*found.b, at::kFloat))) {
+      read.push_back(std::move(matrix));
+    }
+  }
+  return read;
+}
+
+}  // namespace longspan

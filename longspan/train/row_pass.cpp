@@ -1,0 +1,62 @@
+#include "longspan/train/row_pass.h"
+
+#include <optional>
+
+#include "longspan/kernels/dropout.h"
+
+namespace longspan {
+
+RowPass::RowPass(const ObjectiveContext& context, Objective& objective, ExpertBalance* balance,
+                 ModelUpdate& update, RowTraffic& traffic, int64_t seed)
+    : context_(context),
+      objective_(objective),
+      balance_(balance),
+      update_(update),
+      traffic_(traffic),
+      seed_(seed) {}
+
+void RowPass::look_at(const std::vector<Row>& rows, int64_t step) {
+  objective_.begin();
+  if (objective_.looks_ahead()) {
+    for (const Row& row : rows) objective_.look(row);
+    objective_.looked();
+  }
+  if (!balance_) return;
+  balance_->begin();
+  if (!balance_->looks_ahead()) return;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    context_.model.set_dropout_seed(dropout_seed(step, i));
+    balance_->look(rows[i]);
+    context_.model.set_dropout_seed(std::nullopt);
+  }
+  balance_->looked();
+}
+
+at::Tensor RowPass::run(const Row& row, size_t number, int64_t step, double total_weight,
+                        Averages& averages) {
+  traffic_.begin_row();
+  context_.model.set_dropout_seed(dropout_seed(step, number));
+  if (balance_) balance_->open();
+  const at::Tensor contribution = objective_.loss(row, number, total_weight, averages);
+  context_.model.set_dropout_seed(std::nullopt);
+  if (balance_) {
+    balance_->close();
+    balance_->count_step();
+  }
+  traffic_.end_forward(row.local.packing);
+  contribution.backward();
+  update_.end_backward();
+  traffic_.end_backward();
+  return contribution.detach();
+}
+
+uint64_t RowPass::dropout_seed(int64_t step, size_t row_number) const {
+  uint64_t seed = static_cast<uint64_t>(seed_);
+  for (const uint64_t number : {static_cast<uint64_t>(step), static_cast<uint64_t>(row_number),
+                                static_cast<uint64_t>(context_.mesh.data.rank())}) {
+    seed = mix_seed(seed, number);
+  }
+  return seed;
+}
+
+}  // namespace longspan

@@ -1,0 +1,121 @@
+#include "longspan/train/run_results.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <vector>
+
+#include "longspan/config/user_error.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/liveness/unfinished.h"
+#include "longspan/report/curves.h"
+#include "longspan/saving/output_folders.h"
+
+namespace longspan {
+namespace {
+
+/// About the bytes of a run's record: of all files but the log, and of a log line in both files
+/// that have it.
+constexpr int64_t kRecordBytes = 64 << 10, kEntryBytes = 2 << 10;
+
+/// Those that a token goes through.
+int64_t num_parameters_without_embeddings(const std::vector<HeldParameter>& parameters,
+                                          const ModelSpec& spec) {
+  int64_t total = -idle_parameters_of(spec);
+  for (const HeldParameter& parameter : parameters) {
+    const ParameterRole role = parameter.spec.role;
+    if (role != ParameterRole::kEmbedding && !is_buffer(role)) {
+      total += parameter.spec.num_elements();
+    }
+  }
+  return total;
+}
+
+}  // namespace
+
+RunResults::RunResults(const OutputSettings& config, Workers& workers, const RunModel& model,
+                       RunSaving& saving, RunReports& reports)
+    : config_(config),
+      workers_(workers),
+      model_(model),
+      saving_(saving),
+      reports_(reports),
+      log_(reports.log.training_log()) {}
+
+TrainingResult RunResults::summed_up(const RunTotals& totals) const {
+  const SavedModel& saved = saving_.saver.model();
+  return {.loss = totals.mean_loss(),
+          .seconds = totals.progress.elapsed_seconds,
+          .num_samples = static_cast<double>(totals.num_samples),
+          .total_flos =
+              6.0 * static_cast<double>(totals.progress.num_computed_tokens) *
+              static_cast<double>(num_parameters_without_embeddings(saved.all, saved.config.spec))};
+}
+
+bool RunResults::save_model(const RunTotals& totals) {
+  const Group& world = workers_.world();
+  Notices& notices = workers_.notices();
+  model_in_ = saving_.patient_saver.save(
+      {.name = "the model",
+       .num_bytes = disk_need(saving_.disk(totals.progress.step)).model,
+       .remains = saving_.checkpoints.last_text()},
+      output_folders(config_), [&](const std::string& folder) {
+        if (ShardedParameters* divided = model_.divided()) {
+          return saving_.saver.save_final_together(folder, *divided, world, notices);
+        }
+        all_or_none_patiently(world, notices, [&] {
+          if (workers_.is_main()) saving_.saver.save_final(folder, model_.parameters());
+        });
+      });
+  return !model_in_.empty();
+}
+
+void RunResults::write_record(const std::string& folder, const RunRecord& record) {
+  const UninterruptedScope uninterrupted;
+  log_.move_to(folder);  // also where it is there: what is said to be saved is on the disk
+  log_.write_state(folder, record.progress);
+  log_.write_train_results(record.progress, record.training);
+  write_reports(folder, record.sent);
+  reports_.memory.write(folder);
+  if (record.evaluation) log_.write_eval_results(record.progress, *record.evaluation);
+}
+
+bool RunResults::save_record(const RunRecord& record) {
+  std::vector<std::string> folders = output_folders(config_);
+  std::erase(folders, model_in_);
+  folders.insert(folders.begin(), model_in_);
+  const std::string where = "the model is in " + model_in_;
+  try {
+    record_in_ = saving_.patient_saver.save(
+        {.name = "the record of the run (logs and results)",
+         .num_bytes = kRecordBytes + kEntryBytes * std::ssize(log_.history()),
+         .remains = where},
+        folders, [&](const std::string& folder) {
+          all_or_none_patiently(workers_.world(), workers_.notices(), [&] {
+            if (workers_.is_main()) write_record(folder, record);
+          });
+        });
+    return !record_in_.empty();
+  } catch (const std::exception& error) {
+    if (workers_.is_main() && is_agreed(workers_.world(), error)) {
+      reports_.console.say(
+          fmt::format("warning: {}; what tells of the run cannot be written.", where));
+    }
+    throw;
+  }
+}
+
+void RunResults::show(const SentBytes& sent) {
+  if (config_.plot_loss) {
+    try {
+      plot_curves(log_, record_in_);
+    } catch (const UserError& error) {
+      reports_.console.say(fmt::format("warning: {}; the picture is left out.", error.what()));
+    }
+  }
+  for (const std::string& table : tables_of(sent)) reports_.console.say(table);
+}
+
+}  // namespace longspan
