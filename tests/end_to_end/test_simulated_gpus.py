@@ -82,18 +82,6 @@ def test_ways_to_train(simulated, reference, way):
     same_run(ended, reference("qwen2", max_steps=3, **kind), tolerance=1e-3 if way == "Muon" else None)
 
 
-def test_heads_that_are_too_long_are_refused_by_name(data, known_run, place, tmp_path):
-    """By every rank, in one message; a CPU trains them."""
-    folder = str(made_once(place / "long_heads", lambda folder: write_model(folder, "gemma3", head_dim=512)))
-    settings = settings_of(folder, data, tmp_path / "run", max_steps=1) | dict(
-        device="cuda", sequence_parallel_size=2, sequence_parallel_mode="ring")
-    ended = Running(settings, 2, program=simulated_program(BUILD), **simulated_environment(BUILD)).wait(120)
-    assert ended.statuses == [1, 1], ended.texts
-    for text in ended.texts:
-        assert "The attention kernel of CUDA computes heads of at most 256 numbers, and a layer of the model has 512" in text
-    assert len(known_run(settings_of(folder, data, "", max_steps=1)).logged("loss")) == 1
-
-
 HYBRID_WAYS = {
     "alone": (1, dict()),
     "alone, bf16 and activations on the host": (1, dict(bf16=True, offload_activations="true")),
