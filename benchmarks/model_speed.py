@@ -133,10 +133,18 @@ class Kind:
     tokens: int  # of a row
     speed_goal: float  # Longspan's tokens/s over transformers', for such rows
     embedding_std: float | None = None  # of input embeddings, where it is another than the config's
+    vocab: int = TOKENIZER_SIZE
+    answer_share: float = 0.9
 
 
-KINDS = {"hybrid": Kind(Hybrid.config, Hybrid.flops, 8192, 1.5), "experts": Kind(Experts.config, Experts.flops, 4096, 1.5, Experts.EMBEDDING_STD),
-         "windows": Kind(Windows.config, Windows.flops, 16384, 2.0)}
+EXPERTS = Kind(Experts.config, Experts.flops, 4096, 1.5, Experts.EMBEDDING_STD)
+KINDS = {
+    "hybrid": Kind(Hybrid.config, Hybrid.flops, 8192, 1.5),
+    "experts": EXPERTS,
+    # As many logits of a token as Qwen3-MoE has, of half of the row.
+    "vocabulary": dataclasses.replace(EXPERTS, vocab=151936, answer_share=0.5),
+    "windows": Kind(Windows.config, Windows.flops, 16384, 2.0),
+}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -163,7 +171,7 @@ def main() -> None:
         workload.model_config = kind.config
         tokens = options.rows or kind.tokens
         for how in {"on": [True], "off": [False], "both": [False, True]}[options.checkpointing]:
-            case = Case(tokens, TOKENIZER_SIZE, 0.9, how)
+            case = Case(tokens, kind.vocab, kind.answer_share, how)
             checkpoint = make_checkpoint(options.out / f"{kind_name}-{case.vocab}", case.vocab, kind.embedding_std)
             rows = options.out / f"{kind_name}-rows-{tokens}"
             labels = make_rows(rows, checkpoint, case, setup.steps)
@@ -172,7 +180,7 @@ def main() -> None:
                               f"{kind_name}: {case.name}: rows of {tokens} tokens, {labels} of them with a label "
                               f"(wanted: {kind.speed_goal:g}x the speed, {GROWTH_GOAL:g}x the growth)"))
     columns = {"kind": lambda w: w.heading.split(":")[0], "tokens": lambda w: w.case.tokens,
-               "labels": lambda w: w.material.labels}
+               "vocab": lambda w: w.case.vocab, "labels": lambda w: w.material.labels}
     compare(options, works, setup, peer_versions, columns,
             lambda runs: check_first_step(runs, "loss", absolute=2e-3), "model_speed")
 

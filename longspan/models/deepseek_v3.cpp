@@ -71,14 +71,16 @@ void check_ignored_keys(const JsonObject& keys) {
   for (const auto& [name, known] :
        {std::pair{"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}}) {
     if (const auto value = keys.get<std::string>(name, known); value != known) {
-      keys.fail(fmt::format("{} {} is not supported; {} is, which is what models of this type have",
-                            name, value, known));
+      keys.fail(fmt::format(
+          "{} {} is not supported; {} is, as models of this type have it. Take a model that has it",
+          name, value, known));
     }
   }
-  if (keys.get<int64_t>("moe_layer_freq", 1) != 1) {
+  if (const auto every = keys.get<int64_t>("moe_layer_freq", 1); every != 1) {
     keys.fail(
-        "moe_layer_freq other than 1 is not supported, all layers behind the first "
-        "first_k_dense_replace have experts");
+        fmt::format("moe_layer_freq {} is not supported; 1 is: all layers behind the first "
+                    "first_k_dense_replace have experts. Take a model of which that holds",
+                    every));
   }
 }
 

@@ -99,6 +99,18 @@ TEST_CASE("deepseek_v3: queries without a latent, halves, biases, no scaling") {
   CHECK(read(R"({"num_attention_heads": 96, "num_key_value_heads": 96})").spec.hidden_size == 7168);
 }
 
+TEST_CASE("deepseek_v3: heads of GLM-5, of 256 numbers in keys and values") {
+  const char* changes = R"({
+    "hidden_size": 6144, "num_attention_heads": 64, "num_key_value_heads": 64, "q_lora_rank": 2048,
+    "qk_nope_head_dim": 192, "v_head_dim": 256, "n_group": 1, "topk_group": 1, "rope_scaling": null
+})";
+  const LatentAttentionSpec mixer = mixer_of(read(changes).spec);
+  CHECK(mixer.attention.key_dim == 256);
+  CHECK(mixer.attention.value_dim == 256);
+  CHECK(mixer.attention.latent_dim == 576);  // of 64 x (256 + 256) numbers of keys and values
+  CHECK(mixer.attention.scale == 1 / 16.0);
+}
+
 TEST_CASE("deepseek_v3: with dropout in the adapter that expands latents, these do not travel") {
   const ModelSpec spec = read().spec;
   LoraShape shape;
@@ -133,8 +145,8 @@ TEST_CASE("deepseek_v3: refusals") {
   refused(R"({"v_head_dim": 1099511627776})", "v_head_dim");
   refused(R"({"scoring_func": "softmax"})", "scoring_func softmax is not supported; sigmoid is");
   refused(R"({"topk_method": "greedy"})", "topk_method greedy is not supported");
-  refused(R"({"moe_layer_freq": 2})", "moe_layer_freq other than 1");
-  refused(R"({"first_k_dense_replace": 61})", "no layer has experts");
+  refused(R"({"moe_layer_freq": 2})", "moe_layer_freq 2 is not supported; 1 is");
+  refused(R"({"first_k_dense_replace": 61})", "must be less than num_hidden_layers, 61");
   refused(R"({"n_group": 7})", "n_group is 7");
   const auto refused_fp8 = [&](const char* keys, const char* part) {
     refused(fmt::format(R"({{"quantization_config": {{"quant_method": "fp8", {}}}}})", keys), part);

@@ -91,8 +91,8 @@ int64_t count_of_experts(const JsonObject& keys, const char* name) {
 void check_experts(const JsonObject& keys, const MixtureOfExpertsSpec& experts) {
   const RouterSpec& router = experts.router;
   if (experts.experts_per_token > experts.num_experts) {
-    keys.fail(fmt::format("num_experts_per_tok is {}, of {} experts", experts.experts_per_token,
-                          experts.num_experts));
+    keys.fail(fmt::format("num_experts_per_tok is {}, it must be at most the {} experts",
+                          experts.experts_per_token, experts.num_experts));
   }
   if (router.num_groups == 1) return;
   const int64_t size = experts.num_experts / router.num_groups;
@@ -101,11 +101,15 @@ void check_experts(const JsonObject& keys, const MixtureOfExpertsSpec& experts) 
         fmt::format("n_group is {}: it must divide {} experts into equal parts, of two at least",
                     router.num_groups, experts.num_experts));
   }
-  if (router.groups_per_token > router.num_groups ||
-      experts.experts_per_token > router.groups_per_token * size) {
+  if (router.groups_per_token > router.num_groups) {
+    keys.fail(fmt::format("topk_group is {}, it must be at most n_group, {}",
+                          router.groups_per_token, router.num_groups));
+  }
+  if (experts.experts_per_token > router.groups_per_token * size) {
     keys.fail(fmt::format(
-        "topk_group is {}, of n_group {} with {} experts each, and num_experts_per_tok is {}",
-        router.groups_per_token, router.num_groups, size, experts.experts_per_token));
+        "num_experts_per_tok is {}, it must be at most the {} experts of a token's groups: "
+        "topk_group {} with {} experts each",
+        experts.experts_per_token, router.groups_per_token * size, router.groups_per_token, size));
   }
 }
 
@@ -159,8 +163,8 @@ std::vector<LayerSpec> with_sigmoid_experts(const JsonObject& keys, const Sigmoi
       count(keys, "first_k_dense_replace", defaults.dense_layers, kMostIndexed);
   if (num_dense >= model.num_layers) {
     keys.fail(
-        fmt::format("first_k_dense_replace is {}, and num_hidden_layers {}: no layer has "
-                    "experts. Such a model is one of another type",
+        fmt::format("first_k_dense_replace is {}, it must be less than num_hidden_layers, {}: no "
+                    "layer has experts otherwise. Take a model of a dense type",
                     num_dense, model.num_layers));
   }
   std::vector<bool> which{true};

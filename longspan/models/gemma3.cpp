@@ -36,17 +36,20 @@ std::vector<bool> windowed_layers(const JsonObject& keys, int64_t num_layers) {
 void refuse_what_others_have(const JsonObject& keys) {
   const auto activation = keys.get<std::string>("hidden_activation", "gelu_pytorch_tanh");
   if (activation != "gelu_pytorch_tanh") {
-    keys.fail(
-        fmt::format("hidden_activation {} is not supported; gelu_pytorch_tanh is", activation));
+    keys.fail(fmt::format(
+        "hidden_activation {} is not supported; gelu_pytorch_tanh is. Take a model that has it",
+        activation));
   }
   for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (keys.has(cap)) {
-      keys.fail(fmt::format(
-          "{} is not supported in Gemma 3, whose models have none. Set it to null", cap));
+      keys.fail(fmt::format("{} is {}, and models of this type have none. Set it to null", cap,
+                            keys.get<double>(cap)));
     }
   }
   if (keys.get<bool>("use_bidirectional_attention", false)) {
-    keys.fail("use_bidirectional_attention: true is not supported, attention is always causal");
+    keys.fail(
+        "use_bidirectional_attention: true is not supported, attention is always causal. Take a "
+        "model that predicts the next token, or set the key to false");
   }
 }
 
@@ -56,7 +59,9 @@ SelfAttentionSpec attention_from(const JsonObject& keys, const ModelSpec& model)
   mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
   mixer.qk_norm = true;
   const auto scalar = keys.get<double>("query_pre_attn_scalar", 256.0);
-  if (!(scalar > 0)) keys.fail("query_pre_attn_scalar must be positive");
+  if (!(scalar > 0)) {
+    keys.fail(fmt::format("query_pre_attn_scalar is {}, it must be positive", scalar));
+  }
   mixer.attention.scale = 1.0 / std::sqrt(scalar);
   return mixer;
 }

@@ -88,8 +88,9 @@ TEST_CASE("gemma3: what its models do not have is refused by name") {
   const auto refused = [](const std::string& changes, const char* part) {
     CHECK_THROWS_WITH_AS(read(changes), doctest::Contains(part), UserError);
   };
-  refused(R"({"attn_logit_softcapping": 50.0})", "attn_logit_softcapping is not supported");
-  refused(R"({"final_logit_softcapping": 30.0})", "final_logit_softcapping is not supported");
+  refused(R"({"attn_logit_softcapping": 50.0})",
+          "attn_logit_softcapping is 50, and models of this type have none");
+  refused(R"({"final_logit_softcapping": 30.0})", "final_logit_softcapping is 30, and models");
   refused(R"({"hidden_activation": "silu"})", "hidden_activation silu is not supported");
   refused(R"({"use_bidirectional_attention": true})", "use_bidirectional_attention: true");
   refused(R"({"sliding_window": 0})", "sliding_window is 0");
@@ -97,7 +98,7 @@ TEST_CASE("gemma3: what its models do not have is refused by name") {
   refused(R"({"layer_types": ["full_attention"]})", "layer_types must be a list");
   refused(R"({"num_hidden_layers": 1, "layer_types": ["chunked_attention"]})",
           "layer_types has \"chunked_attention\"");
-  refused(R"({"query_pre_attn_scalar": 0})", "query_pre_attn_scalar must be positive");
+  refused(R"({"query_pre_attn_scalar": 0})", "query_pre_attn_scalar is 0, it must be positive");
 }
 
 }  // namespace

@@ -87,9 +87,12 @@ TEST_CASE("glm4_moe: adapters of MLPs are on the experts that routers choose alo
 TEST_CASE("glm4_moe: refusals") {
   CHECK(kPublished.says(R"({"n_group": 3})", "n_group is 3"));
   CHECK(kPublished.says(R"({"n_group": 128})", "n_group is 128"));
-  CHECK(kPublished.says(R"({"n_group": 8, "topk_group": 9})", "topk_group is 9"));
-  CHECK(kPublished.says(R"({"n_group": 32, "topk_group": 1})", "num_experts_per_tok is 8"));
-  CHECK(kPublished.says(R"({"first_k_dense_replace": 46})", "no layer has experts"));
+  CHECK(kPublished.says(R"({"n_group": 8, "topk_group": 9})",
+                        "topk_group is 9, it must be at most n_group, 8"));
+  CHECK(kPublished.says(R"({"n_group": 32, "topk_group": 1})",
+                        "num_experts_per_tok is 8, it must be at most the 4 experts"));
+  CHECK(kPublished.says(R"({"first_k_dense_replace": 46})",
+                        "first_k_dense_replace is 46, it must be less than num_hidden_layers, 46"));
   CHECK(kPublished.says(R"({"num_nextn_predict_layers": 1000000})", "num_nextn_predict_layers"));
 }
 

@@ -62,9 +62,14 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
   const std::vector<bool> which =
       layers_with_window(keys, model.num_layers).value_or(std::vector<bool>{true, false});
   if (std::ranges::find(which, true) != which.end()) {
-    windowed.attention.window = keys.contains("sliding_window")
-                                    ? keys.whole("sliding_window", 1, kMostIndexed)
-                                    : kDefaultWindow;
+    if (keys.contains("sliding_window") && !keys.has("sliding_window")) {
+      keys.fail(
+          "sliding_window is null, and layer_types has sliding_attention. Set sliding_window to "
+          "the "
+          "window's tokens, or all of layer_types to full_attention");
+    }
+    windowed.attention.window =
+        keys.has("sliding_window") ? keys.whole("sliding_window", 1, kMostIndexed) : kDefaultWindow;
   }
   const MixtureOfExpertsSpec experts = experts_from(keys);
   model.pattern = layers_where(which, {windowed, experts}, {full, experts});

@@ -134,10 +134,11 @@ TEST_CASE("gpt_oss: parts of a stored tensor follow each other and make all of i
 
 TEST_CASE("gpt_oss: refusals") {
   CHECK(kPublished.says(R"({"num_experts_per_tok": 33})",
-                        "num_experts_per_tok is 33, of 32 experts"));
+                        "num_experts_per_tok is 33, it must be at most the 32 experts"));
   CHECK(kPublished.says(R"({"layer_types": ["full_attention"]})",
                         "layer_types must be a list of one kind for each of 24 layers"));
-  CHECK(kPublished.says(R"({"sliding_window": null})", "sliding_window is missing"));
+  CHECK(kPublished.says(R"({"sliding_window": null})",
+                        "sliding_window is null, and layer_types has sliding_attention"));
   CHECK(kPublished.says(R"({"sliding_window": 0})", "sliding_window is 0"));
   CHECK(kPublished.says(R"({"swiglu_limit": 0})", "swiglu_limit is 0, it must be positive"));
   CHECK(kPublished.says(R"({"hidden_size": 2888})", "must be multiples of 32"));

@@ -30,7 +30,8 @@ int64_t bounded(const JsonObject& keys, const char* name, int64_t fallback, int6
 std::vector<bool> layers_of_types(const JsonObject& keys, int64_t num_layers) {
   const nlohmann::json& types = keys.value("layer_types");
   if (!types.is_array() || std::ssize(types) != num_layers) {
-    keys.fail(fmt::format("layer_types must name the type of each of {} layers", num_layers));
+    keys.fail(
+        fmt::format("layer_types must be a list of one kind for each of {} layers", num_layers));
   }
   std::vector<bool> recurrent;
   for (const nlohmann::json& type : types) {
@@ -65,7 +66,9 @@ SelfAttentionSpec attention_from(const JsonObject& keys, const HybridKind& kind,
   mixer.qk_norm = mixer.output_gate = true;
   mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
   if (!keys.get<bool>("attn_output_gate", true)) {
-    keys.fail("attn_output_gate: false: the attention of this family always has a gate");
+    keys.fail(
+        "attn_output_gate: false: the attention of this family always has a gate. Remove the key, "
+        "or take a model that has one");
   }
   return mixer;
 }

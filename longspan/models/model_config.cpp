@@ -89,7 +89,8 @@ void read_keys(const Family& family, const JsonObject& whole, const JsonObject& 
   model.hidden_size = positive(keys, "hidden_size");
   model.num_layers = positive(keys, "num_hidden_layers");
   if (const auto activation = keys.get<std::string>("hidden_act", "silu"); activation != "silu") {
-    keys.fail(fmt::format("hidden_act {} is not supported; silu is", activation));
+    keys.fail(fmt::format("hidden_act {} is not supported; silu is. Take a model that has it",
+                          activation));
   }
   keys.get<double>("attention_dropout", 0.0);  // trained with 0, which the run says
   config.max_position_embeddings = positive(keys, "max_position_embeddings", kMostPositions,
@@ -129,8 +130,10 @@ ModelConfig parse_model_config(const std::string& text, const std::string& sourc
   if (const auto named = object.find("architectures"); named != object.end() && named->is_array() &&
                                                        !named->empty() &&
                                                        named->front() != config.architecture) {
-    whole.fail(fmt::format("architecture {} is not supported; {} is", named->front().dump(),
-                           config.architecture));
+    whole.fail(fmt::format(
+        "architectures has {}, which is not supported; {} is. Take a model with that head, or "
+        "set architectures to it where the files hold one",
+        named->front().dump(), config.architecture));
   }
   const JsonObject keys = is_composite(config) ? language_part(whole, family) : whole;
   read_keys(family, whole, keys, config);

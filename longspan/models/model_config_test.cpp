@@ -136,8 +136,10 @@ TEST_CASE("model config: mistakes are named") {
   CHECK(says(Json{{"model_type", "qwen2_moe"}, {"num_experts", 8}},
              "The nearest is qwen3_moe (Qwen3 30B-A3B, 235B-A22B), and as one of these the file is "
              "refused: num_experts_per_tok is missing."));
-  CHECK(says(Json{{"model_type", "llamas"}},
-             "The nearest is llama (Llama 2, 3, 3.x), which knows all keys of the file."));
+  CHECK(
+      says(Json{{"model_type", "llamas"}},
+           "The nearest is llama (Llama 2, 3, 3.x), which knows all keys of the file: what differs "
+           "is in its layers alone."));
   // GLM-5: latent attention that an indexer chooses keys for.
   CHECK(says(Json{{"model_type", "glm_moe_dsa"},
                   {"hidden_size", 6144},
@@ -163,8 +165,10 @@ TEST_CASE("model config: mistakes are named") {
              "the language model is trained of these alone: qwen3_5, qwen3_5_moe, mistral3 and "
              "gemma3."));
   // Or, where no name is near, by the keys.
-  CHECK(says(Json{{"model_type", "starcoder"}, {"mlp_bias", true}, {"attention_bias", true}},
-             "The nearest is llama (Llama 2, 3, 3.x), which knows all keys of the file."));
+  CHECK(
+      says(Json{{"model_type", "starcoder"}, {"mlp_bias", true}, {"attention_bias", true}},
+           "The nearest is llama (Llama 2, 3, 3.x), which knows all keys of the file: what differs "
+           "is in its layers alone."));
   const Json none = {{"model_type", "gpt2"}, {"hidden_size", nullptr}, {"n_embd", 768}};
   CHECK(says(none, "model_type gpt2 is not supported"));
   CHECK_FALSE(says(none, "nearest"));

@@ -96,7 +96,9 @@ std::string describe_nearest_family(const JsonObject& keys, std::string_view mod
     return fmt::format("{}, and as one of these the file is refused: {}", named, nearest->error);
   }
   return nearest->unknown.empty()
-             ? fmt::format("{}, which knows all keys of the file", named)
+             ? fmt::format(
+                   "{}, which knows all keys of the file: what differs is in its layers alone",
+                   named)
              : fmt::format("{}, which does not know these keys of the file: {}", named,
                            listed(nearest->unknown));
 }

@@ -22,8 +22,9 @@ constexpr int64_t kOriginalPositions = 4096;
 
 void read_layers(const JsonObject& keys, ModelConfig& config) {
   for (const char* dropout : {"resid_pdrop", "embd_pdrop"}) {
-    if (keys.get<double>(dropout, 0.0) != 0.0) {
-      keys.fail(fmt::format("{} other than 0 is not supported", dropout));
+    if (const auto share = keys.get<double>(dropout, 0.0); share != 0.0) {
+      keys.fail(fmt::format("{} is {}: hidden states have no dropout in training. Set it to 0",
+                            dropout, share));
     }
   }
   SelfAttentionSpec mixer = read_attention(keys, config.spec);

@@ -86,8 +86,9 @@ TEST_CASE("phi3: part of a head is rotated, windows, and what is refused by name
   };
   refused(R"({"rope_scaling": {"type": "longrope", "factor": 32.0}})", "short_factor is missing");
   refused(R"({"rope_scaling": {"type": "linear", "factor": 32.0}})",
-          "rope type linear is not supported; default, longrope, su, yarn are");
-  refused(R"({"resid_pdrop": 0.1})", "resid_pdrop other than 0 is not supported");
+          "rope_type linear is not supported; default, longrope, su, yarn are. Take a model");
+  refused(R"({"resid_pdrop": 0.1})",
+          "resid_pdrop is 0.1: hidden states have no dropout in training. Set it to 0");
   refused(R"({"sliding_window": -1})", "sliding_window is -1");
 }
 

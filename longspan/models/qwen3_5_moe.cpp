@@ -9,7 +9,9 @@ namespace {
 
 void read_layers(const JsonObject& keys, ModelConfig& config) {
   if (!keys.get<bool>("norm_topk_prob", true)) {
-    keys.fail("norm_topk_prob: false: the routers of this family always normalise their weights");
+    keys.fail(
+        "norm_topk_prob: false: the routers of this family always normalise their weights. Remove "
+        "the key");
   }
   refuse_dense_layers(keys);
   config.router_aux_loss_coef = read_auxiliary_loss(keys);

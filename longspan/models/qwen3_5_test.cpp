@@ -82,7 +82,7 @@ TEST_CASE("qwen3.5: what is not there is refused by name") {
     CHECK_THROWS_WITH_AS(read(changes), doctest::Contains(part), UserError);
   };
   refused(R"({"layer_types": ["linear_attention"]})",
-          "layer_types must name the type of each of 8");
+          "layer_types must be a list of one kind for each of 8");
   refused(R"({"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2})",
           "layer_types has \"sliding_attention\"");
   refused(R"({"layer_types": ["linear_attention"], "num_hidden_layers": 1})",

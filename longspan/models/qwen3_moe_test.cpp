@@ -79,7 +79,7 @@ TEST_CASE("qwen3_moe: transformers 5 names the experts otherwise") {
 
 TEST_CASE("qwen3_moe: refusals") {
   CHECK(kPublished.says(R"({"num_experts_per_tok": 129})",
-                        "num_experts_per_tok is 129, of 128 experts"));
+                        "num_experts_per_tok is 129, it must be at most the 128 experts"));
   CHECK(kPublished.says(R"({"num_experts": 1048576})", "num_experts"));
   CHECK(kPublished.says(R"({"decoder_sparse_step": 0})", "decoder_sparse_step"));
   CHECK(kPublished.says(R"({"mlp_only_layers": ["a"]})", "mlp_only_layers must be a list"));

@@ -83,7 +83,8 @@ TEST_CASE("qwen3_next: a stranger's config makes no list that is longer than the
 }
 
 TEST_CASE("qwen3_next: refusals") {
-  refused(R"({"num_experts_per_tok": 513})", "num_experts_per_tok is 513, of 512 experts");
+  refused(R"({"num_experts_per_tok": 513})",
+          "num_experts_per_tok is 513, it must be at most the 512 experts");
   refused(R"({"shared_expert_intermediate_size": 0})", "shared_expert_intermediate_size is 0");
   refused(R"({"shared_expert_intermediate_size": null})",
           "shared_expert_intermediate_size is missing");

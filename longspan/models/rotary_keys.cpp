@@ -22,7 +22,8 @@ Type type_of(const JsonObject& rope, const RotaryDefaults& defaults) {
     if (known == name) return type;
     names.push_back(known);
   }
-  rope.fail(fmt::format("rope type {} is not supported; {} are", name, fmt::join(names, ", ")));
+  rope.fail(fmt::format("rope_type {} is not supported; {} are. Take a model that has one of these",
+                        name, fmt::join(names, ", ")));
 }
 
 /// One object of keys, as a scaling. `keys`: the whole file.
@@ -36,7 +37,9 @@ class ScalingReader {
     RopeScaling out = read_type(type_of(rope_, defaults_));
     // Latent attention reads it of every scaling, as transformers does.
     if (out.type != Type::kDefault) out.mscale_all_dim = rope_.optional<double>("mscale_all_dim");
-    if (!(out.factor > 0)) rope_.fail("factor must be positive");
+    if (!(out.factor > 0)) {
+      rope_.fail(fmt::format("factor is {}, it must be positive", out.factor));
+    }
     return out;
   }
 
@@ -170,7 +173,9 @@ RotarySpec rotary_of(const JsonObject& keys, const std::optional<JsonObject>& ro
     rotary.theta = rope->get<double>("rope_theta", rotary.theta);
     factor = rope->get<double>("partial_rotary_factor", factor);
   }
-  if (!(rotary.theta > 1)) keys.fail("rope_theta must be larger than 1");
+  if (!(rotary.theta > 1)) {
+    keys.fail(fmt::format("rope_theta is {}, it must be larger than 1", rotary.theta));
+  }
   rotary.dim = rotated_numbers(keys, head_dim, factor, defaults.partial_factor.has_value(),
                                config.model_type);
   require_factors(keys, rotary, head_dim);
@@ -212,7 +217,9 @@ RotaryByKind read_rotary_by_kind(const JsonObject& keys, int64_t head_dim,
     }
   }
   if (!(both.windowed.theta > 1)) {
-    keys.fail("the rotary base of layers with a window must be larger than 1");
+    keys.fail(fmt::format(
+        "rope_theta of layers with a window (rope_local_base_freq) is {}, it must be larger than 1",
+        both.windowed.theta));
   }
   return both;
 }

@@ -68,6 +68,10 @@ CONFIGS = {
         rope_type="yarn", factor=8.0, rope_theta=1e4, mscale=1.0, mscale_all_dim=0.7, **ORIGINAL)),
     "deepseek-v3-direct": DeepseekV3Config(**DEEPSEEK_V3 | dict(first_k_dense_replace=0, n_shared_experts=2), q_lora_rank=None,
                                            rope_interleave=False, attention_bias=True, norm_topk_prob=False),
+    # Proportions of GLM-5's latent attention: heads of 192 + 64 numbers, values of as many.
+    "deepseek-v3-glm5-heads": DeepseekV3Config(**DEEPSEEK_V3 | dict(
+        num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=4, v_head_dim=16,
+        n_group=1, topk_group=1), q_lora_rank=32),
     "gpt-oss": GptOssConfig(**GPT_OSS, swiglu_limit=0.7),
     "gpt-oss-other": GptOssConfig(**GPT_OSS | dict(num_experts_per_tok=1), attention_bias=False, swiglu_alpha=1.3,
                                   tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4),

@@ -133,19 +133,61 @@ def test_mxfp4_to_the_bit(dtype, tmp_path):
         assert same.all(), name
 
 
-def test_mxfp4_is_trained_and_saved_as_plain_numbers(short_rows, tmp_path):
+PRECISIONS = {
+    "bf16": (dict(bf16=True), torch.bfloat16),
+    "pure bf16": (dict(pure_bf16=True), torch.bfloat16),
+    "fp32": (dict(), torch.float32),
+}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_mxfp4_is_trained_and_saved_as_plain_numbers(precision, short_rows, tmp_path):
+    """In the precision that trains, which config.json says; numbers in MXFP4 are numbers of bf16, so that nothing rounds."""
+    keys, dtype = PRECISIONS[precision]
     folder = write_model(tmp_path / "model", "gpt_oss", dtype="bfloat16")
     in_mxfp4(folder)
     theirs = in_fp32(folder)
-    tokens, labels = make_row(300, [23, 40])
-    results = probe(folder, tmp_path, tokens, labels, [23, 40], ["logits"])
-    assert relative_error(results["logits"], reference_logits(theirs, tokens, [23, 40])) < 1e-5
-    finished = run(settings_of(folder, short_rows, tmp_path / "ours") | SHARED | dict(max_steps=1, learning_rate=0.0, bf16=True))
-    saved = AutoModelForCausalLM.from_pretrained(finished.output_dir)
-    assert saved.dtype == torch.bfloat16
-    assert "quantization_config" not in json.loads((finished.output_dir / "config.json").read_text())
+    documents = [23, 40]
+    tokens, labels = make_row(300, documents)
+    with torch.no_grad():
+        expected = reference_logits(theirs, tokens, documents)
+    results = probe(folder, tmp_path, tokens, labels, documents, ["logits"])
+    assert relative_error(results["logits"], expected) < 1e-5
+    finished = run(settings_of(folder, short_rows, tmp_path / "ours") | SHARED | dict(max_steps=1, learning_rate=0.0) | keys)
+    config = json.loads((finished.output_dir / "config.json").read_text())
+    assert "quantization_config" not in config and config["dtype"] == str(dtype).removeprefix("torch.")
+    assert all(tensor.dtype == dtype for tensor in load_file(finished.output_dir / "model.safetensors").values())
+    saved, info = AutoModelForCausalLM.from_pretrained(finished.output_dir, dtype="auto", output_loading_info=True)
+    assert saved.dtype == dtype and not info["missing_keys"] and not info["unexpected_keys"]
     for name, value in theirs.state_dict().items():
         assert torch.equal(saved.state_dict()[name].float(), value), name
+    with torch.no_grad():
+        assert torch.equal(reference_logits(in_fp32(finished.output_dir), tokens, documents), expected)
+
+
+def test_adapter_of_mxfp4_is_merged_into_bf16(short_rows, tmp_path):
+    """Published config.jsons of models in MXFP4 name no dtype."""
+    folder = write_model(tmp_path / "model", "gpt_oss", dtype="bfloat16")
+    in_mxfp4(folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["dtype"]
+    (folder / "config.json").write_text(json.dumps(config))
+    settings = settings_of(folder, short_rows, tmp_path / "ours") | SHARED | dict(max_steps=2, bf16=True)
+    finished = run(settings | dict(finetuning_type="lora", lora_target="q_proj,gate_up_proj,down_proj"))
+    adapter = load_file(finished.output_dir / "adapter_model.safetensors")
+    assert any(matrix.any() for name, matrix in adapter.items() if "lora_B" in name)
+    job = tmp_path / "export.json"
+    job.write_text(json.dumps(dict(model_name_or_path=str(folder), adapter_name_or_path=str(finished.output_dir),
+                                   export_dir=str(tmp_path / "merged"))))
+    ran = subprocess.run([PROGRAM, "export", job], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    merged = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert "quantization_config" not in merged and "bfloat16" in (merged.get("dtype"), merged.get("torch_dtype"))
+    theirs = with_adapter(in_fp32(folder), finished.output_dir, is_trainable=False).merge_and_unload().state_dict()
+    ours = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto").state_dict()
+    for name, value in theirs.items():
+        assert ours[name].dtype == torch.bfloat16
+        torch.testing.assert_close(ours[name].float(), value, rtol=2**-8, atol=1e-6)
 
 
 def test_mxfp4_that_does_not_fit(short_rows, tmp_path):
