@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "longspan/cuda/rows/arguments.h"
 #include "longspan/kernels/cpu_rows.h"
+#include "longspan/kernels/dropout.h"
 #include "longspan/testing/accelerator/machine.h"
 
 namespace longspan::testing::accelerator {
@@ -160,6 +162,16 @@ Compute cross_entropy_gradient(at::ScalarType dtype, int64_t num_rows,
   };
 }
 
+Compute drop_out(at::ScalarType dtype, const cuda::DropOut& a, Arguments& given) {
+  const std::array<int64_t, 2> shape{a.num_rows, a.num_columns};
+  const at::Tensor x = given.read(a.x, shape, dtype);
+  const at::Tensor keys = given.read(a.keys, {a.num_rows}, at::kLong);
+  const at::Tensor y = given.write(a.y, shape, dtype);
+  // The limit is this part of all hashes (kernels/dropout).
+  const Dropout dropout{std::ldexp(static_cast<double>(a.limit), -53), a.seed, keys};
+  return [=] { y.copy_(dropout.apply(x)); };
+}
+
 /// Takes `beginning` off the front of the name, where it is there.
 bool is_next(std::string_view& name, std::string_view beginning) {
   if (!name.starts_with(beginning)) return false;
@@ -200,6 +212,9 @@ Compute kernel_of(std::string_view name, const cuda::Launch& launch, const void*
   if (is_next(name, "cross_entropy_gradient_")) {
     return cross_entropy_gradient(dtype_of(name.back()), launch.blocks_x,
                                   as<cuda::CrossEntropyGradient>(argument), given);
+  }
+  if (is_next(name, "drop_out_")) {
+    return drop_out(dtype_of(name.back()), as<cuda::DropOut>(argument), given);
   }
   throw std::logic_error(fmt::format("the simulated accelerator has no kernel {}", name));
 }

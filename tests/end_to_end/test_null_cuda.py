@@ -1,0 +1,89 @@
+"""torch's own host code of CUDA under the program, over libraries whose kernels do nothing: its allocator and its launches.
+Numbers mean nothing there; how a run begins, what it asks of a GPU and how it ends do."""
+
+import pathlib
+import signal
+import sys
+
+import pytest
+from conftest import BUILD, Running, settings_of
+from faults import wait_for
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "null_cuda"))
+from null_gpus import counts_of, null_environment, null_program, why_none  # noqa: E402
+
+pytestmark = pytest.mark.skipif(bool(why_none()), reason=why_none())
+
+CONTEXT = 512 << 20  # bytes that a null GPU's context takes
+
+
+@pytest.fixture
+def start(models, data, tmp_path, place):
+    """start(num_ranks, variables, **keys): a run, and the folder of what its ranks count."""
+    count = 0
+
+    def run(num_ranks=1, variables=None, model="qwen2", **keys):
+        nonlocal count
+        count += 1
+        settings = settings_of(models.get(model, model), data, tmp_path / f"run{count}", max_steps=3, bf16=True)
+        report = tmp_path / f"report{count}"
+        report.mkdir()
+        environment = null_environment(BUILD, num_ranks, report, XDG_CACHE_HOME=str(place / "kernels"), **(variables or {}))
+        return Running(settings | {"device": "cuda"} | keys, num_ranks, program=null_program(BUILD), **environment), report
+
+    return run
+
+
+@pytest.fixture
+def train(start):
+    def run(num_ranks=1, variables=None, **keys):
+        running, report = start(num_ranks, variables, **keys)
+        ended = running.wait(120)
+        assert set(ended.statuses) == {0}, ended.text
+        counts = counts_of(report)
+        assert len(counts) == num_ranks
+        for rank in counts:
+            assert "complaints" not in rank["calls"], ended.text
+            # Communicators are let go in order, none is aborted, and none is left.
+            calls = rank["calls"]
+            assert calls.get("ncclCommInitRank", 0) == calls.get("ncclCommDestroy", 0) + calls.get("ncclCommAbort", 0)
+            assert (calls.get("ncclCommInitRank", 0) > 0) == (num_ranks > 1)
+        for text in ended.texts:
+            assert "terminate called" not in text and "WARNING" not in text, text
+        return ended, counts
+
+    return run
+
+
+def of_steps(few, more, what, num_steps):
+    """What each step more has added, by name."""
+    names = few[what].keys() | more[what].keys()
+    added = {name: more[what].get(name, 0) - few[what].get(name, 0) for name in names}
+    assert all(count % num_steps == 0 for count in added.values()), added
+    return {name: count // num_steps for name, count in added.items() if count}
+
+
+def test_launches_and_waits_of_a_step(train):
+    """A step of four rows of a model of two layers, with Longspan's own kernels: each is as those before it."""
+    (_, (few,)), (_, (more,)) = (train(max_steps=steps) for steps in (3, 6))
+    launches, waits = (of_steps(few, more, what, 3) for what in ("launches", "waits"))
+    assert waits == {"cudaStreamSynchronize": 1}, waits
+    assert sum(launches.values()) < 1000, launches
+    own = {name for name in launches if "(" not in name and not name.startswith("cublas")}
+    assert own, launches
+
+
+def test_told_to_stop(start):
+    running, _ = start(max_steps=100000)
+    wait_for(running, "'loss'")
+    running.ranks[-1].send_signal(signal.SIGTERM)
+    ended = running.wait(60)
+    assert set(ended.statuses) == {0}, ended.text
+    assert ended.text.count("Stopped after step") == 1 and list(ended.output_dir.glob("checkpoint-*"))
+
+
+def test_a_gpu_that_is_too_small(start):
+    running, _ = start(variables={"NULL_CUDA_MEMORY": str((CONTEXT >> 20) + 24)})
+    ended = running.wait(60)
+    assert ended.status == 1 and ended.text.count("error:") == 1, ended.text
+    assert "out of memory" in ended.text and "What takes less:" in ended.text

@@ -1,0 +1,107 @@
+// cuBLAS: gemms look whether their matrices lie in the memory of a GPU, and are counted.
+#define CUBLASAPI
+#include <cublas_v2.h>
+
+#include <string>
+
+#include "core.h"
+#include "gemm.h"
+
+using namespace null_cuda;
+
+namespace {
+
+struct Handle {
+  cublasPointerMode_t pointer_mode = CUBLAS_POINTER_MODE_HOST;
+  cublasMath_t math_mode = CUBLAS_DEFAULT_MATH;
+};
+
+Handle& of(cublasHandle_t handle) { return *reinterpret_cast<Handle*>(handle); }
+
+cublasStatus_t gemm(const char* name, cublasOperation_t a_op, cublasOperation_t b_op, int64_t m,
+                    int64_t n, int64_t k, Matrix a, Matrix b, Matrix c) {
+  a.rows = a_op == CUBLAS_OP_N ? m : k;
+  a.columns = a_op == CUBLAS_OP_N ? k : m;
+  b.rows = b_op == CUBLAS_OP_N ? k : n;
+  b.columns = b_op == CUBLAS_OP_N ? n : k;
+  c.rows = m;
+  c.columns = n;
+  return start_gemm(name, {a, b, c}) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+}  // namespace
+
+extern "C" {
+
+cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
+  *handle = reinterpret_cast<cublasHandle_t>(new Handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
+  delete &of(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetStream_v2(cublasHandle_t, cudaStream_t) { return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void* workspace, size_t size) {
+  return size == 0 || is_memory(workspace, size) ? CUBLAS_STATUS_SUCCESS
+                                                 : CUBLAS_STATUS_INVALID_VALUE;
+}
+cublasStatus_t cublasSetSmCountTarget(cublasHandle_t, int) { return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasGetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t* mode) {
+  *mode = of(handle).pointer_mode;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t mode) {
+  of(handle).pointer_mode = mode;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) {
+  *mode = of(handle).math_mode;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
+  of(handle).math_mode = mode;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t a_op, cublasOperation_t b_op, int m,
+                            int n, int k, const void*, const void* a, cudaDataType a_type, int lda,
+                            const void* b, cudaDataType b_type, int ldb, const void*, void* c,
+                            cudaDataType c_type, int ldc, cublasComputeType_t, cublasGemmAlgo_t) {
+  return gemm("cublasGemmEx", a_op, b_op, m, n, k, {a, a_type, lda}, {b, b_type, ldb},
+              {c, c_type, ldc});
+}
+cublasStatus_t cublasSgemmEx(cublasHandle_t, cublasOperation_t a_op, cublasOperation_t b_op, int m,
+                             int n, int k, const float*, const void* a, cudaDataType a_type,
+                             int lda, const void* b, cudaDataType b_type, int ldb, const float*,
+                             void* c, cudaDataType c_type, int ldc) {
+  return gemm("cublasSgemmEx", a_op, b_op, m, n, k, {a, a_type, lda}, {b, b_type, ldb},
+              {c, c_type, ldc});
+}
+cublasStatus_t cublasSgemm_v2(cublasHandle_t, cublasOperation_t a_op, cublasOperation_t b_op, int m,
+                              int n, int k, const float*, const float* a, int lda, const float* b,
+                              int ldb, const float*, float* c, int ldc) {
+  return gemm("cublasSgemm", a_op, b_op, m, n, k, {a, CUDA_R_32F, lda}, {b, CUDA_R_32F, ldb},
+              {c, CUDA_R_32F, ldc});
+}
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t, cublasOperation_t a_op,
+                                          cublasOperation_t b_op, int m, int n, int k, const void*,
+                                          const void* a, cudaDataType a_type, int lda,
+                                          long long a_step, const void* b, cudaDataType b_type,
+                                          int ldb, long long b_step, const void*, void* c,
+                                          cudaDataType c_type, int ldc, long long c_step,
+                                          int number, cublasComputeType_t, cublasGemmAlgo_t) {
+  return gemm("cublasGemmStridedBatchedEx", a_op, b_op, m, n, k, {a, a_type, lda, number, a_step},
+              {b, b_type, ldb, number, b_step}, {c, c_type, ldc, number, c_step});
+}
+cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t, cublasOperation_t a_op,
+                                         cublasOperation_t b_op, int m, int n, int k, const float*,
+                                         const float* a, int lda, long long a_step, const float* b,
+                                         int ldb, long long b_step, const float*, float* c, int ldc,
+                                         long long c_step, int number) {
+  return gemm("cublasSgemmStridedBatched", a_op, b_op, m, n, k,
+              {a, CUDA_R_32F, lda, number, a_step}, {b, CUDA_R_32F, ldb, number, b_step},
+              {c, CUDA_R_32F, ldc, number, c_step});
+}
+
+}  // extern "C"

@@ -1,0 +1,242 @@
+// The NVIDIA driver (libcuda.so.1): what c10's allocator asks of it for segments that grow, and
+// what starts kernels that were compiled by NVRTC.
+#include <cuda.h>
+
+#include <cstdio>
+#include <cstring>
+#include <list>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core.h"
+
+using namespace null_cuda;
+
+namespace {
+
+constexpr size_t kGranularity = size_t{2} << 20;
+
+CUresult is(bool well) { return well ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+
+bool known(int device) { return device >= 0 && device < settings().num_devices; }
+
+/// A context is the number of its GPU and one; a GPU has one.
+CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(uintptr_t(device) + 1); }
+thread_local std::vector<CUcontext> contexts;
+
+/// Names of kernels; a handle is a place of the list.
+struct Functions {
+  std::mutex mutex;
+  std::list<std::string> names;
+} functions;
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuInit(unsigned /*flags*/) { return CUDA_SUCCESS; }
+CUresult cuDriverGetVersion(int* version) {
+  *version = CUDA_VERSION;
+  return CUDA_SUCCESS;
+}
+CUresult cuGetErrorString(CUresult error, const char** text) {
+  *text = error == CUDA_SUCCESS               ? "no error"
+          : error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory"
+                                              : "invalid argument";
+  return CUDA_SUCCESS;
+}
+CUresult cuGetErrorName(CUresult error, const char** text) { return cuGetErrorString(error, text); }
+
+// NVRTC looks for a table of what is not documented, and goes on without.
+CUresult cuGetExportTable(const void** table, const CUuuid* /*id*/) {
+  *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuLogsRegisterCallback(CUlogsCallback, void*, CUlogsCallbackHandle* handle) {
+  if (handle != nullptr) *handle = nullptr;
+  return CUDA_SUCCESS;
+}
+CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle) { return CUDA_SUCCESS; }
+
+CUresult cuDeviceGet(CUdevice* device, int number) {
+  *device = number;
+  return known(number) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDeviceGetCount(int* number) {
+  *number = settings().num_devices;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetName(char* name, int size, CUdevice /*device*/) {
+  std::snprintf(name, size, "null GPU");
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  std::memset(uuid, 0, sizeof *uuid);
+  uuid->bytes[0] = static_cast<char>(device + 1);
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  if (!known(device)) return CUDA_ERROR_INVALID_DEVICE;
+  const bool hopper = settings().capability >= 90;
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = settings().capability / 10;
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = settings().capability % 10;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = settings().num_multiprocessors;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      *value = 1024;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      *value = 2048;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+      *value = 0x7fffffff;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+      *value = 65535;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
+      *value = 1024;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+      *value = 64;
+      break;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      *value = 32;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
+      *value = 48 << 10;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      *value = (hopper ? 227 : 163) << 10;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+      *value = (hopper ? 228 : 164) << 10;
+      break;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+      *value = (hopper ? 50 : 40) << 20;
+      break;
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+      *value = 1;
+      break;
+    default:
+      *value = 0;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  *context = context_of(device);
+  return known(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDevicePrimaryCtxRelease(CUdevice /*device*/) { return CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = known(device);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = contexts.empty() ? context_of(current_device()) : contexts.back();
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context) {
+  const bool well = choose_device(static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1);
+  return well ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuCtxPushCurrent(CUcontext context) {
+  contexts.push_back(context);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxPopCurrent(CUcontext* context) {
+  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr) *context = contexts.back();
+  contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationGranularity(size_t* size, const CUmemAllocationProp* /*how*/,
+                                       CUmemAllocationGranularity_flags /*which*/) {
+  *size = kGranularity;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment,
+                             CUdeviceptr /*wanted*/, unsigned long long /*flags*/) {
+  if (size % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
+  *address = reserve_addresses(size, alignment);
+  return *address != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
+  return is(free_addresses(address, size));
+}
+CUresult cuMemCreate(CUmemGenericAllocationHandle* memory, size_t size,
+                     const CUmemAllocationProp* how, unsigned long long /*flags*/) {
+  if (size % kGranularity != 0 || !known(how->location.id)) return CUDA_ERROR_INVALID_VALUE;
+  count(Counted::kCalls, "cuMemCreate");
+  *memory = create_memory(how->location.id, size);
+  return *memory != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult cuMemRelease(CUmemGenericAllocationHandle memory) { return is(release_memory(memory)); }
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* memory, void* address) {
+  uint64_t number = 0;
+  if (!retain_memory(reinterpret_cast<uintptr_t>(address), &number))
+    return CUDA_ERROR_INVALID_VALUE;
+  *memory = number;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+                  CUmemGenericAllocationHandle memory, unsigned long long /*flags*/) {
+  return is(offset == 0 && map_memory(address, size, memory));
+}
+CUresult cuMemUnmap(CUdeviceptr address, size_t size) { return is(unmap_memory(address, size)); }
+CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* /*who*/,
+                        size_t /*number*/) {
+  return is(is_memory(reinterpret_cast<void*>(address), size));
+}
+CUresult cuMemGetAddressRange(CUdeviceptr* begin, size_t* size, CUdeviceptr address) {
+  uintptr_t start = 0;
+  size_t bytes = 0;
+  if (!extent_of(address, &start, &bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (begin != nullptr) *begin = start;
+  if (size != nullptr) *size = bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  *module = reinterpret_cast<CUmodule>(const_cast<void*>(image));
+  return is(image != nullptr && std::memcmp(image, "\177ELF", 4) == 0);
+}
+CUresult cuModuleUnload(CUmodule /*module*/) { return CUDA_SUCCESS; }
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule /*module*/, const char* name) {
+  const std::lock_guard lock(functions.mutex);
+  functions.names.emplace_back(name);
+  *function = reinterpret_cast<CUfunction>(&functions.names.back());
+  return CUDA_SUCCESS;
+}
+CUresult cuLaunchKernel(CUfunction function, unsigned blocks_x, unsigned blocks_y,
+                        unsigned blocks_z, unsigned threads_x, unsigned threads_y,
+                        unsigned threads_z, unsigned shared_bytes, CUstream /*stream*/,
+                        void** /*arguments*/, void** /*extra*/) {
+  const std::string& name = *reinterpret_cast<std::string*>(function);
+  const bool fits = blocks_x > 0 && blocks_y > 0 && blocks_z > 0 && blocks_x <= 0x7fffffffU &&
+                    blocks_y <= 65535 && blocks_z <= 65535 && threads_x > 0 && threads_y > 0 &&
+                    threads_z > 0 && uint64_t{threads_x} * threads_y * threads_z <= 1024 &&
+                    shared_bytes <= 48 << 10;
+  if (!fits) {
+    complain(name + " is started with a configuration that no GPU takes");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  count(Counted::kLaunches, name);
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

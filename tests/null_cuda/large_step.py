@@ -1,0 +1,109 @@
+"""What one step of a large model takes, counted on a null GPU: launches, waits of the host and the allocator's peak beside
+the account of memory. Needs neither the memory nor the disk of the model: its file is a hole, and a null GPU's memory is a
+range of addresses.
+
+  python tests/null_cuda/large_step.py 7b-of-7-layers 32768 [key=value ...]"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "gpu"), str(pathlib.Path(__file__).parent)]
+
+import first_run  # noqa: E402
+from null_gpus import counts_of, null_environment, null_program  # noqa: E402
+
+STEPS = 3
+SHAPES = first_run.SHAPES | {"7b": first_run.SHAPES["7b-of-7-layers"] | {"num_hidden_layers": 28}}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("tokens", type=int)
+    parser.add_argument("keys", nargs="*", help="key=value of the run")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("null-cuda"), help="models, rows and logs")
+    parser.add_argument("--memory", type=int, default=80, help="GiB of the GPU")
+    parser.add_argument("--capability", default="90", choices=["80", "90"])
+    options = parser.parse_args()
+    options.build, options.work = options.build.absolute(), options.work.absolute()
+    return options
+
+
+def shapes_of_tensors(config):
+    width, inner, vocabulary = (config[key] for key in ("hidden_size", "intermediate_size", "vocab_size"))
+    kv = width // config["num_attention_heads"] * config["num_key_value_heads"]
+    yield "model.embed_tokens.weight", (vocabulary, width)
+    for layer in range(config["num_hidden_layers"]):
+        for name, rows, columns in (("self_attn.q_proj", width, width), ("self_attn.k_proj", kv, width),
+                                    ("self_attn.v_proj", kv, width), ("self_attn.o_proj", width, width),
+                                    ("mlp.gate_proj", inner, width), ("mlp.up_proj", inner, width),
+                                    ("mlp.down_proj", width, inner)):
+            yield f"model.layers.{layer}.{name}.weight", (rows, columns)
+            if name[-6:] in ("q_proj", "k_proj", "v_proj"):
+                yield f"model.layers.{layer}.{name}.bias", (rows,)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            yield f"model.layers.{layer}.{name}.weight", (width,)
+    yield "model.norm.weight", (width,)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (vocabulary, width)
+
+
+def make_model(options):
+    """A folder whose weights are a hole of zeros."""
+    from speed.workload import train_tokenizer
+
+    folder = options.work / f"model-{options.shape}"
+    if (folder / "config.json").exists():
+        return
+    train_tokenizer(folder)
+    config = SHAPES[options.shape] | {
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 1048576, "rope_theta": 1000000.0, "use_sliding_window": False,
+        "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0}
+    header, end = {}, 0
+    for name, shape in shapes_of_tensors(config):
+        size = 2
+        for length in shape:
+            size *= length
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def main():
+    options = parse_arguments()
+    options.work.mkdir(parents=True, exist_ok=True)
+    first_run.SHAPES.update(SHAPES)
+    make_model(options)
+    name = f"{options.shape}-{options.tokens}"
+    keys = dict(pair.split("=", 1) for pair in options.keys) | {"device": "cuda", "max_steps": STEPS}
+    config = first_run.settings(options, options.shape, options.tokens, name, save_only_model=True, **keys)
+    report = options.work / f"report-{name}"
+    report.mkdir(exist_ok=True)
+    for old in report.glob("*.json"):
+        old.unlink()
+    environment = null_environment(options.build, report=report, NULL_CUDA_MEMORY=str(options.memory << 10),
+                                   NULL_CUDA_CAPABILITY=options.capability)
+    subprocess.run([null_program(options.build), "train", config], env=os.environ | environment, check=True)
+    (counts,) = counts_of(report)
+    steps = [after - before for before, after in zip(counts["launches_at_waits"], counts["launches_at_waits"][1:])]
+    memory = json.loads((options.work / name / "memory.json").read_text())
+    print("waits:", counts["waits"])
+    print("launches between waits:", steps[-2 * STEPS:])
+    gib = 2**30
+    print(f"allocated {memory['measured'][0]['device'] / gib:.2f} GiB at most, by the account {memory['device'] / gib:.2f}, "
+          f"taken of the GPU {counts['peak_bytes'][0] / gib:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+#include "values.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace null_cuda {
+namespace {
+
+struct Value {
+  std::vector<unsigned char> bytes;
+  std::function<void(unsigned char*)> finish;
+};
+
+struct Values {
+  std::mutex mutex;
+  std::map<uintptr_t, Value> at;
+
+  static Values& get() {
+    static auto* const values = new Values;
+    return *values;
+  }
+  std::map<uintptr_t, Value>::iterator first_behind(uintptr_t address) {
+    auto value = at.lower_bound(address);
+    if (value != at.begin()) {
+      const auto before = std::prev(value);
+      if (before->first + before->second.bytes.size() > address) return before;
+    }
+    return value;
+  }
+  void forget(uintptr_t address, size_t size) {
+    for (auto value = first_behind(address); value != at.end() && value->first < address + size;) {
+      value = at.erase(value);
+    }
+  }
+};
+
+}  // namespace
+
+void keep(uintptr_t address, const void* bytes, size_t size) {
+  Values& values = Values::get();
+  const std::lock_guard lock(values.mutex);
+  values.forget(address, size);
+  if (size == 0 || size > kMostKept) return;
+  const auto* const begin = static_cast<const unsigned char*>(bytes);
+  values.at[address] = {{begin, begin + size}, {}};
+}
+
+void forget(uintptr_t address, size_t size) {
+  Values& values = Values::get();
+  const std::lock_guard lock(values.mutex);
+  values.forget(address, size);
+}
+
+void fetch(uintptr_t address, void* bytes, size_t size) {
+  Values& values = Values::get();
+  const std::lock_guard lock(values.mutex);
+  std::memset(bytes, 0, size);
+  for (auto known = values.first_behind(address);
+       known != values.at.end() && known->first < address + size; ++known) {
+    Value& value = known->second;
+    if (value.finish) value.finish(value.bytes.data());
+    value.finish = {};
+    const uintptr_t begin = std::max(address, known->first);
+    const uintptr_t end = std::min(address + size, known->first + value.bytes.size());
+    std::memcpy(static_cast<unsigned char*>(bytes) + (begin - address),
+                value.bytes.data() + (begin - known->first), end - begin);
+  }
+}
+
+bool finish_with(uintptr_t address, size_t size, std::function<void(unsigned char*)> finish) {
+  Values& values = Values::get();
+  const std::lock_guard lock(values.mutex);
+  const auto known = values.at.find(address);
+  if (known == values.at.end() || known->second.bytes.size() != size) return false;
+  Value& value = known->second;
+  if (value.finish) value.finish(value.bytes.data());
+  value.finish = std::move(finish);
+  return true;
+}
+
+}  // namespace null_cuda
