@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "longspan/kernels/composed_rows.h"
+#include "longspan/kernels/dropout.h"
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/testing/accelerator/streams_for_tests.h"
 
@@ -72,6 +73,9 @@ TEST_CASE("row kernels: each pass is the CPU's, in one launch") {
     const at::Tensor h = random({kNumRows, kWidth}, of_h), weight = random({kWidth}),
                      dy = random({kNumRows, kWidth}, of_y),
                      residual = random({kNumRows, kWidth}, of_h);
+    check("drop_out_",
+          [](Tensors x) -> Tensors { return {Dropout{0.3, 7, x[1]}.apply(x[0])}; },
+          {dy, at::arange(kNumRows) * 5});
     check("norm_both_",
           [&](Tensors x) -> Tensors {
             const NormalizedRows rows = normalize_rows(x[0], x[1], kEps, of_y);
