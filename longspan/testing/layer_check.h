@@ -16,9 +16,10 @@ struct LayerCase {
   NormKind norm_kind = NormKind::kWeight;  ///< ModelSpec::norm_kind
 };
 
-/// In fp64: with checkpointing and without, output, d loss / d h and the gradients of all
-/// parameters are those of the plain version by autograd; the output is the same without gradients;
-/// frozen parameters get none, and the others what they got before.
+/// In fp64: with checkpointing, with its tensors in a store, and without, output, d loss / d h and
+/// the gradients of all parameters are those of the plain version by autograd; the output is the
+/// same without gradients; frozen parameters get none, and the others what they got before. The
+/// same of a layer that is the plain version, in the place of its own steps (plain_parts.h).
 void check_layer(const LayerCase& problem);
 
 }  // namespace longspan::testing
