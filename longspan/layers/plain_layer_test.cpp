@@ -120,11 +120,19 @@ class ToyRecurrence : public PlainMixer {
   at::Tensor unused_, decay_N_;
 };
 
+/// Of chunks of a few rows.
+FeedForwardCost small_chunks(int64_t width) {
+  FeedForwardCost cost;
+  cost.width = width;
+  cost.min_chunk_rows = 4;
+  return cost;
+}
+
 /// down(gelu(gate x) + sin(up x)).
 class ToyMlp : public PlainFeedForward {
  public:
   explicit ToyMlp(FeedForward& model)
-      : PlainFeedForward({.width = model.width(), .min_chunk_rows = 4}),
+      : PlainFeedForward(small_chunks(model.width())),
         gate_(*model.linears()[0]),
         up_(*model.linears()[1]),
         down_(*model.linears()[2]) {}

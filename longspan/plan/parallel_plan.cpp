@@ -242,11 +242,6 @@ namespace {
 
 /// By what is estimated to be faster, for the row that is expected.
 void choose_recurrent_way(const PlanRequest& request, ParallelPlan& plan) {
-  if (!request.recurrence->passes_states) {
-    plan.recurrent_way = RecurrentWay::kHeads;
-    plan.reason += "; layers with a recurrence exchange heads, as they pass no states on";
-    return;
-  }
   const ClusterModel cluster =
       cluster_model(request.cuda, request.ranks_per_machine, request.element_bytes);
   const auto seconds = [&](RecurrentWay way) {

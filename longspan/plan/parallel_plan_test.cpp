@@ -72,15 +72,14 @@ TEST_CASE("plan: a recurrence on GPUs, as elsewhere") {
 
 TEST_CASE(
     "plan: a recurrence exchanges heads, or passes states where heads would leave ranks idle") {
-  const auto way = [](int num_key_heads, int num_value_heads, bool passes_states = true) {
+  const auto way = [](int num_key_heads, int num_value_heads) {
     PlanRequest request = request_of(4, 4, method_named("zigzag-ring"), 4, 4);
     request.row = Packing::single(65536);
     request.recurrence = RecurrenceSpec{.num_key_heads = num_key_heads,
                                         .num_value_heads = num_value_heads,
                                         .key_dim = 64,
                                         .value_dim = 64,
-                                        .conv_width = 4,
-                                        .passes_states = passes_states};
+                                        .conv_width = 4};
     const ParallelPlan plan = make_parallel_plan(request);
     const bool passes = plan.recurrent_way == RecurrentWay::kStates;
     CHECK(plan.reason.find(passes ? "pass states on" : "exchange heads") != std::string::npos);
@@ -88,7 +87,6 @@ TEST_CASE(
   };
   CHECK(way(16, 32) == RecurrentWay::kHeads);
   CHECK(way(1, 1) == RecurrentWay::kStates);
-  CHECK(way(1, 1, /*passes_states=*/false) == RecurrentWay::kHeads);
 }
 
 TEST_CASE("plan: what ZeRO divides") {

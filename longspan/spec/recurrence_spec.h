@@ -16,9 +16,6 @@ struct RecurrenceSpec {
   int64_t key_dim = 0;          ///< numbers in a query's and a key's head
   int64_t value_dim = 0;        ///< numbers in a value's and an output's head
   int64_t conv_width = 0;       ///< tokens that the convolution sees
-  /// Whether the layer can also go over a piece of the row and pass states on. Each can exchange
-  /// heads.
-  bool passes_states = true;
 
   int64_t num_queries() const { return num_key_heads * key_dim; }     ///< numbers; as many of keys
   int64_t num_values() const { return num_value_heads * value_dim; }  ///< numbers

@@ -141,6 +141,7 @@ void check_layer(const LayerCase& problem) {
   using Path = Check::Path;
   std::vector<Check::Way> ways;
   for (const bool plain_parts : {false, true}) {
+    if (plain_parts && problem.is_long) continue;
     for (const Path path : {Path::kRun, Path::kCheckpointed, Path::kOffloaded}) {
       ways.push_back({path, plain_parts});
     }

@@ -33,12 +33,18 @@ class PlainMixerOf : public PlainMixer {
   int64_t hidden_size_;
 };
 
+/// What its chunks go by.
+FeedForwardCost chunk_cost_of(const FeedForward& feed_forward) {
+  FeedForwardCost cost;
+  cost.width = feed_forward.width();
+  cost.min_chunk_rows = feed_forward.min_chunk_rows();
+  return cost;
+}
+
 class PlainFeedForwardOf : public PlainFeedForward {
  public:
   explicit PlainFeedForwardOf(std::unique_ptr<FeedForward> feed_forward)
-      : PlainFeedForward(
-            {.width = feed_forward->width(), .min_chunk_rows = feed_forward->min_chunk_rows()}),
-        feed_forward_(std::move(feed_forward)) {}
+      : PlainFeedForward(chunk_cost_of(*feed_forward)), feed_forward_(std::move(feed_forward)) {}
 
   std::unique_ptr<FeedForward> clone() const override {
     return std::make_unique<PlainFeedForwardOf>(feed_forward_->clone());
