@@ -87,7 +87,11 @@ at::Tensor as_input(const at::Tensor& parameter) {
   if (!needs_backward({}, {parameter})) return parameter.defined() ? parameter.detach() : parameter;
   return attach_backward({parameter.detach()}, {}, {parameter},
                          [parameter](std::vector<at::Tensor> gradients) {
-                           add_gradient(parameter, gradients[0]);
+                           // Another may hold the same tensor, as of both parts of a sum: .grad
+                           // takes over what it alone holds.
+                           at::Tensor gradient = std::exchange(gradients[0], {});
+                           if (!is_sole_owner(gradient)) gradient = gradient.clone();
+                           add_gradient(parameter, std::move(gradient));
                            return std::vector<at::Tensor>{};
                          })[0];
 }

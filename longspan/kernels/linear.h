@@ -25,8 +25,8 @@ at::Tensor& gradient_of(const at::Tensor& parameter);
 /// The dtype in which parameter.grad adds up.
 at::ScalarType gradient_dtype(const at::Tensor& parameter);
 
-/// The parameter as an input of an operation of autograd's, whose gradient is then added to .grad.
-/// Undefined where it is.
+/// The parameter, as it is held, as an input of autograd's operations, whose gradient is then added
+/// to .grad. Undefined where it is.
 at::Tensor as_input(const at::Tensor& parameter);
 
 /// Gradients that a row gives in several parts. While it lives, .grad of those of the parameters

@@ -11,6 +11,7 @@
 #include "longspan/kernels/delta_rule_gates.h"
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/gated_delta_rule.h"
+#include "longspan/kernels/linear.h"
 #include "longspan/kernels/storage_type.h"
 #include "longspan/layers/plain_steps.h"
 #include "longspan/layers/recurrent_row.h"
@@ -277,10 +278,10 @@ at::Tensor GatedDeltaNet::plain(const at::Tensor& x_TD, const RowContext& row) c
   TORCH_CHECK(!row.packing.has_forks(), "plain GatedDeltaNet has no forks");
   std::vector<at::Tensor> projected;
   for (const Linear& linear : weights_.in_proj) {
-    projected.push_back(at::linear(x_TD, linear.weight));
+    projected.push_back(plain_linear(linear, x_TD));
   }
   const auto [x_TJ, z_TNV, b_TN, a_TN] = parts_of(projected);
-  const at::Tensor weight_JW = weights_.conv1d_J1W.squeeze(1);
+  const at::Tensor weight_JW = as_input(weights_.conv1d_J1W).squeeze(1);
   std::vector<at::Tensor> rows;
   for (int64_t d = 0; d < row.packing.num_documents(); ++d) {
     for (int64_t t = row.packing.begin(d); t < row.packing.end(d); ++t) {
@@ -296,10 +297,11 @@ at::Tensor GatedDeltaNet::plain(const at::Tensor& x_TD, const RowContext& row) c
   const DeltaRuleInputs inputs{
       y_TJ.narrow(1, 0, M * K).view({T, M, K}), y_TJ.narrow(1, M * K, M * K).view({T, M, K}),
       y_TJ.narrow(1, 2 * M * K, N * V).view({T, N, V}),
-      -weights_.a_log_N.exp() * at::softplus(a_TN + weights_.dt_bias_N), at::sigmoid(b_TN)};
+      -as_input(weights_.a_log_N).exp() * at::softplus(a_TN + as_input(weights_.dt_bias_N)),
+      at::sigmoid(b_TN)};
   const at::Tensor out_TNV = gated_delta_rule_by_token(inputs, row.packing, {}).out_TNV;
   const at::Tensor normal_TNV = plain_norm(out_TNV, weights_.norm_V, NormKind::kWeight, norm_eps_);
-  return at::linear((normal_TNV * at::silu(z_TNV)).flatten(1), output_.weight);
+  return plain_linear(output_, (normal_TNV * at::silu(z_TNV)).flatten(1));
 }
 
 namespace {

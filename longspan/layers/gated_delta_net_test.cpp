@@ -34,7 +34,8 @@ TEST_CASE("GatedDeltaNet: output and gradients are those of its plain version") 
 }
 
 TEST_CASE("GatedDeltaNet: projections in several chunks of rows") {
-  testing::check_layer({.layer = {small(1, 2), kMlp}, .document_lengths = {700, 450}});
+  testing::check_layer(
+      {.layer = {small(1, 2), kMlp}, .document_lengths = {700, 450}, .is_long = true});
 }
 
 }  // namespace

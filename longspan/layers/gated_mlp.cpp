@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "longspan/kernels/gated_activation.h"
+#include "longspan/layers/plain_steps.h"
 
 namespace longspan {
 
@@ -79,12 +80,9 @@ at::Tensor GatedMlp::backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
 }
 
 at::Tensor GatedMlp::plain(const at::Tensor& x_TD) const {
-  const auto linear = [](const at::Tensor& x, const Linear& layer) {
-    return at::linear(x, layer.weight, layer.bias);
-  };
-  const at::Tensor act_TI = plain_gated(spec_.activation, linear(x_TD, weights_.gate_proj),
-                                        linear(x_TD, weights_.up_proj));
-  return linear(act_TI, weights_.down_proj);
+  const at::Tensor act_TI = plain_gated(spec_.activation, plain_linear(weights_.gate_proj, x_TD),
+                                        plain_linear(weights_.up_proj, x_TD));
+  return plain_linear(weights_.down_proj, act_TI);
 }
 
 std::shared_ptr<const FeedForward> make_feed_forward(const GatedMlpSpec& spec,

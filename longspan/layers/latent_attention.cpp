@@ -199,9 +199,6 @@ at::Tensor LatentAttention::mix(const std::vector<at::Tensor>& inputs,
 at::Tensor LatentAttention::plain(const at::Tensor& x_TD, const RowContext& row) const {
   const AttentionSpec& attention = spec_.attention;
   const int64_t T = x_TD.size(0), N = attention.num_heads, R = spec_.rope_dim;
-  const auto linear = [](const Linear& layer, const at::Tensor& x) {
-    return at::linear(x, layer.weight, layer.bias);
-  };
   const auto norm = [&](const at::Tensor& x, const at::Tensor& weight) {
     return plain_norm(x, weight, norm_kind_, spec_.norm_eps);
   };
@@ -210,12 +207,14 @@ at::Tensor LatentAttention::plain(const at::Tensor& x_TD, const RowContext& row)
   };
   const at::Tensor q_TNK =
       (spec_.query_rank
-           ? linear(weights_.q_b_proj, norm(linear(weights_.q_a_proj, x_TD), weights_.q_a_norm_Q))
-           : linear(weights_.q_proj, x_TD))
+           ? plain_linear(weights_.q_b_proj,
+                          norm(plain_linear(weights_.q_a_proj, x_TD), weights_.q_a_norm_Q))
+           : plain_linear(weights_.q_proj, x_TD))
           .view({T, N, attention.key_dim});
-  const at::Tensor latent_TJ = linear(weights_.kv_a_proj, x_TD);
+  const at::Tensor latent_TJ = plain_linear(weights_.kv_a_proj, x_TD);
   const at::Tensor heads_TNE =
-      linear(weights_.kv_b_proj, norm(latent_TJ.narrow(1, 0, spec_.kv_rank), weights_.kv_a_norm_L))
+      plain_linear(weights_.kv_b_proj,
+                   norm(latent_TJ.narrow(1, 0, spec_.kv_rank), weights_.kv_a_norm_L))
           .view({T, N, spec_.expanded_dim()});
   const int64_t P = spec_.nope_dim();
   const at::Tensor shared_T1R = rotated(latent_TJ.narrow(1, spec_.kv_rank, R).unsqueeze(1));
@@ -223,7 +222,7 @@ at::Tensor LatentAttention::plain(const at::Tensor& x_TD, const RowContext& row)
   const at::Tensor k = at::cat({heads_TNE.narrow(2, 0, P), shared_T1R.expand({T, N, R})}, 2);
   const at::Tensor v = heads_TNE.narrow(2, P, attention.value_dim);
   const at::Tensor mixed_TNV = plain_softmax_attention(q, k, v, attention, row.packing, {});
-  return linear(output_, mixed_TNV.flatten(1));
+  return plain_linear(output_, mixed_TNV.flatten(1));
 }
 
 std::shared_ptr<const TokenMixer> make_token_mixer(const LatentAttentionSpec& spec,

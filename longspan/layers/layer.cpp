@@ -35,17 +35,19 @@ at::Tensor run_layer(const at::Tensor& h_TD, const Layer& layer, const RowContex
   return feed_forward_sublayer(mixer_sublayer(h_TD, layer, row, rows_L), layer, row);
 }
 
-at::Tensor run_plainly(const at::Tensor& h_TD, const Layer& layer, const RowContext& row) {
+at::Tensor run_plainly(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
+                       const at::Tensor& rows_L) {
   // A norm behind a sublayer is over the sublayer's output.
   const auto normed = [&](const at::Tensor& y_TD, const at::Tensor& weight_D) {
     return weight_D.defined() ? plain_norm(y_TD, weight_D, layer.norm_kind, layer.norm_eps) : y_TD;
   };
-  const at::Tensor middle_TD =
+  const at::Tensor mixed_TD =
       h_TD + normed(layer.mixer->plain(
                         plain_norm(h_TD, layer.mixer_norm_D, layer.norm_kind, layer.norm_eps), row),
                     layer.mixer_output_norm_D);
-  return middle_TD +
-         normed(layer.feed_forward->plain(plain_norm(middle_TD, layer.feed_forward_norm_D,
+  const at::Tensor middle_LD = rows_L.defined() ? mixed_TD.index_select(0, rows_L) : mixed_TD;
+  return middle_LD +
+         normed(layer.feed_forward->plain(plain_norm(middle_LD, layer.feed_forward_norm_D,
                                                      layer.norm_kind, layer.norm_eps)),
                 layer.feed_forward_output_norm_D);
 }

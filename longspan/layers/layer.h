@@ -107,8 +107,10 @@ class TokenMixer {
   /// nullopt where the mixer computes something else.
   virtual std::optional<Overlap> overlap() const { return std::nullopt; }
 
-  /// What is added to h, [T, D], in a few operations of ATen with autograd's own gradients: what
-  /// tests compare the above with. Of one process alone, without adapters.
+  /// What is added to h, [T, D], in a few operations of ATen with autograd's own gradients
+  /// (plain_steps.h): what tests compare the above with, and what a layer is that has nothing else
+  /// (plain_layer.h). A version that does not mix by the row's attention or whole row is of one
+  /// process alone.
   virtual at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const = 0;
 };
 
@@ -198,6 +200,7 @@ at::Tensor run_checkpointed(const at::Tensor& h_TD, const Layer& layer, const Ro
                             const at::Tensor& rows_L);
 
 /// The same by the plain versions of its parts.
-at::Tensor run_plainly(const at::Tensor& h_TD, const Layer& layer, const RowContext& row);
+at::Tensor run_plainly(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
+                       const at::Tensor& rows_L);
 
 }  // namespace longspan

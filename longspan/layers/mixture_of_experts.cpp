@@ -9,16 +9,9 @@
 #include "longspan/kernels/expert_rows.h"
 #include "longspan/kernels/gated_activation.h"
 #include "longspan/kernels/storage_type.h"
+#include "longspan/layers/plain_steps.h"
 
 namespace longspan {
-namespace {
-
-at::Tensor plain_linear(const at::Tensor& x, const Linear& linear) {
-  return at::linear(x, linear.weight, linear.bias);
-}
-
-}  // namespace
-
 MixtureOfExperts::MixtureOfExperts(const MixtureOfExpertsSpec& spec, int64_t hidden_size,
                                    int64_t layer, Weights weights)
     : spec_(spec), cost_(cost_of(spec, hidden_size)), layer_(layer), weights_(std::move(weights)) {}
@@ -183,21 +176,21 @@ at::Tensor MixtureOfExperts::plain(const at::Tensor& x_TD) const {
     at::Tensor act;
     if (expert.takes_turns()) {
       const at::Tensor both_TI2 =
-          plain_linear(x_TD, expert.gate_up_proj).unflatten(1, {spec_.expert_size, 2});
+          plain_linear(expert.gate_up_proj, x_TD).unflatten(1, {spec_.expert_size, 2});
       act = plain_gated(spec_.activation, both_TI2.select(2, 0), both_TI2.select(2, 1));
     } else {
-      act = plain_gated(spec_.activation, plain_linear(x_TD, expert.gate_proj),
-                        plain_linear(x_TD, expert.up_proj));
+      act = plain_gated(spec_.activation, plain_linear(expert.gate_proj, x_TD),
+                        plain_linear(expert.up_proj, x_TD));
     }
     const at::Tensor chosen_TK = routing.experts_CK.eq(static_cast<int64_t>(number));
     const at::Tensor weight_T1 =
         (routing.weights_CK * chosen_TK).sum(1, /*keepdim=*/true).to(x_TD.scalar_type());
-    sum_TD = sum_TD + plain_linear(act, expert.down_proj) * weight_T1;
+    sum_TD = sum_TD + plain_linear(expert.down_proj, act) * weight_T1;
   }
   if (!weights_.shared) return sum_TD;
   const at::Tensor shared_TD = weights_.shared->plain(x_TD);
   if (!spec_.shared.is_gated) return sum_TD + shared_TD;
-  return sum_TD + plain_linear(x_TD, weights_.shared_gate).sigmoid() * shared_TD;
+  return sum_TD + plain_linear(weights_.shared_gate, x_TD).sigmoid() * shared_TD;
 }
 
 std::shared_ptr<const FeedForward> make_feed_forward(const MixtureOfExpertsSpec& spec,

@@ -5,6 +5,9 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "longspan/config/user_error.h"
+#include "longspan/kernels/storage_type.h"
+
 namespace longspan {
 namespace {
 
@@ -37,13 +40,40 @@ at::Tensor turned(const at::Tensor& x_TNJ, const RotaryTable& table) {
 
 }  // namespace
 
+at::Tensor plain_linear(const Linear& linear, const at::Tensor& x_TI) {
+  TORCH_CHECK(!linear.cast_of, "plain steps take linear layers with the parameters that are held");
+  const auto read = [&](const at::Tensor& parameter) {
+    return parameter.defined() ? as_input(parameter).to(x_TI.scalar_type()) : parameter;
+  };
+  const at::Tensor y_TO = at::linear(x_TI, read(linear.weight), read(linear.bias));
+  if (!linear.has_adapter()) return y_TO;
+  at::Tensor kept_TI = x_TI;
+  if (linear.dropout.active()) {
+    if (linear.dropout.keys_T.numel() != x_TI.size(0)) {
+      throw UserError(
+          "lora_dropout: a layer of this model gives a linear layer other rows than its own "
+          "tokens, whose dropout is not known. Set lora_dropout to 0, or leave that layer out of "
+          "lora_target.");
+    }
+    kept_TI = x_TI * linear.dropout.apply(at::ones_like(x_TI.detach()));
+  }
+  const at::Tensor inner_TR = at::linear(kept_TI, read(linear.lora_a)) * linear.lora_scale;
+  const at::Tensor b_OR = read(linear.lora_b).narrow(0, linear.lora_b_begin, linear.weight.size(0));
+  return y_TO + at::linear(inner_TR, b_OR);
+}
+
 at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, NormKind kind, double eps) {
-  return x * (x.square().mean(-1, /*keepdim=*/true) + eps).rsqrt() * factors(weight, kind);
+  const auto dtype = arithmetic_dtype(x.scalar_type());
+  const at::Tensor wide = x.to(dtype);
+  const at::Tensor normal = wide * (wide.square().mean(-1, /*keepdim=*/true) + eps).rsqrt();
+  return (normal * factors(as_input(weight).to(dtype), kind)).to(x.scalar_type());
 }
 
 at::Tensor plain_rotation(const at::Tensor& x_TNH, const RotaryTable& table) {
   const int64_t J = 2 * table.cos_TF.size(1);
-  return at::cat({turned(x_TNH.narrow(2, 0, J), table), x_TNH.narrow(2, J, x_TNH.size(2) - J)}, -1);
+  return at::cat({turned(x_TNH.narrow(2, 0, J), table).to(x_TNH.scalar_type()),
+                  x_TNH.narrow(2, J, x_TNH.size(2) - J)},
+                 -1);
 }
 
 at::Tensor plain_softmax_attention(const at::Tensor& q_TNK, const at::Tensor& k_TMK,
@@ -68,7 +98,8 @@ at::Tensor plain_softmax_attention(const at::Tensor& q_TNK, const at::Tensor& k_
   }
   scores_NTT = scores_NTT.masked_fill(hidden_TT.to(q_TNK.device()), -INFINITY);
   if (attention.has_sinks) {  // one more column, whose weight is dropped
-    const at::Tensor sinks_NT1 = sinks_N.view({-1, 1, 1}).expand({-1, T, 1});
+    const at::Tensor sinks_NT1 =
+        as_input(sinks_N).to(scores_NTT.scalar_type()).view({-1, 1, 1}).expand({-1, T, 1});
     scores_NTT = at::cat({scores_NTT, sinks_NT1}, -1);
   }
   const at::Tensor weights_NTT = scores_NTT.softmax(-1).narrow(2, 0, T);

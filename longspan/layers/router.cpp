@@ -69,8 +69,9 @@ at::Tensor Router::choice_scores(const at::Tensor& scores_CE) const {
 Routing Router::route(const at::Tensor& x_CD) const {
   const RouterSpec& router = spec_.router;
   const auto dtype = arithmetic_dtype(x_CD.scalar_type());
-  const at::Tensor bias_E = weights_.bias_E.defined() ? weights_.bias_E.to(dtype) : weights_.bias_E;
-  const at::Tensor logits_CE = at::linear(x_CD.to(dtype), weights_.weight_ED.to(dtype), bias_E);
+  const at::Tensor& bias_E = weights_.bias_E;
+  const at::Tensor logits_CE = at::linear(x_CD.to(dtype), as_input(weights_.weight_ED).to(dtype),
+                                          bias_E.defined() ? as_input(bias_E).to(dtype) : bias_E);
   const bool of_chosen = traits_of(router.scores).by_chosen_logits;
   Routing routing;
   routing.scores_CE = scores_of(router.scores, logits_CE);

@@ -161,8 +161,8 @@ at::Tensor SelfAttention::plain(const at::Tensor& x_TD, const RowContext& row) c
   at::Tensor gate_TNV;
   for (int i = 0; i < kNumInputs; ++i) {
     const Projection projection = this->projection(i);
-    at::Tensor x = at::linear(x_TD, projection.linear.weight, projection.linear.bias)
-                       .view({T, projection.num_heads, projection.row_dim()});
+    at::Tensor x =
+        plain_linear(projection.linear, x_TD).view({T, projection.num_heads, projection.row_dim()});
     if (projection.gate_dim > 0) gate_TNV = x.narrow(2, projection.head_dim, projection.gate_dim);
     x = x.narrow(2, 0, projection.head_dim);
     if (projection.norm_H.defined()) {
@@ -174,7 +174,7 @@ at::Tensor SelfAttention::plain(const at::Tensor& x_TD, const RowContext& row) c
   at::Tensor mixed_TNV = plain_softmax_attention(inputs[0], inputs[1], inputs[2], attention,
                                                  row.packing, weights_.sinks_N);
   if (gate_TNV.defined()) mixed_TNV = mixed_TNV * at::sigmoid(gate_TNV);
-  return at::linear(mixed_TNV.flatten(1), output_.weight, output_.bias);
+  return plain_linear(output_, mixed_TNV.flatten(1));
 }
 
 std::shared_ptr<const TokenMixer> make_token_mixer(const SelfAttentionSpec& spec,

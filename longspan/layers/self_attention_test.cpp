@@ -89,7 +89,7 @@ TEST_CASE("self-attention: projections in several chunks of rows") {
   SelfAttentionSpec spec = rotated(2, 1, 4);
   spec.qk_norm = true;
   // Chunks are of 1024 rows at least.
-  testing::check_layer({.layer = {spec, kMlp}, .document_lengths = {700, 450}});
+  testing::check_layer({.layer = {spec, kMlp}, .document_lengths = {700, 450}, .is_long = true});
   testing::check_layer(
       {.layer = {gated_and_partly_rotated(/*qk_norm=*/true), kMlp}, .document_lengths = {1150}});
 }

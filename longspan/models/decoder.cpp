@@ -31,13 +31,13 @@ bool is_elsewhere(const ParameterSpec& parameter, const ExpertExchange* exchange
 }
 
 Weights take_weights(const ModelSpec& spec, const std::vector<NamedTensor>& parameters,
-                     double lora_scale, ExpertExchange* exchange) {
+                     const DecoderOptions& options) {
   TensorsByName by_name;
   for (const auto& [name, tensor] : parameters) by_name[name] = tensor;
   Weights weights;
   for (const ParameterSpec& parameter : parameters_of(spec)) {
     const auto found = by_name.find(parameter.name);
-    if (found == by_name.end() && is_elsewhere(parameter, exchange)) continue;
+    if (found == by_name.end() && is_elsewhere(parameter, options.expert_exchange)) continue;
     TORCH_CHECK(found != by_name.end(), "parameter ", parameter.name, " is missing");
     const at::Tensor& tensor = found->second;
     TORCH_CHECK(tensor.sizes() == at::IntArrayRef(parameter.shape), "parameter ", parameter.name,
@@ -48,7 +48,9 @@ Weights take_weights(const ModelSpec& spec, const std::vector<NamedTensor>& para
     if (spec.is_head(parameter.role)) weights.head = tensor;
   }
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    weights.layers.push_back(make_layer(spec, layer, by_name, lora_scale, exchange));
+    weights.layers.push_back(
+        make_layer(spec, layer, by_name, options.lora_scale, options.expert_exchange));
+    if (options.change_layer) options.change_layer(weights.layers.back(), layer);
   }
   return weights;
 }
@@ -118,7 +120,7 @@ Decoder::Decoder(const ModelSpec& spec, std::vector<NamedTensor> parameters, Att
                  const DecoderOptions& options)
     : impl_(std::make_unique<Impl>()) {
   impl_->spec = spec;
-  impl_->weights = take_weights(spec, parameters, options.lora_scale, options.expert_exchange);
+  impl_->weights = take_weights(spec, parameters, options);
   for (const Layer& layer : impl_->weights.layers) {
     impl_->base_layers.push_back(without_adapters(layer));
   }
@@ -203,10 +205,7 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
 
 at::Tensor Decoder::Impl::run_one(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
                                   const at::Tensor& rows_L) const {
-  if (options.plain_layers) {
-    const at::Tensor out_TD = run_plainly(h_TD, layer, row);
-    return rows_L.defined() ? out_TD.index_select(0, rows_L) : out_TD;
-  }
+  if (options.plain_layers) return run_plainly(h_TD, layer, row, rows_L);
   return options.gradient_checkpointing ? run_checkpointed(h_TD, layer, row, rows_L)
                                         : run_layer(h_TD, layer, row, rows_L);
 }

@@ -21,6 +21,8 @@
 
 namespace longspan {
 
+struct Layer;
+
 struct DecoderOptions {
   bool gradient_checkpointing = true;  // per layer; attention's out and lse are saved
   /// fp32 or bf16; fp64 parameters are always computed with in fp64. With bf16, gemms and
@@ -44,8 +46,12 @@ struct DecoderOptions {
   /// than their parameter.
   ParameterHooks* parameter_hooks = nullptr;
   /// Computes each layer by its plain version, in ATen's operations with autograd's own gradients:
-  /// for comparisons, on one process and a few tokens. Of the above it knows the dtype alone.
+  /// for comparisons, on one process and a few tokens. Of the above it knows dtype and adapters.
   bool plain_layers = false;
+  /// Sees each layer, with its number, as the decoder is made, and may put other parts in the place
+  /// of its own, over the parameters that the spec lists: to compare, or to try kinds of layers
+  /// that no spec names.
+  std::function<void(Layer& layer, int64_t number)> change_layer = {};
 };
 
 class Decoder {

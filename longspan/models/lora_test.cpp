@@ -19,6 +19,7 @@
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/parameter_specs.h"
+#include "longspan/testing/plain_parts.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/small_model.h"
 
@@ -296,6 +297,50 @@ void check_dropout(const Adapted& adapted) {
 TEST_CASE("lora: dropout is the same in the forward, the recomputation and the backward") {
   check_dropout(Adapted("all"));
   check_dropout(Adapted("all", fused_model()));
+}
+
+TEST_CASE("lora: layers by their plain version have the same adapters, and drop the same") {
+  const auto attention = make_local(cpu_block_kernel());
+  for (const ModelSpec& spec : {small_model(), fused_model()}) {
+    for (const char* target : {"all", "v_proj,down_proj"}) {
+      if (target != std::string("all") && spec == fused_model()) continue;
+      const Adapted adapted(target, spec);
+      const Batch batch = random_batch(adapted.spec);
+      // The layers' own steps; their plain version in the frame, with checkpointing and without,
+      // and whole by autograd.
+      std::vector<DecoderOptions> ways(5, adapted.options(true, 0.4));
+      const auto change = [](Layer& layer, int64_t) { layer = testing::with_plain_parts(layer); };
+      ways[1].change_layer = ways[2].change_layer = ways[3].change_layer = change;
+      ways[2].gradient_checkpointing = false;
+      ways[3].mlp_tiles = 4;
+      ways[4].plain_layers = true;
+      std::vector<double> losses;
+      std::vector<std::vector<at::Tensor>> gradients;
+      for (const DecoderOptions& options : ways) {
+        Decoder model(adapted.spec, adapted.all, *attention, options);
+        model.set_dropout_seed(9);
+        const at::Tensor loss = model.negative_log_likelihood_sum(batch);
+        torch::autograd::backward({loss}, {});
+        losses.push_back(loss.item<double>());
+        gradients.emplace_back();
+        for (const auto& [name, tensor] : adapted.adapter) {
+          gradients.back().push_back(tensor.grad().clone());
+          tensor.mutable_grad().reset();
+        }
+        for (const auto& [name, tensor] : adapted.base) CHECK(!tensor.grad().defined());
+        model.use_adapters(false);
+        Decoder base(adapted.spec, adapted.base, *attention, options);
+        CHECK(at::equal(model.token_logprobs(batch), base.token_logprobs(batch)));
+      }
+      for (size_t way = 1; way < ways.size(); ++way) {
+        CAPTURE(way);
+        CHECK(losses[way] == doctest::Approx(losses[0]).epsilon(1e-12));
+        for (size_t i = 0; i < gradients[0].size(); ++i) {
+          CHECK(at::allclose(gradients[way][i], gradients[0][i], 1e-11, 1e-12));
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("lora: what is merged is B A of each projection's rows, and no matrix is left") {

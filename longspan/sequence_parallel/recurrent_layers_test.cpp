@@ -93,7 +93,7 @@ struct Case {
     const RowContext context{nullptr, Packing::from_lengths(lengths), {}, at::kDouble};
     const Layer layer = make_layer(model, 0, leaves, /*lora_scale=*/0);
     const at::Tensor out =
-        run_plainly(h.index_select(0, at::tensor(places, at::kLong)), layer, context)
+        run_plainly(h.index_select(0, at::tensor(places, at::kLong)), layer, context, {})
             .index_select(0, at::tensor(kept, at::kLong));
     torch::autograd::backward({(out * dout_TD).sum()}, {});
     expected["output"] = out.detach();

@@ -14,8 +14,9 @@
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/layers/make_layer.h"
+#include "longspan/memory/activation_offload.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/testing/tolerance.h"
+#include "longspan/testing/plain_parts.h"
 
 namespace longspan::testing {
 namespace {
@@ -79,31 +80,37 @@ class Check {
     dout_TD_ = at::randn({T, kHidden}, at::kDouble);
   }
 
-  /// The last: with checkpointing that keeps what the feed-forward saves.
-  enum class Way { kPlain, kRun, kCheckpointed, kKept };
+  /// kKept: with checkpointing that keeps what the feed-forward saves.
+  enum class Path { kRun, kCheckpointed, kKept, kOffloaded };
+  /// How a layer is computed: `plain_parts`: by its plain version in the place of its own steps.
+  struct Way {
+    Path path;
+    bool plain_parts;
+  };
 
-  at::Tensor output(Way way) const {
-    switch (way) {
-      case Way::kPlain: {
-        const at::Tensor out_TD = run_plainly(h_TD_, layer_, row_);
-        return rows_L_.defined() ? out_TD.index_select(0, rows_L_) : out_TD;
-      }
-      case Way::kRun:
-        return run_layer(h_TD_, layer_, row_, rows_L_);
-      case Way::kCheckpointed:
-        return run_checkpointed(h_TD_, layer_, row_, rows_L_);
-      case Way::kKept: {
-        Layer layer = layer_;
+  at::Tensor plain_output() const { return run_plainly(h_TD_, layer_, row_, rows_L_); }
+  at::Tensor output(const Way& way) const {
+    Layer layer = way.plain_parts ? with_plain_parts(layer_) : layer_;
+    switch (way.path) {
+      case Path::kRun:
+        return run_layer(h_TD_, layer, row_, rows_L_);
+      case Path::kCheckpointed:
+        return run_checkpointed(h_TD_, layer, row_, rows_L_);
+      case Path::kKept:
         layer.keeps_feed_forward = true;
         return run_checkpointed(h_TD_, layer, row_, rows_L_);
+      case Path::kOffloaded: {
+        RowContext row = row_;
+        row.store = store_.get();
+        return run_checkpointed(h_TD_, layer, row, rows_L_);
       }
     }
-    throw std::logic_error("no such way");
+    throw std::logic_error("no such path");
   }
 
-  Results results(Way way) const {
+  /// Of what output() or plain_output() gave, and its gradients.
+  Results results(const at::Tensor& out) const {
     Results results;
-    const at::Tensor out = output(way);
     results["output"] = out.detach();
     const at::Tensor dout = rows_L_.defined() ? dout_TD_.index_select(0, rows_L_) : dout_TD_;
     torch::autograd::backward({(out * dout).sum()}, {});
@@ -127,6 +134,7 @@ class Check {
   TensorsByName leaves_;
   Layer layer_;
   std::unique_ptr<SequenceParallel> attention_;
+  std::unique_ptr<ActivationStore> store_ = std::make_unique<ActivationOffload>(at::kCPU);
   RowContext row_;
   at::Tensor h_TD_, rows_L_, dout_TD_;
 };
@@ -134,13 +142,21 @@ class Check {
 }  // namespace
 
 void check_layer(const LayerCase& problem) {
-  using Way = Check::Way;
+  using Path = Check::Path;
+  std::vector<Check::Way> ways;
+  for (const bool plain_parts : {false, true}) {
+    if (plain_parts && problem.is_long) continue;
+    for (const Path path : {Path::kRun, Path::kCheckpointed, Path::kKept, Path::kOffloaded}) {
+      ways.push_back({path, plain_parts});
+    }
+  }
   const Check check(problem);
-  const Results expected = check.results(Way::kPlain);
+  const Results expected = check.results(check.plain_output());
   CHECK(std::ssize(expected) == check.num_trained() + 2);  // and h's gradient, and the output
-  for (const Way way : {Way::kRun, Way::kCheckpointed, Way::kKept}) {
-    CAPTURE(static_cast<int>(way));
-    check_near(check.results(way), expected);
+  for (const Check::Way& way : ways) {
+    CAPTURE(static_cast<int>(way.path));
+    CAPTURE(way.plain_parts);
+    check_near(check.results(check.output(way)), expected);
     const c10::NoGradGuard no_grad;
     CHECK(at::allclose(check.output(way), expected.at("output"), 1e-11, 1e-12));
   }
@@ -154,9 +170,10 @@ void check_layer(const LayerCase& problem) {
     }
     freezes = !freezes;
   }
-  for (const Way way : {Way::kRun, Way::kCheckpointed, Way::kKept}) {
-    CAPTURE(static_cast<int>(way));
-    check_near(check.results(way), some);
+  for (const Check::Way& way : ways) {
+    CAPTURE(static_cast<int>(way.path));
+    CAPTURE(way.plain_parts);
+    check_near(check.results(check.output(way)), some);
   }
 }
 

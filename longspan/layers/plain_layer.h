@@ -1,0 +1,94 @@
+// Token mixers and feed-forwards that are their plain version: one computation in ATen's
+// operations, whose gradients are autograd's. This is what a new kind of layer begins as. It trains
+// with all that the frame has, before any step of it has a faster version and a backward by hand.
+// T: tokens, C: some of them, D: model dim.
+//
+// A kind derives from one of the classes below and writes clone(), its linear layers, its other
+// parameters, and plain(). There it applies linear layers by plain_linear() (plain_steps.h), and
+// reads other parameters by as_input() (kernels/linear.h), in each call anew: so gradients add up
+// in the dtype in which a run sums them, wherever the parameters are in between.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "longspan/layers/layer.h"
+#include "longspan/spec/layer_cost.h"
+
+namespace longspan {
+
+/// Its one input is x. mix() is plain(), which sees other tokens through RowContext::attention, or
+/// through RowContext::whole_row in the way of WholeRow::over_heads(), and in generation what came
+/// before through RowContext::memory. Checkpointing saves what the attention gives; the backward
+/// computes plain() again around it, and so plain() attends as often each time. The mixer's spec
+/// says that it does not mix by its attention alone (mixes_by_attention_alone).
+class PlainMixer : public TokenMixer {
+ public:
+  /// In the order in which LoRA's dropout numbers them.
+  virtual std::vector<Linear*> linears() = 0;
+  /// Those outside of linear layers; some may be undefined.
+  virtual std::vector<at::Tensor> other_parameters() const { return {}; }
+
+  std::vector<Linear*> linears_before() override { return linears(); }
+  std::vector<Linear*> linears_after() override { return {}; }
+  std::vector<at::Tensor> parameters_before() const override;
+  std::vector<at::Tensor> parameters_after() const override { return {}; }
+  int num_inputs() const override { return 1; }
+  int64_t width() const override { return hidden_size_; }
+  at::Tensor empty_input(int i, int64_t num_rows, const at::TensorOptions& options) const override;
+  at::Tensor input(int i, at::Tensor room, const at::Tensor& x_CD, const RowRange& rows,
+                   const RowContext& row, SavedStep* saved) const override;
+  void input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
+                      const RowRange& rows, const RowContext& row, const SavedStep* saved,
+                      at::Tensor* dx_CD) const override;
+  at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const override;
+  bool mixes_by_attention_alone() const override { return false; }
+  void output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
+                  const RowRange& rows) const override;
+  void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C, const RowRange& rows,
+                       at::Tensor dmixed_C) const override;
+
+ protected:
+  explicit PlainMixer(int64_t hidden_size) : hidden_size_(hidden_size) {}
+
+ private:
+  int64_t hidden_size_;
+};
+
+/// Saves nothing: the backward computes plain() again, a chunk of rows at a time, and so plain()
+/// makes of each row the same whatever rows are beside it.
+class PlainFeedForward : public FeedForward {
+ public:
+  // linears(): as FeedForward says.
+  /// Those outside of linear layers; some may be undefined.
+  virtual std::vector<at::Tensor> other_parameters() const { return {}; }
+
+  std::vector<Linear*> linears_of_all_rows() override { return {}; }
+  std::vector<at::Tensor> parameters() const override;
+  int64_t width() const override { return cost_.width; }
+  int64_t min_chunk_rows() const override { return cost_.min_chunk_rows; }
+  bool takes_all_rows_at_once() const override { return false; }
+  SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const override;
+  at::Tensor forward_room(int64_t num_rows, bool saved,
+                          const at::TensorOptions& options) const override;
+  at::Tensor backward_room(int64_t num_rows, bool saved,
+                           const at::TensorOptions& options) const override;
+  void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
+                   const RowRange& rows, const RowContext& row, const SavedStep& saved,
+                   const at::Tensor& room) const override;
+  at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD, const RowRange& rows,
+                      const RowContext& row, const SavedStep& saved,
+                      const at::Tensor& room) const override;
+
+ protected:
+  /// `cost`: of its spec, which says its width.
+  explicit PlainFeedForward(const FeedForwardCost& cost) : cost_(cost) {}
+
+ private:
+  /// plain(x), with the linear layers' dropout of these rows, in the dtype of x.
+  at::Tensor of_rows(const at::Tensor& x_CD, const RowRange& rows) const;
+
+  FeedForwardCost cost_;
+};
+
+}  // namespace longspan
