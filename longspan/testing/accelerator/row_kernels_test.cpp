@@ -73,8 +73,7 @@ TEST_CASE("row kernels: each pass is the CPU's, in one launch") {
     const at::Tensor h = random({kNumRows, kWidth}, of_h), weight = random({kWidth}),
                      dy = random({kNumRows, kWidth}, of_y),
                      residual = random({kNumRows, kWidth}, of_h);
-    check("drop_out_",
-          [](Tensors x) -> Tensors { return {Dropout{0.3, 7, x[1]}.apply(x[0])}; },
+    check("drop_out_", [](Tensors x) -> Tensors { return {Dropout{0.3, 7, x[1]}.apply(x[0])}; },
           {dy, at::arange(kNumRows) * 5});
     check("norm_both_",
           [&](Tensors x) -> Tensors {
