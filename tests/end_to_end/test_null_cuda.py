@@ -1,5 +1,5 @@
-"""torch's own host code of CUDA under the program, over libraries whose kernels do nothing: its allocator and its launches.
-Numbers mean nothing there; how a run begins, what it asks of a GPU and how it ends do."""
+"""torch's own host code of CUDA under the program, over libraries whose kernels do nothing: its allocator, its launches and
+its process groups for NCCL. Numbers mean nothing there; how a run begins, what it asks of a GPU and how it ends do."""
 
 import pathlib
 import signal
@@ -44,9 +44,9 @@ def train(start):
         assert len(counts) == num_ranks
         for rank in counts:
             assert "complaints" not in rank["calls"], ended.text
-            # Communicators are let go in order, none is aborted, and none is left.
+            # Communicators are let go before the process ends.
             calls = rank["calls"]
-            assert calls.get("ncclCommInitRank", 0) == calls.get("ncclCommDestroy", 0) + calls.get("ncclCommAbort", 0)
+            assert calls.get("ncclCommInitRank", 0) == calls.get("ncclCommDestroy", 0) + calls.get("ncclCommAbort", 0), calls
             assert (calls.get("ncclCommInitRank", 0) > 0) == (num_ranks > 1)
         for text in ended.texts:
             assert "terminate called" not in text and "WARNING" not in text, text
@@ -73,13 +73,39 @@ def test_launches_and_waits_of_a_step(train):
     assert own, launches
 
 
-def test_told_to_stop(start):
-    running, _ = start(max_steps=100000)
+WAYS = {
+    "heads": dict(sequence_parallel_size=2, sequence_parallel_mode="ulysses"),
+    "a ring": dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring"),
+    "ZeRO 3": dict(gradient_accumulation_steps=2, zero_stage=3),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_gpus(train, way):
+    """Ranks begin the same collectives, of the same sizes, or NCCL's stand-in refuses them."""
+    ended, (first, second) = train(2, **WAYS[way])
+    assert len(ended.logged("loss")) == 3
+    assert first["collectives"] == second["collectives"] and first["collectives"], (first, second)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_told_to_stop(start, num_ranks):
+    keys = dict(sequence_parallel_size=2) if num_ranks > 1 else {}
+    running, _ = start(num_ranks, max_steps=100000, **keys)
     wait_for(running, "'loss'")
     running.ranks[-1].send_signal(signal.SIGTERM)
     ended = running.wait(60)
     assert set(ended.statuses) == {0}, ended.text
     assert ended.text.count("Stopped after step") == 1 and list(ended.output_dir.glob("checkpoint-*"))
+
+
+def test_an_error_of_nccl_is_said(start):
+    """In all its lines, by the rank that it is of; and the other ends too."""
+    running, _ = start(2, dict(NULL_NCCL_FAIL="1:60"), max_steps=100000, sequence_parallel_size=2, ddp_timeout=4)
+    ended = running.wait(60)
+    assert set(ended.statuses) == {1}, ended.text
+    (said, *_) = [line for line in ended.texts[1].splitlines() if line.startswith("error:")]
+    assert "Rank 1 of 2 of the" in said and "null NCCL refuses this message,; as it was told to" in said, said
 
 
 def test_a_gpu_that_is_too_small(start):

@@ -116,6 +116,8 @@ void count_wait(std::string_view name) {
   write_report();
 }
 
+void report() { write_report(); }
+
 void complain(const std::string& text) {
   std::fprintf(stderr, "null CUDA: %s\n", text.c_str());
   count(Counted::kCalls, "complaints");

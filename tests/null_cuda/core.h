@@ -42,6 +42,9 @@ void count(Counted what, std::string_view name, int64_t amount = 1);
 /// A wait of the host. The report has the launches before each.
 void count_wait(std::string_view name);
 
+/// Writes the counts until now. Each wait does it, too: a process may end without a word.
+void report();
+
 /// A line on stderr, of what is wrong with a call.
 void complain(const std::string& text);
 

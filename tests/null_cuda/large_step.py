@@ -96,10 +96,11 @@ def main():
                                    NULL_CUDA_CAPABILITY=options.capability)
     subprocess.run([null_program(options.build), "train", config], env=os.environ | environment, check=True)
     (counts,) = counts_of(report)
-    steps = [after - before for before, after in zip(counts["launches_at_waits"], counts["launches_at_waits"][1:])]
+    ends = counts["launches_at_waits"]
+    steps = [after - before for before, after in zip(ends, ends[1:]) if after > before]
     memory = json.loads((options.work / name / "memory.json").read_text())
     print("waits:", counts["waits"])
-    print("launches between waits:", steps[-2 * STEPS:])
+    print("launches of each step:", steps[:STEPS])
     gib = 2**30
     print(f"allocated {memory['measured'][0]['device'] / gib:.2f} GiB at most, by the account {memory['device'] / gib:.2f}, "
           f"taken of the GPU {counts['peak_bytes'][0] / gib:.2f}")

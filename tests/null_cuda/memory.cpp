@@ -253,10 +253,10 @@ bool copy(void* to, const void* from, size_t size, const char** direction) {
     std::memmove(to, from, size);
   } else if (!from_gpu) {
     keep(number_of(to), from, size);
-  } else if (size <= kMostKept) {
-    unsigned char bytes[kMostKept];
-    fetch(number_of(from), bytes, size);
-    keep(number_of(to), bytes, size);
+  } else if (size <= kMostSent) {
+    std::vector<unsigned char> bytes(size);
+    fetch_for_collective(number_of(from), bytes.data(), size);
+    keep(number_of(to), bytes.data(), size);
   } else {
     forget(number_of(to), size);
   }

@@ -1,4 +1,4 @@
-// NCCL: collectives move nothing but sums of what GPUs keep (values.h). Each looks whether its
+// NCCL: collectives move nothing but what GPUs keep (values.h). Each looks whether its
 // tensors lie in the memory of the communicator's GPU, and whether the ranks of the communicator
 // begin the same ones.
 #include <nccl.h>
@@ -8,8 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "core.h"
 #include "nccl_shared.h"
@@ -110,45 +112,64 @@ ncclResult_t collective(ncclComm_t comm, int kind, const void* from, uint64_t re
 }
 
 template <typename T>
-void add_parts(const Parts& parts, int num_ranks, size_t size, bool largest, unsigned char* bytes) {
+void add_parts(const unsigned char* parts, int num_ranks, size_t size, bool largest,
+               unsigned char* bytes) {
   for (size_t at = 0; at + sizeof(T) <= size; at += sizeof(T)) {
     T total{};
     for (int rank = 0; rank < num_ranks; ++rank) {
       T part;
-      std::memcpy(&part, parts.bytes[rank] + at, sizeof part);
+      std::memcpy(&part, parts + rank * size + at, sizeof part);
       total = rank == 0 ? part : largest ? std::max(total, part) : static_cast<T>(total + part);
     }
     std::memcpy(bytes + at, &total, sizeof total);
   }
 }
 
+uintptr_t number_of(const void* address) { return reinterpret_cast<uintptr_t>(address); }
+
+/// Gives this rank's part of a collective. Returns what takes all of them.
+std::function<std::vector<unsigned char>()> exchanged(ncclComm& comm, const void* from,
+                                                      size_t size) {
+  std::vector<unsigned char> own(size);
+  fetch_for_collective(number_of(from), own.data(), size);
+  const uint64_t number = comm.num_collectives;
+  give_part(comm.shared, number, comm.rank, own.data(), size);
+  return [shared = comm.shared, num_ranks = comm.num_ranks, number, size] {
+    std::vector<unsigned char> parts(num_ranks * size);
+    if (!take_parts(shared, number, num_ranks, size, parts.data())) {
+      complain("a collective that a host asks for has not all its parts after a minute");
+    }
+    return parts;
+  };
+}
+
 /// Sums what GPUs keep, once a host asks for it. What a rank's GPU does not keep counts as zero.
 void sum_kept(ncclComm& comm, const void* from, void* to, size_t size, ncclDataType_t type,
               ncclRedOp_t how) {
-  if (size == 0 || size > kMostKept) return forget(reinterpret_cast<uintptr_t>(to), size);
-  unsigned char own[kMostKept];
-  fetch(reinterpret_cast<uintptr_t>(from), own, size);
-  const uint64_t number = comm.num_collectives;
-  give_part(comm.shared, number, comm.rank, own, size);
-  keep(reinterpret_cast<uintptr_t>(to), own, size);
-  finish_with(reinterpret_cast<uintptr_t>(to), size,
-              [shared = comm.shared, num_ranks = comm.num_ranks, number, size, type,
-               how](unsigned char* bytes) {
-                Parts parts;
-                if (!take_parts(shared, number, num_ranks, &parts)) {
-                  complain("a sum over ranks has not all its parts after a minute");
-                  return;
-                }
-                const bool largest = how == ncclMax;
+  if (size == 0 || size > kMostKept) return forget(number_of(to), size);
+  keep_result(number_of(to), size,
+              [take = exchanged(comm, from, size), num_ranks = comm.num_ranks, size, type,
+               largest = how == ncclMax](unsigned char* bytes) {
+                const std::vector<unsigned char> parts = take();
                 if (type == ncclFloat64) {
-                  add_parts<double>(parts, num_ranks, size, largest, bytes);
+                  add_parts<double>(parts.data(), num_ranks, size, largest, bytes);
                 } else if (type == ncclFloat32) {
-                  add_parts<float>(parts, num_ranks, size, largest, bytes);
+                  add_parts<float>(parts.data(), num_ranks, size, largest, bytes);
                 } else if (type == ncclInt64) {
-                  add_parts<int64_t>(parts, num_ranks, size, largest, bytes);
+                  add_parts<int64_t>(parts.data(), num_ranks, size, largest, bytes);
                 } else if (type == ncclInt32) {
-                  add_parts<int32_t>(parts, num_ranks, size, largest, bytes);
+                  add_parts<int32_t>(parts.data(), num_ranks, size, largest, bytes);
                 }
+              });
+}
+
+/// Gathers what GPUs keep, once a host asks for it.
+void gather_kept(ncclComm& comm, const void* from, void* to, size_t size) {
+  if (size == 0 || size > kMostSent) return forget(number_of(to), size * comm.num_ranks);
+  keep_result(number_of(to), size * comm.num_ranks,
+              [take = exchanged(comm, from, size)](unsigned char* bytes) {
+                const std::vector<unsigned char> parts = take();
+                std::copy(parts.begin(), parts.end(), bytes);
               });
 }
 
@@ -210,11 +231,13 @@ ncclResult_t ncclCommFinalize(ncclComm_t /*comm*/) {
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   count(Counted::kCalls, "ncclCommDestroy");
+  report();
   delete comm;  // the memory of all ranks stays: a host may yet ask for a sum
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t /*comm*/) {  // threads may still ask for its errors
   count(Counted::kCalls, "ncclCommAbort");
+  report();
   return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
@@ -260,7 +283,10 @@ ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t
 }
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t) {
-  return collective(comm, kAllGather, from, count, to, count * comm->num_ranks, type, count);
+  const ncclResult_t result =
+      collective(comm, kAllGather, from, count, to, count * comm->num_ranks, type, count);
+  if (result == ncclSuccess) gather_kept(*comm, from, to, count * bytes_of(type));
+  return result;
 }
 ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type,
                                ncclRedOp_t, ncclComm_t comm, cudaStream_t) {

@@ -90,16 +90,19 @@ bool join(Shared* shared, const std::string& name, int num_ranks) {
 
 void give_part(Shared* shared, uint64_t number, int rank, const void* bytes, size_t size) {
   const Locked locked(shared);
-  Parts& parts = shared->parts[number % kMessages];
+  Parts& parts = shared->parts[number % kParts];
   parts.numbers[rank] = number;
   std::memcpy(parts.bytes[rank], bytes, size);
 }
 
-bool take_parts(Shared* shared, uint64_t number, int num_ranks, Parts* parts) {
+bool take_parts(Shared* shared, uint64_t number, int num_ranks, size_t size, unsigned char* parts) {
+  const Parts& given = shared->parts[number % kParts];
   return comes_true(shared, [&] {
-    *parts = shared->parts[number % kMessages];
     for (int rank = 0; rank < num_ranks; ++rank) {
-      if (parts->numbers[rank] != number) return false;
+      if (given.numbers[rank] != number) return false;
+    }
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      std::memcpy(parts + rank * size, given.bytes[rank], size);
     }
     return true;
   });

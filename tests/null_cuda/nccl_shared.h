@@ -1,6 +1,6 @@
 // What the ranks of an NCCL communicator tell each other: the messages that each has begun, and the
 // few numbers that GPUs keep (values.h). A rank waits for others where the communicator is made,
-// and where its host asks for a sum of such numbers.
+// and where its host asks for what a collective makes of such numbers.
 #pragma once
 
 #include <pthread.h>
@@ -26,10 +26,12 @@ struct Channel {
   Message messages[kMessages];
 };
 
-/// Each rank's part of a sum.
+inline constexpr uint64_t kParts = 256;
+
+/// Each rank's part of a sum, or of what is gathered.
 struct Parts {
   uint64_t numbers[kMostRanks];  // of the collective; from 1
-  unsigned char bytes[kMostRanks][kMostKept];
+  unsigned char bytes[kMostRanks][kMostSent];
 };
 
 /// In memory of all ranks.
@@ -38,7 +40,7 @@ struct Shared {
   int joined;
   Channel collectives;
   Channel pairs[kMostRanks][kMostRanks];  // from, to
-  Parts parts[kMessages];
+  Parts parts[kParts];
 };
 
 /// The file of it, by a name that a unique id holds.
@@ -53,10 +55,10 @@ bool join(Shared* shared, const std::string& name, int num_ranks);
 /// message has another kind, type, root or count.
 std::string tell(Shared* shared, Channel& channel, const Message& message);
 
-/// A rank's part of the sum that is a collective of this number.
+/// A rank's part of the collective of this number.
 void give_part(Shared* shared, uint64_t number, int rank, const void* bytes, size_t size);
-/// All parts, once all ranks have given theirs. False after a minute.
-bool take_parts(Shared* shared, uint64_t number, int num_ranks, Parts* parts);
+/// All parts, one behind the other, once all ranks have given theirs. False after a minute.
+bool take_parts(Shared* shared, uint64_t number, int num_ranks, size_t size, unsigned char* parts);
 
 const char* name_of_kind(int kind);
 

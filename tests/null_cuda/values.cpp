@@ -11,7 +11,8 @@ namespace {
 
 struct Value {
   std::vector<unsigned char> bytes;
-  std::function<void(unsigned char*)> finish;
+  bool comes_back = true;  // to the host
+  std::function<void(unsigned char*)> finish = {};
 };
 
 struct Values {
@@ -30,6 +31,26 @@ struct Values {
     }
     return value;
   }
+  void fetch(uintptr_t address, void* bytes, size_t size, bool for_host) {
+    const std::lock_guard lock(mutex);
+    std::memset(bytes, 0, size);
+    for (auto known = first_behind(address); known != at.end() && known->first < address + size;) {
+      Value& value = known->second;
+      if (for_host && !value.comes_back) {
+        ++known;
+        continue;
+      }
+      if (value.finish) value.finish(value.bytes.data());
+      value.finish = {};
+      const uintptr_t begin = std::max(address, known->first);
+      const uintptr_t end = std::min(address + size, known->first + value.bytes.size());
+      std::memcpy(static_cast<unsigned char*>(bytes) + (begin - address),
+                  value.bytes.data() + (begin - known->first), end - begin);
+      // Memory may have other numbers later, of which nothing is known.
+      const bool once = for_host && value.bytes.size() > kMostKept;
+      known = once ? at.erase(known) : std::next(known);
+    }
+  }
   void forget(uintptr_t address, size_t size) {
     for (auto value = first_behind(address); value != at.end() && value->first < address + size;) {
       value = at.erase(value);
@@ -43,9 +64,9 @@ void keep(uintptr_t address, const void* bytes, size_t size) {
   Values& values = Values::get();
   const std::lock_guard lock(values.mutex);
   values.forget(address, size);
-  if (size == 0 || size > kMostKept) return;
+  if (size == 0 || size > kMostSent) return;
   const auto* const begin = static_cast<const unsigned char*>(bytes);
-  values.at[address] = {{begin, begin + size}, {}};
+  values.at[address] = {{begin, begin + size}, size <= kMostKept};
 }
 
 void forget(uintptr_t address, size_t size) {
@@ -55,30 +76,18 @@ void forget(uintptr_t address, size_t size) {
 }
 
 void fetch(uintptr_t address, void* bytes, size_t size) {
-  Values& values = Values::get();
-  const std::lock_guard lock(values.mutex);
-  std::memset(bytes, 0, size);
-  for (auto known = values.first_behind(address);
-       known != values.at.end() && known->first < address + size; ++known) {
-    Value& value = known->second;
-    if (value.finish) value.finish(value.bytes.data());
-    value.finish = {};
-    const uintptr_t begin = std::max(address, known->first);
-    const uintptr_t end = std::min(address + size, known->first + value.bytes.size());
-    std::memcpy(static_cast<unsigned char*>(bytes) + (begin - address),
-                value.bytes.data() + (begin - known->first), end - begin);
-  }
+  Values::get().fetch(address, bytes, size, /*for_host=*/true);
 }
 
-bool finish_with(uintptr_t address, size_t size, std::function<void(unsigned char*)> finish) {
+void fetch_for_collective(uintptr_t address, void* bytes, size_t size) {
+  Values::get().fetch(address, bytes, size, /*for_host=*/false);
+}
+
+void keep_result(uintptr_t address, size_t size, std::function<void(unsigned char*)> finish) {
   Values& values = Values::get();
   const std::lock_guard lock(values.mutex);
-  const auto known = values.at.find(address);
-  if (known == values.at.end() || known->second.bytes.size() != size) return false;
-  Value& value = known->second;
-  if (value.finish) value.finish(value.bytes.data());
-  value.finish = std::move(finish);
-  return true;
+  values.forget(address, size);
+  values.at[address] = {std::vector<unsigned char>(size), true, std::move(finish)};
 }
 
 }  // namespace null_cuda
