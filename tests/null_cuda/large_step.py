@@ -14,11 +14,11 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "gpu"), str(pathlib.Path(__file__).parent)]
 
-import first_run  # noqa: E402
+import runs  # noqa: E402
 from null_gpus import counts_of, null_environment, null_program  # noqa: E402
 
 STEPS = 3
-SHAPES = first_run.SHAPES | {"7b": first_run.SHAPES["7b-of-7-layers"] | {"num_hidden_layers": 28}}
+SHAPES = runs.SHAPES | {"7b": runs.SHAPES["7b-of-7-layers"] | {"num_hidden_layers": 28}}
 
 
 def parse_arguments():
@@ -83,11 +83,11 @@ def make_model(options):
 def main():
     options = parse_arguments()
     options.work.mkdir(parents=True, exist_ok=True)
-    first_run.SHAPES.update(SHAPES)
+    runs.SHAPES.update(SHAPES)
     make_model(options)
     name = f"{options.shape}-{options.tokens}"
     keys = dict(pair.split("=", 1) for pair in options.keys) | {"device": "cuda", "max_steps": STEPS}
-    config = first_run.settings(options, options.shape, options.tokens, name, save_only_model=True, **keys)
+    config = runs.settings(options, options.shape, options.tokens, name, save_only_model=True, **keys)
     report = options.work / f"report-{name}"
     report.mkdir(exist_ok=True)
     for old in report.glob("*.json"):
