@@ -39,7 +39,7 @@ std::string account_of_made(const Config& config, const ModelConfig& model, cons
                             const ParallelPlan& plan, const RowLengths& row) {
   const std::optional<ShardingOptions> sharding = sharding_of(config, mesh, at::kCPU);
   TrainedModel trained = load_trained_model(config, model, sharding, at::kCPU);
-  ExpertParallel experts(mesh.experts, at::kCPU);
+  ExpertParallel experts(mesh.experts);
   if (mesh.experts.size() > 1) trained.options.expert_exchange = &experts;
   const auto attention = make_local(cpu_block_kernel());
   Decoder policy(model.spec, trained.parameters, *attention, trained.options);
