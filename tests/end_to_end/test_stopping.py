@@ -166,11 +166,12 @@ def with_rows(settings, name, num_rows):
                 [dict(instruction=f"question {i}", input="", output="an answer " * 8) for i in range(num_rows)])
 
 
-# Where the signal comes: after which words, with which rows of a step and of an evaluation.
+# Where the signal comes: after which words, with which rows of a step and of an evaluation. An evaluation takes several
+# times as long as a run goes on before it asks whether to stop (half a second), also on a fast processor.
 MOMENTS = {
     "in a step": ("'eval_loss'", dict(gradient_accumulation_steps=150, eval_strategy="steps"), 5),
-    "in an evaluation": ("'loss'", dict(gradient_accumulation_steps=2, eval_strategy="steps"), 1200),
-    "in the last evaluation": ("'loss'", dict(gradient_accumulation_steps=2, do_eval=True, max_steps=1), 1200),
+    "in an evaluation": ("'loss'", dict(gradient_accumulation_steps=2, eval_strategy="steps"), 3000),
+    "in the last evaluation": ("'loss'", dict(gradient_accumulation_steps=2, do_eval=True, max_steps=1), 3000),
 }
 
 
