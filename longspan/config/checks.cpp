@@ -154,8 +154,7 @@ void check_steps(const OptimizationSettings& config, int64_t cutoff_len, const D
     if (rows <= kMostTokens / cutoff_len) continue;
     demand(false,
            fmt::format("{}: {} rows of up to {} tokens (cutoff_len) are more than the {} that a "
-                       "micro-batch may "
-                       "have; lower one of them",
+                       "micro-batch may have; lower one of them",
                        rows == config.per_device_train_batch_size ? "per_device_train_batch_size"
                                                                   : "per_device_eval_batch_size",
                        rows, cutoff_len, kMostTokens));

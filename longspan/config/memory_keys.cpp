@@ -49,7 +49,8 @@ KeySection memory_keys() {
        noted(number("kept_mlp_layers", &C::kept_mlp_layers, kFree, -1,
                     "Layers whose MLP keeps gate and up for the backward, where gradient "
                     "checkpointing would compute them again; -1: as many as fit by the account of "
-                    "memory; left out: -1 on GPUs, 0 on CPUs."),
+                    "memory; left out: -1 on GPUs without offload_activations and "
+                    "full_determinism, else 0."),
              kOwn)}};
 }
 

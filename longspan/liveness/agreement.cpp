@@ -33,9 +33,9 @@ std::string describe_failure(const std::exception& error) {
   what.resize(std::min(what.size(), what.find('\n')));
   return fmt::format(
       "out of memory ({}). What takes less: a larger sequence_parallel_size, zero_stage: 3, "
-      "offload_optimizer, offload_params, offload_activations, tiled_mlp, gradient checkpointing "
-      "(disable_gradient_checkpointing: false), a smaller per_device_train_batch_size or "
-      "cutoff_len.{}",
+      "offload_optimizer, offload_params, offload_activations, kept_mlp_layers: 0, tiled_mlp, "
+      "gradient checkpointing (disable_gradient_checkpointing: false), a smaller "
+      "per_device_train_batch_size or cutoff_len.{}",
       what,
       dynamic_cast<const std::system_error*>(&error) == nullptr
           ? ""

@@ -26,7 +26,7 @@ struct Item {
   at::Tensor leaving;  // of a GPU: until its stream has waited for the copy
   at::Tensor buffer;   // of which `host` is a part; undefined: it is nobody's part
   at::Tensor host;     // in a file: while it is on its way there or back
-  Copy to_host;        //
+  Copy to_host;        // from the device
   int64_t place = -1;  // in the file
   Copy written, read;  // to the file, from it
   at::Tensor device;   // read ahead

@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-int64_t device_memory(at::Device device, int64_t beside_tensors) {
+int64_t device_memory(at::Device device, int64_t beside_tensors, int64_t num_ranks) {
   c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(device.type());
   const auto [free, all] = allocator->getMemoryInfo(device.index());
   const auto stats = allocator->getDeviceStats(device.index());
@@ -14,9 +14,9 @@ int64_t device_memory(at::Device device, int64_t beside_tensors) {
   const int64_t own =
       std::max(stats.reserved_bytes[kAll].current, stats.allocated_bytes[kAll].current);
   const auto total = static_cast<int64_t>(all);
-  const int64_t of_others = total - static_cast<int64_t>(free) - own - beside_tensors;
-  // A driver's context is a little larger or smaller than was said: no other process. So a run
-  // finds the same number each time.
+  const int64_t of_others = total - static_cast<int64_t>(free) - num_ranks * (own + beside_tensors);
+  // A driver's context is a little larger or smaller than was said: no other process. So a run that
+  // has its GPUs to itself finds the same number each time.
   return of_others > total / 50 ? total - of_others : total;
 }
 

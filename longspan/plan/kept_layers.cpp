@@ -24,9 +24,11 @@ std::optional<KeptLayers> said_kept_layers(const Config& config, const ModelSpec
   // What these save, or compute again, has nothing to do with memory that is left.
   if (config.disable_gradient_checkpointing || config.tiled_mlp || most == 0) return KeptLayers{};
   if (!config.kept_mlp_layers) {
-    // Who moves activations away wants the memory for something else.
+    // Who moves activations away wants the memory for something else. And bits that are the same
+    // each time may not depend on how much memory other processes leave.
     const bool offloads = activations_offloaded_to(config) != OffloadedTo::kNowhere;
-    return cuda && !offloads ? std::nullopt : std::optional(KeptLayers{});
+    const bool by_itself = cuda && !offloads && !config.full_determinism;
+    return by_itself ? std::nullopt : std::optional(KeptLayers{});
   }
   if (*config.kept_mlp_layers < 0) return std::nullopt;
   const int64_t count = std::min(most, *config.kept_mlp_layers);

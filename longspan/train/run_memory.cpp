@@ -23,7 +23,8 @@ int64_t bytes_of_rank(const RunPlan& plan, int64_t beside_tensors) {
     return static_cast<int64_t>(kShare * static_cast<double>(machine_memory().bytes / here));
   }
   const int64_t gpus = std::max(1, plan.device.num_gpus), on_one = (here + gpus - 1) / gpus;
-  const int64_t bytes = device_memory(device_of(plan.device, plan.own_gpu()), beside_tensors);
+  const int64_t bytes =
+      device_memory(device_of(plan.device, plan.own_gpu()), beside_tensors, on_one);
   return static_cast<int64_t>(kShare * static_cast<double>(bytes / on_one));
 }
 

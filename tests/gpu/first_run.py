@@ -1,7 +1,7 @@
 """What to run first on a machine with GPUs, in the order in which failures explain each other, with one report at the
 end: docs/first-gpu-run.md says what each part shows.
 
-  python tests/gpu/first_run.py --build build --report report.md [--parts env,tests,...] [--minutes 10]
+  python tests/gpu/first_run.py --build build --report report.md [--parts env,tests,...] [--limit 1200]
 
 Needs a build (`make`, then `build/gpu_tests`: `ninja -C build gpu_tests`), and for `tests` the packages of
 tools/test-requirements.txt, of which it leaves out tests of those that are missing."""

@@ -169,6 +169,9 @@ Compute drop_out(at::ScalarType dtype, const cuda::DropOut& a, Arguments& given)
   const at::Tensor y = given.write(a.y, shape, dtype);
   // The limit is this part of all hashes (kernels/dropout).
   const Dropout dropout{std::ldexp(static_cast<double>(a.limit), -53), a.seed, keys};
+  if (std::abs(a.scale * (1.0 - dropout.p) - 1.0) > 1e-6) {
+    throw std::logic_error("dropout's scale is not that of its limit");
+  }
   return [=] { y.copy_(dropout.apply(x)); };
 }
 
