@@ -11,6 +11,7 @@
 #include "cli/launcher.h"
 #include "cli/options.h"
 #include "cli/process/launcher_environment.h"
+#include "cli/process/lost_gpus.h"
 #include "cli/process/resources.h"
 #include "longspan/bench/attention_bench.h"
 #include "longspan/bench/bench_report.h"
@@ -174,6 +175,7 @@ int work(const Options& options, AttentionBenchOptions bench, const DeviceChoice
   bench.shape.device = on.device;
   if (bench.threads) at::set_num_threads(*bench.threads);
   if (where.has_peers()) quiet_c10d();
+  end_soon_with_lost_gpus();
   const AttentionBenchResult result =
       run_attention_bench(bench, where, on, at::set_num_threads, say);
   if (where.rank != 0) return 0;

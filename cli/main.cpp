@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "cli/commands.h"
+#include "cli/process/end_process.h"
+#include "cli/process/lost_gpus.h"
 #include "cli/process/threads_without_memory.h"
 #include "cli/torch_runtime.h"
 #include "longspan/config/user_error.h"
@@ -69,10 +71,12 @@ int status_of(Arguments arguments) {
   try {
     return run(std::move(arguments));
   } catch (const UserError& error) {
+    claim_last_words();
     std::fflush(stdout);
     print_err("error: {}\n", error.what());
     return 1;
   } catch (const std::exception& error) {
+    claim_last_words();
     std::fflush(stdout);
     // A file's or the machine's fault that nobody foresaw is no defect of the program.
     const std::string outside = outside_cause(error);
@@ -92,6 +96,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_DFL);
   longspan::end_threads_without_memory();
+  longspan::end_with_lost_gpus();
   const int status = longspan::status_of({argv + 1, argv + argc});
   std::fflush(nullptr);
   // What main() has used is gone. Torch's static objects take a tenth of a second to go, in which

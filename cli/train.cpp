@@ -17,6 +17,7 @@
 #include "cli/process/end_process.h"
 #include "cli/process/interrupt_watch.h"
 #include "cli/process/launcher_environment.h"
+#include "cli/process/lost_gpus.h"
 #include "cli/process/resources.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
@@ -32,7 +33,6 @@
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_claim.h"
 #include "longspan/stages/stage.h"
-#include "longspan/text/print.h"
 #include "longspan/train/attended_model.h"
 #include "longspan/train/run.h"
 #include "longspan/train/trained_model.h"
@@ -106,6 +106,7 @@ int train(const Config& config, const Rendezvous& where) {
   try {
     PeakMeter meter(device_of(plan.device, plan.own_gpu()));
     if (where.has_peers()) quiet_c10d();
+    end_soon_with_lost_gpus();
     const RunResult result =
         run_training(config, plan, interrupts, {.meter = &meter, .make_source = {}});
     return end.status = result.end == RunEnd::kInterrupted ? kInterruptedStatus : 0;
@@ -132,8 +133,8 @@ int work(const TrainArguments& arguments) {
     status = train(config, where);
   } catch (const UserError& error) {
     if (where.world_size == 1) throw;
-    std::fflush(stdout);
-    print_err("error: {}\n", error.what());
+    claim_last_words();
+    end_process_with_error(error.what());
   }
   // Connections to ranks that are gone may be open, with threads that wait for them.
   if (status != 0 && where.world_size > 1) {

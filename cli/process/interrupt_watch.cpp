@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "cli/process/end_process.h"
+#include "cli/process/lost_gpus.h"
 #include "longspan/text/print.h"
 
 namespace longspan {
@@ -120,6 +121,24 @@ void InterruptWatch::stop_early(const std::string& why) {
   say_stopped_early(why);
   end_process_at_once(0);
 }
+
+void InterruptWatch::before_loss_of_gpus(
+    std::function<std::string(const std::string& reason)> tell) {
+  if (!tell) return tell_of_lost_gpus({});
+  tell_of_lost_gpus([this, tell = std::move(tell)](const std::string& reason) {
+    // All is said and saved, and ranks do not end at one moment.
+    if (const int status = end_status_; status == 0 || status == kInterruptedStatus) {
+      end_process_at_once(status);
+    }
+    if (requested_) {
+      say("Interrupted; nothing more was saved.");
+      end_process_at_once(kInterruptedStatus);
+    }
+    return tell(reason);
+  });
+}
+
+void InterruptWatch::claim_last_words() { longspan::claim_last_words(); }
 
 void InterruptWatch::end_process(int status) { end_process_at_once(status); }
 

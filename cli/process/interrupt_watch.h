@@ -61,6 +61,8 @@ class InterruptWatch final : public Host {
   void say_stopped_early(const std::string& why) override;
   /// Prints how the run ended, if this process speaks and nothing was said yet.
   void say(const std::string& how) override;
+  void before_loss_of_gpus(std::function<std::string(const std::string& reason)> tell) override;
+  void claim_last_words() override;
   [[noreturn]] void end_process(int status) override;
 
   /// The time that an interrupted loop has to end, out of ten seconds for the whole run.

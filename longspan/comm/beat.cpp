@@ -143,20 +143,26 @@ std::string blame(int rank, const std::optional<Beat>& earlier, const std::optio
       who, later->doing);
 }
 
-std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
-                         const std::vector<std::optional<Beat>>& later, int own_rank,
-                         const std::string& own_machine) {
+std::string blamed_of(const std::vector<std::optional<Beat>>& earlier,
+                      const std::vector<std::optional<Beat>>& later, int own_rank,
+                      const std::string& own_machine) {
   std::vector<std::string> blamed;
   for (int rank = 0; rank < static_cast<int>(later.size()); ++rank) {
     if (rank == own_rank) continue;
     std::string sentence = blame(rank, earlier[rank], later[rank], own_machine);
     if (!sentence.empty()) blamed.push_back(std::move(sentence));
   }
-  if (!blamed.empty()) {
-    const size_t more = blamed.size() > kMostNamed ? blamed.size() - kMostNamed : 0;
-    blamed.resize(std::min(blamed.size(), kMostNamed));
-    return fmt::format("{}{}", fmt::join(blamed, " "),
-                       more > 0 ? fmt::format(" And {} more.", more) : "");
+  const size_t more = blamed.size() > kMostNamed ? blamed.size() - kMostNamed : 0;
+  blamed.resize(std::min(blamed.size(), kMostNamed));
+  return fmt::format("{}{}", fmt::join(blamed, " "),
+                     more > 0 ? fmt::format(" And {} more.", more) : "");
+}
+
+std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
+                         const std::vector<std::optional<Beat>>& later, int own_rank,
+                         const std::string& own_machine) {
+  if (std::string blamed = blamed_of(earlier, later, own_rank, own_machine); !blamed.empty()) {
+    return blamed;
   }
   if (const std::string late = laggards_of(later); !late.empty()) {
     return fmt::format("All ranks live. {}", late);

@@ -50,8 +50,12 @@ ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
 std::string blame(int rank, const std::optional<Beat>& earlier, const std::optional<Beat>& later,
                   const std::string& own_machine);
 
-/// A sentence for each rank that is to blame; where there is none, says which ranks are behind, by
-/// collectives, else by steps.
+/// A sentence for each rank other than `own_rank` that is to blame; empty where none is.
+std::string blamed_of(const std::vector<std::optional<Beat>>& earlier,
+                      const std::vector<std::optional<Beat>>& later, int own_rank,
+                      const std::string& own_machine);
+
+/// The same; where none is to blame, says which ranks are behind, by collectives, else by steps.
 std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
                          const std::vector<std::optional<Beat>>& later, int own_rank,
                          const std::string& own_machine);

@@ -1,11 +1,16 @@
 #include "longspan/comm/communication_error.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <sstream>
+#include <string_view>
 
 namespace longspan {
 
 namespace {
+
+constexpr std::string_view kOfWatchdog = "terminated with exception: ";
 
 std::string without_end(std::string reason) {
   while (reason.ends_with(".") || reason.ends_with(" ")) reason.pop_back();
@@ -13,6 +18,13 @@ std::string without_end(std::string reason) {
 }
 
 }  // namespace
+
+std::string lost_gpus_message(const std::string& reason) {
+  return fmt::format(
+      "communication between GPUs failed: {}. Another rank has ended, or the network or a GPU has "
+      "failed, or a rank took longer than ddp_timeout. {}",
+      reason, kNcclSaysMore);
+}
 
 std::string brief_reason(const std::exception& error) {
   std::string reason = error.what();
@@ -28,8 +40,12 @@ std::string brief_reason(const std::exception& error) {
 }
 
 std::string reason_in_all_lines(const std::exception& error) {
-  const std::string what = error.what();
-  std::istringstream lines(what.substr(0, what.find("Exception raised from")));
+  std::string what = error.what();
+  what.resize(std::min(what.size(), what.find("Exception raised from")));
+  if (const size_t quote = what.find(kOfWatchdog); quote != std::string::npos) {
+    what.erase(0, quote + kOfWatchdog.size());
+  }
+  std::istringstream lines(what);
   std::string line, reason;
   while (std::getline(lines, line)) {
     line = without_end(line);

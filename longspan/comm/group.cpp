@@ -97,10 +97,15 @@ class Group::Impl {
     try {
       return step();
     } catch (const std::exception& error) {
-      throw CommunicationError(
-          fmt::format("Rank {} of {} of the {} group: {} did not finish: {}. Another rank has "
-                      "ended, or the network failed, or a rank took longer than ddp_timeout.",
-                      rank_, size_, name_, collective, link_.reason_of(error)));
+      const std::string what = fmt::format("Rank {} of {} of the {} group: {} did not finish: {}.",
+                                           rank_, size_, name_, collective, link_.reason_of(error));
+      if (link_.waits_for_none) {
+        throw CommunicationError(fmt::format("{} {}", what, kNcclSaysMore), /*from_library=*/true);
+      }
+      throw CommunicationError(fmt::format(
+          "{} Another rank has ended, or the network failed, or a rank took longer than "
+          "ddp_timeout.",
+          what));
     }
   }
 

@@ -18,6 +18,7 @@
 #include "longspan/comm/lost_store.h"
 #include "longspan/comm/notices.h"
 #include "longspan/comm/standstill.h"
+#include "longspan/comm/store_beats.h"
 
 namespace longspan {
 namespace {
@@ -26,17 +27,10 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 using Beats = std::vector<std::optional<Beat>>;
 
-constexpr const char* kVerdict = "verdict";
 /// What the main thread gets to notice by itself that a rank is gone.
 constexpr Seconds kGrace{10};
-/// Between two beats, at least.
-constexpr Seconds kLeastGap{0.2};
-/// What the server of the store gives the others to read from it.
-constexpr Seconds kLingers{4};
 /// Between two looks at the others, in beats: one that lives has beaten in between.
 constexpr double kBeatsBetweenLooks = 2.5;
-
-std::string key_of(int rank) { return fmt::format("beat{}", rank); }
 
 }  // namespace
 
@@ -65,10 +59,10 @@ struct Heartbeat::Impl {
     while (!stop) {
       ++own.count;
       if (collectives) own.collectives = collectives->now();
-      const std::string text = text_of(own);
+      const Beat beat = own;
       const bool wants_diagnosis = asked && !answered;
       lock.unlock();
-      const bool posted = on_store([&] { put_text(*store, key_of(where.rank), text); });
+      const bool posted = on_store([&] { post_beat(*store, where.rank, beat); });
       if (wants_diagnosis) {
         Beats seen;
         std::string found = diagnose(posted, seen);
@@ -93,10 +87,10 @@ struct Heartbeat::Impl {
       urgent = moved = false;
     }
     if (own.ending == Beat::Ending::kNone) own.ending = Beat::Ending::kFinished;
-    const std::string text = text_of(own);
+    const Beat last = own;
     if (reachable) {
       lock.unlock();
-      on_store([&] { put_text(*store, key_of(where.rank), text); });
+      on_store([&] { post_beat(*store, where.rank, last); });
       store.reset();
       lock.lock();
     }
@@ -129,15 +123,6 @@ struct Heartbeat::Impl {
     }
   }
 
-  /// Beats of these ranks; nothing where there is none yet.
-  Beats look(const std::vector<int>& ranks) {
-    Beats beats;
-    for (const int rank : ranks) {
-      beats.push_back(beat_from(text_at(*store, key_of(rank))));
-    }
-    return beats;
-  }
-
   void look_for_stop_notice() {
     const std::string text = text_at(*store, kStopNotice);
     const std::lock_guard lock(mutex);
@@ -147,7 +132,7 @@ struct Heartbeat::Impl {
   Beats look_at_all() {
     std::vector<int> ranks(where.world_size);
     std::iota(ranks.begin(), ranks.end(), 0);
-    return look(ranks);
+    return beats_of(*store, ranks);
   }
 
   std::string store_is_gone() const {
@@ -197,6 +182,9 @@ struct Heartbeat::Impl {
       const std::lock_guard lock(mutex);
       return store_is_gone();
     }
+    if (blamed_of(earlier, later, where.rank, own.machine).empty() && posts_own_failure()) {
+      return "";
+    }
     std::string found = diagnosis_of(earlier, later, where.rank, own.machine);
     // First diagnosis wins. Publish it before exiting: later ranks may find the store (hosted here)
     // gone.
@@ -206,37 +194,35 @@ struct Heartbeat::Impl {
     return known.empty() ? found : known;
   }
 
+  /// Where this rank fails by itself, tells the others so. Returns whether it does.
+  bool posts_own_failure() {
+    std::unique_lock lock(mutex);
+    if (own_failure.empty()) return false;
+    own.ending = Beat::Ending::kFailed;
+    own.reason = own_failure;
+    const Beat beat = own;
+    lock.unlock();
+    on_store([&] { post_beat(*store, where.rank, beat); });
+    return true;
+  }
+
   bool serves_store(int rank) const { return rank == 0 && !where.launcher_hosts_store; }
   bool serves_store() const { return serves_store(where.rank); }
 
   /// The store goes with this process: those who live get some time to read from it.
   void linger(const Beats& seen) {
-    const Clock::time_point start = Clock::now();
-    const auto lasted = [&](Seconds time) { return Clock::now() - start >= time; };
-    const auto waits_for = [&](int rank, const std::optional<Beat>& now) {
-      const bool asks = now && now->ending == Beat::Ending::kAsks;
-      if (!now || (!asks && now->ending != Beat::Ending::kNone)) return false;
-      const ProcessState state = state_of_process(*now, own.machine);
-      if (state == ProcessState::kGone || state == ProcessState::kStopped) return false;
-      // One that has not beaten for a while is gone too.
-      return !seen[rank] || now->count > seen[rank]->count || !lasted(kLingers / 2);
-    };
-    for (bool waits = !seen.empty(); waits && !lasted(kLingers);) {
-      waits = false;
-      on_store([&] {
-        const Beats now = look_at_all();
-        for (int rank = 1; rank < where.world_size; ++rank) waits |= waits_for(rank, now[rank]);
-      });
-      // Those who were not waited for any more may still be reading.
-      std::this_thread::sleep_for(waits ? interval / 4 : kLeastGap);
-    }
+    longspan::linger(seen, own.machine, interval, [&] {
+      Beats now;
+      on_store([&] { now = look_at_all(); });
+      return now;
+    });
   }
 
   /// Rank 0 looks at all, the others at rank 0, whose verdict is everyone's.
   void watch() {
     Beats beats;
     const bool reached = on_store([&] {
-      beats = where.rank == 0 ? look_at_all() : look({0});
+      beats = where.rank == 0 ? look_at_all() : beats_of(*store, {0});
       look_for_stop_notice();
       const std::string known = text_at(*store, kVerdict);
       const std::lock_guard lock(mutex);
@@ -273,6 +259,11 @@ struct Heartbeat::Impl {
       on_store([&] { put_text(*store, kVerdict, lost); });
       if (serves_store() && !beats.empty()) linger(beats);
     }
+    {
+      // The main thread was about to say it, and hangs.
+      const std::lock_guard lock(mutex);
+      if (!own_failure.empty()) lost = own_failure;
+    }
     end_process(lost);
   }
 
@@ -289,6 +280,7 @@ struct Heartbeat::Impl {
   bool stop = false, done = false, asked = false, answered = false, urgent = false;
   bool moved = false;  // to another step
   std::string answer, stop_notice;
+  std::string own_failure;  // which the main thread says
   std::shared_ptr<const CollectiveCounts> collectives;
   Clock::time_point last_reached = Clock::now();
   bool reachable = true;     // the store was, when it was asked last
@@ -349,9 +341,10 @@ void Heartbeat::stands_at(int64_t step, const std::string& doing) {
   impl_->wake.notify_all();
 }
 
-std::string Heartbeat::diagnosis() {
+std::string Heartbeat::diagnosis(const std::string& own_failure) {
   if (!impl_) return "";
   std::unique_lock lock(impl_->mutex);
+  impl_->own_failure = own_failure;
   if (impl_->own.ending == Beat::Ending::kNone) impl_->own.ending = Beat::Ending::kAsks;
   // Where the store's server is seen to be gone from here nobody needs to be asked.
   if (impl_->head && impl_->serves_store(0) && impl_->where.rank != 0) {

@@ -52,14 +52,16 @@ class Heartbeat {
   /// To be called after a collective has failed. Says who is gone, silent or behind, in sentences
   /// that name rank, host, process and step; empty where nothing can be said (one rank). Takes some
   /// beats. Tells the others that this rank is leaving because of it. May be called from any
-  /// thread.
-  std::string diagnosis();
+  /// thread. `own_failure`: what this rank knows of it that others cannot, which they are told
+  /// where none of them is to blame; then the result is empty. Empty: nothing.
+  std::string diagnosis(const std::string& own_failure = "");
 
   /// To be called after diagnosis(). Returns what a rank had announced by then (see OnStopNotice);
   /// empty: nothing.
   std::string stop_notice() const;
 
   /// Tells the others that this rank is about to end by a failure of its own, which they may quote.
+  /// May be called from any thread.
   void failed(const std::string& reason);
 
  private:

@@ -33,8 +33,9 @@ struct LinkTraits {
   bool copies;           // groups are given tensors of another device, and copy them there and back
   bool coalesces;        // the backend starts the messages of one exchange together
   bool ends_with_peers;  // the backend waits for its peers when it goes, whatever became of them
-  bool lets_go_late;     // a thread of the backend holds tensors a moment after it has told that a
-                         // collective is done
+  bool waits_for_none;  // no host waits in the backend for its peers: an error is the backend's own
+  bool lets_go_late;    // a thread of the backend holds tensors a moment after it has told that a
+                        // collective is done
   std::chrono::seconds time_to_meet;  // in which ranks connect once all of them are there
   std::string (&reason_of)(const std::exception& error);  // what of its messages helps
   /// Called on the run's thread. Returns what another thread does before it makes a backend.

@@ -137,6 +137,12 @@ TEST_CASE("messages: of NCCL's all lines are kept, of Gloo's the first") {
         "NCCL error in: NCCLUtils.cpp:94, unhandled cuda error, NCCL version 2.28.9; "
         "ncclUnhandledCudaError: Call to CUDA function failed; Last error: Cuda failure 2 'out of "
         "memory'");
+  const std::runtime_error quoted(
+      "[PG ID 0 PG GUID 0 Rank 1] Process group watchdog thread terminated with exception: NCCL "
+      "error: remote process exited\nLast error:\nlink down\nException raised from run at x.cpp:1\n"
+      "frame #0\nException raised from throw at y.cpp:2");
+  CHECK(traits_of(Link::kNccl).reason_of(quoted) ==
+        "NCCL error: remote process exited; Last error: link down");
   const std::runtime_error gloo("[pair.cc:534] Connection closed by peer. \nadvice");
   CHECK(traits_of(Link::kGloo).reason_of(gloo) == "Connection closed by peer");
 }

@@ -40,6 +40,13 @@ class Host {
     static_cast<void>(tell);
   }
 
+  /// Sets what to call, on any thread, where a library's own thread finds that this process's GPU
+  /// has lost others, with the library's reason. The host then ends the process, with the message
+  /// that is returned. An empty function unsets it.
+  virtual void before_loss_of_gpus(std::function<std::string(const std::string& reason)> tell) {
+    static_cast<void>(tell);
+  }
+
   /// Another process was told to stop before the training loop. Called again and again, on another
   /// thread.
   virtual void told_elsewhere(const std::string& why) { static_cast<void>(why); }
@@ -50,6 +57,10 @@ class Host {
   /// How the run ended, for people: that a stop came before the first step; anything else.
   virtual void say_stopped_early(const std::string& why) { static_cast<void>(why); }
   virtual void say(const std::string& how) { static_cast<void>(how); }
+
+  /// Of several threads that are about to say why the process ends, and to end it, the first that
+  /// calls this goes on. The others stay in it.
+  virtual void claim_last_words() {}
 
   /// Ends the process, whose other threads may wait forever for ranks that are gone. Called where
   /// there are several processes, on any thread.

@@ -60,7 +60,7 @@ RunEnd Trainer::train() {
       if (after_step(step, result)) return stop();
     }
   } catch (const CommunicationError& error) {
-    throw CommunicationError(fmt::format("Step {}: {}", step + 1, error.what()));
+    throw CommunicationError(fmt::format("Step {}: {}", step + 1, error.what()), error.of_library);
   }
   progress.elapsed_seconds = seconds_now() - start;
   reports_.console.finish();

@@ -26,6 +26,9 @@ Link link_of(const DeviceChoice& device) {
   return device.shared ? Link::kGlooThroughHost : Link::kNccl;
 }
 
+constexpr const char* kLostSteps =
+    "Steps since the last checkpoint are lost; resume_from_checkpoint=true goes on from it.";
+
 /// All workers of this start, after each has found out that it can open what it needs.
 Rendezvous joined(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan) {
   const Rendezvous& launched = plan.where;
@@ -46,6 +49,15 @@ ToldOfEarlyStops::ToldOfEarlyStops(Host& host, const Notices& notices, int rank)
   });
 }
 
+ToldOfLostGpus::ToldOfLostGpus(Host& host, Heartbeat& heartbeat, const Rendezvous& where)
+    : host_(host) {
+  host_.before_loss_of_gpus([&heartbeat, &where](const std::string& reason) {
+    const std::string what = fmt::format("{} {}", lost_gpus_message(reason), kLostSteps);
+    heartbeat.failed(what);
+    return fmt::format("Rank {} of {}: {}", where.rank, where.world_size, what);
+  });
+}
+
 Workers::Workers(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan,
                  Host& host)
     : host_(host),
@@ -58,11 +70,13 @@ Workers::Workers(const ParallelSettings& config, const ModelSettings& model, con
       heartbeat_(
           where_, timeout_of(config),
           [&host](const std::string& message) {
+            host.claim_last_words();
             print_err("error: {}\n", message);
             host.end_process(1);
           },
           [&host](const std::string& why) { host.told_elsewhere(why); },
-          [&host] { return host.launcher_gone(); }) {}
+          [&host] { return host.launcher_gone(); }),
+      told_of_lost_gpus_(host, heartbeat_, where_) {}
 
 RunEnd Workers::run(const std::function<RunEnd()>& work) {
   // Closing connections waits for what is under way on them, and so for ranks that are gone.
@@ -79,12 +93,14 @@ RunEnd Workers::run(const std::function<RunEnd()>& work) {
       host_.say("Interrupted; nothing more was saved.");
       return RunEnd::kInterrupted;
     }
-    const std::string diagnosis = heartbeat_.diagnosis();
+    const std::string own = error.of_library ? fmt::format("{} {}", error.what(), kLostSteps) : "";
+    const std::string diagnosis = heartbeat_.diagnosis(own);
     if (const std::string why = heartbeat_.stop_notice(); !why.empty()) {
       host_.say_stopped_early(why);
       std::fflush(stdout);
       host_.end_process(0);
     }
+    if (!own.empty()) throw UserError(diagnosis.empty() ? own : own + " " + diagnosis);
     throw UserError(fmt::format("{}\n{}", error.what(),
                                 diagnosis.empty() ? "The messages of the rank that ended first say "
                                                     "why."

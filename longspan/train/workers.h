@@ -28,6 +28,18 @@ class ToldOfEarlyStops {
   Host& host_;
 };
 
+/// While this object lives, it tells the other ranks when a library's own thread ends this process.
+class ToldOfLostGpus {
+ public:
+  ToldOfLostGpus(Host& host, Heartbeat& heartbeat, const Rendezvous& where);
+  ~ToldOfLostGpus() { host_.before_loss_of_gpus({}); }
+  ToldOfLostGpus(const ToldOfLostGpus&) = delete;
+  ToldOfLostGpus& operator=(const ToldOfLostGpus&) = delete;
+
+ private:
+  Host& host_;
+};
+
 /// This rank's connections to the others.
 class Workers {
  public:
@@ -55,6 +67,7 @@ class Workers {
   ToldOfEarlyStops told_;
   std::unique_ptr<Mesh> mesh_;
   Heartbeat heartbeat_;
+  ToldOfLostGpus told_of_lost_gpus_;
 };
 
 }  // namespace longspan

@@ -1,8 +1,10 @@
 """torch's own host code of CUDA under the program, over libraries whose kernels do nothing: its allocator, its launches and
 its process groups for NCCL. Numbers mean nothing there; how a run begins, what it asks of a GPU and how it ends do."""
 
+import os
 import pathlib
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -99,13 +101,42 @@ def test_told_to_stop(start, num_ranks):
     assert ended.text.count("Stopped after step") == 1 and list(ended.output_dir.glob("checkpoint-*"))
 
 
-def test_an_error_of_nccl_is_said(start):
-    """In all its lines, by the rank that it is of; and the other ends too."""
-    running, _ = start(2, dict(NULL_NCCL_FAIL="1:60"), max_steps=100000, sequence_parallel_size=2, ddp_timeout=4)
+REFUSED = "null NCCL refuses this message,; as it was told to"
+LOST = "null NCCL has lost another rank,; as it was told to"
+
+
+def errors_of(text):
+    return [line for line in text.splitlines() if "error:" in line]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank, ways", [(1, "refused"), (1, "later"), (0, "later"), (1, "refused later")])
+def test_an_error_of_nccl_is_said(start, rank, ways):
+    """In all its lines and once, by the rank that it is of; the other ends too, and says why. Where a call is refused, its
+    caller says it; what the network reports later is found by torch's watchdog, while the caller waits. Rank 0 serves the
+    store, which goes with it."""
+    refused, lost = "refused" in ways, "later" in ways
+    variables = dict(NULL_NCCL_FAIL=f"{rank}:60") if refused else {}
+    variables |= dict(NULL_NCCL_BREAK=f"{rank}:60") if lost else {}
+    running, _ = start(2, variables, max_steps=100000, save_steps=1000000, sequence_parallel_size=2, ddp_timeout=600)
     ended = running.wait(60)
-    assert set(ended.statuses) == {1}, ended.text
-    (said, *_) = [line for line in ended.texts[1].splitlines() if line.startswith("error:")]
-    assert "Rank 1 of 2 of the" in said and "null NCCL refuses this message,; as it was told to" in said, said
+    assert ended.statuses == [1, 1], ended.text
+    (own,), (other,) = errors_of(ended.texts[rank]), errors_of(ended.texts[1 - rank])
+    assert own.startswith("error: ") and f"Rank {rank} of 2" in own and "resume_from_checkpoint" in own, own
+    assert other.startswith("error: ") and f"Rank {rank} (host " in other and " has ended, in " in other, other
+    for said in (own, other):
+        assert (refused and REFUSED in said) or (lost and LOST in said), said
+    for text in ended.texts:
+        assert not any(noise in text for noise in ("terminate called", "what():", "frame #", "watchdog", "All ranks live")), text
+    assert not list(ended.output_dir.glob("checkpoint-*")) and not list(ended.output_dir.glob("*.safetensors"))
+
+
+def test_nothing_is_sent_where_nothing_is_to_send():
+    """torch's process group has no work to wait for then."""
+    environment = os.environ | null_environment(BUILD, 2)
+    command = [BUILD / "unit_tests", "-tc=cuda groups: nothing is sent*"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "1 passed" in done.stdout and "not run" not in done.stdout, done.stdout + done.stderr
 
 
 def test_a_gpu_that_is_too_small(start):

@@ -80,12 +80,12 @@ ncclResult_t begin(ncclComm& comm, int kind, const void* from, uint64_t reads, c
   ++num_begun;
   count(Counted::kCollectives, name_of_kind(kind));
   count(Counted::kCollectiveBytes, name_of_kind(kind), static_cast<int64_t>(reads));
+  if (named_by("NULL_NCCL_BREAK", num_begun)) {
+    failed(ncclRemoteError, "null NCCL has lost another rank,\nas it was told to");
+    comm.later = ncclRemoteError;
+  }
   if (named_by("NULL_NCCL_FAIL", num_begun)) {
     return failed(ncclSystemError, "null NCCL refuses this message,\nas it was told to");
-  }
-  if (named_by("NULL_NCCL_BREAK", num_begun)) {
-    failed(ncclRemoteError, "null NCCL: the network has lost another rank, as it was told to");
-    comm.later = ncclRemoteError;
   }
   if (!in_memory(comm, from, reads) || !in_memory(comm, to, writes)) {
     complain(std::string(name_of_kind(kind)) +

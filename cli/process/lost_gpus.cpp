@@ -1,0 +1,70 @@
+#include "cli/process/lost_gpus.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "cli/process/end_process.h"
+#include "longspan/comm/communication_error.h"
+
+namespace longspan {
+namespace {
+
+std::terminate_handler others_of_lost_gpus = nullptr;
+
+struct Telling {
+  std::mutex mutex;
+  std::function<std::string(const std::string& reason)> tell;
+};
+
+/// Never destroyed: threads end the process while static objects go.
+Telling& telling() {
+  static auto* const only = new Telling;
+  return *only;
+}
+
+/// Several groups may lose their GPUs at once, each with a thread that comes here.
+[[noreturn]] void end_without_gpus(const std::exception& error) {
+  claim_last_words();
+  const std::string reason = reason_in_all_lines(error);
+  std::string message;
+  try {
+    const std::lock_guard lock(telling().mutex);
+    if (telling().tell) message = telling().tell(reason);
+  } catch (const std::exception&) {  // what NCCL says is said all the same
+  }
+  if (message.empty()) message = lost_gpus_message(reason);
+  end_process_with_error(message);
+}
+
+[[noreturn]] void lost_gpus_or_other() {
+  if (const std::exception_ptr error = std::current_exception()) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const c10::DistBackendError& lost) {
+      end_without_gpus(lost);
+    } catch (...) {
+    }
+  }
+  others_of_lost_gpus();
+  std::abort();
+}
+
+}  // namespace
+
+void end_with_lost_gpus() { others_of_lost_gpus = std::set_terminate(lost_gpus_or_other); }
+
+void end_soon_with_lost_gpus() {
+  setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "500", /*overwrite=*/0);
+}
+
+void tell_of_lost_gpus(std::function<std::string(const std::string& reason)> tell) {
+  const std::lock_guard lock(telling().mutex);
+  telling().tell = std::move(tell);
+}
+
+}  // namespace longspan

@@ -1,0 +1,53 @@
+#include "longspan/comm/store_beats.h"
+
+#include <fmt/format.h>
+
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "longspan/comm/backend.h"
+
+namespace longspan {
+namespace {
+
+std::string key_of_beat(int rank) { return fmt::format("beat{}", rank); }
+
+}  // namespace
+
+void post_beat(c10d::Store& store, int rank, const Beat& beat) {
+  put_text(store, key_of_beat(rank), text_of(beat));
+  if (beat.ending != Beat::Ending::kFailed || !text_at(store, kVerdict).empty()) return;
+  put_text(store, kVerdict, blame(rank, beat, beat, beat.machine));
+}
+
+std::vector<std::optional<Beat>> beats_of(c10d::Store& store, const std::vector<int>& ranks) {
+  std::vector<std::optional<Beat>> beats;
+  for (const int rank : ranks) beats.push_back(beat_from(text_at(store, key_of_beat(rank))));
+  return beats;
+}
+
+void linger(const std::vector<std::optional<Beat>>& seen, const std::string& own_machine,
+            std::chrono::duration<double> interval,
+            const std::function<std::vector<std::optional<Beat>>()>& look) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto lasted = [&](std::chrono::duration<double> time) {
+    return std::chrono::steady_clock::now() - start >= time;
+  };
+  const auto waits_for = [&](size_t rank, const std::optional<Beat>& now) {
+    const bool asks = now && now->ending == Beat::Ending::kAsks;
+    if (!now || (!asks && now->ending != Beat::Ending::kNone)) return false;
+    const ProcessState state = state_of_process(*now, own_machine);
+    if (state == ProcessState::kGone || state == ProcessState::kStopped) return false;
+    // One that has not beaten for a while is gone too.
+    return !seen[rank] || now->count > seen[rank]->count || !lasted(kLingers / 2);
+  };
+  for (bool waits = !seen.empty(); waits && !lasted(kLingers);) {
+    waits = false;
+    const std::vector<std::optional<Beat>> now = look();
+    for (size_t rank = 1; rank < now.size(); ++rank) waits |= waits_for(rank, now[rank]);
+    // Those who were not waited for any more may still be reading.
+    std::this_thread::sleep_for(waits ? interval / 4 : kLeastGap);
+  }
+}
+
+}  // namespace longspan
