@@ -12,11 +12,11 @@ from patience import patient_time
 TORCHRUN = pathlib.Path(sys.executable).with_name("torchrun")
 
 
-def wait_for(running, word, seconds=120):
+def wait_for(running, word, seconds=120, looks_every=0.02):
     end = patient_time() + seconds
     while word not in running.text():
         assert patient_time() < end and any(r.poll() is None for r in running.ranks), running.text()
-        time.sleep(0.02)
+        time.sleep(looks_every)
 
 
 def children_of(pid):

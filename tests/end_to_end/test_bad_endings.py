@@ -220,10 +220,9 @@ def test_interrupt_of_launched_ranks(settings):
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_interrupt_in_a_step_of_minutes(num_ranks, settings, tmp_path):
     folder = tmp_path / "data"
-    add_dataset(folder, "chats", [dict(instruction="a " * 50, input="", output="b " * 50)],
-                num_samples=20000)
+    add_dataset(folder, "chats", [dict(instruction="a " * 250, input="", output="b " * 250)], num_samples=1000)
     running = Running(settings(sequence_parallel_size=num_ranks, dataset_dir=str(folder))
-                      | dict(gradient_accumulation_steps=20000), num_ranks)
+                      | dict(gradient_accumulation_steps=1000), num_ranks)
     wait_for(running, "Output")
     time.sleep(1)
     for rank in running.ranks:

@@ -90,7 +90,7 @@ def test_a_failure_under_a_kernel_hides_no_later_one(tmp_path, monkeypatch, capf
     (tmp_path / "test_two.py").write_text("def test_one(): assert False\ndef test_two(): assert False\n")
     (tmp_path / "unit_tests").write_text("#!/bin/sh\nexit 0\n")
     (tmp_path / "unit_tests").chmod(0o755)
-    for name, value in (("BUILD", tmp_path), ("ROOT", tmp_path), ("PYTHON_TESTS", ["test_two.py"])):
+    for name, value in (("ROOT", tmp_path), ("UNIT_COMMAND", [tmp_path / "unit_tests"]), ("PYTHON_TESTS", ["test_two.py"])):
         monkeypatch.setattr(kernels, name, value)
     monkeypatch.setattr(kernels, "assert_tests_exist", lambda: None)
     monkeypatch.setattr(sys, "argv", ["kernels.py", "--only", "as chosen"])

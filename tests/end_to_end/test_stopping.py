@@ -38,13 +38,14 @@ def test_told_to_stop(number, num_ranks, settings):
 @pytest.mark.long
 def test_a_second_signal_ends_at_once(settings, tmp_path):
     folder = tmp_path / "long"
-    add_dataset(folder, "chats", [dict(instruction="a " * 50, input="", output="b " * 50)], num_samples=20000)
-    running = Running(settings("run", gradient_accumulation_steps=20000) | dict(dataset_dir=str(folder)))
+    add_dataset(folder, "chats", [dict(instruction="a " * 250, input="", output="b " * 250)], num_samples=1000)
+    keys = dict(gradient_accumulation_steps=1000, cutoff_len=2048, dataset_dir=str(folder))
+    running = Running(settings("run", **keys))
     wait_for(running, "Output")
-    for _ in range(2):
-        running.ranks[0].terminate()
-        time.sleep(6)  # those within 5 seconds are one
-    assert running.wait(timeout=5).status == 128 + signal.SIGTERM
+    running.ranks[0].terminate()
+    time.sleep(6)  # those within 5 seconds are one
+    running.ranks[0].terminate()
+    assert running.wait(timeout=10).status == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -167,12 +168,13 @@ def with_rows(settings, name, num_rows):
 
 
 # Where the signal comes: after which words, with which rows of a step and of an evaluation. An evaluation takes several
-# times as long as a run goes on before it asks whether to stop (half a second), also on a fast processor.
+# times as long as it takes to see these words, also on a fast processor.
 MOMENTS = {
     "in a step": ("'eval_loss'", dict(gradient_accumulation_steps=150, eval_strategy="steps"), 5),
-    "in an evaluation": ("'loss'", dict(gradient_accumulation_steps=2, eval_strategy="steps"), 3000),
-    "in the last evaluation": ("'loss'", dict(gradient_accumulation_steps=2, do_eval=True, max_steps=1), 3000),
+    "in an evaluation": ("'loss'", dict(gradient_accumulation_steps=2, eval_strategy="steps"), 1500),
+    "in the last evaluation": ("'loss'", dict(gradient_accumulation_steps=2, do_eval=True, max_steps=1), 1500),
 }
+ASKS = 0.5  # so many seconds a run goes on before it asks whether to stop
 
 
 @pytest.mark.long
@@ -182,11 +184,18 @@ def test_no_evaluation_before_the_save(num_ranks, moment, settings):
     """Whoever stops a run gives it some seconds: they are for saving. The run that goes on evaluates first."""
     word, keys, num_eval_rows = MOMENTS[moment]
     keys = dict(max_steps=2, save_strategy="no", eval_dataset="many", plot_loss=True) | keys
-    with_rows(settings("whole"), "many", num_eval_rows)
+    with_rows(settings("whole"), "many", num_ranks * num_eval_rows)
     whole = succeeds(settings("whole", **keys), num_ranks)
     running = Running(settings("stopped", **keys), num_ranks)
-    wait_for(running, word)
+    wait_for(running, word, looks_every=0.002)
+    # In an evaluation they stand still until it is time to ask: however fast they are, it is not over by then.
+    stand_still = running.ranks if "evaluation" in moment else []
+    for rank in stand_still:
+        rank.send_signal(signal.SIGSTOP)
     running.ranks[-1].send_signal(signal.SIGTERM)
+    time.sleep(2 * ASKS if stand_still else 0)
+    for rank in stand_still:
+        rank.send_signal(signal.SIGCONT)
     stopped = running.wait(timeout=60)
     assert set(stopped.statuses) == {0}, stopped.text
     assert stopped.text.count("'eval_loss'") == (1 if moment == "in a step" else 0), stopped.text
