@@ -82,13 +82,11 @@ void add_gradients(const MemoryFacts& facts, const Division& division, Lines& li
     if (landing > 0) lines.push_back({"  of a unit", 0, landing, "on its way to the host"});
     return;
   }
-  lines.push_back(
-      {"Gradients", sums.device_bytes, on_host ? share : 0, division.described(2)});
+  lines.push_back({"Gradients", sums.device_bytes, on_host ? share : 0, division.described(2)});
   const int64_t unit = facts.largest_unit_gradient_bytes;
   // What a unit adds to a sum is on the device first, and what is received of it.
-  lines.push_back(
-      {"  of units",
-       gradients_under_way(sums, facts.cuda, unit, unit, unit), landing, "made, on their way, and received from others"});
+  lines.push_back({"  of units", gradients_under_way(sums, facts.cuda, unit, unit, unit), landing,
+                   "made, on their way, and received from others"});
 }
 
 void add_states(const MemoryFacts& facts, const Division& division, Lines& lines) {
@@ -113,8 +111,7 @@ void add_moment(const MemoryFacts& facts, const Division& division, int64_t alwa
   int64_t all = -always;
   for (const MemoryAccount::Line& line : lines) all += line.device;
   if (there < all) {
-    lines.push_back(
-        {"Never at once", there - all, 0, "gradients are made while activations go"});
+    lines.push_back({"Never at once", there - all, 0, "gradients are made while activations go"});
   } else if (there > all) {
     lines.push_back({"In the update", there - all, 0, "beside gradients"});
   }

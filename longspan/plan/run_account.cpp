@@ -11,6 +11,7 @@
 #include "longspan/plan/kept_layers.h"
 #include "longspan/plan/mixer_exchange.h"
 #include "longspan/plan/rank_groups.h"
+#include "longspan/plan/step_moments.h"
 #include "longspan/stages/stage.h"
 
 namespace longspan {
@@ -39,9 +40,9 @@ MemoryFacts::Units units_of(const Config& config, const ModelSpec& model, const 
   for (const HeldParameter& parameter : parameters.used) {
     const int unit = parameter.spec.unit;
     if (unit == kAlwaysThere) continue;
-    MemoryFacts::Unit& of = unit == model.head_unit()  ? units.head
-                            : unit == kEmbeddingUnit ? units.embedding
-                                                     : units.layers.at(unit - 1);
+    MemoryFacts::Unit& of = unit == model.head_unit() ? units.head
+                            : unit == kEmbeddingUnit  ? units.embedding
+                                                      : units.layers.at(unit - 1);
     const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
     if (is_gathered(config, parameter, ranks)) {
       of.gathered += parameter.num_bytes();
@@ -84,8 +85,7 @@ int64_t update_bytes(const Config& config, const ParallelPlan& plan,
   // chunked.
   if (parameters.divided && facts.zero_stage < 2) {
     of_sums = facts.largest_unit_gradient_bytes +
-              (facts.shard_size > 1 ? std::min(facts.largest_unit_gradient_bytes, kBucketBytes * 64)
-                                    : 0);
+              (facts.shard_size > 1 ? bytes_under_reduction(facts.largest_unit_gradient_bytes) : 0);
   }
   return std::max(of_sums, of_rule + of_wholes);
 }

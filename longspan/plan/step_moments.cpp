@@ -41,21 +41,22 @@ class Step {
         num_layers_(std::ssize(facts.units.layers)),
         tokens_(static_cast<double>(
             share_of(facts.num_tokens, std::max<int64_t>(1, facts.sequence_size)))),
+        first_(first_trained()),
         keeps_(layers_that_keep(facts, num_layers_)) {
     for (int64_t i = 0; i < num_layers_; ++i) {
       const size_t kind = static_cast<size_t>(i) % facts.layers.size();
-      const bool last = i + 1 == num_layers_;
-      saved_.push_back(facts.offload_activations ? 0.0
-                                                 : tokens_ * saved_by_layer(facts, kind, last));
-      kept_.push_back(keeps_[i] ? tokens_ * kept_by_layer(facts, kind, last) : 0.0);
+      const bool last = i + 1 == num_layers_, saves = i >= first_;
+      saved_.push_back(
+          saves && !facts.offload_activations ? tokens_ * saved_by_layer(facts, kind, last) : 0.0);
+      kept_.push_back(saves && keeps_[i] ? tokens_ * kept_by_layer(facts, kind, last) : 0.0);
     }
   }
 
   double fullest() {
     forward();
     head();
-    for (int64_t i = num_layers_ - 1; i >= 0; --i) backward(i);
-    embedding();
+    for (int64_t i = num_layers_ - 1; i >= first_; --i) backward(i);
+    if (trains_embedding()) embedding();
     update();
     return most_;
   }
@@ -65,6 +66,17 @@ class Step {
 
   double worked_with(const Moment& moment) const {
     return moment.per_token * tokens_ + moment.fixed;
+  }
+
+  bool trains_embedding() const {
+    return (units_.head_is_embedding ? units_.head : units_.embedding).gradients > 0;
+  }
+  /// The layer that the backward ends with: nothing is trained below.
+  int64_t first_trained() const {
+    if (trains_embedding()) return 0;
+    const auto trained =
+        std::ranges::find_if(units_.layers, [](const Unit& unit) { return unit.gradients > 0; });
+    return trained - units_.layers.begin();
   }
 
   const Unit& layer(int64_t i) const {
@@ -85,15 +97,14 @@ class Step {
   }
 
   double under_way(int64_t unit, int64_t before, int64_t before_that) const {
-    return sums_.at_once ? static_cast<double>(gradients_under_way(sums_, facts_.cuda, unit, before,
-                                                                   before_that))
+    return sums_.at_once ? static_cast<double>(
+                               gradients_under_way(sums_, facts_.cuda, unit, before, before_that))
                          : 0.0;
   }
 
   std::vector<Moment> moments(int64_t i, bool in_forward) const {
-    std::vector<Moment> some =
-        layer_moments(facts_, static_cast<size_t>(i) % facts_.layers.size(),
-                      {keeps_[i], i + 1 == num_layers_});
+    std::vector<Moment> some = layer_moments(facts_, static_cast<size_t>(i) % facts_.layers.size(),
+                                             {keeps_[i], i + 1 == num_layers_});
     std::erase_if(some, [&](const Moment& moment) { return moment.in_forward != in_forward; });
     return some;
   }
@@ -131,7 +142,8 @@ class Step {
   }
 
   void embedding() {
-    const int64_t own = units_.head_is_embedding ? units_.head.gradients : units_.embedding.gradients;
+    const int64_t own =
+        units_.head_is_embedding ? units_.head.gradients : units_.embedding.gradients;
     look(sums_without(0) + under_way(own, layer(0).gradients, layer(1).gradients) +
          worked_with(embedding_moment(facts_)));
   }
@@ -143,6 +155,7 @@ class Step {
   const MemoryFacts::Units& units_;
   int64_t num_layers_;
   double tokens_;
+  int64_t first_;  // layer that the backward comes to
   std::vector<bool> keeps_;
   std::vector<double> saved_, kept_;  // of each layer
   double activations_ = 0, most_ = 0;
@@ -168,11 +181,12 @@ int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, i
     return sums.on_host && sums.ranks > 1 ? share_of(bytes, sums.ranks) : 0;
   };
   if (sums.ranks == 1) return unit + before + (sums.on_host ? before_that : 0);
-  const int64_t chunks =
-      before <= kReductionBytes
-          ? 0  // its sum is the share
-          : 2 * (kReductionBytes + share_of(kReductionBytes, sums.ranks));
-  return unit + before + chunks + landing(before) + landing(before_that);
+  return unit + before + bytes_under_reduction(before) + landing(before) + landing(before_that);
+}
+
+int64_t bytes_under_reduction(int64_t bytes) {
+  // As much arrives of others as is sent. Large ones are sent in copies of their parts.
+  return bytes <= kReductionBytes ? bytes : 2 * std::min(bytes, 2 * kReductionBytes);
 }
 
 int64_t bytes_of_fullest_moment(const MemoryFacts& facts, const GradientSums& sums) {

@@ -21,6 +21,9 @@ struct GradientSums {
 int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, int64_t before,
                             int64_t before_that);
 
+/// Bytes on a GPU, beside them, of gradients of so many bytes while ranks sum them.
+int64_t bytes_under_reduction(int64_t bytes);
+
 /// Bytes at the fullest moment: gathered parameters, gradients, what is saved, kept and worked
 /// with. Of facts that say nothing of units: 0.
 int64_t bytes_of_fullest_moment(const MemoryFacts& facts, const GradientSums& sums);
