@@ -201,7 +201,12 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   // What the norm behind was given, which is counted as of the dtype of computation, and its
   // gradient.
   const double of_behind = s.behind > 0 ? 2 * s.behind - s.hidden : 0.0;
-  const double chunk = rows * ((saved ? s.feed_forward_working_saved : s.feed_forward_working) +
+  // The norm's: a number a row, and on a GPU a gradient of each of the blocks that run at once.
+  constexpr double kBlocks = 320;
+  const double of_norm =
+      4.0 * (rows + (facts.cuda ? kBlocks * static_cast<double>(facts.hidden_size) : 0.0));
+  const double chunk = of_norm +
+                       rows * ((saved ? s.feed_forward_working_saved : s.feed_forward_working) +
                                s.dropped + again + 2 * s.hidden + of_output + of_behind) +
                        of_matrices({matrices.numbers + after, matrices.largest},
                                    s.cost.feed_forward.cast_at_once + after, facts.casts_blocks,
