@@ -109,13 +109,21 @@ class Step {
     return some;
   }
 
+  /// The embedding's gradients of the row before, whose sum ends with the first backward of this
+  /// one.
+  int64_t of_row_before(int64_t otherwise) const {
+    if (!facts_.accumulates) return otherwise;
+    return (units_.head_is_embedding ? units_.head : units_.embedding).gradients;
+  }
+
   void forward() {
     // Of the row before this one, in a step of several, all gradients are there.
     const double sums = facts_.accumulates ? static_cast<double>(sums_.device_bytes) : 0.0;
     for (int64_t i = 0; i < num_layers_; ++i) {
       activations_ += saved_[i] + kept_[i];
       for (const Moment& moment : moments(i, /*in_forward=*/true)) {
-        look(sums + gathered(layer(i), layer(i + 1)) + activations_ + worked_with(moment));
+        look(sums + gathered(layer(i), layer(i + 1)) + under_way(0, of_row_before(0), 0) +
+             activations_ + worked_with(moment));
       }
     }
   }
@@ -125,7 +133,7 @@ class Step {
     for (const Unit& unit : units_.layers) not_made_ += unit.gradients;
     // A unit's sum, where it is divided, is made once its backward is over.
     const int64_t own = sums_.at_once ? units_.head.gradients : 0;
-    look(sums_without(not_made_ + own) + under_way(units_.head.gradients, 0, 0) +
+    look(sums_without(not_made_ + own) + under_way(units_.head.gradients, of_row_before(0), 0) +
          gathered(units_.head, layer(num_layers_ - 1)) + activations_ +
          worked_with(head_moment(facts_)));
   }
