@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 namespace longspan::composed {
 namespace {
@@ -16,11 +17,21 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 /// Some queries of a block, and all keys that they see.
 struct Part {
   int64_t q_begin, num_queries, k_begin, num_keys;
-  at::Tensor hidden_cs;  // undefined: every query sees every key
+  std::optional<int64_t> last_seen, first_seen;  // by the first query, of the part's keys
+
+  /// The keys that each query does not see; undefined: every query sees every key. Made where it is
+  /// used: those of all parts would be as large as the square of the row.
+  at::Tensor hidden_cs(const at::Tensor& like) const {
+    if (!last_seen && !first_seen) return {};
+    at::Tensor seen = at::ones({num_queries, num_keys}, like.options().dtype(at::kBool));
+    if (last_seen) seen = seen.tril(*last_seen);
+    if (first_seen) seen = seen.triu(*first_seen);
+    return seen.logical_not();
+  }
 };
 
 /// Parts of so few queries that their scores stay in a processor's caches.
-std::vector<Part> parts_of(const Block& block, int64_t num_heads, const at::Tensor& like) {
+std::vector<Part> parts_of(const Block& block, int64_t num_heads) {
   constexpr int64_t kScores = int64_t{1} << 20;
   std::vector<Part> parts;
   for (int64_t begin = 0; begin < block.q_length;) {
@@ -30,14 +41,9 @@ std::vector<Part> parts_of(const Block& block, int64_t num_heads, const at::Tens
     const int64_t count = std::min(most, block.q_length - begin);
     const int64_t last = keys_of(block, begin + count - 1).end;
     if (first < last) {
-      Part part{block.q_begin + begin, count, block.k_begin + first, last - first, {}};
-      if (block.causal || block.lower) {
-        const auto whole = at::ones({count, last - first}, like.options().dtype(at::kBool));
-        at::Tensor seen = whole;
-        if (block.causal) seen = seen.tril(begin + block.offset - first);
-        if (block.lower) seen = seen.triu(begin + *block.lower - first);
-        part.hidden_cs = seen.logical_not();
-      }
+      Part part{block.q_begin + begin, count, block.k_begin + first, last - first, {}, {}};
+      if (block.causal) part.last_seen = begin + block.offset - first;
+      if (block.lower) part.first_seen = begin + *block.lower - first;
       parts.push_back(part);
     }
     begin += count;
@@ -82,9 +88,9 @@ Scores scores_of(const at::Tensor& q, const at::Tensor& k, const AttentionSpec& 
     result.tanh = result.scores.div_(*spec.softcap).tanh_();
     result.scores = result.tanh * *spec.softcap;
   }
-  if (part.hidden_cs.defined()) {
+  if (const at::Tensor hidden_cs = part.hidden_cs(q); hidden_cs.defined()) {
     const at::Tensor of_heads = result.scores.unflatten(1, {-1, part.num_queries});  // [M, G, c, s]
-    of_heads.masked_fill_(part.hidden_cs, kMinusInfinity);
+    of_heads.masked_fill_(hidden_cs, kMinusInfinity);
   }
   return result;
 }
@@ -101,7 +107,7 @@ AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const 
   AttentionResult result{at::zeros({T, N, spec.value_dim}, q_TNH.options()),
                          at::full({N, T}, kMinusInfinity, q_TNH.options().dtype(heads.dtype))};
   for (const Block& block : blocks) {
-    for (const Part& part : parts_of(block, N, q_TNH)) {
+    for (const Part& part : parts_of(block, N)) {
       const at::Tensor scores =
           scores_of(heads.queries(q_TNH, part), heads.keys(k_SMH, part), spec, part).scores;
       const at::Tensor lse = at::logsumexp(scores, {-1}, /*keepdim=*/true);
@@ -126,7 +132,7 @@ AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
   const at::Tensor delta_NT =
       (dout_TNH.to(heads.dtype) * out_TNH.to(heads.dtype)).sum(-1).transpose(0, 1);
   for (const Block& block : blocks) {
-    for (const Part& part : parts_of(block, q_TNH.size(1), q_TNH)) {
+    for (const Part& part : parts_of(block, q_TNH.size(1))) {
       const at::Tensor q = heads.queries(q_TNH, part), k = heads.keys(k_SMH, part),
                        v = heads.keys(v_SMH, part), dout = heads.queries(dout_TNH, part);
       const Scores scores = scores_of(q, k, spec, part);

@@ -137,6 +137,7 @@ extern const UpdateRule kAdamW{
     .wants_whole = wants_nothing_whole,
     .state_bytes = state_bytes,
     .saved_bytes = saved_bytes,
+    .working_bytes = works_in_place,
     .make = make,
 };
 

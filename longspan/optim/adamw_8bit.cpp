@@ -197,6 +197,14 @@ int64_t saved_bytes(const HeldParameter& parameter) {
   return 2 * 4 * parameter.spec.num_elements();
 }
 
+/// On a GPU, of a part: gradient, moments and the root of one in fp32; when a moment is quantized
+/// also it, filled up to whole blocks, in units of their scales, and the codes' numbers in int64.
+int64_t working_bytes(const HeldParameter& parameter, bool cuda) {
+  constexpr int64_t kBytes = 4 + 2 * 4 + 4 + 4 + 4 + 8;
+  const bool whole = !cuda || parameter.spec.num_elements() < AdamW8bit::kMinQuantized;
+  return whole ? 0 : kBytes * std::min(parameter.spec.num_elements(), kNumbersAtOnce8bit);
+}
+
 std::unique_ptr<Optimizer> make(const OptimizerJob& job) {
   return std::make_unique<AdamW8bit>(job.pieces, adamw_options_of(job.config), job.allocate);
 }
@@ -209,6 +217,7 @@ extern const UpdateRule kAdamW8bit{
     .wants_whole = wants_nothing_whole,
     .state_bytes = state_bytes,
     .saved_bytes = saved_bytes,
+    .working_bytes = working_bytes,
     .make = make,
 };
 

@@ -159,6 +159,14 @@ int64_t state_bytes(const HeldParameter& parameter) {
 }
 int64_t saved_bytes(const HeldParameter& parameter) { return 4 * numbers_of(parameter); }
 
+/// The direction in fp32 and bf16, the iteration's matrix before and after a step, and two of its
+/// shorter side.
+int64_t working_bytes(const HeldParameter& parameter, bool /*cuda*/) {
+  if (!is_matrix_of_layer(parameter.spec) || parameter.spec.shape.size() != 2) return 0;
+  const int64_t side = std::min(parameter.spec.shape[0], parameter.spec.shape[1]);
+  return (4 + 2 + 2 + 2) * parameter.spec.num_elements() + 2 * 2 * side * side;
+}
+
 std::unique_ptr<Optimizer> make(const OptimizerJob& job) { return std::make_unique<Muon>(job); }
 
 }  // namespace
@@ -169,6 +177,7 @@ extern const UpdateRule kMuon{
     .wants_whole = is_matrix_of_layer,
     .state_bytes = state_bytes,
     .saved_bytes = saved_bytes,
+    .working_bytes = working_bytes,
     .make = make,
 };
 

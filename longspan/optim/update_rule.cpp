@@ -28,4 +28,6 @@ const UpdateRule& update_rule_of(const OptimizationSettings& config) {
 
 bool wants_nothing_whole(const ParameterSpec&) { return false; }
 
+int64_t works_in_place(const HeldParameter&, bool) { return 0; }
+
 }  // namespace longspan

@@ -27,6 +27,8 @@ struct UpdateRule {
   /// memory, and in a checkpoint.
   int64_t (&state_bytes)(const HeldParameter& parameter);
   int64_t (&saved_bytes)(const HeldParameter& parameter);
+  /// Bytes that the update of the parameter works with on the device beside all of these.
+  int64_t (&working_bytes)(const HeldParameter& parameter, bool cuda);
   std::unique_ptr<Optimizer> (&make)(const OptimizerJob& job);
 };
 
@@ -40,5 +42,7 @@ const UpdateRule& update_rule_of(const OptimizationSettings& config);
 
 /// Rules that update each number by itself want nothing whole.
 bool wants_nothing_whole(const ParameterSpec& parameter);
+/// Rules that update in place work with nothing beside.
+int64_t works_in_place(const HeldParameter& parameter, bool cuda);
 
 }  // namespace longspan

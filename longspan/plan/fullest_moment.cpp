@@ -6,71 +6,11 @@
 #include <vector>
 
 #include "longspan/attention/flash/tile_sizes.h"
+#include "longspan/plan/layer_sizes.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
 namespace {
-
-/// Of one kind of layers, or, without the parts that the cost names, of the row.
-struct Sizes {
-  LayerCost cost;
-  // Bytes of a token in the dtype that each is held in
-  double D, queries, keys, kv, output, state;
-  double latents;  // of keys and values that are made again where they travel
-  double feed_forward_saved, feed_forward_working;
-  double dropped;  // an adapter's gradient of the widest input, before its dropout and behind it
-  double queries_wide, kv_wide, output_wide;  // gradients of attention while they add up
-  AttentionMemory shared;                     // what sharing the row adds
-  double labels;                              // share of tokens that have one
-  int64_t num_tokens, num_labels;             // of this rank
-};
-
-/// Are the layer's experts shared out? Then all rows of a rank go through it at once.
-bool shares_out(const MemoryFacts& facts, const LayerCost& cost) {
-  return facts.expert_parallel_size > 1 && cost.feed_forward.exchanged > 0;
-}
-
-Sizes sizes_of(const MemoryFacts& facts, const LayerCost& cost, const AttentionMemory& shared) {
-  Sizes s{};
-  s.cost = cost;
-  const auto rb = static_cast<double>(facts.residual_bytes),
-             cb = static_cast<double>(facts.compute_bytes);
-  const double wide = facts.widens_attention ? 4.0 : cb;
-  const auto queries = static_cast<double>(cost.mixer.queries),
-             keys = static_cast<double>(cost.mixer.keys),
-             kv = static_cast<double>(cost.mixer.keys + cost.mixer.values),
-             output = static_cast<double>(cost.mixer.output);
-  s.D = rb * static_cast<double>(facts.hidden_size);
-  s.queries = cb * queries;
-  s.keys = cb * keys;
-  s.kv = cb * kv;
-  s.output = cb * output;
-  s.state = static_cast<double>(cost.mixer.state_bytes);
-  s.latents = cb * static_cast<double>(cost.mixer.latents);
-  s.queries_wide = wide * queries;
-  s.kv_wide = wide * kv;
-  s.output_wide = wide * output;
-  const FeedForwardCost& mlp = cost.feed_forward;
-  s.feed_forward_saved = cb * static_cast<double>(mlp.saved - mlp.saved_hidden) +
-                         rb * static_cast<double>(mlp.saved_hidden);
-  s.dropped = facts.drops_inputs ? 2 * cb * static_cast<double>(mlp.width) : 0.0;
-  s.feed_forward_working =
-      cb * static_cast<double>(cost.feed_forward.working +
-                               (shares_out(facts, cost) ? cost.feed_forward.exchanged : 0));
-  s.labels = facts.num_tokens == 0
-                 ? 0.0
-                 : static_cast<double>(facts.num_labels) / static_cast<double>(facts.num_tokens);
-  s.num_tokens = (facts.num_tokens + facts.sequence_size - 1) / facts.sequence_size;
-  s.num_labels = (facts.num_labels + facts.sequence_size - 1) / facts.sequence_size;
-  const double t = static_cast<double>(std::max<int64_t>(1, s.num_tokens));
-  s.shared = {.forward = shared.forward / t,
-              .backward = shared.backward / t,
-              .replay = shared.replay / t,
-              .inputs = shared.inputs / t,
-              .leaves = shared.leaves / t,
-              .output = shared.output / t};
-  return s;
-}
 
 /// Bytes that matrices which are used together take beside what is held of them anyway: `numbers`
 /// in all, `largest` in one, `cast_at_once` while they are cast.
@@ -103,7 +43,7 @@ int64_t rows_of_chunk(int64_t bytes, int64_t width, int64_t element_bytes, int64
   return std::max(least, bytes / std::max<int64_t>(1, width * element_bytes));
 }
 
-double mlp_rows(const MemoryFacts& facts, const Sizes& s) {
+double mlp_rows(const MemoryFacts& facts, const LayerSizes& s) {
   if (shares_out(facts, s.cost)) return static_cast<double>(s.num_tokens);
   const int64_t rows =
       facts.mlp_tiles > 0
@@ -115,13 +55,14 @@ double mlp_rows(const MemoryFacts& facts, const Sizes& s) {
 
 /// Tokens, labels, positions, documents and, where positions restart within them, places of the
 /// whole row and of this rank's share in 8 bytes each, the angles, and where the labels are.
-double index_bytes(const MemoryFacts& facts, const Sizes& s) {
+double index_bytes(const MemoryFacts& facts, const LayerSizes& s) {
   return (facts.keeps_places ? 40.0 : 32.0) * static_cast<double>(facts.sequence_size + 1) +
          4.0 * static_cast<double>(facts.angle_numbers) + 16.0 * s.labels;
 }
 
-/// Bytes a token that one layer saves for its backward.
-double saved_by_layer(const MemoryFacts& facts, const Sizes& s, double rows) {
+/// Bytes a token that one layer saves for its backward; `rows`: the share of the tokens that go
+/// through its feed-forward.
+double saved_for(const MemoryFacts& facts, const LayerSizes& s, double rows) {
   if (facts.checkpointing && s.cost.mixer.is_computed_again) {
     return s.D + (facts.offload_activations ? s.output : 0.0);
   }
@@ -134,35 +75,37 @@ double saved_by_layer(const MemoryFacts& facts, const Sizes& s, double rows) {
   return saved;
 }
 
+/// Without what is of one kind of layers.
+LayerSizes sizes_of_row(const MemoryFacts& facts) { return sizes_of(facts, {}, {}); }
+LayerSizes sizes_of(const MemoryFacts& facts, size_t kind) {
+  return sizes_of(facts, facts.layers[kind].cost, facts.layers[kind].shared);
+}
+
 double saved_by_layers(const MemoryFacts& facts) {
   double saved = 0;
   for (size_t i = 0; i < facts.layers.size(); ++i) {
-    const auto& [cost, count, shared, kept] = facts.layers[i];
-    const Sizes s = sizes_of(facts, cost, shared);
     const bool last = i == facts.last_layer;
-    saved += static_cast<double>(count - (last ? 1 : 0)) * saved_by_layer(facts, s, 1.0);
-    // Of the last layer's feed-forward only rows with labels are wanted.
-    if (last) saved += saved_by_layer(facts, s, s.labels);
+    saved += static_cast<double>(facts.layers[i].count - (last ? 1 : 0)) *
+             saved_by_layer(facts, i, /*last=*/false);
+    if (last) saved += saved_by_layer(facts, i, /*last=*/true);
   }
   return saved;
 }
 
 /// Bytes a token that feed-forwards keep under checkpointing.
 double kept_by_layers(const MemoryFacts& facts) {
-  if (!facts.checkpointing || facts.mlp_tiles > 0) return 0;
   double bytes = 0;
   for (size_t i = 0; i < facts.layers.size(); ++i) {
-    const MemoryFacts::Layers& layers = facts.layers[i];
-    const Sizes s = sizes_of(facts, layers.cost, layers.shared);
-    const bool last = i == facts.last_layer && layers.kept > 0;
-    const double rows = static_cast<double>(layers.kept) - (last ? 1.0 - s.labels : 0.0);
-    bytes += rows * s.feed_forward_saved;
+    const int64_t kept = facts.layers[i].kept;
+    const bool last = i == facts.last_layer && kept > 0;
+    bytes += static_cast<double>(kept - (last ? 1 : 0)) * kept_by_layer(facts, i, /*last=*/false);
+    if (last) bytes += kept_by_layer(facts, i, /*last=*/true);
   }
   return bytes;
 }
 
-/// The head: hidden states before and after the last norm and their gradients, a chunk of logits.
-Moment head_moment(const MemoryFacts& facts, const Sizes& s) {
+/// Hidden states before and after the last norm and their gradients, a chunk of logits.
+Moment moment_of_head(const MemoryFacts& facts, const LayerSizes& s) {
   const double index = index_bytes(facts, s);
   const double hidden = s.labels * s.D * static_cast<double>(facts.compute_bytes) /
                         static_cast<double>(facts.residual_bytes);
@@ -178,42 +121,120 @@ Moment head_moment(const MemoryFacts& facts, const Sizes& s) {
 }
 
 /// What a GPU's kernels work with in attention's backward, of a token: the gradient of queries in
-/// fp32, where parts of it add up; where query heads share a key head, the gradients of keys and
-/// values for each query head; the sum over each query's products.
-double kernel_room(const MemoryFacts& facts, const Sizes& s) {
+/// fp32, where parts of it add up, in heads that are filled up; where query heads share a key head,
+/// the gradients of keys and values for each query head; the sum over each query's products. Behind
+/// the kernel all gradients are there in fp32 as well. Where keys' heads are longer than values',
+/// all are filled up to as long ones.
+double kernel_room(const MemoryFacts& facts, const LayerSizes& s) {
   const TokenMixerCost& mixer = s.cost.mixer;
-  if (!facts.cuda || facts.compute_bytes != 2 || mixer.head_dim == 0) return 0.0;
-  const auto queries = static_cast<double>(mixer.queries);
-  const double expanded = mixer.queries > mixer.keys ? 2.0 * s.queries : 0.0;
-  return 4.0 * queries + expanded + 4.0 * queries / static_cast<double>(mixer.head_dim);
+  if (!facts.cuda || facts.compute_bytes != 2 || mixer.head_dim == 0 || mixer.kv_heads == 0) {
+    return 0.0;
+  }
+  constexpr int64_t kMultiple = 32;  // of the kernel's heads
+  const int64_t value_dim = std::max<int64_t>(1, mixer.values / mixer.kv_heads),
+                num_heads = mixer.output / value_dim,
+                head_dim = std::max(mixer.head_dim, value_dim);
+  const auto heads = static_cast<double>(num_heads), kv_heads = static_cast<double>(mixer.kv_heads),
+             dim = static_cast<double>(head_dim),
+             filled = static_cast<double>((head_dim + kMultiple - 1) / kMultiple * kMultiple);
+  const double expanded = num_heads > mixer.kv_heads ? 2 * 2.0 * heads * dim : 0.0;
+  const double room =
+      4.0 * heads * filled + std::max(expanded, 2 * 4.0 * kv_heads * dim) + 4.0 * heads;
+  if (value_dim == mixer.head_dim) return room;
+  // Values, outputs and their gradients, and the gradient of values.
+  return room + 2.0 * dim * (2 * kv_heads + 2 * heads);
 }
 
-/// The moments of one kind of layers.
-std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
+/// Has the mixer something behind its attention, so that the backward computes all of it again
+/// before it comes to the feed-forward?
+bool is_mixed_again_first(const LayerSizes& s) {
+  return s.shared.output > 0 || s.cost.mixer.saved_for_gate > 0;
+}
+
+/// Of what is mixed again, what is there beside queries, keys and values: what the attention gives
+/// once more, in the order of tokens, or what lies between it and what the mixer gives.
+double mixed_again(const MemoryFacts& facts, const LayerSizes& s) {
+  const auto gate = static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_gate);
+  return 2 * s.shared.output + s.shared.inputs +
+         (s.cost.mixer.saved_for_gate > 0 ? gate + s.output : 0.0);
+}
+
+/// What a GPU composes of a whole row in a mixer that goes over rows, in fp32: of the convolution's
+/// backward what was before the silu or the sum of input gradients, the gradient behind it, and two
+/// products on their way to one of them. Its queries are all that the convolution goes over.
+double composed_rows(const MemoryFacts& facts, const LayerSizes& s) {
+  const bool composed = facts.cuda && s.cost.mixer.composed_bytes > 0;
+  return composed ? 4 * 4.0 * static_cast<double>(s.cost.mixer.queries) : 0.0;
+}
+
+double composed_bytes(const MemoryFacts& facts, const LayerSizes& s) {
+  return facts.cuda ? static_cast<double>(s.cost.mixer.composed_bytes) : 0.0;
+}
+
+/// The feed-forward's: in the backward gradients of the block's output and of the attention's;
+/// where they left the device, h and the attention's output come back.
+void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const LayerPlace& place,
+                      std::vector<Moment>& moments) {
+  const double index = index_bytes(facts, s);
+  const bool stored = facts.offload_activations;
+  // Of the last layer's tokens those with a label go through it.
+  const double share = place.is_last ? s.labels : 1.0;
+  const double rows = std::min(mlp_rows(facts, s), share * static_cast<double>(s.num_tokens));
+  const MatrixCost& matrices = s.cost.feed_forward.matrices;
+  const int64_t after = facts.checkpointing ? s.cost.mixer.after.numbers : 0;
+  const bool in_chunks = share * static_cast<double>(s.num_tokens) > rows;
+  const bool saved = (place.keeps || !facts.checkpointing) && facts.mlp_tiles == 0;
+  // Gate's room is then what is saved.
+  const double forward = s.feed_forward_forward - (saved ? s.feed_forward_own_saved / 2 : 0.0);
+  moments.push_back({.name = "an MLP",
+                     .per_token = index + (facts.checkpointing ? 2 : 1) * share * s.D,
+                     .fixed = rows * (forward + s.dropped + 2 * s.hidden + s.behind) +
+                              of_matrices({matrices.numbers, 0}, s.cost.feed_forward.cast_at_once,
+                                          facts.casts_blocks, false, facts),
+                     .in_forward = true});
+  // Of a chunk: the row between the halves of the block, which is made again, its norm, the
+  // gradient of that, and the gradient of the output where it is in another dtype; of rows that are
+  // picked also what was mixed.
+  const double again =
+      facts.checkpointing ? s.D + s.behind + (place.is_last ? s.output : 0.0) : 0.0;
+  const double of_output = s.D > s.hidden ? s.hidden : 0.0;
+  // What the norm behind was given, which is counted as of the dtype of computation, and its
+  // gradient.
+  const double of_behind = s.behind > 0 ? 2 * s.behind - s.hidden : 0.0;
+  // The norm's: a number a row, and on a GPU a gradient of each of the blocks that run at once.
+  constexpr double kBlocks = 320;
+  const double of_norm =
+      4.0 * (rows + (facts.cuda ? kBlocks * static_cast<double>(facts.hidden_size) : 0.0));
+  const double chunk = of_norm +
+                       rows * ((saved ? s.feed_forward_working_saved : s.feed_forward_working) +
+                               s.dropped + again + 2 * s.hidden + of_output + of_behind) +
+                       of_matrices({matrices.numbers + after, matrices.largest},
+                                   s.cost.feed_forward.cast_at_once + after, facts.casts_blocks,
+                                   facts.sums_blocks_apart && in_chunks, facts);
+  if (!facts.checkpointing) {
+    moments.push_back({"an MLP's backward", index + 2 * share * s.D, chunk});
+    return;
+  }
+  // Where the kernel's output is the attention's, it is there; else it is replayed for it.
+  const double replayed =
+      stored || !is_mixed_again_first(s) ? 0.0 : mixed_again(facts, s) + s.queries + s.kv;
+  const double back = s.D + s.output + s.state + s.shared.leaves + s.shared.output;
+  moments.push_back({"an MLP's backward",
+                     index + share * s.D + s.output + replayed + (stored ? back : 0.0), chunk});
+  if (replayed > 0 && composed_rows(facts, s) > 0) {
+    moments.push_back({"a mixer's replay",
+                       index + s.D + s.queries + s.kv + s.queries + composed_rows(facts, s),
+                       composed_bytes(facts, s)});
+  }
+}
+
+/// The moments of one layer.
+std::vector<Moment> moments_of(const MemoryFacts& facts, const LayerSizes& s,
+                               const LayerPlace& place) {
   const double index = index_bytes(facts, s);
   const bool stored = facts.offload_activations;
   std::vector<Moment> moments;
-  // The MLP's backward: gradients of the block's output and of the attention's; where they left the
-  // device, h and the attention's output come back.
-  const double rows = mlp_rows(facts, s);
-  const MatrixCost &matrices = s.cost.feed_forward.matrices, &before = s.cost.mixer.before;
-  const int64_t after = facts.checkpointing ? s.cost.mixer.after.numbers : 0;
-  const bool mlp_in_chunks = static_cast<double>(s.num_tokens) > rows;
-  const double chunk = rows * (s.feed_forward_working + s.dropped + 4 * s.D) +
-                       of_matrices({matrices.numbers + after, matrices.largest},
-                                   s.cost.feed_forward.cast_at_once + after, facts.casts_blocks,
-                                   facts.sums_blocks_apart && mlp_in_chunks, facts);
-  if (facts.checkpointing) {
-    // Where the kernel's output is the attention's, it is there; else it is replayed for it.
-    const double replayed = stored || s.shared.output == 0
-                                ? 0.0
-                                : 2 * s.shared.output + s.queries + s.kv + s.shared.inputs;
-    const double back = s.D + s.output + s.state + s.shared.leaves + s.shared.output;
-    moments.push_back(
-        {"an MLP's backward", index + s.D + s.output + replayed + (stored ? back : 0.0), chunk});
-  } else {
-    moments.push_back({"an MLP's backward", index + 2 * s.D, chunk});
-  }
+  add_feed_forward(facts, s, place, moments);
   // The attention's: gradients of its output, of queries, keys and values. What else is needed
   // later waits in the store, where there is one, and its own output is back from there.
   double attention = index + s.output + s.queries_wide + s.kv_wide + s.state +
@@ -224,60 +245,98 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const Sizes& s) {
     attention += 2.0 * static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_gate);
   }
   attention += stored ? s.output + s.state + s.shared.leaves : s.D;
-  if (facts.reads_ahead) attention += saved_by_layer(facts, s, 1.0);
+  if (facts.reads_ahead) attention += saved_for(facts, s, 1.0);
   // All of them once more in fp32.
   if (facts.widens_attention) attention += s.queries_wide + 2 * s.output_wide + s.kv_wide;
-  attention += kernel_room(facts, s);
-  const auto composed = facts.cuda ? static_cast<double>(s.cost.mixer.composed_bytes) : 0.0;
-  moments.push_back(
-      {"attention's backward", attention, attention_scratch(facts, s.cost.mixer) + composed});
+  attention += kernel_room(facts, s) + composed_rows(facts, s);
+  moments.push_back({.name = "attention's backward",
+                     .per_token = attention,
+                     .fixed = attention_scratch(facts, s.cost.mixer) + composed_bytes(facts, s),
+                     .has_kept = false});
   // Its forward, of what is not saved.
   const double made = facts.checkpointing ? s.queries + s.kv + s.latents : 0.0;
-  moments.push_back(
-      {"attention",
-       index + (stored ? s.D + s.output + s.state : 0.0) + made + std::max(0.0, s.shared.forward),
-       attention_scratch(facts, s.cost.mixer)});
+  moments.push_back({.name = "attention",
+                     .per_token = index + (stored ? s.D + s.output + s.state : 0.0) + made +
+                                  std::max(0.0, s.shared.forward) + composed_rows(facts, s) +
+                                  (facts.cuda ? s.output : 0.0),
+                     .fixed = attention_scratch(facts, s.cost.mixer),
+                     .in_forward = true});
   // The projections': a chunk's of all.
+  const MatrixCost& before = s.cost.mixer.before;
   const int64_t chunk_rows =
       std::min(s.num_tokens, rows_of_chunk(device_sizes(facts.cuda).mixer_bytes,
                                            std::max(facts.hidden_size, s.cost.mixer.queries),
                                            facts.compute_bytes, kMinChunkRows));
-  moments.push_back({"the projections' backward",
-                     index + s.D + s.queries + (s.latents > 0 ? s.latents : s.kv) +
-                         (stored ? s.D : 0.0) +
-                         (facts.reads_ahead ? saved_by_layer(facts, s, 1.0) : 0.0),
-                     static_cast<double>(chunk_rows) * (3 * s.D + s.queries + s.keys) +
-                         of_matrices(before, before.numbers, facts.casts_blocks,
-                                     facts.sums_blocks_apart && s.num_tokens > chunk_rows, facts)});
+  moments.push_back(
+      {.name = "the projections' backward",
+       .per_token = index + s.D + s.queries + (s.latents > 0 ? s.latents : s.kv) +
+                    (stored ? s.D : 0.0) + (facts.reads_ahead ? saved_for(facts, s, 1.0) : 0.0),
+       .fixed = static_cast<double>(chunk_rows) * (3 * s.D + s.queries + s.keys) +
+                of_matrices(before, before.numbers, facts.casts_blocks,
+                            facts.sums_blocks_apart && s.num_tokens > chunk_rows, facts),
+       .has_kept = false});
   return moments;
 }
 
-double total(const Moment& moment, const Sizes& s) {
+double total(const Moment& moment, const LayerSizes& s) {
   return moment.per_token * static_cast<double>(s.num_tokens) + moment.fixed;
 }
 
 }  // namespace
 
+double saved_by_layer(const MemoryFacts& facts, size_t kind, bool last) {
+  const LayerSizes s = sizes_of(facts, kind);
+  if (!last) return saved_for(facts, s, 1.0);
+  // Without checkpointing also what was mixed, of the rows that are picked.
+  return saved_for(facts, s, s.labels) + (facts.checkpointing ? 0.0 : s.labels * s.output);
+}
+
+double kept_by_layer(const MemoryFacts& facts, size_t kind, bool last) {
+  if (!facts.checkpointing || facts.mlp_tiles > 0) return 0;
+  const LayerSizes s = sizes_of(facts, kind);
+  return s.feed_forward_saved * (last ? s.labels : 1.0);
+}
+
+Moment head_moment(const MemoryFacts& facts) { return moment_of_head(facts, sizes_of_row(facts)); }
+
+std::vector<Moment> layer_moments(const MemoryFacts& facts, size_t kind, const LayerPlace& place) {
+  return moments_of(facts, sizes_of(facts, kind), place);
+}
+
+// Its gradient, and, where that is in bf16 on a GPU, some columns of it at a time in fp32
+// (kernels/embedding).
+Moment embedding_moment(const MemoryFacts& facts) {
+  const LayerSizes s = sizes_of_row(facts);
+  constexpr double kColumns = 512, kBytesOfColumn = 8, kPlaces = 64;
+  const bool by_columns = facts.cuda && facts.residual_bytes == 2;
+  return {"the embedding's backward",
+          index_bytes(facts, s) + (facts.scales_embedding ? 2 : 1) * s.D +
+              (by_columns ? kColumns * kBytesOfColumn : 0.0) + kPlaces,
+          0.0};
+}
+
 Moment fullest_moment(const MemoryFacts& facts) {
-  const Sizes s = sizes_of(facts, {}, {});
-  std::vector<Moment> moments{head_moment(facts, s)};
-  for (const MemoryFacts::Layers& layers : facts.layers) {
-    if (layers.count == 0) continue;
-    const std::vector<Moment> more = moments_of(facts, sizes_of(facts, layers.cost, layers.shared));
-    moments.insert(moments.end(), more.begin(), more.end());
+  std::vector<Moment> moments{head_moment(facts)};
+  for (size_t kind = 0; kind < facts.layers.size(); ++kind) {
+    if (facts.layers[kind].count == 0) continue;
+    for (const bool is_last : {false, true}) {
+      if (is_last && kind != facts.last_layer) continue;
+      const auto more = layer_moments(facts, kind, {.keeps = false, .is_last = is_last});
+      moments.insert(moments.end(), more.begin(), more.end());
+    }
   }
+  const LayerSizes s = sizes_of_row(facts);
   return *std::max_element(moments.begin(), moments.end(), [&](const Moment& a, const Moment& b) {
     return total(a, s) < total(b, s);
   });
 }
 
 TokenBytes token_bytes(const MemoryFacts& facts) {
-  const Sizes s = sizes_of(facts, {}, {});
   TokenBytes bytes;
   const double saved = saved_by_layers(facts);
   // The store also holds the gradient that waits for an attention's backward.
   if (facts.offload_activations) {
-    bytes.on_host = saved + s.D;
+    bytes.on_host = saved + sizes_of_row(facts).D;
   } else {
     bytes.saved = saved;
   }

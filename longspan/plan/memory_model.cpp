@@ -6,27 +6,13 @@
 #include <cmath>
 
 #include "longspan/plan/fullest_moment.h"
+#include "longspan/plan/step_moments.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
 namespace {
 
 int64_t divided(int64_t bytes, int64_t parts) { return (bytes + parts - 1) / parts; }
-
-/// A unit's gradients while they are made, and the one's before it on their way and as they arrive.
-/// Large ones are chunked, and two chunks are under way at a time (optim/flat_parameters). On a
-/// GPU, which reduces them beside the next unit's backward, they stay until they are reduced.
-constexpr int64_t kReductionBytes = int64_t{64} << 20;
-
-int64_t unit_gradients(int64_t unit, int64_t ranks, bool sums_on_host, bool cuda) {
-  if (ranks == 1) return 2 * unit;
-  const int64_t share = divided(unit, ranks);
-  // Where sums are on the host, two units and a share pass through the device. Where they are on
-  // the device they are counted elsewhere, but for the shares of these two units, which are not
-  // made yet.
-  const int64_t at_once = sums_on_host ? 3 * unit + share : 3 * unit - 2 * share;
-  return std::min(at_once, (cuda ? 2 : 1) * unit + 4 * kReductionBytes);
-}
 
 /// How the run divides what it holds among ranks.
 struct Division {
@@ -50,6 +36,15 @@ struct Division {
   /// A share's sum of gradients lies with its masters.
   bool sums_on_host() const {
     return facts.offload_optimizer || (gathers_parameters() && facts.offload_params);
+  }
+  GradientSums sums() const {
+    const int64_t all = facts.zero_stage < 2
+                            ? facts.trained_parameter_bytes
+                            : share_of(facts.trained_parameter_bytes, facts.trained_expert_bytes);
+    return {.ranks = parts(2),
+            .at_once = facts.zero_stage >= 2,
+            .on_host = sums_on_host(),
+            .device_bytes = facts.zero_stage >= 2 && sums_on_host() ? 0 : all};
   }
 
   const MemoryFacts& facts;
@@ -75,23 +70,23 @@ void add_parameters(const MemoryFacts& facts, const Division& division, Lines& l
 }
 
 void add_gradients(const MemoryFacts& facts, const Division& division, Lines& lines) {
-  const bool on_host = division.sums_on_host();
+  const GradientSums sums = division.sums();
+  const bool on_host = sums.on_host;
   const int64_t share =
       division.share_of(facts.trained_parameter_bytes, facts.trained_expert_bytes);
   // What a GPU's unit adds to a sum on the host lies there until the copy has ended.
   const int64_t landing =
       on_host && facts.cuda ? divided(facts.largest_unit_gradient_bytes, division.parts(1)) : 0;
   if (facts.zero_stage < 2) {
-    lines.push_back({"Gradients", facts.trained_parameter_bytes, on_host ? share : 0, ""});
+    lines.push_back({"Gradients", sums.device_bytes, on_host ? share : 0, ""});
     if (landing > 0) lines.push_back({"  of a unit", 0, landing, "on its way to the host"});
     return;
   }
-  lines.push_back({"Gradients", on_host ? 0 : share, on_host ? share : 0, division.described(2)});
+  lines.push_back({"Gradients", sums.device_bytes, on_host ? share : 0, division.described(2)});
+  const int64_t unit = facts.largest_unit_gradient_bytes;
   // What a unit adds to a sum is on the device first, and what is received of it.
-  lines.push_back(
-      {"  of units",
-       unit_gradients(facts.largest_unit_gradient_bytes, division.ranks, on_host, facts.cuda),
-       landing, "made, on their way, and received from others"});
+  lines.push_back({"  of units", gradients_under_way(sums, facts.cuda, unit, unit, unit), landing,
+                   "made, on their way, and received from others"});
 }
 
 void add_states(const MemoryFacts& facts, const Division& division, Lines& lines) {
@@ -106,6 +101,19 @@ void add_states(const MemoryFacts& facts, const Division& division, Lines& lines
   if (facts.reference_on_device + facts.reference_on_host > 0) {
     lines.push_back({"Reference model", facts.reference_on_device, facts.reference_on_host,
                      division.described(3)});
+  }
+}
+
+/// What lines have that is never there at once, or what is there at a moment that they do not know.
+void add_moment(const MemoryFacts& facts, const Division& division, int64_t always, Lines& lines) {
+  const int64_t there = bytes_of_fullest_moment(facts, division.sums());
+  if (there == 0) return;
+  int64_t all = -always;
+  for (const MemoryAccount::Line& line : lines) all += line.device;
+  if (there < all) {
+    lines.push_back({"Never at once", there - all, 0, "gradients are made while activations go"});
+  } else if (there > all) {
+    lines.push_back({"In the update", there - all, 0, "beside gradients"});
   }
 }
 
@@ -131,7 +139,9 @@ double add_activations(const MemoryFacts& facts, Lines& lines) {
   }
   lines.push_back({"  worked with", static_cast<int64_t>(tokens.working * row), 0,
                    fmt::format("{:.1f} KiB a token, in {}", tokens.working / 1024, moment.name)});
-  lines.push_back({"Buffers", static_cast<int64_t>(moment.fixed), 0, "whatever the row"});
+  lines.push_back({"Buffers",
+                   static_cast<int64_t>(moment.fixed) + device_sizes(facts.cuda).workspace_bytes, 0,
+                   "whatever the row"});
   return tokens.saved + tokens.kept + tokens.working;
 }
 
@@ -141,20 +151,22 @@ MemoryAccount account_of(const MemoryFacts& facts) {
   MemoryAccount account;
   const Division division(facts);
   add_parameters(facts, division, account.lines);
+  int64_t always = account.lines.front().device;
   add_gradients(facts, division, account.lines);
+  const size_t first_state = account.lines.size();
   add_states(facts, division, account.lines);
+  for (size_t i = first_state; i < account.lines.size(); ++i) always += account.lines[i].device;
   account.activation_bytes_per_token = add_activations(facts, account.lines);
+  add_moment(facts, division, always, account.lines);
   for (const MemoryAccount::Line& line : account.lines) {
     account.device += line.device;
     account.host += line.host;
   }
   const DeviceSizes& sizes = device_sizes(facts.cuda);
-  account.beside_tensors =
-      sizes.context_bytes + sizes.workspace_bytes + facts.num_groups * sizes.group_bytes;
+  account.beside_tensors = sizes.context_bytes + facts.num_groups * sizes.group_bytes;
   if (account.beside_tensors > 0) {
-    account.lines.push_back(
-        {"Beside tensors", account.beside_tensors, 0,
-         fmt::format("the driver, cuBLAS{}", facts.num_groups > 0 ? " and NCCL" : "")});
+    account.lines.push_back({"Beside tensors", account.beside_tensors, 0,
+                             facts.num_groups > 0 ? "the driver and NCCL" : "the driver"});
   }
   return account;
 }

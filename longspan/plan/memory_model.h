@@ -27,12 +27,27 @@ struct MemoryFacts {
     int64_t kept = 0;
   };
   std::vector<Layers> layers;
+  bool scales_embedding = false;
   size_t last_layer = 0;      // the last layer's place among them
   int64_t angle_numbers = 0;  // of the rotations of a token, in fp32
   // Parameters as this process would hold them alone
   int64_t parameter_bytes = 0;          // all
   int64_t trained_parameter_bytes = 0;  // of those that are trained
   int64_t num_trained = 0;
+  /// Of parameters that are used together: those of the embedding, of each layer, of the head.
+  struct Unit {
+    int64_t gathered = 0;   // bytes of those that are gathered for each use
+    int64_t sent = 0;       // of the share of them that is made to be sent
+    int64_t gradients = 0;  // of the gradients that they have
+  };
+  struct Units {
+    Unit embedding = {}, head = {};  // where the head is the embedding, all of it is the head's
+    std::vector<Unit> layers = {};   // none: nothing is known of them
+    bool head_is_embedding = false;
+  } units;
+  /// A step has several rows: of the others, gradients are there.
+  bool accumulates = true;
+  int64_t update_bytes = 0;        // that the sums of gradients and the update work with
   int64_t largest_unit_bytes = 0;  // parameters of the largest block, or embedding, or head
   int64_t largest_unit_gradient_bytes = 0;                 // of the most that are trained together
   int64_t reference_on_device = 0, reference_on_host = 0;  // a second model's, on one rank

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace longspan {
 namespace {
@@ -124,6 +125,43 @@ TEST_CASE("memory account: a token costs layers without offloading, and one bloc
   CHECK(cost(facts, 9) - cost(facts, 5) == doctest::Approx(4 * (all - 2 * 4 * 160)));
 }
 
+TEST_CASE("memory account: gradients are made while activations go") {
+  MemoryFacts facts = some_facts();
+  facts.vocab_size = 1;
+  facts.num_labels = 1024;
+  // Layers whose gradients are as large as what they save, and an embedding's that is larger.
+  const int64_t saved = 1024 * (4 * 64 + 4 * 64 + 4 * 4);
+  facts.units.layers.assign(5, {.gradients = saved});
+  facts.units.embedding.gradients = 100 * saved;
+  facts.trained_parameter_bytes = 5 * saved + facts.units.embedding.gradients;
+  // In a step of several rows all of both are there.
+  const MemoryAccount several = account_of(facts);
+  CHECK(line(several, "Activations saved").device == 5 * saved);
+  CHECK(table_of(several).find("Never at once") == std::string::npos);
+  // In a step of one the embedding's backward is last, when all gradients are there and a gradient
+  // of h alone.
+  facts.accumulates = false;
+  const MemoryAccount one = account_of(facts);
+  const int64_t h = 1024 * (4 * 64 + 64);
+  const double index = 32 * 2 + 4 * 16 + 16;
+  CHECK(one.device == facts.parameter_bytes + 8 * facts.num_trained +
+                          facts.trained_parameter_bytes + h + std::llround(1024 * index));
+  // Were it small, the fullest moment would be a layer's: of each, gradients of it and those above
+  // and what it and those below save make as much.
+  facts.trained_parameter_bytes -= facts.units.embedding.gradients;
+  facts.units.embedding.gradients = 0;
+  CHECK(several.device - facts.parameter_bytes - account_of(facts).device + facts.parameter_bytes ==
+        4 * saved + 100 * saved);
+  // What a layer keeps goes with it: of two that keep, the last one's is gone before the other's
+  // backward, which has more gradients.
+  const int64_t without = account_of(facts).device;
+  facts.layers[0].kept = 1;
+  const int64_t gate_and_up = 1024 * 2 * 4 * 160;
+  const int64_t with_one = account_of(facts).device;
+  CHECK(with_one >= without);
+  CHECK(with_one <= without + gate_and_up);
+}
+
 TEST_CASE("memory account: layers of several kinds") {
   MemoryFacts facts = some_facts();
   SelfAttentionSpec mixer;
@@ -132,12 +170,12 @@ TEST_CASE("memory account: layers of several kinds") {
   facts.last_layer = 1;
   facts.num_labels = 512;  // half of the last layer's rows
   facts.checkpointing = false;
-  // As above, of five layers and of three.
+  // As above, of five layers and of three; and of the last one's rows what was mixed once more.
   const double first = 2 * 4 * 64 + 4 * 4 + 4 * 64 + 2 * 4 * 32 + 4,
                second = 4 * 64 + 4 * 256 + 4 * 8 + 4 * 256 + 2 * 4 * 64 + 4;
   const double first_mlp = 4 * 64 + 2 * 4 * 160, second_mlp = 4 * 64 + 2 * 4 * 40;
   CHECK(token_bytes(facts).saved ==
-        doctest::Approx(5 * (first + first_mlp) + 3 * second + 2.5 * second_mlp));
+        doctest::Approx(5 * (first + first_mlp) + 3 * second + 2.5 * second_mlp + 0.5 * 4 * 256));
   // What is worked with is that of the layer that needs most.
   facts.vocab_size = 1;
   const double both = token_bytes(facts).working;
@@ -168,13 +206,14 @@ TEST_CASE("memory account: what is made of matrices in use") {
   facts.cuda = true;
   facts.sums_head_apart = false;
   facts.num_labels = facts.num_tokens = 10'000;
-  CHECK(buffers() == 4096 * int64_t{100'000} * 6);
+  const int64_t workspace = int64_t{32} << 20;
+  CHECK(buffers() == 4096 * int64_t{100'000} * 6 + workspace);
   facts.casts_head = true;
   // The cast, and a product in fp32.
-  CHECK(buffers() == 4096 * int64_t{100'000} * 6 + 2 * weight + 4 * weight);
+  CHECK(buffers() == 4096 * int64_t{100'000} * 6 + 2 * weight + 4 * weight + workspace);
   facts.casts_head = false;
   facts.vocab_size = 262'144;
-  CHECK(buffers() == 2048 * int64_t{262'144} * 6);
+  CHECK(buffers() == 2048 * int64_t{262'144} * 6 + workspace);
 
   facts = some_facts();
   facts.vocab_size = 1;
@@ -182,8 +221,9 @@ TEST_CASE("memory account: what is made of matrices in use") {
   const int64_t chunk = buffers();
   facts.casts_blocks = true;
   facts.compute_bytes = 2;
-  // Rows of half the size, three matrices and o_proj, and 16 MiB of a product.
-  CHECK(chunk - buffers() == int64_t{1024} * 3 * 1'000'000 * 2 -
+  // Rows of half the size, and of what was mixed, an input and a gradient, but one more gradient in
+  // it; three matrices and o_proj, and 16 MiB of a product.
+  CHECK(chunk - buffers() == int64_t{1024} * (3 * 1'000'000 + (3 - 1) * 64) * 2 -
                                  2 * (3 * 64 * 1'000'000 + 64 * 64) - (int64_t{16} << 20));
 }
 
@@ -198,15 +238,15 @@ TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's 
   CHECK(table_of(cpu).find("Beside tensors") == std::string::npos);
   facts.cuda = true;
   const MemoryAccount gpu = account_of(facts);
-  // Of four query heads of 16 numbers, in pairs that share a key head: dq in fp32, dk and dv in
-  // bf16, and a sum in fp32.
-  CHECK(gpu.device - cpu.device == 1024 * (4 * 64 + 2 * 2 * 64 + 4 * 4));
-  CHECK(gpu.beside_tensors == int64_t{544} << 20);
+  // Of four query heads of 16 numbers, which are filled up to 32, in pairs that share a key head:
+  // dq in fp32, dk and dv in bf16, and a sum in fp32. cuBLAS works in 32 MiB.
+  CHECK(gpu.device - cpu.device == 1024 * (4 * 4 * 32 + 2 * 2 * 64 + 4 * 4) + (int64_t{32} << 20));
+  CHECK(gpu.beside_tensors == int64_t{512} << 20);
   facts.num_groups = 3;
   const MemoryAccount several = account_of(facts);
   CHECK(several.device == gpu.device);
-  CHECK(several.beside_tensors == int64_t{544 + 3 * 256} << 20);
-  CHECK(table_of(several).find("the driver, cuBLAS and NCCL") != std::string::npos);
+  CHECK(several.beside_tensors == int64_t{512 + 3 * 256} << 20);
+  CHECK(table_of(several).find("the driver and NCCL") != std::string::npos);
 }
 
 TEST_CASE("memory account: what a GPU composes in a mixer's backward") {
@@ -218,7 +258,8 @@ TEST_CASE("memory account: what a GPU composes in a mixer's backward") {
   facts.cuda = true;
   const int64_t on_gpu = account_of(facts).device;
   facts.layers[0].cost.mixer.composed_bytes = 12345;
-  CHECK(account_of(facts).device - on_gpu == 12345);
+  // And a convolution over all that queries are: four numbers in fp32 for each.
+  CHECK(account_of(facts).device - on_gpu == 12345 + 1024 * 4 * 4 * 64);
   facts.cuda = false;
   CHECK(account_of(facts).device == on_cpu);
 }

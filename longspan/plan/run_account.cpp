@@ -11,6 +11,7 @@
 #include "longspan/plan/kept_layers.h"
 #include "longspan/plan/mixer_exchange.h"
 #include "longspan/plan/rank_groups.h"
+#include "longspan/plan/step_moments.h"
 #include "longspan/stages/stage.h"
 
 namespace longspan {
@@ -28,6 +29,65 @@ int64_t largest_unit(const std::vector<HeldParameter>& parameters,
     largest = std::max(largest, unit);
   }
   return largest;
+}
+
+/// Of parameters that are used together, by unit.
+MemoryFacts::Units units_of(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
+                            const RunParameters& parameters, int64_t master_bytes) {
+  MemoryFacts::Units units;
+  units.head_is_embedding = model.tied_head;
+  units.layers.resize(static_cast<size_t>(model.num_layers));
+  for (const HeldParameter& parameter : parameters.used) {
+    const int unit = parameter.spec.unit;
+    if (unit == kAlwaysThere) continue;
+    MemoryFacts::Unit& of = unit == model.head_unit() ? units.head
+                            : unit == kEmbeddingUnit  ? units.embedding
+                                                      : units.layers.at(unit - 1);
+    const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
+    if (is_gathered(config, parameter, ranks)) {
+      of.gathered += parameter.num_bytes();
+      // Where it is not sent as it is held.
+      const bool cast = parameter.trained && parameter.element_bytes < master_bytes;
+      if (config.offload_params || (cast && !config.offload_optimizer)) {
+        of.sent += parameter.num_bytes() / ranks;
+      }
+    }
+    if (!parameter.trained) continue;
+    of.gradients +=
+        parameters.divided ? parameter.spec.num_elements() * master_bytes : parameter.num_bytes();
+  }
+  return units;
+}
+
+/// Gradients of fewer bytes travel with others in copies (train/gradient_reduction).
+constexpr int64_t kBucketBytes = int64_t{4} << 20;
+
+/// What is made after the last backward of a step: to sum gradients, and in the update.
+int64_t update_bytes(const Config& config, const ParallelPlan& plan,
+                     const RunParameters& parameters, const MemoryFacts& facts,
+                     int64_t master_bytes, const Computer& computer) {
+  int64_t of_sums = 0, of_rule = 0, of_wholes = 0;
+  const UpdateRule& rule = update_rule_of(config);
+  const int64_t largest_numbers = facts.largest_unit_gradient_bytes / master_bytes;
+  for (const HeldParameter& parameter : parameters.used) {
+    if (!parameter.trained) continue;
+    if (!parameters.divided && plan.world_size > 1 && parameter.num_bytes() < kBucketBytes) {
+      of_sums += parameter.num_bytes();
+    }
+    if (config.offload_optimizer) continue;
+    of_rule = std::max(of_rule, rule.working_bytes(parameter, computer.cuda));
+    // Matrices that are divided come together in bf16, a unit at a time, out of everyone's share.
+    if (parameters.divided && rule.wants_whole(parameter.spec)) {
+      of_wholes = 2 * 2 * largest_numbers;
+    }
+  }
+  // Gradients of whole parameters are copied side by side, a unit at a time, and their sum is
+  // chunked.
+  if (parameters.divided && facts.zero_stage < 2) {
+    of_sums = facts.largest_unit_gradient_bytes +
+              (facts.shard_size > 1 ? bytes_under_reduction(facts.largest_unit_gradient_bytes) : 0);
+  }
+  return std::max(of_sums, of_rule + of_wholes);
 }
 
 std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const ParallelPlan& plan,
@@ -121,6 +181,9 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.reference_on_host = parameters.reference.host;
   facts.optimizer_bytes =
       static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));
+  facts.units = units_of(config, model, plan, parameters, master_bytes);
+  facts.accumulates = config.gradient_accumulation_steps > 1;
+  facts.scales_embedding = model.embedding_scale != 1.0;
   facts.zero_stage = zero_stage_of(config);
   facts.shard_size = config.zero_shard_size.value_or(plan.world_size);
   facts.expert_parallel_size = plan.expert_parallel_size;
@@ -128,6 +191,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
       expert_shard_size(static_cast<int>(facts.shard_size), plan.expert_parallel_size);
   facts.offload_optimizer = config.offload_optimizer;
   facts.offload_params = config.offload_params;
+  facts.update_bytes = update_bytes(config, plan, parameters, facts, master_bytes, computer);
   facts.num_tokens = row.num_tokens;
   facts.num_labels = row.num_labels;
   facts.keeps_places = row.keeps_places;
@@ -144,7 +208,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
       facts.casts_head = bytes > facts.compute_bytes && stage_of(config).uses_lm_head;
       facts.sums_head_apart = bf16_sum && stage_of(config).uses_lm_head;
     }
-    if (is_copied_for_use(parameter.spec)) {
+    if (is_copied_for_use(parameter.spec) && !is_lora(role)) {  // those are small
       facts.casts_blocks = facts.casts_blocks || bytes > facts.compute_bytes;
       facts.sums_blocks_apart = facts.sums_blocks_apart || bf16_sum;
     }

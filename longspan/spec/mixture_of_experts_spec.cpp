@@ -75,9 +75,15 @@ FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size
   cost.min_chunk_rows = kMinExpertRows * ((E + k - 1) / k);
   // Gate and up are computed again for the backward, an expert at a time: at most all rows of the
   // chunk, with their inputs and gradients; where one matrix makes both, they lie there in turns as
-  // well. Scores and their gradients are in fp32.
+  // well. The room for that is there all the time: also beside the shared expert's, which has an
+  // output, where it has a gate, and gradients of output and input. Scores and their gradients are
+  // in fp32, and so is the sum of input gradients, with what is added to it: as two numbers of bf16
+  // each. The forward, where the shared expert's output waits for the experts', has less.
+  constexpr int64_t kFp32 = 2;
   cost.saved = 0;
-  cost.working = std::max((mixture.stacked ? 6 : 4) * I + 3 * D, 3 * S) + D + 4 * E;
+  cost.working = (mixture.stacked ? 6 : 4) * I +
+                 std::max(3 * D, mixture.has_shared() ? 3 * S + 3 * D : 0) +
+                 kFp32 * (2 * D + 4 * E);
   cost.exchanged = 6 * k * D;
   cost.matrices = {E * expert + shared, std::max(I, S) * D};
   cost.cast_at_once = expert + shared;

@@ -53,7 +53,8 @@ LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size) {
     both.mixer.saved_for_norms += hidden_size;
     both.feed_forward.saved += hidden_size;
     both.feed_forward.saved_hidden += hidden_size;
-    both.feed_forward.working += hidden_size;
+    // Where nothing was saved, what this norm was given is made again first.
+    both.feed_forward.working += hidden_size + both.feed_forward.width;
   }
   return both;
 }

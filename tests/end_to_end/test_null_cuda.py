@@ -1,6 +1,7 @@
 """torch's own host code of CUDA under the program, over libraries whose kernels do nothing: its allocator, its launches and
 its process groups for NCCL. Numbers mean nothing there; how a run begins, what it asks of a GPU and how it ends do."""
 
+import json
 import os
 import pathlib
 import signal
@@ -8,10 +9,12 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BUILD, Running, settings_of
+from conftest import BUILD, Running, add_dataset, settings_of, words_of_real_text
 from faults import wait_for
+from shared import made_once
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "null_cuda"))
+from hole_model import write_hole  # noqa: E402
 from null_gpus import counts_of, null_environment, null_program, why_none  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(why_none()), reason=why_none())
@@ -144,3 +147,61 @@ def test_a_gpu_that_is_too_small(start):
     ended = running.wait(60)
     assert ended.status == 1 and ended.text.count("error:") == 1, ended.text
     assert "out of memory" in ended.text and "What takes less:" in ended.text
+
+
+TOKENS = 16384
+WIDE = dict(vocab_size=4096, hidden_size=2048, intermediate_size=5632, num_hidden_layers=6, num_attention_heads=16,
+            num_key_value_heads=4)
+# Of so many bytes: rows of so many tokens, whose tensors are a hundred MiB each, and states of GiBs.
+LARGE = {
+    "dense": ("llama", WIDE | dict(head_dim=128, rope_scaling=None)),
+    "vocabulary": ("qwen2", WIDE | dict(vocab_size=152064, num_hidden_layers=2, tie_word_embeddings=True)),
+    "norms behind": ("gemma3", WIDE | dict(num_attention_heads=8, head_dim=256, sliding_window=1024,
+                                           layer_types=["sliding_attention"] * 5 + ["full_attention"])),
+    "hybrid": ("qwen3_5", WIDE | dict(num_hidden_layers=4, head_dim=128, linear_num_key_heads=16, linear_num_value_heads=32,
+                                      linear_key_head_dim=128, linear_value_head_dim=128)),
+}
+LORA = dict(finetuning_type="lora")
+PEAKS = {
+    "full": ("dense", 1, dict(kept_mlp_layers=0)),
+    "several rows a step": ("dense", 1, dict(gradient_accumulation_steps=2, bf16=False, pure_bf16=True)),
+    "gate and up of some layers": ("dense", 1, dict(kept_mlp_layers=3)),
+    "without checkpointing": ("dense", 1, LORA | dict(disable_gradient_checkpointing=True)),
+    "ZeRO 2": ("dense", 2, dict(zero_stage=2)),
+    "ZeRO 3, all offloaded": ("dense", 2, dict(zero_stage=3, offload_params=True, offload_optimizer=True)),
+    "heads": ("dense", 2, LORA | dict(sequence_parallel_size=2, sequence_parallel_mode="ulysses")),
+    "the head": ("vocabulary", 1, dict()),
+    "norms behind": ("norms behind", 1, LORA),
+    "hybrid": ("hybrid", 1, LORA),
+}
+# What the account has above the peak: a layer's gradients as if all were there from its first moment on, parts of products
+# that a new torch does not make, and the fullest rank of several.
+MOST_ABOVE = 0.05
+
+
+@pytest.fixture
+def large(place):
+    """large(name): a model of LARGE, and a folder with rows of TOKENS tokens."""
+    def row(folder):
+        words = (words_of_real_text() * 20)[:TOKENS]
+        add_dataset(folder, "chats", [dict(instruction="a", input="", output=" ".join(words))] * 2)
+
+    def make(name):
+        kind, shape = LARGE[name]
+        model = made_once(place / f"large {name}", lambda folder: write_hole(folder, kind, **shape))
+        return str(model), str(made_once(place / "large_rows", row))
+
+    return make
+
+
+@pytest.mark.parametrize("case", PEAKS)
+def test_the_account_is_near_the_peak_and_not_below(large, train, case):
+    """What torch's allocator has given out at most, of tensors that take no memory here."""
+    name, num_ranks, keys = PEAKS[case]
+    model, rows = large(name)
+    ended, _ = train(num_ranks, dict(NULL_CUDA_MEMORY=str(80 << 10)),
+                     **dict(model=model, dataset_dir=rows, cutoff_len=TOKENS, max_steps=1, gradient_accumulation_steps=1) | keys)
+    memory = json.loads((ended.output_dir / "memory.json").read_text())
+    assert memory["facts"]["num_tokens"] == TOKENS
+    peak = max(rank["device"] for rank in memory["measured"])
+    assert peak <= memory["device"] <= (1 + MOST_ABOVE) * peak, memory

@@ -103,5 +103,27 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t, cublasOperation_t a_op,
               {a, CUDA_R_32F, lda, number, a_step}, {b, CUDA_R_32F, ldb, number, b_step},
               {c, CUDA_R_32F, ldc, number, c_step});
 }
+cublasStatus_t cublasDgemm_v2(cublasHandle_t, cublasOperation_t a_op, cublasOperation_t b_op, int m,
+                              int n, int k, const double*, const double* a, int lda,
+                              const double* b, int ldb, const double*, double* c, int ldc) {
+  return gemm("cublasDgemm", a_op, b_op, m, n, k, {a, CUDA_R_64F, lda}, {b, CUDA_R_64F, ldb},
+              {c, CUDA_R_64F, ldc});
+}
+cublasStatus_t cublasDgemmStridedBatched(cublasHandle_t, cublasOperation_t a_op,
+                                         cublasOperation_t b_op, int m, int n, int k, const double*,
+                                         const double* a, int lda, long long a_step,
+                                         const double* b, int ldb, long long b_step, const double*,
+                                         double* c, int ldc, long long c_step, int number) {
+  return gemm("cublasDgemmStridedBatched", a_op, b_op, m, n, k,
+              {a, CUDA_R_64F, lda, number, a_step}, {b, CUDA_R_64F, ldb, number, b_step},
+              {c, CUDA_R_64F, ldc, number, c_step});
+}
+// Where the matrices are is known to the GPU alone.
+cublasStatus_t cublasStrsmBatched(cublasHandle_t, cublasSideMode_t, cublasFillMode_t,
+                                  cublasOperation_t, cublasDiagType_t, int, int, const float*,
+                                  const float* const[], int, float* const[], int, int) {
+  count(Counted::kLaunches, "cublasStrsmBatched");
+  return CUBLAS_STATUS_SUCCESS;
+}
 
 }  // extern "C"
