@@ -161,6 +161,19 @@ double kept_by_layers(const MemoryFacts& facts) {
   return bytes;
 }
 
+/// Bytes a token that feed-forwards keep of what they have chosen.
+double chosen_by_layers(const MemoryFacts& facts) {
+  double bytes = 0;
+  for (size_t i = 0; i < facts.layers.size(); ++i) {
+    const MemoryFacts::Layers& layers = facts.layers[i];
+    const Sizes s = sizes_of(facts, layers.cost, layers.shared);
+    const bool last = i == facts.last_layer && layers.count > 0;
+    const double rows = static_cast<double>(layers.count) - (last ? 1.0 - s.labels : 0.0);
+    bytes += rows * static_cast<double>(layers.cost.feed_forward.choice_bytes);
+  }
+  return bytes;
+}
+
 /// The head: hidden states before and after the last norm and their gradients, a chunk of logits.
 Moment head_moment(const MemoryFacts& facts, const Sizes& s) {
   const double index = index_bytes(facts, s);
@@ -281,6 +294,7 @@ TokenBytes token_bytes(const MemoryFacts& facts) {
   } else {
     bytes.saved = saved;
   }
+  bytes.saved += chosen_by_layers(facts);
   bytes.kept = kept_by_layers(facts);
   bytes.working = fullest_moment(facts).per_token;
   return bytes;

@@ -77,6 +77,7 @@ FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size
   // chunk, with their inputs and gradients; where one matrix makes both, they lie there in turns as
   // well. Scores and their gradients are in fp32.
   cost.saved = 0;
+  cost.choice_bytes = k * expert_number_bytes(E);
   cost.working = std::max((mixture.stacked ? 6 : 4) * I + 3 * D, 3 * S) + D + 4 * E;
   cost.exchanged = 6 * k * D;
   cost.matrices = {E * expert + shared, std::max(I, S) * D};
