@@ -188,7 +188,7 @@ def test_launches_and_waits_of_a_step(simulated, kind, stage_data, place):  # no
                  for name, count in after["host_syncs_of"].items()}
         expected = {"item": 1} | ({"event": for_experts} if for_experts else {})
         if keys.get("logging_steps") == 1:
-            expected["copy"] = 1
+            expected["copy to the host"] = 1
         assert {name: count for name, count in waits.items() if count} == expected, waits
     if kind == "alone":  # two layers, with kernels over rows
         launches = (more[0]["launches"] - few[0]["launches"]) / 2
@@ -197,9 +197,8 @@ def test_launches_and_waits_of_a_step(simulated, kind, stage_data, place):  # no
 
 def test_an_evaluation_does_not_wait_for_each_row(simulated):
     """Its losses are summed where they are. Every half second the ranks ask each other whether to stop, and wait."""
-    keys = dict(max_steps=1, eval_dataset="held_out", per_device_eval_batch_size=1)
-    (without,), (counts,) = (simulated(**keys, eval_strategy=strategy, **more)[1]
-                             for strategy, more in (("no", {}), ("steps", dict(eval_steps=1))))
+    (without,), (counts,) = (simulated(max_steps=1, **keys)[1] for keys in (
+        {}, dict(eval_dataset="held_out", per_device_eval_batch_size=1, eval_strategy="steps", eval_steps=1)))
     assert counts["launches"] > without["launches"]
     assert counts["host_syncs_of"]["item"] == without["host_syncs_of"]["item"], (counts, without)
 
