@@ -6,13 +6,16 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <numeric>
+#include <string_view>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "longspan/comm/backend.h"
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/link.h"
+#include "longspan/memory/transfer.h"
 
 namespace longspan {
 namespace {
@@ -332,21 +335,42 @@ void Group::barrier() const {
   impl_->started("barrier", [&] { impl_->backend_->barrier()->wait(); });
 }
 
+// Most texts are short, or empty: they travel with their lengths, in one exchange. With GPUs each
+// is a wait of the host.
 std::vector<std::string> Group::gather_text(const std::string& text) const {
   if (size() == 1) return {text};
+  constexpr size_t kAhead = 248;  // bytes that travel with the length
   const at::Device device(impl_->link_.device());
-  at::Tensor lengths =
-      all_gather(at::full({1}, static_cast<int64_t>(text.size()), at::kLong).to(device))
-          .wait()
-          .cpu();
-  const int64_t longest = std::max<int64_t>(1, lengths.max().item<int64_t>());
-  at::Tensor padded = at::zeros({1, longest}, at::kByte);
-  std::copy(text.begin(), text.end(), padded.data_ptr<uint8_t>());
-  at::Tensor all = all_gather(padded.to(device)).wait().cpu();
+  const auto gather = [&](std::string_view bytes, size_t room) {
+    const at::Tensor padded = at::zeros({1, static_cast<int64_t>(room)}, at::kByte);
+    std::copy(bytes.begin(), bytes.end(), padded.mutable_data_ptr<uint8_t>());
+    return all_gather(sent_to(padded, device)).wait().cpu();
+  };
+  const auto part = [](const at::Tensor& gathered, int rank, size_t begin, size_t end) {
+    const auto* const bytes = gathered.const_data_ptr<uint8_t>() + rank * gathered.size(1);
+    return std::string(bytes + begin, bytes + end);
+  };
+  const uint64_t length = text.size();
+  std::string head(sizeof(length), '\0');
+  std::memcpy(head.data(), &length, sizeof(length));
+  const at::Tensor heads =
+      gather(head + text.substr(0, std::min(text.size(), kAhead)), head.size() + kAhead);
+  std::vector<uint64_t> lengths(static_cast<size_t>(size()));
   std::vector<std::string> texts;
   for (int rank = 0; rank < size(); ++rank) {
-    const uint8_t* begin = all.const_data_ptr<uint8_t>() + rank * longest;
-    texts.emplace_back(begin, begin + lengths[rank].item<int64_t>());
+    uint64_t& of_rank = lengths[static_cast<size_t>(rank)];
+    std::memcpy(&of_rank, part(heads, rank, 0, head.size()).data(), sizeof(of_rank));
+    texts.push_back(
+        part(heads, rank, head.size(), head.size() + std::min<uint64_t>(of_rank, kAhead)));
+  }
+  const uint64_t longest = *std::ranges::max_element(lengths);
+  if (longest <= kAhead) return texts;
+  const at::Tensor rests =
+      gather(text.size() > kAhead ? std::string_view(text).substr(kAhead) : "", longest - kAhead);
+  for (int rank = 0; rank < size(); ++rank) {
+    const uint64_t of_rank = lengths[static_cast<size_t>(rank)];
+    if (of_rank > kAhead)
+      texts[static_cast<size_t>(rank)] += part(rests, rank, 0, of_rank - kAhead);
   }
   return texts;
 }

@@ -101,8 +101,14 @@ TEST_CASE("group: collectives on three ranks, fp64, bf16 and int64") {
       group.broadcast_(from_two, 2);
       RANK_CHECK(from_two.equal(filled({3}, 2)));
       group.barrier();
-      const std::string texts[] = {"", "rank one", "x"};
-      RANK_CHECK((group.gather_text(texts[rank]) == std::vector<std::string>{"", "rank one", "x"}));
+      // About as many bytes as travel with a text's length, and far more.
+      const auto long_text = [](size_t length) { return std::string(length, 'l') + '\0' + "end"; };
+      for (const std::vector<std::string>& texts : {std::vector<std::string>{"", "rank one", "x"},
+                                                    {long_text(244), "", long_text(243)},
+                                                    {long_text(245), long_text(244), ""},
+                                                    {"short", long_text(100000), long_text(300)}}) {
+        RANK_CHECK(group.gather_text(texts[rank]) == texts);
+      }
     });
   }
 }

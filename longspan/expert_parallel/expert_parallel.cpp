@@ -24,15 +24,14 @@ at::Tensor packed(const std::vector<at::Tensor>& x_R) {
 
 /// How many rows go where, as the host knows it.
 struct Plan {
-  /// counts_E: of this rank's rows. arrived_PN: of those that come, from each rank for each expert
-  /// that is here.
-  Plan(const at::Tensor& counts_E, const at::Tensor& arrived_PN) {
-    const int64_t P = arrived_PN.size(0), N = arrived_PN.size(1);
-    const int64_t* const arrived = arrived_PN.const_data_ptr<int64_t>();
-    const int64_t* const all = counts_E.const_data_ptr<int64_t>();
-    leaving.assign(all, all + counts_E.numel());
-    std::vector<int64_t> begins(P *
-                                N);  // among what arrives, which lies by rank and then by expert
+  /// `numbers`: how many of this rank's rows go to each expert; and behind that how many come, from
+  /// each of P ranks for each of the N experts that are here.
+  Plan(const std::vector<int64_t>& numbers, int64_t P) {
+    const int64_t E = std::ssize(numbers) / 2, N = E / P;
+    const int64_t* const all = numbers.data();
+    const int64_t* const arrived = all + E;
+    leaving.assign(all, arrived);
+    std::vector<int64_t> begins(E);  // among what arrives, which lies by rank and then by expert
     std::exclusive_scan(arrived, arrived + P * N, begins.begin(), int64_t{0});
     for (int64_t rank = 0; rank < P; ++rank) {
       send_rows.push_back(std::accumulate(all + rank * N, all + (rank + 1) * N, int64_t{0}));
@@ -63,12 +62,24 @@ struct Plan {
 
 class Routes : public ExpertRoutes {
  public:
-  /// `counts_2E`: counts of what leaves, and behind them of what comes, as in a Plan.
+  /// `counts_2E`: the numbers of a Plan, on their way to the host.
   Routes(const Group& group, const at::Tensor& counts_2E, ExpertParallel::Use& used)
       : group_(group), counts_2E_(counts_2E), used_(used) {}
+  Routes(const Group& group, std::vector<int64_t> numbers, ExpertParallel::Use& used)
+      : group_(group), numbers_(std::move(numbers)), used_(used) {}
 
   const std::vector<int64_t>& leaving() const override { return plan().leaving; }
   const std::vector<int64_t>& counts() const override { return plan().counts; }
+
+  /// Waits for them once.
+  const std::vector<int64_t>& numbers() const override {
+    if (numbers_.empty()) {
+      const at::Tensor& here = counts_2E_->here();
+      const int64_t* const first = here.const_data_ptr<int64_t>();
+      numbers_.assign(first, first + here.numel());
+    }
+    return numbers_;
+  }
 
   std::vector<at::Tensor> to_experts(const std::vector<at::Tensor>& x_R) const override {
     const at::Tensor arrived =
@@ -103,12 +114,9 @@ class Routes : public ExpertRoutes {
     return tensors;
   }
 
-  /// Waits for the counts once.
   const Plan& plan() const {
     if (plan_) return *plan_;
-    const std::vector<at::Tensor> counts = counts_2E_.here().chunk(2);
-    const int64_t P = group_.size(), N = counts[1].numel() / P;
-    plan_.emplace(counts[0], counts[1].view({P, N}));
+    plan_.emplace(numbers(), group_.size());
     used_.num_rows +=
         std::accumulate(plan_->send_rows.begin(), plan_->send_rows.end(), int64_t{0}) -
         plan_->send_rows.at(static_cast<size_t>(group_.rank()));
@@ -116,7 +124,8 @@ class Routes : public ExpertRoutes {
   }
 
   Group group_;
-  ToHost counts_2E_;
+  std::optional<ToHost> counts_2E_;  // unless they are known
+  mutable std::vector<int64_t> numbers_;
   ExpertParallel::Use& used_;
   mutable std::optional<Plan> plan_;
 };
@@ -132,6 +141,10 @@ std::unique_ptr<ExpertRoutes> ExpertParallel::open(const at::Tensor& counts_E) {
   used_.num_opened += 1;
   const at::Tensor arrived_E = group_.all_to_all(counts_E).wait();
   return std::make_unique<Routes>(group_, at::cat({counts_E, arrived_E}), used_);
+}
+
+std::unique_ptr<ExpertRoutes> ExpertParallel::open_again(std::vector<int64_t> numbers) {
+  return std::make_unique<Routes>(group_, std::move(numbers), used_);
 }
 
 }  // namespace longspan

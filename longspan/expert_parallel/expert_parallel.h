@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "longspan/comm/group.h"
 #include "longspan/layers/expert_exchange.h"
@@ -23,9 +24,10 @@ class ExpertParallel : public ExpertExchange {
   ExpertRange here(int64_t num_experts) const override;
   /// Collective over the group, as all that the routes do. The routes do not outlive it.
   std::unique_ptr<ExpertRoutes> open(const at::Tensor& counts_E) override;
+  std::unique_ptr<ExpertRoutes> open_again(std::vector<int64_t> numbers) override;
 
-  /// What was opened so far on this rank, and how many rows left for experts of other ranks, once
-  /// they have left.
+  /// What was opened so far on this rank, without what was opened again, and how many rows left for
+  /// experts of other ranks, once they have left.
   struct Use {
     int64_t num_opened = 0, num_rows = 0;
   };

@@ -140,6 +140,7 @@ TEST_CASE("expert parallelism: losses and all gradients are those of ranks that 
         CHECK(outcome.forward.num_rows == rows);
         CHECK(outcome.backward.num_rows == 2 * rows);
         CHECK(outcome.forward.num_opened == 2);
+        CHECK(outcome.backward.num_opened == 2);  // what the host knows is not asked for again
         num_rows += rows;
         forward_bytes += outcome.forward_bytes;
         backward_bytes += outcome.backward_bytes;

@@ -38,7 +38,8 @@ class Checkpoint {
 
  private:
   // What is saved: h, the attention's output for the tokens (where it is), and out and lse of each
-  // leaf attention. Beside them, on the device in any case, what the feed-forward keeps.
+  // leaf attention. Beside them, on the device in any case, what the feed-forward keeps and has
+  // chosen.
   static constexpr size_t kHidden = 0;
 
   void keep(const at::Tensor& h_TD, const at::Tensor& mixed_T, SavedAttention& results);
@@ -54,7 +55,7 @@ class Checkpoint {
   at::Tensor rows_L_;
   bool wants_input_;
   std::shared_ptr<SavedTensors> saved_;
-  SavedStep feed_forward_;
+  SavedFeedForward feed_forward_;
   std::optional<size_t> out_;                      // its place
   std::vector<std::pair<size_t, size_t>> leaves_;  // places of out and lse
   SavedAttention replayed_;
@@ -155,8 +156,8 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
     dmixed_T = some ? at::zeros(mixed_T.sizes(), mixed_T.options())
                     : at::empty(mixed_T.sizes(), mixed_T.options());
   }
-  const SavedStep kept = std::exchange(feed_forward_, {});
-  FeedForwardBackward feed_forward(h_TD.options(), L, !kept.empty(), layer_, row_);
+  FeedForwardBackward feed_forward(h_TD.options(), L, std::exchange(feed_forward_, {}), layer_,
+                                   row_);
   const OutputNorm norm = layer_.mixer_output_norm();
   const at::Tensor dnorm_D =
       norm.defined() ? zeros_for_norm(norm.weight_D, h_TD.options()) : at::Tensor();
@@ -179,7 +180,7 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
       } else {
         mixer->output_out(middle, h, mixed, rows);
       }
-      feed_forward.chunk(begin, middle, dmiddle, saved_rows(kept, rows), dmiddle);
+      feed_forward.chunk(begin, middle, dmiddle, dmiddle);
     }
     if (norm.defined()) dy = norm.backward(dmiddle, y, dnorm_D);
     at::Tensor dmixed;

@@ -21,6 +21,9 @@ class ExpertDispatch {
  public:
   /// `exchange` (null: all experts are here) then opens a way for the rows.
   ExpertDispatch(const at::Tensor& experts_CK, int64_t num_experts, ExpertExchange* exchange);
+  /// One more of rows that had these numbers(), for which the host does not wait again.
+  ExpertDispatch(const at::Tensor& experts_CK, std::vector<int64_t> numbers,
+                 ExpertExchange* exchange);
 
   /// Of all experts, one behind the other; and the places of their weights in the flattened
   /// weights. int64, [R].
@@ -28,6 +31,8 @@ class ExpertDispatch {
   const at::Tensor& places() const { return places_R_; }
   /// With an exchange.
   const ExpertRoutes& routes() const { return *routes_; }
+  /// What the host waits for: all that the same rows need to be dispatched once more.
+  std::vector<int64_t> numbers() const;
 
   /// Calls use(expert, begin, count) with the part of them for each expert; some have no rows. The
   /// host waits until it knows.
@@ -42,11 +47,14 @@ class ExpertDispatch {
   }
 
  private:
+  void sort(const at::Tensor& experts_CK);
   std::vector<int64_t> counts_on_host() const;
 
   at::Tensor places_R_, rows_R_;
   std::unique_ptr<ExpertRoutes> routes_;
-  std::optional<ToHost> counts_E_;  // without an exchange
+  // Without an exchange: how many go to each expert, on its way or known.
+  std::optional<ToHost> counts_E_;
+  std::vector<int64_t> known_E_;
 };
 
 }  // namespace longspan

@@ -18,8 +18,8 @@ struct ExpertRange {
 };
 
 /// Sends the rows of one pass through a layer to their experts and back, each in one exchange,
-/// after one of their counts. Rows that leave are sorted by expert, and so are the rows that come.
-/// The first question waits for the counts.
+/// after one of their counts, unless these are known. Rows that leave are sorted by expert, and so
+/// are the rows that come. The first question waits for the counts.
 class ExpertRoutes {
  public:
   virtual ~ExpertRoutes() = default;
@@ -27,6 +27,8 @@ class ExpertRoutes {
   virtual const std::vector<int64_t>& leaving() const = 0;
   /// How many rows come to each expert that is here.
   virtual const std::vector<int64_t>& counts() const = 0;
+  /// All that the host has waited for (ExpertExchange::open_again).
+  virtual const std::vector<int64_t>& numbers() const = 0;
   /// Tensors of so many numbers for each row, [R, ...] and any dtypes -> [S, ...].
   virtual std::vector<at::Tensor> to_experts(const std::vector<at::Tensor>& x_R) const = 0;
   /// The other way.
@@ -42,6 +44,8 @@ class ExpertExchange {
   /// out the experts open routes in the same order, also those that have no rows. Starts the
   /// exchange of counts, and waits for nothing on a GPU.
   virtual std::unique_ptr<ExpertRoutes> open(const at::Tensor& counts_E) = 0;
+  /// The routes that had these numbers() once more: exchanges no counts, and waits for nothing.
+  virtual std::unique_ptr<ExpertRoutes> open_again(std::vector<int64_t> numbers) = 0;
 };
 
 }  // namespace longspan

@@ -119,8 +119,10 @@ ExpertMlp Experts::weights_for(size_t expert, const at::Tensor& rows_R, int64_t 
   return weights_[expert].cast_for_uses(dtype, rows_R.defined() ? rows_R + begin : rows_R);
 }
 
-ExpertDispatch Experts::dispatch(const Routing& routing) const {
-  return ExpertDispatch(routing.experts_CK, spec_.num_experts, exchange_);
+ExpertDispatch Experts::dispatch(const Routing& routing,
+                                 const std::vector<int64_t>* numbers) const {
+  if (numbers != nullptr) return {routing.experts_CK, *numbers, exchange_};
+  return {routing.experts_CK, spec_.num_experts, exchange_};
 }
 
 void Experts::add(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,

@@ -33,8 +33,9 @@ class Experts {
   at::Tensor forward_room(int64_t num_rows, const at::TensorOptions& options) const;
   at::Tensor backward_room(int64_t num_rows, const at::TensorOptions& options) const;
 
-  /// What the following two are given. On a GPU the host waits only in them.
-  ExpertDispatch dispatch(const Routing& routing) const;
+  /// What the following two are given. On a GPU the host waits only in them, and not where it has
+  /// kept the `numbers` of an earlier dispatch of the same rows (ExpertDispatch::numbers()).
+  ExpertDispatch dispatch(const Routing& routing, const std::vector<int64_t>* numbers) const;
   /// Adds the weighed sum over each row's experts to sum_CD, in fp32 or fp64.
   void add(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
            const at::Tensor& x_CD, const RowRange& rows, const at::Tensor& room) const;

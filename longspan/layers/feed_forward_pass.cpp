@@ -37,13 +37,21 @@ std::pair<SavedStep, at::Tensor> taken_apart(SavedStep saved, const at::Tensor& 
   return {std::move(saved), y_CD};
 }
 
-at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& layer,
+/// What is saved of these rows; empty where nothing is.
+SavedStep saved_rows(const SavedStep& saved, const RowRange& rows) {
+  SavedStep some;
+  for (const at::Tensor& x : saved) some.push_back(x.narrow(0, rows.begin, rows.size));
+  return some;
+}
+
+/// Writes what is saved of rows, and adds the choice of each chunk.
+at::Tensor forward(const at::Tensor& h_TD, SavedFeedForward& saved, const Layer& layer,
                    const RowContext& row) {
   const auto dtype = row.compute_dtype;
   const std::unique_ptr<FeedForward> cast = cast_for_uses(*layer.feed_forward, dtype);
   const int64_t T = h_TD.size(0), chunk = feed_forward_chunk_rows(T, layer, row);
   const at::Tensor room =
-      cast->forward_room(std::min(chunk, T), !saved.empty(), h_TD.options().dtype(dtype));
+      cast->forward_room(std::min(chunk, T), !saved.rows.empty(), h_TD.options().dtype(dtype));
   const at::Tensor factors_D = layer.feed_forward_norm_factors();
   auto out_TD = at::empty_like(h_TD);
   const OutputNorm norm = layer.feed_forward_output_norm();
@@ -53,12 +61,13 @@ at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& 
     const auto h = h_TD.narrow(0, begin, rows.size);
     const auto x = normalize_rows(h, factors_D, layer.norm_eps, dtype).y_TD;
     const at::Tensor out = out_TD.narrow(0, begin, rows.size);
+    SharedChoice& choice = saved.choices.emplace_back();
     if (norm.defined()) {
-      const auto [own, y] = taken_apart(saved_rows(saved, rows), h);
-      cast->forward_out(y, y, x, rows, row, own, room);
+      const auto [own, y] = taken_apart(saved_rows(saved.rows, rows), h);
+      cast->forward_out(y, y, x, rows, row, own, choice, room);
       norm.add_out(out, h, y);
     } else {
-      cast->forward_out(out, h, x, rows, row, saved_rows(saved, rows), room);
+      cast->forward_out(out, h, x, rows, row, saved_rows(saved.rows, rows), choice, room);
     }
   }
   return out_TD;
@@ -66,20 +75,16 @@ at::Tensor forward(const at::Tensor& h_TD, const SavedStep& saved, const Layer& 
 
 }  // namespace
 
-SavedStep saved_rows(const SavedStep& saved, const RowRange& rows) {
-  SavedStep some;
-  for (const at::Tensor& x : saved) some.push_back(x.narrow(0, rows.begin, rows.size));
-  return some;
-}
-
-std::pair<at::Tensor, SavedStep> feed_forward_forward(const at::Tensor& h_TD, const Layer& layer,
-                                                      const RowContext& row, bool saves) {
+std::pair<at::Tensor, SavedFeedForward> feed_forward_forward(const at::Tensor& h_TD,
+                                                             const Layer& layer,
+                                                             const RowContext& row, bool saves) {
   c10::NoGradGuard no_grad;
-  SavedStep saved;
+  SavedFeedForward saved;
   if (saves && row.mlp_tiles == 0) {
-    saved = layer.feed_forward->empty_saved(h_TD.size(0), h_TD.options().dtype(row.compute_dtype));
+    saved.rows =
+        layer.feed_forward->empty_saved(h_TD.size(0), h_TD.options().dtype(row.compute_dtype));
     if (layer.feed_forward_output_norm_D.defined()) {
-      saved.push_back(at::zeros(h_TD.sizes(), h_TD.options().requires_grad(false)));
+      saved.rows.push_back(at::zeros(h_TD.sizes(), h_TD.options().requires_grad(false)));
     }
   }
   at::Tensor out_TD = forward(h_TD, saved, layer, row);
@@ -110,26 +115,34 @@ at::Tensor feed_forward_sublayer(const at::Tensor& h_TD, const Layer& layer,
 }
 
 FeedForwardBackward::FeedForwardBackward(const at::TensorOptions& residual, int64_t num_rows,
-                                         bool saved, const Layer& layer, const RowContext& row)
+                                         SavedFeedForward saved, const Layer& layer,
+                                         const RowContext& row)
     : layer_(layer),
       row_(row),
+      saved_(std::move(saved)),
+      chunk_rows_(feed_forward_chunk_rows(num_rows, layer, row)),
       cast_(cast_for_uses(*layer.feed_forward, row.compute_dtype)),
       dnorm_D_(zeros_for_norm(layer.feed_forward_norm_D, residual)),
       sums_(layer.feed_forward_parameters(), feed_forward_num_chunks(num_rows, layer, row)) {
-  const int64_t most = std::min(feed_forward_chunk_rows(num_rows, layer, row), num_rows);
+  const int64_t most = std::min(chunk_rows_, num_rows);
   const at::TensorOptions options = residual.dtype(row.compute_dtype);
   const OutputNorm norm = layer.feed_forward_output_norm();
-  room_ = cast_->backward_room(most, saved || norm.defined(), options);
+  const bool saved_rows = !saved_.rows.empty();
+  room_ = cast_->backward_room(most, saved_rows || norm.defined(), options);
   if (!norm.defined()) return;
   doutput_norm_D_ = zeros_for_norm(norm.weight_D, residual);
-  if (saved) return;
+  if (saved_rows) return;
   again_ = cast_->empty_saved(most, options);
   forward_room_ = cast_->forward_room(most, /*saved=*/true, options);
 }
 
 void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at::Tensor& dout_CD,
-                                const SavedStep& saved, const at::Tensor& dh_CD) {
+                                const at::Tensor& dh_CD) {
   const RowRange rows{begin, h_CD.size(0)};
+  const SavedStep saved = saved_rows(saved_.rows, rows);
+  // A row without rows may have had no chunk.
+  const auto number = static_cast<size_t>(begin / chunk_rows_);
+  SharedChoice choice = number < saved_.choices.size() ? saved_.choices[number] : nullptr;
   const at::Tensor factors_D = layer_.feed_forward_norm_factors();
   const auto [rstd_C, x_CD] = normalize_rows(h_CD, factors_D, layer_.norm_eps, row_.compute_dtype);
   at::Tensor dy_CD = dout_CD;
@@ -140,13 +153,14 @@ void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at:
     if (saved.empty()) {
       own = saved_rows(again_, {0, rows.size});
       y_CD = at::zeros_like(h_CD);
-      cast_->forward_out(y_CD, y_CD, x_CD, rows, row_, own, forward_room_);
+      cast_->forward_out(y_CD, y_CD, x_CD, rows, row_, own, choice, forward_room_);
     } else {
       std::tie(own, y_CD) = taken_apart(saved, h_CD);
     }
     dy_CD = norm.backward(dout_CD, y_CD, doutput_norm_D_);
   }
-  const auto dx_CD = cast_->backward(dy_CD.to(row_.compute_dtype), x_CD, rows, row_, own, room_);
+  const auto dx_CD =
+      cast_->backward(dy_CD.to(row_.compute_dtype), x_CD, rows, row_, own, choice, room_);
   norm_backward_out(dh_CD, dx_CD, h_CD, rstd_C, factors_D, dout_CD, dnorm_D_);
 }
 
@@ -159,17 +173,17 @@ void FeedForwardBackward::finish() {
 }
 
 at::Tensor feed_forward_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD,
-                                 const SavedStep& saved, const Layer& layer,
+                                 SavedFeedForward saved, const Layer& layer,
                                  const RowContext& row) {
   c10::NoGradGuard no_grad;
   const int64_t T = h_TD.size(0), chunk = feed_forward_chunk_rows(T, layer, row);
-  FeedForwardBackward backward(h_TD.options(), T, !saved.empty(), layer, row);
+  FeedForwardBackward backward(h_TD.options(), T, std::move(saved), layer, row);
   auto dh_TD = at::empty_like(h_TD);
   // No labels, no rows: every parameter still gets its gradient, of zeros.
   for (int64_t begin = 0; begin < std::max<int64_t>(T, 1); begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows.size); };
-    backward.chunk(begin, part(h_TD), part(dout_TD), saved_rows(saved, rows), part(dh_TD));
+    backward.chunk(begin, part(h_TD), part(dout_TD), part(dh_TD));
   }
   backward.finish();
   return dh_TD;

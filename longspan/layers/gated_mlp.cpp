@@ -42,7 +42,7 @@ at::Tensor GatedMlp::backward_room(int64_t num_rows, bool saved,
 
 void GatedMlp::forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
                            const RowRange& rows, const RowContext& /*row*/, const SavedStep& saved,
-                           const at::Tensor& room) const {
+                           SharedChoice& /*choice*/, const at::Tensor& room) const {
   const auto part = [&](int i) { return room[i].narrow(0, 0, rows.size); };
   at::Tensor act_CI = part(0);
   const at::Tensor gate_CI = saved.empty() ? act_CI : saved[0];
@@ -56,7 +56,8 @@ void GatedMlp::forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::
 
 at::Tensor GatedMlp::backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
                               const RowRange& rows, const RowContext& /*row*/,
-                              const SavedStep& saved, const at::Tensor& room) const {
+                              const SavedStep& saved, const SharedChoice& /*choice*/,
+                              const at::Tensor& room) const {
   const Linear gate_proj = weights_.gate_proj.for_rows(rows.begin, rows.size),
                up_proj = weights_.up_proj.for_rows(rows.begin, rows.size),
                down_proj = weights_.down_proj.for_rows(rows.begin, rows.size);

@@ -46,6 +46,15 @@ struct RowRange {
 /// What a step of a layer saves for its own backward.
 using SavedStep = std::vector<at::Tensor>;
 
+/// What a feed-forward has chosen for some rows, such as the experts of each. Who computes these
+/// rows again goes by it: so both have chosen the same, and nobody waits twice to know what. Only
+/// the feed-forward itself knows what is in it.
+class RowChoice {
+ public:
+  virtual ~RowChoice() = default;
+};
+using SharedChoice = std::shared_ptr<const RowChoice>;
+
 /// Mixes the tokens of a row, given x = norm(h): steps that compute each token by itself, the
 /// mixing, and a last step that computes each token by itself. All but the mixing are outside of
 /// autograd: their backward is a function of its own, which adds gradients of parameters to their
@@ -144,15 +153,17 @@ class FeedForward {
                                    const at::TensorOptions& options) const = 0;
 
   /// Writes h + what is made of x into out_CD, which may be h_CD. `saved`: the rows' part of
-  /// empty_saved(), or empty.
+  /// empty_saved(), or empty. `choice`: that of an earlier forward of these rows; where it is null,
+  /// and there is something to choose, becomes what was chosen.
   virtual void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
                            const RowRange& rows, const RowContext& row, const SavedStep& saved,
-                           const at::Tensor& room) const = 0;
+                           SharedChoice& choice, const at::Tensor& room) const = 0;
   /// d loss / d out, in the dtype of computation -> d loss / d x. Overwrites what is saved; where
-  /// nothing is saved, computes it again.
+  /// nothing is saved, computes it again. `choice`: the forward's; null where nothing was to be
+  /// chosen, or there are no rows.
   virtual at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
                               const RowRange& rows, const RowContext& row, const SavedStep& saved,
-                              const at::Tensor& room) const = 0;
+                              const SharedChoice& choice, const at::Tensor& room) const = 0;
 
   /// What is added to h, as TokenMixer::plain().
   virtual at::Tensor plain(const at::Tensor& x_TD) const = 0;

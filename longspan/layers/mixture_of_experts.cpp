@@ -12,6 +12,25 @@
 #include "longspan/layers/plain_steps.h"
 
 namespace longspan {
+namespace {
+
+/// The experts of each row, and what the host knows of them.
+class ExpertChoice : public RowChoice {
+ public:
+  ExpertChoice(const at::Tensor& experts_CK, int64_t num_experts, const ExpertDispatch& sorted)
+      : experts_CK_(experts_CK.to(expert_number_bytes(num_experts) == 2 ? at::kShort : at::kInt)),
+        numbers_(sorted.numbers()) {}
+
+  const at::Tensor& experts_CK() const { return experts_CK_; }
+  const std::vector<int64_t>& numbers() const { return numbers_; }
+
+ private:
+  at::Tensor experts_CK_;
+  std::vector<int64_t> numbers_;
+};
+
+}  // namespace
+
 MixtureOfExperts::MixtureOfExperts(const MixtureOfExpertsSpec& spec, int64_t hidden_size,
                                    int64_t layer, Weights weights)
     : spec_(spec), cost_(cost_of(spec, hidden_size)), layer_(layer), weights_(std::move(weights)) {}
@@ -60,6 +79,16 @@ at::Tensor MixtureOfExperts::backward_room(int64_t num_rows, bool /*saved*/,
   return weights_.experts.backward_room(num_rows, options);
 }
 
+/// By a choice that was made before, where there is one.
+std::pair<Routing, ExpertDispatch> MixtureOfExperts::routed(const at::Tensor& x_CD,
+                                                            const SharedChoice& choice) const {
+  const auto* const known = static_cast<const ExpertChoice*>(choice.get());
+  TORCH_CHECK(!known || known->experts_CK().size(0) == x_CD.size(0), "a choice of other rows");
+  Routing routing = weights_.router.route(x_CD, known ? known->experts_CK() : at::Tensor());
+  ExpertDispatch sorted = weights_.experts.dispatch(routing, known ? &known->numbers() : nullptr);
+  return {std::move(routing), std::move(sorted)};
+}
+
 void MixtureOfExperts::count(const Routing& routing, const RowRange& rows,
                              const RowContext& row) const {
   if (row.expert_load == nullptr) return;
@@ -92,7 +121,8 @@ at::Tensor MixtureOfExperts::shared_output(const at::Tensor& x_CD, const RowRang
                                            const RowContext& row) const {
   const at::Tensor y_CD = at::zeros_like(x_CD);
   const at::Tensor room = weights_.shared->forward_room(rows.size, /*saved=*/false, x_CD.options());
-  weights_.shared->forward_out(y_CD, y_CD, x_CD, rows, row, /*saved=*/{}, room);
+  SharedChoice nothing;
+  weights_.shared->forward_out(y_CD, y_CD, x_CD, rows, row, /*saved=*/{}, nothing, room);
   return y_CD;
 }
 
@@ -109,10 +139,9 @@ at::Tensor MixtureOfExperts::gated_shared_output(const at::Tensor& x_CD, const R
 void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
                                    const at::Tensor& x_CD, const RowRange& rows,
                                    const RowContext& row, const SavedStep& /*saved*/,
-                                   const at::Tensor& room) const {
-  const Routing routing = weights_.router.route(x_CD);
-  const ExpertDispatch sorted = weights_.experts.dispatch(routing);
-  count(routing, rows, row);
+                                   SharedChoice& choice, const at::Tensor& room) const {
+  const auto [routing, sorted] = routed(x_CD, choice);
+  if (!choice) count(routing, rows, row);
   // In bf16 each expert's part would be rounded.
   const bool adds_in_place = out_CD.scalar_type() == arithmetic_dtype(out_CD.scalar_type());
   at::Tensor sum_CD = out_CD;
@@ -128,6 +157,9 @@ void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
   if (weights_.shared && !row.on_gpu) shared_CD = gated_shared_output(x_CD, rows, row);
   if (shared_CD.defined()) sum_CD.add_(shared_CD);
   if (!adds_in_place) out_CD.copy_(sum_CD);
+  if (!choice) {
+    choice = std::make_shared<ExpertChoice>(routing.experts_CK, spec_.num_experts, sorted);
+  }
 }
 
 void MixtureOfExperts::shared_backward(at::Tensor& dx_CD, const at::Tensor& dout_CD,
@@ -147,22 +179,21 @@ void MixtureOfExperts::shared_backward(at::Tensor& dx_CD, const at::Tensor& dout
   }
   const at::Tensor room =
       weights_.shared->backward_room(rows.size, /*saved=*/false, x_CD.options());
-  dx_CD.add_(weights_.shared->backward(dy_CD, x_CD, rows, row, /*saved=*/{}, room));
+  dx_CD.add_(
+      weights_.shared->backward(dy_CD, x_CD, rows, row, /*saved=*/{}, /*choice=*/nullptr, room));
 }
 
 at::Tensor MixtureOfExperts::backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
                                       const RowRange& rows, const RowContext& row,
-                                      const SavedStep& /*saved*/, const at::Tensor& room) const {
-  const Routing routing = weights_.router.route(x_CD);
-  const ExpertDispatch sorted = weights_.experts.dispatch(routing);
+                                      const SavedStep& /*saved*/, const SharedChoice& choice,
+                                      const at::Tensor& room) const {
+  const auto [routing, sorted] = routed(x_CD, choice);
   at::Tensor dx_CD =
       at::zeros(x_CD.sizes(), x_CD.options().dtype(arithmetic_dtype(x_CD.scalar_type())));
-  // As in the forward, before the host waits.
-  if (row.on_gpu) shared_backward(dx_CD, dout_CD, x_CD, rows, row);
   const at::Tensor dweights_CK =
       weights_.experts.backward(dx_CD, routing, sorted, dout_CD, x_CD, rows, room);
   weights_.router.backward(routing, dweights_CK, score_gradients(routing, rows, row), x_CD, dx_CD);
-  if (!row.on_gpu) shared_backward(dx_CD, dout_CD, x_CD, rows, row);
+  shared_backward(dx_CD, dout_CD, x_CD, rows, row);
   return dx_CD.to(x_CD.scalar_type());
 }
 

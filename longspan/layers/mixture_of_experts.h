@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "longspan/layers/experts.h"
@@ -16,7 +17,7 @@
 
 namespace longspan {
 
-/// Saves nothing: the backward routes and computes again.
+/// Saves what was chosen and no more: the backward makes scores and computes again.
 class MixtureOfExperts : public FeedForward {
  public:
   struct Weights {
@@ -43,13 +44,15 @@ class MixtureOfExperts : public FeedForward {
                            const at::TensorOptions& options) const override;
   void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
                    const RowRange& rows, const RowContext& row, const SavedStep& saved,
-                   const at::Tensor& room) const override;
+                   SharedChoice& choice, const at::Tensor& room) const override;
   at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD, const RowRange& rows,
-                      const RowContext& row, const SavedStep& saved,
+                      const RowContext& row, const SavedStep& saved, const SharedChoice& choice,
                       const at::Tensor& room) const override;
   at::Tensor plain(const at::Tensor& x_TD) const override;
 
  private:
+  std::pair<Routing, ExpertDispatch> routed(const at::Tensor& x_CD,
+                                            const SharedChoice& choice) const;
   void count(const Routing& routing, const RowRange& rows, const RowContext& row) const;
   at::Tensor score_gradients(const Routing& routing, const RowRange& rows,
                              const RowContext& row) const;

@@ -3,9 +3,12 @@
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "longspan/layers/feed_forward_pass.h"
+#include "longspan/layers/make_layer.h"
+#include "longspan/memory/counting_allocator.h"
 #include "longspan/models/decoder.h"
 #include "longspan/objectives/load_balance.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
@@ -107,18 +110,23 @@ TEST_CASE("mixture of experts: counts every token that is no padding, in each la
   auto batch = random_batch(spec, {9, 1, 14}, 0.3);
   batch.documents_T.narrow(0, 9, 1).fill_(-1);
   const auto attention = make_local(cpu_block_kernel());
-  for (const auto& [checkpointing, tiles] : {std::pair{false, 0}, {true, 0}, {true, 4}}) {
-    CAPTURE(tiles);
-    Decoder model(spec, random_leaves(spec), *attention,
-                  {.gradient_checkpointing = checkpointing, .mlp_tiles = tiles});
-    ExpertLoad load(spec.num_layers, 5);
-    load.sums_scores = true;
-    model.count_experts(&load);
-    const at::Tensor loss = model.negative_log_likelihood_sum(batch);
-    model.count_experts(nullptr);
-    torch::autograd::backward({loss}, {});  // computes again, and counts nothing
-    CHECK(at::equal(load.counts_LE().sum(1), at::full({3}, 2 * 23, at::kDouble)));
-    CHECK(load.scores_E().sum().item<double>() == doctest::Approx(3 * 23));
+  for (const bool norms_behind : {false, true}) {
+    // The backward of these wants the output again.
+    if (norms_behind) spec.pattern[0].norms.behind = {"mixer_output_norm", "output_norm"};
+    for (const auto& [checkpointing, tiles] : {std::pair{false, 0}, {true, 0}, {true, 4}}) {
+      CAPTURE(norms_behind);
+      CAPTURE(tiles);
+      Decoder model(spec, random_leaves(spec), *attention,
+                    {.gradient_checkpointing = checkpointing, .mlp_tiles = tiles});
+      ExpertLoad load(spec.num_layers, 5);
+      load.sums_scores = true;
+      model.count_experts(&load);
+      const at::Tensor loss = model.negative_log_likelihood_sum(batch);
+      model.count_experts(nullptr);
+      torch::autograd::backward({loss}, {});  // computes again, and counts nothing
+      CHECK(at::equal(load.counts_LE().sum(1), at::full({3}, 2 * 23, at::kDouble)));
+      CHECK(load.scores_E().sum().item<double>() == doctest::Approx(3 * 23));
+    }
   }
 }
 
@@ -186,10 +194,79 @@ TEST_CASE("mixture of experts: the auxiliary loss and its gradients, by any chun
   }
 }
 
-TEST_CASE("mixture of experts: saves its input alone") {
+/// A layer of these experts alone, and its parameters.
+struct OneLayer {
+  ModelSpec model;
+  TensorsByName leaves;
+  Layer layer;
+
+  OneLayer(const MixtureOfExpertsSpec& experts, bool norms_behind, at::ScalarType dtype) {
+    model.hidden_size = 24;
+    model.num_layers = 1;
+    model.pattern = {{small_attention(), experts}};
+    if (norms_behind) model.pattern[0].norms.behind = {"mixer_output_norm", "output_norm"};
+    at::manual_seed(3);
+    for (const ParameterSpec& parameter : layer_parameters(model, 0)) {
+      leaves[parameter.name] = at::randn(parameter.shape, dtype).requires_grad_(true);
+    }
+    layer = make_layer(model, 0, leaves, /*lora_scale=*/0);
+  }
+};
+
+TEST_CASE(
+    "mixture of experts: saves its input and what its cost says of its choices, in any tiles") {
+  constexpr int64_t kTokens = 64;
   const MixtureOfExpertsSpec spec = switched(2, true);
-  CHECK(cost_of(spec, 24).saved == 0);
-  CHECK(cost_of(spec, 24).idle_matrices == 3 * 3 * 8 * 24);
+  const FeedForwardCost cost = cost_of(spec, 24);
+  CHECK(cost.saved == 0);
+  CHECK(cost.choice_bytes == 2 * 2);
+  CHECK(cost.idle_matrices == 3 * 3 * 8 * 24);
+  CHECK(expert_number_bytes(32768) == 2);
+  CHECK(expert_number_bytes(32769) == 4);
+  const OneLayer one(spec, /*norms_behind=*/false, at::kFloat);
+  const at::Tensor h_TD = at::randn({kTokens, 24}).requires_grad_(true);
+  for (const int64_t tiles : {0, 4}) {
+    CAPTURE(tiles);
+    const RowContext row{nullptr, Packing::single(kTokens), {}, at::kFloat, tiles};
+    const AllocationCounter counter(AllocationCounter::Of::kThisThread);
+    const at::Tensor out_TD = feed_forward_sublayer(h_TD, one.layer, row);
+    CHECK(counter.live_bytes() == kTokens * (4 * 24 + cost.choice_bytes));
+  }
+}
+
+TEST_CASE("mixture of experts: a backward goes by what its forward has chosen") {
+  constexpr int64_t kTokens = 12;
+  MixtureOfExpertsSpec spec = switched(1, false);
+  spec.num_experts = 32;
+  const auto attention = make_local(cpu_block_kernel());
+  for (const bool norms_behind : {false, true}) {
+    for (const auto& [checkpointing, tiles] : {std::pair{false, 0}, {true, 0}, {true, 5}}) {
+      CAPTURE(norms_behind);
+      CAPTURE(checkpointing);
+      CAPTURE(tiles);
+      const OneLayer one(spec, norms_behind, at::kDouble);
+      ExpertLoad load(1, 32);
+      RowContext row{attention.get(), Packing::single(kTokens), {}, at::kDouble, tiles};
+      row.expert_load = &load;
+      const at::Tensor h_TD = at::randn({kTokens, 24}, at::kDouble);
+      const at::Tensor out_TD = checkpointing ? run_checkpointed(h_TD, one.layer, row, {})
+                                              : run_layer(h_TD, one.layer, row, {});
+      {
+        const at::NoGradGuard no_grad;  // from here on other experts have the best scores
+        one.leaves.at("model.layers.0.mlp.gate.weight").neg_();
+      }
+      torch::autograd::backward({out_TD.sum()}, {});
+      REQUIRE(load.counts_LE().eq(0).any().item<bool>());
+      for (int64_t expert = 0; expert < 32; ++expert) {
+        CAPTURE(expert);
+        const at::Tensor gradient =
+            one.leaves.at(fmt::format("model.layers.0.mlp.experts.{}.down_proj.weight", expert))
+                .grad();
+        CHECK(gradient.ne(0).any().item<bool>() ==
+              (load.counts_LE()[0][expert].item<double>() > 0));
+      }
+    }
+  }
 }
 
 }  // namespace

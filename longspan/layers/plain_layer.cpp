@@ -107,14 +107,14 @@ at::Tensor PlainFeedForward::of_rows(const at::Tensor& x_CD, const RowRange& row
 void PlainFeedForward::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
                                    const at::Tensor& x_CD, const RowRange& rows,
                                    const RowContext& /*row*/, const SavedStep& /*saved*/,
-                                   const at::Tensor& /*room*/) const {
+                                   SharedChoice& /*choice*/, const at::Tensor& /*room*/) const {
   const c10::NoGradGuard no_grad;
   at::add_out(out_CD, h_CD, of_rows(x_CD, rows));
 }
 
 at::Tensor PlainFeedForward::backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
                                       const RowRange& rows, const RowContext& /*row*/,
-                                      const SavedStep& /*saved*/,
+                                      const SavedStep& /*saved*/, const SharedChoice& /*choice*/,
                                       const at::Tensor& /*room*/) const {
   const at::Tensor x = x_CD.detach().requires_grad_(true);
   {

@@ -66,7 +66,7 @@ at::Tensor Router::choice_scores(const at::Tensor& scores_CE) const {
       .view({C, spec_.num_experts});
 }
 
-Routing Router::route(const at::Tensor& x_CD) const {
+Routing Router::route(const at::Tensor& x_CD, const at::Tensor& experts_CK) const {
   const RouterSpec& router = spec_.router;
   const auto dtype = arithmetic_dtype(x_CD.scalar_type());
   const at::Tensor& bias_E = weights_.bias_E;
@@ -76,7 +76,9 @@ Routing Router::route(const at::Tensor& x_CD) const {
   Routing routing;
   routing.scores_CE = scores_of(router.scores, logits_CE);
   const at::Tensor& by_CE = of_chosen ? logits_CE : routing.scores_CE;
-  routing.experts_CK = std::get<1>(choice_scores(by_CE).topk(spec_.experts_per_token, -1));
+  routing.experts_CK = experts_CK.defined()
+                           ? experts_CK.to(at::kLong)
+                           : std::get<1>(choice_scores(by_CE).topk(spec_.experts_per_token, -1));
   at::Tensor weights_CK = by_CE.gather(1, routing.experts_CK);
   if (of_chosen) {
     weights_CK = weights_CK.softmax(-1);

@@ -30,8 +30,9 @@ class Router {
   std::vector<at::Tensor> parameters() const { return {weights_.weight_ED, weights_.bias_E}; }
 
   /// As transformers computes it, ties included: by ATen's own softmax, sigmoid and topk. Weights
-  /// are differentiable where autograd is on.
-  Routing route(const at::Tensor& x_CD) const;
+  /// are differentiable where autograd is on. `experts_CK`: those that were chosen for these rows
+  /// before; undefined: chooses them.
+  Routing route(const at::Tensor& x_CD, const at::Tensor& experts_CK = {}) const;
   /// Given d loss / d weights and d loss / d scores (undefined: none), adds the gradients of the
   /// parameters that are trained, and d loss / d x to dx_CD, which is fp32 or fp64.
   void backward(const Routing& routing, const at::Tensor& dweights_CK, const at::Tensor& dscores_CE,

@@ -18,11 +18,11 @@ struct ExpertVolume {
 };
 
 /// `num_rows`: pairs of a token and one of its experts that another rank has, of all ranks.
-/// `num_uses`: forwards (or as many backwards) of layers with experts, of all ranks. A forward
-/// sends a row to the expert and one back; a backward, which computes the expert again, the row and
-/// the gradient of its output with the weight of the expert, and back the row's gradient and the
-/// weight's. Each use sends the counts of rows ahead, 8 bytes an expert.
+/// `num_forwards`: of layers with experts, of all ranks. A forward sends the counts of rows ahead,
+/// 8 bytes an expert, then a row to the expert and one back; a backward, which computes the expert
+/// again and knows the counts, the row and the gradient of its output with the weight of the
+/// expert, and back the row's gradient and the weight's.
 ExpertVolume expert_volume(int expert_parallel_size, const ExpertShape& shape, int64_t num_rows,
-                           int64_t num_uses);
+                           int64_t num_forwards);
 
 }  // namespace longspan

@@ -104,6 +104,18 @@ double kept_by_layers(const MemoryFacts& facts) {
   return bytes;
 }
 
+/// Bytes a token that feed-forwards keep of what they have chosen.
+double chosen_by_layers(const MemoryFacts& facts) {
+  double bytes = 0;
+  for (size_t i = 0; i < facts.layers.size(); ++i) {
+    const int64_t count = facts.layers[i].count;
+    const bool last = i == facts.last_layer && count > 0;
+    bytes += static_cast<double>(count - (last ? 1 : 0)) * chosen_by_layer(facts, i, false);
+    if (last) bytes += chosen_by_layer(facts, i, /*last=*/true);
+  }
+  return bytes;
+}
+
 /// Hidden states before and after the last norm and their gradients, a chunk of logits.
 Moment moment_of_head(const MemoryFacts& facts, const LayerSizes& s) {
   const double index = index_bytes(facts, s);
@@ -297,6 +309,11 @@ double kept_by_layer(const MemoryFacts& facts, size_t kind, bool last) {
   return s.feed_forward_saved * (last ? s.labels : 1.0);
 }
 
+double chosen_by_layer(const MemoryFacts& facts, size_t kind, bool last) {
+  const LayerSizes s = sizes_of(facts, kind);
+  return static_cast<double>(s.cost.feed_forward.choice_bytes) * (last ? s.labels : 1.0);
+}
+
 Moment head_moment(const MemoryFacts& facts) { return moment_of_head(facts, sizes_of_row(facts)); }
 
 std::vector<Moment> layer_moments(const MemoryFacts& facts, size_t kind, const LayerPlace& place) {
@@ -340,6 +357,7 @@ TokenBytes token_bytes(const MemoryFacts& facts) {
   } else {
     bytes.saved = saved;
   }
+  bytes.saved += chosen_by_layers(facts);
   bytes.kept = kept_by_layers(facts);
   bytes.working = fullest_moment(facts).per_token;
   return bytes;

@@ -64,6 +64,33 @@ TEST_CASE("memory account: what layers whose experts are shared out exchange") {
   CHECK(account_of(facts).device - alone == int64_t{1000} * 6 * 2 * 64 * 4);
 }
 
+TEST_CASE(
+    "memory account: what layers have chosen stays on the device, however the rest is saved") {
+  MemoryFacts facts = some_facts();
+  SelfAttentionSpec mixer;
+  mixer.attention = plain_attention(4, 2, 16);
+  MixtureOfExpertsSpec experts{
+      .num_experts = 8, .experts_per_token = 2, .expert_size = 400, .router = {}, .shared = {}};
+  facts.layers = {{cost_of(LayerSpec{mixer, experts}, 64), 5}};
+  facts.num_labels = 256;  // a quarter of the last layer's rows
+  MemoryFacts none = facts;
+  none.layers[0].cost.feed_forward.choice_bytes = 0;
+  for (const bool checkpointing : {true, false}) {
+    for (const int64_t tiles : {0, 3}) {
+      for (const bool offloads : {false, true}) {
+        for (MemoryFacts* each : {&facts, &none}) {
+          each->checkpointing = checkpointing;
+          each->mlp_tiles = tiles;
+          each->offload_activations = offloads;
+        }
+        // Two experts a token, in two bytes each.
+        CHECK(account_of(facts).device - account_of(none).device == 1024 * 17);
+        CHECK(account_of(facts).host == account_of(none).host);
+      }
+    }
+  }
+}
+
 TEST_CASE("memory account: states by stage, shard and offload") {
   MemoryFacts facts = some_facts();
   facts.shard_size = 4;

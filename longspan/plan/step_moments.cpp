@@ -46,8 +46,8 @@ class Step {
     for (int64_t i = 0; i < num_layers_; ++i) {
       const size_t kind = static_cast<size_t>(i) % facts.layers.size();
       const bool last = i + 1 == num_layers_, saves = i >= first_;
-      saved_.push_back(
-          saves && !facts.offload_activations ? tokens_ * saved_by_layer(facts, kind, last) : 0.0);
+      const double saved = facts.offload_activations ? 0.0 : saved_by_layer(facts, kind, last);
+      saved_.push_back(saves ? tokens_ * (saved + chosen_by_layer(facts, kind, last)) : 0.0);
       kept_.push_back(saves && keeps_[i] ? tokens_ * kept_by_layer(facts, kind, last) : 0.0);
     }
   }

@@ -54,7 +54,7 @@ ExpertTraffic::Report ExpertTraffic::report(const Group& world) const {
   return {.size = size,
           .num_rows = sum[1],
           .forward = {sum[0], expert_volume(size, shape_, sum[1], sum[2]).forward},
-          .backward = {sum[3], expert_volume(size, shape_, sum[4], sum[5]).backward}};
+          .backward = {sum[3], expert_volume(size, shape_, sum[4], 0).backward}};
 }
 
 std::string table_of(const ExpertTraffic::Report& report) {

@@ -53,7 +53,9 @@ struct FeedForwardCost {
   int64_t min_chunk_rows = kMinChunkRows;  ///< its chunks are not cut below so many rows
   int64_t saved = 0;                       ///< what it saves for its backward, unless recomputed
   int64_t saved_hidden = 0;                ///< of these, what is in the dtype of hidden states
-  int64_t working = 0;                     ///< what its backward works with
+  int64_t choice_bytes = 0;  ///< what its backward is told of what was chosen, also where it
+                             ///< computes all else again; on the device in any case
+  int64_t working = 0;       ///< what its backward works with
   MatrixCost matrices;
   int64_t cast_at_once = 0;  ///< numbers of them that are cast for uses at a time
   FlopCost flops;            ///< of a token, in matrices

@@ -81,6 +81,7 @@ FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size
   // each. The forward, where the shared expert's output waits for the experts', has less.
   constexpr int64_t kFp32 = 2;
   cost.saved = 0;
+  cost.choice_bytes = k * expert_number_bytes(E);
   cost.working = (mixture.stacked ? 6 : 4) * I +
                  std::max(3 * D, mixture.has_shared() ? 3 * S + 3 * D : 0) +
                  kFp32 * (2 * D + 4 * E);

@@ -95,6 +95,10 @@ void list_parameters(const MixtureOfExpertsSpec& mixture, LayerParameters& list)
 /// mixture, and leaves it as their passed_over_target: of one layer's parameters, with experts or
 /// without.
 void pass_over_unadapted(const MixtureOfExpertsSpec& mixture, std::vector<ParameterSpec>& layer);
+/// Of an expert's number where a backward is to know it: an integer with a sign.
+constexpr int64_t expert_number_bytes(int64_t num_experts) {
+  return num_experts <= (int64_t{1} << 15) ? 2 : 4;
+}
 FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size);
 std::string sizes_in(const MixtureOfExpertsSpec& mixture);
 inline const MixtureOfExpertsSpec* experts_in(const MixtureOfExpertsSpec& mixture) {

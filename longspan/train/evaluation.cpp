@@ -1,12 +1,17 @@
 #include "longspan/train/evaluation.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "longspan/data/loader.h"
+#include "longspan/memory/transfer.h"
 
 namespace longspan {
 namespace {
@@ -21,29 +26,43 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// Of two numbers of each rank.
+std::pair<double, double> summed(const Mesh& mesh, const at::Tensor& numbers, at::Device device) {
+  at::Tensor sums = numbers;
+  if (mesh.world.size() > 1) {
+    sums = sent_to(numbers, device);
+    mesh.world.sum_(sums);
+  }
+  const ToHost arriving(sums);
+  const double* const data = arriving.here().const_data_ptr<double>();
+  return {data[0], data[1]};
+}
+
 /// Asks all ranks, from time to time in a pass over rows, whether one of them is told to stop.
 class StopQuestion {
  public:
-  StopQuestion(const ObjectiveContext& context, const std::function<bool()>& stops)
-      : context_(context), stops_(stops) {}
+  /// `catch_up`: waits for what the device still computes of the rows so far.
+  StopQuestion(const ObjectiveContext& context, const std::function<bool()>& stops,
+               const std::function<void()>& catch_up)
+      : context_(context), stops_(stops), catch_up_(catch_up) {}
 
   /// `done`: rows so far, the same on all ranks. Collective over the world.
   bool answer(int64_t done) {
     if (done != next_) return false;
-    at::Tensor answers = at::zeros({2}, at::kDouble);
-    answers[0].fill_(stops_() ? 1.0 : 0.0);
-    answers[1].fill_(seconds_since(start_) / static_cast<double>(done));
-    answers = answers.to(context_.device);
-    context_.mesh.world.sum_(answers);
-    const double seconds_a_row = answers[1].item<double>() / context_.mesh.world.size();
+    catch_up_();
+    const at::Tensor mine = at::tensor(
+        {stops_() ? 1.0 : 0.0, seconds_since(start_) / static_cast<double>(done)}, at::kDouble);
+    const auto [stop, seconds] = summed(context_.mesh, mine, context_.device);
+    const double seconds_a_row = seconds / context_.mesh.world.size();
     next_ += static_cast<int64_t>(
         std::clamp(kSecondsBetweenQuestions / std::max(1e-6, seconds_a_row), 1.0, 1e6));
-    return answers[0].item<double>() > 0.0;
+    return stop > 0.0;
   }
 
  private:
   const ObjectiveContext& context_;
   const std::function<bool()>& stops_;
+  const std::function<void()>& catch_up_;
   Clock::time_point start_ = Clock::now();
   int64_t next_ = 1;
 };
@@ -59,12 +78,20 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
   const Loader loader(examples.size(), batch_size, mesh.data.rank(), mesh.data.size(),
                       /*shuffle=*/false, /*seed=*/0);
   const bool leads = mesh.sequence.rank() == 0;
-  double loss_sum = 0.0, weight_sum = 0.0;
+  // Of the losses on the device: the host may go on to the next row, and waits where it asks
+  // others.
+  const at::Tensor loss_sum = at::zeros({}, at::TensorOptions(context.device).dtype(at::kDouble));
+  double weight_sum = 0.0;
   Averages averages, others;
+  const std::function<void()> catch_up = [&] {
+    ToHost(loss_sum).here();
+    averages.sums();
+    others.clear();
+  };
   // Makes one row at a time: the set may be large, and a run that is told to stop has little time.
   // False: told to stop.
   const auto for_each_row = [&](const std::function<void(const Row&, size_t)>& use) {
-    StopQuestion question(context, stops);
+    StopQuestion question(context, stops, catch_up);
     size_t number = 0;
     for (int64_t i = 0; i < loader.num_batches(); ++i) {
       if (question.answer(i)) return false;
@@ -84,19 +111,17 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
     objective.looked();
   }
   const bool done = for_each_row([&](const Row& row, size_t number) {
-    const double loss = objective.loss(row, number, 1.0, leads ? averages : others).item<double>();
-    if (leads || !objective.replicated()) loss_sum += loss;
+    const at::Tensor loss = objective.loss(row, number, 1.0, leads ? averages : others);
+    if (leads || !objective.replicated()) loss_sum.add_(loss.reshape({}).to(at::kDouble));
     // Every member of a sequence group holds the whole row: its labels count once.
     if (leads) weight_sum += objective.weight(row);
   });
   if (!done) return std::nullopt;
-  at::Tensor sums = at::zeros({2}, at::kDouble);
-  sums[0].fill_(loss_sum);
-  sums[1].fill_(weight_sum);
-  sums = sums.to(context.device);
-  mesh.world.sum_(sums);
+  const at::Tensor weight =
+      sent_to(at::full({}, weight_sum, at::TensorOptions().dtype(at::kDouble)), context.device);
+  const auto [loss, weights] = summed(mesh, at::stack({loss_sum, weight}), context.device);
   EvaluationResult result;
-  result.loss = sums[0].item<double>() / std::max(1.0, sums[1].item<double>());
+  result.loss = loss / std::max(1.0, weights);
   result.means =
       objective.completed(averages.means(mesh.world, objective.averages(), context.device));
   result.seconds = seconds_since(start);

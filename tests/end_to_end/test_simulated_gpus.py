@@ -157,20 +157,21 @@ def test_two_steps_and_two_are_four(simulated, tmp_path, kind):
 
 
 # How often the host waits in a step of four rows, by what it waits for. For the norm, before the update, with which the
-# loss is there ("item"); and, of each layer of experts, for how many rows go to each, in a row's forward and backward,
-# and in the forward that an auxiliary loss looks ahead with ("event"). glm4_moe has one such layer, qwen3_moe two.
+# loss is there ("item"); and, of each layer of experts, for how many rows go to each, in a row's forward and in the one
+# that an auxiliary loss looks ahead with ("event"). glm4_moe has one such layer, qwen3_moe two.
 EXPERTS = dict(model="glm4_moe")
-TWO_GROUPS = dict(gradient_accumulation_steps=2, logging_steps=100)  # a log line of several processes waits for more
+TWO_GROUPS = dict(gradient_accumulation_steps=2, logging_steps=100)  # a log line of several processes waits once more
 WAITS = {
     "alone": (1, dict(kept_mlp_layers=0), 0),
     "pure_bf16": (1, dict(pure_bf16=True), 0),
     "activations on the host": (1, dict(offload_activations="true"), 0),
     "data parallel": (2, TWO_GROUPS | dict(zero_stage=3), 0),
+    "data parallel, a log line": (2, TWO_GROUPS | dict(logging_steps=1), 0),
     "KTO": (1, STAGES["kto"], 0),
     "kto_pair, data parallel": (2, STAGES["kto_pair"] | TWO_GROUPS, 0),
-    "experts": (1, EXPERTS, 4 * 2),
-    "experts, auxiliary loss": (1, EXPERTS | dict(model="qwen3_moe", moe_aux_loss_coef=0.05), 4 * 2 * 3),
-    "experts that are shared out": (2, EXPERTS | TWO_GROUPS | dict(expert_parallel_size=2), 2 * 2),
+    "experts": (1, EXPERTS, 4),
+    "experts, auxiliary loss": (1, EXPERTS | dict(model="qwen3_moe", moe_aux_loss_coef=0.05), 4 * 2 * 2),
+    "experts that are shared out": (2, EXPERTS | TWO_GROUPS | dict(expert_parallel_size=2), 2),
 }
 
 
@@ -186,10 +187,20 @@ def test_launches_and_waits_of_a_step(simulated, kind, stage_data, place):  # no
         waits = {name: (count - before["host_syncs_of"].get(name, 0)) / 2
                  for name, count in after["host_syncs_of"].items()}
         expected = {"item": 1} | ({"event": for_experts} if for_experts else {})
+        if keys.get("logging_steps") == 1:
+            expected["copy to the host"] = 1
         assert {name: count for name, count in waits.items() if count} == expected, waits
     if kind == "alone":  # two layers, with kernels over rows
         launches = (more[0]["launches"] - few[0]["launches"]) / 2
         assert launches < 770, launches
+
+
+def test_an_evaluation_does_not_wait_for_each_row(simulated):
+    """Its losses are summed where they are. Every half second the ranks ask each other whether to stop, and wait."""
+    (without,), (counts,) = (simulated(max_steps=1, **keys)[1] for keys in (
+        {}, dict(eval_dataset="held_out", per_device_eval_batch_size=1, eval_strategy="steps", eval_steps=1)))
+    assert counts["launches"] > without["launches"]
+    assert counts["host_syncs_of"]["item"] == without["host_syncs_of"]["item"], (counts, without)
 
 
 def test_mlps_keep_gate_and_up_where_the_gpu_has_room(simulated, monkeypatch):
