@@ -1,5 +1,6 @@
 // Models whose layers differ, against the same model written plainly, in fp64.
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 

@@ -3,6 +3,7 @@
 #include "longspan/models/decoder.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 

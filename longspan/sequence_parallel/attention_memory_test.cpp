@@ -4,6 +4,7 @@
 #include "longspan/plan/attention_memory.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
