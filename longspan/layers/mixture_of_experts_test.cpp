@@ -2,6 +2,7 @@
 #include "longspan/layers/mixture_of_experts.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
