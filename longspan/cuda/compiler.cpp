@@ -42,6 +42,15 @@ void* open_library() {
   return nullptr;
 }
 
+/// NVRTC opens libnvrtc-builtins by its name when it compiles, and the library of torch 2.11 does
+/// not look beside itself: what the process has loaded is found.
+void load_builtins(const void* function_of_nvrtc, int major, int minor) {
+  Dl_info library{};
+  if (dladdr(function_of_nvrtc, &library) == 0) return;
+  const auto folder = std::filesystem::path(library.dli_fname).parent_path();
+  dlopen((folder / fmt::format("libnvrtc-builtins.so.{}.{}", major, minor)).c_str(), RTLD_NOW);
+}
+
 /// "9.0" of 90.
 std::string capability_text(int capability) {
   return fmt::format("{}.{}", capability / 10, capability % 10);
@@ -94,6 +103,7 @@ struct Compiler::Library {
 Compiler::Compiler(const Library* library) : library_(library) {
   int major = 0, minor = 0, count = 0;
   library_->check(library_->version(&major, &minor));
+  load_builtins(reinterpret_cast<const void*>(library_->version), major, minor);
   version_ = fmt::format("{}.{}", major, minor);
   library_->check(library_->num_architectures(&count));
   architectures_.resize(count);
