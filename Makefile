@@ -55,11 +55,11 @@ program: $(BUILD)/build.ninja
 	$(SAY) "Building (about 6 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD) --target longspan
 
 unit-tests: build
-	$(SAY) "Unit tests (2 to 3 minutes)" tools/unit_tests $(BUILD)/unit_tests
+	$(SAY) "Unit tests (about 90 seconds)" tools/unit_tests $(BUILD)/unit_tests
 	$(SAY) "Unit tests on the simulated accelerator (seconds)" tools/unit_tests $(BUILD)/accelerator_tests
 
 python-tests: build setup-tests
-	$(SAY) "Parity and end-to-end tests (about 17 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	$(SAY) "Parity and end-to-end tests (about 10 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  tools/python_tests $(BIN)/python tests
 
 TEST_KERNELS = env LONGSPAN_BUILD=$(abspath $(BUILD)) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python tests/kernels.py

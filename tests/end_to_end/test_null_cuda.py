@@ -168,7 +168,6 @@ PEAKS = {
     "gate and up of some layers": ("dense", 1, dict(kept_mlp_layers=3)),
     "without checkpointing": ("dense", 1, LORA | dict(disable_gradient_checkpointing=True)),
     "ZeRO 2": ("dense", 2, dict(zero_stage=2)),
-    "ZeRO 3, all offloaded": ("dense", 2, dict(zero_stage=3, offload_params=True, offload_optimizer=True)),
     "heads": ("dense", 2, LORA | dict(sequence_parallel_size=2, sequence_parallel_mode="ulysses")),
     "the head": ("vocabulary", 1, dict()),
     "norms behind": ("norms behind", 1, LORA),
