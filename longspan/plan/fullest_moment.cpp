@@ -176,7 +176,9 @@ double mixed_again(const MemoryFacts& facts, const LayerSizes& s) {
 /// products on their way to one of them. Its queries are all that the convolution goes over.
 double composed_rows(const MemoryFacts& facts, const LayerSizes& s) {
   const bool composed = facts.cuda && s.cost.mixer.composed_bytes > 0;
-  return composed ? 4 * 4.0 * static_cast<double>(s.cost.mixer.queries) : 0.0;
+  return composed ? 4 * 4.0 * static_cast<double>(s.cost.mixer.queries) +
+                        static_cast<double>(s.cost.mixer.composed_row_bytes)
+                  : 0.0;
 }
 
 double composed_bytes(const MemoryFacts& facts, const LayerSizes& s) {

@@ -64,7 +64,8 @@ inline constexpr DeviceSizes kCudaSizes{
     .dropout = {.bytes = int64_t{256} << 20, .least = 256},
     .gemm_bytes = int64_t{64} << 20,
     .context_bytes = int64_t{512} << 20,
-    .workspace_bytes = int64_t{32} << 20,
+    // cuBLAS's, and cublasLt's beside it: torch 2.11 keeps both.
+    .workspace_bytes = 2 * (int64_t{32} << 20),
     .group_bytes = int64_t{256} << 20};
 
 constexpr const DeviceSizes& device_sizes(bool cuda) { return cuda ? kCudaSizes : kCpuSizes; }

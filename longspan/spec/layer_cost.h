@@ -34,6 +34,7 @@ struct TokenMixerCost {
   /// What the mixing's backward works with, whatever the row, where it is composed of ATen's
   /// operators since no fused one is there for it: on GPUs. Bytes; of all heads.
   int64_t composed_bytes = 0;
+  int64_t composed_row_bytes = 0;  ///< and of each token, there
   /// The backward computes the mixing again: checkpointing saves nothing of it.
   bool is_computed_again = false;
   MatrixCost before, after;   ///< of the projections before and after the mixing
