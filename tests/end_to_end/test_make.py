@@ -51,7 +51,7 @@ def test_what_fails_beside_others_runs_again_alone(tmp_path):
     assert status == 0 and "once more" not in said, said
     (tmp_path / "test_bad.py").write_text("def test_bad(): assert False\n")
     status, said = python_tests(tmp_path)
-    assert status == 1 and said.count("test_bad.py::test_bad") == 2 and "passed alone" not in said, said
+    assert status == 1 and said.count("FAILED test_bad.py::test_bad") == 2 and "passed alone" not in said, said
     # One that fails again hides none that does not.
     (tmp_path / "seen").unlink()
     status, said = python_tests(tmp_path)
