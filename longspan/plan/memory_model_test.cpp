@@ -266,7 +266,7 @@ TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's 
   facts.cuda = true;
   const MemoryAccount gpu = account_of(facts);
   // Of four query heads of 16 numbers, which are filled up to 32, in pairs that share a key head:
-  // dq in fp32, dk and dv in bf16, and a sum in fp32. cuBLAS works in 32 MiB.
+  // dq in fp32, dk and dv in bf16, and a sum in fp32. cuBLAS and cublasLt work in 32 MiB each.
   CHECK(gpu.device - cpu.device == 1024 * (4 * 4 * 32 + 2 * 2 * 64 + 4 * 4) + (int64_t{64} << 20));
   CHECK(gpu.beside_tensors == int64_t{512} << 20);
   facts.num_groups = 3;

@@ -188,7 +188,7 @@ def test_no_evaluation_before_the_save(num_ranks, moment, settings):
     whole = succeeds(settings("whole", **keys), num_ranks)
     running = Running(settings("stopped", **keys), num_ranks)
     wait_for(running, word, looks_every=0.002)
-    # In an evaluation they stand still until it is time to ask: however fast they are, it is not over by then.
+    # In an evaluation they stand still until the signal is there: what they evaluate meanwhile is a few rows.
     stand_still = running.ranks if "evaluation" in moment else []
     for rank in stand_still:
         rank.send_signal(signal.SIGSTOP)
