@@ -90,6 +90,7 @@ Machine this_machine() {
 /// One process of a run, in which signals are heard and what the run takes is measured. Returns the
 /// exit status: 130 after SIGINT, 0 after SIGTERM or SIGUSR1 and a save.
 int train(const Config& config, const Rendezvous& where) {
+  end_soon_with_lost_gpus();  // before there is a thread that may read the environment
   // Whatever comes until the process is gone is for it: it is never destroyed.
   static InterruptWatch& interrupts = *new InterruptWatch(/*speaks=*/where.rank == 0);
   struct EndOfRun {
@@ -106,7 +107,6 @@ int train(const Config& config, const Rendezvous& where) {
   try {
     PeakMeter meter(device_of(plan.device, plan.own_gpu()));
     if (where.has_peers()) quiet_c10d();
-    end_soon_with_lost_gpus();
     const RunResult result =
         run_training(config, plan, interrupts, {.meter = &meter, .make_source = {}});
     return end.status = result.end == RunEnd::kInterrupted ? kInterruptedStatus : 0;

@@ -10,6 +10,7 @@
 
 #include "cli/process/end_process.h"
 #include "longspan/comm/communication_error.h"
+#include "longspan/text/print.h"
 
 namespace longspan {
 namespace {
@@ -27,7 +28,8 @@ Telling& telling() {
   return *only;
 }
 
-/// Several groups may lose their GPUs at once, each with a thread that comes here.
+/// Several groups may lose their GPUs at once, each with a thread that comes here. Does not wait
+/// for who reads this process's stdout.
 [[noreturn]] void end_without_gpus(const std::exception& error) {
   claim_last_words();
   const std::string reason = reason_in_all_lines(error);
@@ -35,10 +37,13 @@ Telling& telling() {
   try {
     const std::lock_guard lock(telling().mutex);
     if (telling().tell) message = telling().tell(reason);
-  } catch (const std::exception&) {  // what NCCL says is said all the same
+  } catch (...) {  // what NCCL says is said all the same
   }
   if (message.empty()) message = lost_gpus_message(reason);
-  end_process_with_error(message);
+  // As where the main thread meets it (cli/main.cpp).
+  const bool of_gpu = is_error_of_gpu(reason);
+  print_err("{}: {}\n", of_gpu ? "internal error" : "error", message);
+  end_process_at_once(of_gpu ? 2 : 1);
 }
 
 [[noreturn]] void lost_gpus_or_other() {

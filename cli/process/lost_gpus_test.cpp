@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,36 +11,21 @@
 #include <string>
 #include <thread>
 
+#include "longspan/testing/ended_process.h"
+
 namespace longspan {
 namespace {
 
 /// Of a process in which `run` leaves each of `num_threads` threads by an exception.
-struct EndOfThreads {
-  int status = 0;
-  std::string text;  // on stderr
-
-  EndOfThreads(int num_threads, const std::function<void()>& run,
-               const std::function<std::string(const std::string& reason)>& tell) {
-    int ends[2];
-    REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
-    const pid_t child = fork();
-    if (child == 0) {
-      dup2(ends[1], STDERR_FILENO);
-      std::signal(SIGABRT, SIG_DFL);
-      end_with_lost_gpus();
-      tell_of_lost_gpus(tell);
-      for (int i = 0; i < num_threads; ++i) std::thread(run).detach();
-      for (;;) pause();
-    }
-    close(ends[1]);
-    char some[512];
-    for (ssize_t length; (length = read(ends[0], some, sizeof(some))) > 0;) {
-      text.append(some, static_cast<size_t>(length));
-    }
-    close(ends[0]);
-    waitpid(child, &status, 0);
-  }
-};
+EndedProcess end_of_threads(int num_threads, const std::function<void()>& run,
+                            const std::function<std::string(const std::string& reason)>& tell) {
+  return ended_process([&] {
+    end_with_lost_gpus();
+    tell_of_lost_gpus(tell);
+    for (int i = 0; i < num_threads; ++i) std::thread(run).detach();
+    for (;;) pause();
+  });
+}
 
 /// As torch's watchdog puts it.
 [[noreturn]] void lose_gpus() {
@@ -60,20 +44,36 @@ TEST_CASE("lost GPUs: an error of NCCL in threads of torch's ends the process wi
       "NCCL error: remote process exited, NCCL version 2.28.9; ncclRemoteError: A call failed; "
       "Last error: the link is down";
   for (const int num_threads : {1, 4}) {
-    const EndOfThreads end(num_threads, lose_gpus, {});
+    const EndedProcess end = end_of_threads(num_threads, lose_gpus, {});
     CHECK(WIFEXITED(end.status));
     CHECK(WEXITSTATUS(end.status) == 1);
     CHECK(end.text.starts_with("error: communication between GPUs failed: " + reason + ". "));
     CHECK(end.text.find('\n') == end.text.size() - 1);
   }
-  const EndOfThreads told(2, lose_gpus, [](const std::string& why) { return "rank 7: " + why; });
+  const EndedProcess told =
+      end_of_threads(2, lose_gpus, [](const std::string& why) { return "rank 7: " + why; });
   CHECK(WIFEXITED(told.status));
   CHECK(told.text == "error: rank 7: " + reason + "\n");
-  const EndOfThreads worse(
+  const EndedProcess worse = end_of_threads(
       1, lose_gpus, [](const std::string&) -> std::string { throw std::runtime_error("x"); });
   CHECK(WIFEXITED(worse.status));
   CHECK(worse.text.find(reason) != std::string::npos);
-  const EndOfThreads defect(1, [] { throw 7; }, {});
+  const EndedProcess own = end_of_threads(
+      1,
+      [] {
+        throw c10::DistBackendError(
+            {},
+            "[Rank 1] Process group watchdog thread terminated with exception: CUDA error: an "
+            "illegal memory access was encountered\nSearch for `cudaErrorIllegalAddress'");
+      },
+      {});
+  CHECK(WIFEXITED(own.status));
+  CHECK(WEXITSTATUS(own.status) == 2);
+  CHECK(
+      own.text.starts_with("internal error: the GPU of this rank has failed: CUDA error: an "
+                           "illegal memory access was encountered; "));
+  CHECK(own.text.find("another rank") == std::string::npos);
+  const EndedProcess defect = end_of_threads(1, [] { throw 7; }, {});
   CHECK(WIFSIGNALED(defect.status));
   CHECK(WTERMSIG(defect.status) == SIGABRT);
 }

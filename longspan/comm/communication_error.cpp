@@ -19,7 +19,17 @@ std::string without_end(std::string reason) {
 
 }  // namespace
 
+bool is_error_of_gpu(const std::string& reason) {
+  return reason.find("CUDA error") != std::string::npos;
+}
+
 std::string lost_gpus_message(const std::string& reason) {
+  if (is_error_of_gpu(reason)) {
+    return fmt::format(
+        "the GPU of this rank has failed: {}. With CUDA_LAUNCH_BLOCKING=1 in the environment the "
+        "operation that fails says so itself.",
+        reason);
+  }
   return fmt::format(
       "communication between GPUs failed: {}. Another rank has ended, or the network or a GPU has "
       "failed, or a rank took longer than ddp_timeout. {}",

@@ -369,8 +369,8 @@ std::vector<std::string> Group::gather_text(const std::string& text) const {
       gather(text.size() > kAhead ? std::string_view(text).substr(kAhead) : "", longest - kAhead);
   for (int rank = 0; rank < size(); ++rank) {
     const uint64_t of_rank = lengths[static_cast<size_t>(rank)];
-    if (of_rank > kAhead)
-      texts[static_cast<size_t>(rank)] += part(rests, rank, 0, of_rank - kAhead);
+    if (of_rank <= kAhead) continue;
+    texts[static_cast<size_t>(rank)] += part(rests, rank, 0, of_rank - kAhead);
   }
   return texts;
 }

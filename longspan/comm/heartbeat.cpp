@@ -304,7 +304,9 @@ Heartbeat::Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProces
   std::thread([impl = impl_] { impl->beat_on(); }).detach();
 }
 
-Heartbeat::~Heartbeat() {
+Heartbeat::~Heartbeat() { leave(); }
+
+void Heartbeat::leave() {
   if (!impl_) return;
   std::unique_lock lock(impl_->mutex);
   impl_->stop = true;

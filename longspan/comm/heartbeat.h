@@ -64,6 +64,10 @@ class Heartbeat {
   /// May be called from any thread.
   void failed(const std::string& reason);
 
+  /// Ends the thread, after those who ask have read what they need from the store that this rank
+  /// serves; the destructor calls it. To be called where the process ends without the destructor.
+  void leave();
+
  private:
   struct Impl;
   std::shared_ptr<Impl> impl_;

@@ -127,11 +127,11 @@ FeedForwardBackward::FeedForwardBackward(const at::TensorOptions& residual, int6
   const int64_t most = std::min(chunk_rows_, num_rows);
   const at::TensorOptions options = residual.dtype(row.compute_dtype);
   const OutputNorm norm = layer.feed_forward_output_norm();
-  const bool saved_rows = !saved_.rows.empty();
-  room_ = cast_->backward_room(most, saved_rows || norm.defined(), options);
+  const bool has_rows = !saved_.rows.empty();
+  room_ = cast_->backward_room(most, has_rows || norm.defined(), options);
   if (!norm.defined()) return;
   doutput_norm_D_ = zeros_for_norm(norm.weight_D, residual);
-  if (saved_rows) return;
+  if (has_rows) return;
   again_ = cast_->empty_saved(most, options);
   forward_room_ = cast_->forward_room(most, /*saved=*/true, options);
 }

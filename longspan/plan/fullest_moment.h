@@ -32,9 +32,8 @@ std::vector<Moment> layer_moments(const MemoryFacts& facts, size_t kind, const L
 Moment embedding_moment(const MemoryFacts& facts);
 
 /// Bytes a token of one layer of a kind: what it saves for its backward, and what its feed-forward
-/// keeps beside that, where it does; what its feed-forward has chosen stays on the device in any
-/// case. `last`: the last layer, of whose feed-forward only rows with
-/// labels are wanted.
+/// keeps beside that, where it does. What its feed-forward has chosen stays on the device in any
+/// case. `last`: the last layer, of whose feed-forward only rows with labels are wanted.
 double saved_by_layer(const MemoryFacts& facts, size_t kind, bool last);
 double kept_by_layer(const MemoryFacts& facts, size_t kind, bool last);
 double chosen_by_layer(const MemoryFacts& facts, size_t kind, bool last);

@@ -113,7 +113,7 @@ void add_moment(const MemoryFacts& facts, const Division& division, int64_t alwa
   if (there < all) {
     lines.push_back({"Never at once", there - all, 0, "gradients are made while activations go"});
   } else if (there > all) {
-    lines.push_back({"In the update", there - all, 0, "beside gradients"});
+    lines.push_back({"At the fullest moment", there - all, 0, "beside all of these"});
   }
 }
 

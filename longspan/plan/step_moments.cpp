@@ -119,6 +119,8 @@ class Step {
   void forward() {
     // Of the row before this one, in a step of several, all gradients are there.
     const double sums = facts_.accumulates ? static_cast<double>(sums_.device_bytes) : 0.0;
+    const Unit& embedding = units_.head_is_embedding ? units_.head : units_.embedding;
+    look(sums + gathered(embedding, layer(0)) + under_way(0, of_row_before(0), 0));
     for (int64_t i = 0; i < num_layers_; ++i) {
       activations_ += saved_[i] + kept_[i];
       for (const Moment& moment : moments(i, /*in_forward=*/true)) {

@@ -53,8 +53,10 @@ ToldOfLostGpus::ToldOfLostGpus(Host& host, Heartbeat& heartbeat, const Rendezvou
     : host_(host) {
   host_.before_loss_of_gpus([&heartbeat, &where](const std::string& reason) {
     const std::string what = fmt::format("{} {}", lost_gpus_message(reason), kLostSteps);
-    heartbeat.failed(what);
-    return fmt::format("Rank {} of {}: {}", where.rank, where.world_size, what);
+    const std::string others = heartbeat.diagnosis(what);
+    heartbeat.leave();
+    return fmt::format("Rank {} of {}: {}{}{}", where.rank, where.world_size, what,
+                       others.empty() ? "" : " ", others);
   });
 }
 

@@ -134,6 +134,19 @@ def test_an_error_of_nccl_is_said(start, rank, ways):
     assert not list(ended.output_dir.glob("checkpoint-*")) and not list(ended.output_dir.glob("*.safetensors"))
 
 
+@pytest.mark.long
+def test_a_killed_rank_is_to_blame_and_not_who_misses_it(start):
+    """The watchdog of the rank that lives finds only that the network has failed."""
+    running, _ = start(2, dict(NULL_NCCL_BREAK="0:60"), max_steps=100000, sequence_parallel_size=2, ddp_timeout=600)
+    wait_for(running, "'loss'")
+    running.ranks[1].kill()
+    ended = running.wait(60)
+    (said,) = errors_of(ended.texts[0])
+    assert ended.statuses == [1, -signal.SIGKILL], ended.text
+    assert LOST in said and f"Rank 1 (host " in said and f"process {running.ranks[1].pid})" in said, said
+    assert "has ended without a word" in said, said
+
+
 def test_nothing_is_sent_where_nothing_is_to_send():
     """torch's process group has no work to wait for then."""
     environment = os.environ | null_environment(BUILD, 2)

@@ -200,7 +200,10 @@ def test_an_evaluation_does_not_wait_for_each_row(simulated):
     (without,), (counts,) = (simulated(max_steps=1, **keys)[1] for keys in (
         {}, dict(eval_dataset="held_out", per_device_eval_batch_size=1, eval_strategy="steps", eval_steps=1)))
     assert counts["launches"] > without["launches"]
-    assert counts["host_syncs_of"]["item"] == without["host_syncs_of"]["item"], (counts, without)
+    waits = {name: counts["host_syncs_of"].get(name, 0) - without["host_syncs_of"].get(name, 0)
+             for name in counts["host_syncs_of"].keys() | without["host_syncs_of"].keys()}
+    # Of some ten rows: where it asks, and at the end.
+    assert sum(count for name, count in waits.items() if name != "copy to the device") <= 6, waits
 
 
 def test_mlps_keep_gate_and_up_where_the_gpu_has_room(simulated, monkeypatch):
