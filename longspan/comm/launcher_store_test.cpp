@@ -323,14 +323,21 @@ TEST_CASE("notices: the store does not end with its rank before all have heard o
     where.launcher_hosts_store = false;  // as if rank 0 served it
     return where;
   };
+  testing::Relay relay(launcher.worker(0, 2).master_port);
+  Rendezvous near = worker(0);
+  near.master_port = relay.port();
   double waited = 0;
   std::thread rank_0([&] {
     const Clock::time_point start = Clock::now();
-    Notices(worker(0)).announce_stop("rank 0 got SIGTERM");
+    Notices(near).announce_stop("rank 0 got SIGTERM");
     waited = std::chrono::duration<double>(Clock::now() - start).count();
   });
-  // One that has been busy, or has stood still, for three seconds.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  // On a machine that is so busy for three seconds that the other one hears of nothing, and the
+  // store answers nobody.
+  relay.hold(true);
   std::this_thread::sleep_for(std::chrono::seconds(3));
+  relay.hold(false);
   const Heartbeat late(
       worker(1), /*timeout_seconds=*/20, [](const std::string&) {}, [](const std::string&) {});
   rank_0.join();
