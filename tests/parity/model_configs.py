@@ -4,11 +4,13 @@ from transformers import (DeepseekV3Config, Gemma3TextConfig, Glm4Config, Glm4Mo
                           MistralConfig, Phi3Config, Qwen2Config, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3Config,
                           Qwen3MoeConfig, Qwen3NextConfig)
 
+from hybrid_models import NORM_EPSILON
+
 LLAMA = dict(vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
              num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=256)
 QWEN3_5 = dict(vocab_size=307, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
                num_key_value_heads=2, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
-               linear_key_head_dim=16, linear_value_head_dim=8, max_position_embeddings=512,
+               linear_key_head_dim=16, linear_value_head_dim=8, max_position_embeddings=512, rms_norm_eps=NORM_EPSILON,
                rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.25,
                                     mrope_section=[1, 1, 0], mrope_interleaved=True))
 ORIGINAL = dict(original_max_position_embeddings=64)
