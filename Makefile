@@ -79,7 +79,7 @@ test-torch:
 	@tools/test_torch $(TORCH)
 
 test-device: build setup-tests
-	$(SAY) "Training on simulated GPUs (about 20 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	$(SAY) "Training on simulated GPUs (about 10 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  LONGSPAN_TEST_DEVICE=simulated tools/python_tests $(BIN)/python tests
 
 test-families: build setup-tests
