@@ -17,6 +17,7 @@
 #include "longspan/attention/cudnn_attention.h"
 #include "longspan/attention/flash3_attention.h"
 #include "longspan/attention/packed_calls.h"
+#include "longspan/comm/communication_error.h"
 #include "longspan/memory/out_of_memory.h"
 
 namespace longspan {
@@ -30,17 +31,18 @@ bool is_for_flash(const at::Tensor& q, const AttentionSpec& spec) {
   return half && !spec.softcap && std::max(spec.key_dim, spec.value_dim) <= kMostFlashDim;
 }
 
-/// What a kernel computes that may refuse; nothing where it does, and then it is given up.
+/// What a kernel computes that may refuse; nothing where it does, and then it is given up. An error
+/// of the GPU is perhaps an earlier kernel's, and no other computes behind it.
 template <typename Compute>
 auto attempt(void (*give_up)(const std::string& reason), const Compute& compute)
     -> std::optional<decltype(compute())> {
   try {
     return compute();
   } catch (const c10::Error& error) {
-    if (is_out_of_memory(error)) throw;
+    if (is_out_of_memory(error) || is_error_of_gpu(error.what_without_backtrace())) throw;
     give_up(error.what_without_backtrace());
   } catch (const std::runtime_error& error) {  // of a library that has none of torch's own errors
-    if (is_out_of_memory(error)) throw;
+    if (is_out_of_memory(error) || is_error_of_gpu(error.what())) throw;
     give_up(error.what());
   }
   return std::nullopt;

@@ -81,7 +81,7 @@ TEST_CASE("cuda attention: FlashAttention 3, where it is installed") {
         return;
       }
       // Of 256 numbers it has no backward that gives the same bits.
-      use_gpu(0, /*deterministic=*/shape.key_dim <= 192);
+      use_gpu(0, {.deterministic = shape.key_dim <= 192});
       for (const KernelCase& one : testing::kernel_cases()) {
         check_kernel(*kernel, at::kCUDA, dtype, shape, one, tolerance);
       }

@@ -47,7 +47,7 @@ bool same(const Block& a, const Block& b) {
 }
 
 // All layers of a row attend by the same few lists of blocks, forward and backward: what they make
-// is sent to the device once, for which the host must wait.
+// is sent to the device once.
 class RecentCalls {
  public:
   using Calls = std::shared_ptr<const std::vector<PackedCall>>;

@@ -9,7 +9,7 @@ namespace longspan {
 BenchDevice bench_device(const DeviceChoice& choice, int local_rank) {
   if (!choice.cuda()) return {};
   const int gpu = local_rank % choice.num_gpus;
-  use_gpu(gpu, /*deterministic=*/false);
+  use_gpu(gpu, {});
   return {.device = device_of(choice, gpu),
           .link = choice.shared ? Link::kGlooThroughHost : Link::kNccl,
           .kernel = &load_cuda().block_kernel(cpu_block_kernel(), cuda_block_kernel()),

@@ -99,10 +99,11 @@ c10::Device device_of(const DeviceChoice& choice, int gpu) {
   return {load_cuda().type, static_cast<c10::DeviceIndex>(gpu)};
 }
 
-void use_gpu(int number, bool deterministic) {
+void use_gpu(int number, const GpuNumbers& numbers) {
   load_cuda().set_device(number);
   at::Context& context = at::globalContext();
-  context.setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
+  context.setDeterministicAlgorithms(numbers.deterministic, /*warn_only=*/false);
+  context.setAllowTF32CuBLAS(numbers.tf32);
   // Memory that nobody reads before it is written needs no numbers.
   context.setDeterministicFillUninitializedMemory(false);
 }

@@ -63,9 +63,16 @@ Gpus look_for_gpus();
 /// What ATen calls the device that a run has chosen: that GPU of this machine, or the CPU.
 c10::Device device_of(const DeviceChoice& choice, int gpu);
 
+/// How a GPU computes what it may compute in more ways than one.
+struct GpuNumbers {
+  /// Every operation of ATen and of its libraries gives the same bits each time, which the
+  /// environment variable CUBLAS_WORKSPACE_CONFIG (:4096:8) must allow.
+  bool deterministic = false;
+  /// Gemms of fp32 numbers round them to TF32's ten bits first. Else they never do.
+  bool tf32 = false;
+};
+
 /// Makes this GPU the process's own, which ATen and NCCL then mean by "cuda" without an index.
-/// `deterministic`: every operation of ATen and of its libraries gives the same bits each time,
-/// which the environment variable CUBLAS_WORKSPACE_CONFIG (:4096:8) must allow.
-void use_gpu(int number, bool deterministic);
+void use_gpu(int number, const GpuNumbers& numbers);
 
 }  // namespace longspan

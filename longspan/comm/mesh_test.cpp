@@ -194,7 +194,7 @@ TEST_CASE("mesh: ranks that planned differently all say so at once") {
 TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's error") {
   if (!cuda_available()) {
     CHECK_THROWS_WITH_AS(load_cuda(), doctest::Contains("CPU"), UserError);
-    CHECK_THROWS_WITH_AS(use_gpu(0, false), doctest::Contains("CPU"), UserError);
+    CHECK_THROWS_WITH_AS(use_gpu(0, {}), doctest::Contains("CPU"), UserError);
     CHECK(!why_no_cuda().empty());
     CHECK(look_for_gpus().count == 0);
     CHECK(look_for_gpus().why_none == why_no_cuda());
@@ -203,7 +203,7 @@ TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's e
     CHECK(num_devices > 0);
     CHECK(why_no_cuda().empty());
     CHECK(look_for_gpus().count == num_devices);
-    CHECK_NOTHROW(use_gpu(0, false));
+    CHECK_NOTHROW(use_gpu(0, {}));
   }
 }
 

@@ -29,7 +29,6 @@ const std::vector<IdleKey>& idle_keys() {
       {"torch_compile_backend", "nothing is left to compile"},
       {"torch_compile_mode", "nothing is left to compile"},
       {"torch_empty_cache_steps", "memory is used again, whatever is kept"},
-      {"tf32", "it is for fp32 on GPUs, where Longspan computes in bf16"},
       {"ddp_backend", "GPUs speak NCCL, processors Gloo"},
       {"ddp_find_unused_parameters", "every parameter has a gradient"},
       {"ddp_bucket_cap_mb", "gradients are reduced in buckets of a fixed size"},

@@ -44,7 +44,9 @@ KeySection model_keys() {
              kOwn),
        plain("full_determinism", &C::full_determinism, kFree,
              "On GPUs: the same bits in every run, and after a resume. (On the CPU they always "
-             "are.)")}};
+             "are.)"),
+       plain("tf32", &C::tf32, kNamed,
+             "On GPUs: gemms round their fp32 numbers to ten bits first (TF32), and are faster.")}};
 }
 
 }  // namespace longspan::key_tables

@@ -16,6 +16,7 @@ struct ModelSettings {
   bool use_cpu = false;         // read into device
   bool share_gpus = false;
   bool full_determinism = false;
+  bool tf32 = false;
 };
 
 }  // namespace longspan

@@ -7,6 +7,7 @@
 
 #include "longspan/kernels/causal_conv.h"
 #include "longspan/kernels/fused_op.h"
+#include "longspan/memory/transfer.h"
 
 namespace longspan {
 namespace {
@@ -49,7 +50,7 @@ ShiftedRow shifted_row(const at::Tensor& x_TC, const ParameterRows& weight, cons
   }
   const at::Tensor places_TW =
       at::arange(x_TC.size(0), at::kLong).unsqueeze(1) + at::arange(W, at::kLong);
-  row.seen_TW = places_TW.ge(at::tensor(begins, at::kLong).unsqueeze(1)).to(x_TC.device());
+  row.seen_TW = sent_to(places_TW.ge(at::tensor(begins, at::kLong).unsqueeze(1)), x_TC.device());
   return row;
 }
 

@@ -11,6 +11,7 @@
 
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/gated_delta_rule.h"
+#include "longspan/memory/transfer.h"
 #include "longspan/spec/recurrence_spec.h"
 
 namespace longspan {
@@ -49,8 +50,9 @@ ChunkMasks masks_of(const Packing& packing, const at::Device& device) {
   const ChunkMasks masks{all.unsqueeze(2).eq(all.unsqueeze(1)).tril(),
                          all.eq(before_Z.unsqueeze(1)), all.eq(last_Z.unsqueeze(1)),
                          last_Z.eq(before_Z)};
-  return {masks.sees_ZCC.to(device), masks.entered_ZC.to(device), masks.reaches_end_ZC.to(device),
-          masks.crossed_Z.to(device)};
+  const std::vector<at::Tensor> sent =
+      sent_to({masks.sees_ZCC, masks.entered_ZC, masks.reaches_end_ZC, masks.crossed_Z}, device);
+  return {sent.at(0), sent.at(1), sent.at(2), sent.at(3)};
 }
 
 /// Of one segment: what it is mixed by, and the state before it.

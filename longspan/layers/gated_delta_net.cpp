@@ -15,6 +15,7 @@
 #include "longspan/kernels/storage_type.h"
 #include "longspan/layers/plain_steps.h"
 #include "longspan/layers/recurrent_row.h"
+#include "longspan/memory/transfer.h"
 
 namespace longspan {
 namespace {
@@ -47,10 +48,10 @@ struct Recurrence {
     const int64_t per_key = spec.num_value_heads / spec.num_key_heads;
     KeyHeads heads{keys.count, spec.key_dim, {}};
     if (values.begin % per_key == 0 && values.count % per_key == 0) return heads;
-    heads.of_values_n = at::arange(values.begin, values.begin + values.count, at::kLong)
-                            .floor_divide(per_key)
-                            .sub_(keys.begin)
-                            .to(device);
+    heads.of_values_n = sent_to(at::arange(values.begin, values.begin + values.count, at::kLong)
+                                    .floor_divide(per_key)
+                                    .sub_(keys.begin),
+                                device);
     return heads;
   }
 

@@ -246,6 +246,11 @@ at::Tensor Decoder::hidden_states(const Batch& batch, const at::Tensor& rows_L) 
   return impl_->final_norm(impl_->run_layers(batch, rows_L, kAlwaysThere));
 }
 
+void Decoder::check_ids(const Batch& batch) const {
+  impl_->check_ids(batch.tokens_T, "Token");
+  impl_->check_ids(batch.labels_T.index_select(0, label_rows(batch)), "Label");
+}
+
 void Decoder::keep_feed_forwards(int64_t count) {
   for (std::vector<Layer>* layers : {&impl_->weights.layers, &impl_->base_layers}) {
     for (Layer& layer : *layers) layer.keeps_feed_forward = false;

@@ -85,6 +85,9 @@ class Decoder {
   at::Tensor negative_log_likelihood_sum(const Batch& batch,
                                          std::optional<double> upstream = std::nullopt);
 
+  /// Throws UserError where a token or a label of a batch is outside of the vocabulary. Passes look
+  /// by themselves at batches that are on the host alone: a host would wait to see others.
+  void check_ids(const Batch& batch) const;
   /// Under gradient checkpointing the last `count` of the layers whose feed-forward saves something
   /// keep it on the device from the forward to the backward, which does not compute it again. None
   /// do at the start.

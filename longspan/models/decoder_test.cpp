@@ -214,6 +214,10 @@ TEST_CASE("decoder: tokens and labels outside of the vocabulary are refused") {
   batch = random_batch(spec, {9}, 1.0);
   batch.labels_T[3] = 60;
   CHECK_THROWS_WITH_AS(model.token_logprobs(batch), doctest::Contains("Label 60"), UserError);
+  CHECK_THROWS_WITH_AS(model.check_ids(batch), doctest::Contains("Label 60"), UserError);
+  batch.tokens_T[3] = -1;
+  CHECK_THROWS_WITH_AS(model.check_ids(batch), doctest::Contains("Token -1"), UserError);
+  CHECK_NOTHROW(model.check_ids(random_batch(spec, {9}, 1.0)));
 }
 
 TEST_CASE("head: many chunks give what one gives") {

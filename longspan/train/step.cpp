@@ -92,6 +92,7 @@ std::vector<Row> TrainingStep::rows_of(const StepPlace& place) {
     // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
     if (drawn.examples.empty() && !context_.idle_rows) continue;
     rows.push_back(make_row(drawn, objective_.documents(), context_.attention, context_.device));
+    context_.model.check_ids(rows.back().whole);
   }
   return rows;
 }

@@ -32,7 +32,9 @@ constexpr const char* kLostSteps =
 /// All workers of this start, after each has found out that it can open what it needs.
 Rendezvous joined(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan) {
   const Rendezvous& launched = plan.where;
-  if (plan.device.cuda()) use_gpu(plan.own_gpu(), model.full_determinism);
+  if (plan.device.cuda()) {
+    use_gpu(plan.own_gpu(), {.deterministic = model.full_determinism, .tf32 = model.tf32});
+  }
   const bool serves_store =
       launched.rank == 0 && launched.world_size > 1 && !launched.launcher_hosts_store;
   rank_0_first(launched.rank, [&] {

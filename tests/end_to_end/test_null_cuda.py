@@ -78,6 +78,14 @@ def test_launches_and_waits_of_a_step(train):
     assert own, launches
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_fp32_is_rounded_on_request_alone(train, asked):
+    """Not by torch's variable either."""
+    _, (counts,) = train(bf16=False, tf32=asked, variables={"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"})
+    gemms = {name for name in counts["launches"] if name.startswith("cublas")}
+    assert gemms and {name.endswith("in TF32") for name in gemms} == {asked}, gemms
+
+
 WAYS = {
     "heads": dict(sequence_parallel_size=2, sequence_parallel_mode="ulysses"),
     "a ring": dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring"),

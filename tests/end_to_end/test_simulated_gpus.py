@@ -171,6 +171,8 @@ WAITS = {
     "kto_pair, data parallel": (2, STAGES["kto_pair"] | TWO_GROUPS, 0),
     "experts": (1, EXPERTS, 4),
     "experts, auxiliary loss": (1, EXPERTS | dict(model="qwen3_moe", moe_aux_loss_coef=0.05), 4 * 2 * 2),
+    "a recurrence": (1, dict(model="qwen3_5"), 0),
+    "a recurrence, heads exchanged": (2, dict(model="qwen3_5", sequence_parallel_size=2, logging_steps=100), 0),
     "experts that are shared out": (2, EXPERTS | TWO_GROUPS | dict(expert_parallel_size=2), 2),
 }
 

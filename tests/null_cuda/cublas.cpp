@@ -18,8 +18,16 @@ struct Handle {
 
 Handle& of(cublasHandle_t handle) { return *reinterpret_cast<Handle*>(handle); }
 
-cublasStatus_t gemm(const char* name, cublasOperation_t a_op, cublasOperation_t b_op, int64_t m,
-                    int64_t n, int64_t k, Matrix a, Matrix b, Matrix c) {
+/// What a gemm is counted as, where its handle and its compute type may let it round fp32 numbers.
+std::string counted_as(const char* name, cublasHandle_t handle, cudaDataType a_type,
+                       cublasComputeType_t compute = CUBLAS_COMPUTE_32F) {
+  const bool rounds = a_type == CUDA_R_32F && (of(handle).math_mode == CUBLAS_TF32_TENSOR_OP_MATH ||
+                                               compute == CUBLAS_COMPUTE_32F_FAST_TF32);
+  return std::string(name) + (rounds ? kInTf32 : "");
+}
+
+cublasStatus_t gemm(const std::string& name, cublasOperation_t a_op, cublasOperation_t b_op,
+                    int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, Matrix c) {
   a.rows = a_op == CUBLAS_OP_N ? m : k;
   a.columns = a_op == CUBLAS_OP_N ? k : m;
   b.rows = b_op == CUBLAS_OP_N ? k : n;
@@ -64,42 +72,42 @@ cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t a_op, cublasOperation_t b_op, int m,
-                            int n, int k, const void*, const void* a, cudaDataType a_type, int lda,
-                            const void* b, cudaDataType b_type, int ldb, const void*, void* c,
-                            cudaDataType c_type, int ldc, cublasComputeType_t, cublasGemmAlgo_t) {
-  return gemm("cublasGemmEx", a_op, b_op, m, n, k, {a, a_type, lda}, {b, b_type, ldb},
-              {c, c_type, ldc});
+cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_op, cublasOperation_t b_op,
+                            int m, int n, int k, const void*, const void* a, cudaDataType a_type,
+                            int lda, const void* b, cudaDataType b_type, int ldb, const void*,
+                            void* c, cudaDataType c_type, int ldc, cublasComputeType_t compute,
+                            cublasGemmAlgo_t) {
+  return gemm(counted_as("cublasGemmEx", handle, a_type, compute), a_op, b_op, m, n, k,
+              {a, a_type, lda}, {b, b_type, ldb}, {c, c_type, ldc});
 }
-cublasStatus_t cublasSgemmEx(cublasHandle_t, cublasOperation_t a_op, cublasOperation_t b_op, int m,
-                             int n, int k, const float*, const void* a, cudaDataType a_type,
+cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t a_op, cublasOperation_t b_op,
+                             int m, int n, int k, const float*, const void* a, cudaDataType a_type,
                              int lda, const void* b, cudaDataType b_type, int ldb, const float*,
                              void* c, cudaDataType c_type, int ldc) {
-  return gemm("cublasSgemmEx", a_op, b_op, m, n, k, {a, a_type, lda}, {b, b_type, ldb},
-              {c, c_type, ldc});
+  return gemm(counted_as("cublasSgemmEx", handle, a_type), a_op, b_op, m, n, k, {a, a_type, lda},
+              {b, b_type, ldb}, {c, c_type, ldc});
 }
-cublasStatus_t cublasSgemm_v2(cublasHandle_t, cublasOperation_t a_op, cublasOperation_t b_op, int m,
-                              int n, int k, const float*, const float* a, int lda, const float* b,
-                              int ldb, const float*, float* c, int ldc) {
-  return gemm("cublasSgemm", a_op, b_op, m, n, k, {a, CUDA_R_32F, lda}, {b, CUDA_R_32F, ldb},
-              {c, CUDA_R_32F, ldc});
+cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t a_op, cublasOperation_t b_op,
+                              int m, int n, int k, const float*, const float* a, int lda,
+                              const float* b, int ldb, const float*, float* c, int ldc) {
+  return gemm(counted_as("cublasSgemm", handle, CUDA_R_32F), a_op, b_op, m, n, k,
+              {a, CUDA_R_32F, lda}, {b, CUDA_R_32F, ldb}, {c, CUDA_R_32F, ldc});
 }
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t, cublasOperation_t a_op,
-                                          cublasOperation_t b_op, int m, int n, int k, const void*,
-                                          const void* a, cudaDataType a_type, int lda,
-                                          long long a_step, const void* b, cudaDataType b_type,
-                                          int ldb, long long b_step, const void*, void* c,
-                                          cudaDataType c_type, int ldc, long long c_step,
-                                          int number, cublasComputeType_t, cublasGemmAlgo_t) {
-  return gemm("cublasGemmStridedBatchedEx", a_op, b_op, m, n, k, {a, a_type, lda, number, a_step},
-              {b, b_type, ldb, number, b_step}, {c, c_type, ldc, number, c_step});
+cublasStatus_t cublasGemmStridedBatchedEx(
+    cublasHandle_t handle, cublasOperation_t a_op, cublasOperation_t b_op, int m, int n, int k,
+    const void*, const void* a, cudaDataType a_type, int lda, long long a_step, const void* b,
+    cudaDataType b_type, int ldb, long long b_step, const void*, void* c, cudaDataType c_type,
+    int ldc, long long c_step, int number, cublasComputeType_t compute, cublasGemmAlgo_t) {
+  return gemm(counted_as("cublasGemmStridedBatchedEx", handle, a_type, compute), a_op, b_op, m, n,
+              k, {a, a_type, lda, number, a_step}, {b, b_type, ldb, number, b_step},
+              {c, c_type, ldc, number, c_step});
 }
-cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t, cublasOperation_t a_op,
+cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t a_op,
                                          cublasOperation_t b_op, int m, int n, int k, const float*,
                                          const float* a, int lda, long long a_step, const float* b,
                                          int ldb, long long b_step, const float*, float* c, int ldc,
                                          long long c_step, int number) {
-  return gemm("cublasSgemmStridedBatched", a_op, b_op, m, n, k,
+  return gemm(counted_as("cublasSgemmStridedBatched", handle, CUDA_R_32F), a_op, b_op, m, n, k,
               {a, CUDA_R_32F, lda, number, a_step}, {b, CUDA_R_32F, ldb, number, b_step},
               {c, CUDA_R_32F, ldc, number, c_step});
 }

@@ -28,9 +28,9 @@ extern "C" {
 
 size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t,
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
                                         cudaDataType_t) {
-  *made = new cublasLtMatmulDescOpaque_t{};
+  *made = new cublasLtMatmulDescOpaque_t{{static_cast<uint64_t>(compute)}};
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t made) {
@@ -85,14 +85,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   *number = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void*, const void* a,
-                              cublasLtMatrixLayout_t of_a, const void* b,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const void*,
+                              const void* a, cublasLtMatrixLayout_t of_a, const void* b,
                               cublasLtMatrixLayout_t of_b, const void*, const void* c,
                               cublasLtMatrixLayout_t of_c, void* d, cublasLtMatrixLayout_t of_d,
                               const cublasLtMatmulAlgo_t*, void* /*workspace*/, size_t /*size*/,
                               cudaStream_t) {
-  const bool well = start_gemm("cublasLtMatmul", {matrix_of(a, of_a), matrix_of(b, of_b),
-                                                  matrix_of(c, of_c), matrix_of(d, of_d)});
+  const bool rounds = how->data[0] == CUBLAS_COMPUTE_32F_FAST_TF32;
+  const bool well =
+      start_gemm(std::string("cublasLtMatmul") + (rounds ? kInTf32 : ""),
+                 {matrix_of(a, of_a), matrix_of(b, of_b), matrix_of(c, of_c), matrix_of(d, of_d)});
   return well ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 

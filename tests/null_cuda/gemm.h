@@ -35,16 +35,19 @@ inline int64_t bytes_of(cudaDataType type) {
   }
 }
 
+/// Behind the name of a gemm that rounds fp32 numbers to TF32.
+inline constexpr const char* kInTf32 = " in TF32";
+
 /// Counts it; false, after a complaint, where a matrix is not where a GPU has memory, or columns
 /// overlap.
-inline bool start_gemm(const char* name, std::initializer_list<Matrix> matrices) {
+inline bool start_gemm(const std::string& name, std::initializer_list<Matrix> matrices) {
   count(Counted::kLaunches, name);
   for (const Matrix& matrix : matrices) {
     if (matrix.rows <= 0 || matrix.columns <= 0 || matrix.number <= 0) continue;
     const int64_t numbers =
         (matrix.number - 1) * matrix.batch_step + (matrix.columns - 1) * matrix.step + matrix.rows;
     if (matrix.step < matrix.rows || !is_memory(matrix.address, numbers * bytes_of(matrix.type))) {
-      complain(std::string(name) + " is given a matrix of " + std::to_string(matrix.rows) + " x " +
+      complain(name + " is given a matrix of " + std::to_string(matrix.rows) + " x " +
                std::to_string(matrix.columns) + " that is not in the memory of a GPU");
       return false;
     }

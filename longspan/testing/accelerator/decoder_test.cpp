@@ -282,6 +282,23 @@ TEST_CASE("accelerator: the copier goes there and back beside the computation") 
   CHECK_THROWS_AS(x.add_(at::ones({300, 70}, on_device())), FaultError);  // the copy reads it
 }
 
+TEST_CASE("accelerator: a copier of a device that has failed ends, and throws nothing") {
+  install();
+  const at::Tensor x = at::ones({64}, on_device());
+  const at::Tensor host = empty_on_host_like(x);
+  int64_t num_failures = 0;
+  {
+    Copier copier(device());
+    copier.start(host, x);
+    Machine::get().after_host_syncs([&](const Counters& /*counters*/) {
+      ++num_failures;
+      throw std::runtime_error("the device has failed");
+    });
+  }
+  Machine::get().after_host_syncs({});
+  CHECK(num_failures == 1);
+}
+
 TEST_CASE("accelerator: work on a side stream is joined by the host or by the current stream") {
   install();
   const SideStream side(device());
