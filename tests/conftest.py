@@ -18,7 +18,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import warm_start  # noqa: E402
-from device import DEVICE, choose, device_keys, gpus_for, program_of  # noqa: E402
+from device import DEVICE, choose, device_keys, gpus_for, keys_for, program_of  # noqa: E402
 from hybrid_models import HYBRIDS, hybrid  # noqa: E402
 from kinds import KINDS  # noqa: E402
 from patience import wait_patiently  # noqa: E402
@@ -231,7 +231,7 @@ class Running:
     """`longspan train` on one or several ranks, each a process of its own."""
 
     def __init__(self, settings, num_ranks=1, preexec=None, program=PROGRAM, **variables):
-        config = write_config(settings)
+        config = write_config(settings | keys_for(num_ranks))
         self.output_dir = pathlib.Path(settings["output_dir"])
         environment = dict(os.environ, OMP_NUM_THREADS="1") | gpus_for(num_ranks) | variables
         if num_ranks > 1:

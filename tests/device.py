@@ -56,6 +56,11 @@ def device_keys():
     return {"device": DEVICE, "share_gpus": num_gpus() < MOST_RANKS, "full_determinism": True}
 
 
+def keys_for(num_ranks):
+    """Of the configuration of a run of so many ranks, over device_keys(): with as many GPUs as that, NCCL connects them."""
+    return {"share_gpus": num_gpus() < num_ranks} if DEVICE == "cuda" else {}
+
+
 def simulated_environment(build):
     """In which the copy of the program finds its GPUs: one, unless gpus_for() says otherwise."""
     return {"LD_LIBRARY_PATH": f"{build / 'simulated_gpus'}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
