@@ -86,6 +86,13 @@ def test_fp32_is_rounded_on_request_alone(train, asked):
     assert gemms and {name.endswith("in TF32") for name in gemms} == {asked}, gemms
 
 
+def test_a_driver_that_refuses_the_code(train):
+    """ATen's operators compute what the kernels over rows would have, and one warning says so."""
+    ended, (counts,) = train(variables={"NULL_CUDA_MODULES": "refused"})
+    assert ended.text.count("the kernels over rows cannot be used on this GPU") == 1, ended.text
+    assert all("(" in name or name.startswith("cublas") for name in counts["launches"]), counts["launches"]
+
+
 WAYS = {
     "heads": dict(sequence_parallel_size=2, sequence_parallel_mode="ulysses"),
     "a ring": dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring"),

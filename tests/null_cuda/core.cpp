@@ -92,6 +92,8 @@ const Settings& settings() {
     made.capability = static_cast<int>(number_of("NULL_CUDA_CAPABILITY", 90));
     made.memory = number_of("NULL_CUDA_MEMORY", 81920) << 20;
     made.num_multiprocessors = made.capability >= 90 ? 132 : 108;
+    const char* const modules = std::getenv("NULL_CUDA_MODULES");
+    made.refuses_modules = modules != nullptr && std::string_view(modules) == "refused";
     return made;
   }();
   return settings;

@@ -212,6 +212,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr* begin, size_t* size, CUdeviceptr addr
 }
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  if (settings().refuses_modules) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   *module = reinterpret_cast<CUmodule>(const_cast<void*>(image));
   return is(image != nullptr && std::memcmp(image, "\177ELF", 4) == 0);
 }

@@ -2,7 +2,9 @@
 the account of memory. Needs neither the memory nor the disk of the model: its file is a hole, and a null GPU's memory is a
 range of addresses.
 
-  python tests/null_cuda/large_step.py 7b-of-7-layers 32768 [key=value ...]"""
+  python tests/null_cuda/large_step.py 7b-of-7-layers 32768 [key=value ...]
+
+tools/roofline holds its formula of launches to such counts."""
 
 import argparse
 import json
@@ -30,8 +32,15 @@ def parse_arguments():
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("null-cuda"), help="models, rows and logs")
     parser.add_argument("--memory", type=int, default=80, help="GiB of the GPU")
     parser.add_argument("--capability", default="90", choices=["80", "90"])
+    parser.add_argument("--gpus", type=int, default=1, help="that share the row (with sequence_parallel_size as a key)")
+    parser.add_argument("--config", action="append", default=[], metavar="KEY=NUMBER", help="of the shape, in place of its own")
+    parser.add_argument("--without-kernels", action="store_true", help="passes over rows by ATen's operators")
     options = parser.parse_args()
     options.build, options.work = options.build.absolute(), options.work.absolute()
+    if options.config:
+        changed = {key: int(number) for key, number in (pair.split("=", 1) for pair in options.config)}
+        shape, options.shape = options.shape, "-".join([options.shape, *options.config]).replace("=", "-")
+        SHAPES[options.shape] = SHAPES[shape] | changed
     return options
 
 
@@ -86,16 +95,22 @@ def main():
     runs.SHAPES.update(SHAPES)
     make_model(options)
     name = f"{options.shape}-{options.tokens}"
-    keys = dict(pair.split("=", 1) for pair in options.keys) | {"device": "cuda", "max_steps": STEPS}
+    keys = dict(pair.split("=", 1) for pair in options.keys) | {"device": "cuda", "max_steps": STEPS,
+                                                                "nproc_per_node": options.gpus}
+    if options.gpus > 1:
+        keys["logging_steps"] = STEPS + 1  # a log line of several processes waits once more
     config = runs.settings(options, options.shape, options.tokens, name, save_only_model=True, **keys)
     report = options.work / f"report-{name}"
     report.mkdir(exist_ok=True)
     for old in report.glob("*.json"):
         old.unlink()
-    environment = null_environment(options.build, report=report, NULL_CUDA_MEMORY=str(options.memory << 10),
+    environment = null_environment(options.build, options.gpus, report, NULL_CUDA_MEMORY=str(options.memory << 10),
                                    NULL_CUDA_CAPABILITY=options.capability)
+    if options.without_kernels:
+        environment["NULL_CUDA_MODULES"] = "refused"
     subprocess.run([null_program(options.build), "train", config], env=os.environ | environment, check=True)
-    (counts,) = counts_of(report)
+    # Of the rank that launches most: those where the row has no labels have less to do. A launcher has nothing.
+    counts = max(counts_of(report), key=lambda counts: sum(counts["launches"].values()))
     ends = counts["launches_at_waits"]
     steps = [after - before for before, after in zip(ends, ends[1:]) if after > before]
     memory = json.loads((options.work / name / "memory.json").read_text())
