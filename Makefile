@@ -6,6 +6,7 @@
 # make test-kernels  the numerically sensitive tests under every kernel that the processor has
 # make test-torch TORCH=2.11.0  every test, built against that version of torch
 # make test-device  the tests that train, on simulated GPUs
+# make operators  the same, which writes the list of operators that they dispatch (tests/dispatched_operators.txt)
 # make test-families  every model family with every method, on 2, 3 and 5 processes, beside one process
 # make test-real-model  training a real model beside transformers, PEFT, TRL and fp64
 # make same-bits OLD=folder  many small runs by another build's program and by this one's, compared to the bit
@@ -26,7 +27,7 @@ export CCACHE_DEPEND := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build program unit-tests kernel-tests python-tests test test-device test-kernels test-torch test-families test-real-model same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
+.PHONY: all setup setup-tests build program unit-tests kernel-tests python-tests test test-device operators test-kernels test-torch test-families test-real-model same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -78,9 +79,18 @@ test: build setup-tests
 test-torch:
 	@tools/test_torch $(TORCH)
 
+OPERATORS = $(abspath $(BUILD))/dispatched_operators.txt
+TEST_DEVICE = rm -f $(OPERATORS); tools/say "Training on simulated GPUs (about 10 minutes)" env \
+  LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 LONGSPAN_TEST_DEVICE=simulated SIMULATED_OPERATORS=$(OPERATORS) \
+  tools/python_tests $(BIN)/python tests
+
 test-device: build setup-tests
-	$(SAY) "Training on simulated GPUs (about 10 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
-	  LONGSPAN_TEST_DEVICE=simulated tools/python_tests $(BIN)/python tests
+	@$(TEST_DEVICE)
+	@$(BIN)/python tests/dispatched_operators.py check $(OPERATORS)
+
+operators: build setup-tests
+	@$(TEST_DEVICE)
+	@$(BIN)/python tests/dispatched_operators.py write $(OPERATORS)
 
 test-families: build setup-tests
 	$(SAY) "Every family with every method (5 to 10 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \

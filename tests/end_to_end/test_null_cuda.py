@@ -9,9 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BUILD, Running, add_dataset, settings_of, words_of_real_text
+from conftest import BUILD, Running, add_dataset, settings_of, words_of_real_text, write_model
 from faults import wait_for
 from shared import made_once
+from test_stages import STAGES, stage_data  # noqa: F401
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "null_cuda"))
 from hole_model import write_hole  # noqa: E402
@@ -106,6 +107,34 @@ def test_two_gpus(train, way):
     ended, (first, second) = train(2, **WAYS[way])
     assert len(ended.logged("loss")) == 3
     assert first["collectives"] == second["collectives"] and first["collectives"], (first, second)
+
+
+ALL_ON_HOST = dict(zero_stage=3, offload_params=True, offload_optimizer=True, offload_activations="true")
+# What is computed on GPUs, in as few runs as hold it: model, GPUs, keys.
+DETERMINISTIC = {
+    "packed, windows, 8-bit states, evaluation": ("gemma3", 1, dict(
+        pure_bf16=True, neat_packing=True, cutoff_len=128, optim="adamw_8bit", eval_dataset="held_out",
+        eval_strategy="steps", eval_steps=2)),
+    "pairs that share a prompt, dropout": ("llama", 1, dict(
+        bf16=True, stage="dpo", dataset="pairs", pref_share_prompt=True, finetuning_type="lora", lora_dropout=0.1)),
+    "experts, Muon": ("qwen3_moe", 1, dict(bf16=True, moe_aux_loss_coef=0.01, optim="muon")),
+    "experts that are shared out": ("gpt_oss", 2, dict(bf16=True, expert_parallel_size=2, gradient_accumulation_steps=2)),
+    "hybrid, texts": ("qwen3_5", 1, dict(pure_bf16=True) | STAGES["pt"]),
+    "latents, rewards, all on the host": ("deepseek_v3", 2, dict(pure_bf16=True, gradient_accumulation_steps=2) |
+                                          STAGES["rm"] | ALL_ON_HOST),
+    "fp32, KTO, a ring": ("qwen2", 2, dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring") |
+                          STAGES["kto"]),
+}
+
+
+@pytest.mark.parametrize("case", DETERMINISTIC)
+def test_every_operator_is_deterministic(train, stage_data, place, case):  # noqa: F811
+    """ATen refuses operators of which it has no kernel that gives the same bits each time."""
+    kind, num_ranks, keys = DETERMINISTIC[case]
+    model = str(made_once(place / kind, lambda folder: write_model(folder, kind)))
+    ended, _ = train(num_ranks, full_determinism=True, model=model, dataset_dir=stage_data, max_steps=2,
+                     **dict(bf16=False) | keys)
+    assert len(ended.logged("loss")) == 2
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])

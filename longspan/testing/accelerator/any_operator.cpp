@@ -16,6 +16,7 @@
 
 #include "longspan/testing/accelerator/accelerator.h"
 #include "longspan/testing/accelerator/operators.h"
+#include "longspan/testing/accelerator/recorded_operators.h"
 #include "longspan/testing/accelerator/tensors.h"
 
 namespace longspan::testing::accelerator {
@@ -192,6 +193,7 @@ class Call {
 }  // namespace
 
 void run_on_device(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (records_operators()) record_operator(c10::toString(op.operator_name()));
   Call(op, stack).run();
 }
 

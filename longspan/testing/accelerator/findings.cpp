@@ -53,6 +53,8 @@ const char* name_of(Fault fault) {
       return "collectives in another order";
     case Fault::kNotContiguous:
       return "collective of a tensor that is not dense";
+    case Fault::kHostWaits:
+      return "the host waits too often";
   }
   std::abort();
 }

@@ -17,6 +17,7 @@ enum class Fault {
   kHostTensor,     // a collective is given a tensor of the host
   kCollectives,    // the ranks of a group do not start the same collectives
   kNotContiguous,  // a collective is given a tensor that is not dense
+  kHostWaits,      // the host waits more often than a piece of code is known to
 };
 
 const char* name_of(Fault fault);

@@ -7,8 +7,10 @@
 #include <torch/library.h>
 
 #include <optional>
+#include <string>
 
 #include "longspan/testing/accelerator/accelerator.h"
+#include "longspan/testing/accelerator/recorded_operators.h"
 #include "longspan/testing/accelerator/tensors.h"
 
 namespace longspan::testing::accelerator {
@@ -187,17 +189,22 @@ void register_operators() {
   static torch::Library any(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
   any.fallback(torch::CppFunction::makeFromBoxedFunction<run_on_device>());
   static torch::Library aten(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
-  aten.impl("empty.memory_format", TORCH_FN(empty));
-  aten.impl("empty_strided", TORCH_FN(empty_strided));
-  aten.impl("resize_", TORCH_FN(resize_));
-  aten.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
-  aten.impl("set_.source_Tensor", TORCH_FN(set_tensor));
-  aten.impl("_copy_from", TORCH_FN(copy_from));
-  aten.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
-  aten.impl("_local_scalar_dense", TORCH_FN(local_scalar));
-  aten.impl("record_stream", TORCH_FN(record_stream));
-  aten.impl("mm.dtype", TORCH_FN(mm_dtype));
-  aten.impl("mm.dtype_out", TORCH_FN(mm_dtype_out));
+  // What has a kernel here is recorded whether a run dispatches it or not: there is little of it.
+  const auto add = [](const char* name, auto kernel) {
+    aten.impl(name, kernel);
+    if (records_operators()) record_operator(std::string("aten::") + name);
+  };
+  add("empty.memory_format", TORCH_FN(empty));
+  add("empty_strided", TORCH_FN(empty_strided));
+  add("resize_", TORCH_FN(resize_));
+  add("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
+  add("set_.source_Tensor", TORCH_FN(set_tensor));
+  add("_copy_from", TORCH_FN(copy_from));
+  add("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  add("_local_scalar_dense", TORCH_FN(local_scalar));
+  add("record_stream", TORCH_FN(record_stream));
+  add("mm.dtype", TORCH_FN(mm_dtype));
+  add("mm.dtype_out", TORCH_FN(mm_dtype_out));
 }
 
 }  // namespace longspan::testing::accelerator

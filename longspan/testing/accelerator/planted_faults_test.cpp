@@ -13,6 +13,7 @@
 
 #include "longspan/testing/accelerator/accelerator.h"
 #include "longspan/testing/accelerator/in_child.h"
+#include "longspan/testing/accelerator/planted.h"
 #include "longspan/testing/accelerator/streams_for_tests.h"
 #include "longspan/testing/accelerator/tensors.h"
 
@@ -20,13 +21,6 @@ namespace longspan::testing::accelerator {
 namespace {
 
 constexpr int64_t kSize = 1024;
-
-/// `run(true)` has the fault, `run(false)` has not.
-struct Planted {
-  std::string name;
-  Fault fault;
-  std::function<void(bool faulty)> run;
-};
 
 at::Tensor pinned(int64_t size = kSize) {
   return at::zeros({size}, at::TensorOptions().dtype(at::kFloat).pinned_memory(true));
@@ -194,26 +188,7 @@ const std::vector<Planted>& planted() {
 
 TEST_CASE("accelerator: each planted fault is found, and nothing else is") {
   install();
-  for (const Planted& one : planted()) {
-    CAPTURE(one.name);
-    for (const int time : {1, 2, 3}) {  // every time
-      CAPTURE(time);
-      CHECK_NOTHROW(one.run(false));
-      std::optional<Fault> found;
-      std::string text;
-      try {
-        one.run(true);
-      } catch (const FaultError& error) {
-        found = error.fault;
-        text = error.what();
-      }
-      REQUIRE(found.has_value());
-      CAPTURE(text);
-      CHECK(*found == one.fault);
-      guard().synchronizeDevice(0);  // what a fault has left open is not the next one's
-      guard().synchronizeDevice(1);
-    }
-  }
+  check_planted(planted());
 }
 
 /// What the host does to memory, and what the process says before it ends.

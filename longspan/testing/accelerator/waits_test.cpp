@@ -10,10 +10,13 @@
 #include "longspan/layers/expert_dispatch.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/memory/host_memory.h"
+#include "longspan/memory/transfer.h"
 #include "longspan/objectives/kto.h"
 #include "longspan/objectives/load_balance.h"
 #include "longspan/objectives/preference.h"
 #include "longspan/testing/accelerator/accelerator.h"
+#include "longspan/testing/accelerator/host_waits.h"
+#include "longspan/testing/accelerator/planted.h"
 #include "longspan/testing/accelerator/streams_for_tests.h"
 
 namespace longspan::testing::accelerator {
@@ -31,11 +34,12 @@ TEST_CASE("accelerator: a bf16 embedding's gradient is the CPU's, and nobody cou
   const auto gradient_on = [&](at::Device where) {
     const at::Tensor leaf = weight_VD.to(where).requires_grad_(true);
     const at::Tensor tokens = tokens_T.to(where), rows = rows_TD.to(where);
-    const int64_t before = num_waits();
-    for (int row = 0; row < 2; ++row) {
-      torch::autograd::backward({embed(leaf, tokens, at::kBFloat16, /*padding_token=*/3)}, {rows});
-    }
-    CHECK(num_waits() == before);
+    waits_at_most(0, [&] {
+      for (int row = 0; row < 2; ++row) {
+        torch::autograd::backward({embed(leaf, tokens, at::kBFloat16, /*padding_token=*/3)},
+                                  {rows});
+      }
+    });
     return leaf.grad().cpu();
   };
   CHECK(at::equal(gradient_on(device()), gradient_on(at::kCPU)));
@@ -66,21 +70,19 @@ TEST_CASE("accelerator: activations leave and come back without a wait, in memor
   ActivationOffload store(device());
   at::Tensor off = one_row(store, 300);
   CHECK(bytes_on_host() == kBlocks * 300 * kTokenBytes);
-  Machine::get().restart_counters();
   Machine::get().restart_peak(0);
   const int64_t before = Machine::get().bytes(0).now;
-  for (const int64_t num_tokens : {300, 200, 300, 290}) off = off + one_row(store, num_tokens);
-  CHECK(num_waits() == 0);
+  waits_at_most(0, [&] {
+    for (const int64_t num_tokens : {300, 200, 300, 290}) off = off + one_row(store, num_tokens);
+  });
   // A block or two and what is computed of one.
   CHECK(Machine::get().bytes(0).most - before < 5 * 300 * kTokenBytes);
   CHECK(bytes_on_host() == kBlocks * 300 * kTokenBytes);  // those of the first row
   restart_host_peak();
-  off = off + one_row(store, 310);
+  off = off + one_row(store, 310);  // may wait for memory of the smaller rows
   CHECK(bytes_on_host() <= kBlocks * 310 * kTokenBytes);
   CHECK(host_bytes().peak - elsewhere <= kBlocks * 310 * kTokenBytes);
-  const int64_t waited = num_waits();  // for memory of the smaller rows, as far as it is still used
-  off = off + one_row(store, 310) + one_row(store, 300);
-  CHECK(num_waits() == waited);
+  waits_at_most(0, [&] { off = off + one_row(store, 310) + one_row(store, 300); });
   CHECK(off.item<float>() == 0);
 }
 
@@ -124,15 +126,89 @@ TEST_CASE("accelerator: estimates and loads of a step stay on the device") {
   const at::Tensor sums_3 = at::tensor({7.5, 6.0, 2.0}, at::kDouble),
                    counts_LE = at::rand({3, 4}, at::kDouble) * 10;
   const at::Tensor sums_there = sums_3.to(device()), counts_there = counts_LE.to(device());
-  Machine::get().restart_counters();
-  const PairTerms pairs = pair_terms(there, options, pair_baselines(there, options));
-  const KtoBatch batch = kto_batch(sums_there);
-  const at::Tensor gradient_E = load_balance_gradient(counts_there, 2, 0.1);
-  CHECK(num_waits() == 0);
+  PairTerms pairs;
+  KtoBatch batch;
+  at::Tensor gradient_E;
+  waits_at_most(0, [&] {
+    pairs = pair_terms(there, options, pair_baselines(there, options));
+    batch = kto_batch(sums_there);
+    gradient_E = load_balance_gradient(counts_there, 2, 0.1);
+  });
   CHECK(pairs.losses_B.cpu().equal(
       pair_terms(here, options, pair_baselines(here, options)).losses_B));
   CHECK(batch.kl.item<double>() == 7.5 / 6);
   CHECK(gradient_E.cpu().equal(load_balance_gradient(counts_LE, 2, 0.1)));
+}
+
+TEST_CASE("accelerator: a wait of the host too many is found each time, and no other is") {
+  install();
+  at::manual_seed(3);
+  const at::Tensor tokens_T = at::arange(20, on_device(at::kLong)).remainder(7),
+                   weight_VD = at::randn({9, 4}).to(device()).requires_grad_(true),
+                   experts_CK = at::tensor({3, 0, 1, 3}, at::kLong).view({2, 2}).to(device()),
+                   on_host = at::arange(12, at::kLong), x = at::ones({100}, on_device());
+  const c10::Stream side = another_stream();
+  check_planted({
+      {"an extra .item()", Fault::kHostWaits,
+       [&](bool faulty) {
+         waits_at_most(0, [&] {
+           const at::Tensor rows = embed(weight_VD, tokens_T, at::kFloat);
+           const at::Tensor loss = rows.square().sum();
+           if (faulty) static_cast<void>(loss.item<float>());
+           torch::autograd::backward({loss}, {});
+         });
+       }},
+      {"an extra .item(), where one wait is known", Fault::kHostWaits,
+       [&](bool faulty) {
+         waits_at_most(1, [&] {
+           const ExpertDispatch sorted(experts_CK, /*num_experts=*/5, /*exchange=*/nullptr);
+           if (faulty) static_cast<void>(experts_CK.max().item<int64_t>());
+           sorted.for_each([](size_t, int64_t, int64_t) {});
+         });
+       }},
+      {"numbers are read one by one, as they are made", Fault::kHostWaits,
+       [&](bool faulty) {
+         waits_at_most(1, [&] {
+           const ToHost first(x + 1);
+           if (faulty) static_cast<void>(first.here());
+           const ToHost second(x + 2);
+           static_cast<void>(second.here());
+           static_cast<void>(first.here());
+         });
+       }},
+      {"what is sent lies in memory that is not pinned", Fault::kHostWaits,
+       [&](bool faulty) {
+         waits_at_most(0, [&] {
+           if (faulty) {
+             static_cast<void>(on_host.to(device(), /*non_blocking=*/true));
+           } else {
+             static_cast<void>(sent_to(on_host, device()));
+           }
+         });
+       }},
+      {"a number of results is asked for", Fault::kHostWaits,
+       [&](bool faulty) {
+         waits_at_most(0, [&] {
+           const at::Tensor chosen = tokens_T.eq(3);
+           static_cast<void>(faulty ? tokens_T.masked_select(chosen)
+                                    : tokens_T.masked_fill(chosen, 0));
+         });
+       }},
+      {"the host waits for what a stream can wait for", Fault::kHostWaits,
+       [&](bool faulty) {
+         waits_at_most(0, [&] {
+           wait(side, main_stream());
+           const at::Tensor y = on(side, [&] { return x * 2; });
+           if (faulty) {
+             guard().synchronizeStream(side);
+           } else {
+             wait(main_stream(), side);
+           }
+           static_cast<void>(y + 1);
+           y.record_stream(main_stream());
+         });
+       }},
+  });
 }
 
 }  // namespace
