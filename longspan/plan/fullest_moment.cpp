@@ -126,10 +126,13 @@ Moment moment_of_head(const MemoryFacts& facts, const LayerSizes& s) {
   const double logits = V * (facts.compute_bytes < 4 ? 4.0 + 2.0 : 4.0);  // and rounded to bf16
   const auto head_rows = static_cast<double>(
       std::min(s.num_labels, device_sizes(facts.cuda).head.rows(facts.vocab_size, 4)));
-  const bool head_in_chunks = static_cast<double>(s.num_labels) > head_rows;
-  return {"the head", index + s.labels * s.D + 2 * hidden,
-          head_rows * logits + of_matrices({head, head}, head, facts.casts_head,
-                                           facts.sums_head_apart && head_in_chunks, facts)};
+  const bool in_chunks = static_cast<double>(s.num_labels) > head_rows;
+  const bool summed_apart = facts.sums_head_apart && in_chunks;
+  return {.name = "the head",
+          .per_token = index + s.labels * s.D + 2 * hidden,
+          .fixed = head_rows * logits +
+                   of_matrices({head, head}, head, facts.casts_head, summed_apart, facts),
+          .before_gradient = summed_apart ? head_rows * logits : 0.0};
 }
 
 /// What a GPU's kernels work with in attention's backward, of a token: the gradient of queries in
@@ -285,7 +288,7 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const LayerSizes& s,
       {.name = "the projections' backward",
        .per_token = index + s.D + s.queries + (s.latents > 0 ? s.latents : s.kv) +
                     (stored ? s.D : 0.0) + (facts.reads_ahead ? saved_for(facts, s, 1.0) : 0.0),
-       .fixed = static_cast<double>(chunk_rows) * (3 * s.D + s.queries + s.keys) +
+       .fixed = static_cast<double>(chunk_rows) * (3 * s.hidden + s.queries + s.keys) +
                 of_matrices(before, before.numbers, facts.casts_blocks,
                             facts.sums_blocks_apart && s.num_tokens > chunk_rows, facts),
        .has_kept = false});

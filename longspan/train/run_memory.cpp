@@ -35,7 +35,8 @@ RunMemory plan_memory(const Config& config, const RunPlan& plan, const RunData& 
   RunMemory memory;
   memory.facts =
       memory_facts(config, plan.attended, plan.parallel, parameters,
-                   row_lengths(*data.train, config.per_device_train_batch_size), plan.computer());
+                   row_lengths(*data.train, config.per_device_train_batch_size, stage_of(config).rows),
+                   plan.computer());
   if (auto said = said_kept_layers(config, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);
   } else {
