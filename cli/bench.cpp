@@ -15,6 +15,7 @@
 #include "cli/process/resources.h"
 #include "longspan/bench/attention_bench.h"
 #include "longspan/bench/bench_report.h"
+#include "longspan/comm/communication_error.h"
 #include "longspan/comm/cuda.h"
 #include "longspan/config/config.h"
 #include "longspan/config/user_error.h"
@@ -176,6 +177,10 @@ int work(const Options& options, AttentionBenchOptions bench, const DeviceChoice
   if (bench.threads) at::set_num_threads(*bench.threads);
   if (where.has_peers()) quiet_c10d();
   end_soon_with_lost_gpus();
+  tell_of_lost_gpus([where](const std::string& reason) {
+    return fmt::format("Rank {} of {}: {}", where.rank, where.world_size,
+                       lost_gpus_message(reason));
+  });
   const AttentionBenchResult result =
       run_attention_bench(bench, where, on, at::set_num_threads, say);
   if (where.rank != 0) return 0;

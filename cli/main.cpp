@@ -17,6 +17,7 @@
 #include "cli/process/lost_gpus.h"
 #include "cli/process/threads_without_memory.h"
 #include "cli/torch_runtime.h"
+#include "longspan/comm/communication_error.h"
 #include "longspan/config/user_error.h"
 #include "longspan/cpu/capability.h"
 #include "longspan/input/input_file.h"
@@ -37,8 +38,9 @@ const std::vector<Command>& commands() {
 
 namespace {
 
-/// What a library says of a file, a folder or the memory; empty: something else.
+/// What a library says of a file, a folder, the memory or other processes; empty: something else.
 std::string outside_cause(const std::exception& error) {
+  if (dynamic_cast<const CommunicationError*>(&error) != nullptr) return error.what();
   if (dynamic_cast<const nlohmann::json::exception*>(&error) != nullptr) {
     return fmt::format("a value in a file is of another kind than wanted ({}){}", error.what(),
                        last_input_file().empty()

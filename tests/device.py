@@ -61,6 +61,11 @@ def keys_for(num_ranks):
     return {"share_gpus": num_gpus() < num_ranks} if DEVICE == "cuda" else {}
 
 
+def hosts_wait():
+    """Do ranks that exchange something wait for each other on their hosts? NCCL's do not."""
+    return DEVICE == "cpu" or device_keys().get("share_gpus", False)
+
+
 def simulated_environment(build):
     """In which the copy of the program finds its GPUs: one, unless gpus_for() says otherwise."""
     return {"LD_LIBRARY_PATH": f"{build / 'simulated_gpus'}:{os.environ.get('LD_LIBRARY_PATH', '')}"}

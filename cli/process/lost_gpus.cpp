@@ -28,18 +28,19 @@ Telling& telling() {
   return *only;
 }
 
-/// Several groups may lose their GPUs at once, each with a thread that comes here. Does not wait
-/// for who reads this process's stdout.
+/// Several groups may lose their GPUs at once, each with a thread that comes here: one goes on.
+/// Whoever else knows why the process ends may say it, until this thread has something to say. Does
+/// not wait for who reads this process's stdout.
 [[noreturn]] void end_without_gpus(const std::exception& error) {
-  claim_last_words();
+  const std::lock_guard lock(telling().mutex);
   const std::string reason = reason_in_all_lines(error);
   std::string message;
   try {
-    const std::lock_guard lock(telling().mutex);
     if (telling().tell) message = telling().tell(reason);
   } catch (...) {  // what NCCL says is said all the same
   }
   if (message.empty()) message = lost_gpus_message(reason);
+  claim_last_words();
   // As where the main thread meets it (cli/main.cpp).
   const bool of_gpu = is_error_of_gpu(reason);
   print_err("{}: {}\n", of_gpu ? "internal error" : "error", message);

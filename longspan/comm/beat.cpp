@@ -54,6 +54,21 @@ std::string own_machine() {
   return boot.empty() || processes.empty() ? "" : boot + " " + processes;
 }
 
+Beat own_beat(const std::string& doing) {
+  Beat beat;
+  beat.host = own_host();
+  beat.machine = own_machine();
+  beat.process = getpid();
+  beat.doing = doing;
+  return beat;
+}
+
+void has_been_in(std::optional<Beat>& beat, int64_t step, const std::string& doing) {
+  if (!beat || beat->step >= step) return;
+  beat->step = step;
+  beat->doing = doing;
+}
+
 std::string text_of(const Beat& beat) {
   std::string collectives;
   for (const auto& [group, count] : beat.collectives) {
@@ -141,6 +156,15 @@ std::string blame(int rank, const std::optional<Beat>& earlier, const std::optio
       "{} is silent; its last sign of life was in {}. The process has ended or hangs, or its "
       "machine, or the network to it.",
       who, later->doing);
+}
+
+bool is_clear_at_once(const std::vector<std::optional<Beat>>& beats, int own_rank,
+                      const std::string& own_machine) {
+  for (int rank = 0; rank < static_cast<int>(beats.size()); ++rank) {
+    if (rank == own_rank || !beats[rank]) continue;
+    if (!blame(rank, std::nullopt, beats[rank], own_machine).empty()) return true;
+  }
+  return false;
 }
 
 std::string blamed_of(const std::vector<std::optional<Beat>>& earlier,

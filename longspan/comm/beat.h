@@ -34,6 +34,12 @@ struct Beat {
 /// Of several ranks that are to blame, a message names so many.
 inline constexpr size_t kMostNamed = 4;
 
+/// Of this process, before its first sign of life.
+Beat own_beat(const std::string& doing);
+
+/// The rank of this beat is known to have been in this step, whatever its last sign of life says.
+void has_been_in(std::optional<Beat>& beat, int64_t step, const std::string& doing);
+
 std::string text_of(const Beat& beat);
 /// nullopt for text that is no beat.
 std::optional<Beat> beat_from(const std::string& text);
@@ -49,6 +55,11 @@ ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
 /// sign of life was in step 7." Empty for a rank that lives, or that has left because of others.
 std::string blame(int rank, const std::optional<Beat>& earlier, const std::optional<Beat>& later,
                   const std::string& own_machine);
+
+/// Is a rank other than `own_rank` to blame by these beats alone: by what it has said itself, or by
+/// what the system knows of it?
+bool is_clear_at_once(const std::vector<std::optional<Beat>>& beats, int own_rank,
+                      const std::string& own_machine);
 
 /// A sentence for each rank other than `own_rank` that is to blame; empty where none is.
 std::string blamed_of(const std::vector<std::optional<Beat>>& earlier,

@@ -1,16 +1,15 @@
 #include "longspan/comm/heartbeat.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 #include <vector>
 
 #include "longspan/comm/backend.h"
@@ -19,6 +18,7 @@
 #include "longspan/comm/notices.h"
 #include "longspan/comm/standstill.h"
 #include "longspan/comm/store_beats.h"
+#include "longspan/comm/unanswered.h"
 
 namespace longspan {
 namespace {
@@ -45,12 +45,7 @@ struct Heartbeat::Impl {
         timeout(static_cast<double>(timeout_seconds)),
         // A handful of beats must fit into the shortest timeout; more often than needed costs the
         // store's host of a large run.
-        interval(std::clamp(static_cast<double>(timeout_seconds) / 20, 0.1, 1.0)) {
-    own.host = own_host();
-    own.machine = own_machine();
-    own.process = getpid();
-    own.doing = "set-up";
-  }
+        interval(std::clamp(static_cast<double>(timeout_seconds) / 20, 0.1, 1.0)) {}
 
   /// The thread. Alone uses `store`.
   void beat_on() {
@@ -104,8 +99,11 @@ struct Heartbeat::Impl {
       if (!store) {
         const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(
             std::max(Seconds(2), 2 * interval));
-        store = connect_to_store(where, where.store_prefix + kNoticesPrefix, patience);
+        Connections made;
+        store = connect_to_store(where, where.store_prefix + kNoticesPrefix, patience, &made);
+        unanswered.asks_in(std::move(made));
       }
+      const Unanswered::Question question(unanswered);
       use();
       const std::lock_guard lock(mutex);
       last_reached = Clock::now();
@@ -123,21 +121,27 @@ struct Heartbeat::Impl {
     }
   }
 
+  /// Another thread, beside the one that beats.
+  void end_unanswered_questions() {
+    std::unique_lock lock(mutex);
+    while (!stop) {
+      unanswered.look(collectives ? collectives->now() : StartedCollectives(), own.doing,
+                      Clock::now(), timeout);
+      wake.wait_for(lock, interval, [&] { return stop; });
+    }
+  }
+
   void look_for_stop_notice() {
     const std::string text = text_at(*store, kStopNotice);
     const std::lock_guard lock(mutex);
     stop_notice = text;
   }
 
-  Beats look_at_all() {
-    std::vector<int> ranks(where.world_size);
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return beats_of(*store, ranks);
-  }
-
   std::string store_is_gone() const {
     if (!seen_verdict.empty()) return seen_verdict;
-    return why_store_is_lost(where, head, own.machine, refused_since.has_value());
+    std::optional<Beat> rank_0 = head;
+    has_been_in(rank_0, passed_step, passed);
+    return why_store_is_lost(where, rank_0, own.machine, refused_since.has_value());
   }
 
   /// Without the store the run ends; the ranks, which need it no more, save first.
@@ -158,29 +162,24 @@ struct Heartbeat::Impl {
     bool looked = reached && on_store([&] {
                     look_for_stop_notice();
                     known = text_at(*store, kVerdict);
-                    earlier = look_at_all();
+                    earlier = beats_of_all(*store, where.world_size);
                   });
     // What a rank has said itself, and what /proc knows, needs no second look.
-    bool known_at_once = false;
-    for (int rank = 0; looked && rank < where.world_size; ++rank) {
-      known_at_once =
-          known_at_once || (rank != where.rank && earlier[rank] &&
-                            !blame(rank, std::nullopt, earlier[rank], own.machine).empty());
-    }
-    if (known_at_once) {
+    if (looked && is_clear_at_once(earlier, where.rank, own.machine)) {
       later = earlier;
       earlier.assign(where.world_size, std::nullopt);
     } else if (looked && known.empty()) {
       std::this_thread::sleep_for(interval * kBeatsBetweenLooks);
       looked = on_store([&] {
         known = text_at(*store, kVerdict);
-        later = look_at_all();
+        later = beats_of_all(*store, where.world_size);
       });
     }
     if (!known.empty()) return known;
-    if (!looked) {
+    {
       const std::lock_guard lock(mutex);
-      return store_is_gone();
+      if (!looked) return store_is_gone();
+      for (std::optional<Beat>& beat : later) has_been_in(beat, passed_step, passed);
     }
     if (blamed_of(earlier, later, where.rank, own.machine).empty() && posts_own_failure()) {
       return "";
@@ -213,7 +212,7 @@ struct Heartbeat::Impl {
   void linger(const Beats& seen) {
     longspan::linger(seen, own.machine, interval, [&] {
       Beats now;
-      on_store([&] { now = look_at_all(); });
+      on_store([&] { now = beats_of_all(*store, where.world_size); });
       return now;
     });
   }
@@ -222,7 +221,7 @@ struct Heartbeat::Impl {
   void watch() {
     Beats beats;
     const bool reached = on_store([&] {
-      beats = where.rank == 0 ? look_at_all() : beats_of(*store, {0});
+      beats = where.rank == 0 ? beats_of_all(*store, where.world_size) : beats_of(*store, {0});
       look_for_stop_notice();
       const std::string known = text_at(*store, kVerdict);
       const std::lock_guard lock(mutex);
@@ -275,16 +274,20 @@ struct Heartbeat::Impl {
 
   std::mutex mutex;
   std::condition_variable wake, told;
-  Beat own;  // what will be posted next
+  Beat own = own_beat("set-up");  // what will be posted next
   int64_t posted_count = 0;
   bool stop = false, done = false, asked = false, answered = false, urgent = false;
   bool moved = false;  // to another step
+  // What this rank stood in before. All were there: a step ends with a sum of all.
+  int64_t passed_step = 0;
+  std::string passed;
   std::string answer, stop_notice;
   std::string own_failure;  // which the main thread says
   std::shared_ptr<const CollectiveCounts> collectives;
   Clock::time_point last_reached = Clock::now();
   bool reachable = true;     // the store was, when it was asked last
   std::optional<Beat> head;  // of rank 0
+  Unanswered unanswered;
 
   // The thread's own.
   c10::intrusive_ptr<c10d::Store> store;
@@ -302,6 +305,7 @@ Heartbeat::Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProces
   impl_ = std::make_shared<Impl>(where, timeout_seconds, std::move(end_process),
                                  std::move(on_stop_notice), std::move(on_launcher_gone));
   std::thread([impl = impl_] { impl->beat_on(); }).detach();
+  std::thread([impl = impl_] { impl->end_unanswered_questions(); }).detach();
 }
 
 Heartbeat::~Heartbeat() { leave(); }
@@ -337,7 +341,8 @@ void Heartbeat::tell_of(std::shared_ptr<const CollectiveCounts> collectives) {
 void Heartbeat::stands_at(int64_t step, const std::string& doing) {
   if (!impl_) return;
   const std::lock_guard lock(impl_->mutex);
-  impl_->own.step = step;
+  impl_->passed_step = std::exchange(impl_->own.step, step);
+  impl_->passed = impl_->own.doing;
   impl_->own.doing = doing;
   impl_->moved = true;
   impl_->wake.notify_all();

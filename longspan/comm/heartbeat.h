@@ -18,9 +18,10 @@ namespace longspan {
 class Heartbeat {
  public:
   /// Ends this process at once, with the message as its error. The thread calls it when another
-  /// rank has been silent for timeout_seconds, or is known to have ended, and the rest of this
-  /// process has not noticed that some seconds later. So it does on all ranks when one, which
-  /// lives, has kept others waiting in a collective for longer (comm/standstill).
+  /// rank has been silent for timeout_seconds, or is known to have ended, or the store has been
+  /// while this rank stood still, and the rest of this process has not noticed that some seconds
+  /// later. So it does on all ranks when one, which lives, has kept others waiting in a collective
+  /// for longer (comm/standstill).
   using EndProcess = std::function<void(const std::string& message)>;
 
   /// The thread calls it again and again once a rank has announced that it ends because it was told

@@ -291,6 +291,25 @@ TEST_CASE("heartbeat: takes its alarm back when a silent rank gives signs of lif
   CHECK_FALSE(ended);
 }
 
+TEST_CASE("heartbeat: a rank that is gone has been where all were, whatever its last beat says") {
+  const Launcher launcher;
+  Heartbeat heartbeat(
+      launcher.worker(1, 2), /*timeout_seconds=*/8, [](const std::string&) {},
+      [](const std::string&) {});
+  Beat beat;  // its thread got no time to beat again
+  beat.host = "node7";
+  beat.machine = "another";
+  beat.process = 1234;
+  beat.doing = "set-up";
+  launcher.set(std::string(kNoticesPrefix) + "/beat0", text_of(beat));
+  heartbeat.stands_at(7, "step 7");
+  heartbeat.stands_at(8, "step 8");
+  const std::string found = heartbeat.diagnosis();
+  CAPTURE(found);
+  CHECK(found.starts_with(
+      "Rank 0 (host node7, process 1234) is silent; its last sign of life was in step 7."));
+}
+
 TEST_CASE("notices: a stop is announced to all") {
   const Launcher launcher;
   std::mutex mutex;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -24,6 +25,12 @@ std::vector<std::optional<Beat>> beats_of(c10d::Store& store, const std::vector<
   std::vector<std::optional<Beat>> beats;
   for (const int rank : ranks) beats.push_back(beat_from(text_at(store, key_of_beat(rank))));
   return beats;
+}
+
+std::vector<std::optional<Beat>> beats_of_all(c10d::Store& store, int world_size) {
+  std::vector<int> ranks(world_size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return beats_of(store, ranks);
 }
 
 void linger(const std::vector<std::optional<Beat>>& seen, const std::string& own_machine,

@@ -30,6 +30,9 @@ void post_beat(c10d::Store& store, int rank, const Beat& beat);
 /// Beats of these ranks; nothing where there is none yet.
 std::vector<std::optional<Beat>> beats_of(c10d::Store& store, const std::vector<int>& ranks);
 
+/// Of all ranks of a run.
+std::vector<std::optional<Beat>> beats_of_all(c10d::Store& store, int world_size);
+
 /// The store goes with rank 0's process, which calls this: waits until the ranks that live have
 /// read from it, kLingers at most. `seen`: the beats of all as they were; `look` returns them as
 /// they are now, or nothing where the store cannot be asked.

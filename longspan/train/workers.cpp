@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "longspan/comm/beat.h"
 #include "longspan/comm/communication_error.h"
@@ -29,6 +31,17 @@ Link link_of(const DeviceChoice& device) {
 constexpr const char* kLostSteps =
     "Steps since the last checkpoint are lost; resume_from_checkpoint=true goes on from it.";
 
+/// What the run's thread takes to end the process once it knows why: the others read from the store
+/// until then, where it serves it (Heartbeat::leave).
+constexpr std::chrono::seconds kTimeToEnd{12};
+
+/// The failure, told to the others, and who is to blame for it.
+std::string blamed_by(Heartbeat& heartbeat, const std::string& failure) {
+  const std::string others = heartbeat.diagnosis(failure);
+  heartbeat.leave();
+  return others.empty() ? failure : failure + " " + others;
+}
+
 /// All workers of this start, after each has found out that it can open what it needs.
 Rendezvous joined(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan) {
   const Rendezvous& launched = plan.where;
@@ -52,13 +65,29 @@ ToldOfEarlyStops::ToldOfEarlyStops(Host& host, const Notices& notices, int rank)
 }
 
 ToldOfLostGpus::ToldOfLostGpus(Host& host, Heartbeat& heartbeat, const Rendezvous& where)
-    : host_(host) {
+    : host_(host), heartbeat_(heartbeat) {
   host_.before_loss_of_gpus([&heartbeat, &where](const std::string& reason) {
     const std::string what = fmt::format("{} {}", lost_gpus_message(reason), kLostSteps);
-    const std::string others = heartbeat.diagnosis(what);
-    heartbeat.leave();
-    return fmt::format("Rank {} of {}: {}{}{}", where.rank, where.world_size, what,
-                       others.empty() ? "" : " ", others);
+    return fmt::format("Rank {} of {}: {}", where.rank, where.world_size,
+                       blamed_by(heartbeat, what));
+  });
+}
+
+ToldOfLostGpus::~ToldOfLostGpus() {
+  if (!is_last_) host_.before_loss_of_gpus({});
+}
+
+void ToldOfLostGpus::has_met(const std::string& failure) {
+  host_.before_loss_of_gpus([&heartbeat = heartbeat_, failure](const std::string&) {
+    return blamed_by(heartbeat, failure);
+  });
+}
+
+void ToldOfLostGpus::will_say(const std::string& message) {
+  is_last_ = true;
+  host_.before_loss_of_gpus([message](const std::string&) {
+    std::this_thread::sleep_for(kTimeToEnd);
+    return message;
   });
 }
 
@@ -98,17 +127,19 @@ RunEnd Workers::run(const std::function<RunEnd()>& work) {
       return RunEnd::kInterrupted;
     }
     const std::string own = error.of_library ? fmt::format("{} {}", error.what(), kLostSteps) : "";
+    if (!own.empty()) told_of_lost_gpus_.has_met(own);
     const std::string diagnosis = heartbeat_.diagnosis(own);
     if (const std::string why = heartbeat_.stop_notice(); !why.empty()) {
       host_.say_stopped_early(why);
       std::fflush(stdout);
       host_.end_process(0);
     }
-    if (!own.empty()) throw UserError(diagnosis.empty() ? own : own + " " + diagnosis);
-    throw UserError(fmt::format("{}\n{}", error.what(),
-                                diagnosis.empty() ? "The messages of the rank that ended first say "
-                                                    "why."
-                                                  : diagnosis));
+    const char* nobody = own.empty() ? "\nThe messages of the rank that ended first say why." : "";
+    const std::string message =
+        (own.empty() ? error.what() : own) +
+        (diagnosis.empty() ? nobody : (own.empty() ? "\n" : " ") + diagnosis);
+    told_of_lost_gpus_.will_say(message);
+    throw UserError(message);
   } catch (const AgreedError&) {
     throw;
   } catch (const FailedElsewhere&) {
@@ -116,10 +147,18 @@ RunEnd Workers::run(const std::function<RunEnd()>& work) {
   } catch (const std::exception& error) {
     leave_open();
     const std::string what = describe_failure(error);
-    heartbeat_.failed(what);
     const bool ours = dynamic_cast<const UserError*>(&error) != nullptr;
-    if (ours || !is_out_of_memory(error)) throw;
-    throw UserError(where_.world_size == 1 ? what : fmt::format("rank {}: {}", where_.rank, what));
+    if (!ours && !is_out_of_memory(error)) {
+      heartbeat_.failed(what);
+      throw;
+    }
+    const std::string message =
+        ours || where_.world_size == 1 ? what : fmt::format("rank {}: {}", where_.rank, what);
+    told_of_lost_gpus_.has_met(message);
+    heartbeat_.failed(what);
+    told_of_lost_gpus_.will_say(message);
+    if (ours) throw;
+    throw UserError(message);
   }
 }
 

@@ -29,15 +29,24 @@ class ToldOfEarlyStops {
 };
 
 /// While this object lives, it tells the other ranks when a library's own thread ends this process.
+/// The run's thread may have met a failure a moment before, and know more of it: what it says then,
+/// such a thread says too, whichever of them ends the process.
 class ToldOfLostGpus {
  public:
   ToldOfLostGpus(Host& host, Heartbeat& heartbeat, const Rendezvous& where);
-  ~ToldOfLostGpus() { host_.before_loss_of_gpus({}); }
+  ~ToldOfLostGpus();
   ToldOfLostGpus(const ToldOfLostGpus&) = delete;
   ToldOfLostGpus& operator=(const ToldOfLostGpus&) = delete;
 
+  /// The run's thread has met this failure of its own, and is about to ask who is to blame.
+  void has_met(const std::string& failure);
+  /// The run's thread is about to say this and to end the process, a few seconds after this object.
+  void will_say(const std::string& message);
+
  private:
   Host& host_;
+  Heartbeat& heartbeat_;
+  bool is_last_ = false;  // what is said
 };
 
 /// This rank's connections to the others.

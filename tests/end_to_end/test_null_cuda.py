@@ -157,15 +157,17 @@ def errors_of(text):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rank, ways", [(1, "refused"), (1, "later"), (0, "later"), (1, "refused later")])
-def test_an_error_of_nccl_is_said(start, rank, ways):
+@pytest.mark.parametrize("rank, ways, ddp_timeout", [(1, "refused", 600), (1, "later", 600), (0, "later", 600),
+                                                     (1, "refused later", 600), (0, "refused later", 8)])
+def test_an_error_of_nccl_is_said(start, rank, ways, ddp_timeout):
     """In all its lines and once, by the rank that it is of; the other ends too, and says why. Where a call is refused, its
-    caller says it; what the network reports later is found by torch's watchdog, while the caller waits. Rank 0 serves the
-    store, which goes with it."""
+    caller says it; what the network reports later is found by torch's watchdog, while the caller waits, or while rank 0
+    waits for others to read from the store that it serves. The store goes with it."""
     refused, lost = "refused" in ways, "later" in ways
     variables = dict(NULL_NCCL_FAIL=f"{rank}:60") if refused else {}
     variables |= dict(NULL_NCCL_BREAK=f"{rank}:60") if lost else {}
-    running, _ = start(2, variables, max_steps=100000, save_steps=1000000, sequence_parallel_size=2, ddp_timeout=600)
+    keys = dict(max_steps=100000, save_steps=1000000, sequence_parallel_size=2, ddp_timeout=ddp_timeout)
+    running, _ = start(2, variables, **keys)
     ended = running.wait(60)
     assert ended.statuses == [1, 1], ended.text
     (own,), (other,) = errors_of(ended.texts[rank]), errors_of(ended.texts[1 - rank])
@@ -176,6 +178,17 @@ def test_an_error_of_nccl_is_said(start, rank, ways):
     for text in ended.texts:
         assert not any(noise in text for noise in ("terminate called", "what():", "frame #", "watchdog", "All ranks live")), text
     assert not list(ended.output_dir.glob("checkpoint-*")) and not list(ended.output_dir.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("variable, expected", [("NULL_NCCL_FAIL", REFUSED), ("NULL_NCCL_BREAK", LOST)])
+def test_an_error_of_nccl_is_said_by_a_benchmark(tmp_path, place, variable, expected):
+    command = [null_program(BUILD), "bench", "attention", "--device", "cuda", "--ranks", "2", "--tokens", "96", "--dtype",
+               "bf16", "--repeats", "1000", "--methods", "ulysses", "--output", tmp_path / "bench"]
+    environment = os.environ | null_environment(BUILD, 2, XDG_CACHE_HOME=str(place / "kernels"), OMP_NUM_THREADS="1")
+    done = subprocess.run(command, env=environment | {variable: "1:60"}, capture_output=True, text=True, timeout=120)
+    (said,) = errors_of(done.stderr)
+    assert done.returncode == 1 and said.startswith("error: Rank 1 of 2") and expected in said, done.stdout + done.stderr
+    assert "terminate called" not in done.stderr and "frame #" not in done.stderr, done.stderr
 
 
 @pytest.mark.long

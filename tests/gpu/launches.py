@@ -23,8 +23,11 @@ def short(name):
     return name[:150]
 
 
+# By the first pattern that a name has in it: FlashAttention 3 is written in CUTLASS, and NCCL broadcasts.
 KINDS = [
-    ("attention forward", r"flash_fwd"), ("attention backward", r"flash_bwd"),
+    ("NCCL", r"nccl"),
+    ("attention forward", r"flash_fwd|FlashAttnFwd"), ("attention backward", r"flash_bwd|FlashAttnBwd"),
+    ("rows (longspan/cuda/rows)", r"_v\d+$|^sum_weight_gradients$"),
     ("gemm", r"gemm|cutlass|nvjet|Kernel2|sm90_xmma|splitK|cublas"),
     ("optimizer", r"adam|multi_tensor|foreach"),
     ("softmax, loss", r"oftmax|logsumexp|nll"),
@@ -40,10 +43,10 @@ def kind_of(name):
 def last_step(records, options):
     """From the end of the last but one update to that of the last."""
     updates = [r for r in records if r[0] == "kernel" and re.search(options.update, r[5])]
-    if len(updates) % options.steps != 0 or options.steps < 2:
+    if not updates or len(updates) % options.steps != 0 or options.steps < 2:
         raise SystemExit(f"{len(updates)} kernels of the optimizer are not of {options.steps} steps (two or more)")
     each = len(updates) // options.steps
-    return updates[-each - 1][2], updates[-1][2] + 1
+    return updates[-each - 1][2], updates[-1][2]
 
 
 def overlap(records, chosen):
@@ -64,17 +67,30 @@ def overlap(records, chosen):
     return hidden, total
 
 
+def read(path):
+    """(kernel, copy, memset or wait; begin and end in ns; stream; size; name or type) of each, by their beginnings."""
+    records = []
+    try:
+        with open(path, errors="replace") as file:
+            for line in file:
+                parts = line.rstrip("\n").split("\t")
+                if len(parts) == 6:
+                    records.append((parts[0], int(parts[1]), int(parts[2]), parts[3], int(parts[4]), parts[5]))
+    except FileNotFoundError:
+        raise SystemExit(f"there is no {path}: the driver has not loaded liblaunches.so") from None
+    return sorted(records, key=lambda record: record[1])
+
+
+WAITS = {"1": "for an event", "3": "for a stream", "4": "for the device"}  # of the host, by CUPTI's number
+
+
 def main():
     options = parse_arguments()
-    records = []
-    with open(options.records, errors="replace") as file:
-        for line in file:
-            parts = line.rstrip("\n").split("\t")
-            if len(parts) == 6:
-                records.append((parts[0], int(parts[1]), int(parts[2]), parts[3], int(parts[4]), parts[5]))
-    records.sort(key=lambda record: record[1])
+    records = read(options.records)
     begin, end = last_step(records, options)
-    records = [record for record in records if begin <= record[1] < end]
+    # What goes on behind the update counts until then.
+    records = [(what, start, min(stop, end), *rest) for what, start, stop, *rest in records if begin <= start < end]
+    waits = [record for record in records if record[0] == "wait" and record[5] in WAITS]
     seconds = (end - begin) / 1e9
     work = sorted((start, end) for what, start, end, *_ in records if what != "wait")
     busy, gaps = 0, []
@@ -86,7 +102,7 @@ def main():
         reached = max(reached, end)
     kernels = [record for record in records if record[0] == "kernel"]
     print(f"{len(kernels)} kernels, {sum(r[0] == 'copy' for r in records)} copies, "
-          f"{sum(r[0] == 'memset' for r in records)} memsets, {sum(r[0] == 'wait' for r in records)} waits of the host in "
+          f"{sum(r[0] == 'memset' for r in records)} memsets, {len(waits)} waits of the host in "
           f"{seconds:.3f} s; the GPU is busy for {busy / 1e9:.3f} s")
     long_gaps = [gap for gap in gaps if gap >= 10_000]
     print(f"gaps in which the GPU does nothing: {len(gaps)}, {sum(gaps) / 1e6:.1f} ms; of 10 us and longer: {len(long_gaps)}, "
@@ -96,8 +112,12 @@ def main():
         hidden, total = overlap(records, chosen)
         if total:
             print(f"{name}: {total / 1e6:.1f} ms, of which beside kernels: {hidden / 1e6:.1f} ms ({hidden / total:.0%})")
-    waits = collections.Counter(r[5] for r in records if r[0] == "wait")
-    print("waits by type (1 event, 2 stream waits event, 3 stream, 4 context):", dict(waits))
+    for number, name in WAITS.items():
+        took = [stop - start for _, start, stop, _, _, which in waits if which == number]
+        if took:
+            print(f"the host waits {name}: {len(took)} times, {sum(took) / 1e6:.1f} ms")
+    between = sum(record[0] == "wait" and record[5] == "2" for record in records)
+    print(f"streams wait for events of others: {between} times")
     copies = collections.defaultdict(lambda: [0, 0, 0])
     for what, start, end, _, size, kind in records:
         if what == "copy":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -57,6 +58,15 @@ def run(command, log=None, timeout=None, **variables):
 
 def last_lines(text, count=12):
     return "\n".join("      " + line for line in text.strip().splitlines()[-count:])
+
+
+def found_by_sanitizer(text):
+    """What compute-sanitizer has found, by the sum that it writes in the end; empty where it has seen the program, and
+    nothing wrong in it."""
+    sums = re.findall(r"ERROR SUMMARY: (\d+) error", text)
+    if not sums:
+        return "it has written no sum of errors, as where it has not seen the program"
+    return "" if not any(map(int, sums)) else f"it has found {sum(map(int, sums))} errors"
 
 
 def num_gpus():

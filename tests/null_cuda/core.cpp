@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -35,6 +36,7 @@ struct Counts {
 };
 
 thread_local int chosen_device = 0;
+std::atomic<bool> is_stuck = false;
 
 std::string quoted(std::string_view text) {
   std::string out = "\"";
@@ -92,17 +94,14 @@ const Settings& settings() {
     made.capability = static_cast<int>(number_of("NULL_CUDA_CAPABILITY", 90));
     made.memory = number_of("NULL_CUDA_MEMORY", 81920) << 20;
     made.num_multiprocessors = made.capability >= 90 ? 132 : 108;
-<<<<<<< ours
     const char* const modules = std::getenv("NULL_CUDA_MODULES");
     made.refuses_modules = modules != nullptr && std::string_view(modules) == "refused";
-=======
     if (const char* const text = std::getenv("NULL_CUDA_COUNTS")) {
       long long bytes = 0, count = 0, times = 0;
       if (std::sscanf(text, "%lld:%lld:%lld", &bytes, &count, &times) == 3) {
         made.counts = {static_cast<size_t>(bytes), count, times};
       }
     }
->>>>>>> theirs
     return made;
   }();
   return settings;
@@ -125,7 +124,11 @@ void count_wait(std::string_view name) {
     counts.launches_at_waits.push_back(counts.launches);
   }
   write_report();
+  while (hangs()) pause();
 }
+
+void hang() { is_stuck = true; }
+bool hangs() { return is_stuck; }
 
 void report() { write_report(); }
 

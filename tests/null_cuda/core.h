@@ -7,15 +7,14 @@
 //   NULL_CUDA_DEVICES     how many GPUs (1)
 //   NULL_CUDA_CAPABILITY  90 (an H100) or 80 (an A100)
 //   NULL_CUDA_MEMORY      MiB of each GPU (81920)
-<<<<<<< ours
 //   NULL_CUDA_MODULES     `refused`: the driver loads no code, as where it is too old for NVRTC's
-=======
 //   NULL_CUDA_COUNTS      BYTES:COUNT:TIMES, what comes to the host in a message of so many bytes of
 //                         which nothing is known: a count (int64), so many times, and zeros
->>>>>>> theirs
 //   NULL_CUDA_REPORT      a folder, where each process keeps a file of JSON with its counts
 //   NULL_NCCL_FAIL        RANK:NUMBER, the collective of a rank that NCCL refuses
 //   NULL_NCCL_BREAK       RANK:NUMBER, the same, but its error comes later, from the network
+//   NULL_NCCL_HANG        the same, but its GPU never gets past it, nor does anything tell
+// RANK -1 is all ranks.
 #pragma once
 
 #include <cstddef>
@@ -30,14 +29,11 @@ struct Settings {
   int capability = 90;
   int64_t memory = 0;  // bytes of each GPU
   int num_multiprocessors = 132;
-<<<<<<< ours
   bool refuses_modules = false;
-=======
   struct Counts {
     size_t bytes = 0;  // of the message; 0: there is none
     int64_t count = 0, times = 0;
   } counts = {};
->>>>>>> theirs
 };
 
 const Settings& settings();
@@ -55,6 +51,10 @@ enum class Counted {
 void count(Counted what, std::string_view name, int64_t amount = 1);
 /// A wait of the host. The report has the launches before each.
 void count_wait(std::string_view name);
+
+/// From now on nothing ends that a GPU has begun: events do not come, and who waits, waits forever.
+void hang();
+bool hangs();
 
 /// Writes the counts until now. Each wait does it, too: a process may end without a word.
 void report();

@@ -1,4 +1,4 @@
-// Streams and events of the CUDA runtime. Nothing is ever under way.
+// Streams and events of the CUDA runtime. Nothing is ever under way, unless a GPU hangs.
 #include <cuda_runtime_api.h>
 
 #include "core.h"
@@ -95,7 +95,9 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaEventRecordWithFlags(event, stream, 0);
 }
-cudaError_t cudaEventQuery(cudaEvent_t /*event*/) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t /*event*/) {
+  return hangs() ? cudaErrorNotReady : cudaSuccess;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) {
   count_wait("cudaEventSynchronize");
   return cudaSuccess;

@@ -66,7 +66,7 @@ bool named_by(const char* variable, uint64_t number) {
   int rank = 0;
   unsigned long long wanted = 0;
   return asked != nullptr && std::sscanf(asked, "%d:%llu", &rank, &wanted) == 2 &&
-         rank == (own != nullptr ? std::atoi(own) : 0) && wanted == number;
+         (rank < 0 || rank == (own != nullptr ? std::atoi(own) : 0)) && wanted == number;
 }
 
 bool in_memory(const ncclComm& comm, const void* address, uint64_t size) {
@@ -84,6 +84,7 @@ ncclResult_t begin(ncclComm& comm, int kind, const void* from, uint64_t reads, c
     failed(ncclRemoteError, "null NCCL has lost another rank,\nas it was told to");
     comm.later = ncclRemoteError;
   }
+  if (named_by("NULL_NCCL_HANG", num_begun)) hang();
   if (named_by("NULL_NCCL_FAIL", num_begun)) {
     return failed(ncclSystemError, "null NCCL refuses this message,\nas it was told to");
   }
