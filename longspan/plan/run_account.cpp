@@ -194,9 +194,10 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.update_bytes = update_bytes(config, plan, parameters, facts, master_bytes, computer);
   facts.num_tokens = row.num_tokens;
   // A value head looks at the last token of each document.
-  facts.num_labels = stage_of(config).uses_lm_head
-                         ? row.num_labels
-                         : std::min(row.num_labels, std::max<int64_t>(1, std::ssize(row.documents)));
+  facts.num_labels =
+      stage_of(config).uses_lm_head
+          ? row.num_labels
+          : std::min(row.num_labels, std::max<int64_t>(1, std::ssize(row.documents)));
   facts.keeps_places = row.keeps_places;
   facts.sequence_size = plan.sequence_size;
   for (const HeldParameter& parameter : parameters.used) {
