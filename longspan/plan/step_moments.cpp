@@ -138,8 +138,7 @@ class Step {
     // is summed apart, once the last logits are gone.
     const int64_t gradient = units_.head.gradients;
     const int64_t own =
-        sums_.at_once ? gradient
-                      : std::min(gradient, static_cast<int64_t>(moment.before_gradient));
+        sums_.at_once ? gradient : std::min(gradient, static_cast<int64_t>(moment.before_gradient));
     look(sums_without(not_made_ + own) + under_way(gradient, of_row_before(0), 0) +
          gathered(units_.head, layer(num_layers_ - 1)) + activations_ + worked_with(moment));
   }

@@ -21,9 +21,7 @@ from patience import let_pass, patient_time
 from safetensors.torch import load_file, save_file
 
 TIMEOUT = 4  # ddp_timeout
-# Seconds more for the diagnosis, on a loaded machine. Where GPUs wait and hosts do not, it is the heartbeat that ends a
-# process, ten seconds after it has seen why.
-MARGIN = 12 if hosts_wait() else 24
+MARGIN = 12 if hosts_wait() else 24  # seconds more for the diagnosis; where no host waits, its heartbeat ends a process
 ENDLESS = dict(max_steps=100000, ddp_timeout=TIMEOUT, gradient_accumulation_steps=1)
 
 
@@ -61,8 +59,7 @@ def test_a_killed_rank(victim, sequence_size, settings):
     running.ranks[victim].kill()
     for status, text in ended(running, [victim]).values():
         assert status == 1, text
-        says_who(text, victim, running.ranks[victim].pid,
-                 "has ended without a word")
+        says_who(text, victim, running.ranks[victim].pid, "has ended without a word")
     running.wait()
 
 
