@@ -152,7 +152,7 @@ TEST_CASE("accelerator: a wait of the host too many is found each time, and no o
       {"an extra .item()", Fault::kHostWaits,
        [&](bool faulty) {
          waits_at_most(0, [&] {
-           const at::Tensor rows = embed(weight_VD, tokens_T, at::kFloat);
+           const at::Tensor rows = embed(weight_VD, tokens_T, at::kFloat, std::nullopt);
            const at::Tensor loss = rows.square().sum();
            if (faulty) static_cast<void>(loss.item<float>());
            torch::autograd::backward({loss}, {});
@@ -162,8 +162,8 @@ TEST_CASE("accelerator: a wait of the host too many is found each time, and no o
        [&](bool faulty) {
          waits_at_most(1, [&] {
            const ExpertDispatch sorted(experts_CK, /*num_experts=*/5, /*exchange=*/nullptr);
-           if (faulty) static_cast<void>(experts_CK.max().item<int64_t>());
            sorted.for_each([](size_t, int64_t, int64_t) {});
+           if (faulty) static_cast<void>(experts_CK.max().item<int64_t>());
          });
        }},
       {"numbers are read one by one, as they are made", Fault::kHostWaits,
