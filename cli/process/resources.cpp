@@ -64,10 +64,10 @@ void use_tensor_pool() { c10::SetCPUAllocator(&tensor_pool(), /*priority=*/100);
 
 void quiet_c10d() {
   constexpr const char* kName = "TORCH_CPP_LOG_LEVEL";
-  if (std::getenv(kName) != nullptr) return;
-  setenv(kName, "FATAL", /*overwrite=*/0);
-  c10::initLogging();
-  unsetenv(kName);
+  const bool is_given = std::getenv(kName) != nullptr;
+  if (!is_given) setenv(kName, "FATAL", /*overwrite=*/0);
+  c10::initLogging();  // nobody else reads the variable in a program of C++
+  if (!is_given) unsetenv(kName);
 }
 
 void choose_allocation() {

@@ -1,8 +1,8 @@
 // ATen's flash attention on CUDA, and before it cuDNN's and FlashAttention 3 where those are faster
 // (cudnn_attention.h, flash3_attention.h). It is reached through the dispatcher, so this file needs
 // nothing of CUDA and is part of the core; the kernels themselves live in torch_cuda. It knows one
-// head dim, up to 256: the shorter of keys and values get zeros. Blocks with lower ends are its
-// windows. fp32, fp64 and softcaps, which it does not know, go to composed_attention.
+// head dim, a multiple of 8 up to 256: keys and values get zeros up to it. Blocks with lower ends
+// are its windows. fp32, fp64 and softcaps, which it does not know, go to composed_attention.
 #include <ATen/ATen.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -29,6 +29,13 @@ constexpr int64_t kMostFlashDim = 256;
 bool is_for_flash(const at::Tensor& q, const AttentionSpec& spec) {
   const bool half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
   return half && !spec.softcap && std::max(spec.key_dim, spec.value_dim) <= kMostFlashDim;
+}
+
+/// The head dim that ATen's flash attention is given.
+int64_t flash_dim(const AttentionSpec& spec) {
+  constexpr int64_t kMultiple = 8;
+  const int64_t most = std::max(spec.key_dim, spec.value_dim);
+  return (most + kMultiple - 1) / kMultiple * kMultiple;
 }
 
 /// What a kernel computes that may refuse; nothing where it does, and then it is given up. An error
@@ -72,7 +79,7 @@ class CudaKernel : public BlockKernel {
           attempt(flash3::give_up, [&] { return flash3->forward(q, k, v, spec, blocks); });
       if (result) return *result;
     }
-    return forward_packed(q, k, v, blocks, std::max(spec.key_dim, spec.value_dim),
+    return forward_packed(q, k, v, blocks, flash_dim(spec),
                           [&](const PackedCall& call, const at::Tensor& q, const at::Tensor& k,
                               const at::Tensor& v) -> std::pair<at::Tensor, at::Tensor> {
                             auto [out, lse, rng_state, unused, mask] = at::_flash_attention_forward(
@@ -105,16 +112,16 @@ class CudaKernel : public BlockKernel {
     // Without dropout the state of the random generator is read by nobody, but must be a tensor.
     const at::Tensor rng_state = at::zeros({2}, q.options().dtype(at::kUInt64));
     const at::Tensor unused = at::empty({0}, q.options());
-    return backward_packed(
-        dout, q, k, v, out, lse_NT, blocks, std::max(spec.key_dim, spec.value_dim),
-        [&](const PackedCall& call, const at::Tensor& dout, const at::Tensor& q,
-            const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-            const at::Tensor& lse) {
-          return at::_flash_attention_backward(
-              dout, q, k, v, out, lse, call.queries.boundaries, call.keys.boundaries,
-              call.queries.longest, call.keys.longest, /*dropout_p=*/0.0, call.causal, rng_state,
-              unused, spec.scale, call.left(), call.right());
-        });
+    return backward_packed(dout, q, k, v, out, lse_NT, blocks, flash_dim(spec),
+                           [&](const PackedCall& call, const at::Tensor& dout, const at::Tensor& q,
+                               const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                               const at::Tensor& lse) {
+                             return at::_flash_attention_backward(
+                                 dout, q, k, v, out, lse, call.queries.boundaries,
+                                 call.keys.boundaries, call.queries.longest, call.keys.longest,
+                                 /*dropout_p=*/0.0, call.causal, rng_state, unused, spec.scale,
+                                 call.left(), call.right());
+                           });
   }
 };
 

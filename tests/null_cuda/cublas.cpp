@@ -126,6 +126,12 @@ cublasStatus_t cublasDgemmStridedBatched(cublasHandle_t, cublasOperation_t a_op,
               {a, CUDA_R_64F, lda, number, a_step}, {b, CUDA_R_64F, ldb, number, b_step},
               {c, CUDA_R_64F, ldc, number, c_step});
 }
+cublasStatus_t cublasStrsm_v2(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t,
+                              cublasDiagType_t, int, int, const float*, const float*, int, float*,
+                              int) {
+  count(Counted::kLaunches, "cublasStrsm");
+  return CUBLAS_STATUS_SUCCESS;
+}
 // Where the matrices are is known to the GPU alone.
 cublasStatus_t cublasStrsmBatched(cublasHandle_t, cublasSideMode_t, cublasFillMode_t,
                                   cublasOperation_t, cublasDiagType_t, int, int, const float*,
