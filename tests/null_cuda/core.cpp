@@ -92,6 +92,12 @@ const Settings& settings() {
     made.capability = static_cast<int>(number_of("NULL_CUDA_CAPABILITY", 90));
     made.memory = number_of("NULL_CUDA_MEMORY", 81920) << 20;
     made.num_multiprocessors = made.capability >= 90 ? 132 : 108;
+    if (const char* const text = std::getenv("NULL_CUDA_COUNTS")) {
+      long long bytes = 0, count = 0, times = 0;
+      if (std::sscanf(text, "%lld:%lld:%lld", &bytes, &count, &times) == 3) {
+        made.counts = {static_cast<size_t>(bytes), count, times};
+      }
+    }
     return made;
   }();
   return settings;

@@ -7,6 +7,9 @@
 //   NULL_CUDA_DEVICES     how many GPUs (1)
 //   NULL_CUDA_CAPABILITY  90 (an H100) or 80 (an A100)
 //   NULL_CUDA_MEMORY      MiB of each GPU (81920)
+//   NULL_CUDA_COUNTS      BYTES:COUNT:TIMES, what comes to the host in a message of so many bytes
+//   of
+//                         which nothing is known: a count (int64), so many times, and zeros
 //   NULL_CUDA_REPORT      a folder, where each process keeps a file of JSON with its counts
 //   NULL_NCCL_FAIL        RANK:NUMBER, the collective of a rank that NCCL refuses
 //   NULL_NCCL_BREAK       RANK:NUMBER, the same, but its error comes later, from the network
@@ -24,6 +27,10 @@ struct Settings {
   int capability = 90;
   int64_t memory = 0;  // bytes of each GPU
   int num_multiprocessors = 132;
+  struct Counts {
+    size_t bytes = 0;  // of the message; 0: there is none
+    int64_t count = 0, times = 0;
+  } counts = {};
 };
 
 const Settings& settings();
