@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "longspan/spec/device_sizes.h"
+
 namespace longspan {
 namespace {
 
@@ -269,6 +271,54 @@ TEST_CASE("memory account: what is made of matrices in use") {
   // it; three matrices and o_proj, and 16 MiB of a product.
   CHECK(chunk - buffers() == int64_t{1024} * (3 * 1'000'000 + (3 - 1) * 64) * 2 -
                                  2 * (3 * 64 * 1'000'000 + 64 * 64) - (int64_t{16} << 20));
+}
+
+TEST_CASE("memory account: a head's gradient in bf16 is made once its last logits are gone") {
+  MemoryFacts facts = some_facts();
+  facts.vocab_size = 100'000;
+  facts.residual_bytes = facts.compute_bytes = 2;
+  facts.sums_head_apart = true;
+  facts.units.layers.assign(5, {});
+  const int64_t logits = 167 * int64_t{100'000} * 6, head = 2 * int64_t{64} * 100'000;
+  const auto device = [&](int64_t gradient, bool accumulates) {
+    facts.accumulates = accumulates;
+    facts.units.head.gradients = facts.trained_parameter_bytes = gradient;
+    return account_of(facts).device;
+  };
+  // In a step of several rows it is there from the row before.
+  CHECK(device(head, true) - device(head, false) == head);
+  // One that is larger than the logits takes their place.
+  CHECK(device(logits + 777, false) - device(head, false) == 777);
+  facts.num_labels = 100;  // one chunk, whose product is the gradient
+  CHECK(device(head, true) == device(head, false));
+}
+
+TEST_CASE("memory account: a gate that a GPU composes, of so many numbers at a time") {
+  MemoryFacts facts = some_facts();
+  facts.vocab_size = 1;
+  facts.compute_bytes = facts.residual_bytes = 2;
+  facts.layers = some_layers(5, 1000);  // the MLP is the fullest moment
+  facts.cuda = true;
+  facts.layers[0].cost.feed_forward.composed_gate = 0;
+  const int64_t none = account_of(facts).device;
+  facts.layers[0].cost.feed_forward.composed_gate = 1000;
+  CHECK(account_of(facts).device - none == 1024 * int64_t{1000} * kComposedGateBytes);
+  facts.layers[0].cost.feed_forward.composed_gate = 100'000;
+  CHECK(account_of(facts).device - none ==
+        kComposedGateNumbers / 100'000 * 100'000 * kComposedGateBytes);
+  facts.cuda = false;
+  const int64_t cpu = account_of(facts).device;
+  facts.layers[0].cost.feed_forward.composed_gate = 0;
+  CHECK(account_of(facts).device == cpu);
+}
+
+TEST_CASE("memory account: a rank alone uses what it fetches from the host as it comes") {
+  MemoryFacts facts = some_facts();
+  facts.zero_stage = 3;
+  facts.offload_params = true;
+  CHECK(line(account_of(facts), "gathered").device == 2 * 400);
+  facts.shard_size = 2;
+  CHECK(line(account_of(facts), "gathered").device == 2 * 400 + 200);
 }
 
 TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's backward") {

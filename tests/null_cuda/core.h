@@ -9,8 +9,7 @@
 //   NULL_CUDA_MEMORY      MiB of each GPU (81920)
 //   NULL_CUDA_MODULES     `refused`: the driver loads no code, as where it is too old for NVRTC's
 //   NULL_CUDA_COUNTS      BYTES:COUNT:TIMES, what comes to the host in a message of so many bytes
-//   of
-//                         which nothing is known: a count (int64), so many times, and zeros
+//                         of which nothing is known: a count (int64), so many times, and zeros
 //   NULL_CUDA_REPORT      a folder, where each process keeps a file of JSON with its counts
 //   NULL_NCCL_FAIL        RANK:NUMBER, the collective of a rank that NCCL refuses
 //   NULL_NCCL_BREAK       RANK:NUMBER, the same, but its error comes later, from the network
