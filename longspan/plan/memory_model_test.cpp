@@ -285,10 +285,8 @@ TEST_CASE("memory account: a head's gradient in bf16 is made once its last logit
     facts.units.head.gradients = facts.trained_parameter_bytes = gradient;
     return account_of(facts).device;
   };
-  // In a step of several rows it is there from the row before.
-  CHECK(device(head, true) - device(head, false) == head);
-  // One that is larger than the logits takes their place.
-  CHECK(device(logits + 777, false) - device(head, false) == 777);
+  CHECK(device(head, true) - device(head, false) == head);          // it is of the row before
+  CHECK(device(logits + 777, false) - device(head, false) == 777);  // takes the logits' place
   facts.num_labels = 100;  // one chunk, whose product is the gradient
   CHECK(device(head, true) == device(head, false));
 }
@@ -299,7 +297,6 @@ TEST_CASE("memory account: a gate that a GPU composes, of so many numbers at a t
   facts.compute_bytes = facts.residual_bytes = 2;
   facts.layers = some_layers(5, 1000);  // the MLP is the fullest moment
   facts.cuda = true;
-  facts.layers[0].cost.feed_forward.composed_gate = 0;
   const int64_t none = account_of(facts).device;
   facts.layers[0].cost.feed_forward.composed_gate = 1000;
   CHECK(account_of(facts).device - none == 1024 * int64_t{1000} * kComposedGateBytes);
