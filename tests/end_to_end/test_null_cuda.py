@@ -255,7 +255,7 @@ PEAKS = {
 }
 # What the account has above the peak: a layer's gradients as if all were there from its first moment on, parts of products
 # that a new torch does not make, and the fullest rank of several.
-MOST_ABOVE = 0.05
+MOST_ABOVE = {"experts": 0.13}  # its room is counted beside all else that a chunk may need, whatever the routes
 
 
 @pytest.fixture
@@ -284,4 +284,4 @@ def test_the_account_is_near_the_peak_and_not_below(large, train, case):
     memory = json.loads((ended.output_dir / "memory.json").read_text())
     assert memory["facts"]["num_tokens"] == TOKENS
     peak = max(rank["device"] for rank in memory["measured"])
-    assert peak <= memory["device"] <= (1 + MOST_ABOVE) * peak, memory
+    assert peak <= memory["device"] <= (1 + MOST_ABOVE.get(case, 0.05)) * peak, memory
