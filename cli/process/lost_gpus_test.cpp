@@ -73,6 +73,20 @@ TEST_CASE("lost GPUs: an error of NCCL in threads of torch's ends the process wi
       own.text.starts_with("internal error: the GPU of this rank has failed: CUDA error: an "
                            "illegal memory access was encountered; "));
   CHECK(own.text.find("another rank") == std::string::npos);
+  const EndedProcess late = end_of_threads(
+      1,
+      [] {
+        throw c10::DistBackendError(
+            {},
+            "[PG ID 0 PG GUID 0 Rank 1] Process group watchdog thread terminated with exception: "
+            "[PG GUID 0 Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=18, "
+            "OpType=ALLREDUCE) ran for 64030 milliseconds before timing out.");
+      },
+      {});
+  CHECK(
+      late.text.starts_with("error: communication between GPUs failed: Watchdog caught collective "
+                            "operation timeout: WorkNCCL(SeqNum=18, OpType=ALLREDUCE) ran for "
+                            "64030 milliseconds before timing out. "));
   const EndedProcess defect = end_of_threads(1, [] { throw 7; }, {});
   CHECK(WIFSIGNALED(defect.status));
   CHECK(WTERMSIG(defect.status) == SIGABRT);

@@ -55,6 +55,10 @@ std::string reason_in_all_lines(const std::exception& error) {
   if (const size_t quote = what.find(kOfWatchdog); quote != std::string::npos) {
     what.erase(0, quote + kOfWatchdog.size());
   }
+  // Whose watchdog it is, where a collective has timed out.
+  if (const size_t end = what.find("] "); what.starts_with("[PG ") && end != std::string::npos) {
+    what.erase(0, end + 2);
+  }
   std::istringstream lines(what);
   std::string line, reason;
   while (std::getline(lines, line)) {
