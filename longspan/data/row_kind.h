@@ -12,6 +12,9 @@ enum class RowKind {
   kVerdict,  // a conversation that ends with an answer; whether that is good
 };
 
+/// Are the documents of an example in rows of their own? An answer's second one is for KL.
+constexpr bool has_documents_apart(RowKind kind) { return kind == RowKind::kVerdict; }
+
 /// What readers of such rows look for.
 struct RowParts {
   bool text = false;     // nothing but a text; else a conversation

@@ -3,13 +3,31 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "longspan/kernels/composed_rows.h"
 #include "longspan/kernels/cpu_rows.h"
 #include "longspan/kernels/cuda_rows.h"
+#include "longspan/spec/device_sizes.h"
 
 namespace longspan {
 
 using cuda_rows::Gate;
+
+namespace {
+
+/// Calls work(part) for some rows of x after the other, where part(tensor) are those rows: as many
+/// as ATen's operators are given at a time, which have several tensors of their size in fp32.
+template <typename Work>
+void for_composed_rows(const at::Tensor& x_TI, const Work& work) {
+  const int64_t T = x_TI.size(0), rows = composed_gate_rows(x_TI.size(1));
+  for (int64_t begin = 0; begin < T; begin += rows) {
+    const int64_t size = std::min(rows, T - begin);
+    work([&](const at::Tensor& tensor) { return tensor.narrow(0, begin, size); });
+  }
+}
+
+}  // namespace
 
 at::Tensor reciprocal_rms(const at::Tensor& h_TD, double eps) {
   if (h_TD.is_cpu()) return cpu_rows::reciprocal_rms(h_TD, eps);
@@ -129,7 +147,9 @@ void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI
 void clamped_swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI,
                         double slope, double limit) {
   if (gate_TI.is_cpu()) return cpu_rows::clamped_swiglu_out(out_TI, gate_TI, up_TI, slope, limit);
-  out_TI.copy_(composed::clamped_swiglu(gate_TI, up_TI, slope, limit));
+  for_composed_rows(gate_TI, [&](const auto& part) {
+    part(out_TI).copy_(composed::clamped_swiglu(part(gate_TI), part(up_TI), slope, limit));
+  });
 }
 
 void clamped_swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI,
@@ -137,7 +157,10 @@ void clamped_swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor
   if (gate_TI.is_cpu()) {
     return cpu_rows::clamped_swiglu_backward_(gate_TI, up_TI, dact_TI, slope, limit);
   }
-  composed::clamped_swiglu_backward_(gate_TI, up_TI, dact_TI, slope, limit);
+  for_composed_rows(gate_TI, [&](const auto& part) {
+    at::Tensor gate_CI = part(gate_TI), up_CI = part(up_TI), dact_CI = part(dact_TI);
+    composed::clamped_swiglu_backward_(gate_CI, up_CI, dact_CI, slope, limit);
+  });
 }
 
 void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor lse_T,

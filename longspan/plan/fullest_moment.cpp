@@ -126,10 +126,13 @@ Moment moment_of_head(const MemoryFacts& facts, const LayerSizes& s) {
   const double logits = V * (facts.compute_bytes < 4 ? 4.0 + 2.0 : 4.0);  // and rounded to bf16
   const auto head_rows = static_cast<double>(
       std::min(s.num_labels, device_sizes(facts.cuda).head.rows(facts.vocab_size, 4)));
-  const bool head_in_chunks = static_cast<double>(s.num_labels) > head_rows;
-  return {"the head", index + s.labels * s.D + 2 * hidden,
-          head_rows * logits + of_matrices({head, head}, head, facts.casts_head,
-                                           facts.sums_head_apart && head_in_chunks, facts)};
+  const bool in_chunks = static_cast<double>(s.num_labels) > head_rows;
+  const bool summed_apart = facts.sums_head_apart && in_chunks;
+  return {.name = "the head",
+          .per_token = index + s.labels * s.D + 2 * hidden,
+          .fixed = head_rows * logits +
+                   of_matrices({head, head}, head, facts.casts_head, summed_apart, facts),
+          .before_gradient = summed_apart ? head_rows * logits : 0.0};
 }
 
 /// What a GPU's kernels work with in attention's backward, of a token: the gradient of queries in
@@ -185,6 +188,16 @@ double composed_bytes(const MemoryFacts& facts, const LayerSizes& s) {
   return facts.cuda ? static_cast<double>(s.cost.mixer.composed_bytes) : 0.0;
 }
 
+/// What a GPU composes an expert's gate of, for some of so many rows at a time, beyond what is made
+/// later: the gradient of the rows, and what is added of it in fp32.
+double composed_gate(const MemoryFacts& facts, const LayerSizes& s, double rows) {
+  const int64_t width = s.cost.feed_forward.composed_gate;
+  if (!facts.cuda || width == 0) return 0.0;
+  const double at_once = std::min(rows, static_cast<double>(composed_gate_rows(width)));
+  return std::max(0.0,
+                  at_once * static_cast<double>(kComposedGateBytes * width) - rows * 3 * s.hidden);
+}
+
 /// The feed-forward's: in the backward gradients of the block's output and of the attention's;
 /// where they left the device, h and the attention's output come back.
 void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const LayerPlace& place,
@@ -203,6 +216,7 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   moments.push_back({.name = "an MLP",
                      .per_token = index + (facts.checkpointing ? 2 : 1) * share * s.D,
                      .fixed = rows * (forward + s.dropped + 2 * s.hidden + s.behind) +
+                              composed_gate(facts, s, rows) +
                               of_matrices({matrices.numbers, 0}, s.cost.feed_forward.cast_at_once,
                                           facts.casts_blocks, false, facts),
                      .in_forward = true});
@@ -222,6 +236,7 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   const double chunk = of_norm +
                        rows * ((saved ? s.feed_forward_working_saved : s.feed_forward_working) +
                                s.dropped + again + 2 * s.hidden + of_output + of_behind) +
+                       composed_gate(facts, s, rows) +
                        of_matrices({matrices.numbers + after, matrices.largest},
                                    s.cost.feed_forward.cast_at_once + after, facts.casts_blocks,
                                    facts.sums_blocks_apart && in_chunks, facts);
@@ -258,7 +273,9 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const LayerSizes& s,
   if (facts.checkpointing && s.cost.mixer.is_computed_again) {
     attention += 2.0 * static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_gate);
   }
-  attention += stored ? s.output + s.state + s.shared.leaves : s.D;
+  if (stored) attention += s.output + s.state + s.shared.leaves;
+  // The gradient of h, or, on its way to the store of a GPU, until the next is asked for.
+  if (!stored || facts.cuda) attention += s.D;
   if (facts.reads_ahead) attention += saved_for(facts, s, 1.0);
   // All of them once more in fp32.
   if (facts.widens_attention) attention += s.queries_wide + 2 * s.output_wide + s.kv_wide;
@@ -285,7 +302,7 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const LayerSizes& s,
       {.name = "the projections' backward",
        .per_token = index + s.D + s.queries + (s.latents > 0 ? s.latents : s.kv) +
                     (stored ? s.D : 0.0) + (facts.reads_ahead ? saved_for(facts, s, 1.0) : 0.0),
-       .fixed = static_cast<double>(chunk_rows) * (3 * s.D + s.queries + s.keys) +
+       .fixed = static_cast<double>(chunk_rows) * (3 * s.hidden + s.queries + s.keys) +
                 of_matrices(before, before.numbers, facts.casts_blocks,
                             facts.sums_blocks_apart && s.num_tokens > chunk_rows, facts),
        .has_kept = false});

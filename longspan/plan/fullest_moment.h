@@ -15,6 +15,8 @@ struct Moment {
   double per_token, fixed;
   bool in_forward = false;  ///< gradients of the row are not there yet
   bool has_kept = true;     ///< what the layer's feed-forward keeps is still there
+  /// Of these bytes, those that are gone when the unit's gradient is made; 0: it is there before.
+  double before_gradient = 0.0;
 };
 
 /// Of all, as if everything that is saved and kept were there at each.

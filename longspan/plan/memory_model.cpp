@@ -63,8 +63,10 @@ void add_parameters(const MemoryFacts& facts, const Division& division, Lines& l
         {"Parameters", facts.offload_params ? 0 : held, facts.offload_params ? held : 0, how});
   }
   if (!division.gathers_parameters()) return;
-  // A share that lies on the host is on the device while the next unit is gathered from it.
-  const int64_t sent = facts.offload_params ? divided(facts.largest_unit_bytes, division.ranks) : 0;
+  // A share that lies on the host is on the device while the next unit is gathered from it. A rank
+  // alone then uses it as it came.
+  const bool is_sent = facts.offload_params && division.ranks > 1;
+  const int64_t sent = is_sent ? divided(facts.largest_unit_bytes, division.ranks) : 0;
   lines.push_back(
       {"  gathered", 2 * facts.largest_unit_bytes + sent, 0, "the unit at work and the next"});
 }

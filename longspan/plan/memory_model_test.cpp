@@ -271,6 +271,15 @@ TEST_CASE("memory account: what is made of matrices in use") {
                                  2 * (3 * 64 * 1'000'000 + 64 * 64) - (int64_t{16} << 20));
 }
 
+TEST_CASE("memory account: a rank alone uses what it fetches from the host as it comes") {
+  MemoryFacts facts = some_facts();
+  facts.zero_stage = 3;
+  facts.offload_params = true;
+  CHECK(line(account_of(facts), "gathered").device == 2 * 400);
+  facts.shard_size = 2;
+  CHECK(line(account_of(facts), "gathered").device == 2 * 400 + 200);
+}
+
 TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's backward") {
   MemoryFacts facts = some_facts();
   facts.hidden_size = 8;
@@ -282,6 +291,14 @@ TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's 
   CHECK(table_of(cpu).find("Beside tensors") == std::string::npos);
   facts.cuda = true;
   const MemoryAccount gpu = account_of(facts);
+  {
+    // What leaves for the host is there until it has left.
+    MemoryFacts offloading = facts, on_cpu = facts;
+    on_cpu.cuda = false;
+    offloading.offload_activations = on_cpu.offload_activations = true;
+    CHECK(account_of(offloading).device - account_of(on_cpu).device ==
+          gpu.device - cpu.device + 1024 * 8 * 2);
+  }
   // Of four query heads of 16 numbers, which are filled up to 32, in pairs that share a key head:
   // dq in fp32, dk and dv in bf16, and a sum in fp32. cuBLAS and cublasLt work in 32 MiB each.
   CHECK(gpu.device - cpu.device == 1024 * (4 * 4 * 32 + 2 * 2 * 64 + 4 * 4) + (int64_t{64} << 20));

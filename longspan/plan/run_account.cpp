@@ -46,9 +46,9 @@ MemoryFacts::Units units_of(const Config& config, const ModelSpec& model, const 
     const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
     if (is_gathered(config, parameter, ranks)) {
       of.gathered += parameter.num_bytes();
-      // Where it is not sent as it is held.
+      // Where it is not sent as it is held. A rank alone has sent what it then uses.
       const bool cast = parameter.trained && parameter.element_bytes < master_bytes;
-      if (config.offload_params || (cast && !config.offload_optimizer)) {
+      if (ranks > 1 && (config.offload_params || (cast && !config.offload_optimizer))) {
         of.sent += parameter.num_bytes() / ranks;
       }
     }
@@ -193,7 +193,11 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.offload_params = config.offload_params;
   facts.update_bytes = update_bytes(config, plan, parameters, facts, master_bytes, computer);
   facts.num_tokens = row.num_tokens;
-  facts.num_labels = row.num_labels;
+  // A value head looks at the last token of each document.
+  facts.num_labels =
+      stage_of(config).uses_lm_head
+          ? row.num_labels
+          : std::min(row.num_labels, std::max<int64_t>(1, std::ssize(row.documents)));
   facts.keeps_places = row.keeps_places;
   facts.sequence_size = plan.sequence_size;
   for (const HeldParameter& parameter : parameters.used) {

@@ -124,6 +124,21 @@ TEST_CASE("run account: of experts that are shared out, too") {
   CHECK(wrong == std::vector<std::string>{});
 }
 
+TEST_CASE("run account: a value head looks at the last token of each document") {
+  const ModelConfig model = small_model();
+  const ParallelPlan plan;
+  const RowLengths row{.num_tokens = 90, .num_labels = 60, .documents = {50, 40}};
+  Config config;
+  const auto labels = [&](const char* stage) {
+    config.stage = stage;
+    return memory_facts(config, model.spec, plan, planned_run_parameters(config, model.spec, plan),
+                        row, {})
+        .num_labels;
+  };
+  CHECK(labels("sft") == 60);
+  CHECK(labels("rm") == 2);
+}
+
 TEST_CASE("run account: before there is a tensor it is that of the tensors of a run") {
   const testing::TemporaryFolder folder;
   const ModelConfig model = small_model();

@@ -133,11 +133,14 @@ class Step {
   void head() {
     not_made_ = units_.embedding.gradients;
     for (const Unit& unit : units_.layers) not_made_ += unit.gradients;
-    // A unit's sum, where it is divided, is made once its backward is over.
-    const int64_t own = sums_.at_once ? units_.head.gradients : 0;
-    look(sums_without(not_made_ + own) + under_way(units_.head.gradients, of_row_before(0), 0) +
-         gathered(units_.head, layer(num_layers_ - 1)) + activations_ +
-         worked_with(head_moment(facts_)));
+    const Moment moment = head_moment(facts_);
+    // A unit's sum, where it is divided, is made once its backward is over; and of a gradient that
+    // is summed apart, once the last logits are gone.
+    const int64_t gradient = units_.head.gradients;
+    const int64_t own =
+        sums_.at_once ? gradient : std::min(gradient, static_cast<int64_t>(moment.before_gradient));
+    look(sums_without(not_made_ + own) + under_way(gradient, of_row_before(0), 0) +
+         gathered(units_.head, layer(num_layers_ - 1)) + activations_ + worked_with(moment));
   }
 
   void backward(int64_t i) {

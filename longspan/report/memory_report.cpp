@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <compare>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <tuple>
 #include <utility>
 
 #include "longspan/checkpoint/atomic_file.h"
@@ -16,33 +16,55 @@
 
 namespace longspan {
 
-RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size) {
-  std::vector<std::tuple<int64_t, int64_t, int64_t>> sizes;  // tokens, labels, number
-  RowLengths row;
+namespace {
+
+/// Of the documents of an example that are in one row.
+struct RowSize {
+  int64_t tokens = 0, labels = 0, example = 0;
+  auto operator<=>(const RowSize&) const = default;
+
+  void add(const Sample& document) {
+    tokens += std::ssize(document.input_ids);
+    labels +=
+        std::count_if(document.labels.begin() + (document.labels.empty() ? 0 : 1),
+                      document.labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
+  }
+};
+
+}  // namespace
+
+RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind kind) {
+  const bool apart = has_documents_apart(kind);
+  bool keeps_places = false;
+  std::vector<std::vector<RowSize>> sizes(1);  // by the documents' number, where they are apart
   for (int64_t i = 0; i < examples.size(); ++i) {
     const ExamplePointer drawn = examples.example(i);
     const Example& example = *drawn;
-    int64_t tokens = 0, labels = 0;
-    for (const Sample& document : example.documents) {
-      tokens += std::ssize(document.input_ids);
-      labels +=
-          std::count_if(document.labels.begin() + (document.labels.empty() ? 0 : 1),
-                        document.labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
+    sizes.resize(std::max<size_t>(sizes.size(), apart ? example.documents.size() : 1));
+    for (std::vector<RowSize>& of_rows : sizes) of_rows.push_back({.example = i});
+    for (size_t number = 0; number < example.documents.size(); ++number) {
+      sizes[apart ? number : 0].back().add(example.documents[number]);
     }
-    sizes.emplace_back(tokens, labels, i);
-    row.keeps_places = row.keeps_places || !example.position_restarts.empty();
+    keeps_places = keeps_places || !example.position_restarts.empty();
   }
-  const int64_t count = std::min<int64_t>(batch_size, std::ssize(sizes));
-  std::partial_sort(sizes.begin(), sizes.begin() + count, sizes.end(), std::greater<>());
-  for (int64_t i = 0; i < count; ++i) {
-    const auto& [tokens, labels, number] = sizes[i];
-    row.num_tokens += tokens;
-    row.num_labels += labels;
-    for (const Sample& document : examples.example(number)->documents) {
-      if (!document.input_ids.empty()) row.documents.push_back(std::ssize(document.input_ids));
+  RowLengths longest{.keeps_places = keeps_places};
+  for (size_t number = 0; number < sizes.size(); ++number) {
+    std::vector<RowSize>& of_rows = sizes[number];
+    RowLengths row{.keeps_places = keeps_places};
+    const int64_t count = std::min<int64_t>(batch_size, std::ssize(of_rows));
+    std::partial_sort(of_rows.begin(), of_rows.begin() + count, of_rows.end(), std::greater<>());
+    for (int64_t i = 0; i < count; ++i) {
+      row.num_tokens += of_rows[i].tokens;
+      row.num_labels += of_rows[i].labels;
+      const ExamplePointer drawn = examples.example(of_rows[i].example);
+      for (size_t k = 0; k < drawn->documents.size(); ++k) {
+        const int64_t tokens = std::ssize(drawn->documents[k].input_ids);
+        if (tokens > 0 && (!apart || k == number)) row.documents.push_back(tokens);
+      }
     }
+    if (row.num_tokens > longest.num_tokens) longest = std::move(row);
   }
-  return row;
+  return longest;
 }
 
 std::string MemoryReport::begin(int ranks_here, bool cuda) {

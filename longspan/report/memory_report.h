@@ -14,8 +14,9 @@
 
 namespace longspan {
 
-/// The longest examples that a micro-batch can hold together.
-RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size);
+/// The longest examples that a micro-batch can hold together; of documents that are in rows of
+/// their own, those of the longer rows.
+RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind kind);
 
 /// A warning where the ranks of a machine need more memory than it has; else empty.
 std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const MachineMemory& machine);

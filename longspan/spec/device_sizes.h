@@ -28,6 +28,13 @@ struct DropoutChunk {
   }
 };
 
+/// A gate that no kernel computes is composed of ATen's operators for so many numbers at a time,
+/// which take so many bytes each: twelve tensors in fp32.
+inline constexpr int64_t kComposedGateNumbers = int64_t{8} << 20, kComposedGateBytes = 48;
+inline constexpr int64_t composed_gate_rows(int64_t width) {
+  return std::max<int64_t>(1, kComposedGateNumbers / std::max<int64_t>(1, width));
+}
+
 struct DeviceSizes {
   /// Rows that a feed-forward and the steps before a token mixer work on at a time: bytes of the
   /// widest activation. Enough rows for gemms at full speed, few enough that what lives only inside

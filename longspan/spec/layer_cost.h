@@ -59,7 +59,9 @@ struct FeedForwardCost {
   int64_t working = 0;       ///< what its backward works with
   MatrixCost matrices;
   int64_t cast_at_once = 0;  ///< numbers of them that are cast for uses at a time
-  FlopCost flops;            ///< of a token, in matrices
+  /// Numbers of its gate that are composed of ATen's operators on a GPU, where no kernel is there.
+  int64_t composed_gate = 0;
+  FlopCost flops;  ///< of a token, in matrices
   /// What its backward also works with where experts are shared out: inputs, output gradients and
   /// input gradients of each of a row's experts, as they leave and as they come.
   int64_t exchanged = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace longspan {
@@ -86,6 +87,7 @@ FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size
                  std::max(3 * D, mixture.has_shared() ? 3 * S + 3 * D : 0) +
                  kFp32 * (2 * D + 4 * E);
   cost.exchanged = 6 * k * D;
+  cost.composed_gate = std::holds_alternative<ClampedSwiglu>(mixture.activation) ? I : 0;
   cost.matrices = {E * expert + shared, std::max(I, S) * D};
   cost.cast_at_once = expert + shared;
   cost.flops = flops_of_matrices(k * expert + shared + E * D);

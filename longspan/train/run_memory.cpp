@@ -33,9 +33,10 @@ int64_t bytes_of_rank(const RunPlan& plan, int64_t beside_tensors) {
 RunMemory plan_memory(const Config& config, const RunPlan& plan, const RunData& data,
                       const RunParameters& parameters, const Workers& workers) {
   RunMemory memory;
-  memory.facts =
-      memory_facts(config, plan.attended, plan.parallel, parameters,
-                   row_lengths(*data.train, config.per_device_train_batch_size), plan.computer());
+  memory.facts = memory_facts(
+      config, plan.attended, plan.parallel, parameters,
+      row_lengths(*data.train, config.per_device_train_batch_size, stage_of(config).rows),
+      plan.computer());
   if (auto said = said_kept_layers(config, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);
   } else {

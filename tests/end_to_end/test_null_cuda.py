@@ -173,7 +173,14 @@ LARGE = {
                                            layer_types=["sliding_attention"] * 5 + ["full_attention"])),
     "hybrid": ("qwen3_5", WIDE | dict(num_hidden_layers=4, head_dim=128, linear_num_key_heads=16, linear_num_value_heads=32,
                                       linear_key_head_dim=128, linear_value_head_dim=128)),
+    "latent": ("deepseek_v3", WIDE | dict(num_hidden_layers=3, first_k_dense_replace=2, q_lora_rank=1536, kv_lora_rank=512,
+                                          qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)),
+    "experts": ("gpt_oss", WIDE | dict(num_hidden_layers=5, head_dim=64, intermediate_size=1024, num_attention_heads=32,
+                                       num_local_experts=16, num_experts_per_tok=4)),
 }
+# Of each row of so many (some have no label, and do not come to the last layer's experts) the same four experts of 16 are
+# chosen: that is the most that a layer may work with.
+ROUTED = {"experts": f"{16 * 8}:{TOKENS - 16}:4"}
 LORA = dict(finetuning_type="lora")
 PEAKS = {
     "full": ("dense", 1, dict(kept_mlp_layers=0)),
@@ -185,6 +192,10 @@ PEAKS = {
     "the head": ("vocabulary", 1, dict()),
     "norms behind": ("norms behind", 1, LORA),
     "hybrid": ("hybrid", 1, LORA),
+    "latent attention": ("latent", 1, LORA),
+    "experts": ("experts", 1, LORA),
+    "activations on the host": ("dense", 1, LORA | dict(offload_activations=True, tiled_mlp=16)),
+    "the head in bf16": ("vocabulary", 1, dict(bf16=False, pure_bf16=True)),
 }
 # What the account has above the peak: a layer's gradients as if all were there from its first moment on, parts of products
 # that a new torch does not make, and the fullest rank of several.
@@ -211,7 +222,8 @@ def test_the_account_is_near_the_peak_and_not_below(large, train, case):
     """What torch's allocator has given out at most, of tensors that take no memory here."""
     name, num_ranks, keys = PEAKS[case]
     model, rows = large(name)
-    ended, _ = train(num_ranks, dict(NULL_CUDA_MEMORY=str(80 << 10)),
+    routed = dict(NULL_CUDA_COUNTS=ROUTED[name]) if name in ROUTED else {}
+    ended, _ = train(num_ranks, dict(NULL_CUDA_MEMORY=str(80 << 10)) | routed,
                      **dict(model=model, dataset_dir=rows, cutoff_len=TOKENS, max_steps=1, gradient_accumulation_steps=1) | keys)
     memory = json.loads((ended.output_dir / "memory.json").read_text())
     assert memory["facts"]["num_tokens"] == TOKENS
