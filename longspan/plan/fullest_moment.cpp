@@ -188,12 +188,14 @@ double composed_bytes(const MemoryFacts& facts, const LayerSizes& s) {
   return facts.cuda ? static_cast<double>(s.cost.mixer.composed_bytes) : 0.0;
 }
 
-/// What a GPU composes a feed-forward's gate of, for some of so many rows at a time.
+/// What a GPU composes an expert's gate of, for some of so many rows at a time, beyond what is made
+/// later: the gradient of the rows, and what is added of it in fp32.
 double composed_gate(const MemoryFacts& facts, const LayerSizes& s, double rows) {
   const int64_t width = s.cost.feed_forward.composed_gate;
   if (!facts.cuda || width == 0) return 0.0;
   const double at_once = std::min(rows, static_cast<double>(composed_gate_rows(width)));
-  return at_once * static_cast<double>(kComposedGateBytes * width);
+  return std::max(0.0,
+                  at_once * static_cast<double>(kComposedGateBytes * width) - rows * 3 * s.hidden);
 }
 
 /// The feed-forward's: in the backward gradients of the block's output and of the attention's;
@@ -271,7 +273,9 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const LayerSizes& s,
   if (facts.checkpointing && s.cost.mixer.is_computed_again) {
     attention += 2.0 * static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_gate);
   }
-  attention += stored ? s.output + s.state + s.shared.leaves : s.D;
+  if (stored) attention += s.output + s.state + s.shared.leaves;
+  // The gradient of h, or, on its way to the store of a GPU, until the next is asked for.
+  if (!stored || facts.cuda) attention += s.D;
   if (facts.reads_ahead) attention += saved_for(facts, s, 1.0);
   // All of them once more in fp32.
   if (facts.widens_attention) attention += s.queries_wide + 2 * s.output_wide + s.kv_wide;

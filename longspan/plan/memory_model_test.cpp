@@ -273,42 +273,6 @@ TEST_CASE("memory account: what is made of matrices in use") {
                                  2 * (3 * 64 * 1'000'000 + 64 * 64) - (int64_t{16} << 20));
 }
 
-TEST_CASE("memory account: a head's gradient in bf16 is made once its last logits are gone") {
-  MemoryFacts facts = some_facts();
-  facts.vocab_size = 100'000;
-  facts.residual_bytes = facts.compute_bytes = 2;
-  facts.sums_head_apart = true;
-  facts.units.layers.assign(5, {});
-  const int64_t logits = 167 * int64_t{100'000} * 6, head = 2 * int64_t{64} * 100'000;
-  const auto device = [&](int64_t gradient, bool accumulates) {
-    facts.accumulates = accumulates;
-    facts.units.head.gradients = facts.trained_parameter_bytes = gradient;
-    return account_of(facts).device;
-  };
-  CHECK(device(head, true) - device(head, false) == head);          // it is of the row before
-  CHECK(device(logits + 777, false) - device(head, false) == 777);  // takes the logits' place
-  facts.num_labels = 100;  // one chunk, whose product is the gradient
-  CHECK(device(head, true) == device(head, false));
-}
-
-TEST_CASE("memory account: a gate that a GPU composes, of so many numbers at a time") {
-  MemoryFacts facts = some_facts();
-  facts.vocab_size = 1;
-  facts.compute_bytes = facts.residual_bytes = 2;
-  facts.layers = some_layers(5, 1000);  // the MLP is the fullest moment
-  facts.cuda = true;
-  const int64_t none = account_of(facts).device;
-  facts.layers[0].cost.feed_forward.composed_gate = 1000;
-  CHECK(account_of(facts).device - none == 1024 * int64_t{1000} * kComposedGateBytes);
-  facts.layers[0].cost.feed_forward.composed_gate = 100'000;
-  CHECK(account_of(facts).device - none ==
-        kComposedGateNumbers / 100'000 * 100'000 * kComposedGateBytes);
-  facts.cuda = false;
-  const int64_t cpu = account_of(facts).device;
-  facts.layers[0].cost.feed_forward.composed_gate = 0;
-  CHECK(account_of(facts).device == cpu);
-}
-
 TEST_CASE("memory account: a rank alone uses what it fetches from the host as it comes") {
   MemoryFacts facts = some_facts();
   facts.zero_stage = 3;
@@ -329,6 +293,14 @@ TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's 
   CHECK(table_of(cpu).find("Beside tensors") == std::string::npos);
   facts.cuda = true;
   const MemoryAccount gpu = account_of(facts);
+  {
+    // What leaves for the host is there until it has left.
+    MemoryFacts offloading = facts, on_cpu = facts;
+    on_cpu.cuda = false;
+    offloading.offload_activations = on_cpu.offload_activations = true;
+    CHECK(account_of(offloading).device - account_of(on_cpu).device ==
+          gpu.device - cpu.device + 1024 * 8 * 2);
+  }
   // Of four query heads of 16 numbers, which are filled up to 32, in pairs that share a key head:
   // dq in fp32, dk and dv in bf16, and a sum in fp32. cuBLAS and cublasLt work in 32 MiB each.
   CHECK(gpu.device - cpu.device == 1024 * (4 * 4 * 32 + 2 * 2 * 64 + 4 * 4) + (int64_t{64} << 20));

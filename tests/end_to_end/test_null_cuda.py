@@ -232,7 +232,7 @@ LARGE = {
                                       linear_key_head_dim=128, linear_value_head_dim=128)),
     "latent": ("deepseek_v3", WIDE | dict(num_hidden_layers=3, first_k_dense_replace=2, q_lora_rank=1536, kv_lora_rank=512,
                                           qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)),
-    "experts": ("gpt_oss", WIDE | dict(num_hidden_layers=4, head_dim=64, intermediate_size=1024, num_attention_heads=32,
+    "experts": ("gpt_oss", WIDE | dict(num_hidden_layers=5, head_dim=64, intermediate_size=1024, num_attention_heads=32,
                                        num_local_experts=16, num_experts_per_tok=4)),
 }
 # Of each row of so many (some have no label, and do not come to the last layer's experts) the same four experts of 16 are
@@ -251,11 +251,12 @@ PEAKS = {
     "hybrid": ("hybrid", 1, LORA),
     "latent attention": ("latent", 1, LORA),
     "experts": ("experts", 1, LORA),
+    "activations on the host": ("dense", 1, LORA | dict(offload_activations=True, tiled_mlp=16)),
     "the head in bf16": ("vocabulary", 1, dict(bf16=False, pure_bf16=True)),
 }
 # What the account has above the peak: a layer's gradients as if all were there from its first moment on, parts of products
 # that a new torch does not make, and the fullest rank of several.
-MOST_ABOVE = {"experts": 0.13}  # its room is counted beside all else that a chunk may need, whatever the routes
+MOST_ABOVE = 0.05
 
 
 @pytest.fixture
@@ -284,4 +285,4 @@ def test_the_account_is_near_the_peak_and_not_below(large, train, case):
     memory = json.loads((ended.output_dir / "memory.json").read_text())
     assert memory["facts"]["num_tokens"] == TOKENS
     peak = max(rank["device"] for rank in memory["measured"])
-    assert peak <= memory["device"] <= (1 + MOST_ABOVE.get(case, 0.05)) * peak, memory
+    assert peak <= memory["device"] <= (1 + MOST_ABOVE) * peak, memory

@@ -14,6 +14,7 @@
 #include "longspan/kernels/composed_rows.h"
 #include "longspan/kernels/dropout.h"
 #include "longspan/kernels/fused_rows.h"
+#include "longspan/spec/device_sizes.h"
 #include "longspan/testing/accelerator/streams_for_tests.h"
 
 namespace longspan::testing::accelerator {
@@ -159,6 +160,35 @@ TEST_CASE("row kernels: what the gradients of a weight are added to is kept") {
                 before);
   const at::Tensor expected = 1 + (dy * h * rstd.unsqueeze(1)).sum(0);
   CHECK(at::allclose(before.cpu(), expected, 1e-5, 1e-5));
+}
+
+TEST_CASE("row kernels: a gate that has none is composed in parts, of so many bytes a number") {
+  install();
+  constexpr int64_t kWide = kComposedGateNumbers / 2 + 1;  // a row at a time
+  static_assert(composed_gate_rows(kWide) == 1);
+  const at::Tensor gate = random({2, kWide}, at::kBFloat16), up = random({2, kWide}, at::kBFloat16),
+                   dact = random({2, kWide}, at::kBFloat16);
+  at::Tensor on_gate = gate.to(device()), on_up = up.to(device()), on_dact = dact.to(device()),
+             out = at::empty_like(on_gate);
+  const auto most = [&](const std::function<void()>& run) {
+    Machine::get().restart_peak(0);
+    const int64_t before = Machine::get().bytes(0).now;
+    run();
+    return Machine::get().bytes(0).most - before;
+  };
+  CHECK(most([&] { clamped_swiglu_out(out, on_gate, on_up, 1.702, 1.0); }) <=
+        kComposedGateBytes * kWide);
+  CHECK(most([&] { clamped_swiglu_backward_(on_gate, on_up, on_dact, 1.702, 1.0); }) ==
+        kComposedGateBytes * kWide);
+  for (const int64_t row : {0, 1}) {
+    const auto of = [&](const at::Tensor& x) { return x.narrow(0, row, 1).clone(); };
+    at::Tensor gate_1I = of(gate), up_1I = of(up), dact_1I = of(dact);
+    CHECK(of(out.cpu()).equal(composed::clamped_swiglu(gate_1I, up_1I, 1.702, 1.0)));
+    composed::clamped_swiglu_backward_(gate_1I, up_1I, dact_1I, 1.702, 1.0);
+    CHECK(of(on_gate.cpu()).equal(gate_1I));
+    CHECK(of(on_up.cpu()).equal(up_1I));
+    CHECK(of(on_dact.cpu()).equal(dact_1I));
+  }
 }
 
 TEST_CASE("row kernels: what they read and write takes part in races") {
