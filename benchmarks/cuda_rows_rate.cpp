@@ -111,6 +111,11 @@ void compare_heads(int64_t H, int64_t num_pairs, at::ScalarType dtype) {
           [&] { longspan::normalize_rows(rows, weight, 1e-6, dtype); });
   compare("norm_backward of heads, " + of, 3 * bytes,
           [&] { longspan::norm_backward_out(dh, dy, rows, rstd, weight, {}, dweight); });
+  at::Tensor y = at::empty_like(x);
+  compare("norm and rotation, " + of, 2 * bytes,
+          [&] { longspan::norm_rotate_out(y, nullptr, x, weight, table, 1e-6); });
+  compare("its gradient, " + of, 3 * bytes,
+          [&] { longspan::norm_rotate_backward(y, x, {}, weight, table, 1e-6, dweight); });
 }
 
 void compare_heads_of_vocabulary(int64_t V) {

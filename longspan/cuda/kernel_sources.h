@@ -7,9 +7,10 @@
 namespace longspan::cuda {
 
 /// Kernels that are compiled together, when the first of them is used.
-enum class Part { kNorm, kNormBackward, kRotary, kGated, kCrossEntropy, kDropOut };
-inline constexpr Part kParts[] = {Part::kNorm,  Part::kNormBackward, Part::kRotary,
-                                  Part::kGated, Part::kCrossEntropy, Part::kDropOut};
+enum class Part { kNorm, kNormBackward, kRotary, kNormRotary, kGated, kCrossEntropy, kDropOut };
+inline constexpr Part kParts[] = {Part::kNorm,       Part::kNormBackward, Part::kRotary,
+                                  Part::kNormRotary, Part::kGated,        Part::kCrossEntropy,
+                                  Part::kDropOut};
 
 /// The part's file, for messages.
 const char* name_of(Part part);

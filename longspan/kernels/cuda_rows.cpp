@@ -4,66 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <initializer_list>
-#include <limits>
 #include <string>
 
 #include "longspan/cuda/kernels.h"
 #include "longspan/cuda/rows/arguments.h"
+#include "longspan/kernels/cuda_launch.h"
 
 namespace longspan::cuda_rows {
 namespace {
-
-using cuda::Kernels;
-using cuda::Launch;
-using cuda::Part;
-
-bool is_fp32(const at::Tensor& x) { return x.scalar_type() == at::kFloat; }
-bool is_bf16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16; }
-
-/// 'f' or 'b' of a tensor, as kernels are named.
-char letter(const at::Tensor& x) { return is_bf16(x) ? 'b' : 'f'; }
-
-/// Whether all of these (undefined ones aside) are fp32 or bf16, contiguous, and on one device.
-bool fit(std::initializer_list<const at::Tensor*> tensors) {
-  const at::Tensor& first = **tensors.begin();
-  return std::ranges::all_of(tensors, [&](const at::Tensor* x) {
-    return !x->defined() ||
-           (x->device() == first.device() && x->is_contiguous() && (is_fp32(*x) || is_bf16(*x)));
-  });
-}
-
-/// Whether vectors of so many numbers can be read at the beginning of all of these, by accesses of
-/// at most 16 bytes.
-bool aligned(std::initializer_list<const at::Tensor*> tensors, int64_t vector) {
-  constexpr int64_t kMostBytes = 16;
-  return std::ranges::all_of(tensors, [&](const at::Tensor* x) {
-    if (!x->defined()) return true;
-    const int64_t bytes = std::min(kMostBytes, vector * static_cast<int64_t>(x->element_size()));
-    return reinterpret_cast<uintptr_t>(x->const_data_ptr()) % static_cast<uintptr_t>(bytes) == 0;
-  });
-}
-
-/// Numbers of an access where the widest of these types decides.
-int64_t widest_vector(std::initializer_list<const at::Tensor*> tensors) {
-  const bool all_bf16 = std::ranges::all_of(
-      tensors, [](const at::Tensor* x) { return !x->defined() || is_bf16(*x); });
-  return all_bf16 ? cuda::kBf16Vector : cuda::kFp32Vector;
-}
-
-bool fits_int(int64_t n) { return n <= std::numeric_limits<int>::max() / 2; }
-
-Kernels* kernels_of(const at::Tensor& x, Part part) {
-  return cuda::kernels_of(x.device().index(), part);
-}
-
-const void* data_of(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
-
-unsigned blocks_of(int64_t items, int64_t block) {
-  return static_cast<unsigned>((items + block - 1) / block);
-}
 
 /// How a norm's row of `size` numbers is shared out: by vectors of `vector` numbers among
 /// `threads_x` threads, `threads_y` rows a block. vector 0: too long for registers.
@@ -78,9 +27,7 @@ RowThreads row_threads(int64_t size, int64_t vector, bool is_aligned) {
   const int64_t most = one ? cuda::kMostThreads<1> : cuda::kMostThreads<cuda::kFp32Vector>;
   const int64_t needed = std::max<int64_t>(1, (size + vector * held - 1) / (vector * held));
   if (needed > most) return {};
-  // row_sum wants a power of two up to a warp, or whole warps.
-  const auto x = static_cast<unsigned>(needed <= 32 ? std::bit_ceil(static_cast<uint64_t>(needed))
-                                                    : (needed + 31) / 32 * 32);
+  const unsigned x = threads_of_row(needed);
   return {vector, x, std::max(1U, cuda::kBlockThreads / x)};
 }
 
@@ -139,10 +86,7 @@ bool norm_backward_out(at::Tensor& dh_TD, const at::Tensor& dy_TD, const at::Ten
   Kernels* const kernels = kernels_of(h_TD, Part::kNormBackward);
   if (kernels == nullptr) return false;
   if (T == 0 || D == 0) return true;
-  // Blocks go on from row to row, as many as run at once: sums of weight gradients are theirs.
-  constexpr int64_t kBlocksOfMultiprocessor = 2;
-  const int64_t blocks = std::min<int64_t>(kBlocksOfMultiprocessor * kernels->num_multiprocessors(),
-                                           blocks_of(T, threads.y));
+  const int64_t blocks = blocks_that_sum(*kernels, T, threads.y);
   const bool sums = dweight_D.defined();
   const at::Tensor parts_BD = sums ? at::empty({blocks, D}, dweight_D.options()) : at::Tensor();
   const cuda::NormBackward argument{.dy = dy_TD.const_data_ptr(),
@@ -164,57 +108,7 @@ bool norm_backward_out(at::Tensor& dh_TD, const at::Tensor& dy_TD, const at::Ten
              .threads_y = threads.y,
              .shared_bytes = shares ? static_cast<unsigned>(threads.y * D * sizeof(float)) : 0},
       argument);
-  if (!sums) return true;
-  kernels->launch("sum_weight_gradients",
-                  Launch{.blocks_x = blocks_of(D, cuda::kSumColumns),
-                         .threads_x = cuda::kSumColumns,
-                         .threads_y = cuda::kSumParts},
-                  cuda::WeightSum{.parts = parts_BD.const_data_ptr<float>(),
-                                  .dweight = dweight_D.mutable_data_ptr<float>(),
-                                  .num_parts = static_cast<int>(blocks),
-                                  .size = static_cast<int>(D)});
-  return true;
-}
-
-bool rotate_out(at::Tensor& y_TNH, const at::Tensor& x_TNH, const RotaryTable& table,
-                bool inverse) {
-  if (table.pairs != RotaryPairs::kHalves) return false;
-  if (!fit({&y_TNH, &table.cos_TF, &table.sin_TF}) || x_TNH.device() != y_TNH.device() ||
-      x_TNH.scalar_type() != y_TNH.scalar_type() || !is_fp32(table.cos_TF) ||
-      !is_fp32(table.sin_TF)) {
-    return false;
-  }
-  const int64_t T = x_TNH.size(0), N = x_TNH.size(1), H = x_TNH.size(2), F = table.cos_TF.size(1);
-  if (x_TNH.stride(2) != 1 && H > 1) return false;
-  const int64_t row_stride = x_TNH.stride(0), head_stride = x_TNH.stride(1);
-  if (!fits_int(N * H) || row_stride < 0 || head_stride < 0) return false;
-  const int64_t widest = widest_vector({&y_TNH});
-  const bool even = F % widest == 0 && H % widest == 0 && row_stride % widest == 0 &&
-                    head_stride % widest == 0 && aligned({&x_TNH, &y_TNH}, widest) &&
-                    aligned({&table.cos_TF, &table.sin_TF}, cuda::kFp32Vector);
-  const int64_t vector = even ? widest : 1;
-  Kernels* const kernels = kernels_of(y_TNH, Part::kRotary);
-  if (kernels == nullptr) return false;
-  const bool copies_rest = x_TNH.const_data_ptr() != y_TNH.const_data_ptr();
-  const int64_t items = N * (F + (copies_rest ? H - 2 * F : 0)) / vector;
-  if (T == 0 || items == 0) return true;
-  const auto x = static_cast<unsigned>(
-      std::min<uint64_t>(cuda::kBlockThreads, std::bit_ceil(static_cast<uint64_t>(items))));
-  const unsigned y = cuda::kBlockThreads / x;
-  kernels->launch(fmt::format("rotate_{}_v{}", letter(y_TNH), vector),
-                  Launch{.blocks_x = blocks_of(T, y), .threads_x = x, .threads_y = y},
-                  cuda::Rotate{.x = x_TNH.const_data_ptr(),
-                               .y = y_TNH.mutable_data_ptr(),
-                               .cos = table.cos_TF.const_data_ptr<float>(),
-                               .sin = table.sin_TF.const_data_ptr<float>(),
-                               .num_rows = T,
-                               .row_stride = row_stride,
-                               .head_stride = head_stride,
-                               .num_heads = static_cast<int>(N),
-                               .head_dim = static_cast<int>(H),
-                               .num_pairs = static_cast<int>(F),
-                               .copies_rest = copies_rest,
-                               .sign = inverse ? -1.0F : 1.0F});
+  if (sums) add_weight_gradients(dweight_D, parts_BD);
   return true;
 }
 

@@ -26,6 +26,15 @@ bool norm_backward_out(at::Tensor& dh_TD, const at::Tensor& dy_TD, const at::Ten
 /// Into y_TNH, which is contiguous and may be x.
 bool rotate_out(at::Tensor& y_TNH, const at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
 
+/// Into y_TNH, which may be x: each head's norm, rotated by halves. Heads may be parts of longer
+/// ones. rstd_R, of each head of each row, is made where it is asked for.
+bool norm_rotate_out(at::Tensor& y_TNH, at::Tensor* rstd_R, const at::Tensor& x_TNH,
+                     const at::Tensor& weight_H, const RotaryTable& table, double eps);
+/// Into dx_TNH, which is contiguous. rstd_R may be undefined, and is computed then.
+bool norm_rotate_backward_out(at::Tensor& dx_TNH, const at::Tensor& dy_TNH, const at::Tensor& x_TNH,
+                              const at::Tensor& rstd_R, const at::Tensor& weight_H,
+                              const RotaryTable& table, double eps, const at::Tensor& dweight_H);
+
 enum class Gate { kSwiglu, kGeglu };
 bool gated_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI, Gate kind);
 bool gated_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI, Gate kind);

@@ -1,4 +1,4 @@
-// The norms and the rotation as kernels of a GPU against the same in fp64. How far they may be from
+// The norms as kernels of a GPU against the same in fp64. How far they may be from
 // it: as far as ATen's operators in fp32 come, as testing/tolerance.h has it, and, where the result
 // is bf16, one rounding more. What cancels has rounding errors of the size of its parts.
 #include "longspan/kernels/cuda_rows.h"
@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <tuple>
 #include <utility>
 
 #include "longspan/cuda/kernels.h"
@@ -24,7 +23,6 @@ using testing::check_close;
 using testing::for_shapes;
 using testing::fp32;
 using testing::has_gpu;
-using testing::kNumRows;
 using testing::most_numbers;
 using testing::norm_of;
 using testing::on_gpu;
@@ -138,55 +136,6 @@ TEST_CASE("cuda rows: heads with weights of their own, hundreds of thousands of 
     check_close(dweight, other_dweight, exact_dweight,
                 norm_of((wide(dy) * wide(h) * wide(rstd).unsqueeze(1)).abs().sum(0)));
   }
-}
-
-TEST_CASE("cuda rows: rotation, of all of a head and of a part, into other memory and in place") {
-  const AnyKernels kernels;
-  at::manual_seed(4);
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const auto& [N, H, F] :
-         {std::tuple{3, 10, 5}, std::tuple{3, 11, 3}, std::tuple{32, 128, 64},
-          std::tuple{8, 256, 32}, std::tuple{1, 64, 32}, std::tuple{2, 72, 32}}) {
-      for (const int64_t T : kNumRows) {
-        if (T * N * H > most_numbers()) continue;
-        for (const bool is_aligned : {true, false}) {
-          CAPTURE(N);
-          CAPTURE(H);
-          CAPTURE(T);
-          CAPTURE(is_aligned);
-          const at::Tensor angles = at::rand({T, F}, on_gpu(at::kFloat)) * 6;
-          const RotaryTable table{angles.cos(), angles.sin()},
-              exact_table{wide(table.cos_TF), wide(table.sin_TF)};
-          // The first numbers of longer heads, as of heads with a gate.
-          const at::Tensor longer = random({T, N, H + 8}, dtype, is_aligned);
-          for (const at::Tensor& x :
-               {random({T, N, H}, dtype, is_aligned), longer.narrow(2, 0, H)}) {
-            for (const bool inverse : {false, true}) {
-              at::Tensor y = room({T, N, H}, dtype, is_aligned);
-              REQUIRE(cuda_rows::rotate_out(y, x, table, inverse));
-              const at::Tensor exact = composed::rotate(wide(x), exact_table, inverse);
-              check_close(y, composed::rotate(fp32(x), table, inverse), exact);
-              CHECK(at::equal(y.narrow(2, 2 * F, H - 2 * F), x.narrow(2, 2 * F, H - 2 * F)));
-              if (!x.is_contiguous()) continue;
-              at::Tensor in_place = room({T, N, H}, dtype, is_aligned).copy_(x);
-              REQUIRE(cuda_rows::rotate_out(in_place, in_place, table, inverse));
-              CHECK(at::equal(in_place, y));
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("cuda rows: pairs of neighbours are left to the composed rotation") {
-  const AnyKernels kernels;
-  const at::Tensor x = random({3, 2, 16}, at::kFloat, true);
-  const at::Tensor angles = at::rand({3, 8}, on_gpu(at::kFloat));
-  at::Tensor y = room({3, 2, 16}, at::kFloat, true);
-  CHECK(cuda_rows::rotate_out(y, x, {angles.cos(), angles.sin(), RotaryPairs::kHalves}, false));
-  CHECK_FALSE(
-      cuda_rows::rotate_out(y, x, {angles.cos(), angles.sin(), RotaryPairs::kNeighbours}, false));
 }
 
 TEST_CASE("cuda rows: empty tensors are done, and what kernels do not take is composed") {

@@ -116,6 +116,48 @@ at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool invers
   return composed::rotate(x_TNH, table, inverse);
 }
 
+at::Tensor heads_as_rows(const at::Tensor& x_TNH) {
+  return x_TNH.contiguous().view({-1, x_TNH.size(2)});
+}
+
+void norm_rotate_out(at::Tensor& y_TNH, at::Tensor* rstd_R, const at::Tensor& x_TNH,
+                     const at::Tensor& weight_H, const RotaryTable& table, double eps) {
+  if (!x_TNH.is_cpu()) {
+    at::Tensor y = y_TNH.defined() ? y_TNH : at::empty(x_TNH.sizes(), x_TNH.options());
+    if (cuda_rows::norm_rotate_out(y, rstd_R, x_TNH, weight_H.contiguous(), table, eps)) {
+      y_TNH = y;
+      return;
+    }
+  }
+  const auto [rstd, y_RH] =
+      normalize_rows(heads_as_rows(x_TNH), weight_H, eps, x_TNH.scalar_type());
+  at::Tensor y = y_RH.view(x_TNH.sizes());
+  rotate_(y, table, /*inverse=*/false);
+  if (y_TNH.defined()) {
+    y_TNH.copy_(y);
+  } else {
+    y_TNH = y;
+  }
+  if (rstd_R != nullptr) *rstd_R = rstd;
+}
+
+at::Tensor norm_rotate_backward(const at::Tensor& dy_TNH, const at::Tensor& x_TNH,
+                                const at::Tensor& rstd_R, const at::Tensor& weight_H,
+                                const RotaryTable& table, double eps, const at::Tensor& dweight_H) {
+  if (!x_TNH.is_cpu()) {
+    at::Tensor dx_TNH = at::empty(x_TNH.sizes(), x_TNH.options());
+    if (cuda_rows::norm_rotate_backward_out(dx_TNH, dy_TNH, x_TNH, rstd_R, weight_H.contiguous(),
+                                            table, eps, dweight_H)) {
+      return dx_TNH;
+    }
+  }
+  const at::Tensor dnormed_TNH = rotate(dy_TNH, table, /*inverse=*/true);
+  const at::Tensor x_RH = heads_as_rows(x_TNH);
+  const at::Tensor rstd = rstd_R.defined() ? rstd_R : reciprocal_rms(x_RH, eps);
+  return norm_backward(heads_as_rows(dnormed_TNH), x_RH, rstd, weight_H, {}, dweight_H)
+      .view(x_TNH.sizes());
+}
+
 void swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI) {
   if (gate_TI.is_cpu()) return cpu_rows::swiglu_out(out_TI, gate_TI, up_TI);
   if (!cuda_rows::gated_out(out_TI, gate_TI, up_TI, Gate::kSwiglu)) {

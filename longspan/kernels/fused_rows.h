@@ -47,6 +47,20 @@ void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
 /// The same into a new tensor.
 at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
 
+/// Every head of every row is a row to a norm of heads: [T N, H].
+at::Tensor heads_as_rows(const at::Tensor& x_TNH);
+
+/// The norm of each head (normalize_rows), rotated, in the dtype of x. Into y_TNH, which may be
+/// x_TNH, both perhaps parts of longer heads; an undefined y_TNH is made. rstd_R, of heads as rows,
+/// is given where it is asked for. A GPU does both in one pass, and rounds once.
+void norm_rotate_out(at::Tensor& y_TNH, at::Tensor* rstd_R, const at::Tensor& x_TNH,
+                     const at::Tensor& weight_H, const RotaryTable& table, double eps);
+/// Its gradient, contiguous; that of the weight is added to dweight_H where defined. rstd_R may be
+/// undefined.
+at::Tensor norm_rotate_backward(const at::Tensor& dy_TNH, const at::Tensor& x_TNH,
+                                const at::Tensor& rstd_R, const at::Tensor& weight_H,
+                                const RotaryTable& table, double eps, const at::Tensor& dweight_H);
+
 /// silu(gate) * up (SwiGLU, arXiv 2002.05202) into `out`, which may be `gate` or `up`.
 void swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI);
 

@@ -17,11 +17,6 @@ RotaryTable rows_of(const RotaryTable& table, const RowRange& rows) {
   return table.of_rows(rows.begin, rows.size);
 }
 
-/// Every head of every row is a row to a norm of heads.
-at::Tensor heads_as_rows(const at::Tensor& x_CNH) {
-  return x_CNH.contiguous().view({-1, x_CNH.size(2)});
-}
-
 }  // namespace
 
 SelfAttention::SelfAttention(const SelfAttentionSpec& spec, Weights weights, const Norm& norm,
@@ -68,9 +63,24 @@ at::Tensor SelfAttention::empty_input(int i, int64_t num_rows,
   return at::empty({num_rows, projection.num_heads, projection.row_dim()}, options);
 }
 
-at::Tensor SelfAttention::normed_and_rotated(const Projection& projection, at::Tensor heads_CNH,
+at::Tensor SelfAttention::normed_and_rotated(const Projection& projection, at::Tensor room,
                                              const RowRange& rows, const RowContext& row,
                                              SavedStep* saved) const {
+  const at::Tensor heads_CNH = room.narrow(2, 0, projection.head_dim);
+  const bool saves_room = saved != nullptr && projection.gate_dim == 0;
+  const at::Tensor x_CNH =
+      saved == nullptr || saves_room ? heads_CNH : heads_CNH.clone(at::MemoryFormat::Contiguous);
+  at::Tensor y_CNH = saves_room ? at::Tensor() : heads_CNH, rstd_R;
+  norm_rotate_out(y_CNH, saved != nullptr ? &rstd_R : nullptr, x_CNH,
+                  norm_factors(projection.norm_H, norm_.kind),
+                  rows_of(row.rotary.at(rotary_), rows), norm_.eps);
+  if (saved != nullptr) *saved = {x_CNH, rstd_R};
+  return saves_room ? y_CNH : room;
+}
+
+at::Tensor SelfAttention::normed_or_rotated(const Projection& projection, at::Tensor heads_CNH,
+                                            const RowRange& rows, const RowContext& row,
+                                            SavedStep* saved) const {
   if (projection.norm_H.defined()) {
     const auto [rstd_R, y_RH] =
         normalize_rows(heads_as_rows(heads_CNH), norm_factors(projection.norm_H, norm_.kind),
@@ -81,8 +91,7 @@ at::Tensor SelfAttention::normed_and_rotated(const Projection& projection, at::T
     } else {
       heads_CNH.copy_(y_CNH);
     }
-  }
-  if (projection.is_rotated) {
+  } else if (projection.is_rotated) {
     rotate_(heads_CNH, rows_of(row.rotary.at(rotary_), rows), /*inverse=*/false);
   }
   return heads_CNH;
@@ -93,48 +102,66 @@ at::Tensor SelfAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
                                 SavedStep* saved) const {
   const Projection projection = this->projection(i);
   projection.linear.for_rows(rows.begin, rows.size).forward_out(room.flatten(1), x_CD);
-  if (projection.gate_dim == 0) {
+  if (projection.norm_H.defined() && projection.is_rotated) {
     return normed_and_rotated(projection, std::move(room), rows, row, saved);
+  }
+  if (projection.gate_dim == 0) {
+    return normed_or_rotated(projection, std::move(room), rows, row, saved);
   }
   // Norm and rotation take the heads without their gates.
   const at::Tensor heads_CNH = room.narrow(2, 0, projection.head_dim);
-  heads_CNH.copy_(normed_and_rotated(projection, heads_CNH.clone(at::MemoryFormat::Contiguous),
-                                     rows, row, saved));
+  heads_CNH.copy_(normed_or_rotated(projection, heads_CNH.clone(at::MemoryFormat::Contiguous), rows,
+                                    row, saved));
   return room;
+}
+
+at::Tensor SelfAttention::heads_backward(const Projection& projection, const at::Tensor& dheads_CNH,
+                                         const at::Tensor& x_CD, const RowRange& rows,
+                                         const RowContext& row, const SavedStep* saved) const {
+  const at::Tensor& norm_H = projection.norm_H;
+  if (!norm_H.defined()) {
+    return projection.is_rotated
+               ? rotate(dheads_CNH, rows_of(row.rotary.at(rotary_), rows), /*inverse=*/true)
+               : dheads_CNH;
+  }
+  at::Tensor x_CNH, rstd_R;
+  if (saved != nullptr) {
+    x_CNH = (*saved)[0];
+    rstd_R = (*saved)[1];
+  } else {
+    x_CNH = projection.linear.for_rows(rows.begin, rows.size)
+                .forward(x_CD)
+                .view({-1, projection.num_heads, projection.row_dim()})
+                .narrow(2, 0, projection.head_dim);
+  }
+  const at::Tensor dnorm_H = zeros_for_norm(norm_H, x_CNH.options());
+  const at::Tensor factors_H = norm_factors(norm_H, norm_.kind);
+  at::Tensor dx_CNH;
+  if (projection.is_rotated) {
+    dx_CNH = norm_rotate_backward(dheads_CNH, x_CNH, rstd_R, factors_H,
+                                  rows_of(row.rotary.at(rotary_), rows), norm_.eps, dnorm_H);
+  } else {
+    const at::Tensor x_RH = heads_as_rows(x_CNH);
+    if (!rstd_R.defined()) rstd_R = reciprocal_rms(x_RH, norm_.eps);
+    dx_CNH = norm_backward(heads_as_rows(dheads_CNH), x_RH, rstd_R, factors_H, {}, dnorm_H)
+                 .view(dheads_CNH.sizes());
+  }
+  if (dnorm_H.defined()) add_gradient(norm_H, dnorm_H);
+  return dx_CNH;
 }
 
 void SelfAttention::input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
                                    const RowRange& rows, const RowContext& row,
                                    const SavedStep* saved, at::Tensor* dx_CD) const {
   const Projection projection = this->projection(i);
-  const Linear linear = projection.linear.for_rows(rows.begin, rows.size);
-  at::Tensor dheads = dinput_C.narrow(2, 0, projection.head_dim);
-  if (projection.is_rotated) {
-    dheads = rotate(dheads, rows_of(row.rotary.at(rotary_), rows), /*inverse=*/true);
-  }
-  if (const at::Tensor& norm_H = projection.norm_H; norm_H.defined()) {
-    at::Tensor x_RH, rstd_R;
-    if (saved != nullptr) {
-      x_RH = heads_as_rows((*saved)[0]);
-      rstd_R = (*saved)[1];
-    } else {
-      x_RH = heads_as_rows(linear.forward(x_CD)
-                               .view({-1, projection.num_heads, projection.row_dim()})
-                               .narrow(2, 0, projection.head_dim));
-      rstd_R = reciprocal_rms(x_RH, norm_.eps);
-    }
-    const at::Tensor dnorm_H = zeros_for_norm(norm_H, rstd_R.options());
-    const at::Tensor factors_H = norm_factors(norm_H, norm_.kind);
-    dheads = norm_backward(heads_as_rows(dheads), x_RH, rstd_R, factors_H, {}, dnorm_H)
-                 .view(dheads.sizes());
-    if (dnorm_H.defined()) add_gradient(norm_H, dnorm_H);
-  }
+  at::Tensor dheads = heads_backward(projection, dinput_C.narrow(2, 0, projection.head_dim), x_CD,
+                                     rows, row, saved);
   if (projection.gate_dim > 0) {
     const at::Tensor dgate = dinput_C.narrow(2, projection.head_dim, projection.gate_dim);
     dheads = at::cat({dheads, dgate}, 2);
   }
   const at::Tensor dy_CO = dheads.flatten(1);
-  linear.backward(dy_CO, x_CD, dx_CD);
+  projection.linear.for_rows(rows.begin, rows.size).backward(dy_CO, x_CD, dx_CD);
 }
 
 at::Tensor SelfAttention::mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const {

@@ -58,10 +58,18 @@ class SelfAttention : public ProjectedMixer {
     int64_t row_dim() const { return head_dim + gate_dim; }
   };
   Projection projection(int i) const;
-  /// Its heads by norm and rotation: in place, or, where the step saves them as they were, anew.
-  at::Tensor normed_and_rotated(const Projection& projection, at::Tensor heads_CNH,
-                                const RowRange& rows, const RowContext& row,
-                                SavedStep* saved) const;
+  /// The room with its heads normed and rotated: in place, or, where the step saves the room as it
+  /// was, anew.
+  at::Tensor normed_and_rotated(const Projection& projection, at::Tensor room, const RowRange& rows,
+                                const RowContext& row, SavedStep* saved) const;
+  /// The same of heads, without gates, that have one of both or none.
+  at::Tensor normed_or_rotated(const Projection& projection, at::Tensor heads_CNH,
+                               const RowRange& rows, const RowContext& row, SavedStep* saved) const;
+  /// The gradient of what the projection has made of x, from that of its heads; that of the norm's
+  /// weight is added to it.
+  at::Tensor heads_backward(const Projection& projection, const at::Tensor& dheads_CNH,
+                            const at::Tensor& x_CD, const RowRange& rows, const RowContext& row,
+                            const SavedStep* saved) const;
 
   SelfAttentionSpec spec_;
   Weights weights_;

@@ -8,6 +8,7 @@
 #include "longspan/cuda/rows/norm.cu"
 #include "longspan/cuda/rows/norm_backward.cu"
 #include "longspan/cuda/rows/rotary.cu"
+#include "longspan/cuda/rows/norm_rotary.cu"
 #include "longspan/cuda/rows/gated.cu"
 #include "longspan/cuda/rows/cross_entropy.cu"
 #include "longspan/cuda/rows/dropout.cu"

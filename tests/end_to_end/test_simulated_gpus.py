@@ -53,6 +53,23 @@ def test_passes_over_rows_are_kernels_or_operators(simulated, reference):
         assert {name.split("_")[0] for name in counts["launches_of"] if name.split("_v")[-1] in ("1", "4", "8")} == kernels
 
 
+def test_heads_are_normed_and_rotated_at_once(simulated, known_run, data, place):
+    """Qwen3's queries and keys, in one kernel for each forward and one for each backward. Without kernels over rows each
+    takes operators of norm and rotation."""
+    model = str(made_once(place / "qwen3", lambda folder: write_model(folder, folder.name)))
+    one = known_run(settings_of(model, data, "", max_steps=3))
+    for keys in (dict(), dict(disable_gradient_checkpointing=True)):
+        ended, (counts,) = simulated(model=model, **keys)
+        same_run(ended, one)
+        launches = counts["launches_of"]
+        heads = {name: count for name, count in launches.items() if "rotate_" in name}
+        assert all(name.startswith("norm_rotate_") for name in heads), heads
+        forward, backward = (sum(count for name, count in heads.items() if ("backward" in name) == is_backward)
+                             for is_backward in (False, True))
+        # With checkpointing a layer is computed twice.
+        assert forward == backward * (1 if keys else 2) > 0, heads
+
+
 @pytest.mark.long
 def test_two_processes_are_as_one_on_the_cpu(simulated, reference):
     one = reference("qwen2", max_steps=3)

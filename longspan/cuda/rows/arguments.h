@@ -63,16 +63,54 @@ struct WeightSum {
   int size;
 };
 
+/// Heads of head_dim numbers that lie together.
+struct HeadPlaces {
+  long long row_stride, head_stride;
+};
+
 struct Rotate {
-  const void* x;  // rows of heads of head_dim numbers that lie together
-  void* y;        // contiguous; may be x
+  const void* x;
+  void* y;  // contiguous; may be x
   const float* cos;
   const float* sin;  // [num_rows, num_pairs]
   long long num_rows;
-  long long row_stride, head_stride;  // of x
+  HeadPlaces at_x;
   int num_heads, head_dim, num_pairs;
   int copies_rest;  // whether numbers that are not rotated are written
   float sign;
+};
+
+/// Pairs of vectors that each thread holds of a head which is normed and rotated.
+inline constexpr int kPairsOfThread = 2;
+
+struct NormRotate {
+  const void* x;
+  void* y;             // may be x
+  const void* weight;  // [head_dim], bf16 or fp32
+  const float* cos;
+  const float* sin;  // [rows, num_pairs]
+  float* rstd;       // [num_all], written; may be null
+  HeadPlaces at_x, at_y;
+  int num_all;  // heads of all rows
+  int num_heads, head_dim, num_pairs;
+  int weight_is_bf16;
+  float eps;
+};
+
+struct NormRotateBackward {
+  const void* dy;
+  const void* x;
+  const void* weight;
+  const float* cos;
+  const float* sin;
+  const float* rstd;  // [num_all]; null: it is computed
+  void* dx;           // [num_all, head_dim]
+  float* dweight;     // [blocks, head_dim], written
+  HeadPlaces at_dy, at_x;
+  int num_all;
+  int num_heads, head_dim, num_pairs;
+  int weight_is_bf16;
+  float eps;
 };
 
 struct Gated {

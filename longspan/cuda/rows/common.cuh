@@ -159,6 +159,17 @@ __device__ __forceinline__ float row_sum(float x, float* parts) {
   return sum;
 }
 
+/// total[size] = the sum of sums[rows of the block, size], which all threads have written.
+__device__ __forceinline__ void sum_of_rows(const float* sums, int size, float* total) {
+  __syncthreads();
+  const int threads = static_cast<int>(blockDim.x * blockDim.y);
+  for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < size; i += threads) {
+    float sum = 0;
+    for (int y = 0; y < static_cast<int>(blockDim.y); ++y) sum += sums[y * size + i];
+    total[i] = sum;
+  }
+}
+
 /// 1 / (1 + exp(-x)), to some units in the last place over the whole range: nothing overflows.
 __device__ __forceinline__ float sigmoid(float x) {
   const float e = expf(-fabsf(x));

@@ -78,14 +78,7 @@ __device__ __forceinline__ void norm_backward(const NormBackward& a) {
       if (i < a.size) store_numbers(own + i, dweight[k]);
     }
     if (alone) return;
-    __syncthreads();
-    const int threads = static_cast<int>(blockDim.x * blockDim.y);
-    for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < a.size;
-         i += threads) {
-      float sum = 0;
-      for (int y = 0; y < static_cast<int>(blockDim.y); ++y) sum += sums[y * a.size + i];
-      total[i] = sum;
-    }
+    sum_of_rows(sums, a.size, total);
   }
 }
 

@@ -31,8 +31,9 @@ class Arguments {
                   at::IntArrayRef strides = {}) {
     return view(front, sizes, dtype, strides, /*writes=*/false);
   }
-  at::Tensor write(void* front, at::IntArrayRef sizes, at::ScalarType dtype) {
-    return view(front, sizes, dtype, {}, /*writes=*/true);
+  at::Tensor write(void* front, at::IntArrayRef sizes, at::ScalarType dtype,
+                   at::IntArrayRef strides = {}) {
+    return view(front, sizes, dtype, strides, /*writes=*/true);
   }
   at::Tensor change(void* front, at::IntArrayRef sizes, at::ScalarType dtype) {
     read(front, sizes, dtype);
@@ -112,15 +113,74 @@ Compute sum_weights(const cuda::WeightSum& a, Arguments& given) {
   return [=] { dweight.add_(parts.sum(0)); };
 }
 
-Compute rotate(at::ScalarType dtype, const cuda::Rotate& a, Arguments& given) {
+/// [T, N, H].
+template <typename Argument>
+std::array<int64_t, 3> heads_of(const Argument& a) {
+  return {a.num_all / a.num_heads, a.num_heads, a.head_dim};
+}
+
+template <typename Argument>
+RotaryTable table_of(const Argument& a, int64_t num_rows, Arguments& given,
+                     RotaryPairs pairs = RotaryPairs::kHalves) {
+  return {given.read(a.cos, {num_rows, a.num_pairs}, at::kFloat),
+          given.read(a.sin, {num_rows, a.num_pairs}, at::kFloat), pairs};
+}
+
+std::array<int64_t, 3> strides_of(const cuda::HeadPlaces& at) {
+  return {at.row_stride, at.head_stride, 1};
+}
+
+Compute rotate(RotaryPairs pairs, at::ScalarType dtype, const cuda::Rotate& a, Arguments& given) {
   const std::array<int64_t, 3> shape{a.num_rows, a.num_heads, a.head_dim};
-  const at::Tensor x = given.read(a.x, shape, dtype, {a.row_stride, a.head_stride, 1});
-  const RotaryTable table{given.read(a.cos, {a.num_rows, a.num_pairs}, at::kFloat),
-                          given.read(a.sin, {a.num_rows, a.num_pairs}, at::kFloat)};
+  const at::Tensor x = given.read(a.x, shape, dtype, strides_of(a.at_x));
+  const RotaryTable table = table_of(a, a.num_rows, given, pairs);
   at::Tensor y = given.write(a.y, shape, dtype);
   return [=]() mutable {
     if (a.copies_rest != 0) y.copy_(x);
     cpu_rows::rotate_(y, table, /*inverse=*/a.sign < 0);
+  };
+}
+
+at::Tensor as_rows(const at::Tensor& x_TNH) { return x_TNH.contiguous().view({-1, x_TNH.size(2)}); }
+
+/// The norm is rounded before it is rotated, as on a CPU.
+Compute norm_rotate(at::ScalarType dtype, const cuda::NormRotate& a, Arguments& given) {
+  const std::array<int64_t, 3> shape = heads_of(a);
+  const at::Tensor x = given.read(a.x, shape, dtype, strides_of(a.at_x));
+  const at::Tensor weight = given.read(a.weight, {a.head_dim}, weight_dtype(a.weight_is_bf16 != 0));
+  const RotaryTable table = table_of(a, shape[0], given);
+  const at::Tensor y = given.write(a.y, shape, dtype, strides_of(a.at_y));
+  const at::Tensor rstd =
+      a.rstd == nullptr ? at::Tensor() : given.write(a.rstd, {a.num_all}, at::kFloat);
+  return [=] {
+    const at::Tensor x_RH = as_rows(x), of_rows = cpu_rows::reciprocal_rms(x_RH, a.eps);
+    at::Tensor made = cpu_rows::scale_rows(x_RH, of_rows, weight, dtype).view(shape);
+    cpu_rows::rotate_(made, table, /*inverse=*/false);
+    y.copy_(made);
+    if (rstd.defined()) rstd.copy_(of_rows);
+  };
+}
+
+Compute norm_rotate_backward(bool sums, at::ScalarType dtype, unsigned blocks,
+                             const cuda::NormRotateBackward& a, Arguments& given) {
+  const std::array<int64_t, 3> shape = heads_of(a);
+  const at::Tensor dy = given.read(a.dy, shape, dtype, strides_of(a.at_dy));
+  const at::Tensor x = given.read(a.x, shape, dtype, strides_of(a.at_x));
+  const at::Tensor weight = given.read(a.weight, {a.head_dim}, weight_dtype(a.weight_is_bf16 != 0));
+  const RotaryTable table = table_of(a, shape[0], given);
+  const at::Tensor rstd = given.read_if_any(a.rstd, {a.num_all}, at::kFloat);
+  const at::Tensor dx = given.write(a.dx, {a.num_all, a.head_dim}, dtype);
+  const at::Tensor parts =
+      sums ? given.write(a.dweight, {static_cast<int64_t>(blocks), a.head_dim}, at::kFloat)
+           : at::Tensor();
+  return [=] {
+    at::Tensor turned = dy.clone(at::MemoryFormat::Contiguous), out = dx;
+    cpu_rows::rotate_(turned, table, /*inverse=*/true);
+    const at::Tensor x_RH = as_rows(x);
+    if (sums) parts.zero_();
+    cpu_rows::norm_backward_out(out, as_rows(turned), x_RH,
+                                rstd.defined() ? rstd : cpu_rows::reciprocal_rms(x_RH, a.eps),
+                                weight, {}, sums ? parts[0] : parts);
   };
 }
 
@@ -198,12 +258,22 @@ Compute kernel_of(std::string_view name, const cuda::Launch& launch, const void*
     const bool sums = is_next(name, "sums_");
     return norm_backward(sums, name, launch.blocks_x, as<cuda::NormBackward>(argument), given);
   }
+  if (is_next(name, "norm_rotate_backward_")) {
+    const bool sums = is_next(name, "sums_");
+    return norm_rotate_backward(sums, dtype_of(name.back()), launch.blocks_x,
+                                as<cuda::NormRotateBackward>(argument), given);
+  }
+  if (is_next(name, "norm_rotate_")) {
+    return norm_rotate(dtype_of(name.back()), as<cuda::NormRotate>(argument), given);
+  }
   if (is_next(name, "norm_")) {
     const std::string_view what = name.substr(0, name.find('_'));
     return norm_forward(what, name.substr(what.size() + 1), as<cuda::NormForward>(argument), given);
   }
   if (is_next(name, "rotate_")) {
-    return rotate(dtype_of(name.back()), as<cuda::Rotate>(argument), given);
+    const RotaryPairs pairs =
+        name.starts_with("neighbours_") ? RotaryPairs::kNeighbours : RotaryPairs::kHalves;
+    return rotate(pairs, dtype_of(name.back()), as<cuda::Rotate>(argument), given);
   }
   if (name.starts_with("swiglu_") || name.starts_with("geglu_")) {
     return gated(name.starts_with("swiglu_"), name.find("_backward_") != std::string_view::npos,

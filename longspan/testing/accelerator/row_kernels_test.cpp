@@ -62,7 +62,9 @@ void check(const char* kernel, const Pass& pass, const Tensors& given) {
   }
 }
 
-RotaryTable table_of(const Tensors& x) { return {x[1], x[2]}; }
+RotaryTable table_of(const Tensors& x, RotaryPairs pairs = RotaryPairs::kHalves) {
+  return {x[1], x[2], pairs};
+}
 
 TEST_CASE("row kernels: each pass is the CPU's, in one launch") {
   install();
@@ -99,8 +101,11 @@ TEST_CASE("row kernels: each pass is the CPU's, in one launch") {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const Tensors heads{random({kNumRows, kHeads, kHeadDim}, dtype), random({kNumRows, kPairs}),
                         random({kNumRows, kPairs})};
-    check(
-        "rotate_", [](Tensors x) -> Tensors { return {rotate(x[0], table_of(x), false)}; }, heads);
+    for (const RotaryPairs pairs : {RotaryPairs::kHalves, RotaryPairs::kNeighbours}) {
+      check(
+          pairs == RotaryPairs::kHalves ? "rotate_halves_" : "rotate_neighbours_",
+          [&](Tensors x) -> Tensors { return {rotate(x[0], table_of(x, pairs), false)}; }, heads);
+    }
     check(
         "rotate_",
         [](Tensors x) -> Tensors {
@@ -148,6 +153,54 @@ TEST_CASE("row kernels: each pass is the CPU's, in one launch") {
           return {x[2], x[3]};
         },
         {logits, labels, numbers, numbers});
+}
+
+/// The norm of heads and their rotation: whole heads, and the first numbers of longer ones.
+TEST_CASE("row kernels: heads are normed and rotated as on the CPU, in one launch") {
+  install();
+  const cuda::WithKernels lent(row_kernels(0));
+  at::manual_seed(2);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t gate : {0, 8}) {
+      const Tensors heads{random({kNumRows, kHeads, kHeadDim + gate}, dtype),
+                          random({kNumRows, kPairs}), random({kNumRows, kPairs}),
+                          random({kHeadDim})};
+      check(
+          "norm_rotate_",
+          [](Tensors x) -> Tensors {
+            at::Tensor y, rstd;
+            norm_rotate_out(y, &rstd, x[0].narrow(2, 0, kHeadDim), x[3], table_of(x), kEps);
+            return {y, rstd};
+          },
+          heads);
+      check(
+          "norm_rotate_",
+          [](Tensors x) -> Tensors {
+            at::Tensor in_place = x[0].narrow(2, 0, kHeadDim);
+            norm_rotate_out(in_place, nullptr, in_place, x[3], table_of(x), kEps);
+            return {x[0]};
+          },
+          heads);
+      Tensors more = heads;
+      more.push_back(random({kNumRows, kHeads, kHeadDim + gate}, dtype));
+      more.push_back(random({kNumRows * kHeads}).abs());
+      more.push_back(at::zeros({kHeadDim}));
+      for (const bool rstd_is_given : {false, true}) {
+        for (const bool sums : {false, true}) {
+          check(
+              sums ? "norm_rotate_backward_sums_" : "norm_rotate_backward_",
+              [&](Tensors x) -> Tensors {
+                const at::Tensor dx =
+                    norm_rotate_backward(x[4].narrow(2, 0, kHeadDim), x[0].narrow(2, 0, kHeadDim),
+                                         rstd_is_given ? x[5] : at::Tensor(), x[3], table_of(x),
+                                         kEps, sums ? x[6] : at::Tensor());
+                return {dx, x[6]};
+              },
+              more);
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("row kernels: what the gradients of a weight are added to is kept") {

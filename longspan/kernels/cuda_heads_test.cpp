@@ -1,0 +1,279 @@
+// Heads that a GPU rotates, and norms and rotates in one kernel, against the same in fp64. How far
+// they may be from it: see cuda_rows_test.cpp.
+// T: rows, N: heads, H: head dim, F: pairs that are rotated.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "longspan/cuda/kernels.h"
+#include "longspan/cuda/rows/arguments.h"
+#include "longspan/kernels/composed_rows.h"
+#include "longspan/kernels/cuda_rows.h"
+#include "longspan/kernels/fused_rows.h"
+#include "longspan/testing/gpu_check.h"
+
+namespace longspan {
+namespace {
+
+using testing::AnyKernels;
+using testing::check_close;
+using testing::fp32;
+using testing::kNumRows;
+using testing::most_numbers;
+using testing::norm_of;
+using testing::on_gpu;
+using testing::random;
+using testing::room;
+using testing::wide;
+
+constexpr double kEps = 1e-6;
+
+struct Shape {
+  int64_t T, N, H, F;
+  bool is_aligned;
+};
+
+/// Calls check(shape) for heads of all kinds: of odd sizes, of which a part is rotated, of several
+/// warps.
+template <typename Check>
+void for_heads(Check&& check) {
+  struct Heads {
+    int64_t N, H, F;
+  };
+  for (const Heads& heads :
+       {Heads{3, 10, 5}, Heads{3, 11, 3}, Heads{32, 128, 64}, Heads{8, 256, 32}, Heads{1, 64, 32},
+        Heads{2, 72, 32}, Heads{2, 64, 16}, Heads{1, 520, 100}}) {
+    for (const int64_t T : kNumRows) {
+      if (T * heads.N * heads.H > most_numbers()) continue;
+      for (const bool is_aligned : {true, false}) {
+        CAPTURE(heads.N);
+        CAPTURE(heads.H);
+        CAPTURE(heads.F);
+        CAPTURE(T);
+        CAPTURE(is_aligned);
+        check(Shape{T, heads.N, heads.H, heads.F, is_aligned});
+      }
+    }
+  }
+}
+
+RotaryTable table_of(const Shape& shape, RotaryPairs pairs = RotaryPairs::kHalves) {
+  const at::Tensor angles = at::rand({shape.T, shape.F}, on_gpu(at::kFloat)) * 6;
+  return {angles.cos(), angles.sin(), pairs};
+}
+RotaryTable wide(const RotaryTable& table) {
+  return {testing::wide(table.cos_TF), testing::wide(table.sin_TF), table.pairs};
+}
+
+TEST_CASE("cuda rows: rotation, of all of a head and of a part, into other memory and in place") {
+  const AnyKernels kernels;
+  at::manual_seed(4);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const RotaryPairs pairs : {RotaryPairs::kHalves, RotaryPairs::kNeighbours}) {
+      for_heads([&](const Shape& shape) {
+        const auto [T, N, H, F, is_aligned] = shape;
+        const RotaryTable table = table_of(shape, pairs);
+        // The first numbers of longer heads, as of heads with a gate.
+        const at::Tensor longer = random({T, N, H + 8}, dtype, is_aligned);
+        for (const at::Tensor& x : {random({T, N, H}, dtype, is_aligned), longer.narrow(2, 0, H)}) {
+          for (const bool inverse : {false, true}) {
+            at::Tensor y = room({T, N, H}, dtype, is_aligned);
+            REQUIRE(cuda_rows::rotate_out(y, x, table, inverse));
+            const at::Tensor exact = composed::rotate(wide(x), wide(table), inverse);
+            check_close(y, composed::rotate(fp32(x), table, inverse), exact);
+            CHECK(at::equal(y.narrow(2, 2 * F, H - 2 * F), x.narrow(2, 2 * F, H - 2 * F)));
+            if (!x.is_contiguous()) continue;
+            at::Tensor in_place = room({T, N, H}, dtype, is_aligned).copy_(x);
+            REQUIRE(cuda_rows::rotate_out(in_place, in_place, table, inverse));
+            CHECK(at::equal(in_place, y));
+          }
+        }
+      });
+    }
+  }
+}
+
+/// The norm of heads and their rotation by ATen's operators in the dtype of x.
+at::Tensor composed_heads(const at::Tensor& x, const at::Tensor& weight, const RotaryTable& table) {
+  const at::Tensor rows = heads_as_rows(x), rstd = composed::reciprocal_rms(rows, kEps);
+  return composed::rotate(composed::scale_rows(rows, rstd, weight, x.scalar_type()).view(x.sizes()),
+                          table,
+                          /*inverse=*/false);
+}
+
+at::Tensor composed_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                             const RotaryTable& table, const at::Tensor& dweight) {
+  const at::Tensor rows = heads_as_rows(x), rstd = composed::reciprocal_rms(rows, kEps);
+  const at::Tensor dnormed = composed::rotate(dy, table, /*inverse=*/true);
+  return composed::norm_backward(heads_as_rows(dnormed), rows, rstd, weight, {}, dweight)
+      .view(x.sizes());
+}
+
+/// Each number is rounded to bf16 once: as far off as half a unit in its last place, and as some
+/// tens of roundings in fp32 of the largest of its parts.
+void check_rounded_once(const at::Tensor& actual, const at::Tensor& exact, double largest_part) {
+  if (actual.scalar_type() != at::kBFloat16) return;
+  const at::Tensor allowed = exact.abs() * 0x1p-8 + 64 * 0x1p-24 * largest_part;
+  CHECK((wide(actual) - exact).abs().le(allowed).all().item<bool>());
+}
+
+double largest(const at::Tensor& x) { return x.abs().max().item<double>(); }
+
+struct Dtypes {
+  at::ScalarType x, weight;
+};
+constexpr Dtypes kDtypes[] = {{at::kFloat, at::kFloat},
+                              {at::kFloat, at::kBFloat16},
+                              {at::kBFloat16, at::kBFloat16},
+                              {at::kBFloat16, at::kFloat}};
+
+TEST_CASE("cuda rows: heads that are normed and rotated, in place and as parts of longer ones") {
+  const AnyKernels kernels;
+  at::manual_seed(5);
+  for (const Dtypes& dtypes : kDtypes) {
+    for_heads([&](const Shape& shape) {
+      const auto [T, N, H, F, is_aligned] = shape;
+      const RotaryTable table = table_of(shape);
+      const at::Tensor x = random({T, N, H}, dtypes.x, is_aligned, 3),
+                       weight = random({H}, dtypes.weight, is_aligned);
+      const at::Tensor exact = composed_heads(wide(x), wide(weight), wide(table));
+      at::Tensor rstd, y = room({T, N, H}, dtypes.x, is_aligned);
+      REQUIRE(cuda_rows::norm_rotate_out(y, &rstd, x, weight, table, kEps));
+      check_close(y, composed_heads(fp32(x), fp32(weight), table), exact);
+      check_rounded_once(y, exact, 2 * largest(exact));
+      check_close(rstd, composed::reciprocal_rms(fp32(heads_as_rows(x)), kEps),
+                  composed::reciprocal_rms(wide(heads_as_rows(x)), kEps));
+      at::Tensor in_place = room({T, N, H}, dtypes.x, is_aligned).copy_(x);
+      REQUIRE(cuda_rows::norm_rotate_out(in_place, nullptr, in_place, weight, table, kEps));
+      CHECK(at::equal(in_place, y));
+      // The first numbers of longer heads, whose others stay as they are.
+      const at::Tensor longer = random({T, N, H + 8}, dtypes.x, is_aligned),
+                       before = longer.clone();
+      at::Tensor part = longer.narrow(2, 0, H);
+      part.copy_(x);
+      for (const at::Tensor& from : {part, x}) {
+        REQUIRE(cuda_rows::norm_rotate_out(part, nullptr, from, weight, table, kEps));
+        check_close(part, composed_heads(fp32(x), fp32(weight), table), exact);
+        CHECK(at::equal(longer.narrow(2, H, 8), before.narrow(2, H, 8)));
+        part.fill_(NAN);
+      }
+    });
+  }
+}
+
+TEST_CASE("cuda rows: gradients of heads that are normed and rotated, the same bits each time") {
+  const AnyKernels kernels;
+  at::manual_seed(6);
+  for (const Dtypes& dtypes : kDtypes) {
+    for_heads([&](const Shape& shape) {
+      const auto [T, N, H, F, is_aligned] = shape;
+      const RotaryTable table = table_of(shape);
+      const at::Tensor weight = random({H}, dtypes.weight, is_aligned),
+                       longer_x = random({T, N, H + 8}, dtypes.x, is_aligned, 3),
+                       longer_dy = random({T, N, H + 8}, dtypes.x, is_aligned);
+      for (const bool are_parts : {false, true}) {
+        CAPTURE(are_parts);
+        const auto heads = [&](const at::Tensor& longer) {
+          const at::Tensor part = longer.narrow(2, 0, H);
+          return are_parts ? part : room({T, N, H}, dtypes.x, is_aligned).copy_(part);
+        };
+        const at::Tensor x = heads(longer_x), dy = heads(longer_dy);
+        const at::Tensor before = at::randn({H}, on_gpu(at::kFloat));
+        const at::Tensor exact_dweight = wide(before), other_dweight = before.clone();
+        const at::Tensor exact =
+            composed_backward(wide(dy), wide(x), wide(weight), wide(table), exact_dweight);
+        const at::Tensor other =
+            composed_backward(fp32(dy), fp32(x), fp32(weight), table, other_dweight);
+        const at::Tensor rows = heads_as_rows(wide(x)),
+                         exact_rstd = composed::reciprocal_rms(rows, kEps),
+                         normal = rows * exact_rstd.unsqueeze(1),
+                         turned = heads_as_rows(composed::rotate(wide(dy), wide(table), true)),
+                         parts = turned * wide(weight) * exact_rstd.unsqueeze(1);
+        const double size_of_dweight = norm_of((turned * normal).abs().sum(0));
+        for (const at::Tensor& rstd : {at::Tensor(), fp32(exact_rstd)}) {
+          CAPTURE(rstd.defined());
+          at::Tensor dx = room({T, N, H}, dtypes.x, is_aligned), dweight = before.clone();
+          REQUIRE(
+              cuda_rows::norm_rotate_backward_out(dx, dy, x, rstd, weight, table, kEps, dweight));
+          check_close(dx, other, exact, norm_of(parts));
+          check_rounded_once(dx, exact.view(dx.sizes()), 2 * largest(parts) * largest(normal));
+          check_close(dweight, other_dweight, exact_dweight, size_of_dweight);
+          at::Tensor again = room({T, N, H}, dtypes.x, is_aligned), dweight_again = before.clone();
+          REQUIRE(cuda_rows::norm_rotate_backward_out(again, dy, x, rstd, weight, table, kEps,
+                                                      dweight_again));
+          CHECK(at::equal(again, dx));
+          CHECK(at::equal(dweight_again, dweight));
+          // Of a frozen weight.
+          at::Tensor frozen = room({T, N, H}, dtypes.x, is_aligned);
+          REQUIRE(
+              cuda_rows::norm_rotate_backward_out(frozen, dy, x, rstd, weight, table, kEps, {}));
+          check_close(frozen, other, exact, norm_of(parts));
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("cuda rows: no heads, heads of zeros, and heads that the kernel does not take") {
+  const AnyKernels kernels;
+  at::manual_seed(7);
+  const auto takes = [](const at::Tensor& x, const at::Tensor& weight, const RotaryTable& table) {
+    at::Tensor y = room(x.sizes(), x.scalar_type(), true), dx = at::empty_like(y), rstd;
+    const at::Tensor dweight = at::ones({x.size(2)}, on_gpu(at::kFloat));
+    const bool forward = cuda_rows::norm_rotate_out(y, &rstd, x, weight, table, kEps);
+    CHECK(cuda_rows::norm_rotate_backward_out(dx, x, x, {}, weight, table, kEps, dweight) ==
+          forward);
+    if (x.numel() == 0 || !forward) CHECK(dweight.eq(1).all().item<bool>());
+    if (forward) CHECK(rstd.numel() == x.size(0) * x.size(1));
+    if (forward) CHECK((y.isfinite().all().item<bool>() && dx.isfinite().all().item<bool>()));
+    return forward;
+  };
+  const Shape shape{3, 2, 16, 8, true};
+  const at::Tensor x = random({3, 2, 16}, at::kBFloat16, true),
+                   weight = random({16}, at::kFloat, true);
+  CHECK(takes(x, weight, table_of(shape)));
+  CHECK(takes(at::zeros_like(x), weight, table_of(shape)));
+  CHECK(takes(x.narrow(0, 0, 0), weight, table_of({0, 2, 16, 8, true})));
+  CHECK_FALSE(takes(x, weight, table_of(shape, RotaryPairs::kNeighbours)));
+  CHECK_FALSE(takes(wide(x), weight, table_of(shape)));
+  CHECK_FALSE(takes(x, weight, wide(table_of(shape))));
+  CHECK_FALSE(takes(x.transpose(1, 2).contiguous().transpose(1, 2), weight, table_of(shape)));
+  // As long as a block's threads hold, and longer.
+  constexpr int64_t kMost = 2 * cuda::kPairsOfThread * cuda::kBlockThreads;
+  for (const auto& [H, is_taken] : {std::pair{kMost, true}, {kMost + 2, false}}) {
+    CAPTURE(H);
+    const at::Tensor longest = random({1, 1, H}, at::kFloat, /*is_aligned=*/false);
+    const at::Tensor weight_H = random({H}, at::kFloat, /*is_aligned=*/false);
+    CHECK(takes(longest, weight_H, table_of({1, 1, H, H / 2, false})) == is_taken);
+  }
+}
+
+TEST_CASE("cuda rows: heads that no kernel takes are normed and then rotated") {
+  at::manual_seed(8);
+  const Shape shape{5, 2, 16, 6, true};
+  const at::Tensor x = random({5, 2, 16}, at::kDouble, true, 3),
+                   weight = random({16}, at::kDouble, true),
+                   dy = random({5, 2, 16}, at::kDouble, true);
+  for (const RotaryPairs pairs : {RotaryPairs::kHalves, RotaryPairs::kNeighbours}) {
+    const RotaryTable table = wide(table_of(shape, pairs));
+    at::Tensor rstd, made, in_place = x.clone();
+    norm_rotate_out(made, &rstd, x, weight, table, kEps);
+    norm_rotate_out(in_place, nullptr, in_place, weight, table, kEps);
+    CHECK(at::equal(in_place, made));
+    const at::Tensor expected = composed_heads(x, weight, table);
+    CHECK(norm_of(made - expected) <= 1e-14 * norm_of(expected));
+    const at::Tensor dweight = at::zeros({16}, on_gpu(at::kDouble)),
+                     other_dweight = at::zeros_like(dweight);
+    const at::Tensor dx = norm_rotate_backward(dy, x, rstd, weight, table, kEps, dweight),
+                     other = composed_backward(dy, x, weight, table, other_dweight);
+    CHECK(norm_of(dx - other) <= 1e-14 * (norm_of(other) + norm_of(dy)));
+    CHECK(norm_of(dweight - other_dweight) <= 1e-14 * norm_of(other_dweight));
+    CHECK(at::equal(norm_rotate_backward(dy, x, {}, weight, table, kEps, {}), dx));
+  }
+}
+
+}  // namespace
+}  // namespace longspan
