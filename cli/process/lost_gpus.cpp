@@ -10,6 +10,7 @@
 
 #include "cli/process/end_process.h"
 #include "longspan/comm/communication_error.h"
+#include "longspan/cuda/gpu_error.h"
 #include "longspan/text/print.h"
 
 namespace longspan {

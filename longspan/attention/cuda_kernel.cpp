@@ -17,7 +17,7 @@
 #include "longspan/attention/cudnn_attention.h"
 #include "longspan/attention/flash3_attention.h"
 #include "longspan/attention/packed_calls.h"
-#include "longspan/comm/communication_error.h"
+#include "longspan/cuda/gpu_error.h"
 #include "longspan/memory/out_of_memory.h"
 
 namespace longspan {

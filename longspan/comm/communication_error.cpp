@@ -6,6 +6,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "longspan/cuda/gpu_error.h"
+
 namespace longspan {
 
 namespace {
@@ -18,10 +20,6 @@ std::string without_end(std::string reason) {
 }
 
 }  // namespace
-
-bool is_error_of_gpu(const std::string& reason) {
-  return reason.find("CUDA error") != std::string::npos;
-}
 
 std::string lost_gpus_message(const std::string& reason) {
   if (is_error_of_gpu(reason)) {

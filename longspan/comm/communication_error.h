@@ -17,10 +17,8 @@ class CommunicationError : public std::runtime_error {
   bool of_library;
 };
 
-/// Is this reason of torch's watchdog an error of the rank's own GPU, which the watchdog has met
-/// when it looked at a collective?
-bool is_error_of_gpu(const std::string& reason);
-/// What a rank says that has lost the GPUs of others, with NCCL's reason; or its own GPU.
+/// What a rank says that has lost the GPUs of others, with NCCL's reason; or its own GPU, whose
+/// error torch's watchdog has met when it looked at a collective (cuda/gpu_error.h).
 std::string lost_gpus_message(const std::string& reason);
 /// How a user learns more of an error of NCCL, a sentence.
 inline constexpr const char* kNcclSaysMore =

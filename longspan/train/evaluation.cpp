@@ -98,9 +98,10 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
       const std::vector<int64_t> places = loader.rows(/*epoch=*/0, i);
       // The last batch may leave nothing for this group.
       if (places.empty() && !context.idle_rows) continue;
-      use(make_row(draw(examples, places), objective.documents(), context.attention,
-                   context.device),
-          number++);
+      const Row row = make_row(draw(examples, places), objective.documents(), context.attention,
+                               context.device);
+      context.model.check_ids(row.whole);
+      use(row, number++);
     }
     return true;
   };
