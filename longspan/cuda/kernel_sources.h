@@ -7,10 +7,20 @@
 namespace longspan::cuda {
 
 /// Kernels that are compiled together, when the first of them is used.
-enum class Part { kNorm, kNormBackward, kRotary, kNormRotary, kGated, kCrossEntropy, kDropOut };
+enum class Part {
+  kNorm,
+  kNormBackward,
+  kRotary,
+  kNormRotary,
+  kGated,
+  kCrossEntropy,
+  kDropOut,
+  kGroupedGemm,
+  kGroupedRows
+};
 inline constexpr Part kParts[] = {Part::kNorm,       Part::kNormBackward, Part::kRotary,
                                   Part::kNormRotary, Part::kGated,        Part::kCrossEntropy,
-                                  Part::kDropOut};
+                                  Part::kDropOut,    Part::kGroupedGemm,  Part::kGroupedRows};
 
 /// The part's file, for messages.
 const char* name_of(Part part);

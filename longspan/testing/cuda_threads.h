@@ -26,6 +26,8 @@
   const bool is_known_##name = ::longspan::testing::add_kernel(                       \
       #name, [](const void* a) { name(*static_cast<const Argument*>(a)); }, threads); \
   void name(Argument a)
+#define LONGSPAN_DENSE_KERNEL(name, Argument, threads, blocks) \
+  LONGSPAN_KERNEL(name, Argument, threads)
 
 // NOLINTBEGIN: these are CUDA's names.
 struct uint2 {
@@ -167,5 +169,32 @@ T __shfl_xor_sync(unsigned, T x, int step) {
   const T other = static_cast<T>(own.exchanged[thread ^ step]);
   own.wait_for_all();
   return other;
+}
+/// What each lane of a warp has of sum += a b, as the instruction mma.m16n8k16 lays it out: four
+/// words of a, and for each 8 of so many times 8 columns two of b, each of two bf16. All threads of
+/// a block must call it.
+inline void multiply_of_warp(float* sum, const unsigned* a, const unsigned* b, int columns) {
+  constexpr int kMostWords = 8;
+  static unsigned words[longspan::testing::Block::kMostThreads][2][kMostWords];
+  auto& own = longspan::testing::block();
+  const int lane = own.current % 32, first = own.current - lane;
+  std::copy_n(a, 4, words[own.current][0]);
+  std::copy_n(b, 2 * columns, words[own.current][1]);
+  own.wait_for_all();
+  const auto number = [](unsigned word, int half) {
+    return __uint_as_float(half == 0 ? word << 16 : word & 0xffff0000u);
+  };
+  for (int j = 0; j < columns; ++j) {
+    for (int n = 0; n < 4; ++n) {
+      const int row = lane / 4 + n / 2 * 8, column = lane % 4 * 2 + n % 2;
+      for (int k = 0; k < 16; ++k) {
+        const int pair = k / 2, in_row = pair % 4;
+        const unsigned of_a = words[first + row % 8 * 4 + in_row][0][row / 8 + pair / 4 * 2];
+        const unsigned of_b = words[first + column % 8 * 4 + in_row][1][2 * j + pair / 4];
+        sum[j * 4 + n] += number(of_a, k % 2) * number(of_b, k % 2);
+      }
+    }
+  }
+  own.wait_for_all();
 }
 // NOLINTEND

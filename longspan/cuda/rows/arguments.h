@@ -30,6 +30,13 @@ inline constexpr unsigned long long kHashMask = (1ull << 53) - 1;
 /// Threads of a block that sums up weight gradients: columns, and parts of the sum.
 inline constexpr int kSumColumns = 32, kSumParts = 16;
 
+/// Of gemms of rows that are sorted by group: what a block computes, how much of the sum it takes
+/// at a time, and what its threads share.
+inline constexpr int kTileRows = 128, kTileColumns = 128, kTileDepth = 32, kGemmThreads = 256;
+inline constexpr int kGemmSharedBytes = 40960;
+/// Products that a gemm of rows adds up: of gate and up, and of an adapter of each.
+inline constexpr int kMostFactors = 4;
+
 struct NormForward {
   const void* h;         // [num_rows, size]
   const void* weight;    // [size], bf16 or fp32
@@ -145,6 +152,95 @@ struct CrossEntropyGradient {
   const double* lse;
   const float* scale;
   int size;
+};
+
+/// Rows that are sorted by group: those of a group are [begins[group], begins[group + 1]), and
+/// tiles of kTileRows of them, its last one's fewer, are numbered from first_tiles[group] on.
+struct RowGroups {
+  const long long* begins;       // [num_groups + 1]
+  const long long* first_tiles;  // [num_groups]
+  const long long* tile_groups;  // [num_tiles], num_groups where there is no such tile
+  int num_groups;
+};
+
+/// Makes them of how many rows each group has.
+struct GroupTiles {
+  const long long* counts;  // [num_groups]
+  long long* begins;
+  long long* first_tiles;
+  long long* tile_groups;
+  int num_groups;
+  int num_tiles;
+};
+
+/// Rows of x times the matrix of their group.
+struct GroupedFactor {
+  const void* x;              // [.., depth], bf16
+  const long long* from;      // which row of x each row is; null: the one of its number
+  const long long* matrices;  // [num_groups], where each group's is; bf16 or fp32
+  int depth;
+  int matrices_are_bf16;
+};
+
+/// y[to[row]] = scale * the sum of the factors + the bias of the row's group.
+struct GroupedRows {
+  RowGroups groups;
+  GroupedFactor factors[kMostFactors];
+  const long long* biases;  // [num_groups], where each is; null: there are none
+  void* y;                  // [.., num_columns], bf16
+  const long long* to;      // null: the row of its number
+  int num_factors;
+  int num_columns;
+  int biases_are_bf16;
+  float scale;
+};
+
+/// Rows of x, each of them from[row]; null: the one of its number.
+struct RowsOfGradient {
+  const void* x;  // [.., num_columns], bf16
+  const long long* from;
+  int num_columns;
+};
+
+/// gradients[group] += a^T b over the rows of the group.
+struct GroupedMatrices {
+  RowGroups groups;
+  RowsOfGradient a, b;
+  const long long* gradients;  // [num_groups], where each is; bf16 or fp32
+  int gradients_are_bf16;
+};
+
+/// gradients[group] += the sum over its rows of weights[row] * x.
+struct GroupedSums {
+  RowGroups groups;
+  RowsOfGradient x;
+  const float* weights;  // null: ones
+  const long long* gradients;
+  int gradients_are_bf16;
+};
+
+/// dots[to[row]] = x[from[row]] . y[row], or where `vectors` is not null . the one of its group.
+struct GroupedDots {
+  RowGroups groups;
+  const void* x;  // [.., num_columns], bf16
+  const long long* from;
+  const void* y;             // [rows, num_columns], bf16
+  const long long* vectors;  // [num_groups], where each is; bf16 or fp32
+  int vectors_are_bf16;
+  float* dots;
+  const long long* to;
+  int num_columns;
+  int adds;  // to what is there
+};
+
+/// sum[row] += the sum over i of weights[row, i] * y[row, i].
+struct CombineRows {
+  float* sum;     // [num_rows, num_columns]
+  const void* y;  // [num_rows, num_parts, num_columns], bf16
+  const float* weights;
+  long long num_rows;
+  int num_parts;
+  int num_columns;
 };
 
 }  // namespace longspan::cuda

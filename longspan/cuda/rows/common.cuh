@@ -7,6 +7,9 @@
 /// A kernel with one argument, `a`, for blocks of at most so many threads.
 #define LONGSPAN_KERNEL(name, Argument, threads) \
   extern "C" __global__ void __launch_bounds__(threads) name(Argument a)
+/// The same, so many of whose blocks are to run on a multiprocessor at once.
+#define LONGSPAN_DENSE_KERNEL(name, Argument, threads, blocks) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) name(Argument a)
 /// Memory of a block, as much as its launch says.
 #define LONGSPAN_SHARED_FLOATS(name) extern __shared__ __align__(16) float name[]
 #endif
@@ -180,6 +183,12 @@ __device__ __forceinline__ float sigmoid(float x) {
   const float r = 1.0f / (1.0f + e);
 #endif
   return x >= 0 ? r : e * r;
+}
+
+/// A number of a vector that is bf16 or fp32.
+__device__ __forceinline__ float number_of(const void* vector, bool is_bf16, long long i) {
+  if (!is_bf16) return static_cast<const float*>(vector)[i];
+  return __uint_as_float(static_cast<unsigned>(static_cast<const bf16*>(vector)[i].bits) << 16);
 }
 
 }  // namespace longspan::cuda

@@ -1,0 +1,494 @@
+// Gemms of rows that are sorted by group, each group with matrices of its own (as MegaBlocks has
+// them, arXiv 2211.15841): the rows that a router sends to each expert. How many rows a group has is
+// read here, so that no host waits to know it. Numbers are bf16, sums are fp32. Every number of a
+// result is one thread's sum in a fixed order: the same bits each time.
+//
+// A block computes a tile of kTileRows x kTileColumns, kTileDepth of the sum at a time: numbers go
+// from memory to registers while the tensor cores multiply the last ones, and from there to one of
+// two buffers that the block shares. A word holds two numbers that are next to each other in depth,
+// as the tensor cores want them.
+
+namespace longspan::cuda {
+
+constexpr int kDepthPairs = kTileDepth / 2;
+/// Each warp computes 64 x 32 numbers: 4 x 4 of what one instruction computes.
+constexpr int kWarpRows = 64, kWarpColumns = 32, kWarpsOfRows = kTileRows / kWarpRows;
+constexpr int kRowParts = kWarpRows / 16, kColumnParts = kWarpColumns / 8;
+static_assert(kGemmThreads / 32 * kWarpRows * kWarpColumns == kTileRows * kTileColumns);
+
+__device__ __forceinline__ void clear(unsigned (&words)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = 0;
+}
+
+__device__ __forceinline__ void load_words(const void* from, unsigned (&words)[4]) {
+  const uint4 quad = *static_cast<const uint4*>(from);
+  words[0] = quad.x;
+  words[1] = quad.y;
+  words[2] = quad.z;
+  words[3] = quad.w;
+}
+
+__device__ __forceinline__ void store_words(unsigned* to, unsigned a, unsigned b, unsigned c,
+                                            unsigned d) {
+  *reinterpret_cast<uint4*>(to) = make_uint4(a, b, c, d);
+}
+
+/// Eight numbers of a matrix as they lie in memory.
+template <bool kHasFp32>
+struct MatrixWords {
+  unsigned words[4];
+
+  __device__ __forceinline__ void load_from(const char* matrix, long long number, bool /*is_bf16*/,
+                                            bool is_there) {
+    clear(words);
+    if (is_there) load_words(matrix + number * 2, words);
+  }
+  __device__ __forceinline__ void to_bf16(bool /*is_bf16*/, unsigned (&rounded)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rounded[i] = words[i];
+  }
+};
+
+/// The same of a matrix that may be fp32, which is rounded to bf16.
+template <>
+struct MatrixWords<true> {
+  unsigned words[4], more[4];
+
+  __device__ __forceinline__ void load_from(const char* matrix, long long number, bool is_bf16,
+                                            bool is_there) {
+    clear(words);
+    clear(more);
+    if (!is_there) return;
+    load_words(matrix + number * (is_bf16 ? 2 : 4), words);
+    if (!is_bf16) load_words(matrix + number * 4 + 16, more);
+  }
+  __device__ __forceinline__ void to_bf16(bool is_bf16, unsigned (&rounded)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rounded[i] = words[i];
+    if (is_bf16) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      rounded[i] = two_bf16(__uint_as_float(words[2 * i]), __uint_as_float(words[2 * i + 1]));
+      rounded[2 + i] = two_bf16(__uint_as_float(more[2 * i]), __uint_as_float(more[2 * i + 1]));
+    }
+  }
+};
+
+/// How a tile lies in what a block shares, where a row's depth lies together in memory. The words
+/// behind each row let all lanes of a warp read different banks.
+struct ByRow {
+  static constexpr int kStride = kDepthPairs + 4, kWords = kTileRows * kStride;
+  __device__ __forceinline__ static unsigned word(const unsigned* tile, int row, int pair) {
+    return tile[row * kStride + pair];
+  }
+};
+
+/// The same, where the rows of one depth lie together in memory.
+struct ByDepth {
+  static constexpr int kStride = kTileRows + 8, kWords = kDepthPairs * kStride;
+  __device__ __forceinline__ static unsigned word(const unsigned* tile, int row, int pair) {
+    return tile[pair * kStride + row];
+  }
+};
+
+constexpr int kVectorsOfDepth = kTileDepth / 8, kVectorsOfRows = kTileRows / 8;
+/// Vectors that a thread takes of a tile ByRow, and rows between them.
+constexpr int kVectorsByRow = kTileRows * kVectorsOfDepth / kGemmThreads;
+constexpr int kRowsBetween = kGemmThreads / kVectorsOfDepth;
+/// ByDepth each thread takes one, of two depths.
+static_assert(kDepthPairs * kVectorsOfRows == kGemmThreads);
+
+/// Words of pairs out of those of two depths.
+__device__ __forceinline__ void store_pairs(unsigned* to, const unsigned (&first)[4],
+                                            const unsigned (&second)[4]) {
+  unsigned words[8];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    words[2 * i] = (first[i] & 0xffffu) | second[i] << 16;
+    words[2 * i + 1] = first[i] >> 16 | (second[i] & 0xffff0000u);
+  }
+  store_words(to, words[0], words[1], words[2], words[3]);
+  store_words(to + 4, words[4], words[5], words[6], words[7]);
+}
+
+/// Where a sum over several factors is.
+struct Depth {
+  int factor = 0, begin = 0;
+  __device__ __forceinline__ bool advance(const GroupedRows& a) {
+    begin += kTileDepth;
+    if (begin < a.factors[factor].depth) return false;
+    ++factor;
+    begin = 0;
+    return factor < a.num_factors;
+  }
+};
+
+/// The rows of a tile, out of each factor.
+class RowTile {
+ public:
+  using Layout = ByRow;
+  __device__ __forceinline__ RowTile(const GroupedRows& a, int begin, int end)
+      : a_(a), begin_(begin), end_(end) {
+    start_factor();
+  }
+  __device__ __forceinline__ void fetch() {
+    const int k = at_.begin + static_cast<int>(threadIdx.x) % kVectorsOfDepth * 8;
+    const bool is_there = k < a_.factors[at_.factor].depth;
+#pragma unroll
+    for (int i = 0; i < kVectorsByRow; ++i) {
+      clear(words_[i]);
+      if (is_there && rows_[i] != nullptr) load_words(rows_[i] + 2 * k, words_[i]);
+    }
+    if (at_.advance(a_)) start_factor();
+  }
+  __device__ __forceinline__ void put(unsigned* tile) const {
+    const int t = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < kVectorsByRow; ++i) {
+      const auto& w = words_[i];
+      store_words(tile + (t / kVectorsOfDepth + i * kRowsBetween) * ByRow::kStride +
+                      t % kVectorsOfDepth * 4,
+                  w[0], w[1], w[2], w[3]);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void start_factor() {
+    const GroupedFactor& factor = a_.factors[at_.factor];
+#pragma unroll
+    for (int i = 0; i < kVectorsByRow; ++i) {
+      const int row = begin_ + static_cast<int>(threadIdx.x) / kVectorsOfDepth + i * kRowsBetween;
+      rows_[i] = nullptr;
+      if (row >= end_) continue;
+      const long long from = factor.from == nullptr ? row : factor.from[row];
+      rows_[i] = static_cast<const char*>(factor.x) + from * factor.depth * 2;
+    }
+  }
+
+  const GroupedRows& a_;
+  int begin_, end_;
+  Depth at_;
+  const char* rows_[kVectorsByRow];
+  unsigned words_[kVectorsByRow][4];
+};
+
+/// Some columns of the result, whose depth lies together in the group's matrices.
+template <bool kHasFp32>
+class MatrixRows {
+ public:
+  using Layout = ByRow;
+  __device__ __forceinline__ MatrixRows(const GroupedRows& a, int group, int first)
+      : a_(a), group_(group), first_(first) {
+    start_factor();
+  }
+  __device__ __forceinline__ void fetch() {
+    const GroupedFactor& factor = a_.factors[at_.factor];
+    const int t = static_cast<int>(threadIdx.x), k = at_.begin + t % kVectorsOfDepth * 8;
+    is_bf16_ = factor.matrices_are_bf16 != 0;
+#pragma unroll
+    for (int i = 0; i < kVectorsByRow; ++i) {
+      const int column = first_ + t / kVectorsOfDepth + i * kRowsBetween;
+      const long long number = static_cast<long long>(column) * factor.depth + k;
+      words_[i].load_from(matrix_, number, is_bf16_, k < factor.depth && column < a_.num_columns);
+    }
+    if (at_.advance(a_)) start_factor();
+  }
+  __device__ __forceinline__ void put(unsigned* tile) const {
+    const int t = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < kVectorsByRow; ++i) {
+      unsigned w[4];
+      words_[i].to_bf16(is_bf16_, w);
+      store_words(tile + (t / kVectorsOfDepth + i * kRowsBetween) * ByRow::kStride +
+                      t % kVectorsOfDepth * 4,
+                  w[0], w[1], w[2], w[3]);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void start_factor() {
+    matrix_ = reinterpret_cast<const char*>(a_.factors[at_.factor].matrices[group_]);
+  }
+
+  const GroupedRows& a_;
+  int group_, first_;
+  Depth at_;
+  bool is_bf16_ = true;
+  const char* matrix_;
+  MatrixWords<kHasFp32> words_[kVectorsByRow];
+};
+
+/// Some columns of the result, which lie together in the group's matrices.
+template <bool kHasFp32>
+class MatrixColumns {
+ public:
+  using Layout = ByDepth;
+  __device__ __forceinline__ MatrixColumns(const GroupedRows& a, int group, int first)
+      : a_(a), group_(group), first_(first) {
+    start_factor();
+  }
+  __device__ __forceinline__ void fetch() {
+    const GroupedFactor& factor = a_.factors[at_.factor];
+    const int t = static_cast<int>(threadIdx.x), column = first_ + t % kVectorsOfRows * 8;
+    is_bf16_ = factor.matrices_are_bf16 != 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int k = at_.begin + t / kVectorsOfRows * 2 + i;
+      const long long number = static_cast<long long>(k) * a_.num_columns + column;
+      words_[i].load_from(matrix_, number, is_bf16_, k < factor.depth && column < a_.num_columns);
+    }
+    if (at_.advance(a_)) start_factor();
+  }
+  __device__ __forceinline__ void put(unsigned* tile) const {
+    const int t = static_cast<int>(threadIdx.x);
+    unsigned first[4], second[4];
+    words_[0].to_bf16(is_bf16_, first);
+    words_[1].to_bf16(is_bf16_, second);
+    store_pairs(tile + t / kVectorsOfRows * ByDepth::kStride + t % kVectorsOfRows * 8, first,
+                second);
+  }
+
+ private:
+  __device__ __forceinline__ void start_factor() {
+    matrix_ = reinterpret_cast<const char*>(a_.factors[at_.factor].matrices[group_]);
+  }
+
+  const GroupedRows& a_;
+  int group_, first_;
+  Depth at_;
+  bool is_bf16_ = true;
+  const char* matrix_;
+  MatrixWords<kHasFp32> words_[2];
+};
+
+/// Some columns of rows, which are the depth of a sum over the rows of a group.
+class RowsAsDepth {
+ public:
+  using Layout = ByDepth;
+  __device__ __forceinline__ RowsAsDepth(const RowsOfGradient& x, int begin, int end, int first)
+      : x_(x),
+        next_(begin + static_cast<int>(threadIdx.x) / kVectorsOfRows * 2),
+        end_(end),
+        column_(first + static_cast<int>(threadIdx.x) % kVectorsOfRows * 8) {
+    find();
+  }
+  __device__ __forceinline__ void fetch() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      clear(words_[i]);
+      if (from_[i] >= 0 && column_ < x_.num_columns) {
+        const long long at = static_cast<long long>(from_[i]) * x_.num_columns + column_;
+        load_words(static_cast<const char*>(x_.x) + at * 2, words_[i]);
+      }
+    }
+    next_ += kTileDepth;
+    find();
+  }
+  __device__ __forceinline__ void put(unsigned* tile) const {
+    const int t = static_cast<int>(threadIdx.x);
+    store_pairs(tile + t / kVectorsOfRows * ByDepth::kStride + t % kVectorsOfRows * 8, words_[0],
+                words_[1]);
+  }
+
+ private:
+  /// Where the next rows lie, before they are wanted; -1: there is none.
+  __device__ __forceinline__ void find() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = next_ + i;
+      from_[i] = row >= end_                ? -1
+                 : x_.from == nullptr ? row
+                                      : static_cast<int>(x_.from[row]);
+    }
+  }
+
+  const RowsOfGradient& x_;
+  int next_, end_, column_;
+  int from_[2];
+  unsigned words_[2][4];
+};
+
+/// sum += a b of 16 rows and 16 in depth, for each 8 columns.
+__device__ __forceinline__ void multiply(float (&sum)[kColumnParts][4], const unsigned (&a)[4],
+                                         const unsigned (&b)[kColumnParts][2]) {
+#ifdef __CUDA_ARCH__
+#pragma unroll
+  for (int j = 0; j < kColumnParts; ++j) {
+    float(&c)[4] = sum[j];
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[j][0]), "r"(b[j][1]));
+  }
+#else
+  multiply_of_warp(&sum[0][0], a, &b[0][0], kColumnParts);
+#endif
+}
+
+/// Adds what a step's tiles give to the numbers of this thread.
+template <typename A, typename B>
+__device__ __forceinline__ void add_step(const unsigned* tile_a, const unsigned* tile_b,
+                                         float (&sum)[kRowParts][kColumnParts][4]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = warp % kWarpsOfRows * kWarpRows + lane / 4;
+  const int column = warp / kWarpsOfRows * kWarpColumns + lane / 4;
+#pragma unroll
+  for (int k = 0; k < kDepthPairs; k += 8) {
+    const int pair = k + lane % 4;
+    unsigned a[4], b[kColumnParts][2];
+#pragma unroll
+    for (int i = 0; i < kColumnParts; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        b[i][j] = B::Layout::word(tile_b, column + 8 * i, pair + 4 * j);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRowParts; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        a[j] = A::Layout::word(tile_a, row + 16 * i + 8 * (j % 2), pair + 4 * (j / 2));
+      }
+      multiply(sum[i], a, b);
+    }
+  }
+}
+
+/// What this thread has of the tile's product.
+template <typename A, typename B>
+__device__ __forceinline__ void multiply_tiles(A& a, B& b, int num_steps, unsigned* shared,
+                                               float (&sum)[kRowParts][kColumnParts][4]) {
+  constexpr int kOfA = A::Layout::kWords, kOfBoth = kOfA + B::Layout::kWords;
+  static_assert(2 * kOfBoth * 4 <= kGemmSharedBytes);
+#pragma unroll
+  for (int i = 0; i < kRowParts; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumnParts; ++j) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) sum[i][j][n] = 0;
+    }
+  }
+  a.fetch();
+  b.fetch();
+  a.put(shared);
+  b.put(shared + kOfA);
+  __syncthreads();
+  for (int step = 0; step < num_steps; ++step) {
+    const unsigned* const now = shared + step % 2 * kOfBoth;
+    const bool is_more = step + 1 < num_steps;
+    if (is_more) {
+      a.fetch();
+      b.fetch();
+    }
+    add_step<A, B>(now, now + kOfA, sum);
+    if (!is_more) break;
+    unsigned* const next = shared + (step + 1) % 2 * kOfBoth;
+    a.put(next);
+    b.put(next + kOfA);
+    __syncthreads();
+  }
+}
+
+/// Calls use(row, column, x, y) with each two numbers of this thread that lie side by side.
+template <typename Use>
+__device__ __forceinline__ void for_numbers(const float (&sum)[kRowParts][kColumnParts][4],
+                                            Use&& use) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = warp % kWarpsOfRows * kWarpRows + lane / 4;
+  const int column = warp / kWarpsOfRows * kWarpColumns + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < kRowParts; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumnParts; ++j) {
+      use(row + 16 * i, column + 8 * j, sum[i][j][0], sum[i][j][1]);
+      use(row + 16 * i + 8, column + 8 * j, sum[i][j][2], sum[i][j][3]);
+    }
+  }
+}
+
+template <typename Matrix>
+__device__ __forceinline__ void grouped_rows(const GroupedRows& a) {
+  LONGSPAN_SHARED_FLOATS(row_buffers);
+  const int tile = static_cast<int>(blockIdx.y);
+  const int group = static_cast<int>(a.groups.tile_groups[tile]);
+  if (group >= a.groups.num_groups) return;
+  const int begin = static_cast<int>(a.groups.begins[group] +
+                                     (tile - a.groups.first_tiles[group]) * kTileRows);
+  const int end = static_cast<int>(a.groups.begins[group + 1]);
+  const int first = static_cast<int>(blockIdx.x) * kTileColumns;
+  int num_steps = 0;
+  for (int i = 0; i < a.num_factors; ++i) {
+    num_steps += (a.factors[i].depth + kTileDepth - 1) / kTileDepth;
+  }
+  float sum[kRowParts][kColumnParts][4];
+  {
+    RowTile rows(a, begin, end);
+    Matrix matrix(a, group, first);
+    multiply_tiles(rows, matrix, num_steps, reinterpret_cast<unsigned*>(row_buffers), sum);
+  }
+  const void* const bias =
+      a.biases == nullptr ? nullptr : reinterpret_cast<const void*>(a.biases[group]);
+  const bool bias_is_bf16 = a.biases_are_bf16 != 0;
+  for_numbers(sum, [&](int row, int column, float x, float y) {
+    const int at = begin + row, n = first + column;
+    if (at >= end || n >= a.num_columns) return;
+    x *= a.scale;
+    y *= a.scale;
+    if (bias != nullptr) {
+      x += number_of(bias, bias_is_bf16, n);
+      y += number_of(bias, bias_is_bf16, n + 1);
+    }
+    const long long to = a.to == nullptr ? at : a.to[at];
+    *reinterpret_cast<unsigned*>(static_cast<char*>(a.y) + (to * a.num_columns + n) * 2) =
+        two_bf16(x, y);
+  });
+}
+
+// _b: all matrices are bf16, _f: some are fp32. So few registers that two blocks run at once.
+LONGSPAN_DENSE_KERNEL(grouped_rows_b, GroupedRows, kGemmThreads, 2) { grouped_rows<MatrixRows<false>>(a); }
+LONGSPAN_KERNEL(grouped_rows_f, GroupedRows, kGemmThreads) { grouped_rows<MatrixRows<true>>(a); }
+LONGSPAN_DENSE_KERNEL(grouped_rows_transposed_b, GroupedRows, kGemmThreads, 2) {
+  grouped_rows<MatrixColumns<false>>(a);
+}
+LONGSPAN_KERNEL(grouped_rows_transposed_f, GroupedRows, kGemmThreads) {
+  grouped_rows<MatrixColumns<true>>(a);
+}
+
+LONGSPAN_KERNEL(grouped_matrices, GroupedMatrices, kGemmThreads) {
+  LONGSPAN_SHARED_FLOATS(buffers);
+  const int group = static_cast<int>(blockIdx.y);
+  const int begin = static_cast<int>(a.groups.begins[group]),
+            end = static_cast<int>(a.groups.begins[group + 1]);
+  if (begin >= end) return;
+  const int tiles_across = (a.b.num_columns + kTileColumns - 1) / kTileColumns;
+  const int first_row = static_cast<int>(blockIdx.x) / tiles_across * kTileRows;
+  const int first_column = static_cast<int>(blockIdx.x) % tiles_across * kTileColumns;
+  float sum[kRowParts][kColumnParts][4];
+  {
+    RowsAsDepth of_a(a.a, begin, end, first_row), of_b(a.b, begin, end, first_column);
+    multiply_tiles(of_a, of_b, (end - begin + kTileDepth - 1) / kTileDepth,
+                   reinterpret_cast<unsigned*>(buffers), sum);
+  }
+  char* const gradient = reinterpret_cast<char*>(a.gradients[group]);
+  const bool is_bf16 = a.gradients_are_bf16 != 0;
+  for_numbers(sum, [&](int row, int column, float x, float y) {
+    const int m = first_row + row, n = first_column + column;
+    if (m >= a.a.num_columns || n >= a.b.num_columns) return;
+    const long long at = static_cast<long long>(m) * a.b.num_columns + n;
+    if (is_bf16) {
+      bf16* const to = reinterpret_cast<bf16*>(gradient) + at;
+      const float two[] = {x, y};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        to[i].bits = static_cast<unsigned short>(bits_of_bf16(number_of(to, true, i) + two[i]));
+      }
+    } else {
+      float* const to = reinterpret_cast<float*>(gradient) + at;
+      to[0] += x;
+      to[1] += y;
+    }
+  });
+}
+
+}  // namespace longspan::cuda

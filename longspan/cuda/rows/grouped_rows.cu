@@ -1,0 +1,97 @@
+// What lies around the gemms of rows that are sorted by group (grouped_gemm.cu): where each group's
+// rows begin, sums over the rows of a group, and over the groups of a row.
+
+namespace longspan::cuda {
+
+/// Where the rows of each group begin, and which group each tile of rows belongs to.
+LONGSPAN_KERNEL(group_tiles, GroupTiles, kGemmThreads) {
+  const int threads = static_cast<int>(blockDim.x);
+  for (int group = static_cast<int>(threadIdx.x); group <= a.num_groups; group += threads) {
+    long long begin = 0, first = 0;
+    for (int i = 0; i < group; ++i) {
+      begin += a.counts[i];
+      first += (a.counts[i] + kTileRows - 1) / kTileRows;
+    }
+    a.begins[group] = begin;
+    const bool is_group = group < a.num_groups;
+    const long long end =
+        is_group ? first + (a.counts[group] + kTileRows - 1) / kTileRows : a.num_tiles;
+    if (is_group) a.first_tiles[group] = first;
+    for (long long tile = first; tile < end; ++tile) a.tile_groups[tile] = group;
+  }
+}
+
+/// sum[row] += the weighed rows of y that are its own, in their order.
+LONGSPAN_KERNEL(combine_rows, CombineRows, kBlockThreads) {
+  const int vectors = a.num_columns / kBf16Vector;
+  const long long item = static_cast<long long>(blockIdx.x) * kBlockThreads + threadIdx.x;
+  const long long row = item / vectors;
+  if (row >= a.num_rows) return;
+  const int column = static_cast<int>(item % vectors) * kBf16Vector;
+  float sum[kBf16Vector], y[kBf16Vector];
+  float* const to = a.sum + row * a.num_columns + column;
+  load_numbers(to, sum);
+  for (int i = 0; i < a.num_parts; ++i) {
+    const long long from = row * a.num_parts + i;
+    const float weight = a.weights == nullptr ? 1.0f : a.weights[from];
+    load_numbers(static_cast<const bf16*>(a.y) + from * a.num_columns + column, y);
+#pragma unroll
+    for (int v = 0; v < kBf16Vector; ++v) sum[v] += weight * y[v];
+  }
+  store_numbers(to, sum);
+}
+
+/// dots[to[row]] (+)= the product of a row of x with one of y, or with a vector of its group. A warp
+/// takes a row.
+LONGSPAN_KERNEL(grouped_dots, GroupedDots, kGemmThreads) {
+  const int tile = static_cast<int>(blockIdx.y);
+  const int group = static_cast<int>(a.groups.tile_groups[tile]);
+  if (group >= a.groups.num_groups) return;
+  const long long begin =
+      a.groups.begins[group] + (tile - a.groups.first_tiles[group]) * kTileRows;
+  const long long end = min(a.groups.begins[group + 1], begin + kTileRows);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warps = kGemmThreads / 32;
+  const void* const vector =
+      a.vectors == nullptr ? nullptr : reinterpret_cast<const void*>(a.vectors[group]);
+  // Rows behind the last take part in the sums of a warp.
+  for (int i = static_cast<int>(threadIdx.x) / 32; i < kTileRows; i += warps) {
+    const long long row = begin + i;
+    float sum = 0;
+    if (row < end) {
+      const long long from = a.from == nullptr ? row : a.from[row];
+      for (int n = lane; n < a.num_columns; n += 32) {
+        const float x = number_of(a.x, true, from * a.num_columns + n);
+        sum += x * (vector != nullptr ? number_of(vector, a.vectors_are_bf16 != 0, n)
+                                      : number_of(a.y, true, row * a.num_columns + n));
+      }
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+    if (lane != 0 || row >= end) continue;
+    float* const to = a.dots + a.to[row];
+    *to = a.adds != 0 ? *to + sum : sum;
+  }
+}
+
+/// gradients of a group += the sum of its rows, each times its weight.
+LONGSPAN_KERNEL(grouped_sums, GroupedSums, kBlockThreads) {
+  const int group = static_cast<int>(blockIdx.y);
+  const int column = static_cast<int>(blockIdx.x * kBlockThreads + threadIdx.x);
+  const long long begin = a.groups.begins[group], end = a.groups.begins[group + 1];
+  if (column >= a.x.num_columns || begin >= end) return;
+  float sum = 0;
+  for (long long row = begin; row < end; ++row) {
+    const long long from = a.x.from == nullptr ? row : a.x.from[row];
+    const float weight = a.weights == nullptr ? 1.0f : a.weights[row];
+    sum += weight * number_of(a.x.x, true, from * a.x.num_columns + column);
+  }
+  if (a.gradients_are_bf16 != 0) {
+    bf16* const to = reinterpret_cast<bf16*>(a.gradients[group]) + column;
+    const float was = number_of(to, true, 0);
+    to->bits = static_cast<unsigned short>(bits_of_bf16(was + sum));
+  } else {
+    reinterpret_cast<float*>(a.gradients[group])[column] += sum;
+  }
+}
+
+}  // namespace longspan::cuda

@@ -1,0 +1,286 @@
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "longspan/cuda/kernels.h"
+#include "longspan/cuda/rows/arguments.h"
+#include "longspan/kernels/cuda_launch.h"
+#include "longspan/kernels/grouped_gemm.h"
+#include "longspan/memory/transfer.h"
+
+namespace longspan {
+namespace {
+
+using cuda_rows::blocks_of;
+using cuda_rows::is_bf16;
+using cuda_rows::Kernels;
+using cuda_rows::kernels_of;
+using cuda_rows::Launch;
+using cuda_rows::Part;
+
+Kernels& kernels_for(const at::Tensor& x, Part part) {
+  Kernels* const kernels = kernels_of(x, part);
+  TORCH_CHECK(kernels != nullptr, "no kernels for rows in groups");
+  return *kernels;
+}
+
+const long long* numbers_of(const at::Tensor& x_S) {
+  static_assert(sizeof(long long) == sizeof(int64_t));
+  if (!x_S.defined()) return nullptr;
+  TORCH_CHECK(x_S.scalar_type() == at::kLong && x_S.is_contiguous(), "numbers of rows are int64");
+  return reinterpret_cast<const long long*>(x_S.const_data_ptr<int64_t>());
+}
+long long* numbers_to(at::Tensor& x) {
+  return reinterpret_cast<long long*>(x.mutable_data_ptr<int64_t>());
+}
+
+cuda::RowGroups groups_of(const SortedRows& sorted) {
+  return {.begins = numbers_of(sorted.begins),
+          .first_tiles = numbers_of(sorted.first_tiles),
+          .tile_groups = numbers_of(sorted.tile_groups),
+          .num_groups = static_cast<int>(sorted.num_groups)};
+}
+
+unsigned tiles_of(const SortedRows& sorted) {
+  return static_cast<unsigned>(sorted.tile_groups.size(0));
+}
+
+void check_rows(const PickedRows& rows, const SortedRows& sorted) {
+  TORCH_CHECK(is_bf16(rows.x) && rows.x.dim() == 2 && rows.x.is_contiguous() &&
+                  rows.x.size(1) % cuda::kBf16Vector == 0 &&
+                  (rows.from_S.defined() ? rows.from_S : rows.x).size(0) == sorted.num_rows,
+              "rows in groups are bf16, contiguous, of 8n numbers");
+}
+
+cuda::RowsOfGradient rows_of_gradient(const PickedRows& rows, const SortedRows& sorted) {
+  check_rows(rows, sorted);
+  return {.x = rows.x.const_data_ptr(),
+          .from = numbers_of(rows.from_S),
+          .num_columns = static_cast<int>(rows.x.size(1))};
+}
+
+const long long* addresses_of(const std::optional<GroupMatrices>& matrices) {
+  return matrices ? numbers_of(matrices->addresses_E) : nullptr;
+}
+bool is_bf16_too(const std::optional<GroupMatrices>& matrices) {
+  return matrices && matrices->dtype == at::kBFloat16;
+}
+
+void multiply(const char* kernel, bool transposed, at::Tensor& y, const at::Tensor& to_S,
+              const SortedRows& sorted, const std::vector<GroupedProduct>& products,
+              const std::optional<GroupMatrices>& biases, double scale) {
+  TORCH_CHECK(!products.empty() && products.size() <= cuda::kMostFactors, "one to four products");
+  TORCH_CHECK(is_bf16(y) && y.is_contiguous() && y.size(0) == sorted.num_rows &&
+                  y.size(1) % cuda::kBf16Vector == 0,
+              "rows in groups are bf16, contiguous, of 8n numbers");
+  if (sorted.num_rows == 0) return;
+  cuda::GroupedRows argument{.groups = groups_of(sorted),
+                             .factors = {},
+                             .biases = addresses_of(biases),
+                             .y = y.mutable_data_ptr(),
+                             .to = numbers_of(to_S),
+                             .num_factors = static_cast<int>(products.size()),
+                             .num_columns = static_cast<int>(y.size(1)),
+                             .biases_are_bf16 = is_bf16_too(biases),
+                             .scale = static_cast<float>(scale)};
+  bool has_fp32 = false;
+  for (size_t i = 0; i < products.size(); ++i) {
+    const auto& [rows, matrices] = products[i];
+    check_rows(rows, sorted);
+    const int64_t depth = transposed ? matrices.num_rows : matrices.num_columns,
+                  columns = transposed ? matrices.num_columns : matrices.num_rows;
+    TORCH_CHECK(rows.x.size(1) == depth && y.size(1) == columns, "a matrix of other rows");
+    has_fp32 |= matrices.dtype != at::kBFloat16;
+    argument.factors[i] = {.x = rows.x.const_data_ptr(),
+                           .from = numbers_of(rows.from_S),
+                           .matrices = numbers_of(matrices.addresses_E),
+                           .depth = static_cast<int>(depth),
+                           .matrices_are_bf16 = matrices.dtype == at::kBFloat16};
+  }
+  kernels_for(y, Part::kGroupedGemm)
+      .launch(fmt::format("{}_{}", kernel, has_fp32 ? 'f' : 'b'),
+              Launch{.blocks_x = blocks_of(y.size(1), cuda::kTileColumns),
+                     .blocks_y = tiles_of(sorted),
+                     .threads_x = cuda::kGemmThreads,
+                     .shared_bytes = cuda::kGemmSharedBytes},
+              argument);
+}
+
+cuda::GroupedDots dots_of(at::Tensor& dots, const at::Tensor& to_S, const SortedRows& sorted,
+                          const PickedRows& x) {
+  check_rows(x, sorted);
+  return {.groups = groups_of(sorted),
+          .x = x.x.const_data_ptr(),
+          .from = numbers_of(x.from_S),
+          .y = nullptr,
+          .vectors = nullptr,
+          .vectors_are_bf16 = 0,
+          .dots = dots.mutable_data_ptr<float>(),
+          .to = numbers_of(to_S),
+          .num_columns = static_cast<int>(x.x.size(1)),
+          .adds = 0};
+}
+
+void start(const at::Tensor& x, const SortedRows& sorted, const cuda::GroupedDots& argument) {
+  kernels_for(x, Part::kGroupedRows)
+      .launch("grouped_dots", Launch{.blocks_y = tiles_of(sorted), .threads_x = cuda::kGemmThreads},
+              argument);
+}
+
+}  // namespace
+
+size_t GroupTable::add(const std::vector<at::Tensor>& matrices) {
+  const at::Tensor& first = matrices.at(0);
+  const at::Tensor addresses = at::empty({std::ssize(matrices)}, at::kLong);
+  auto* const to = addresses.mutable_data_ptr<int64_t>();
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    TORCH_CHECK(matrices[i].is_contiguous() && matrices[i].sizes() == first.sizes() &&
+                    matrices[i].scalar_type() == first.scalar_type(),
+                "matrices of groups are of one shape and dtype");
+    to[i] = reinterpret_cast<intptr_t>(matrices[i].const_data_ptr());
+  }
+  addresses_.push_back(addresses);
+  const bool is_vector = first.dim() == 1;
+  groups_.push_back({.addresses_E = {},
+                     .num_rows = is_vector ? 1 : first.size(0),
+                     .num_columns = first.size(is_vector ? 0 : 1),
+                     .dtype = first.scalar_type()});
+  return groups_.size() - 1;
+}
+
+void GroupTable::send(at::Device device) { addresses_ = sent_to(addresses_, device); }
+
+GroupMatrices GroupTable::at(size_t number) const {
+  GroupMatrices found = groups_.at(number);
+  found.addresses_E = addresses_.at(number);
+  return found;
+}
+
+namespace grouped {
+
+bool has_kernels(const at::Tensor& x) {
+  return is_bf16(x) && x.is_contiguous() && x.size(-1) % cuda::kBf16Vector == 0 &&
+         cuda_rows::aligned({&x}, cuda::kBf16Vector) &&
+         kernels_of(x, Part::kGroupedRows) != nullptr &&
+         kernels_of(x, Part::kGroupedGemm) != nullptr;
+}
+
+bool can_read(const at::Tensor& matrix_OI) {
+  return (is_bf16(matrix_OI) || cuda_rows::is_fp32(matrix_OI)) && matrix_OI.is_contiguous() &&
+         matrix_OI.size(-1) % cuda::kBf16Vector == 0 &&
+         cuda_rows::aligned({&matrix_OI}, cuda::kBf16Vector) &&
+         cuda_rows::fits_int(matrix_OI.size(0)) && cuda_rows::fits_int(matrix_OI.size(-1));
+}
+
+SortedRows sort_out(const at::Tensor& counts_E, int64_t num_rows) {
+  TORCH_CHECK(cuda_rows::fits_int(num_rows), "too many rows in groups");
+  const int64_t E = counts_E.size(0),
+                num_tiles = num_rows / cuda::kTileRows + std::min(E, num_rows);
+  SortedRows sorted{.begins = at::empty({E + 1}, counts_E.options()),
+                    .first_tiles = at::empty({E}, counts_E.options()),
+                    .tile_groups = at::empty({num_tiles}, counts_E.options()),
+                    .num_rows = num_rows,
+                    .num_groups = E};
+  kernels_for(counts_E, Part::kGroupedRows)
+      .launch("group_tiles", Launch{.threads_x = cuda::kGemmThreads},
+              cuda::GroupTiles{.counts = numbers_of(counts_E),
+                               .begins = numbers_to(sorted.begins),
+                               .first_tiles = numbers_to(sorted.first_tiles),
+                               .tile_groups = numbers_to(sorted.tile_groups),
+                               .num_groups = static_cast<int>(E),
+                               .num_tiles = static_cast<int>(num_tiles)});
+  return sorted;
+}
+
+void forward_out(at::Tensor& y, const at::Tensor& to_S, const SortedRows& sorted,
+                 const std::vector<GroupedProduct>& products,
+                 const std::optional<GroupMatrices>& biases, double scale) {
+  multiply("grouped_rows", /*transposed=*/false, y, to_S, sorted, products, biases, scale);
+}
+
+void input_gradient_out(at::Tensor& dx, const at::Tensor& to_S, const SortedRows& sorted,
+                        const std::vector<GroupedProduct>& products, double scale) {
+  multiply("grouped_rows_transposed", /*transposed=*/true, dx, to_S, sorted, products, {}, scale);
+}
+
+void add_matrix_gradients(const GroupMatrices& gradients, const SortedRows& sorted,
+                          const PickedRows& dy_SO, const PickedRows& x_SI) {
+  const cuda::GroupedMatrices argument{.groups = groups_of(sorted),
+                                       .a = rows_of_gradient(dy_SO, sorted),
+                                       .b = rows_of_gradient(x_SI, sorted),
+                                       .gradients = numbers_of(gradients.addresses_E),
+                                       .gradients_are_bf16 = gradients.dtype == at::kBFloat16};
+  TORCH_CHECK(gradients.num_rows == argument.a.num_columns &&
+                  gradients.num_columns == argument.b.num_columns,
+              "gradients of other matrices");
+  if (sorted.num_rows == 0) return;
+  kernels_for(x_SI.x, Part::kGroupedGemm)
+      .launch("grouped_matrices",
+              Launch{.blocks_x = blocks_of(gradients.num_rows, cuda::kTileRows) *
+                                 blocks_of(gradients.num_columns, cuda::kTileColumns),
+                     .blocks_y = static_cast<unsigned>(sorted.num_groups),
+                     .threads_x = cuda::kGemmThreads,
+                     .shared_bytes = cuda::kGemmSharedBytes},
+              argument);
+}
+
+void add_bias_gradients(const GroupMatrices& gradients, const SortedRows& sorted,
+                        const PickedRows& dy_SO, const at::Tensor& weights_S) {
+  const cuda::GroupedSums argument{
+      .groups = groups_of(sorted),
+      .x = rows_of_gradient(dy_SO, sorted),
+      .weights = weights_S.defined() ? weights_S.const_data_ptr<float>() : nullptr,
+      .gradients = numbers_of(gradients.addresses_E),
+      .gradients_are_bf16 = gradients.dtype == at::kBFloat16};
+  TORCH_CHECK(gradients.num_columns == argument.x.num_columns, "gradients of other biases");
+  if (sorted.num_rows == 0) return;
+  kernels_for(dy_SO.x, Part::kGroupedRows)
+      .launch("grouped_sums",
+              Launch{.blocks_x = blocks_of(gradients.num_columns, cuda::kBlockThreads),
+                     .blocks_y = static_cast<unsigned>(sorted.num_groups),
+                     .threads_x = cuda::kBlockThreads},
+              argument);
+}
+
+void dots_out(at::Tensor& dots, const at::Tensor& to_S, const SortedRows& sorted,
+              const PickedRows& x, const at::Tensor& y_SO) {
+  if (sorted.num_rows == 0) return;
+  check_rows({y_SO}, sorted);
+  cuda::GroupedDots argument = dots_of(dots, to_S, sorted, x);
+  argument.y = y_SO.const_data_ptr();
+  start(x.x, sorted, argument);
+}
+
+void add_dots_(at::Tensor& dots, const at::Tensor& to_S, const SortedRows& sorted,
+               const PickedRows& x, const GroupMatrices& vectors) {
+  if (sorted.num_rows == 0) return;
+  cuda::GroupedDots argument = dots_of(dots, to_S, sorted, x);
+  argument.vectors = numbers_of(vectors.addresses_E);
+  argument.vectors_are_bf16 = vectors.dtype == at::kBFloat16;
+  argument.adds = 1;
+  start(x.x, sorted, argument);
+}
+
+void combine_(at::Tensor& sum_CD, const at::Tensor& y_CKD, const at::Tensor& weights_CK) {
+  const int64_t C = y_CKD.size(0), K = y_CKD.size(1), D = y_CKD.size(2);
+  TORCH_CHECK(sum_CD.is_contiguous() && y_CKD.is_contiguous() && is_bf16(y_CKD) &&
+                  D % cuda::kBf16Vector == 0 &&
+                  (!weights_CK.defined() || weights_CK.is_contiguous()),
+              "rows that are combined are contiguous, of 8n numbers");
+  if (y_CKD.numel() == 0) return;
+  kernels_for(y_CKD, Part::kGroupedRows)
+      .launch("combine_rows",
+              Launch{.blocks_x = blocks_of(C * D / cuda::kBf16Vector, cuda::kBlockThreads),
+                     .threads_x = cuda::kBlockThreads},
+              cuda::CombineRows{
+                  .sum = sum_CD.mutable_data_ptr<float>(),
+                  .y = y_CKD.const_data_ptr(),
+                  .weights = weights_CK.defined() ? weights_CK.const_data_ptr<float>() : nullptr,
+                  .num_rows = C,
+                  .num_parts = static_cast<int>(K),
+                  .num_columns = static_cast<int>(D)});
+}
+
+}  // namespace grouped
+}  // namespace longspan
