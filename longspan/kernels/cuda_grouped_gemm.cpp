@@ -159,11 +159,11 @@ GroupMatrices GroupTable::at(size_t number) const {
 
 namespace grouped {
 
-bool has_kernels(const at::Tensor& x) {
-  return is_bf16(x) && x.is_contiguous() && x.size(-1) % cuda::kBf16Vector == 0 &&
-         cuda_rows::aligned({&x}, cuda::kBf16Vector) &&
-         kernels_of(x, Part::kGroupedRows) != nullptr &&
-         kernels_of(x, Part::kGroupedGemm) != nullptr;
+bool have_kernels(const at::TensorOptions& rows) {
+  if (rows.dtype() != at::kBFloat16) return false;
+  const int device = rows.device().index();
+  return cuda::kernels_of(device, Part::kGroupedRows) != nullptr &&
+         cuda::kernels_of(device, Part::kGroupedGemm) != nullptr;
 }
 
 bool can_read(const at::Tensor& matrix_OI) {

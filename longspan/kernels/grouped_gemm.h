@@ -55,9 +55,10 @@ struct GroupedProduct {
 
 namespace grouped {
 
-/// Whether there are kernels for this tensor: bf16, with rows of 8n numbers.
-bool has_kernels(const at::Tensor& x);
-/// Whether the kernels read this matrix: bf16 or fp32, contiguous, rows of 8n numbers, aligned.
+/// Whether there are kernels for rows like these: bf16, where a GPU's kernels are.
+bool have_kernels(const at::TensorOptions& rows);
+/// Whether the kernels read this matrix or vector: bf16 or fp32, contiguous, rows of 8n numbers,
+/// aligned.
 bool can_read(const at::Tensor& matrix_OI);
 
 /// counts_E: int64, how many rows each group has; their sum is num_rows.

@@ -16,11 +16,14 @@
 namespace longspan {
 
 /// The rows by the expert that they go to. How many go to each is on its way to the host once this
-/// is made, so that the host may give the device other work before it asks.
+/// is made, so that the host may give the device other work before it asks; or it stays on the
+/// device, and no host knows.
 class ExpertDispatch {
  public:
   /// `exchange` (null: all experts are here) then opens a way for the rows.
   ExpertDispatch(const at::Tensor& experts_CK, int64_t num_experts, ExpertExchange* exchange);
+  /// For whoever works on all experts at once (grouped_experts.h): asks the host nothing.
+  static ExpertDispatch on_device(const at::Tensor& experts_CK, int64_t num_experts);
   /// One more of rows that had these numbers(), for which the host does not wait again.
   ExpertDispatch(const at::Tensor& experts_CK, std::vector<int64_t> numbers,
                  ExpertExchange* exchange);
@@ -31,8 +34,11 @@ class ExpertDispatch {
   const at::Tensor& places() const { return places_R_; }
   /// With an exchange.
   const ExpertRoutes& routes() const { return *routes_; }
-  /// What the host waits for: all that the same rows need to be dispatched once more.
+  /// What the host waits for: all that the same rows need to be dispatched once more. Empty of
+  /// those on the device.
   std::vector<int64_t> numbers() const;
+  /// How many go to each expert, int64, of those on the device; else undefined.
+  const at::Tensor& device_counts() const { return device_counts_E_; }
 
   /// Calls use(expert, begin, count) with the part of them for each expert; some have no rows. The
   /// host waits until it knows.
@@ -47,6 +53,7 @@ class ExpertDispatch {
   }
 
  private:
+  ExpertDispatch() = default;
   void sort(const at::Tensor& experts_CK);
   std::vector<int64_t> counts_on_host() const;
 
@@ -55,6 +62,7 @@ class ExpertDispatch {
   // Without an exchange: how many go to each expert, on its way or known.
   std::optional<ToHost> counts_E_;
   std::vector<int64_t> known_E_;
+  at::Tensor device_counts_E_;
 };
 
 }  // namespace longspan

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 namespace longspan {
-namespace {
 
 at::Tensor gates_of(const at::Tensor& both_R2I) {
   return both_R2I.slice(/*dim=*/1, /*start=*/0, /*end=*/both_R2I.size(1), /*step=*/2);
@@ -11,8 +10,6 @@ at::Tensor gates_of(const at::Tensor& both_R2I) {
 at::Tensor ups_of(const at::Tensor& both_R2I) {
   return both_R2I.slice(/*dim=*/1, /*start=*/1, /*end=*/both_R2I.size(1), /*step=*/2);
 }
-
-}  // namespace
 
 std::vector<Linear*> ExpertMlp::linears() {
   if (takes_turns()) return {&gate_up_proj, &down_proj};

@@ -34,4 +34,8 @@ struct ExpertMlp {
                                   const at::Tensor& x_RD, at::Tensor both_R2I) const;
 };
 
+/// The gates, and what goes up, of rows in which they take turns.
+at::Tensor gates_of(const at::Tensor& both_R2I);
+at::Tensor ups_of(const at::Tensor& both_R2I);
+
 }  // namespace longspan

@@ -8,6 +8,8 @@
 #include "longspan/kernels/expert_rows.h"
 #include "longspan/kernels/gated_activation.h"
 #include "longspan/kernels/gemm.h"
+#include "longspan/layers/grouped_experts.h"
+#include "longspan/memory/transfer.h"
 
 namespace longspan {
 namespace {
@@ -79,6 +81,40 @@ int64_t most_of(const std::vector<int64_t>& counts) {
   return counts.empty() ? 0 : *std::ranges::max_element(counts);
 }
 
+/// Calls use(expert, begin, count) with the part of rows that have come to each expert.
+template <typename Use>
+void for_arrived(const std::vector<int64_t>& counts, Use&& use) {
+  int64_t begin = 0;
+  for (size_t number = 0; number < counts.size(); ++number) {
+    use(number, begin, counts[number]);
+    begin += counts[number];
+  }
+}
+
+at::Tensor counts_on(at::Device device, const std::vector<int64_t>& counts) {
+  return sent_to(at::tensor(counts, at::kLong), device);
+}
+
+/// sum_CD += what has come back of each row's experts, in the order in which the rows left, each
+/// times its weight; undefined weights are ones.
+void add_returned_rows_(at::Tensor& sum_CD, const ExpertDispatch& sorted, const at::Tensor& y_RD,
+                        const at::Tensor& weights_CK) {
+  const int64_t C = sum_CD.size(0);
+  if (C > 0 && grouped::have_kernels(y_RD.options()) && grouped::can_read(y_RD)) {
+    const at::Tensor by_row = at::empty_like(y_RD).index_copy_(0, sorted.places(), y_RD);
+    grouped::combine_(sum_CD, by_row.view({C, y_RD.size(0) / C, y_RD.size(1)}),
+                      weights_CK.defined() ? weights_CK.contiguous() : weights_CK);
+    return;
+  }
+  at::Tensor weights_R;
+  if (weights_CK.defined()) weights_R = weights_CK.reshape({-1}).index_select(0, sorted.places());
+  sorted.for_each([&](size_t, int64_t first, int64_t R) {
+    if (R == 0) return;
+    add_weighted_rows_(sum_CD, sorted.rows().narrow(0, first, R), y_RD.narrow(0, first, R),
+                       weights_R.defined() ? weights_R.narrow(0, first, R) : weights_R);
+  });
+}
+
 }  // namespace
 
 Experts::Experts(const MixtureOfExpertsSpec& spec, std::vector<ExpertMlp> weights,
@@ -104,10 +140,12 @@ at::Tensor Experts::room_of(int64_t num_parts, int64_t num_rows,
 
 // How many rows come to an expert that others send to is known when they do.
 at::Tensor Experts::forward_room(int64_t num_rows, const at::TensorOptions& options) const {
+  if (grouped::have_kernels(options)) return {};
   return room_of(kForwardParts, are_exchanged() ? 0 : num_rows, options);
 }
 
 at::Tensor Experts::backward_room(int64_t num_rows, const at::TensorOptions& options) const {
+  if (grouped::have_kernels(options)) return {};
   return room_of(kBackwardParts, are_exchanged() ? 0 : num_rows, options);
 }
 
@@ -119,47 +157,88 @@ ExpertMlp Experts::weights_for(size_t expert, const at::Tensor& rows_R, int64_t 
   return weights_[expert].cast_for_uses(dtype, rows_R.defined() ? rows_R + begin : rows_R);
 }
 
-ExpertDispatch Experts::dispatch(const Routing& routing,
+bool Experts::are_grouped(const at::Tensor& x) const {
+  return x.size(0) > 0 && grouped::have_kernels(x.options()) && grouped::can_read(x) &&
+         GroupedExperts::can_group(weights_);
+}
+
+ExpertDispatch Experts::dispatch(const at::Tensor& x_CD, const Routing& routing,
                                  const std::vector<int64_t>* numbers) const {
-  if (numbers != nullptr) return {routing.experts_CK, *numbers, exchange_};
+  if (!are_exchanged() && are_grouped(x_CD)) {
+    return ExpertDispatch::on_device(routing.experts_CK, spec_.num_experts);
+  }
+  if (numbers != nullptr && !numbers->empty()) return {routing.experts_CK, *numbers, exchange_};
   return {routing.experts_CK, spec_.num_experts, exchange_};
+}
+
+void Experts::add_grouped(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
+                          const at::Tensor& x_CD) const {
+  const at::Tensor &places_S = sorted.places(), &weights_CK = routing.weights_CK;
+  const GroupedExperts experts(weights_, spec_.activation, sorted.device_counts(), places_S.size(0),
+                               /*trains=*/false);
+  const at::Tensor y_SD = experts.forward(places_S, {x_CD, sorted.rows()});
+  grouped::combine_(sum_CD, y_SD.view({x_CD.size(0), weights_CK.size(1), x_CD.size(1)}),
+                    weights_CK.contiguous());
+}
+
+at::Tensor Experts::grouped_backward(at::Tensor& dx_CD, const Routing& routing,
+                                     const ExpertDispatch& sorted, const at::Tensor& dout_CD,
+                                     const at::Tensor& x_CD) const {
+  const at::Tensor &places_S = sorted.places(), &rows_S = sorted.rows();
+  const at::Tensor weights = routing.weights_CK.reshape({-1});
+  at::Tensor dweights = at::empty_like(weights);
+  const GroupedExperts experts(weights_, spec_.activation, sorted.device_counts(), places_S.size(0),
+                               /*trains=*/true);
+  const at::Tensor dx_SD =
+      experts.backward(dweights, places_S, {x_CD, rows_S}, {dout_CD.contiguous(), rows_S},
+                       weights.index_select(0, places_S));
+  grouped::combine_(dx_CD, dx_SD.view({x_CD.size(0), routing.weights_CK.size(1), x_CD.size(1)}),
+                    {});
+  return dweights.view_as(routing.weights_CK);
 }
 
 void Experts::add(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
                   const at::Tensor& x_CD, const RowRange& rows, const at::Tensor& room) const {
   if (are_exchanged()) return add_exchanged(sum_CD, routing, sorted, x_CD);
+  if (sorted.device_counts().defined()) return add_grouped(sum_CD, routing, sorted, x_CD);
+  const at::Tensor own =
+      room.defined() ? room : room_of(kForwardParts, x_CD.size(0), x_CD.options());
   const at::Tensor weights = routing.weights_CK.reshape({-1});
   sorted.for_each([&](size_t number, int64_t begin, int64_t R) {
     if (R == 0) return;
     const at::Tensor rows_R = sorted.rows().narrow(0, begin, R);
     const ExpertMlp expert = weights_for(number, rows_R, rows.begin, x_CD.scalar_type());
     add_weighted_rows_(sum_CD, rows_R,
-                       output_of(expert, spec_.activation, x_CD.index_select(0, rows_R), room),
+                       output_of(expert, spec_.activation, x_CD.index_select(0, rows_R), own),
                        weights.index_select(0, sorted.places().narrow(0, begin, R)));
   });
+}
+
+/// What the experts here make of rows that have come to them, `counts` to each: x_SD is
+/// overwritten.
+at::Tensor Experts::outputs_of_arrived(at::Tensor x_SD, const std::vector<int64_t>& counts) const {
+  if (are_grouped(x_SD)) {
+    const GroupedExperts experts(weights_, spec_.activation, counts_on(x_SD.device(), counts),
+                                 x_SD.size(0), /*trains=*/false);
+    return experts.forward({}, {x_SD});
+  }
+  const at::Tensor room = room_of(kForwardParts, most_of(counts), x_SD.options());
+  for_arrived(counts, [&](size_t number, int64_t begin, int64_t R) {
+    if (R == 0) return;
+    const at::Tensor x_RD = x_SD.narrow(0, begin, R);
+    x_RD.copy_(
+        output_of(weights_for(number, {}, 0, x_SD.scalar_type()), spec_.activation, x_RD, room));
+  });
+  return x_SD;
 }
 
 void Experts::add_exchanged(at::Tensor& sum_CD, const Routing& routing,
                             const ExpertDispatch& sorted, const at::Tensor& x_CD) const {
   const ExpertRoutes& routes = sorted.routes();
-  at::Tensor x_SD = routes.to_experts({x_CD.index_select(0, sorted.rows())}).at(0);
-  const at::Tensor room = room_of(kForwardParts, most_of(routes.counts()), x_CD.options());
-  int64_t begin = 0;
-  for (size_t number = 0; number < weights_.size(); ++number) {
-    const int64_t R = routes.counts()[number];
-    if (R == 0) continue;
-    const at::Tensor x_RD = x_SD.narrow(0, begin, R);
-    x_RD.copy_(
-        output_of(weights_for(number, {}, 0, x_CD.scalar_type()), spec_.activation, x_RD, room));
-    begin += R;
-  }
-  const at::Tensor y_SD = routes.back({std::exchange(x_SD, {})}).at(0);
-  const at::Tensor weights = routing.weights_CK.reshape({-1}).index_select(0, sorted.places());
-  sorted.for_each([&](size_t, int64_t first, int64_t R) {
-    if (R == 0) return;
-    add_weighted_rows_(sum_CD, sorted.rows().narrow(0, first, R), y_SD.narrow(0, first, R),
-                       weights.narrow(0, first, R));
-  });
+  at::Tensor y_SD = outputs_of_arrived(
+      routes.to_experts({x_CD.index_select(0, sorted.rows())}).at(0), routes.counts());
+  const at::Tensor y_RD = routes.back({std::exchange(y_SD, {})}).at(0);
+  add_returned_rows_(sum_CD, sorted, y_RD, routing.weights_CK);
 }
 
 at::Tensor Experts::backward(at::Tensor& dx_CD, const Routing& routing,
@@ -167,6 +246,11 @@ at::Tensor Experts::backward(at::Tensor& dx_CD, const Routing& routing,
                              const at::Tensor& x_CD, const RowRange& rows,
                              const at::Tensor& room) const {
   if (are_exchanged()) return exchanged_backward(dx_CD, routing, sorted, dout_CD, x_CD);
+  if (sorted.device_counts().defined()) {
+    return grouped_backward(dx_CD, routing, sorted, dout_CD, x_CD);
+  }
+  const at::Tensor own =
+      room.defined() ? room : room_of(kBackwardParts, x_CD.size(0), x_CD.options());
   const at::Tensor weights = routing.weights_CK.reshape({-1});
   const at::Tensor dweights = at::zeros_like(weights);
   sorted.for_each([&](size_t number, int64_t begin, int64_t R) {
@@ -177,7 +261,7 @@ at::Tensor Experts::backward(at::Tensor& dx_CD, const Routing& routing,
     const RowGradients gradients =
         gradients_of(weights_for(number, rows_R, rows.begin, x_CD.scalar_type()), spec_.activation,
                      x_CD.index_select(0, rows_R), dout_CD.index_select(0, rows_R),
-                     weights.index_select(0, places_R), room);
+                     weights.index_select(0, places_R), own);
     dweights.index_copy_(0, places_R, gradients.dweights_R);
     add_weighted_rows_(dx_CD, rows_R, gradients.dx_RD, {});
   });
@@ -192,32 +276,40 @@ at::Tensor Experts::exchanged_backward(at::Tensor& dx_CD, const Routing& routing
   std::vector<at::Tensor> arrived = routes.to_experts({x_CD.index_select(0, sorted.rows()),
                                                        dout_CD.index_select(0, sorted.rows()),
                                                        weights.index_select(0, sorted.places())});
-  const at::Tensor x_SD = arrived.at(0), dout_SD = arrived.at(1), weights_S = arrived.at(2);
+  at::Tensor x_SD = arrived.at(0);
+  const at::Tensor dout_SD = arrived.at(1), weights_S = arrived.at(2);
   arrived.clear();
-  const at::Tensor dweights_S = at::empty_like(weights_S);
-  const at::Tensor room = room_of(kBackwardParts, most_of(routes.counts()), x_CD.options());
-  int64_t begin = 0;
-  for (size_t number = 0; number < weights_.size(); ++number) {
-    make_gradients(weights_[number]);
-    const int64_t R = routes.counts()[number];
-    if (R == 0) continue;
-    const at::Tensor x_RD = x_SD.narrow(0, begin, R);
-    const RowGradients gradients =
-        gradients_of(weights_for(number, {}, 0, x_CD.scalar_type()), spec_.activation, x_RD,
-                     dout_SD.narrow(0, begin, R), weights_S.narrow(0, begin, R), room);
-    dweights_S.narrow(0, begin, R).copy_(gradients.dweights_R);
-    x_RD.copy_(gradients.dx_RD);
-    begin += R;
-  }
+  at::Tensor dweights_S = at::empty_like(weights_S);
+  x_SD = gradients_of_arrived(dweights_S, std::exchange(x_SD, {}), dout_SD, weights_S,
+                              routes.counts());
   const std::vector<at::Tensor> returned = routes.back({x_SD, dweights_S});
-  sorted.for_each([&](size_t, int64_t first, int64_t R) {
-    if (R == 0) return;
-    add_weighted_rows_(dx_CD, sorted.rows().narrow(0, first, R), returned[0].narrow(0, first, R),
-                       {});
-  });
+  add_returned_rows_(dx_CD, sorted, returned[0], {});
   return at::zeros_like(weights)
       .index_copy_(0, sorted.places(), returned[1])
       .view_as(routing.weights_CK);
+}
+
+/// d loss / d those rows, x_SD, which is overwritten, and dout_SD too.
+at::Tensor Experts::gradients_of_arrived(at::Tensor& dweights_S, at::Tensor x_SD,
+                                         const at::Tensor& dout_SD, const at::Tensor& weights_S,
+                                         const std::vector<int64_t>& counts) const {
+  if (are_grouped(x_SD)) {
+    const GroupedExperts experts(weights_, spec_.activation, counts_on(x_SD.device(), counts),
+                                 x_SD.size(0), /*trains=*/true);
+    return experts.backward(dweights_S, {}, {x_SD}, {dout_SD}, weights_S);
+  }
+  const at::Tensor room = room_of(kBackwardParts, most_of(counts), x_SD.options());
+  for_arrived(counts, [&](size_t number, int64_t begin, int64_t R) {
+    make_gradients(weights_[number]);
+    if (R == 0) return;
+    const at::Tensor x_RD = x_SD.narrow(0, begin, R);
+    const RowGradients gradients =
+        gradients_of(weights_for(number, {}, 0, x_SD.scalar_type()), spec_.activation, x_RD,
+                     dout_SD.narrow(0, begin, R), weights_S.narrow(0, begin, R), room);
+    dweights_S.narrow(0, begin, R).copy_(gradients.dweights_R);
+    x_RD.copy_(gradients.dx_RD);
+  });
+  return x_SD;
 }
 
 }  // namespace longspan

@@ -14,9 +14,10 @@
 
 namespace longspan {
 
-/// Works on one expert after the other: gathers its rows, computes its gated MLP of them, adds them
-/// where they belong. So no row is padded, and nothing as wide as an expert is as long as the rows
-/// times the experts of each.
+/// On a GPU that has kernels for it works on all experts at once (grouped_experts.h), in bf16. Else
+/// on one after the other: gathers its rows, computes its gated MLP of them, adds them where they
+/// belong. So no row is padded, and nothing as wide as an expert is as long as the rows times the
+/// experts of each.
 class Experts {
  public:
   /// `weights`: those of all experts, or with an exchange of those that are here. `exchange` (null:
@@ -29,13 +30,15 @@ class Experts {
   bool are_exchanged() const { return exchange_ != nullptr; }
   const std::vector<ExpertMlp>& weights() const { return weights_; }
 
-  /// Memory to work in, for up to so many rows.
+  /// Memory to work in, for up to so many rows; undefined where the experts are worked on at once.
   at::Tensor forward_room(int64_t num_rows, const at::TensorOptions& options) const;
   at::Tensor backward_room(int64_t num_rows, const at::TensorOptions& options) const;
 
-  /// What the following two are given. On a GPU the host waits only in them, and not where it has
-  /// kept the `numbers` of an earlier dispatch of the same rows (ExpertDispatch::numbers()).
-  ExpertDispatch dispatch(const Routing& routing, const std::vector<int64_t>* numbers) const;
+  /// What the following two are given for rows x. Where experts are not worked on at once, the host
+  /// waits in these two, and not where it has kept the `numbers` of an earlier dispatch of the same
+  /// rows (ExpertDispatch::numbers()).
+  ExpertDispatch dispatch(const at::Tensor& x_CD, const Routing& routing,
+                          const std::vector<int64_t>* numbers) const;
   /// Adds the weighed sum over each row's experts to sum_CD, in fp32 or fp64.
   void add(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
            const at::Tensor& x_CD, const RowRange& rows, const at::Tensor& room) const;
@@ -45,9 +48,19 @@ class Experts {
                       const at::Tensor& room) const;
 
  private:
+  bool are_grouped(const at::Tensor& x_CD) const;
   at::Tensor room_of(int64_t num_parts, int64_t num_rows, const at::TensorOptions& options) const;
   ExpertMlp weights_for(size_t expert, const at::Tensor& rows_R, int64_t begin,
                         at::ScalarType dtype) const;
+  void add_grouped(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
+                   const at::Tensor& x_CD) const;
+  at::Tensor grouped_backward(at::Tensor& dx_CD, const Routing& routing,
+                              const ExpertDispatch& sorted, const at::Tensor& dout_CD,
+                              const at::Tensor& x_CD) const;
+  at::Tensor outputs_of_arrived(at::Tensor x_SD, const std::vector<int64_t>& counts) const;
+  at::Tensor gradients_of_arrived(at::Tensor& dweights_S, at::Tensor x_SD,
+                                  const at::Tensor& dout_SD, const at::Tensor& weights_S,
+                                  const std::vector<int64_t>& counts) const;
   void add_exchanged(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
                      const at::Tensor& x_CD) const;
   at::Tensor exchanged_backward(at::Tensor& dx_CD, const Routing& routing,

@@ -85,7 +85,8 @@ std::pair<Routing, ExpertDispatch> MixtureOfExperts::routed(const at::Tensor& x_
   const auto* const known = static_cast<const ExpertChoice*>(choice.get());
   TORCH_CHECK(!known || known->experts_CK().size(0) == x_CD.size(0), "a choice of other rows");
   Routing routing = weights_.router.route(x_CD, known ? known->experts_CK() : at::Tensor());
-  ExpertDispatch sorted = weights_.experts.dispatch(routing, known ? &known->numbers() : nullptr);
+  ExpertDispatch sorted =
+      weights_.experts.dispatch(x_CD, routing, known ? &known->numbers() : nullptr);
   return {std::move(routing), std::move(sorted)};
 }
 

@@ -1,0 +1,202 @@
+// All experts at once against one after the other, each in bf16, and both against fp64. Where there
+// is no GPU, the kernels run as ordinary functions.
+#include "longspan/layers/grouped_experts.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "longspan/layers/experts.h"
+#include "longspan/testing/gpu_check.h"
+
+namespace longspan {
+namespace {
+
+using testing::AnyKernels;
+using testing::on_gpu;
+using testing::wide;
+
+constexpr int64_t kRows = 90, kHidden = 40;
+
+MixtureOfExpertsSpec experts_spec() {
+  MixtureOfExpertsSpec spec;
+  spec.num_experts = 5;
+  spec.experts_per_token = 3;
+  spec.expert_size = 24;
+  return spec;
+}
+
+struct Kind {
+  MixtureOfExpertsSpec spec = experts_spec();
+  at::ScalarType held = at::kFloat;  // what parameters are held in
+  bool adapters = false;             // and the matrices are frozen
+};
+
+std::vector<Kind> kinds() {
+  std::vector<Kind> all(4);
+  all[1].held = at::kBFloat16;
+  all[2].spec.stacked = all[2].spec.bias = true;
+  all[2].spec.activation = ClampedSwiglu{.limit = 2.0};
+  all[3].spec.activation = Geglu{};
+  all[3].held = at::kBFloat16;
+  all[3].adapters = true;
+  return all;
+}
+
+/// Parameters of both are the same numbers; gradients are their own.
+Linear linear_of(const Linear& like, at::ScalarType dtype) {
+  Linear layer = like;
+  for (at::Tensor* x : {&layer.weight, &layer.bias, &layer.lora_a, &layer.lora_b}) {
+    if (!x->defined()) continue;
+    const at::ScalarType held = dtype == at::kDouble ? dtype : x->scalar_type();
+    *x = x->detach()
+             .to(held, /*non_blocking=*/false, /*copy=*/true)
+             .requires_grad_(x->requires_grad());
+  }
+  return layer;
+}
+
+std::vector<ExpertMlp> weights_of(const std::vector<ExpertMlp>& like, at::ScalarType dtype) {
+  std::vector<ExpertMlp> experts = like;
+  for (ExpertMlp& expert : experts) {
+    for (Linear* linear : expert.linears()) *linear = linear_of(*linear, dtype);
+  }
+  return experts;
+}
+
+std::vector<ExpertMlp> random_experts(const Kind& kind) {
+  const auto parameter = [](at::IntArrayRef sizes, at::ScalarType dtype, bool trained) {
+    // Of numbers that are bf16: all versions then multiply by the same.
+    return (at::randn(sizes, on_gpu(at::kDouble)) / 5)
+        .to(at::kBFloat16)
+        .to(dtype)
+        .requires_grad_(trained);
+  };
+  const auto linear = [&](int64_t outputs, int64_t inputs) {
+    Linear layer;
+    layer.weight = parameter({outputs, inputs}, kind.held, !kind.adapters);
+    if (kind.spec.bias) layer.bias = parameter({outputs}, kind.held, true);
+    if (kind.adapters) {
+      layer.lora_a = parameter({8, inputs}, at::kFloat, true);
+      layer.lora_b = parameter({outputs, 8}, at::kFloat, true);
+      layer.lora_scale = 2.0;
+    }
+    return layer;
+  };
+  const int64_t I = kind.spec.expert_size;
+  std::vector<ExpertMlp> experts(static_cast<size_t>(kind.spec.num_experts));
+  for (ExpertMlp& expert : experts) {
+    if (kind.spec.stacked) {
+      expert.gate_up_proj = linear(2 * I, kHidden);
+    } else {
+      expert.gate_proj = linear(I, kHidden);
+      expert.up_proj = linear(I, kHidden);
+    }
+    expert.down_proj = linear(kHidden, I);
+  }
+  return experts;
+}
+
+/// What goes through them: no row to expert 3.
+struct Rows {
+  at::Tensor x = testing::random({kRows, kHidden}, at::kBFloat16, true),
+             dout = testing::random({kRows, kHidden}, at::kBFloat16, true);
+  Routing routing;
+
+  explicit Rows(const MixtureOfExpertsSpec& spec) {
+    at::Tensor scores = at::rand({kRows, spec.num_experts}, on_gpu(at::kFloat));
+    scores.select(1, 3).fill_(-1);
+    std::tie(routing.weights_CK, routing.experts_CK) = scores.topk(spec.experts_per_token, 1);
+    routing.weights_CK = routing.weights_CK.to(at::kBFloat16).to(at::kFloat).contiguous();
+  }
+};
+
+/// All that they give.
+std::vector<at::Tensor> results(const Kind& kind, std::vector<ExpertMlp> weights, const Rows& rows,
+                                at::ScalarType dtype) {
+  const at::ScalarType sums = dtype == at::kDouble ? dtype : at::kFloat;
+  const Experts experts(kind.spec, std::move(weights), /*exchange=*/nullptr);
+  const at::Tensor x = rows.x.to(dtype), dout = rows.dout.to(dtype);
+  Routing routing = rows.routing;
+  routing.weights_CK = routing.weights_CK.to(sums);
+  const RowRange all{0, kRows};
+  at::Tensor out = at::ones({kRows, kHidden}, on_gpu(sums)), dx = at::ones_like(out);
+  experts.add(out, routing, experts.dispatch(x, routing, nullptr), x, all,
+              experts.forward_room(kRows, x.options()));
+  const at::Tensor dweights =
+      experts.backward(dx, routing, experts.dispatch(x, routing, nullptr), dout, x, all,
+                       experts.backward_room(kRows, x.options()));
+  std::vector<at::Tensor> all_results{out, dx, dweights};
+  std::vector<at::Tensor> parameters;
+  experts.append_parameters_to(parameters);
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.defined() || !parameter.requires_grad()) continue;
+    REQUIRE(parameter.grad().defined());
+    all_results.push_back(parameter.grad());
+  }
+  return all_results;
+}
+
+TEST_CASE("cuda rows: all experts at once give what they give one after the other") {
+  at::manual_seed(21);
+  for (const Kind& kind : kinds()) {
+    CAPTURE(kind.spec.stacked);
+    CAPTURE(kind.adapters);
+    CAPTURE(std::string(c10::toString(kind.held)));
+    const Rows rows(kind.spec);
+    const std::vector<ExpertMlp> weights = random_experts(kind);
+    const std::vector<at::Tensor> exact =
+        results(kind, weights_of(weights, at::kDouble), rows, at::kDouble);
+    std::vector<at::Tensor> one_by_one;
+    {
+      const cuda::WithoutKernels without;
+      one_by_one = results(kind, weights_of(weights, kind.held), rows, at::kBFloat16);
+    }
+    const AnyKernels kernels;
+    const std::vector<at::Tensor> at_once =
+        results(kind, weights_of(weights, kind.held), rows, at::kBFloat16);
+    REQUIRE(at_once.size() == exact.size());
+    for (size_t i = 0; i < exact.size(); ++i) {
+      CAPTURE(i);
+      // Each rounds the same tensors to bf16, but for what is weighed: twice as far off at most.
+      const double off = testing::norm_of(wide(at_once[i]) - exact[i]),
+                   other = testing::norm_of(wide(one_by_one[i]) - exact[i]);
+      CHECK(off <= 2 * other + 0x1p-8 * testing::norm_of(exact[i]));
+      CHECK(at_once[i].dtype() == one_by_one[i].dtype());
+    }
+    const std::vector<at::Tensor> again =
+        results(kind, weights_of(weights, kind.held), rows, at::kBFloat16);
+    for (size_t i = 0; i < exact.size(); ++i) CHECK(at::equal(again[i], at_once[i]));
+  }
+}
+
+TEST_CASE("cuda rows: no host knows how many rows go to experts that are worked on at once") {
+  at::manual_seed(22);
+  const AnyKernels kernels;
+  Kind kind = kinds()[0];
+  const Rows rows(kind.spec);
+  const auto are_at_once = [&](std::vector<ExpertMlp> weights, const at::Tensor& x) {
+    const Experts experts(kind.spec, std::move(weights), /*exchange=*/nullptr);
+    return experts.dispatch(x, rows.routing, nullptr).device_counts().defined();
+  };
+  const std::vector<ExpertMlp> weights = random_experts(kind);
+  CHECK(are_at_once(weights, rows.x));
+  // What no kernel reads is worked on one after the other.
+  CHECK_FALSE(are_at_once(weights, rows.x.to(at::kFloat)));
+  std::vector<ExpertMlp> odd = weights;
+  odd[1].up_proj.weight = testing::random({24, kHidden}, at::kFloat, /*is_aligned=*/false);
+  CHECK_FALSE(are_at_once(odd, rows.x));
+  kind.adapters = true;
+  std::vector<ExpertMlp> adapted = random_experts(kind);
+  CHECK(are_at_once(adapted, rows.x));
+  adapted[4].gate_proj.lora_a = testing::random({4, kHidden}, at::kFloat, true);
+  CHECK_FALSE(are_at_once(adapted, rows.x));
+}
+
+}  // namespace
+}  // namespace longspan
