@@ -215,6 +215,9 @@ TEST_CASE("cuda rows: products of rows in groups, and sums over the groups of a 
     const at::Tensor picked = wide(x.index_select(0, c.from_S)), products = picked * wide(y);
     Exact exact{products.sum(1), products.abs().sum(1)};
     check(dots.index_select(0, c.to_S), exact, columns);
+    at::Tensor in_place = testing::room({c.S}, at::kFloat, true);
+    grouped::dots_out(in_place, {}, c.sorted, {x, c.from_S}, y);
+    CHECK(at::equal(in_place, dots.index_select(0, c.to_S)));
     grouped::add_dots_(dots, c.to_S, c.sorted, {x, c.from_S}, table.at(0));
     c.for_each([&](int64_t e, int64_t begin, int64_t count) {
       const at::Tensor more = picked.narrow(0, begin, count) * wide(vectors[e]);

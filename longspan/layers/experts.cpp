@@ -101,7 +101,7 @@ void add_returned_rows_(at::Tensor& sum_CD, const ExpertDispatch& sorted, const 
                         const at::Tensor& weights_CK) {
   const int64_t C = sum_CD.size(0);
   if (C > 0 && grouped::have_kernels(y_RD.options()) && grouped::can_read(y_RD)) {
-    const at::Tensor by_row = at::empty_like(y_RD).index_copy_(0, sorted.places(), y_RD);
+    const at::Tensor by_row = at::zeros_like(y_RD).index_copy_(0, sorted.places(), y_RD);
     grouped::combine_(sum_CD, by_row.view({C, y_RD.size(0) / C, y_RD.size(1)}),
                       weights_CK.defined() ? weights_CK.contiguous() : weights_CK);
     return;

@@ -17,7 +17,7 @@ namespace {
 
 int64_t chunk_rows(const FeedForward& feed_forward, const RowContext& row) {
   const auto row_bytes =
-      feed_forward.width() * static_cast<int64_t>(c10::elementSize(row.compute_dtype));
+      feed_forward.chunk_width(row) * static_cast<int64_t>(c10::elementSize(row.compute_dtype));
   return std::max(feed_forward.min_chunk_rows(),
                   device_sizes(row.on_gpu).feed_forward_bytes / row_bytes);
 }

@@ -138,6 +138,8 @@ class FeedForward {
 
   /// Numbers of a row in its widest activation.
   virtual int64_t width() const = 0;
+  /// By which its chunks are chosen.
+  virtual int64_t chunk_width(const RowContext& /*row*/) const { return width(); }
   /// Its chunks are not cut below so many rows.
   virtual int64_t min_chunk_rows() const = 0;
   /// Whether each pass over a row is one chunk of all its rows, also where there are none: others

@@ -39,6 +39,12 @@ std::unique_ptr<FeedForward> MixtureOfExperts::clone() const {
   return std::make_unique<MixtureOfExperts>(*this);
 }
 
+int64_t MixtureOfExperts::chunk_width(const RowContext& row) const {
+  const bool are_grouped = row.on_gpu && row.compute_dtype == at::kBFloat16 &&
+                           cost_.grouped.rows > 0 && !weights_.experts.are_exchanged();
+  return are_grouped ? cost_.grouped.width : cost_.width;
+}
+
 // The experts' last: how many of them are here changes no other's number.
 std::vector<Linear*> MixtureOfExperts::linears() {
   std::vector<Linear*> all = linears_of_all_rows();

@@ -35,6 +35,7 @@ class MixtureOfExperts : public FeedForward {
   std::vector<Linear*> linears_of_all_rows() override;
   std::vector<at::Tensor> parameters() const override;
   int64_t width() const override { return cost_.width; }
+  int64_t chunk_width(const RowContext& row) const override;
   int64_t min_chunk_rows() const override { return cost_.min_chunk_rows; }
   bool takes_all_rows_at_once() const override { return weights_.experts.are_exchanged(); }
   SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const override;

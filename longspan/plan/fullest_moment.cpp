@@ -45,11 +45,12 @@ int64_t rows_of_chunk(int64_t bytes, int64_t width, int64_t element_bytes, int64
 
 double mlp_rows(const MemoryFacts& facts, const LayerSizes& s) {
   if (shares_out(facts, s.cost)) return static_cast<double>(s.num_tokens);
-  const int64_t rows =
-      facts.mlp_tiles > 0
-          ? (s.num_tokens + facts.mlp_tiles - 1) / facts.mlp_tiles
-          : rows_of_chunk(device_sizes(facts.cuda).feed_forward_bytes, s.cost.feed_forward.width,
-                          facts.compute_bytes, s.cost.feed_forward.min_chunk_rows);
+  const FeedForwardCost& mlp = s.cost.feed_forward;
+  const int64_t width = are_grouped(facts, s.cost) ? mlp.grouped.width : mlp.width,
+                rows = facts.mlp_tiles > 0
+                           ? (s.num_tokens + facts.mlp_tiles - 1) / facts.mlp_tiles
+                           : rows_of_chunk(device_sizes(facts.cuda).feed_forward_bytes, width,
+                                           facts.compute_bytes, mlp.min_chunk_rows);
   return static_cast<double>(std::min(rows, s.num_tokens));
 }
 
@@ -193,9 +194,13 @@ double composed_bytes(const MemoryFacts& facts, const LayerSizes& s) {
 double composed_gate(const MemoryFacts& facts, const LayerSizes& s, double rows) {
   const int64_t width = s.cost.feed_forward.composed_gate;
   if (!facts.cuda || width == 0) return 0.0;
-  const double at_once = std::min(rows, static_cast<double>(composed_gate_rows(width)));
-  return std::max(0.0,
-                  at_once * static_cast<double>(kComposedGateBytes * width) - rows * 3 * s.hidden);
+  const GroupedCost& grouped = s.cost.feed_forward.grouped;
+  const bool at_once = are_grouped(facts, s.cost);
+  const double gates = at_once ? rows * static_cast<double>(grouped.rows) : rows;
+  const double later =
+      at_once ? static_cast<double>(facts.compute_bytes * grouped.made_later) : 3 * s.hidden;
+  const double composed = std::min(gates, static_cast<double>(composed_gate_rows(width)));
+  return std::max(0.0, composed * static_cast<double>(kComposedGateBytes * width) - rows * later);
 }
 
 /// The feed-forward's: in the backward gradients of the block's output and of the attention's;

@@ -8,6 +8,21 @@ bool shares_out(const MemoryFacts& facts, const LayerCost& cost) {
   return facts.expert_parallel_size > 1 && cost.feed_forward.exchanged > 0;
 }
 
+bool are_grouped(const MemoryFacts& facts, const LayerCost& cost) {
+  return facts.cuda && facts.compute_bytes == 2 && cost.feed_forward.grouped.rows > 0;
+}
+
+namespace {
+
+int64_t working_of(const MemoryFacts& facts, const LayerCost& cost) {
+  const FeedForwardCost& mlp = cost.feed_forward;
+  const bool shared_out = shares_out(facts, cost);
+  if (are_grouped(facts, cost)) return shared_out ? mlp.grouped.exchanged : mlp.grouped.working;
+  return mlp.working + (shared_out ? mlp.exchanged : 0);
+}
+
+}  // namespace
+
 LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost,
                     const AttentionMemory& shared) {
   LayerSizes s{};
@@ -33,8 +48,7 @@ LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost,
   s.feed_forward_saved = cb * static_cast<double>(mlp.saved - mlp.saved_hidden) +
                          rb * static_cast<double>(mlp.saved_hidden);
   s.dropped = facts.drops_inputs ? 2 * cb * static_cast<double>(mlp.width) : 0.0;
-  s.feed_forward_working =
-      cb * static_cast<double>(mlp.working + (shares_out(facts, cost) ? mlp.exchanged : 0));
+  s.feed_forward_working = cb * static_cast<double>(working_of(facts, cost));
   const bool behind = mlp.saved_hidden > 0;
   s.feed_forward_working_saved =
       s.feed_forward_working -

@@ -27,6 +27,8 @@ struct LayerSizes {
   int64_t num_tokens, num_labels;             // of this rank
 };
 
+/// Does a GPU work on all of the layer's experts at once?
+bool are_grouped(const MemoryFacts& facts, const LayerCost& cost);
 /// Are the layer's experts shared out? Then all rows of a rank go through it at once.
 bool shares_out(const MemoryFacts& facts, const LayerCost& cost);
 

@@ -49,6 +49,17 @@ struct TokenMixerCost {
 /// not cut: enough for gemms at full speed.
 inline constexpr int64_t kMinChunkRows = 1024;
 
+/// Of experts that a GPU works on at once, in bf16 (kernels/grouped_gemm.h): a row is there once for
+/// each of its experts.
+struct GroupedCost {
+  int64_t rows = 0;       ///< experts of a row; 0: they cannot be worked on at once
+  int64_t width = 0;      ///< of all its experts' widest activations, by which chunks are chosen
+  int64_t working = 0;    ///< what the backward works with
+  int64_t exchanged = 0;  ///< and where experts are shared out
+  /// What it makes in the end that is not there while the gate is composed.
+  int64_t made_later = 0;
+};
+
 struct FeedForwardCost {
   int64_t width = 0;  ///< of its widest activation, by which its chunks are chosen
   int64_t min_chunk_rows = kMinChunkRows;  ///< its chunks are not cut below so many rows
@@ -67,6 +78,7 @@ struct FeedForwardCost {
   int64_t exchanged = 0;
   /// Numbers of parameters that one token does not go through: those of experts not chosen.
   int64_t idle_matrices = 0;
+  GroupedCost grouped = {};  ///< in the place of width, working and exchanged
 };
 
 }  // namespace longspan

@@ -20,6 +20,28 @@ std::vector<std::string_view> linears_of(const MixtureOfExpertsSpec& mixture) {
   return {"gate_proj", "up_proj", "down_proj"};
 }
 
+/// Gate, up, act and its gradient of each row's experts, and in turns what makes two of them; then
+/// the gradients of gate and up beside those of the rows. The shared expert comes behind that.
+/// There all the time is what says where each row goes, in 8 bytes each, its weight and the
+/// gradient of that, scores and their gradients and the sum of input gradients in fp32.
+GroupedCost grouped_cost(const MixtureOfExpertsSpec& mixture, int64_t hidden_size) {
+  constexpr int64_t kMultiple = 8;  // of numbers that the kernels read
+  const int64_t E = mixture.num_experts, k = mixture.experts_per_token, D = hidden_size;
+  const int64_t I = mixture.expert_size, S = mixture.shared.intermediate_size;
+  if (D % kMultiple != 0 || I % kMultiple != 0) return {};
+  const int64_t turns = mixture.stacked ? 2 * I : 0, made = 2 * I + turns;
+  const int64_t places = k * (3 * 4 + 3 * 2), fp32 = 2 * (D + 4 * E);
+  const int64_t at_most = std::max(k * std::max(4 * I + turns, made + D),
+                                   std::max(3 * D, mixture.has_shared() ? 3 * S + 3 * D : 0));
+  return {.rows = k,
+          .width = std::max(k * I, S),
+          .working = places + fp32 + at_most,
+          // Rows and output gradients as they leave, as they come and apart; then these two beside
+          // what the experts work with.
+          .exchanged = places + fp32 + std::max(6 * k * D, 2 * k * D + at_most),
+          .made_later = std::max<int64_t>(0, k * (D - 2 * I))};
+}
+
 }  // namespace
 
 void list_parameters(const MixtureOfExpertsSpec& mixture, LayerParameters& list) {
@@ -87,6 +109,7 @@ FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size
                  std::max(3 * D, mixture.has_shared() ? 3 * S + 3 * D : 0) +
                  kFp32 * (2 * D + 4 * E);
   cost.exchanged = 6 * k * D;
+  cost.grouped = grouped_cost(mixture, hidden_size);
   cost.composed_gate = std::holds_alternative<ClampedSwiglu>(mixture.activation) ? I : 0;
   cost.matrices = {E * expert + shared, std::max(I, S) * D};
   cost.cast_at_once = expert + shared;

@@ -55,6 +55,8 @@ LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size) {
     both.feed_forward.saved_hidden += hidden_size;
     // Where nothing was saved, what this norm was given is made again first.
     both.feed_forward.working += hidden_size + both.feed_forward.width;
+    both.feed_forward.grouped.working += hidden_size;
+    both.feed_forward.grouped.exchanged += hidden_size;
   }
   return both;
 }

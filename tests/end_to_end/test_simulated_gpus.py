@@ -174,10 +174,11 @@ def test_two_steps_and_two_are_four(simulated, tmp_path, kind):
 
 
 # How often the host waits in a step of four rows, by what it waits for, beside once for the norm, before the update, with
-# which the loss is there ("item"). Of each layer of experts for how many rows go to each, in a row's forward and in the one
-# that an auxiliary loss looks ahead with: glm4_moe has one such layer, qwen3_moe two. Where the host updates, of each of
-# four units (embedding, layers, head) for its sum, of each row where ranks divide the sums, and for the shares' norms.
-EXPERTS = dict(model="glm4_moe")
+# which the loss is there ("item"). In bf16 no host knows how many rows go to each expert. Where it must, in fp32 and where
+# ranks share out the experts, it waits once in each forward of such a layer, an auxiliary loss's look ahead among them:
+# glm4_moe has one, qwen3_moe two. Where the host updates, of each of four units (embedding, layers, head) for its sum, of
+# each row where ranks divide the sums, and for the shares' norms.
+EXPERTS = dict(model="glm4_moe", bf16=True)
 TWO_GROUPS = dict(gradient_accumulation_steps=2, logging_steps=100)  # a log line of several processes waits once more
 WAITS = {
     "alone": (1, dict(kept_mlp_layers=0), {}),
@@ -192,8 +193,12 @@ WAITS = {
     "KTO": (1, STAGES["kto"], {}),
     "kto_pair, data parallel": (2, STAGES["kto_pair"] | TWO_GROUPS, {}),
     "a recurrence, heads exchanged": (2, TWO_GROUPS | dict(model="qwen3_5", sequence_parallel_size=2), {}),
-    "experts": (1, EXPERTS, {"event": 4}),
-    "experts, auxiliary loss": (1, EXPERTS | dict(model="qwen3_moe", moe_aux_loss_coef=0.05), {"event": 4 * 2 * 2}),
+    "experts": (1, EXPERTS, {}),
+    "experts, auxiliary loss": (1, EXPERTS | dict(model="qwen3_moe", moe_aux_loss_coef=0.05), {}),
+    "clamped experts with biases": (1, EXPERTS | dict(model="gpt_oss"), {}),
+    "adapters of experts, ZeRO": (2, EXPERTS | TWO_GROUPS | dict(model="qwen3_moe", finetuning_type="lora", lora_rank=8,
+                                                                lora_target="all", zero_stage=3), {}),
+    "experts one after the other, auxiliary loss": (1, dict(model="qwen3_moe", moe_aux_loss_coef=0.05), {"event": 4 * 2 * 2}),
     "experts that are shared out": (2, EXPERTS | TWO_GROUPS | dict(expert_parallel_size=2), {"event": 2}),
 }
 

@@ -68,7 +68,7 @@ LONGSPAN_KERNEL(grouped_dots, GroupedDots, kGemmThreads) {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
     if (lane != 0 || row >= end) continue;
-    float* const to = a.dots + a.to[row];
+    float* const to = a.dots + (a.to == nullptr ? row : a.to[row]);
     *to = a.adds != 0 ? *to + sum : sum;
   }
 }

@@ -2,12 +2,10 @@
 #include "longspan/testing/accelerator/row_kernels.h"
 
 #include <ATen/ATen.h>
-#include <ATen/EmptyTensor.h>
 #include <fmt/format.h>
 
 #include <array>
 #include <cmath>
-#include <functional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -16,50 +14,12 @@
 #include "longspan/cuda/rows/arguments.h"
 #include "longspan/kernels/cpu_rows.h"
 #include "longspan/kernels/dropout.h"
+#include "longspan/testing/accelerator/grouped_kernels.h"
+#include "longspan/testing/accelerator/kernel_arguments.h"
 #include "longspan/testing/accelerator/machine.h"
 
 namespace longspan::testing::accelerator {
 namespace {
-
-using Compute = std::function<void()>;
-
-/// What a launch is given: addresses of the device become tensors of the CPU over the memory behind
-/// them, and each is noted as read or written.
-class Arguments {
- public:
-  at::Tensor read(const void* front, at::IntArrayRef sizes, at::ScalarType dtype,
-                  at::IntArrayRef strides = {}) {
-    return view(front, sizes, dtype, strides, /*writes=*/false);
-  }
-  at::Tensor write(void* front, at::IntArrayRef sizes, at::ScalarType dtype,
-                   at::IntArrayRef strides = {}) {
-    return view(front, sizes, dtype, strides, /*writes=*/true);
-  }
-  at::Tensor change(void* front, at::IntArrayRef sizes, at::ScalarType dtype) {
-    read(front, sizes, dtype);
-    return write(front, sizes, dtype);
-  }
-  /// Undefined where there is none.
-  at::Tensor read_if_any(const void* front, at::IntArrayRef sizes, at::ScalarType dtype) {
-    return front == nullptr ? at::Tensor() : read(front, sizes, dtype);
-  }
-
-  const std::vector<Use>& uses() const { return uses_; }
-
- private:
-  at::Tensor view(const void* front, at::IntArrayRef sizes, at::ScalarType dtype,
-                  at::IntArrayRef strides, bool writes) {
-    at::Tensor meta = at::empty({0}, at::device(at::kMeta).dtype(dtype));
-    meta = strides.empty() ? meta.new_empty(sizes) : meta.new_empty_strided(sizes, strides);
-    const size_t size =
-        at::detail::computeStorageNbytes(meta.sizes(), meta.strides(), meta.itemsize());
-    uses_.push_back({front, size, writes});
-    return at::from_blob(Machine::get().back_of(front), meta.sizes(), meta.strides(),
-                         at::device(at::kCPU).dtype(dtype));
-  }
-
-  std::vector<Use> uses_;
-};
 
 at::ScalarType dtype_of(char letter) { return letter == 'b' ? at::kBFloat16 : at::kFloat; }
 at::ScalarType weight_dtype(bool is_bf16) { return is_bf16 ? at::kBFloat16 : at::kFloat; }
@@ -242,11 +202,6 @@ bool is_next(std::string_view& name, std::string_view beginning) {
   return true;
 }
 
-template <typename Argument>
-const Argument& as(const void* argument) {
-  return *static_cast<const Argument*>(argument);
-}
-
 /// By the names that kernels/cuda_rows starts kernels by.
 Compute kernel_of(std::string_view name, const cuda::Launch& launch, const void* argument,
                   Arguments& given) {
@@ -289,6 +244,7 @@ Compute kernel_of(std::string_view name, const cuda::Launch& launch, const void*
   if (is_next(name, "drop_out_")) {
     return drop_out(dtype_of(name.back()), as<cuda::DropOut>(argument), given);
   }
+  if (Compute compute = grouped_kernel(name, argument, given)) return compute;
   throw std::logic_error(fmt::format("the simulated accelerator has no kernel {}", name));
 }
 
