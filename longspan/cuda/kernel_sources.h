@@ -22,6 +22,8 @@ inline constexpr Part kParts[] = {Part::kNorm,       Part::kNormBackward, Part::
                                   Part::kNormRotary, Part::kGated,        Part::kCrossEntropy,
                                   Part::kDropOut,    Part::kGroupedGemm,  Part::kGroupedRows};
 
+/// The least compute capability, as 80 for 8.0, of GPUs that have the instructions of the part.
+int least_capability_of(Part part);
 /// The part's file, for messages.
 const char* name_of(Part part);
 /// The whole text that NVRTC gets.

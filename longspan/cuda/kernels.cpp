@@ -62,6 +62,7 @@ void warn_once(const std::string& reason) {
 /// Null where it cannot be.
 std::unique_ptr<LoadedKernels> load(int device, Part part) {
   try {
+    if (compute_capability(device) < least_capability_of(part)) return nullptr;
     return std::make_unique<LoadedKernels>(device, part);
   } catch (const std::exception& error) {
     warn_once(error.what());

@@ -49,8 +49,9 @@ unsigned tiles_of(const SortedRows& sorted) {
 void check_rows(const PickedRows& rows, const SortedRows& sorted) {
   TORCH_CHECK(is_bf16(rows.x) && rows.x.dim() == 2 && rows.x.is_contiguous() &&
                   rows.x.size(1) % cuda::kBf16Vector == 0 &&
+                  cuda_rows::aligned({&rows.x}, cuda::kBf16Vector) &&
                   (rows.from_S.defined() ? rows.from_S : rows.x).size(0) == sorted.num_rows,
-              "rows in groups are bf16, contiguous, of 8n numbers");
+              "rows in groups are bf16, contiguous, aligned, of 8n numbers");
 }
 
 cuda::RowsOfGradient rows_of_gradient(const PickedRows& rows, const SortedRows& sorted) {
@@ -100,8 +101,7 @@ void multiply(const char* kernel, bool transposed, at::Tensor& y, const at::Tens
   }
   kernels_for(y, Part::kGroupedGemm)
       .launch(fmt::format("{}_{}", kernel, has_fp32 ? 'f' : 'b'),
-              Launch{.blocks_x = blocks_of(y.size(1), cuda::kTileColumns),
-                     .blocks_y = tiles_of(sorted),
+              Launch{.blocks_x = tiles_of(sorted) * blocks_of(y.size(1), cuda::kTileColumns),
                      .threads_x = cuda::kGemmThreads,
                      .shared_bytes = cuda::kGemmSharedBytes},
               argument);
@@ -124,7 +124,7 @@ cuda::GroupedDots dots_of(at::Tensor& dots, const at::Tensor& to_S, const Sorted
 
 void start(const at::Tensor& x, const SortedRows& sorted, const cuda::GroupedDots& argument) {
   kernels_for(x, Part::kGroupedRows)
-      .launch("grouped_dots", Launch{.blocks_y = tiles_of(sorted), .threads_x = cuda::kGemmThreads},
+      .launch("grouped_dots", Launch{.blocks_x = tiles_of(sorted), .threads_x = cuda::kGemmThreads},
               argument);
 }
 
@@ -136,8 +136,9 @@ size_t GroupTable::add(const std::vector<at::Tensor>& matrices) {
   auto* const to = addresses.mutable_data_ptr<int64_t>();
   for (size_t i = 0; i < matrices.size(); ++i) {
     TORCH_CHECK(matrices[i].is_contiguous() && matrices[i].sizes() == first.sizes() &&
-                    matrices[i].scalar_type() == first.scalar_type(),
-                "matrices of groups are of one shape and dtype");
+                    matrices[i].scalar_type() == first.scalar_type() &&
+                    matrices[i].device() == device_,
+                "matrices of groups are of one shape and dtype, on one device");
     to[i] = reinterpret_cast<intptr_t>(matrices[i].const_data_ptr());
   }
   addresses_.push_back(addresses);
@@ -149,7 +150,7 @@ size_t GroupTable::add(const std::vector<at::Tensor>& matrices) {
   return groups_.size() - 1;
 }
 
-void GroupTable::send(at::Device device) { addresses_ = sent_to(addresses_, device); }
+void GroupTable::send() { addresses_ = sent_to(addresses_, device_); }
 
 GroupMatrices GroupTable::at(size_t number) const {
   GroupMatrices found = groups_.at(number);
@@ -237,9 +238,10 @@ void add_bias_gradients(const GroupMatrices& gradients, const SortedRows& sorted
   if (sorted.num_rows == 0) return;
   kernels_for(dy_SO.x, Part::kGroupedRows)
       .launch("grouped_sums",
-              Launch{.blocks_x = blocks_of(gradients.num_columns, cuda::kBlockThreads),
+              Launch{.blocks_x = blocks_of(gradients.num_columns, cuda::kSumColumns),
                      .blocks_y = static_cast<unsigned>(sorted.num_groups),
-                     .threads_x = cuda::kBlockThreads},
+                     .threads_x = cuda::kSumColumns,
+                     .threads_y = cuda::kSumParts},
               argument);
 }
 

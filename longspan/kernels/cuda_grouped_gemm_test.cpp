@@ -128,10 +128,10 @@ TEST_CASE("cuda rows: each row times the matrix of its group, and its input grad
         const std::vector<at::Tensor> biases = c.matrices({columns}, dtype);
         for (const size_t num_factors : {1, 2}) {
           CAPTURE(num_factors);
-          GroupTable table;
+          GroupTable table(c.sorted.begins.device());
           for (size_t i = 0; i < num_factors; ++i) table.add(factors[i].matrices);
           const size_t bias = table.add(biases);
-          table.send(c.sorted.begins.device());
+          table.send();
           std::vector<GroupedProduct> products;
           for (size_t i = 0; i < num_factors; ++i) {
             products.push_back(
@@ -174,10 +174,10 @@ TEST_CASE("cuda rows: the gradients of each group's matrix and bias") {
       std::vector<at::Tensor> before, bias_before;
       for (const at::Tensor& g : gradients) before.push_back(g.clone());
       for (const at::Tensor& g : bias_gradients) bias_before.push_back(g.clone());
-      GroupTable table;
+      GroupTable table(c.sorted.begins.device());
       table.add(gradients);
       table.add(bias_gradients);
-      table.send(c.sorted.begins.device());
+      table.send();
       grouped::add_matrix_gradients(table.at(0), c.sorted, {dy, c.from_S}, {x});
       grouped::add_bias_gradients(table.at(1), c.sorted, {dy, c.from_S}, weights);
       c.for_each([&](int64_t e, int64_t begin, int64_t count) {
@@ -207,9 +207,9 @@ TEST_CASE("cuda rows: products of rows in groups, and sums over the groups of a 
     const at::Tensor x = random({50, columns}, at::kBFloat16),
                      y = random({c.S, columns}, at::kBFloat16);
     const std::vector<at::Tensor> vectors = c.matrices({columns}, at::kBFloat16);
-    GroupTable table;
+    GroupTable table(c.sorted.begins.device());
     table.add(vectors);
-    table.send(c.sorted.begins.device());
+    table.send();
     at::Tensor dots = testing::room({c.S}, at::kFloat, true);
     grouped::dots_out(dots, c.to_S, c.sorted, {x, c.from_S}, y);
     const at::Tensor picked = wide(x.index_select(0, c.from_S)), products = picked * wide(y);

@@ -30,13 +30,16 @@ struct GroupMatrices {
 /// Finds out where matrices are, and tells the device in one copy for which no host waits.
 class GroupTable {
  public:
+  /// The device that they are all on.
+  explicit GroupTable(at::Device device) : device_(device) {}
   /// One of each group, of one shape and dtype, contiguous. Returns their number.
   size_t add(const std::vector<at::Tensor>& matrices);
-  void send(at::Device device);
+  void send();
   /// Once sent.
   GroupMatrices at(size_t number) const;
 
  private:
+  at::Device device_;
   std::vector<GroupMatrices> groups_;
   std::vector<at::Tensor> addresses_;
 };

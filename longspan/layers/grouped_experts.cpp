@@ -32,9 +32,10 @@ GroupedExperts::GroupedExperts(const std::vector<ExpertMlp>& experts,
                                int64_t num_rows, bool trains)
     : activation_(activation),
       expert_size_(experts.at(0).down_proj.weight.size(1)),
+      table_(counts_E.device()),
       linears_(linears_of(experts, trains)),
       sorted_(grouped::sort_out(counts_E, num_rows)) {
-  table_.send(counts_E.device());
+  table_.send();
 }
 
 GroupedExperts::Linears GroupedExperts::linears_of(const std::vector<ExpertMlp>& experts,

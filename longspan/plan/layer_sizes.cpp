@@ -50,9 +50,10 @@ LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost,
   s.dropped = facts.drops_inputs ? 2 * cb * static_cast<double>(mlp.width) : 0.0;
   s.feed_forward_working = cb * static_cast<double>(working_of(facts, cost));
   const bool behind = mlp.saved_hidden > 0;
+  // Experts that are worked on at once make what the norm behind was given again in their own room.
+  const int64_t made_again = behind && !are_grouped(facts, cost) ? mlp.width : 0;
   s.feed_forward_working_saved =
-      s.feed_forward_working -
-      cb * static_cast<double>(mlp.saved - mlp.saved_hidden + (behind ? mlp.width : 0));
+      s.feed_forward_working - cb * static_cast<double>(mlp.saved - mlp.saved_hidden + made_again);
   // In the forward: what it saves lies there for a chunk; who saves nothing has no more than in the
   // backward.
   s.feed_forward_forward = mlp.saved > 0 ? cb * static_cast<double>(mlp.saved - mlp.saved_hidden)

@@ -33,7 +33,7 @@ inline constexpr int kSumColumns = 32, kSumParts = 16;
 /// Of gemms of rows that are sorted by group: what a block computes, how much of the sum it takes
 /// at a time, and what its threads share.
 inline constexpr int kTileRows = 128, kTileColumns = 128, kTileDepth = 32, kGemmThreads = 256;
-inline constexpr int kGemmSharedBytes = 40960;
+inline constexpr int kGemmSharedBytes = 34816;
 /// Products that a gemm of rows adds up: of gate and up, and of an adapter of each.
 inline constexpr int kMostFactors = 4;
 

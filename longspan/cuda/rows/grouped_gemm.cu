@@ -75,20 +75,30 @@ struct MatrixWords<true> {
   }
 };
 
-/// How a tile lies in what a block shares, where a row's depth lies together in memory. The words
-/// behind each row let all lanes of a warp read different banks.
+/// How a tile lies in what a block shares, where a row's depth lies together in memory. Every second
+/// row has its vectors of four words in another order, so that all lanes that read or write at once
+/// use different banks.
 struct ByRow {
-  static constexpr int kStride = kDepthPairs + 4, kWords = kTileRows * kStride;
-  __device__ __forceinline__ static unsigned word(const unsigned* tile, int row, int pair) {
-    return tile[row * kStride + pair];
+  static constexpr int kWords = kTileRows * kDepthPairs;
+  /// Where a vector begins.
+  __device__ __forceinline__ static int place(int row, int vector) {
+    return row * kDepthPairs + (vector ^ (row / 2 & 3)) * 4;
+  }
+  /// Of row + more, where `more` is a multiple of eight: so its vectors are in the order of `row`'s.
+  __device__ __forceinline__ static unsigned word(const unsigned* tile, int row, int more,
+                                                  int vector, int in_vector) {
+    return tile[place(row, vector) + in_vector + more * kDepthPairs];
   }
 };
+static_assert(kDepthPairs == 16);
 
-/// The same, where the rows of one depth lie together in memory.
+/// The same, where the rows of one depth lie together in memory. What lies behind them sets the next
+/// depth's off by eight banks.
 struct ByDepth {
   static constexpr int kStride = kTileRows + 8, kWords = kDepthPairs * kStride;
-  __device__ __forceinline__ static unsigned word(const unsigned* tile, int row, int pair) {
-    return tile[pair * kStride + row];
+  __device__ __forceinline__ static unsigned word(const unsigned* tile, int row, int more,
+                                                  int vector, int in_vector) {
+    return tile[in_vector * kStride + row + (vector * 4 * kStride + more)];
   }
 };
 
@@ -99,8 +109,10 @@ constexpr int kRowsBetween = kGemmThreads / kVectorsOfDepth;
 /// ByDepth each thread takes one, of two depths.
 static_assert(kDepthPairs * kVectorsOfRows == kGemmThreads);
 
-/// Words of pairs out of those of two depths.
-__device__ __forceinline__ void store_pairs(unsigned* to, const unsigned (&first)[4],
+/// Words of pairs out of those of two depths, by a thread that stores the `vector`-th of them. Every
+/// second four threads begin with the other half: eight that store at once then use all banks.
+__device__ __forceinline__ void store_pairs(unsigned* tile, int pair, int vector,
+                                            const unsigned (&first)[4],
                                             const unsigned (&second)[4]) {
   unsigned words[8];
 #pragma unroll
@@ -108,8 +120,16 @@ __device__ __forceinline__ void store_pairs(unsigned* to, const unsigned (&first
     words[2 * i] = (first[i] & 0xffffu) | second[i] << 16;
     words[2 * i + 1] = first[i] >> 16 | (second[i] & 0xffff0000u);
   }
-  store_words(to, words[0], words[1], words[2], words[3]);
-  store_words(to + 4, words[4], words[5], words[6], words[7]);
+  unsigned* const to = tile + pair * ByDepth::kStride + vector * 8;
+  const bool turned = (vector & 4) != 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const bool second_half = turned != (half == 1);
+    unsigned w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) w[i] = second_half ? words[4 + i] : words[i];
+    store_words(to + (second_half ? 4 : 0), w[0], w[1], w[2], w[3]);
+  }
 }
 
 /// Where a sum over several factors is.
@@ -147,8 +167,7 @@ class RowTile {
 #pragma unroll
     for (int i = 0; i < kVectorsByRow; ++i) {
       const auto& w = words_[i];
-      store_words(tile + (t / kVectorsOfDepth + i * kRowsBetween) * ByRow::kStride +
-                      t % kVectorsOfDepth * 4,
+      store_words(tile + ByRow::place(t / kVectorsOfDepth + i * kRowsBetween, t % kVectorsOfDepth),
                   w[0], w[1], w[2], w[3]);
     }
   }
@@ -200,8 +219,7 @@ class MatrixRows {
     for (int i = 0; i < kVectorsByRow; ++i) {
       unsigned w[4];
       words_[i].to_bf16(is_bf16_, w);
-      store_words(tile + (t / kVectorsOfDepth + i * kRowsBetween) * ByRow::kStride +
-                      t % kVectorsOfDepth * 4,
+      store_words(tile + ByRow::place(t / kVectorsOfDepth + i * kRowsBetween, t % kVectorsOfDepth),
                   w[0], w[1], w[2], w[3]);
     }
   }
@@ -245,8 +263,7 @@ class MatrixColumns {
     unsigned first[4], second[4];
     words_[0].to_bf16(is_bf16_, first);
     words_[1].to_bf16(is_bf16_, second);
-    store_pairs(tile + t / kVectorsOfRows * ByDepth::kStride + t % kVectorsOfRows * 8, first,
-                second);
+    store_pairs(tile, t / kVectorsOfRows, t % kVectorsOfRows, first, second);
   }
 
  private:
@@ -287,8 +304,7 @@ class RowsAsDepth {
   }
   __device__ __forceinline__ void put(unsigned* tile) const {
     const int t = static_cast<int>(threadIdx.x);
-    store_pairs(tile + t / kVectorsOfRows * ByDepth::kStride + t % kVectorsOfRows * 8, words_[0],
-                words_[1]);
+    store_pairs(tile, t / kVectorsOfRows, t % kVectorsOfRows, words_[0], words_[1]);
   }
 
  private:
@@ -316,7 +332,8 @@ __device__ __forceinline__ void multiply(float (&sum)[kColumnParts][4], const un
 #pragma unroll
   for (int j = 0; j < kColumnParts; ++j) {
     float(&c)[4] = sum[j];
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+    // Volatile: all lanes of a warp must come to it.
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[j][0]), "r"(b[j][1]));
@@ -334,21 +351,20 @@ __device__ __forceinline__ void add_step(const unsigned* tile_a, const unsigned*
   const int row = warp % kWarpsOfRows * kWarpRows + lane / 4;
   const int column = warp / kWarpsOfRows * kWarpColumns + lane / 4;
 #pragma unroll
-  for (int k = 0; k < kDepthPairs; k += 8) {
-    const int pair = k + lane % 4;
+  for (int vector = 0; vector < kDepthPairs / 4; vector += 2) {
     unsigned a[4], b[kColumnParts][2];
 #pragma unroll
     for (int i = 0; i < kColumnParts; ++i) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        b[i][j] = B::Layout::word(tile_b, column + 8 * i, pair + 4 * j);
+        b[i][j] = B::Layout::word(tile_b, column, 8 * i, vector + j, lane % 4);
       }
     }
 #pragma unroll
     for (int i = 0; i < kRowParts; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        a[j] = A::Layout::word(tile_a, row + 16 * i + 8 * (j % 2), pair + 4 * (j / 2));
+        a[j] = A::Layout::word(tile_a, row, 16 * i + 8 * (j % 2), vector + j / 2, lane % 4);
       }
       multiply(sum[i], a, b);
     }
@@ -410,13 +426,14 @@ __device__ __forceinline__ void for_numbers(const float (&sum)[kRowParts][kColum
 template <typename Matrix>
 __device__ __forceinline__ void grouped_rows(const GroupedRows& a) {
   LONGSPAN_SHARED_FLOATS(row_buffers);
-  const int tile = static_cast<int>(blockIdx.y);
+  const int tiles_across = (a.num_columns + kTileColumns - 1) / kTileColumns;
+  const int tile = static_cast<int>(blockIdx.x) / tiles_across;
   const int group = static_cast<int>(a.groups.tile_groups[tile]);
   if (group >= a.groups.num_groups) return;
   const int begin = static_cast<int>(a.groups.begins[group] +
                                      (tile - a.groups.first_tiles[group]) * kTileRows);
   const int end = static_cast<int>(a.groups.begins[group + 1]);
-  const int first = static_cast<int>(blockIdx.x) * kTileColumns;
+  const int first = static_cast<int>(blockIdx.x) % tiles_across * kTileColumns;
   int num_steps = 0;
   for (int i = 0; i < a.num_factors; ++i) {
     num_steps += (a.factors[i].depth + kTileDepth - 1) / kTileDepth;

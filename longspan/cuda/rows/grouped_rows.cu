@@ -44,7 +44,7 @@ LONGSPAN_KERNEL(combine_rows, CombineRows, kBlockThreads) {
 /// dots[to[row]] (+)= the product of a row of x with one of y, or with a vector of its group. A warp
 /// takes a row.
 LONGSPAN_KERNEL(grouped_dots, GroupedDots, kGemmThreads) {
-  const int tile = static_cast<int>(blockIdx.y);
+  const int tile = static_cast<int>(blockIdx.x);
   const int group = static_cast<int>(a.groups.tile_groups[tile]);
   if (group >= a.groups.num_groups) return;
   const long long begin =
@@ -73,22 +73,29 @@ LONGSPAN_KERNEL(grouped_dots, GroupedDots, kGemmThreads) {
   }
 }
 
-/// gradients of a group += the sum of its rows, each times its weight.
-LONGSPAN_KERNEL(grouped_sums, GroupedSums, kBlockThreads) {
+/// gradients of a group += the sum of its rows, each times its weight. threadIdx.x: a column,
+/// threadIdx.y: the part of the rows that a thread adds up.
+LONGSPAN_KERNEL(grouped_sums, GroupedSums, kSumColumns * kSumParts) {
+  __shared__ float parts[kSumParts][kSumColumns];
   const int group = static_cast<int>(blockIdx.y);
-  const int column = static_cast<int>(blockIdx.x * kBlockThreads + threadIdx.x);
+  const int column = static_cast<int>(blockIdx.x * kSumColumns + threadIdx.x);
   const long long begin = a.groups.begins[group], end = a.groups.begins[group + 1];
-  if (column >= a.x.num_columns || begin >= end) return;
+  if (begin >= end) return;
   float sum = 0;
-  for (long long row = begin; row < end; ++row) {
-    const long long from = a.x.from == nullptr ? row : a.x.from[row];
-    const float weight = a.weights == nullptr ? 1.0f : a.weights[row];
-    sum += weight * number_of(a.x.x, true, from * a.x.num_columns + column);
+  if (column < a.x.num_columns) {
+    for (long long row = begin + threadIdx.y; row < end; row += kSumParts) {
+      const long long from = a.x.from == nullptr ? row : a.x.from[row];
+      const float weight = a.weights == nullptr ? 1.0f : a.weights[row];
+      sum += weight * number_of(a.x.x, true, from * a.x.num_columns + column);
+    }
   }
+  parts[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= a.x.num_columns) return;
+  for (int part = 1; part < kSumParts; ++part) sum += parts[part][threadIdx.x];
   if (a.gradients_are_bf16 != 0) {
     bf16* const to = reinterpret_cast<bf16*>(a.gradients[group]) + column;
-    const float was = number_of(to, true, 0);
-    to->bits = static_cast<unsigned short>(bits_of_bf16(was + sum));
+    to->bits = static_cast<unsigned short>(bits_of_bf16(number_of(to, true, 0) + sum));
   } else {
     reinterpret_cast<float*>(a.gradients[group])[column] += sum;
   }
