@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "longspan/kernels/composed_rows.h"
 #include "longspan/testing/gpu_check.h"
@@ -73,6 +74,44 @@ TEST_CASE("cuda rows: gates and their gradients, over their whole range") {
   const at::Tensor exact = wide(gate) / (1 + at::exp(-wide(gate)));
   const at::Tensor allowed = exact.abs() * 1e-6 + (2 * wide(gate).abs() + 1) * 0x1p-149;
   CHECK((wide(out) - exact).abs().le(allowed).all().item<bool>());
+}
+
+TEST_CASE("cuda rows: the clamped gate and its gradients, on both sides of its limits") {
+  const AnyKernels kernels;
+  at::manual_seed(8);
+  constexpr double kSlope = 1.702, kLimit = 1.5;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for_shapes([&](int64_t T, int64_t D, bool is_aligned) {
+      at::Tensor gate = random({T, D}, dtype, is_aligned, 2),
+                 up = random({T, D}, dtype, is_aligned, 2),
+                 dact = random({T, D}, dtype, is_aligned);
+      gate.view({-1})[0] = up.view({-1})[0] = kLimit;  // within them
+      at::Tensor exact_gate = wide(gate), exact_up = wide(up), exact_act = wide(dact);
+      at::Tensor other_gate = fp32(gate).clone(), other_up = fp32(up).clone(),
+                 other_act = fp32(dact).clone();
+      const double size = norm_of(exact_act) * (kLimit + 1);
+      at::Tensor out = room({T, D}, dtype, is_aligned);
+      REQUIRE(cuda_rows::clamped_swiglu_out(out, gate, up, kSlope, kLimit));
+      check_close(out, composed::clamped_swiglu(other_gate, other_up, kSlope, kLimit),
+                  composed::clamped_swiglu(exact_gate, exact_up, kSlope, kLimit),
+                  norm_of(exact_gate) * (kLimit + 1));
+      REQUIRE(cuda_rows::clamped_swiglu_backward_(gate, up, dact, kSlope, kLimit));
+      composed::clamped_swiglu_backward_(exact_gate, exact_up, exact_act, kSlope, kLimit);
+      composed::clamped_swiglu_backward_(other_gate, other_up, other_act, kSlope, kLimit);
+      check_close(gate, other_gate, exact_gate, size);
+      check_close(up, other_up, exact_up, size);
+      CHECK(at::equal(dact, out));
+      // What a limit holds does not move.
+      CHECK(at::equal(gate.eq(0), exact_gate.eq(0)));
+      CHECK(at::equal(up.eq(0), exact_up.eq(0)));
+    });
+  }
+  at::Tensor none = at::full({1, 8}, NAN, on_gpu(at::kFloat)), one = at::ones_like(none),
+             out = at::empty_like(none);
+  for (const auto& [gate, up] : {std::pair(none, one), {one, none}}) {
+    REQUIRE(cuda_rows::clamped_swiglu_out(out, gate, up, kSlope, kLimit));
+    CHECK(out.isnan().all().item<bool>());
+  }
 }
 
 TEST_CASE("cuda rows: log-sum-exps of any vocabulary, and the gradient") {

@@ -124,8 +124,8 @@ const char* name_of(Gate kind) {
   TORCH_CHECK(false, "no such gate");
 }
 
-bool run_gated(const char* what, const at::Tensor& gate_TI, const at::Tensor& up_TI,
-               at::Tensor& act_TI, Gate kind) {
+bool run_gated(const char* gate, const char* what, const at::Tensor& gate_TI,
+               const at::Tensor& up_TI, at::Tensor& act_TI, double slope = 0, double limit = 0) {
   const auto dtype = gate_TI.scalar_type();
   if (!fit({&gate_TI, &up_TI, &act_TI}) || up_TI.scalar_type() != dtype ||
       act_TI.scalar_type() != dtype) {
@@ -136,24 +136,36 @@ bool run_gated(const char* what, const at::Tensor& gate_TI, const at::Tensor& up
   const int64_t size = gate_TI.numel(), widest = widest_vector({&gate_TI});
   if (size == 0) return true;
   const int64_t vector = aligned({&gate_TI, &up_TI, &act_TI}, widest) ? widest : 1;
-  kernels->launch(fmt::format("{}_{}_{}_v{}", name_of(kind), what, letter(gate_TI), vector),
+  kernels->launch(fmt::format("{}_{}_{}_v{}", gate, what, letter(gate_TI), vector),
                   Launch{.blocks_x = blocks_of(size, vector * cuda::kBlockThreads),
                          .threads_x = cuda::kBlockThreads},
                   cuda::Gated{.gate = const_cast<void*>(gate_TI.const_data_ptr()),
                               .up = const_cast<void*>(up_TI.const_data_ptr()),
                               .act = act_TI.mutable_data_ptr(),
-                              .size = size});
+                              .size = size,
+                              .slope = static_cast<float>(slope),
+                              .limit = static_cast<float>(limit)});
   return true;
 }
 
 }  // namespace
 
 bool gated_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI, Gate kind) {
-  return run_gated("out", gate_TI, up_TI, out_TI, kind);
+  return run_gated(name_of(kind), "out", gate_TI, up_TI, out_TI);
 }
 
 bool gated_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI, Gate kind) {
-  return run_gated("backward", gate_TI, up_TI, dact_TI, kind);
+  return run_gated(name_of(kind), "backward", gate_TI, up_TI, dact_TI);
+}
+
+bool clamped_swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI,
+                        double slope, double limit) {
+  return run_gated("clamped", "out", gate_TI, up_TI, out_TI, slope, limit);
+}
+
+bool clamped_swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI,
+                              double slope, double limit) {
+  return run_gated("clamped", "backward", gate_TI, up_TI, dact_TI, slope, limit);
 }
 
 bool drop_out(at::Tensor& y_TI, const at::Tensor& x_TI, const at::Tensor& keys_T, uint64_t seed,

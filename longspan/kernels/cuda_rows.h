@@ -38,6 +38,10 @@ bool norm_rotate_backward_out(at::Tensor& dx_TNH, const at::Tensor& dy_TNH, cons
 enum class Gate { kSwiglu, kGeglu };
 bool gated_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI, Gate kind);
 bool gated_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI, Gate kind);
+bool clamped_swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI,
+                        double slope, double limit);
+bool clamped_swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI,
+                              double slope, double limit);
 
 bool log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor& lse_T,
                       at::Tensor& picked_T);

@@ -189,6 +189,7 @@ void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI
 void clamped_swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI,
                         double slope, double limit) {
   if (gate_TI.is_cpu()) return cpu_rows::clamped_swiglu_out(out_TI, gate_TI, up_TI, slope, limit);
+  if (cuda_rows::clamped_swiglu_out(out_TI, gate_TI, up_TI, slope, limit)) return;
   for_composed_rows(gate_TI, [&](const auto& part) {
     part(out_TI).copy_(composed::clamped_swiglu(part(gate_TI), part(up_TI), slope, limit));
   });
@@ -199,6 +200,7 @@ void clamped_swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor
   if (gate_TI.is_cpu()) {
     return cpu_rows::clamped_swiglu_backward_(gate_TI, up_TI, dact_TI, slope, limit);
   }
+  if (cuda_rows::clamped_swiglu_backward_(gate_TI, up_TI, dact_TI, slope, limit)) return;
   for_composed_rows(gate_TI, [&](const auto& part) {
     at::Tensor gate_CI = part(gate_TI), up_CI = part(up_TI), dact_CI = part(dact_TI);
     composed::clamped_swiglu_backward_(gate_CI, up_CI, dact_CI, slope, limit);

@@ -189,20 +189,6 @@ double composed_bytes(const MemoryFacts& facts, const LayerSizes& s) {
   return facts.cuda ? static_cast<double>(s.cost.mixer.composed_bytes) : 0.0;
 }
 
-/// What a GPU composes an expert's gate of, for some of so many rows at a time, beyond what is made
-/// later: the gradient of the rows, and what is added of it in fp32.
-double composed_gate(const MemoryFacts& facts, const LayerSizes& s, double rows) {
-  const int64_t width = s.cost.feed_forward.composed_gate;
-  if (!facts.cuda || width == 0) return 0.0;
-  const GroupedCost& grouped = s.cost.feed_forward.grouped;
-  const bool at_once = are_grouped(facts, s.cost);
-  const double gates = at_once ? rows * static_cast<double>(grouped.rows) : rows;
-  const double later =
-      at_once ? static_cast<double>(facts.compute_bytes * grouped.made_later) : 3 * s.hidden;
-  const double composed = std::min(gates, static_cast<double>(composed_gate_rows(width)));
-  return std::max(0.0, composed * static_cast<double>(kComposedGateBytes * width) - rows * later);
-}
-
 /// The feed-forward's: in the backward gradients of the block's output and of the attention's;
 /// where they left the device, h and the attention's output come back.
 void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const LayerPlace& place,
@@ -221,7 +207,6 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   moments.push_back({.name = "an MLP",
                      .per_token = index + (facts.checkpointing ? 2 : 1) * share * s.D,
                      .fixed = rows * (forward + s.dropped + 2 * s.hidden + s.behind) +
-                              composed_gate(facts, s, rows) +
                               of_matrices({matrices.numbers, 0}, s.cost.feed_forward.cast_at_once,
                                           facts.casts_blocks, false, facts),
                      .in_forward = true});
@@ -241,7 +226,6 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   const double chunk = of_norm +
                        rows * ((saved ? s.feed_forward_working_saved : s.feed_forward_working) +
                                s.dropped + again + 2 * s.hidden + of_output + of_behind) +
-                       composed_gate(facts, s, rows) +
                        of_matrices({matrices.numbers + after, matrices.largest},
                                    s.cost.feed_forward.cast_at_once + after, facts.casts_blocks,
                                    facts.sums_blocks_apart && in_chunks, facts);

@@ -39,25 +39,5 @@ TEST_CASE("fullest moment: a head's gradient in bf16 is made once its last logit
   CHECK(device(head, true) == device(head, false));
 }
 
-TEST_CASE("fullest moment: a gate that a GPU composes, of so many numbers at a time") {
-  MemoryFacts facts = facts_of_rows();
-  facts.vocab_size = 1;
-  facts.compute_bytes = facts.residual_bytes = 2;
-  facts.cuda = true;
-  facts.layers[0].cost.feed_forward.composed_gate = 0;
-  const int64_t none = account_of(facts).device;
-  facts.layers[0].cost.feed_forward.composed_gate = 1000;
-  // Beyond the gradient of the rows, and what is added of it, which are made behind it.
-  const int64_t behind = 1024 * 3 * 2 * 64;
-  CHECK(account_of(facts).device - none == 1024 * int64_t{1000} * kComposedGateBytes - behind);
-  facts.layers[0].cost.feed_forward.composed_gate = 100'000;
-  CHECK(account_of(facts).device - none ==
-        kComposedGateNumbers / 100'000 * 100'000 * kComposedGateBytes - behind);
-  facts.cuda = false;
-  const int64_t cpu = account_of(facts).device;
-  facts.layers[0].cost.feed_forward.composed_gate = 0;
-  CHECK(account_of(facts).device == cpu);
-}
-
 }  // namespace
 }  // namespace longspan

@@ -56,8 +56,6 @@ struct GroupedCost {
   int64_t width = 0;      ///< of all its experts' widest activations, by which chunks are chosen
   int64_t working = 0;    ///< what the backward works with
   int64_t exchanged = 0;  ///< and where experts are shared out
-  /// What it makes in the end that is not there while the gate is composed.
-  int64_t made_later = 0;
 };
 
 struct FeedForwardCost {
@@ -70,8 +68,6 @@ struct FeedForwardCost {
   int64_t working = 0;       ///< what its backward works with
   MatrixCost matrices;
   int64_t cast_at_once = 0;  ///< numbers of them that are cast for uses at a time
-  /// Numbers of its gate that are composed of ATen's operators on a GPU, where no kernel is there.
-  int64_t composed_gate = 0;
   FlopCost flops;  ///< of a token, in matrices
   /// What its backward also works with where experts are shared out: inputs, output gradients and
   /// input gradients of each of a row's experts, as they leave and as they come.

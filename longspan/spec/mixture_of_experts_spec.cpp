@@ -38,8 +38,7 @@ GroupedCost grouped_cost(const MixtureOfExpertsSpec& mixture, int64_t hidden_siz
           .working = places + fp32 + at_most,
           // Rows and output gradients as they leave, as they come and apart; then these two beside
           // what the experts work with.
-          .exchanged = places + fp32 + std::max(6 * k * D, 2 * k * D + at_most),
-          .made_later = std::max<int64_t>(0, k * (D - 2 * I))};
+          .exchanged = places + fp32 + std::max(6 * k * D, 2 * k * D + at_most)};
 }
 
 }  // namespace
@@ -110,7 +109,6 @@ FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size
                  kFp32 * (2 * D + 4 * E);
   cost.exchanged = 6 * k * D;
   cost.grouped = grouped_cost(mixture, hidden_size);
-  cost.composed_gate = std::holds_alternative<ClampedSwiglu>(mixture.activation) ? I : 0;
   cost.matrices = {E * expert + shared, std::max(I, S) * D};
   cost.cast_at_once = expert + shared;
   cost.flops = flops_of_matrices(k * expert + shared + E * D);

@@ -125,6 +125,7 @@ struct Gated {
   void* up;
   void* act;  // d loss / d act and then act, or the output, which may be gate or up
   long long size;
+  float slope, limit;  // of the clamped SwiGLU
 };
 
 /// y = x scale, or 0 where the hash is below the limit.

@@ -1,4 +1,5 @@
-// SwiGLU and GeGLU (arXiv 2002.05202), and their gradients. Each thread takes one vector; the last
+// SwiGLU and GeGLU (arXiv 2002.05202), the clamped SwiGLU of gpt-oss (arXiv 2508.10925), and their
+// gradients. Each thread takes one vector; the last
 // one takes what is left behind whole vectors, a number at a time.
 
 namespace longspan::cuda {
@@ -27,17 +28,57 @@ struct GeluTanh {
   }
 };
 
-template <typename Act, typename S, int V>
+/// act(gate) up.
+template <typename Act>
+struct GatedBy {
+  __device__ static __forceinline__ float out(const Gated& /*a*/, float g, float u) {
+    return Act::value(g) * u;
+  }
+  /// Of gate, up and d loss / d out makes d loss / d gate, d loss / d up and out.
+  __device__ static __forceinline__ void backward(const Gated& /*a*/, float& g, float& u,
+                                                  float& d) {
+    float slope;
+    const float act = Act::with_slope(g, slope), made = act * u;
+    g = d * u * slope;
+    u = d * act;
+    d = made;
+  }
+};
+
+/// gate sigmoid(slope gate) (up + 1), with gate at most `limit` and up within it.
+struct Clamped {
+  // A number that is none stays none.
+  __device__ static __forceinline__ float at_most(float x, float limit) {
+    return x > limit ? limit : x;
+  }
+  __device__ static __forceinline__ float within(float x, float limit) {
+    return x < -limit ? -limit : at_most(x, limit);
+  }
+  __device__ static __forceinline__ float out(const Gated& a, float g, float u) {
+    g = at_most(g, a.limit);
+    return g * sigmoid(a.slope * g) * (within(u, a.limit) + 1.0f);
+  }
+  __device__ static __forceinline__ void backward(const Gated& a, float& g, float& u, float& d) {
+    const bool gate_moves = g <= a.limit, up_moves = fabsf(u) <= a.limit;
+    const float gate = at_most(g, a.limit), up = within(u, a.limit) + 1.0f;
+    const float open = sigmoid(a.slope * gate), act = gate * open;
+    g = gate_moves ? d * up * (open + a.slope * act * (1.0f - open)) : 0.0f;
+    u = up_moves ? d * act : 0.0f;
+    d = act * up;
+  }
+};
+
+template <typename Gate, typename S, int V>
 __device__ __forceinline__ void gated_out_part(const Gated& a, long long i) {
   float g[V], u[V];
   load_numbers(static_cast<const S*>(a.gate) + i, g);
   load_numbers(static_cast<const S*>(a.up) + i, u);
 #pragma unroll
-  for (int v = 0; v < V; ++v) g[v] = Act::value(g[v]) * u[v];
+  for (int v = 0; v < V; ++v) g[v] = Gate::out(a, g[v], u[v]);
   store_numbers(static_cast<S*>(a.act) + i, g);
 }
 
-template <typename Act, typename S, int V>
+template <typename Gate, typename S, int V>
 __device__ __forceinline__ void gated_backward_part(const Gated& a, long long i) {
   S *gate = static_cast<S*>(a.gate) + i, *up = static_cast<S*>(a.up) + i,
     *dact = static_cast<S*>(a.act) + i;
@@ -46,49 +87,44 @@ __device__ __forceinline__ void gated_backward_part(const Gated& a, long long i)
   load_numbers(up, u);
   load_numbers(dact, d);
 #pragma unroll
-  for (int v = 0; v < V; ++v) {
-    float slope;
-    const float act = Act::with_slope(g[v], slope);
-    g[v] = d[v] * u[v] * slope;
-    const float out = act * u[v];
-    u[v] = d[v] * act;
-    d[v] = out;
-  }
+  for (int v = 0; v < V; ++v) Gate::backward(a, g[v], u[v], d[v]);
   store_numbers(gate, g);
   store_numbers(up, u);
   store_numbers(dact, d);
 }
 
-template <typename Act, bool kBackward, typename S, int V>
+template <typename Gate, bool kBackward, typename S, int V>
 __device__ __forceinline__ void gated(const Gated& a) {
   const long long i =
       (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * static_cast<long long>(V);
   if (i + V <= a.size) {
     if constexpr (kBackward) {
-      gated_backward_part<Act, S, V>(a, i);
+      gated_backward_part<Gate, S, V>(a, i);
     } else {
-      gated_out_part<Act, S, V>(a, i);
+      gated_out_part<Gate, S, V>(a, i);
     }
     return;
   }
   for (long long j = i; j < a.size; ++j) {
     if constexpr (kBackward) {
-      gated_backward_part<Act, S, 1>(a, j);
+      gated_backward_part<Gate, S, 1>(a, j);
     } else {
-      gated_out_part<Act, S, 1>(a, j);
+      gated_out_part<Gate, S, 1>(a, j);
     }
   }
 }
 
-#define LONGSPAN_GATED(name, Act, backward, S, V) \
-  LONGSPAN_KERNEL(name, Gated, kBlockThreads) {   \
-    gated<Act, backward, S, V>(a);                \
+#define LONGSPAN_GATED(name, Gate, backward, S, V) \
+  LONGSPAN_KERNEL(name, Gated, kBlockThreads) {    \
+    gated<Gate, backward, S, V>(a);                \
   }
-#define LONGSPAN_GATED_OF(type, S, V)                             \
-  LONGSPAN_GATED(swiglu_out_##type##_v##V, Silu, false, S, V)     \
-  LONGSPAN_GATED(swiglu_backward_##type##_v##V, Silu, true, S, V) \
-  LONGSPAN_GATED(geglu_out_##type##_v##V, GeluTanh, false, S, V)  \
-  LONGSPAN_GATED(geglu_backward_##type##_v##V, GeluTanh, true, S, V)
+#define LONGSPAN_GATED_BY(gate, Gate, type, S, V)            \
+  LONGSPAN_GATED(gate##_out_##type##_v##V, Gate, false, S, V) \
+  LONGSPAN_GATED(gate##_backward_##type##_v##V, Gate, true, S, V)
+#define LONGSPAN_GATED_OF(type, S, V)                      \
+  LONGSPAN_GATED_BY(swiglu, GatedBy<Silu>, type, S, V)     \
+  LONGSPAN_GATED_BY(geglu, GatedBy<GeluTanh>, type, S, V) \
+  LONGSPAN_GATED_BY(clamped, Clamped, type, S, V)
 
 LONGSPAN_GATED_OF(f, float, 4)
 LONGSPAN_GATED_OF(f, float, 1)

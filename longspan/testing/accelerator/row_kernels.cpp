@@ -144,18 +144,23 @@ Compute norm_rotate_backward(bool sums, at::ScalarType dtype, unsigned blocks,
   };
 }
 
-Compute gated(bool is_swiglu, bool backward, at::ScalarType dtype, const cuda::Gated& a,
+Compute gated(std::string_view kind, bool backward, at::ScalarType dtype, const cuda::Gated& a,
               Arguments& given) {
   const std::array<int64_t, 2> shape{1, a.size};
+  const double slope = a.slope, limit = a.limit;
+  const bool is_clamped = kind == "clamped", is_swiglu = kind == "swiglu";
   if (!backward) {
     const at::Tensor gate = given.read(a.gate, shape, dtype), up = given.read(a.up, shape, dtype);
     at::Tensor act = given.write(a.act, shape, dtype);
-    return
-        [=]() mutable { (is_swiglu ? cpu_rows::swiglu_out : cpu_rows::geglu_out)(act, gate, up); };
+    return [=]() mutable {
+      if (is_clamped) return cpu_rows::clamped_swiglu_out(act, gate, up, slope, limit);
+      (is_swiglu ? cpu_rows::swiglu_out : cpu_rows::geglu_out)(act, gate, up);
+    };
   }
   at::Tensor gate = given.change(a.gate, shape, dtype), up = given.change(a.up, shape, dtype),
              act = given.change(a.act, shape, dtype);
   return [=]() mutable {
+    if (is_clamped) return cpu_rows::clamped_swiglu_backward_(gate, up, act, slope, limit);
     (is_swiglu ? cpu_rows::swiglu_backward_ : cpu_rows::geglu_backward_)(gate, up, act);
   };
 }
@@ -230,9 +235,10 @@ Compute kernel_of(std::string_view name, const cuda::Launch& launch, const void*
         name.starts_with("neighbours_") ? RotaryPairs::kNeighbours : RotaryPairs::kHalves;
     return rotate(pairs, dtype_of(name.back()), as<cuda::Rotate>(argument), given);
   }
-  if (name.starts_with("swiglu_") || name.starts_with("geglu_")) {
-    return gated(name.starts_with("swiglu_"), name.find("_backward_") != std::string_view::npos,
-                 dtype_of(name.back()), as<cuda::Gated>(argument), given);
+  if (const std::string_view gate = name.substr(0, name.find('_'));
+      gate == "swiglu" || gate == "geglu" || gate == "clamped") {
+    return gated(gate, name.find("_backward_") != std::string_view::npos, dtype_of(name.back()),
+                 as<cuda::Gated>(argument), given);
   }
   if (name == "log_sum_exp") {
     return log_sum_exp(launch.blocks_x, as<cuda::LogSumExp>(argument), given);
