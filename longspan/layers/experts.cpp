@@ -157,6 +157,13 @@ ExpertMlp Experts::weights_for(size_t expert, const at::Tensor& rows_R, int64_t 
   return weights_[expert].cast_for_uses(dtype, rows_R.defined() ? rows_R + begin : rows_R);
 }
 
+bool Experts::can_be_grouped() const {
+  return std::ranges::all_of(weights_.at(0).linears(), [](const Linear* linear) {
+    return !linear->has_adapter() ||
+           (linear->lora_a.size(0) % kGroupedNumbers == 0 && linear->dropout.p == 0);
+  });
+}
+
 bool Experts::are_grouped(const at::Tensor& x) const {
   return x.size(0) > 0 && grouped::have_kernels(x.options()) && grouped::can_read(x) &&
          GroupedExperts::can_group(weights_);

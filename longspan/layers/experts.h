@@ -27,6 +27,8 @@ class Experts {
 
   std::vector<Linear*> linears();
   void append_parameters_to(std::vector<at::Tensor>& parameters) const;
+  /// Whether nothing in their shapes keeps a GPU from working on all of them at once, in bf16.
+  bool can_be_grouped() const;
   bool are_exchanged() const { return exchange_ != nullptr; }
   const std::vector<ExpertMlp>& weights() const { return weights_; }
 

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -83,7 +84,8 @@ std::vector<ExpertMlp> random_experts(const Kind& kind) {
     if (kind.spec.bias) layer.bias = parameter({outputs}, kind.held, true);
     if (kind.adapters) {
       layer.lora_a = parameter({8, inputs}, at::kFloat, true);
-      layer.lora_b = parameter({outputs, 8}, at::kFloat, true);
+      layer.lora_b = parameter({outputs + 16, 8}, at::kFloat, true);
+      layer.lora_b_begin = 8;  // of several layers' with the same A
       layer.lora_scale = 2.0;
     }
     return layer;
@@ -102,6 +104,42 @@ std::vector<ExpertMlp> random_experts(const Kind& kind) {
   return experts;
 }
 
+/// As if others had sent all rows, and would get them back.
+class ToItself : public ExpertExchange {
+ public:
+  class Routes : public ExpertRoutes {
+   public:
+    explicit Routes(std::vector<int64_t> numbers) : numbers_(std::move(numbers)) {}
+    const std::vector<int64_t>& leaving() const override { return numbers_; }
+    const std::vector<int64_t>& counts() const override { return numbers_; }
+    const std::vector<int64_t>& numbers() const override { return numbers_; }
+    std::vector<at::Tensor> to_experts(const std::vector<at::Tensor>& x_R) const override {
+      return copies(x_R);
+    }
+    std::vector<at::Tensor> back(const std::vector<at::Tensor>& y_S) const override {
+      return copies(y_S);
+    }
+
+   private:
+    static std::vector<at::Tensor> copies(std::vector<at::Tensor> tensors) {
+      for (at::Tensor& x : tensors) x = x.clone();
+      return tensors;
+    }
+
+    std::vector<int64_t> numbers_;
+  };
+
+  ExpertRange here(int64_t num_experts) const override { return {0, num_experts}; }
+  std::unique_ptr<ExpertRoutes> open(const at::Tensor& counts_E) override {
+    const at::Tensor counts = counts_E.cpu();
+    const auto* const first = counts.const_data_ptr<int64_t>();
+    return open_again({first, first + counts.numel()});
+  }
+  std::unique_ptr<ExpertRoutes> open_again(std::vector<int64_t> numbers) override {
+    return std::make_unique<Routes>(std::move(numbers));
+  }
+};
+
 /// What goes through them: no row to expert 3.
 struct Rows {
   at::Tensor x = testing::random({kRows, kHidden}, at::kBFloat16, true),
@@ -118,13 +156,18 @@ struct Rows {
 
 /// All that they give.
 std::vector<at::Tensor> results(const Kind& kind, std::vector<ExpertMlp> weights, const Rows& rows,
-                                at::ScalarType dtype) {
+                                at::ScalarType dtype, ExpertExchange* exchange = nullptr) {
   const at::ScalarType sums = dtype == at::kDouble ? dtype : at::kFloat;
-  const Experts experts(kind.spec, std::move(weights), /*exchange=*/nullptr);
+  const Experts experts(kind.spec, std::move(weights), exchange);
   const at::Tensor x = rows.x.to(dtype), dout = rows.dout.to(dtype);
   Routing routing = rows.routing;
   routing.weights_CK = routing.weights_CK.to(sums);
   const RowRange all{0, kRows};
+  std::vector<at::Tensor> parameters;
+  experts.append_parameters_to(parameters);
+  std::erase_if(parameters, [](const at::Tensor& x) { return !x.defined() || !x.requires_grad(); });
+  // Gradients that are there already; of others there are none yet.
+  for (size_t i = 0; i < parameters.size(); i += 2) gradient_of(parameters[i]).fill_(0.5);
   at::Tensor out = at::ones({kRows, kHidden}, on_gpu(sums)), dx = at::ones_like(out);
   experts.add(out, routing, experts.dispatch(x, routing, nullptr), x, all,
               experts.forward_room(kRows, x.options()));
@@ -132,10 +175,7 @@ std::vector<at::Tensor> results(const Kind& kind, std::vector<ExpertMlp> weights
       experts.backward(dx, routing, experts.dispatch(x, routing, nullptr), dout, x, all,
                        experts.backward_room(kRows, x.options()));
   std::vector<at::Tensor> all_results{out, dx, dweights};
-  std::vector<at::Tensor> parameters;
-  experts.append_parameters_to(parameters);
   for (const at::Tensor& parameter : parameters) {
-    if (!parameter.defined() || !parameter.requires_grad()) continue;
     REQUIRE(parameter.grad().defined());
     all_results.push_back(parameter.grad());
   }
@@ -169,9 +209,17 @@ TEST_CASE("cuda rows: all experts at once give what they give one after the othe
       CHECK(off <= 2 * other + 0x1p-8 * testing::norm_of(exact[i]));
       CHECK(at_once[i].dtype() == one_by_one[i].dtype());
     }
-    const std::vector<at::Tensor> again =
-        results(kind, weights_of(weights, kind.held), rows, at::kBFloat16);
-    for (size_t i = 0; i < exact.size(); ++i) CHECK(at::equal(again[i], at_once[i]));
+    // The same bits each time, and of rows that come from elsewhere.
+    ToItself itself;
+    for (ExpertExchange* exchange :
+         {static_cast<ExpertExchange*>(nullptr), static_cast<ExpertExchange*>(&itself)}) {
+      const std::vector<at::Tensor> again =
+          results(kind, weights_of(weights, kind.held), rows, at::kBFloat16, exchange);
+      for (size_t i = 0; i < exact.size(); ++i) {
+        CAPTURE(i);
+        CHECK(at::equal(again[i], at_once[i]));
+      }
+    }
   }
 }
 

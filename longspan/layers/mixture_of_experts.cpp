@@ -41,7 +41,8 @@ std::unique_ptr<FeedForward> MixtureOfExperts::clone() const {
 
 int64_t MixtureOfExperts::chunk_width(const RowContext& row) const {
   const bool are_grouped = row.on_gpu && row.compute_dtype == at::kBFloat16 &&
-                           cost_.grouped.rows > 0 && !weights_.experts.are_exchanged();
+                           cost_.grouped.rows > 0 && !weights_.experts.are_exchanged() &&
+                           weights_.experts.can_be_grouped();
   return are_grouped ? cost_.grouped.width : cost_.width;
 }
 
@@ -157,7 +158,7 @@ void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
   } else if (!out_CD.is_same(h_CD)) {
     out_CD.copy_(h_CD);
   }
-  // Gives a GPU something to do while the host waits for how many rows go to each expert.
+  // Where the host waits for how many rows go to each expert, a GPU has something to do.
   at::Tensor shared_CD;
   if (weights_.shared && row.on_gpu) shared_CD = gated_shared_output(x_CD, rows, row);
   weights_.experts.add(sum_CD, routing, sorted, x_CD, rows, room);

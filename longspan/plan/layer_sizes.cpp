@@ -9,7 +9,7 @@ bool shares_out(const MemoryFacts& facts, const LayerCost& cost) {
 }
 
 bool are_grouped(const MemoryFacts& facts, const LayerCost& cost) {
-  return facts.cuda && facts.compute_bytes == 2 && cost.feed_forward.grouped.rows > 0;
+  return facts.experts_at_once && cost.feed_forward.grouped.rows > 0;
 }
 
 namespace {
@@ -17,7 +17,11 @@ namespace {
 int64_t working_of(const MemoryFacts& facts, const LayerCost& cost) {
   const FeedForwardCost& mlp = cost.feed_forward;
   const bool shared_out = shares_out(facts, cost);
-  if (are_grouped(facts, cost)) return shared_out ? mlp.grouped.exchanged : mlp.grouped.working;
+  if (are_grouped(facts, cost)) {
+    // What adapters of gate and up make of output gradients before their second matrix.
+    const int64_t inner = 2 * mlp.grouped.rows * facts.expert_adapter_rank;
+    return inner + (shared_out ? mlp.grouped.exchanged : mlp.grouped.working);
+  }
   return mlp.working + (shared_out ? mlp.exchanged : 0);
 }
 

@@ -78,9 +78,12 @@ struct MemoryFacts {
   bool casts_blocks = false, casts_head = false;
   /// Matrices have bf16 gradients; those in use are summed in fp32 over the chunks of a row.
   bool sums_blocks_apart = false, sums_head_apart = false;
-  bool cuda = false;              // computes on a GPU, by its sizes (spec/device_sizes.h)
-  int64_t num_groups = 0;         // of processes that this one is in (plan/rank_groups.h)
-  int64_t attention_threads = 0;  // of a CPU's flash attention
+  /// A GPU works on all experts of a layer at once, where their cost allows it (GroupedCost).
+  bool experts_at_once = false;
+  int64_t expert_adapter_rank = 0;  // 0: experts have no adapters
+  bool cuda = false;                // computes on a GPU, by its sizes (spec/device_sizes.h)
+  int64_t num_groups = 0;           // of processes that this one is in (plan/rank_groups.h)
+  int64_t attention_threads = 0;    // of a CPU's flash attention
 };
 
 /// Bytes of one rank.

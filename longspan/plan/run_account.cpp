@@ -218,6 +218,13 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
     }
   }
   facts.cuda = computer.cuda;
+  for (const HeldParameter& parameter : parameters.used) {
+    if (!parameter.spec.expert || parameter.spec.role != ParameterRole::kLoraA) continue;
+    facts.expert_adapter_rank = parameter.spec.shape[0];
+  }
+  facts.experts_at_once = computer.cuda && bf16 &&
+                          facts.expert_adapter_rank % kGroupedNumbers == 0 &&
+                          (facts.expert_adapter_rank == 0 || config.lora_dropout == 0);
   facts.num_groups = std::ssize(connected_groups(plan));
   facts.widens_attention = bf16 && !computer.cuda;
   facts.attention_threads = computer.cuda ? 0 : computer.num_threads;

@@ -49,8 +49,8 @@ struct TokenMixerCost {
 /// not cut: enough for gemms at full speed.
 inline constexpr int64_t kMinChunkRows = 1024;
 
-/// Of experts that a GPU works on at once, in bf16 (kernels/grouped_gemm.h): a row is there once for
-/// each of its experts.
+/// Of experts that a GPU works on at once, in bf16 (kernels/grouped_gemm.h): a row is there once
+/// for each of its experts.
 struct GroupedCost {
   int64_t rows = 0;       ///< experts of a row; 0: they cannot be worked on at once
   int64_t width = 0;      ///< of all its experts' widest activations, by which chunks are chosen
@@ -68,7 +68,7 @@ struct FeedForwardCost {
   int64_t working = 0;       ///< what its backward works with
   MatrixCost matrices;
   int64_t cast_at_once = 0;  ///< numbers of them that are cast for uses at a time
-  FlopCost flops;  ///< of a token, in matrices
+  FlopCost flops;            ///< of a token, in matrices
   /// What its backward also works with where experts are shared out: inputs, output gradients and
   /// input gradients of each of a row's experts, as they leave and as they come.
   int64_t exchanged = 0;

@@ -25,10 +25,9 @@ std::vector<std::string_view> linears_of(const MixtureOfExpertsSpec& mixture) {
 /// There all the time is what says where each row goes, in 8 bytes each, its weight and the
 /// gradient of that, scores and their gradients and the sum of input gradients in fp32.
 GroupedCost grouped_cost(const MixtureOfExpertsSpec& mixture, int64_t hidden_size) {
-  constexpr int64_t kMultiple = 8;  // of numbers that the kernels read
   const int64_t E = mixture.num_experts, k = mixture.experts_per_token, D = hidden_size;
   const int64_t I = mixture.expert_size, S = mixture.shared.intermediate_size;
-  if (D % kMultiple != 0 || I % kMultiple != 0) return {};
+  if (D % kGroupedNumbers != 0 || I % kGroupedNumbers != 0) return {};
   const int64_t turns = mixture.stacked ? 2 * I : 0, made = 2 * I + turns;
   const int64_t places = k * (3 * 4 + 3 * 2), fp32 = 2 * (D + 4 * E);
   const int64_t at_most = std::max(k * std::max(4 * I + turns, made + D),

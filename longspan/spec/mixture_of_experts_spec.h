@@ -99,6 +99,9 @@ void pass_over_unadapted(const MixtureOfExpertsSpec& mixture, std::vector<Parame
 constexpr int64_t expert_number_bytes(int64_t num_experts) {
   return num_experts <= (int64_t{1} << 15) ? 2 : 4;
 }
+/// Numbers that the kernels which work on all experts at once (kernels/grouped_gemm.h) read
+/// together: model dim, intermediate dim and the rank of adapters are multiples, or they do not.
+inline constexpr int64_t kGroupedNumbers = 8;
 FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size);
 std::string sizes_in(const MixtureOfExpertsSpec& mixture);
 inline const MixtureOfExpertsSpec* experts_in(const MixtureOfExpertsSpec& mixture) {

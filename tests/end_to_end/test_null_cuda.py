@@ -117,6 +117,7 @@ DETERMINISTIC = {
         eval_strategy="steps", eval_steps=2)),
     "pairs that share a prompt, dropout": ("llama", 1, dict(
         bf16=True, stage="dpo", dataset="pairs", pref_share_prompt=True, finetuning_type="lora", lora_dropout=0.1)),
+    "experts one after the other": ("qwen3_moe", 1, dict(bf16=False)),
     "experts, Muon": ("qwen3_moe", 1, dict(bf16=True, moe_aux_loss_coef=0.01, optim="muon")),
     "clamped experts, sinks": ("gpt_oss", 1, dict(bf16=True)),
     "hybrid, texts": ("qwen3_5", 1, dict(pure_bf16=True) | STAGES["pt"]),
@@ -236,7 +237,7 @@ LARGE = {
                                        num_local_experts=16, num_experts_per_tok=4)),
 }
 # Of each row of so many (some have no label, and do not come to the last layer's experts) the same four experts of 16 are
-# chosen: that is the most that a layer may work with.
+# chosen: that is the most that a layer may work with, where its experts are not worked on at once.
 ROUTED = {"experts": f"{16 * 8}:{TOKENS - 16}:4"}
 LORA = dict(finetuning_type="lora")
 PEAKS = {
@@ -251,6 +252,7 @@ PEAKS = {
     "hybrid": ("hybrid", 1, LORA),
     "latent attention": ("latent", 1, LORA),
     "experts": ("experts", 1, LORA),
+    "experts one after the other": ("experts", 1, LORA | dict(lora_target="all", lora_rank=4)),
     "activations on the host": ("dense", 1, LORA | dict(offload_activations=True, tiled_mlp=16)),
     "the head in bf16": ("vocabulary", 1, dict(bf16=False, pure_bf16=True)),
 }
