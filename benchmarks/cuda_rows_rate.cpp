@@ -1,6 +1,7 @@
 // The kernels over rows on a GPU beside the same of ATen's operators: microseconds by the GPU's own
 // clock, and bytes that must be read and written, a second. Tensors are larger than the GPU's
-// cache. Usage: bench_cuda_rows [numbers of a row...]
+// cache. And the gemms of experts beside one expert after the other, and beside at::_grouped_mm: a
+// million times a million operations a second. Usage: bench_cuda_rows [numbers of a row...]
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Event.h>
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -16,6 +18,8 @@
 #include "longspan/comm/cuda.h"
 #include "longspan/cuda/kernels.h"
 #include "longspan/kernels/fused_rows.h"
+#include "longspan/kernels/gemm.h"
+#include "longspan/kernels/grouped_gemm.h"
 
 namespace {
 
@@ -134,6 +138,60 @@ void compare_heads_of_vocabulary(int64_t V) {
           [&] { longspan::cross_entropy_gradient_(logits, labels, lse, scale); });
 }
 
+/// As of a layer's gates, and of their weights' gradients: E experts, of which a row goes to k, all
+/// as often.
+void compare_experts(int64_t E, int64_t k, int64_t D, int64_t I) {
+  constexpr int64_t kRows = 16384;
+  const int64_t S = kRows * k, of_expert = S / E;
+  const auto options = at::device(at::kCUDA).dtype(at::kBFloat16);
+  const at::Tensor x = at::randn({kRows, D}, options), weights = at::randn({E, I, D}, options),
+                   from = at::randint(kRows, {S}, options.dtype(at::kLong)),
+                   gradients = at::zeros({E, I, D}, options.dtype(at::kFloat));
+  at::Tensor y = at::empty({S, I}, options);
+  const longspan::SortedRows sorted =
+      longspan::grouped::sort_out(at::full({E}, of_expert, options.dtype(at::kLong)), S);
+  longspan::GroupTable table(x.device());
+  table.add(weights.unbind(0));
+  table.add(gradients.unbind(0));
+  table.send();
+  const auto print = [&](const char* what, const std::function<void()>& work) {
+    double microseconds = 0;
+    try {
+      microseconds = microseconds_of(work);
+    } catch (const std::exception& error) {
+      const std::string reason = error.what();
+      fmt::print("  {:<34} not run: {}\n", what, reason.substr(0, reason.find('\n')));
+      return;
+    }
+    const double flops = 2.0 * static_cast<double>(S * I * D);
+    fmt::print("  {:<34} {:>9.1f} us {:>6.0f} TFLOP/s\n", what, microseconds,
+               flops / microseconds / 1e6);
+  };
+  fmt::print("experts: {} of {} a row, D {}, I {}, {} rows\n", k, E, D, I, kRows);
+  print("gates at once",
+        [&] { longspan::grouped::forward_out(y, {}, sorted, {{{x, from}, table.at(0)}}, {}); });
+  const auto rows_of = [&](const at::Tensor& all, int64_t e) {
+    return all.narrow(0, e * of_expert, of_expert);
+  };
+  print("one after the other", [&] {
+    for (int64_t e = 0; e < E; ++e) {
+      at::Tensor part = rows_of(y, e);
+      at::mm_out(part, x.index_select(0, rows_of(from, e)), weights[e].t());
+    }
+  });
+  const at::Tensor ends = at::arange(1, E + 1, options.dtype(at::kInt)) * of_expert;
+  print("at::_grouped_mm", [&] {
+    at::_grouped_mm(x.index_select(0, from), weights.transpose(1, 2), ends.to(at::kInt));
+  });
+  print("their gradients at once",
+        [&] { longspan::grouped::add_matrix_gradients(table.at(1), sorted, {y}, {x, from}); });
+  print("one after the other", [&] {
+    for (int64_t e = 0; e < E; ++e) {
+      longspan::add_gemm_(gradients[e], rows_of(y, e).t(), x.index_select(0, rows_of(from, e)));
+    }
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -156,5 +214,7 @@ int main(int argc, char** argv) {
   }
   compare_heads(/*H=*/256, /*num_pairs=*/32, at::kBFloat16);
   for (const int64_t V : {32000, 151936, 262144}) compare_heads_of_vocabulary(V);
+  compare_experts(/*E=*/128, /*k=*/8, /*D=*/2048, /*I=*/768);  // Qwen3-30B-A3B
+  compare_experts(/*E=*/32, /*k=*/4, /*D=*/2880, /*I=*/2880);  // gpt-oss-20b
   return 0;
 }

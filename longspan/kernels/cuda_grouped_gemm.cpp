@@ -21,7 +21,7 @@ using cuda_rows::Part;
 
 Kernels& kernels_for(const at::Tensor& x, Part part) {
   Kernels* const kernels = kernels_of(x, part);
-  TORCH_CHECK(kernels != nullptr, "no kernels for rows in groups");
+  TORCH_CHECK(kernels != nullptr, "no kernels for rows in experts");
   return *kernels;
 }
 
@@ -51,7 +51,7 @@ void check_rows(const PickedRows& rows, const SortedRows& sorted) {
                   rows.x.size(1) % cuda::kBf16Vector == 0 &&
                   cuda_rows::aligned({&rows.x}, cuda::kBf16Vector) &&
                   (rows.from_S.defined() ? rows.from_S : rows.x).size(0) == sorted.num_rows,
-              "rows in groups are bf16, contiguous, aligned, of 8n numbers");
+              "rows in experts are bf16, contiguous, aligned, of 8n numbers");
 }
 
 cuda::RowsOfGradient rows_of_gradient(const PickedRows& rows, const SortedRows& sorted) {
@@ -74,9 +74,9 @@ void multiply(const char* kernel, bool transposed, at::Tensor& y, const at::Tens
   TORCH_CHECK(!products.empty() && products.size() <= cuda::kMostFactors, "one to four products");
   TORCH_CHECK(is_bf16(y) && y.is_contiguous() && y.size(0) == sorted.num_rows &&
                   y.size(1) % cuda::kBf16Vector == 0,
-              "rows in groups are bf16, contiguous, of 8n numbers");
+              "rows in experts are bf16, contiguous, of 8n numbers");
   if (sorted.num_rows == 0) return;
-  cuda::GroupedRows argument{.groups = groups_of(sorted),
+  cuda::GroupedRows argument{.sorted = groups_of(sorted),
                              .factors = {},
                              .biases = addresses_of(biases),
                              .y = y.mutable_data_ptr(),
@@ -110,7 +110,7 @@ void multiply(const char* kernel, bool transposed, at::Tensor& y, const at::Tens
 cuda::GroupedDots dots_of(at::Tensor& dots, const at::Tensor& to_S, const SortedRows& sorted,
                           const PickedRows& x) {
   check_rows(x, sorted);
-  return {.groups = groups_of(sorted),
+  return {.sorted = groups_of(sorted),
           .x = x.x.const_data_ptr(),
           .from = numbers_of(x.from_S),
           .y = nullptr,
@@ -138,7 +138,7 @@ size_t GroupTable::add(const std::vector<at::Tensor>& matrices) {
     TORCH_CHECK(matrices[i].is_contiguous() && matrices[i].sizes() == first.sizes() &&
                     matrices[i].scalar_type() == first.scalar_type() &&
                     matrices[i].device() == device_,
-                "matrices of groups are of one shape and dtype, on one device");
+                "matrices of experts are of one shape and dtype, on one device");
     to[i] = reinterpret_cast<intptr_t>(matrices[i].const_data_ptr());
   }
   addresses_.push_back(addresses);
@@ -175,7 +175,7 @@ bool can_read(const at::Tensor& matrix_OI) {
 }
 
 SortedRows sort_out(const at::Tensor& counts_E, int64_t num_rows) {
-  TORCH_CHECK(cuda_rows::fits_int(num_rows), "too many rows in groups");
+  TORCH_CHECK(cuda_rows::fits_int(num_rows), "too many rows in experts");
   const int64_t E = counts_E.size(0),
                 num_tiles = num_rows / cuda::kTileRows + std::min(E, num_rows);
   SortedRows sorted{.begins = at::empty({E + 1}, counts_E.options()),
@@ -207,7 +207,7 @@ void input_gradient_out(at::Tensor& dx, const at::Tensor& to_S, const SortedRows
 
 void add_matrix_gradients(const GroupMatrices& gradients, const SortedRows& sorted,
                           const PickedRows& dy_SO, const PickedRows& x_SI) {
-  const cuda::GroupedMatrices argument{.groups = groups_of(sorted),
+  const cuda::GroupedMatrices argument{.sorted = groups_of(sorted),
                                        .a = rows_of_gradient(dy_SO, sorted),
                                        .b = rows_of_gradient(x_SI, sorted),
                                        .gradients = numbers_of(gradients.addresses_E),
@@ -229,7 +229,7 @@ void add_matrix_gradients(const GroupMatrices& gradients, const SortedRows& sort
 void add_bias_gradients(const GroupMatrices& gradients, const SortedRows& sorted,
                         const PickedRows& dy_SO, const at::Tensor& weights_S) {
   const cuda::GroupedSums argument{
-      .groups = groups_of(sorted),
+      .sorted = groups_of(sorted),
       .x = rows_of_gradient(dy_SO, sorted),
       .weights = weights_S.defined() ? weights_S.const_data_ptr<float>() : nullptr,
       .gradients = numbers_of(gradients.addresses_E),

@@ -1,8 +1,8 @@
-// Gemms of rows that are sorted by group, each group with matrices of its own: those of experts.
-// The device alone knows how many rows a group has, and no host waits to learn it. By kernels of
-// their own (cuda/rows/grouped_gemm.cu), for bf16; where there are none, whoever calls works on one
-// group after the other. S: rows of all groups, E: groups, I, O: numbers of a row before and behind
-// a matrix.
+// Gemms of rows that are sorted by expert, where each expert has a matrix of its own. The device
+// alone knows how many rows an expert has, and no host waits to learn it. By kernels of their own
+// (cuda/rows/grouped_gemm.cu), for bf16; where there are none, whoever calls works on one expert
+// after the other.
+// S: rows of all experts, E: experts, I, O: numbers of a row before and behind a matrix.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,13 +13,14 @@
 
 namespace longspan {
 
-/// Where the rows of each group begin, where they are: of S rows that are sorted by group.
+/// Where the rows of each expert begin, among S rows that are sorted by expert: as tensors where the
+/// rows are.
 struct SortedRows {
   at::Tensor begins, first_tiles, tile_groups;  // int64 (cuda/rows/arguments.h)
   int64_t num_rows = 0, num_groups = 0;
 };
 
-/// A matrix or a vector of each group: where they are. Whoever makes it keeps them alive until the
+/// A matrix or a vector of each expert: where they are. Whoever makes it keeps them alive until the
 /// device has used them.
 struct GroupMatrices {
   at::Tensor addresses_E;                 // int64
@@ -32,7 +33,7 @@ class GroupTable {
  public:
   /// The device that they are all on.
   explicit GroupTable(at::Device device) : device_(device) {}
-  /// One of each group, of one shape and dtype, contiguous. Returns their number.
+  /// One of each expert, of one shape and dtype, contiguous. Returns their number.
   size_t add(const std::vector<at::Tensor>& matrices);
   void send();
   /// Once sent.
@@ -50,7 +51,7 @@ struct PickedRows {
   at::Tensor x, from_S = {};
 };
 
-/// Rows times the matrix of their group, [O, I], or, as a factor of an input gradient, [I, O].
+/// Rows times the matrix of their expert, [O, I], or, as a factor of an input gradient, [I, O].
 struct GroupedProduct {
   PickedRows rows;
   GroupMatrices matrices;
@@ -64,10 +65,10 @@ bool have_kernels(const at::TensorOptions& rows);
 /// aligned.
 bool can_read(const at::Tensor& matrix_OI);
 
-/// counts_E: int64, how many rows each group has; their sum is num_rows.
+/// counts_E: int64, how many rows each expert has; their sum is num_rows.
 SortedRows sort_out(const at::Tensor& counts_E, int64_t num_rows);
 
-/// y[to_S[row]] = scale * the sum of at most four products + the group's bias. y: bf16, [S, O],
+/// y[to_S[row]] = scale * the sum of at most four products + the expert's bias. y: bf16, [S, O],
 /// each row of which is written once. Undefined to_S: the row of the same number.
 void forward_out(at::Tensor& y, const at::Tensor& to_S, const SortedRows& sorted,
                  const std::vector<GroupedProduct>& products,
@@ -75,16 +76,16 @@ void forward_out(at::Tensor& y, const at::Tensor& to_S, const SortedRows& sorted
 /// The same with each matrix transposed.
 void input_gradient_out(at::Tensor& dx, const at::Tensor& to_S, const SortedRows& sorted,
                         const std::vector<GroupedProduct>& products, double scale = 1.0);
-/// gradients += dy^T x over the rows of each group, in fp32.
+/// gradients += dy^T x over the rows of each expert, in fp32.
 void add_matrix_gradients(const GroupMatrices& gradients, const SortedRows& sorted,
                           const PickedRows& dy_SO, const PickedRows& x_SI);
-/// gradients += the sum over the rows of each group of weights * dy. weights_S: fp32.
+/// gradients += the sum over the rows of each expert of weights * dy. weights_S: fp32.
 void add_bias_gradients(const GroupMatrices& gradients, const SortedRows& sorted,
                         const PickedRows& dy_SO, const at::Tensor& weights_S);
 /// dots[to_S[row]] = the dot product of rows of x and y. dots: fp32.
 void dots_out(at::Tensor& dots, const at::Tensor& to_S, const SortedRows& sorted,
               const PickedRows& x, const at::Tensor& y_SO);
-/// dots[to_S[row]] += that of rows of x with the vector of their group.
+/// dots[to_S[row]] += that of rows of x with the vector of their expert.
 void add_dots_(at::Tensor& dots, const at::Tensor& to_S, const SortedRows& sorted,
                const PickedRows& x, const GroupMatrices& vectors);
 /// sum_CD += the sum over k of weights_CK * y_CKD, in the order of k. sum, weights: fp32 (undefined

@@ -14,13 +14,19 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "gpu"), str(pathlib.Path(__file__).parent)]
+sys.path[:0] = [str(ROOT / "tests" / "gpu"), str(pathlib.Path(__file__).parent), str(ROOT / "tests")]
 
 import runs  # noqa: E402
 from null_gpus import counts_of, null_environment, null_program  # noqa: E402
 
 STEPS = 3
-SHAPES = runs.SHAPES | {"7b": runs.SHAPES["7b-of-7-layers"] | {"num_hidden_layers": 28}}
+SHAPES = runs.SHAPES | {
+    "7b": runs.SHAPES["7b-of-7-layers"] | {"num_hidden_layers": 28},
+    # Two of the 48 layers of Qwen3-30B-A3B.
+    "30b-a3b-of-2-layers": dict(kind="qwen3_moe", hidden_size=2048, num_hidden_layers=2, num_attention_heads=32,
+                                num_key_value_heads=4, head_dim=128, moe_intermediate_size=768, num_experts=128,
+                                num_experts_per_tok=8, vocab_size=151936),
+}
 
 
 def parse_arguments():
@@ -69,6 +75,12 @@ def make_model(options):
 
     folder = options.work / f"model-{options.shape}"
     if (folder / "config.json").exists():
+        return
+    if "kind" in SHAPES[options.shape]:
+        from hole_model import write_hole
+
+        write_hole(folder, **SHAPES[options.shape])
+        train_tokenizer(folder)
         return
     train_tokenizer(folder)
     config = SHAPES[options.shape] | {

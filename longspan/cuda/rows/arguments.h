@@ -185,7 +185,7 @@ struct GroupedFactor {
 
 /// y[to[row]] = scale * the sum of the factors + the bias of the row's group.
 struct GroupedRows {
-  RowGroups groups;
+  RowGroups sorted;
   GroupedFactor factors[kMostFactors];
   const long long* biases;  // [num_groups], where each is; null: there are none
   void* y;                  // [.., num_columns], bf16
@@ -205,7 +205,7 @@ struct RowsOfGradient {
 
 /// gradients[group] += a^T b over the rows of the group.
 struct GroupedMatrices {
-  RowGroups groups;
+  RowGroups sorted;
   RowsOfGradient a, b;
   const long long* gradients;  // [num_groups], where each is; bf16 or fp32
   int gradients_are_bf16;
@@ -213,7 +213,7 @@ struct GroupedMatrices {
 
 /// gradients[group] += the sum over its rows of weights[row] * x.
 struct GroupedSums {
-  RowGroups groups;
+  RowGroups sorted;
   RowsOfGradient x;
   const float* weights;  // null: ones
   const long long* gradients;
@@ -222,7 +222,7 @@ struct GroupedSums {
 
 /// dots[to[row]] = x[from[row]] . y[row], or where `vectors` is not null . the one of its group.
 struct GroupedDots {
-  RowGroups groups;
+  RowGroups sorted;
   const void* x;  // [.., num_columns], bf16
   const long long* from;
   const void* y;             // [rows, num_columns], bf16

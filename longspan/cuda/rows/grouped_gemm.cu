@@ -428,11 +428,11 @@ __device__ __forceinline__ void grouped_rows(const GroupedRows& a) {
   LONGSPAN_SHARED_FLOATS(row_buffers);
   const int tiles_across = (a.num_columns + kTileColumns - 1) / kTileColumns;
   const int tile = static_cast<int>(blockIdx.x) / tiles_across;
-  const int group = static_cast<int>(a.groups.tile_groups[tile]);
-  if (group >= a.groups.num_groups) return;
-  const int begin = static_cast<int>(a.groups.begins[group] +
-                                     (tile - a.groups.first_tiles[group]) * kTileRows);
-  const int end = static_cast<int>(a.groups.begins[group + 1]);
+  const int group = static_cast<int>(a.sorted.tile_groups[tile]);
+  if (group >= a.sorted.num_groups) return;
+  const int begin = static_cast<int>(a.sorted.begins[group] +
+                                     (tile - a.sorted.first_tiles[group]) * kTileRows);
+  const int end = static_cast<int>(a.sorted.begins[group + 1]);
   const int first = static_cast<int>(blockIdx.x) % tiles_across * kTileColumns;
   int num_steps = 0;
   for (int i = 0; i < a.num_factors; ++i) {
@@ -475,8 +475,8 @@ LONGSPAN_KERNEL(grouped_rows_transposed_f, GroupedRows, kGemmThreads) {
 LONGSPAN_KERNEL(grouped_matrices, GroupedMatrices, kGemmThreads) {
   LONGSPAN_SHARED_FLOATS(buffers);
   const int group = static_cast<int>(blockIdx.y);
-  const int begin = static_cast<int>(a.groups.begins[group]),
-            end = static_cast<int>(a.groups.begins[group + 1]);
+  const int begin = static_cast<int>(a.sorted.begins[group]),
+            end = static_cast<int>(a.sorted.begins[group + 1]);
   if (begin >= end) return;
   const int tiles_across = (a.b.num_columns + kTileColumns - 1) / kTileColumns;
   const int first_row = static_cast<int>(blockIdx.x) / tiles_across * kTileRows;

@@ -45,11 +45,11 @@ LONGSPAN_KERNEL(combine_rows, CombineRows, kBlockThreads) {
 /// takes a row.
 LONGSPAN_KERNEL(grouped_dots, GroupedDots, kGemmThreads) {
   const int tile = static_cast<int>(blockIdx.x);
-  const int group = static_cast<int>(a.groups.tile_groups[tile]);
-  if (group >= a.groups.num_groups) return;
+  const int group = static_cast<int>(a.sorted.tile_groups[tile]);
+  if (group >= a.sorted.num_groups) return;
   const long long begin =
-      a.groups.begins[group] + (tile - a.groups.first_tiles[group]) * kTileRows;
-  const long long end = min(a.groups.begins[group + 1], begin + kTileRows);
+      a.sorted.begins[group] + (tile - a.sorted.first_tiles[group]) * kTileRows;
+  const long long end = min(a.sorted.begins[group + 1], begin + kTileRows);
   const int lane = static_cast<int>(threadIdx.x) % 32, warps = kGemmThreads / 32;
   const void* const vector =
       a.vectors == nullptr ? nullptr : reinterpret_cast<const void*>(a.vectors[group]);
@@ -79,7 +79,7 @@ LONGSPAN_KERNEL(grouped_sums, GroupedSums, kSumColumns * kSumParts) {
   __shared__ float parts[kSumParts][kSumColumns];
   const int group = static_cast<int>(blockIdx.y);
   const int column = static_cast<int>(blockIdx.x * kSumColumns + threadIdx.x);
-  const long long begin = a.groups.begins[group], end = a.groups.begins[group + 1];
+  const long long begin = a.sorted.begins[group], end = a.sorted.begins[group + 1];
   if (begin >= end) return;
   float sum = 0;
   if (column < a.x.num_columns) {

@@ -68,7 +68,7 @@ class Groups {
 };
 
 Compute rows(bool transposed, const cuda::GroupedRows& a, Arguments& given) {
-  const Groups groups(a.groups, given);
+  const Groups groups(a.sorted, given);
   const int64_t columns = a.num_columns;
   const at::Tensor sum = at::zeros({groups.num_rows(), columns});
   for (int i = 0; i < a.num_factors; ++i) {
@@ -106,7 +106,7 @@ Compute add_to(const std::vector<at::Tensor>& gradients, const std::vector<at::T
 }
 
 Compute matrices(const cuda::GroupedMatrices& a, Arguments& given) {
-  const Groups groups(a.groups, given);
+  const Groups groups(a.sorted, given);
   const at::Tensor of_a = groups.picked(a.a.x, a.a.from, a.a.num_columns),
                    of_b = groups.picked(a.b.x, a.b.from, a.b.num_columns);
   const std::vector<at::Tensor> gradients = groups.matrices(
@@ -119,7 +119,7 @@ Compute matrices(const cuda::GroupedMatrices& a, Arguments& given) {
 }
 
 Compute sums(const cuda::GroupedSums& a, Arguments& given) {
-  const Groups groups(a.groups, given);
+  const Groups groups(a.sorted, given);
   at::Tensor x = groups.picked(a.x.x, a.x.from, a.x.num_columns);
   if (a.weights != nullptr) {
     x = x * given.read(a.weights, {groups.num_rows()}, at::kFloat).unsqueeze(1);
@@ -150,7 +150,7 @@ Compute tiles(const cuda::GroupTiles& a, Arguments& given) {
 }
 
 Compute dots(const cuda::GroupedDots& a, Arguments& given) {
-  const Groups groups(a.groups, given);
+  const Groups groups(a.sorted, given);
   const int64_t S = groups.num_rows();
   const at::Tensor x = groups.picked(a.x, a.from, a.num_columns), sums = at::empty({S});
   if (a.vectors == nullptr) {
