@@ -13,8 +13,8 @@
 
 namespace longspan {
 
-/// Where the rows of each expert begin, among S rows that are sorted by expert: as tensors where the
-/// rows are.
+/// Where the rows of each expert begin, among S rows that are sorted by expert: as tensors where
+/// the rows are.
 struct SortedRows {
   at::Tensor begins, first_tiles, tile_groups;  // int64 (cuda/rows/arguments.h)
   int64_t num_rows = 0, num_groups = 0;
