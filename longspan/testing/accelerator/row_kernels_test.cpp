@@ -130,6 +130,20 @@ TEST_CASE("row kernels: each pass is the CPU's, in one launch") {
         },
         gates);
     check(
+        "clamped_out_",
+        [](Tensors x) -> Tensors {
+          clamped_swiglu_out(x[2], x[0], x[1], 1.702, 0.5);
+          return {x[2]};
+        },
+        gates);
+    check(
+        "clamped_backward_",
+        [](Tensors x) -> Tensors {
+          clamped_swiglu_backward_(x[0], x[1], x[2], 1.702, 0.5);
+          return x;
+        },
+        gates);
+    check(
         "swiglu_backward_",
         [](Tensors x) -> Tensors {
           swiglu_backward_(x[0], x[1], x[2]);
@@ -217,6 +231,7 @@ TEST_CASE("row kernels: what the gradients of a weight are added to is kept") {
 
 TEST_CASE("row kernels: a gate that has none is composed in parts, of so many bytes a number") {
   install();
+  const cuda::WithoutKernels without;
   constexpr int64_t kWide = kComposedGateNumbers / 2 + 1;  // a row at a time
   static_assert(composed_gate_rows(kWide) == 1);
   const at::Tensor gate = random({2, kWide}, at::kBFloat16), up = random({2, kWide}, at::kBFloat16),
