@@ -12,6 +12,7 @@
 #include "longspan/cuda/rows/gated.cu"
 #include "longspan/cuda/rows/cross_entropy.cu"
 #include "longspan/cuda/rows/dropout.cu"
+#include "longspan/cuda/rows/grouped_tiles.cuh"
 #include "longspan/cuda/rows/grouped_gemm.cu"
 #include "longspan/cuda/rows/grouped_rows.cu"
 // clang-format on

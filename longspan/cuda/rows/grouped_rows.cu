@@ -41,14 +41,13 @@ LONGSPAN_KERNEL(combine_rows, CombineRows, kBlockThreads) {
   store_numbers(to, sum);
 }
 
-/// dots[to[row]] (+)= the product of a row of x with one of y, or with a vector of its group. A warp
-/// takes a row.
+/// dots[to[row]] (+)= the product of a row of x with one of y, or with a vector of its group. A
+/// warp takes a row.
 LONGSPAN_KERNEL(grouped_dots, GroupedDots, kGemmThreads) {
   const int tile = static_cast<int>(blockIdx.x);
   const int group = static_cast<int>(a.sorted.tile_groups[tile]);
   if (group >= a.sorted.num_groups) return;
-  const long long begin =
-      a.sorted.begins[group] + (tile - a.sorted.first_tiles[group]) * kTileRows;
+  const long long begin = a.sorted.begins[group] + (tile - a.sorted.first_tiles[group]) * kTileRows;
   const long long end = min(a.sorted.begins[group + 1], begin + kTileRows);
   const int lane = static_cast<int>(threadIdx.x) % 32, warps = kGemmThreads / 32;
   const void* const vector =
@@ -75,7 +74,7 @@ LONGSPAN_KERNEL(grouped_dots, GroupedDots, kGemmThreads) {
 
 /// gradients of a group += the sum of its rows, each times its weight. threadIdx.x: a column,
 /// threadIdx.y: the part of the rows that a thread adds up.
-LONGSPAN_KERNEL(grouped_sums, GroupedSums, kSumColumns * kSumParts) {
+LONGSPAN_KERNEL(grouped_sums, GroupedSums, kSumColumns* kSumParts) {
   __shared__ float parts[kSumParts][kSumColumns];
   const int group = static_cast<int>(blockIdx.y);
   const int column = static_cast<int>(blockIdx.x * kSumColumns + threadIdx.x);
