@@ -111,6 +111,9 @@ TEST_CASE("cuda rows: the clamped gate and its gradients, on both sides of its l
   for (const auto& [gate, up] : {std::pair(none, one), {one, none}}) {
     REQUIRE(cuda_rows::clamped_swiglu_out(out, gate, up, kSlope, kLimit));
     CHECK(out.isnan().all().item<bool>());
+    at::Tensor dgate = gate.clone(), dup = up.clone(), dact = one.clone();
+    REQUIRE(cuda_rows::clamped_swiglu_backward_(dgate, dup, dact, kSlope, kLimit));
+    for (const at::Tensor& x : {dgate, dact}) CHECK(x.isnan().all().item<bool>());
   }
 }
 

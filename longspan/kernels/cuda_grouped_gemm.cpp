@@ -163,8 +163,8 @@ namespace grouped {
 bool have_kernels(const at::TensorOptions& rows) {
   if (rows.dtype() != at::kBFloat16) return false;
   const int device = rows.device().index();
-  return cuda::kernels_of(device, Part::kGroupedRows) != nullptr &&
-         cuda::kernels_of(device, Part::kGroupedGemm) != nullptr;
+  return cuda::kernels_of(device, Part::kGroupedGemm) != nullptr &&
+         cuda::kernels_of(device, Part::kGroupedRows) != nullptr;
 }
 
 bool can_read(const at::Tensor& matrix_OI) {

@@ -89,8 +89,12 @@ struct Linear {
   /// The layer of some of its outputs. Gradients are added to those of this layer's parameters.
   Linear for_outputs(int64_t begin, int64_t count) const;
   bool has_adapter() const { return lora_a.defined(); }
-  /// Its rows of B.
-  at::Tensor own_lora_b() const { return lora_b.narrow(0, lora_b_begin, weight.size(0)); }
+  /// Its rows of B, or of a tensor like it.
+  at::Tensor own_lora_b() const { return own_rows_of(lora_b); }
+  at::Tensor own_rows_of(const at::Tensor& like_b) const {
+    const int64_t num_rows = weight.size(0);
+    return like_b.size(0) == num_rows ? like_b : like_b.narrow(0, lora_b_begin, num_rows);
+  }
   /// Weight, bias, A, B as they are held; some may be undefined.
   std::vector<at::Tensor> parameters() const {
     return cast_of ? cast_of->parameters() : std::vector{weight, bias, lora_a, lora_b};

@@ -32,7 +32,8 @@ class Experts {
   bool are_exchanged() const { return exchange_ != nullptr; }
   const std::vector<ExpertMlp>& weights() const { return weights_; }
 
-  /// Memory to work in, for up to so many rows; undefined where the experts are worked on at once.
+  /// Memory to work in, for up to so many rows; undefined where a GPU has kernels for all experts
+  /// at once.
   at::Tensor forward_room(int64_t num_rows, const at::TensorOptions& options) const;
   at::Tensor backward_room(int64_t num_rows, const at::TensorOptions& options) const;
 

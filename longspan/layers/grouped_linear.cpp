@@ -17,10 +17,6 @@ std::vector<at::Tensor> all_of(const std::vector<const Linear*>& experts, const 
   return all;
 }
 
-at::Tensor rows_of_b(const Linear& layer, const at::Tensor& of_b) {
-  return of_b.narrow(0, layer.lora_b_begin, layer.weight.size(0));
-}
-
 bool are_alike(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() == b.defined() &&
          (!a.defined() || (a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
@@ -66,7 +62,7 @@ GroupedLinear::GroupedLinear(const std::vector<const Linear*>& experts, GroupTab
   if (first.has_adapter() && first.lora_a.requires_grad()) {
     dlora_a_ = parameter([](const Linear& layer) { return gradient_of(layer.lora_a); });
     dlora_b_ =
-        parameter([](const Linear& layer) { return rows_of_b(layer, gradient_of(layer.lora_b)); });
+        parameter([](const Linear& layer) { return layer.own_rows_of(gradient_of(layer.lora_b)); });
   }
 }
 

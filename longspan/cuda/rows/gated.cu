@@ -1,6 +1,6 @@
 // SwiGLU and GeGLU (arXiv 2002.05202), the clamped SwiGLU of gpt-oss (arXiv 2508.10925), and their
-// gradients. Each thread takes one vector; the last
-// one takes what is left behind whole vectors, a number at a time.
+// gradients. Each thread takes one vector; the last one takes what is left behind whole vectors, a
+// number at a time.
 
 namespace longspan::cuda {
 
@@ -59,11 +59,11 @@ struct Clamped {
     return g * sigmoid(a.slope * g) * (within(u, a.limit) + 1.0f);
   }
   __device__ static __forceinline__ void backward(const Gated& a, float& g, float& u, float& d) {
-    const bool gate_moves = g <= a.limit, up_moves = fabsf(u) <= a.limit;
+    const bool gate_is_held = g > a.limit, up_is_held = fabsf(u) > a.limit;
     const float gate = at_most(g, a.limit), up = within(u, a.limit) + 1.0f;
     const float open = sigmoid(a.slope * gate), act = gate * open;
-    g = gate_moves ? d * up * (open + a.slope * act * (1.0f - open)) : 0.0f;
-    u = up_moves ? d * act : 0.0f;
+    g = gate_is_held ? 0.0f : d * up * (open + a.slope * act * (1.0f - open));
+    u = up_is_held ? 0.0f : d * act;
     d = act * up;
   }
 };

@@ -164,7 +164,7 @@ LONGSPAN_KERNEL(grouped_rows_transposed_f, GroupedRows, kGemmThreads) {
   grouped_rows<MatrixColumns<true>>(a);
 }
 
-LONGSPAN_KERNEL(grouped_matrices, GroupedMatrices, kGemmThreads) {
+LONGSPAN_DENSE_KERNEL(grouped_matrices, GroupedMatrices, kGemmThreads, 2) {
   LONGSPAN_SHARED_FLOATS(buffers);
   const int group = static_cast<int>(blockIdx.y);
   const int begin = static_cast<int>(a.sorted.begins[group]),

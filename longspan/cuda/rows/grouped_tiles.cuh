@@ -65,9 +65,9 @@ struct MatrixWords<true> {
   }
 };
 
-/// How a tile lies in what a block shares, where a row's depth lies together in memory. Every
-/// second row has its vectors of four words in another order, so that all lanes that read or write
-/// at once use different banks.
+/// How a tile lies in what a block shares, where a row's depth lies together in memory. Each two
+/// rows have their vectors of four words in another of four orders, so that all lanes that read or
+/// write at once use different banks.
 struct ByRow {
   static constexpr int kWords = kTileRows * kDepthPairs;
   /// Where a vector begins.
