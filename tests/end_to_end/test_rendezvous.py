@@ -264,7 +264,7 @@ def on_two_nodes(settings, tmp_path):
 def test_a_launcher_waits_for_another_as_long_as_processes_do(on_two_nodes):
     """All is saved and its workers are done; the other machine's launcher has gone with an error and never comes to where
     launchers wait for each other. torchrun's own patience there is 300 s."""
-    timeout = 5
+    timeout = 10  # set-up, beside much else, must not take as long
     running = on_two_nodes(timeout, KILLED_RANK="1")
     with contextlib.suppress(subprocess.TimeoutExpired):
         running.ranks[1].wait(LIMIT)
@@ -276,7 +276,7 @@ def test_a_launcher_waits_for_another_as_long_as_processes_do(on_two_nodes):
 
 def test_a_launcher_waits_no_longer_for_one_that_says_nothing(on_two_nodes, tmp_path):
     """The one that serves the store is stopped when all is saved: the other asks it, and gets no answer."""
-    timeout = 5
+    timeout = 10
     running = on_two_nodes(timeout, STOPPED_FILE=str(tmp_path / "stopped"))
     try:
         assert running.ranks[1].wait(timeout + LIMIT) == 0, running.text()
