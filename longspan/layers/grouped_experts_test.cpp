@@ -203,7 +203,8 @@ TEST_CASE("cuda rows: all experts at once give what they give one after the othe
     REQUIRE(at_once.size() == exact.size());
     for (size_t i = 0; i < exact.size(); ++i) {
       CAPTURE(i);
-      // Each rounds the same tensors to bf16, but for what is weighed: twice as far off at most.
+      // Each rounds as many tensors to bf16, so that their errors are of one size. Twice that
+      // leaves room for chance, and 2^-8 is one rounding of the result, where it is bf16.
       const double off = testing::norm_of(wide(at_once[i]) - exact[i]),
                    other = testing::norm_of(wide(one_by_one[i]) - exact[i]);
       CHECK(off <= 2 * other + 0x1p-8 * testing::norm_of(exact[i]));

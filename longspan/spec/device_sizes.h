@@ -28,8 +28,8 @@ struct DropoutChunk {
   }
 };
 
-/// A gate that no kernel computes is composed of ATen's operators for so many numbers at a time,
-/// which take so many bytes each: twelve tensors in fp32.
+/// Where a GPU has no kernels, gpt-oss's gate is composed of ATen's operators for so many numbers
+/// at a time, which take so many bytes each: twelve tensors in fp32. The account leaves that out.
 inline constexpr int64_t kComposedGateNumbers = int64_t{8} << 20, kComposedGateBytes = 48;
 inline constexpr int64_t composed_gate_rows(int64_t width) {
   return std::max<int64_t>(1, kComposedGateNumbers / std::max<int64_t>(1, width));

@@ -116,7 +116,8 @@ TEST_CASE(
   REQUIRE(made.size() == expected.size());
   for (size_t i = 0; i < made.size(); ++i) {
     CAPTURE(i);
-    // Both round the same tensors to bf16, but for what is weighed.
+    // A number goes through some eight roundings to bf16 in each of the two, of up to 2^-9 of it
+    // and of signs that do not depend on each other: sqrt(2 * 8) 2^-9.
     const at::Tensor exact = expected[i].to(at::kDouble);
     CHECK((made[i].cpu().to(at::kDouble) - exact).norm().item<double>() <=
           0x1p-7 * exact.norm().item<double>());
