@@ -14,8 +14,6 @@ std::string name_of(Role role) {
       return "assistant";
     case Role::kObservation:
       return "observation";
-    case Role::kFunction:
-      return "function";
   }
   throw std::logic_error("no such role");
 }

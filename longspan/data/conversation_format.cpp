@@ -9,6 +9,7 @@
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/bad_rows.h"
+#include "longspan/data/function_calls.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {
@@ -216,7 +217,7 @@ Message RowReader::read_message(const json& message, const json& row,
       {tags.user, Role::kUser},
       {tags.assistant, Role::kAssistant},
       {tags.observation, Role::kObservation},
-      {tags.function, Role::kFunction},
+      {tags.function, Role::kAssistant},
       {tags.system, Role::kSystem}};
   const std::string tag = text(message, tags.role, where).value_or("");
   const auto role =
@@ -234,7 +235,10 @@ Message RowReader::read_message(const json& message, const json& row,
   }
   const auto content = text(message, tags.content, where);
   if (!content) throw RowError(fmt::format("{}: {} is null, not text", where, *tags.content));
-  return {role->second, *content};
+  if (tag != tags.function) return {role->second, *content};
+  return {.role = Role::kAssistant,
+          .content = "",
+          .calls = parse_function_calls(*content, where)};
 }
 
 void RowReader::read_sharegpt(const json& row, Conversation& conversation) const {
@@ -291,7 +295,7 @@ void RowReader::require_turns(const Conversation& conversation) const {
         "can be trained. Add the answer, or remove that message.",
         place, messages.size(), column, name_of(messages.back().role)));
   }
-  if (messages.back().content.empty() || messages.back().role == Role::kSystem) {
+  if (is_empty(messages.back()) || messages.back().role == Role::kSystem) {
     no_answer(fmt::format("the last message of {}", column), place);
   }
 }

@@ -4,12 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace longspan {
+#include "longspan/data/conversation.h"
 
-struct FunctionCall {
-  std::string name;
-  std::string arguments;  // JSON, written as Python's json.dumps(ensure_ascii=False) writes it
-};
+namespace longspan {
 
 /// Reads {"name": ..., "arguments": ...} or a list of them. Throws RowError with `place`.
 std::vector<FunctionCall> parse_function_calls(const std::string& content,

@@ -48,11 +48,11 @@ struct Span {
 
 ordered_json as_template_message(const Message& message, const std::string& place) {
   if (message.role == Role::kObservation) return {{"role", "tool"}, {"content", message.content}};
-  if (message.role != Role::kFunction) {
+  if (message.calls.empty()) {
     return {{"role", name_of(message.role)}, {"content", message.content}};
   }
   ordered_json calls = ordered_json::array();
-  for (const FunctionCall& call : parse_function_calls(message.content, place)) {
+  for (const FunctionCall& call : message.calls) {
     calls.push_back(
         {{"type", "function"},
          {"function",

@@ -122,7 +122,7 @@ class NamedTemplate : public TurnEncoder {
       }
       append(message->role == Role::kObservation ? format_.observation : format_.user, question,
              turn.source);
-      append_answer(message[1], message + 2 == end, conversation.source, turn);
+      append_answer(message[1], message + 2 == end, turn);
       turn.target_labels = turn.target;
       turns.push_back(std::move(turn));
     }
@@ -162,8 +162,7 @@ class NamedTemplate : public TurnEncoder {
     return text;
   }
 
-  void append_answer(const Message& answer, bool is_last, const std::string& place,
-                     Turn& turn) const {
+  void append_answer(const Message& answer, bool is_last, Turn& turn) const {
     std::string content = answer.content;
     if (format_.thinks) {
       const bool is_trained = is_last || !thinking_.last_answer_only;
@@ -175,8 +174,8 @@ class NamedTemplate : public TurnEncoder {
         append({{Piece::kText, kNoThoughts}}, "", thinking_.enabled ? turn.target : turn.source);
       }
     }
-    const bool calls = answer.role == Role::kFunction;
-    if (calls) content = written_calls(format_.calls, parse_function_calls(content, place));
+    const bool calls = !answer.calls.empty();
+    if (calls) content = written_calls(format_.calls, answer.calls);
     append(calls && !format_.function.empty() ? format_.function : format_.assistant, content,
            turn.target);
   }

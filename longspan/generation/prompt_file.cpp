@@ -37,8 +37,8 @@ Role role_of(const std::string& name, const std::string& place) {
                                                     {"system", Role::kSystem},
                                                     {"tool", Role::kObservation},
                                                     {"observation", Role::kObservation},
-                                                    {"function_call", Role::kFunction},
-                                                    {"function", Role::kFunction}};
+                                                    {"function_call", Role::kAssistant},
+                                                    {"function", Role::kAssistant}};
   const auto role = roles.find(name);
   if (role != roles.end()) return role->second;
   throw UserError(fmt::format(

@@ -28,13 +28,12 @@ constexpr const char* kChat =
  "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>", "tools": null})";
 
 Conversation conversation_from(std::string_view input) {
-  constexpr Role kRoles[] = {Role::kUser, Role::kAssistant, Role::kSystem, Role::kObservation,
-                             Role::kFunction};
+  constexpr Role kRoles[] = {Role::kUser, Role::kAssistant, Role::kSystem, Role::kObservation};
   Conversation conversation;
   conversation.source = "rows.json, row 1";
   for (const std::string& piece : fuzz::lines(input)) {
     std::string_view text = piece;
-    const Role role = kRoles[choose(text, 5)];
+    const Role role = kRoles[choose(text, 4)];
     conversation.messages.push_back({role, std::string(text)});
   }
   return conversation;
