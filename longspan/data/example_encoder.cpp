@@ -64,8 +64,10 @@ EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
                                 int64_t vocab_size) {
   if (rows.empty()) return {};
   BadRows bad;
-  const Encoding encoding{config, stage, tokenizer, vocab_size, bad};
+  ChatReport chats;
+  const Encoding encoding{config, stage, tokenizer, vocab_size, bad, chats};
   EncodedExamples encoded = stage.encode(encoding, rows);
+  encoded.chats = chats.notes();
   encoded.left_out = bad.settle(on_bad_row_of(config), "the data", std::ssize(rows));
   if (encoded.examples.empty()) {
     throw UserError(fmt::format("{}: there is no text in this row and the {} after it",

@@ -48,6 +48,7 @@ struct EncodedExamples {
   std::vector<Example> examples;
   std::optional<PackingReport> packing;  // absent: nothing was packed
   CutReport cut;
+  std::vector<std::string> chats;  // what templates left out, and answers without an end
   std::string left_out;  // the rows that on_bad_row: skip left out, in a sentence; mostly empty
 };
 

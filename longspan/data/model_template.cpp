@@ -3,13 +3,18 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string_view>
 
 #include "longspan/config/user_error.h"
 #include "longspan/data/bad_rows.h"
-#include "longspan/data/function_calls.h"
+#include "longspan/data/located_chat.h"
+#include "longspan/data/template_messages.h"
 #include "longspan/data/turns.h"
 #include "longspan/input/json_text.h"
 #include "longspan/text/chat_template.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 
@@ -30,7 +35,7 @@ ordered_json template_variables(const Tokenizer& tokenizer) {
   return variables;
 }
 
-/// Names of templates that a model with this tokenizer may have been made with, as advice.
+/// Advice on `template` for a tokenizer without a chat template.
 std::string fitting_templates(const Tokenizer& tokenizer) {
   const bool chatml = tokenizer.id_of("<|im_end|>").has_value();
   if (chatml && tokenizer.id_of("<think>")) {
@@ -38,27 +43,20 @@ std::string fitting_templates(const Tokenizer& tokenizer) {
            "qwen3_nothink`";
   }
   if (chatml) return "`template: qwen` or `template: chatml`";
-  return tokenizer.id_of("<|eot_id|>") ? "`template: llama3`" : "`template: default`";
+  if (tokenizer.id_of("<|eot_id|>")) return "`template: llama3`";
+  return "the one that the model was made with (`longspan help template` lists them), or for a "
+         "base model `template: default`";
 }
 
-/// An answer's place in the rendered text, in bytes.
-struct Span {
+/// Tokens of an answer in its chat: [begin, end).
+struct AnswerTokens {
   size_t begin, end;
 };
 
-ordered_json as_template_message(const Message& message, const std::string& place) {
-  if (message.role == Role::kObservation) return {{"role", "tool"}, {"content", message.content}};
-  if (message.calls.empty()) {
-    return {{"role", name_of(message.role)}, {"content", message.content}};
-  }
-  ordered_json calls = ordered_json::array();
-  for (const FunctionCall& call : message.calls) {
-    calls.push_back(
-        {{"type", "function"},
-         {"function",
-          {{"name", call.name}, {"arguments", parse_ordered_json(call.arguments, place)}}}});
-  }
-  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", calls}};
+/// Tokens behind `at` that lie in the text before `end`.
+size_t tokens_up_to(const EncodedText& tokens, size_t at, size_t end) {
+  while (at < tokens.ids.size() && tokens.end[at] <= end) ++at;
+  return at;
 }
 
 class ModelTemplate : public TurnEncoder {
@@ -75,114 +73,298 @@ class ModelTemplate : public TurnEncoder {
     variables_ = template_variables(tokenizer);
     // Templates take an absent enable_thinking for true.
     if (!enable_thinking) variables_["enable_thinking"] = false;
+    turn_ends_ = ends_of_template();
+    ends_ = tokenizer.end_tokens();
+    ends_.insert(turn_ends_.begin(), turn_ends_.end());
   }
 
   std::vector<Turn> turns(const Conversation& conversation) const override {
-    const ordered_json messages = template_messages(conversation);
-    const RenderedChat chat = render(messages, false, conversation.source);
-    std::vector<Span> answers;
-    for (const GenerationSpan& span : chat.generation) answers.push_back({span.begin, span.end});
-    if (answers.empty()) answers = rendered_answers(messages, chat.text, conversation.source);
-    return cut(tokenizer_.encode_with_offsets(chat.text), answers);
+    const LocatedChat chat = locate(conversation, /*generation_prompt=*/false);
+    const EncodedText tokens = tokenizer_.encode_with_offsets(chat.text());
+    const size_t first = first_message_of(conversation);
+    std::vector<size_t> answers;  // places in the chat
+    for (size_t i = 0; i < conversation.messages.size(); ++i) {
+      if (is_answer(conversation.messages[i].role)) answers.push_back(first + i);
+    }
+    std::vector<AnswerTokens> spans;
+    for (const GenerationSpan& span : chat.generation()) {
+      spans.push_back(tokens_of(tokens, spans, span.begin, span.end));
+    }
+    const bool marked = !spans.empty();
+    if (!marked) spans = spans_of(chat, tokens, answers);
+    std::vector<Turn> turns = cut(tokens.ids, spans);
+    for (size_t i = 0; i < spans.size() && !answers.empty(); ++i) {
+      const size_t message = marked ? message_at(chat, answers, tokens, spans[i]) : answers[i];
+      const Message& answer = conversation.messages[message - first];
+      Turn& turn = turns[i];
+      turn.lost_thoughts = chat.lost_thoughts(message);
+      if (!answer.is_trained) std::ranges::fill(turn.target_labels, int32_t{kIgnoreLabel});
+    }
+    const bool ends_with_answer = !answers.empty() && is_answer(conversation.messages.back().role);
+    if (!marked && ends_with_answer) add_end(conversation.messages.back(), turns.back());
+    return turns;
   }
 
   std::vector<int32_t> question(const Conversation& conversation) const override {
-    return tokenizer_.encode(
-        render(template_messages(conversation), true, conversation.source).text);
+    return tokenizer_.encode(locate(conversation, /*generation_prompt=*/true).text());
   }
 
-  std::optional<int32_t> turn_end() const override {
-    constexpr std::string_view kAnswer = "longspan:answer";
-    const ordered_json chat = {{{"role", "user"}, {"content", "?"}},
-                               {{"role", "assistant"}, {"content", kAnswer}}};
-    const std::string text = render(chat, false, "").text;
-    const size_t answer = text.rfind(kAnswer);
-    if (answer == std::string::npos) return std::nullopt;
-    const size_t after = text.find_first_not_of(" \n", answer + kAnswer.size());
-    if (after == std::string::npos) return std::nullopt;
-    return leading_special(tokenizer_, tokenizer_.encode(text.substr(after)));
-  }
+  std::vector<int32_t> turn_ends() const override { return turn_ends_; }
 
  private:
-  ordered_json template_messages(const Conversation& conversation) const {
-    ordered_json messages = ordered_json::array();
+  /// The token that the template writes behind an answer. Where it writes none, the tokens with
+  /// which the messages of a user and of a tool begin: by these a model of such a family stops.
+  std::vector<int32_t> ends_of_template() const {
+    constexpr std::string_view kAnswer = "longspan:answer", kNext = "longspan:next";
+    const ordered_json chat = {{{"role", "user"}, {"content", "?"}},
+                               {{"role", "assistant"}, {"content", kAnswer}}};
+    const auto token_behind = [&](const ordered_json& messages) -> std::optional<int32_t> {
+      std::string text;
+      try {
+        text = render(messages, false, "", "").text;
+      } catch (const RowError&) {
+        return std::nullopt;  // a template that knows no tools
+      }
+      const size_t answer = text.rfind(kAnswer);
+      if (answer == std::string::npos) return std::nullopt;
+      const size_t after = text.find_first_not_of(" \n", answer + kAnswer.size());
+      if (after == std::string::npos) return std::nullopt;
+      return leading_special(tokenizer_, tokenizer_.encode(text.substr(after)));
+    };
+    if (const auto end = token_behind(chat)) return {*end};
+    std::vector<int32_t> markers;
+    for (const char* role : {"user", "tool"}) {
+      ordered_json longer = chat;
+      longer.push_back({{"role", role}, {"content", kNext}});
+      const auto marker = token_behind(longer);
+      if (marker && std::ranges::find(markers, *marker) == markers.end()) {
+        markers.push_back(*marker);
+      }
+    }
+    return markers;
+  }
+
+  bool is_end(int32_t id) const { return ends_.contains(id); }
+
+  /// Messages that the template gets before those of the conversation: a default system message.
+  size_t first_message_of(const Conversation& conversation) const {
     const bool has_system =
         !conversation.messages.empty() && conversation.messages[0].role == Role::kSystem;
-    if (!has_system && !default_system_.empty()) {
+    return !has_system && !default_system_.empty();
+  }
+
+  ordered_json template_messages(const Conversation& conversation, const CallShape& shape) const {
+    ordered_json messages = ordered_json::array();
+    if (first_message_of(conversation) == 1) {
       messages.push_back({{"role", "system"}, {"content", default_system_}});
     }
     for (const Message& message : conversation.messages) {
-      messages.push_back(as_template_message(message, conversation.source));
+      messages.push_back(template_message(message, shape, conversation.source));
     }
     return messages;
   }
 
-  RenderedChat render(const ordered_json& messages, bool add_generation_prompt,
-                      const std::string& place) const {
+  RenderedChat render(const ordered_json& messages, bool generation_prompt,
+                      const std::string& tools, const std::string& place) const {
+    const std::string where = place.empty() ? "" : place + ": ";
     ordered_json variables = variables_;
     variables["messages"] = messages;
-    variables["add_generation_prompt"] = add_generation_prompt;
+    variables["add_generation_prompt"] = generation_prompt;
+    if (!tools.empty()) variables["tools"] = parse_ordered_json(tools, place);
     try {
       return render_chat_template(chat_template_, variables.dump());
     } catch (const ordered_json::type_error&) {
       throw RowError(fmt::format(
           "{}a message is no text in UTF-8. Write the file in UTF-8, or remove what is broken.",
-          place.empty() ? "" : place + ": "));
+          where));
     } catch (const UserError& error) {
-      throw RowError(fmt::format("{}the model's chat_template refuses the row: {}",
-                                 place.empty() ? "" : place + ": ", error.what()));
+      throw RowError(
+          fmt::format("{}the model's chat_template refuses the row: {}", where, error.what()));
     }
   }
 
-  std::vector<Span> rendered_answers(const ordered_json& messages, const std::string& text,
-                                     const std::string& place) const {
-    std::vector<Span> answers;
-    ordered_json so_far = ordered_json::array();
-    for (const auto& message : messages) {
-      const bool is_answer = message.at("role") == "assistant";
-      const std::string before = is_answer ? render(so_far, true, place).text : "";
-      so_far.push_back(message);
-      if (!is_answer) continue;
-      const std::string after =
-          so_far.size() == messages.size() ? text : render(so_far, false, place).text;
-      if (!text.starts_with(before) || !text.starts_with(after) || after.size() < before.size()) {
-        throw UserError(fmt::format(
-            "{}: the model's chat_template writes the beginning of a conversation differently once "
-            "more messages follow, so it does not say which tokens are answers (message {}). Name "
-            "a template, for example {}.",
-            place, so_far.size(), fitting_templates(tokenizer_)));
+  LocatedChat locate_shaped(const Conversation& conversation, bool generation_prompt,
+                            const CallShape& shape) const {
+    const auto render_row = [this, tools = conversation.tools, place = conversation.source](
+                                const ordered_json& messages, bool prompt) {
+      return render(messages, prompt, tools, place);
+    };
+    return LocatedChat(render_row, template_messages(conversation, shape), generation_prompt,
+                       conversation.source);
+  }
+
+  /// The least that the rendering shows of a call.
+  Printed least_printed(const LocatedChat& chat, const Conversation& conversation) const {
+    const size_t first = first_message_of(conversation);
+    Printed least = Printed::kWhole;
+    for (size_t i = 0; i < conversation.messages.size(); ++i) {
+      const LocatedChat::Place around = chat.surroundings_of(first + i);
+      const std::string_view text =
+          std::string_view(chat.text()).substr(around.begin, around.end - around.begin);
+      for (const FunctionCall& call : conversation.messages[i].calls) {
+        least = std::min(least, printed_in(text, call));
       }
-      answers.push_back({before.size(), after.size()});
     }
-    return answers;
+    return least;
+  }
+
+  /// Renders a conversation with its calls in the shape in which the template prints them. Throws
+  /// RowError: see LocatedChat; a call, a tool or the thoughts of the last answer are not printed.
+  LocatedChat locate(const Conversation& conversation, bool generation_prompt) const {
+    std::optional<LocatedChat> located;
+    std::optional<RowError> refusal;
+    Printed most = Printed::kNot;
+    bool has_calls = false, has_bare_calls = false;
+    for (const Message& message : conversation.messages) {
+      has_calls = has_calls || !message.calls.empty();
+      has_bare_calls = has_bare_calls || (!message.calls.empty() && message.content.empty());
+    }
+    bool renders = false;
+    for (const CallShape& shape : call_shapes()) {
+      if (shape.content_is_null && !has_bare_calls) continue;
+      if (most == Printed::kWhole || (renders && !has_calls)) break;
+      try {
+        LocatedChat chat = locate_shaped(conversation, generation_prompt, shape);
+        renders = true;
+        const Printed printed = least_printed(chat, conversation);
+        if (printed == Printed::kNot || (located && printed <= most)) continue;
+        most = printed;
+        located = std::move(chat);
+      } catch (const RowError& error) {
+        if (!has_calls) throw;
+        if (!refusal) refusal = error;
+      }
+    }
+    if (!located && !renders) throw *refusal;
+    if (!located) {
+      fail(conversation, "prints no function calls, and the row has some");
+    }
+    require_tools(*located, conversation);
+    require_last_thoughts(*located, conversation, generation_prompt);
+    return *std::move(located);
+  }
+
+  void require_tools(const LocatedChat& chat, const Conversation& conversation) const {
+    if (conversation.tools.empty()) return;
+    for (const ordered_json& tool : parse_ordered_json(conversation.tools, conversation.source)) {
+      const auto name = tool.at("function").at("name").get<std::string>();
+      if (chat.text().find(name) != std::string::npos) continue;
+      fail(conversation, fmt::format("does not print the row's tools ({})", shortened(name, 60)));
+    }
+  }
+
+  void require_last_thoughts(const LocatedChat& chat, const Conversation& conversation,
+                             bool generation_prompt) const {
+    if (generation_prompt || conversation.messages.empty()) return;
+    const size_t last = first_message_of(conversation) + conversation.messages.size() - 1;
+    if (!chat.lost_thoughts(last)) return;
+    fail(conversation, "does not print the thoughts of the last answer");
+  }
+
+  [[noreturn]] void fail(const Conversation& conversation, const std::string& problem) const {
+    throw RowError(fmt::format(
+        "{}the model's chat_template {}: they could not be trained. Remove them from the row, put "
+        "a template that prints them into chat_template.jinja in the model's folder, or name a "
+        "`template` that has them.",
+        conversation.source.empty() ? "" : conversation.source + ": ", problem));
   }
 
   /// A token that holds any of an answer's text belongs to the answer.
-  static std::vector<Turn> cut(const EncodedText& text, const std::vector<Span>& answers) {
+  static AnswerTokens tokens_of(const EncodedText& tokens, const std::vector<AnswerTokens>& before,
+                                size_t begin, size_t end) {
+    AnswerTokens span{};
+    span.begin = tokens_up_to(tokens, before.empty() ? 0 : before.back().end, begin);
+    span.end = span.begin;
+    while (span.end < tokens.ids.size() && tokens.begin[span.end] < end) ++span.end;
+    return span;
+  }
+
+  /// From where the generation prompt of an answer ends to the token by which generation stops, and
+  /// white space behind it that the template writes behind every answer. Without such a token: to
+  /// the end of what the template writes behind every answer.
+  std::vector<AnswerTokens> spans_of(const LocatedChat& chat, const EncodedText& tokens,
+                                     const std::vector<size_t>& answers) const {
+    const std::string_view text = chat.text();
+    const auto behind = [&](size_t answer, size_t begin) {
+      const auto& place = chat.place_of(answer);
+      return place ? place->end : begin;
+    };
+    std::vector<size_t> begins;
+    for (const size_t answer : answers) begins.push_back(chat.begin_of_answer(answer));
+    if (answers.empty()) return {};
+    const std::string_view last_end = text.substr(behind(answers.back(), begins.back()));
+    std::vector<AnswerTokens> spans;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const size_t from = behind(answers[i], begins[i]);
+      const bool is_last = i + 1 == answers.size();
+      const size_t to = is_last ? text.size() : chat.surroundings_of(answers[i]).end;
+      const std::string_view end = text.substr(from, to - from);
+      const size_t common = std::ranges::mismatch(end, last_end).in1 - end.begin();
+      AnswerTokens span = tokens_of(tokens, spans, begins[i], from);
+      size_t stop = span.end;
+      while (stop < tokens.ids.size() && tokens.end[stop] <= to && !is_end(tokens.ids[stop])) {
+        ++stop;
+      }
+      const bool stops = stop < tokens.ids.size() && tokens.end[stop] <= to;
+      if (stops) span.end = stop + 1;
+      const size_t most = tokens_up_to(tokens, span.end, from + common);
+      const auto is_space = [&](size_t token) {
+        return stripped(text.substr(tokens.begin[token], tokens.end[token] - tokens.begin[token]))
+            .empty();
+      };
+      while (span.end < most && (!stops || is_space(span.end))) ++span.end;
+      spans.push_back(span);
+    }
+    return spans;
+  }
+
+  /// The answer in which a span of {% generation %} lies, or that comes next.
+  static size_t message_at(const LocatedChat& chat, const std::vector<size_t>& answers,
+                           const EncodedText& tokens, const AnswerTokens& span) {
+    const size_t end = span.end == 0 ? 0 : tokens.end[span.end - 1];
+    size_t at = answers.front();
+    for (const size_t answer : answers) {
+      if (chat.place_of(answer) && chat.place_of(answer)->begin < end) at = answer;
+    }
+    return at;
+  }
+
+  static std::vector<Turn> cut(const std::vector<int32_t>& ids,
+                               const std::vector<AnswerTokens>& answers) {
     std::vector<Turn> turns;
-    const size_t size = text.ids.size();
     size_t at = 0;
-    for (const Span& answer : answers) {
-      size_t begin = at;
-      while (begin < size && text.end[begin] <= answer.begin) ++begin;
-      size_t end = begin;
-      while (end < size && text.begin[end] < answer.end) ++end;
+    for (const AnswerTokens& answer : answers) {
       Turn& turn = turns.emplace_back();
-      turn.source.assign(text.ids.begin() + at, text.ids.begin() + begin);
-      turn.target.assign(text.ids.begin() + begin, text.ids.begin() + end);
+      turn.source.assign(ids.begin() + at, ids.begin() + answer.begin);
+      turn.target.assign(ids.begin() + answer.begin, ids.begin() + answer.end);
       turn.target_labels = turn.target;
-      at = end;
+      at = answer.end;
     }
     if (turns.empty()) turns.emplace_back();
     // What follows the last answer stays in the row, untrained.
-    turns.back().target.insert(turns.back().target.end(), text.ids.begin() + at, text.ids.end());
+    turns.back().target.insert(turns.back().target.end(), ids.begin() + at, ids.end());
     turns.back().target_labels.resize(turns.back().target.size(), kIgnoreLabel);
     return turns;
+  }
+
+  /// Ends the last answer of a template that writes nothing behind it, as servers stop: by the
+  /// marker of the tool's message behind a call, else by eos_token.
+  void add_end(const Message& answer, Turn& turn) const {
+    if (!answer.is_trained || has_end(turn, ends_, tokenizer_)) return;
+    std::optional<int32_t> end;
+    if (tokenizer_.eos_token()) end = tokenizer_.id_of(*tokenizer_.eos_token());
+    if (!answer.calls.empty() && turn_ends_.size() > 1) end = turn_ends_.back();
+    if (!end) return;
+    turn.target.push_back(*end);
+    turn.target_labels.push_back(*end);
+    turn.added_end = true;
   }
 
   Tokenizer tokenizer_;
   std::string default_system_, chat_template_;
   ordered_json variables_;
+  std::vector<int32_t> turn_ends_;
+  std::set<int32_t> ends_;  // by which generation stops
 };
 
 }  // namespace
@@ -194,7 +376,8 @@ std::string rendered_prompt(const std::string& chat_template, const Tokenizer& t
   if (eos_token) variables["eos_token"] = *eos_token;
   variables["messages"] = ordered_json::array();
   for (const Message& message : conversation.messages) {
-    variables["messages"].push_back(as_template_message(message, conversation.source));
+    variables["messages"].push_back(
+        template_message(message, call_shapes().front(), conversation.source));
   }
   variables["add_generation_prompt"] = true;
   return render_chat_template(chat_template, variables.dump()).text;

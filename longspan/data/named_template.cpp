@@ -142,18 +142,29 @@ class NamedTemplate : public TurnEncoder {
     return ids;
   }
 
-  std::optional<int32_t> turn_end() const override {
+  std::vector<int32_t> turn_ends() const override {
+    std::vector<int32_t> ends;
+    for (const std::string_view word : format_.stop_words) {
+      if (const auto id = tokenizer_.id_of(word)) ends.push_back(*id);
+    }
     for (const Piece& piece : format_.assistant) {
-      if (piece.kind == Piece::kEos) return eos_;
+      if (piece.kind == Piece::kEos && eos_) return with_end(std::move(ends), *eos_);
       const size_t content = piece.text.find(kContent);
       if (content == std::string_view::npos) continue;
       const auto after = tokenizer_.encode(piece.text.substr(content + kContent.size()));
-      if (const auto special = leading_special(tokenizer_, after)) return special;
+      if (const auto end = leading_special(tokenizer_, after)) {
+        return with_end(std::move(ends), *end);
+      }
     }
-    return std::nullopt;
+    return ends;
   }
 
  private:
+  static std::vector<int32_t> with_end(std::vector<int32_t> ends, int32_t end) {
+    if (std::ranges::find(ends, end) == ends.end()) ends.push_back(end);
+    return ends;
+  }
+
   static std::string with_content(std::string_view frame, const std::string& content) {
     std::string text(frame);
     if (const size_t at = text.find(kContent); at != std::string::npos) {

@@ -228,7 +228,7 @@ std::vector<Conversation> samples_of_chats() {
 
 /// All before the last answer.
 std::vector<int32_t> prompt_ids(const TurnEncoder& encoder, const Conversation& chat) {
-  return question_and_answer(encoder, chat).source;
+  return question_and_answer(encoder.turns(chat)).source;
 }
 
 /// Does a chat template give the same prompts as one of the encoders?
@@ -252,6 +252,17 @@ std::optional<SavedChat::Token> token_of(const Tokenizer& tokenizer,
   return SavedChat::Token{*text, *tokenizer.id_of(*text)};
 }
 
+/// The ends of answers by the model's own template that its folder does not name.
+std::optional<SavedChat> ends_of_own_template(const DataSettings& config, const Stage& stage,
+                                              const Tokenizer& tokenizer) {
+  if (!tokenizer.chat_template() || parts_of(stage.rows).text) return std::nullopt;
+  SavedChat chat;
+  for (const int32_t id : make_turn_encoder(config, stage, tokenizer)->turn_ends()) {
+    if (!tokenizer.end_tokens().contains(id)) chat.stop_ids.push_back(id);
+  }
+  return chat.stop_ids.empty() ? std::nullopt : std::optional(chat);
+}
+
 }  // namespace
 
 SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to) {
@@ -264,7 +275,7 @@ SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to) {
 
 std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
                                     const Tokenizer& tokenizer) {
-  if (config.chat_template.empty()) return std::nullopt;
+  if (config.chat_template.empty()) return ends_of_own_template(config, stage, tokenizer);
   const Format& format = template_format(config.chat_template);
   SavedChat chat;
   std::optional<std::string> eos = tokenizer.eos_token();

@@ -80,7 +80,7 @@ std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& 
   std::vector<Sample> samples(rows.size());
   std::vector<int64_t> lengths(rows.size());
   const auto encode = [&](int64_t i) {
-    std::vector<Turn> parts = turns.turns(rows[i]);
+    std::vector<Turn> parts = encoding.turns_of(turns, rows[i]);
     lengths[i] = num_tokens(parts);
     samples[i] = encode_turns(std::move(parts), encoding.config);
     encoding.require_trained(samples[i], rows[i].source, "the row");

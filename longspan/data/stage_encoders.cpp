@@ -50,8 +50,15 @@ void Encoding::require_trained(const Sample& sample, const std::string& source,
                       : ": its answers are empty"));
 }
 
-Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversation) {
+std::vector<Turn> Encoding::turns_of(const TurnEncoder& turns,
+                                     const Conversation& conversation) const {
   std::vector<Turn> parts = turns.turns(conversation);
+  const bool trains_all = stage.trains_all_answers && !config.mask_history;
+  chats.add(parts, trains_all, ends_of(tokenizer, turns), tokenizer);
+  return parts;
+}
+
+Turn question_and_answer(std::vector<Turn> parts) {
   Turn whole;
   const auto ask = [&whole](const std::vector<int32_t>& ids) {
     whole.source.insert(whole.source.end(), ids.begin(), ids.end());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "longspan/data/bad_rows.h"
+#include "longspan/data/chat_report.h"
 #include "longspan/data/example_encoder.h"
 #include "longspan/data/turns.h"
 
@@ -24,10 +25,13 @@ struct Encoding {
   const Tokenizer& tokenizer;
   int64_t vocab_size;
   BadRows& bad;
+  ChatReport& chats;
 
   /// Calls work(0), ..., work(num_rows - 1) in parallel. Rows that throw a RowError are added to
   /// `bad`; the others are returned, in order.
   std::vector<int64_t> good_rows(int64_t num_rows, const std::function<void(int64_t)>& work) const;
+  /// The conversation's turns, which the report counts.
+  std::vector<Turn> turns_of(const TurnEncoder& turns, const Conversation& conversation) const;
   /// Throws UserError naming the row when the model has no embedding for a token.
   void require_known(const std::vector<int32_t>& ids, const std::string& source) const;
   /// The same, and throws RowError naming the row and `what` of it ("the row", "the chosen
@@ -51,8 +55,8 @@ std::vector<std::vector<int64_t>> best_fit(const std::vector<int64_t>& lengths, 
 /// do not see each other; else one document, with position_restarts.
 EncodedExamples pack_samples(std::vector<Sample> samples, int64_t row_length, bool neat);
 
-/// The conversation as one question and its last answer.
-Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversation);
+/// A conversation as one question and its last answer.
+Turn question_and_answer(std::vector<Turn> turns);
 
 /// An example of one document.
 Example single(Sample sample);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,11 @@ struct Stage;
 /// not to be trained (a tail of the conversation without an answer).
 struct Turn {
   std::vector<int32_t> source, target, target_labels;
+  bool lost_thoughts = false;  // the template leaves the answer's thoughts out
+  bool added_end = false;      // the last token is not of the template
 };
+/// Is the last label, white space aside, one of these tokens? True where nothing is labelled.
+bool has_end(const Turn& turn, const std::set<int32_t>& ends, const Tokenizer& tokenizer);
 
 /// How a conversation becomes tokens.
 class TurnEncoder {
@@ -33,9 +38,13 @@ class TurnEncoder {
   /// The tokens of a conversation that ends with a question, and of what opens its answer. Throws
   /// UserError as above.
   virtual std::vector<int32_t> question(const Conversation& conversation) const = 0;
-  /// The token that ends an answer; nullopt where the template has none of its own.
-  virtual std::optional<int32_t> turn_end() const = 0;
+  /// The tokens that end an answer: the one that the template writes behind it, or the markers of
+  /// the next message where it writes none. Empty where these are no special tokens.
+  virtual std::vector<int32_t> turn_ends() const = 0;
 };
+
+/// The tokens by which generation stops: those of the model's folder and those of the template.
+std::set<int32_t> ends_of(const Tokenizer& tokenizer, const TurnEncoder& encoder);
 
 /// The first of these tokens, if it is a special one.
 std::optional<int32_t> leading_special(const Tokenizer& tokenizer, const std::vector<int32_t>& ids);
@@ -58,9 +67,10 @@ std::unique_ptr<TurnEncoder> make_named_template(const std::string& name,
 std::vector<std::string> named_templates();
 
 /// The model's own chat_template. The tokens of a conversation are those of transformers'
-/// apply_chat_template. An answer is what {% generation %} marks, where the template does;
-/// otherwise what the rendering gains over the rendering of the messages before it with
-/// add_generation_prompt. Throws UserError when the tokenizer has no chat_template.
+/// apply_chat_template; where it writes nothing behind the last answer, an end token is added. An
+/// answer is what {% generation %} marks, where the template does; otherwise it lies between the
+/// generation prompt and the token by which generation stops. Throws UserError when the tokenizer
+/// has no chat_template.
 std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
                                                  bool enable_thinking);
@@ -74,8 +84,9 @@ Thinking thinking_of(const DataSettings& config, const Stage& stage);
 
 /// What a model that is trained by the configuration's named template needs beside its weights, as
 /// LLaMA-Factory saves it: a chat_template that gives the prompts of training (token for token, as
-/// far as no token would join two messages), the end token, a pad token. nullopt without a named
-/// template: the model's own stays. Where that gives the same prompts it stays, too.
+/// far as no token would join two messages), the end token, a pad token. The model's own template
+/// stays where it gives the same prompts. Without a named template: the tokens that end an answer
+/// and that the model's files do not name; nullopt where there are none.
 std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
                                     const Tokenizer& tokenizer);
 

@@ -19,6 +19,7 @@
 #include "longspan/models/composite.h"
 #include "longspan/models/dtype_words.h"
 #include "longspan/models/lora.h"
+#include "longspan/text/end_tokens.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {
@@ -95,15 +96,6 @@ std::vector<NamedTensor> load_merged(const Folders& folders, const ModelConfig& 
     parameter.tensor = parameter.tensor.to(stored_dtype(specs.of(parameter.name), dtype));
   }
   return parameters;
-}
-
-/// A number or a list of numbers.
-void add_ids(const json& object, const std::string& file, std::set<int32_t>& ids) {
-  const json value = object.value("eos_token_id", json());
-  for (const json& id : value.is_array() ? value : json::array({value})) {
-    if (!id.is_number()) continue;
-    ids.insert(static_cast<int32_t>(whole_number(id, file + ": eos_token_id", 0, kMostIndexed)));
-  }
 }
 
 /// The user's value, else generation_config.json's, else the fallback.
@@ -254,13 +246,11 @@ Assistant load_assistant(const AssistantRequest& request) {
       setting(request.max_new_tokens, saved, "max_new_tokens", options.max_new_tokens);
   options.seed = request.seed;
   assistant.warning = warning_of(saved);
-  add_ids(language_keys(model), "config.json", options.end_tokens);
-  add_ids(saved, kGenerationConfig, options.end_tokens);
-  if (tokenizer.eos_token()) {
-    if (const auto id = tokenizer.id_of(*tokenizer.eos_token())) options.end_tokens.insert(*id);
-  }
+  options.end_tokens = end_tokens_in(folders.model);
+  options.end_tokens.insert(tokenizer.end_tokens().begin(), tokenizer.end_tokens().end());
   if (assistant.chat) {
-    if (const auto id = assistant.chat->turn_end()) options.end_tokens.insert(*id);
+    const std::vector<int32_t> ends = assistant.chat->turn_ends();
+    options.end_tokens.insert(ends.begin(), ends.end());
   }
 
   const at::ScalarType dtype = request.infer_dtype.value_or(own_dtype(model));

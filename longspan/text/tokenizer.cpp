@@ -10,6 +10,7 @@
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
+#include "longspan/text/end_tokens.h"
 #include "longspan/text/rust_call.h"
 
 namespace longspan {
@@ -17,6 +18,7 @@ namespace longspan {
 struct Tokenizer::Impl {
   LsrTokenizer* handle = nullptr;
   nlohmann::json info;
+  std::set<int32_t> end_tokens;
 
   Impl() = default;
   Impl(const Impl&) = delete;
@@ -42,6 +44,11 @@ Tokenizer Tokenizer::load(const std::string& folder) {
   LsrString info{};
   rust_call(lsr_tokenizer_info, impl->handle, &info);
   impl->info = parse_json(take_rust_string(info), "tokenizer");
+  impl->end_tokens = end_tokens_in(folder);
+  if (const auto eos = impl->known("eos_token")) {
+    const int64_t id = lsr_tokenizer_id_of(impl->handle, rust_view(*eos));
+    if (id >= 0 && id <= kMostIndexed) impl->end_tokens.insert(static_cast<int32_t>(id));
+  }
   Tokenizer tokenizer;
   tokenizer.impl_ = std::move(impl);
   return tokenizer;
@@ -134,6 +141,7 @@ std::optional<std::string> Tokenizer::bos_token() const { return impl_->known("b
 std::optional<std::string> Tokenizer::eos_token() const { return impl_->known("eos_token"); }
 std::optional<std::string> Tokenizer::pad_token() const { return impl_->known("pad_token"); }
 std::optional<std::string> Tokenizer::unk_token() const { return impl_->known("unk_token"); }
+const std::set<int32_t>& Tokenizer::end_tokens() const { return impl_->end_tokens; }
 bool Tokenizer::adds_bos_token() const { return impl_->info.contains("add_bos_token"); }
 std::optional<std::string> Tokenizer::chat_template() const {
   return impl_->known("chat_template");

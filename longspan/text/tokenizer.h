@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,8 @@ class Tokenizer {
   std::optional<std::string> eos_token() const;
   std::optional<std::string> pad_token() const;
   std::optional<std::string> unk_token() const;
+  /// The tokens by which generation stops: eos_token, and those of end_tokens_in(folder).
+  const std::set<int32_t>& end_tokens() const;
   /// Whether tokenizer_config.json says add_bos_token: true.
   bool adds_bos_token() const;
   /// tokenizer_config.json's chat_template, or chat_template.jinja; nullopt when there is none.

@@ -52,6 +52,7 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
   warn(hint_at_template(config, model, tokenizer));
   if (data.chat) warn(hint_at_joined_messages(config, stage, *data.chat, tokenizer, rows.train));
   for (const EncodedExamples* encoded : {&train, &eval}) {
+    for (const std::string& note : encoded->chats) console.say(note);
     warn(encoded->left_out);
     const std::string cut = encoded->cut.text(config.cutoff_len);
     if (!cut.empty()) console.say(encoded == &train ? cut : "Evaluation: " + cut);

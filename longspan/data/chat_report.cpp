@@ -1,0 +1,83 @@
+#include "longspan/data/chat_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "longspan/data/marked_chat.h"
+#include "longspan/text/counted.h"
+
+namespace longspan {
+
+bool has_end(const Turn& turn, const std::set<int32_t>& ends, const Tokenizer& tokenizer) {
+  for (size_t i = turn.target_labels.size(); i-- > 0;) {
+    const int32_t label = turn.target_labels[i];
+    if (label == kIgnoreLabel) continue;
+    if (ends.contains(label)) return true;
+    if (!stripped(tokenizer.decode({label})).empty()) return false;
+  }
+  return std::ranges::all_of(turn.target_labels,
+                             [](int32_t label) { return label == kIgnoreLabel; });
+}
+
+std::set<int32_t> ends_of(const Tokenizer& tokenizer, const TurnEncoder& encoder) {
+  std::set<int32_t> ends = tokenizer.end_tokens();
+  const std::vector<int32_t> own = encoder.turn_ends();
+  ends.insert(own.begin(), own.end());
+  return ends;
+}
+
+void ChatReport::add(const std::vector<Turn>& turns, bool trains_all_answers,
+                     const std::set<int32_t>& ends, const Tokenizer& tokenizer) {
+  if (turns.empty()) return;
+  const bool open_last = !has_end(turns.back(), ends, tokenizer);
+  const bool open_earlier =
+      trains_all_answers && std::any_of(turns.begin(), turns.end() - 1, [&](const Turn& turn) {
+        return !has_end(turn, ends, tokenizer);
+      });
+  const bool lost = std::ranges::any_of(turns, &Turn::lost_thoughts);
+  const std::scoped_lock lock(mutex_);
+  ++num_chats_;
+  num_lost_thoughts_ += lost;
+  num_open_earlier_ += open_earlier;
+  num_open_last_ += open_last;
+  if (!turns.back().added_end) return;
+  ++num_added_;
+  added_ = tokenizer.decode({turns.back().target_labels.back()});
+}
+
+std::vector<std::string> ChatReport::notes() const {
+  const std::scoped_lock lock(mutex_);
+  const auto of_chats = [this](int64_t number) {
+    return fmt::format("{} of {}", number, counted(num_chats_, "chat"));
+  };
+  std::vector<std::string> notes;
+  if (num_lost_thoughts_ > 0) {
+    notes.push_back(fmt::format(
+        "The model's chat template leaves out the thoughts of earlier answers in {}. These answers "
+        "are trained without thoughts, as the template prints them.",
+        of_chats(num_lost_thoughts_)));
+  }
+  if (num_added_ > 0) {
+    notes.push_back(
+        fmt::format("The model's chat template writes nothing behind the last answer. Training adds "
+                    "{} there in {}, so that generation stops.",
+                    added_, of_chats(num_added_)));
+  }
+  if (num_open_earlier_ > 0) {
+    notes.push_back(fmt::format(
+        "Earlier answers end without a token by which generation stops in {}. The ends of these "
+        "answers are not trained.",
+        of_chats(num_open_earlier_)));
+  }
+  if (num_open_last_ > 0) {
+    notes.push_back(fmt::format(
+        "warning: the last answer ends without a token by which generation stops in {}. A model "
+        "trained so continues behind its answers. Name a `template` whose answers end, or name "
+        "the end token in eos_token_id of generation_config.json.",
+        of_chats(num_open_last_)));
+  }
+  return notes;
+}
+
+}  // namespace longspan

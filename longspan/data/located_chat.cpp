@@ -1,0 +1,200 @@
+#include "longspan/data/located_chat.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "longspan/data/bad_rows.h"
+#include "longspan/data/template_format.h"
+#include "longspan/text/shown.h"
+
+namespace longspan {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kShownBytes = 60;
+
+bool is_answer(const ordered_json& message) { return message.at("role") == "assistant"; }
+
+std::string content_of(const ordered_json& message) {
+  const auto content = message.find("content");
+  return content == message.end() || !content->is_string() ? "" : content->get<std::string>();
+}
+
+size_t common_prefix(std::string_view a, std::string_view b) {
+  return std::ranges::mismatch(a, b).in1 - a.begin();
+}
+
+}  // namespace
+
+LocatedChat::LocatedChat(RenderMessages render, const ordered_json& messages,
+                         bool generation_prompt, const std::string& place)
+    : render_(std::move(render)),
+      messages_(messages),
+      generation_prompt_(generation_prompt),
+      source_(place),
+      plain_(render_(messages_, generation_prompt)),
+      places_(messages.size()),
+      lost_thoughts_(messages.size()) {
+  mark_most();
+  find_marked_texts();
+  search_for_texts();
+  require_order();
+}
+
+bool LocatedChat::mark(const std::vector<bool>& marked) {
+  marks_.clear();
+  marked_.emplace(messages_, marked, plain_.text);
+  is_marked_ = marked;
+  try {
+    const RenderedChat rendered = render_(marked_->messages(), generation_prompt_);
+    return marked_->without_marks(rendered.text, marks_) == plain_.text;
+  } catch (const RowError&) {
+    return false;  // the template compares a text
+  }
+}
+
+void LocatedChat::mark_most() {
+  const size_t size = messages_.size();
+  std::vector<bool> answers(size), alone(size);
+  for (size_t i = 0; i < size; ++i) answers[i] = is_answer(messages_[i]);
+  if (mark(std::vector<bool>(size, true)) || mark(answers)) return;
+  for (size_t i = 0; i < size; ++i) {
+    std::vector<bool> one(size);
+    one[i] = true;
+    alone[i] = mark(one);
+  }
+  if (!mark(alone) && !mark(std::vector<bool>(size))) {
+    fail("it renders the same messages differently each time");
+  }
+}
+
+void LocatedChat::find_marked_texts() {
+  const std::vector<ChatText>& texts = marked_->texts();
+  struct Count {
+    int begins = 0, ends = 0;
+  };
+  std::vector<Count> counts(texts.size());
+  for (const MarkPlace& mark : marks_) {
+    ++(mark.is_end ? counts[mark.text].ends : counts[mark.text].begins);
+    std::optional<Place>& place = places_[texts[mark.text].message];
+    if (!place) place = Place{mark.byte, mark.byte};
+    place->begin = std::min(place->begin, mark.byte);
+    place->end = std::max(place->end, mark.byte);
+  }
+  for (size_t k = 0; k < texts.size(); ++k) {
+    const ChatText& text = texts[k];
+    const bool printed = counts[k].begins > 0 && counts[k].ends > 0;
+    if (text.kind == ChatText::kThoughts) {
+      if (!printed) lost_thoughts_[text.message] = true;
+    } else if (text.kind == ChatText::kContent && !printed) {
+      fail(fmt::format("the text of {} is not in what it prints (\"{}\")",
+                       name_of_message(text.message), shortened(text.text, kShownBytes)));
+    } else if (text.kind == ChatText::kContent && is_answer(messages_[text.message]) &&
+               counts[k].begins > 1) {
+      fail(fmt::format("it prints {} twice", name_of_message(text.message)));
+    }
+  }
+}
+
+void LocatedChat::search_for_texts() {
+  size_t from = 0;
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    if (places_[i]) from = std::max(from, places_[i]->end);
+    if (is_marked_[i]) continue;
+    const std::string content = content_of(messages_[i]);
+    const size_t thoughts_end = is_answer(messages_[i]) ? content.rfind(kThoughtsEnd)
+                                                        : std::string::npos;
+    const bool thinks = thoughts_end != std::string::npos;
+    const std::string_view text = stripped(
+        std::string_view(content).substr(thinks ? thoughts_end + kThoughtsEnd.size() : 0));
+    const std::string_view thoughts =
+        thinks ? stripped(std::string_view(content).substr(0, thoughts_end)) : std::string_view();
+    if (thinks && plain_.text.find(thoughts, from) == std::string::npos) lost_thoughts_[i] = true;
+    if (const auto own = messages_[i].find("reasoning_content"); own != messages_[i].end()) {
+      const auto thought = own->get<std::string>();
+      if (plain_.text.find(stripped(thought), from) == std::string::npos) lost_thoughts_[i] = true;
+    }
+    if (text.empty()) continue;
+    size_t at = plain_.text.find(text, from);
+    // A system message may be printed behind others.
+    if (at == std::string::npos && !is_answer(messages_[i])) at = plain_.text.find(text);
+    if (at == std::string::npos) {
+      fail(fmt::format("the text of {} is not in what it prints (\"{}\")", name_of_message(i),
+                       shortened(std::string(text), kShownBytes)));
+    }
+    places_[i] = Place{at, at + text.size()};
+    from = std::max(from, places_[i]->end);
+  }
+}
+
+void LocatedChat::require_order() const {
+  size_t end = 0;
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    if (!is_answer(messages_[i]) || !places_[i]) continue;
+    if (places_[i]->begin < end) fail(fmt::format("it prints {} too early", name_of_message(i)));
+    end = places_[i]->end;
+  }
+}
+
+LocatedChat::Place LocatedChat::surroundings_of(size_t message) const {
+  Place around{0, plain_.text.size()};
+  for (size_t i = 0; i < message; ++i) {
+    const bool before = places_[i] && (!places_[message] ||
+                                       places_[i]->end <= places_[message]->begin);
+    if (before) around.begin = std::max(around.begin, places_[i]->end);
+  }
+  const size_t least = places_[message] ? places_[message]->end : around.begin;
+  for (size_t i = message + 1; i < messages_.size(); ++i) {
+    if (places_[i] && places_[i]->begin >= least) {
+      around.end = std::min(around.end, places_[i]->begin);
+    }
+  }
+  return around;
+}
+
+size_t LocatedChat::begin_of_answer(size_t message) const {
+  const Place around = surroundings_of(message);
+  const size_t first = places_[message] ? places_[message]->begin : around.end;
+  ordered_json before = ordered_json::array();
+  for (size_t i = 0; i < message; ++i) before.push_back(marked_->messages()[i]);
+  std::vector<MarkPlace> prompt_marks;
+  const std::string prompt =
+      marked_->without_marks(render_(before, /*generation_prompt=*/true).text, prompt_marks);
+  // Both texts are compared behind the last mark before the answer that both have.
+  size_t at = 0, prompt_at = 0;
+  for (const MarkPlace& mark : marks_) {
+    if (mark.byte > first || marked_->texts()[mark.text].message >= message) continue;
+    const auto same = std::ranges::find_if(prompt_marks, [&](const MarkPlace& other) {
+      return other.text == mark.text && other.is_end == mark.is_end;
+    });
+    if (same == prompt_marks.end()) continue;
+    at = mark.byte;
+    prompt_at = same->byte;
+  }
+  const size_t begin =
+      at + common_prefix(std::string_view(plain_.text).substr(at, first - at),
+                         std::string_view(prompt).substr(prompt_at));
+  if (begin < around.begin) {
+    fail(fmt::format("the text before {} is not that of its generation prompt, so that nothing "
+                     "says where the answer begins",
+                     name_of_message(message)));
+  }
+  return begin;
+}
+
+std::string LocatedChat::name_of_message(size_t message) const {
+  return fmt::format("message {} ({})", message + 1,
+                     messages_[message].at("role").get<std::string>());
+}
+
+void LocatedChat::fail(const std::string& problem) const {
+  throw RowError(fmt::format(
+      "{}the model's chat_template cannot be used for this row: {}. Change the row, or put another "
+      "template into chat_template.jinja in the model's folder.",
+      source_.empty() ? "" : source_ + ": ", problem));
+}
+
+}  // namespace longspan

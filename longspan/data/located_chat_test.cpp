@@ -1,0 +1,154 @@
+#include "longspan/data/located_chat.h"
+
+#include <doctest/doctest.h>
+
+#include "longspan/data/bad_rows.h"
+#include "longspan/data/template_messages.h"
+#include "longspan/testing/dataset_folder.h"
+
+namespace longspan {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// A chat of users and assistants in turn.
+ordered_json chat_of(const std::vector<std::string>& contents) {
+  ordered_json messages = ordered_json::array();
+  for (const std::string& content : contents) {
+    messages.push_back(
+        {{"role", messages.size() % 2 == 0 ? "user" : "assistant"}, {"content", content}});
+  }
+  return messages;
+}
+
+LocatedChat locate(const std::string& chat_template, const ordered_json& messages,
+                   bool generation_prompt = false) {
+  const auto render = [chat_template](const ordered_json& rendered, bool prompt) {
+    const ordered_json variables = {{"messages", rendered}, {"add_generation_prompt", prompt}};
+    try {
+      return render_chat_template(chat_template, variables.dump());
+    } catch (const UserError& error) {
+      throw RowError(error.what());
+    }
+  };
+  return {render, messages, generation_prompt, "row 7"};
+}
+
+std::string complaint(const std::string& chat_template, const ordered_json& messages) {
+  try {
+    locate(chat_template, messages);
+  } catch (const RowError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// From where an answer begins to where its texts end.
+std::string answer(const LocatedChat& chat, size_t message) {
+  const size_t begin = chat.begin_of_answer(message);
+  return chat.text().substr(begin, chat.place_of(message)->end - begin);
+}
+
+/// [user]...[assistant]..., with an expression for the content.
+std::string frames(const std::string& content, const std::string& prompt = "[assistant]") {
+  return "{% for m in messages %}[{{ m.role }}]" + content +
+         "{% endfor %}{% if add_generation_prompt %}" + prompt + "{% endif %}";
+}
+
+const std::string kPlain = frames("{{ m.content }};");
+// As Qwen3's: thoughts are taken out of the content, and printed in the last answer.
+const std::string kThinks = frames(
+    "{% set c = m.content %}{% set t = m.reasoning_content or '' %}"
+    "{% if '</think>' in c %}{% set t = c.split('</think>')[0].split('<think>')[-1].strip() %}"
+    "{% set c = c.split('</think>')[-1].lstrip('\\n') %}{% endif %}"
+    "{% if m.role == 'assistant' and loop.last %}<think>{{ t }}</think>{% endif %}{{ c }};");
+
+}  // namespace
+
+TEST_CASE("a chat's texts are found in one rendering") {
+  const LocatedChat chat = locate(kPlain, chat_of({"a", " b ", "c[assistant]", "d"}));
+  CHECK(chat.text() == "[user]a;[assistant] b ;[user]c[assistant];[assistant]d;");
+  CHECK(answer(chat, 1) == " b");
+  CHECK(answer(chat, 3) == "d");
+  CHECK(chat.surroundings_of(1).begin == 7);
+  CHECK(chat.text().substr(chat.surroundings_of(1).end) == "c[assistant];[assistant]d;");
+  // Texts that repeat, an empty answer, and a template that strips.
+  CHECK(answer(locate(frames("{{ m.content | trim }};"), chat_of({"x", "x", "x", "\n x \n"})), 3) ==
+        "x");
+  const LocatedChat empty = locate(kPlain, chat_of({"a", "", "b", "c"}));
+  CHECK(!empty.place_of(1));
+  CHECK(empty.text().substr(empty.begin_of_answer(1)) == ";[user]b;[assistant]c;");
+}
+
+TEST_CASE("private-use characters of a chat are no marks") {
+  const std::string mark = "\U000F0000", wide = "\U000F0003\u00a0";
+  const LocatedChat chat = locate(kPlain, chat_of({mark + "a" + mark, wide, "b", mark}));
+  CHECK(chat.text() == "[user]" + mark + "a" + mark + ";[assistant]" + wide + ";[user]b;" +
+                           "[assistant]" + mark + ";");
+  CHECK(answer(chat, 3) == mark);
+}
+
+TEST_CASE("thoughts that a template leaves out are told, other text that it leaves out is refused") {
+  const ordered_json messages =
+      chat_of({"a", "<think>\nhm\n</think>\n\nb", "c", "<think>well</think>d"});
+  const LocatedChat chat = locate(kThinks, messages);
+  CHECK(chat.text() == "[user]a;[assistant]b;[user]c;[assistant]<think>well</think>d;");
+  CHECK(chat.lost_thoughts(1));
+  CHECK(!chat.lost_thoughts(3));
+  CHECK(answer(chat, 1) == "b");
+  CHECK(answer(chat, 3) == "<think>well</think>d");
+  // Thoughts of their own.
+  ordered_json own = chat_of({"a", "b"});
+  own[1]["reasoning_content"] = "hm";
+  CHECK(answer(locate(kThinks, own), 1) == "<think>hm</think>b");
+  CHECK(locate(kPlain, own).lost_thoughts(1));
+
+  CHECK_SAYS(complaint(frames("{{ m.content.split(' ')[0] }};"), chat_of({"a", "b c"})),
+             "row 7: the model's chat_template cannot be used for this row: the text of message 2 "
+             "(assistant) is not in what it prints (\"b c\")");
+  CHECK_SAYS(complaint(frames("{{ m.content if m.role == 'user' else '' }};"), chat_of({"a", "b"})),
+             "message 2 (assistant) is not in what it prints");
+  CHECK_SAYS(complaint(frames("{{ m.content | upper }};"), chat_of({"a", "b"})),
+             "message 1 (user) is not in what it prints");
+  CHECK_SAYS(complaint(frames("{{ m.content }} {{ m.content }};"), chat_of({"a", "b"})),
+             "it prints message 2 (assistant) twice");
+}
+
+TEST_CASE("the generation prompt says where an answer begins, as far as the chat has it") {
+  // R1's prompt opens thoughts, which its chats do not have.
+  const std::string opens = frames("{{ m.content }};", "[assistant]<think>\n");
+  CHECK(answer(locate(opens, chat_of({"a", "b", "c", "<d"})), 1) == "b");
+  CHECK(answer(locate(opens, chat_of({"a", "b", "c", "<d"})), 3) == "<d");
+  // Empty thoughts of the prompt belong to the question, others to the answer.
+  const std::string none = frames(
+      "{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}{{ m.content }};",
+      "[assistant]<think></think>");
+  CHECK(answer(locate(none, chat_of({"a", "b", "c", "d"})), 1) == "b");
+  CHECK(answer(locate(none, chat_of({"a", "b", "c", "d"})), 3) == "d");
+  // The end of a text differs from that of a prompt.
+  const std::string phi = kPlain + "{% if not add_generation_prompt %}[end]{% endif %}";
+  CHECK(answer(locate(phi, chat_of({"a", "b", "c", "d"})), 1) == "b");
+}
+
+TEST_CASE("a text that the template compares is searched for") {
+  const std::string compares = frames(
+      "{% if m.content.startswith('x') %}X:{% endif %}"
+      "{% if m.content.endswith('z') %}:Z{% endif %}{{ m.content }};");
+  const LocatedChat chat = locate(compares, chat_of({"x", "yz", "u", "v"}));
+  CHECK(chat.text() == "[user]X:x;[assistant]:Zyz;[user]u;[assistant]v;");
+  CHECK(answer(chat, 1) == ":Zyz");
+  CHECK(answer(chat, 3) == "v");
+}
+
+TEST_CASE("how much of a call is printed") {
+  const FunctionCall call{.name = "f", .arguments = R"({"a": "x\"y", "b": [1, true, null]})"};
+  CHECK(printed_in(R"(f {"a": "x\"y", "b": [1, true, null]})", call) == Printed::kWhole);
+  CHECK(printed_in(R"(f {"a":"x\"y","b":[1,true,null]})", call) == Printed::kWhole);
+  CHECK(printed_in("f a=x\"y b=1 True None", call) == Printed::kParts);
+  CHECK(printed_in("f a=x\"y b=1 True", call) == Printed::kNot);
+  CHECK(printed_in(R"({"a": "x\"y", "b": [1, true, null]})", call) == Printed::kNot);
+  CHECK(printed_in("f", {.name = "f", .arguments = "{}"}) == Printed::kParts);
+}
+
+}  // namespace longspan

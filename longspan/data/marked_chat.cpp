@@ -1,0 +1,150 @@
+#include "longspan/data/marked_chat.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "longspan/data/template_format.h"
+
+namespace longspan {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// Plane 15 of Unicode: private use, four bytes of UTF-8 of which the first is 0xF3.
+constexpr uint32_t kFirstMark = 0xF0000, kLastMark = 0xFFFFD;
+constexpr size_t kMarkBytes = 4;
+
+std::string utf8_of(uint32_t mark) {
+  return {static_cast<char>(0xF0 | (mark >> 18)), static_cast<char>(0x80 | ((mark >> 12) & 0x3F)),
+          static_cast<char>(0x80 | ((mark >> 6) & 0x3F)), static_cast<char>(0x80 | (mark & 0x3F))};
+}
+
+/// The character of plane 15 that begins the text, if one does.
+std::optional<uint32_t> mark_at(std::string_view text) {
+  if (text.size() < kMarkBytes || static_cast<unsigned char>(text[0]) != 0xF3) return std::nullopt;
+  uint32_t mark = 3;
+  for (size_t i = 1; i < kMarkBytes; ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if ((byte & 0xC0) != 0x80) return std::nullopt;
+    mark = (mark << 6) | (byte & 0x3F);
+  }
+  if (mark < kFirstMark || mark > kLastMark) return std::nullopt;
+  return mark;
+}
+
+/// White space beyond ASCII that str.strip() takes away.
+constexpr std::string_view kWideSpaces[] = {
+    "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005",
+    "\u2006", "\u2007", "\u2008", "\u2009", "\u200a", "\u2028", "\u2029", "\u202f", "\u205f",
+    "\u3000"};
+
+constexpr std::string_view kSpaces = " \t\n\v\f\r\x1c\x1d\x1e\x1f";
+
+/// Bytes of the white space with which the text begins (or ends); 0: none.
+size_t space_at_end(std::string_view text, bool front) {
+  if (text.empty()) return 0;
+  if (kSpaces.find(front ? text.front() : text.back()) != std::string_view::npos) return 1;
+  for (const std::string_view space : kWideSpaces) {
+    if (front ? text.starts_with(space) : text.ends_with(space)) return space.size();
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string_view stripped(std::string_view text) {
+  while (const size_t space = space_at_end(text, /*front=*/true)) text.remove_prefix(space);
+  while (const size_t space = space_at_end(text, /*front=*/false)) text.remove_suffix(space);
+  return text;
+}
+
+MarkedChat::MarkedChat(const ordered_json& messages, const std::vector<bool>& marked,
+                       std::string_view others)
+    : messages_(messages), next_(kFirstMark) {
+  for (const std::string& given : {messages.dump(), std::string(others)}) {
+    for (size_t i = 0; (i = given.find('\xF3', i)) != std::string::npos; ++i) {
+      if (const auto mark = mark_at(std::string_view(given).substr(i))) taken_.insert(*mark);
+    }
+  }
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    if (!marked[i]) continue;
+    ordered_json& message = messages_[i];
+    if (const auto thoughts = message.find("reasoning_content"); thoughts != message.end()) {
+      *thoughts = marked_text(thoughts->get<std::string>(), ChatText::kThoughts, i);
+    }
+    if (const auto content = message.find("content");
+        content != message.end() && content->is_string()) {
+      const auto text = content->get<std::string>();
+      *content = message.at("role") == "assistant" ? marked_answer(text, i)
+                                                   : marked_text(text, ChatText::kContent, i);
+    }
+    if (const auto calls = message.find("tool_calls"); calls != message.end()) {
+      for (ordered_json& call : *calls) mark_texts_in(call.at("function").at("arguments"), i);
+    }
+  }
+}
+
+std::string MarkedChat::without_marks(std::string_view rendered,
+                                      std::vector<MarkPlace>& places) const {
+  std::string text;
+  text.reserve(rendered.size());
+  while (true) {
+    const size_t next = std::min(rendered.find('\xF3'), rendered.size());
+    text += rendered.substr(0, next);
+    rendered.remove_prefix(next);
+    if (rendered.empty()) return text;
+    const std::optional<uint32_t> character = mark_at(rendered);
+    const auto mark = character ? marks_.find(*character) : marks_.end();
+    const bool is_mark = mark != marks_.end();
+    if (is_mark) {
+      places.push_back({text.size(), mark->second / 2, mark->second % 2 == 1});
+    } else {
+      text += rendered.front();
+    }
+    rendered.remove_prefix(is_mark ? kMarkBytes : 1);
+  }
+}
+
+uint32_t MarkedChat::free_mark() {
+  while (next_ <= kLastMark && taken_.contains(next_)) ++next_;
+  return next_++;
+}
+
+std::string MarkedChat::marked_text(std::string_view text, ChatText::Kind kind, size_t message) {
+  const std::string_view core = stripped(text);
+  if (core.empty()) return std::string(text);
+  const uint32_t before = free_mark(), behind = free_mark();
+  if (behind > kLastMark) return std::string(text);  // no chat has 32,000 texts
+  marks_[before] = 2 * texts_.size();
+  marks_[behind] = 2 * texts_.size() + 1;
+  texts_.push_back({kind, message, std::string(core)});
+  const auto begin = static_cast<size_t>(core.data() - text.data());
+  return std::string(text.substr(0, begin)) + utf8_of(before) + std::string(core) +
+         utf8_of(behind) + std::string(text.substr(begin + core.size()));
+}
+
+std::string MarkedChat::marked_answer(std::string_view text, size_t message) {
+  std::string marked;
+  while (true) {
+    const size_t open = text.find(kThoughts), close = text.find(kThoughtsEnd);
+    const size_t at = std::min(open, close);
+    // What ends with </think> is thought, whether or not <think> stands before it.
+    const auto kind = close < open ? ChatText::kThoughts : ChatText::kContent;
+    marked += marked_text(text.substr(0, at), kind, message);
+    if (at == std::string_view::npos) return marked;
+    const std::string_view tag = open < close ? kThoughts : kThoughtsEnd;
+    marked += tag;
+    text.remove_prefix(at + tag.size());
+  }
+}
+
+void MarkedChat::mark_texts_in(ordered_json& arguments, size_t message) {
+  if (arguments.is_string()) {
+    arguments = marked_text(arguments.get<std::string>(), ChatText::kArgument, message);
+  } else if (arguments.is_structured()) {
+    for (ordered_json& value : arguments) mark_texts_in(value, message);
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,76 @@
+#include "longspan/data/template_messages.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "longspan/input/json_text.h"
+
+namespace longspan {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// A text as it is or as JSON has it, with and without escapes of what is not ASCII; a number or a
+/// truth value as JSON or as Python writes it.
+bool is_in(std::string_view text, const ordered_json& value) {
+  const auto has = [&](std::string_view part) { return text.find(part) != text.npos; };
+  if (value.is_string()) {
+    if (has(value.get<std::string>())) return true;
+    for (const bool only_ascii : {false, true}) {
+      const std::string quoted = value.dump(-1, ' ', only_ascii);
+      if (has(std::string_view(quoted).substr(1, quoted.size() - 2))) return true;
+    }
+    return false;
+  }
+  if (value.is_null()) return has("null") || has("None");
+  if (value.is_boolean()) return has(value.dump()) || has(value.get<bool>() ? "True" : "False");
+  return has(value.dump());
+}
+
+bool has_parts(std::string_view text, const ordered_json& value) {
+  if (!value.is_structured()) return is_in(text, value);
+  return std::ranges::all_of(value.items(), [&](const auto& item) {
+    return (value.is_array() || is_in(text, item.key())) && has_parts(text, item.value());
+  });
+}
+
+}  // namespace
+
+std::span<const CallShape> call_shapes() {
+  static constexpr CallShape kShapes[] = {
+      {false, false}, {true, false}, {true, true}, {false, true}};
+  return kShapes;
+}
+
+ordered_json template_message(const Message& message, const CallShape& shape,
+                              const std::string& place) {
+  const bool is_tool = message.role == Role::kObservation;
+  ordered_json given = {{"role", is_tool ? "tool" : name_of(message.role)},
+                        {"content", message.content}};
+  if (!message.thoughts.empty()) given["reasoning_content"] = message.thoughts;
+  if (!message.name.empty()) given["name"] = message.name;
+  if (!message.call_id.empty()) given["tool_call_id"] = message.call_id;
+  if (message.calls.empty()) return given;
+  if (message.content.empty() && shape.content_is_null) given["content"] = nullptr;
+  ordered_json& calls = given["tool_calls"] = ordered_json::array();
+  for (const FunctionCall& call : message.calls) {
+    ordered_json& entry = calls.emplace_back(ordered_json{{"type", "function"}});
+    if (!call.id.empty()) entry["id"] = call.id;
+    entry["function"] = {{"name", call.name}, {"arguments", call.arguments}};
+    if (shape.arguments_are_text) continue;
+    entry["function"]["arguments"] = parse_ordered_json(call.arguments, place);
+  }
+  return given;
+}
+
+Printed printed_in(std::string_view text, const FunctionCall& call) {
+  if (text.find(call.name) == text.npos) return Printed::kNot;
+  const ordered_json arguments = parse_ordered_json(call.arguments, call.name);
+  const bool whole = text.find(call.arguments) != text.npos ||
+                     text.find(arguments.dump()) != text.npos;
+  if (whole) return Printed::kWhole;
+  return has_parts(text, arguments) ? Printed::kParts : Printed::kNot;
+}
+
+}  // namespace longspan
