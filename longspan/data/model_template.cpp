@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "longspan/config/user_error.h"
+#include "longspan/data/answer_spans.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/located_chat.h"
 #include "longspan/data/template_messages.h"
@@ -48,17 +49,6 @@ std::string fitting_templates(const Tokenizer& tokenizer) {
          "base model `template: default`";
 }
 
-/// Tokens of an answer in its chat: [begin, end).
-struct AnswerTokens {
-  size_t begin, end;
-};
-
-/// Tokens behind `at` that lie in the text before `end`.
-size_t tokens_up_to(const EncodedText& tokens, size_t at, size_t end) {
-  while (at < tokens.ids.size() && tokens.end[at] <= end) ++at;
-  return at;
-}
-
 class ModelTemplate : public TurnEncoder {
  public:
   ModelTemplate(const Tokenizer& tokenizer, const std::optional<std::string>& default_system,
@@ -88,13 +78,13 @@ class ModelTemplate : public TurnEncoder {
     }
     std::vector<AnswerTokens> spans;
     for (const GenerationSpan& span : chat.generation()) {
-      spans.push_back(tokens_of(tokens, spans, span.begin, span.end));
+      spans.push_back(answer_tokens(tokens, spans, span.begin, span.end));
     }
     const bool marked = !spans.empty();
-    if (!marked) spans = spans_of(chat, tokens, answers);
+    if (!marked) spans = answer_spans(chat, tokens, answers, ends_);
     std::vector<Turn> turns = cut(tokens.ids, spans);
     for (size_t i = 0; i < spans.size() && !answers.empty(); ++i) {
-      const size_t message = marked ? message_at(chat, answers, tokens, spans[i]) : answers[i];
+      const size_t message = marked ? answer_at(chat, answers, tokens, spans[i]) : answers[i];
       const Message& answer = conversation.messages[message - first];
       Turn& turn = turns[i];
       turn.lost_thoughts = chat.lost_thoughts(message);
@@ -143,8 +133,6 @@ class ModelTemplate : public TurnEncoder {
     }
     return markers;
   }
-
-  bool is_end(int32_t id) const { return ends_.contains(id); }
 
   /// Messages that the template gets before those of the conversation: a default system message.
   size_t first_message_of(const Conversation& conversation) const {
@@ -267,66 +255,6 @@ class ModelTemplate : public TurnEncoder {
         "a template that prints them into chat_template.jinja in the model's folder, or name a "
         "`template` that has them.",
         conversation.source.empty() ? "" : conversation.source + ": ", problem));
-  }
-
-  /// A token that holds any of an answer's text belongs to the answer.
-  static AnswerTokens tokens_of(const EncodedText& tokens, const std::vector<AnswerTokens>& before,
-                                size_t begin, size_t end) {
-    AnswerTokens span{};
-    span.begin = tokens_up_to(tokens, before.empty() ? 0 : before.back().end, begin);
-    span.end = span.begin;
-    while (span.end < tokens.ids.size() && tokens.begin[span.end] < end) ++span.end;
-    return span;
-  }
-
-  /// From where the generation prompt of an answer ends to the token by which generation stops, and
-  /// white space behind it that the template writes behind every answer. Without such a token: to
-  /// the end of what the template writes behind every answer.
-  std::vector<AnswerTokens> spans_of(const LocatedChat& chat, const EncodedText& tokens,
-                                     const std::vector<size_t>& answers) const {
-    const std::string_view text = chat.text();
-    const auto behind = [&](size_t answer, size_t begin) {
-      const auto& place = chat.place_of(answer);
-      return place ? place->end : begin;
-    };
-    std::vector<size_t> begins;
-    for (const size_t answer : answers) begins.push_back(chat.begin_of_answer(answer));
-    if (answers.empty()) return {};
-    const std::string_view last_end = text.substr(behind(answers.back(), begins.back()));
-    std::vector<AnswerTokens> spans;
-    for (size_t i = 0; i < answers.size(); ++i) {
-      const size_t from = behind(answers[i], begins[i]);
-      const bool is_last = i + 1 == answers.size();
-      const size_t to = is_last ? text.size() : chat.surroundings_of(answers[i]).end;
-      const std::string_view end = text.substr(from, to - from);
-      const size_t common = std::ranges::mismatch(end, last_end).in1 - end.begin();
-      AnswerTokens span = tokens_of(tokens, spans, begins[i], from);
-      size_t stop = span.end;
-      while (stop < tokens.ids.size() && tokens.end[stop] <= to && !is_end(tokens.ids[stop])) {
-        ++stop;
-      }
-      const bool stops = stop < tokens.ids.size() && tokens.end[stop] <= to;
-      if (stops) span.end = stop + 1;
-      const size_t most = tokens_up_to(tokens, span.end, from + common);
-      const auto is_space = [&](size_t token) {
-        return stripped(text.substr(tokens.begin[token], tokens.end[token] - tokens.begin[token]))
-            .empty();
-      };
-      while (span.end < most && (!stops || is_space(span.end))) ++span.end;
-      spans.push_back(span);
-    }
-    return spans;
-  }
-
-  /// The answer in which a span of {% generation %} lies, or that comes next.
-  static size_t message_at(const LocatedChat& chat, const std::vector<size_t>& answers,
-                           const EncodedText& tokens, const AnswerTokens& span) {
-    const size_t end = span.end == 0 ? 0 : tokens.end[span.end - 1];
-    size_t at = answers.front();
-    for (const size_t answer : answers) {
-      if (chat.place_of(answer) && chat.place_of(answer)->begin < end) at = answer;
-    }
-    return at;
   }
 
   static std::vector<Turn> cut(const std::vector<int32_t>& ids,

@@ -318,25 +318,6 @@ def test_function_calls_read_as_transformers_reads_them(tmp_path):
     assert f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call><|im_end|>" in text
 
 
-def test_a_template_that_rewrites_history_is_refused(tmp_path):
-    folder = tmp_path / "model"
-    shutil.copytree(fetch("qwen2_5"), folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = (
-        "{{ messages|length }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
-    )
-    tokenizer.save_pretrained(folder)
-    with pytest.raises(AssertionError, match="row 1.*Name a template, for example `template: qwen`"):
-        encode(folder, tmp_path, chats_as_rows(conversations()[:1]))
-
-
-def test_a_qwen3_that_rewrites_history_is_told_of_its_templates(tmp_path):
-    """Its own template leaves the thoughts of earlier answers out, and sets empty ones before the last."""
-    turns = [{"role": role, "content": "x"} for role in ("user", "assistant")] * 2
-    with pytest.raises(AssertionError, match="`template: qwen3` .* or `template: qwen3_nothink`"):
-        encode(fetch("qwen3"), tmp_path, chats_as_rows([turns]))
-
-
 def test_description_names_what_is_trained(tmp_path):
     chat = [{"role": "user", "content": "Say yes"}, {"role": "assistant", "content": "yes indeed"}]
     (sample,) = encode(fetch("qwen2_5"), tmp_path, chats_as_rows([chat]), template="qwen")

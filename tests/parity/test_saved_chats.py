@@ -261,6 +261,32 @@ def test_a_trained_base_model_stops_at_the_end_of_its_turn(base, tmp_path):
         assert named["input_ids"] == own["input_ids"]
 
 
+# Templates of a model's own: one ends its turns, the other leaves that to the marker of the next role, as GLM-4's.
+OWN_TEMPLATES = {
+    "ends": ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", "<|im_end|>"),
+    "marker": ("{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' else '<|im_end|>' }}\n{{ m.content }}"
+               "{% endfor %}{% if add_generation_prompt %}<|im_end|>{% endif %}", "<|im_start|>"),
+}
+
+
+@pytest.mark.parametrize("name", OWN_TEMPLATES)
+def test_an_answer_by_a_models_own_template_stops(name, base, tmp_path):
+    """The files of the base model name no end of a turn; the first of two answers is asked for."""
+    template, end = OWN_TEMPLATES[name]
+    folder = tmp_path / "model"
+    shutil.copytree(base[0], folder)
+    (folder / "chat_template.jinja").write_text(template)
+    rows = [{"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": SAYS}] * 2}
+            for text in ("who", "what now", "where is it", "why")]
+    add_dataset(tmp_path / "data", "chats", rows, formatting="sharegpt")
+    output = run_to_end(settings_of(str(folder), str(tmp_path / "data"), tmp_path / "run",
+                                    learning_rate=5e-3, max_steps=40)).output_dir
+    model = transformers.AutoModelForCausalLM.from_pretrained(output)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(output)
+    assert answer_of(model, tokenizer).lstrip() == SAYS + end
+
+
 @pytest.mark.parametrize("keys, num_ranks", [({}, 1), ({"zero_stage": 3}, 2)], ids=["whole", "sharded"])
 def test_an_adapter_and_its_export(base, keys, num_ranks, tmp_path):
     from peft import PeftModel

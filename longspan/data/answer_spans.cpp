@@ -1,0 +1,95 @@
+#include "longspan/data/answer_spans.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace longspan {
+
+namespace {
+
+/// An answer up to the token by which generation stops, and the text behind it.
+struct Ending {
+  AnswerTokens answer;
+  bool stops;
+  size_t rest, limit;  // bytes: the text behind the answer, up to that of the next message
+};
+
+/// The first token from `at` on that is not whole in the text before byte `end`.
+size_t tokens_up_to(const EncodedText& tokens, size_t at, size_t end) {
+  while (at < tokens.ids.size() && tokens.end[at] <= end) ++at;
+  return at;
+}
+
+Ending ending_of(const LocatedChat& chat, const EncodedText& tokens, size_t message,
+                 const std::vector<AnswerTokens>& before, const std::set<int32_t>& ends) {
+  const size_t begin = chat.begin_of_answer(message);
+  const size_t texts_end = chat.place_of(message) ? chat.place_of(message)->end : begin;
+  Ending ending{.answer = answer_tokens(tokens, before, begin, texts_end),
+                .stops = false,
+                .rest = texts_end,
+                .limit = chat.surroundings_of(message).end};
+  for (size_t i = ending.answer.end; i < tokens.ids.size() && tokens.end[i] <= ending.limit; ++i) {
+    if (!ends.contains(tokens.ids[i])) continue;
+    ending.answer.end = i + 1;
+    ending.stops = true;
+    ending.rest = tokens.end[i];
+    return ending;
+  }
+  // White space at the end of the text is the answer's.
+  while (ending.rest < ending.limit && stripped(chat.text().substr(ending.rest, 1)).empty()) {
+    ++ending.rest;
+  }
+  return ending;
+}
+
+}  // namespace
+
+AnswerTokens answer_tokens(const EncodedText& tokens, const std::vector<AnswerTokens>& before,
+                           size_t begin, size_t end) {
+  AnswerTokens span{};
+  span.begin = tokens_up_to(tokens, before.empty() ? 0 : before.back().end, begin);
+  span.end = span.begin;
+  while (span.end < tokens.ids.size() && tokens.begin[span.end] < end) ++span.end;
+  return span;
+}
+
+std::vector<AnswerTokens> answer_spans(const LocatedChat& chat, const EncodedText& tokens,
+                                       const std::vector<size_t>& answers,
+                                       const std::set<int32_t>& ends) {
+  std::vector<AnswerTokens> spans;
+  std::vector<Ending> endings;
+  for (const size_t answer : answers) {
+    endings.push_back(ending_of(chat, tokens, answer, spans, ends));
+    spans.push_back(endings.back().answer);
+  }
+  const std::string_view text = chat.text();
+  const auto rest_of = [&](const Ending& ending) {
+    return text.substr(ending.rest, ending.limit - ending.rest);
+  };
+  const auto is_space = [&](size_t token) {
+    const size_t begin = tokens.begin[token];
+    return stripped(text.substr(begin, tokens.end[token] - begin)).empty();
+  };
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const Ending &ending = endings[i], &last = endings.back();
+    if (ending.stops != last.stops) continue;
+    const std::string_view rest = rest_of(ending);
+    const size_t common = std::ranges::mismatch(rest, rest_of(last)).in1 - rest.begin();
+    size_t& end = spans[i].end;
+    const size_t most = tokens_up_to(tokens, end, ending.rest + common);
+    while (end < most && (!ending.stops || is_space(end))) ++end;
+  }
+  return spans;
+}
+
+size_t answer_at(const LocatedChat& chat, const std::vector<size_t>& answers,
+                 const EncodedText& tokens, const AnswerTokens& span) {
+  const size_t end = span.end == 0 ? 0 : tokens.end[span.end - 1];
+  size_t at = answers.front();
+  for (const size_t answer : answers) {
+    if (chat.place_of(answer) && chat.place_of(answer)->begin < end) at = answer;
+  }
+  return at;
+}
+
+}  // namespace longspan
