@@ -23,6 +23,16 @@ std::string content_of(const ordered_json& message) {
   return content == message.end() || !content->is_string() ? "" : content->get<std::string>();
 }
 
+/// Is a text there as it is, or as JSON writes it (a tool's output)?
+bool is_written(const std::string& text, const std::string& there) {
+  if (there == text) return true;
+  for (const bool only_ascii : {false, true}) {
+    const std::string quoted = ordered_json(text).dump(-1, ' ', only_ascii);
+    if (quoted.compare(1, quoted.size() - 2, there) == 0) return true;
+  }
+  return false;
+}
+
 size_t common_prefix(std::string_view a, std::string_view b) {
   return std::ranges::mismatch(a, b).in1 - a.begin();
 }
@@ -73,12 +83,9 @@ void LocatedChat::mark_most() {
 
 void LocatedChat::find_marked_texts() {
   const std::vector<ChatText>& texts = marked_->texts();
-  struct Count {
-    int begins = 0, ends = 0;
-  };
-  std::vector<Count> counts(texts.size());
+  std::vector<std::vector<size_t>> begins(texts.size()), ends(texts.size());
   for (const MarkPlace& mark : marks_) {
-    ++(mark.is_end ? counts[mark.text].ends : counts[mark.text].begins);
+    (mark.is_end ? ends : begins)[mark.text].push_back(mark.byte);
     std::optional<Place>& place = places_[texts[mark.text].message];
     if (!place) place = Place{mark.byte, mark.byte};
     place->begin = std::min(place->begin, mark.byte);
@@ -86,14 +93,17 @@ void LocatedChat::find_marked_texts() {
   }
   for (size_t k = 0; k < texts.size(); ++k) {
     const ChatText& text = texts[k];
-    const bool printed = counts[k].begins > 0 && counts[k].ends > 0;
+    const bool printed =
+        !begins[k].empty() && !ends[k].empty() && begins[k].front() <= ends[k].front() &&
+        is_written(text.text,
+                   plain_.text.substr(begins[k].front(), ends[k].front() - begins[k].front()));
     if (text.kind == ChatText::kThoughts) {
       if (!printed) lost_thoughts_[text.message] = true;
     } else if (text.kind == ChatText::kContent && !printed) {
       fail(fmt::format("the text of {} is not in what it prints (\"{}\")",
                        name_of_message(text.message), shortened(text.text, kShownBytes)));
     } else if (text.kind == ChatText::kContent && is_answer(messages_[text.message]) &&
-               counts[k].begins > 1) {
+               begins[k].size() > 1) {
       fail(fmt::format("it prints {} twice", name_of_message(text.message)));
     }
   }
