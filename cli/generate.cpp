@@ -113,12 +113,16 @@ int run(const Arguments& words) {
   }
   if (arguments.words.size() == 2) request.model_name_or_path = arguments.words[1];
 
+  UnreadKeys unread;
   const std::vector<PromptRow> rows =
-      read_prompt_file(arguments.words[0], arguments.max_samples.value_or(INT64_MAX));
+      read_prompt_file(arguments.words[0], arguments.max_samples.value_or(INT64_MAX), &unread);
   check_output(arguments.output);
   Assistant assistant = load_assistant(request);
   print_err("{}\n", assistant.description);
   if (!assistant.warning.empty()) print_err("{}\n", assistant.warning);
+  if (const std::string keys = unread.text(); !keys.empty()) {
+    print_err("warning: {}: {}\n", arguments.words[0], keys);
+  }
   std::vector<std::vector<int32_t>> prompts;
   for (const PromptRow& row : rows) prompts.push_back(assistant.prompt(row.conversation));
   AnswerWriter writer(arguments.output);

@@ -1,6 +1,7 @@
 // A row of a data set as it was read from its file. No torch.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,7 +35,7 @@ struct Message {
   std::string content;
   std::string thoughts = {};             // of an answer: reasoning that comes before the content
   std::vector<FunctionCall> calls = {};  // of an answer: calls that come after the content
-  bool is_trained = true;                // of an answer: false where the row asks for no labels
+  bool is_trained = true;                // false where the row asks for no labels
   std::string name = {}, call_id = {};   // of a tool's result: the tool, and the id of the call
 };
 
@@ -42,6 +43,15 @@ struct Message {
 inline bool is_empty(const Message& message) {
   return message.content.empty() && message.thoughts.empty() && message.calls.empty();
 }
+
+/// The first message that breaks the order of a chat: a system message, if any; then each answer
+/// behind one message of the user, or behind results of tools, of which several may stand in a row.
+/// nullopt where none does.
+struct OutOfTurn {
+  size_t index;
+  bool answer_is_due;  // else a question is
+};
+std::optional<OutOfTurn> first_out_of_turn(const std::vector<Message>& messages);
 
 /// One row as read from a file, before tokenization. pt: one user message, the text. sft, kto: a
 /// conversation that ends with an answer. dpo, rm: the same; the last message is the chosen answer.

@@ -10,13 +10,14 @@
 #include "longspan/config/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/function_calls.h"
+#include "longspan/data/message_parts.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {
 
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 /// Bytes of a message that tell which columns there are.
 constexpr size_t kNames = 400;
@@ -50,6 +51,7 @@ Conversation RowReader::read(const json& row, const std::string& place) {
   for (const auto& item : row.items()) seen_.insert(item.key());
   Conversation conversation;
   conversation.source = place;
+  UnreadKeys unread;
   for (const std::string& wanted : demanded_in_first_row()) {
     if (seen_.contains(wanted)) continue;
     throw UserError(fmt::format(
@@ -63,14 +65,53 @@ Conversation RowReader::read(const json& row, const std::string& place) {
       read_alpaca(row, conversation);
       break;
     case Formatting::kShareGpt:
-      read_sharegpt(row, conversation);
+    case Formatting::kOpenAi:
+      read_messages(row, conversation, unread);
       break;
   }
-  if (parts_of(entry_.kind).pair) {
-    conversation.messages.push_back(read_side(row, *entry_.columns.chosen, place));
-    conversation.rejected = read_side(row, *entry_.columns.rejected, place);
+  if (const auto& column = entry_.columns.tools; column && row.contains(*column)) {
+    conversation.tools = read_tools(row.at(*column), fmt::format("{}: {}", place, *column));
   }
+  if (parts_of(entry_.kind).pair) {
+    conversation.messages.push_back(read_side(row, *entry_.columns.chosen, place, unread));
+    conversation.rejected = read_side(row, *entry_.columns.rejected, place, unread);
+  }
+  require_trained_answer(conversation);
+  unread.add(row, columns_read(), "row");
+  unread_.add(unread);
   return conversation;
+}
+
+std::vector<std::string> RowReader::columns_read() const {
+  const DatasetColumns& columns = entry_.columns;
+  const RowParts parts = parts_of(entry_.kind);
+  std::vector<std::optional<std::string>> read;
+  if (holds_messages(entry_.formatting)) {
+    read = {columns.messages, columns.system, columns.tools};
+  } else {
+    read = {columns.prompt, columns.query};
+    if (!parts.text) read.insert(read.end(), {columns.history, columns.system, columns.tools});
+    if (parts.answer) read.push_back(columns.response);
+  }
+  if (parts.pair) read.insert(read.end(), {columns.chosen, columns.rejected});
+  if (parts.verdict) read.push_back(columns.kto_tag);
+  std::vector<std::string> names;
+  for (const auto& column : read) {
+    if (column) names.push_back(*column);
+  }
+  return names;
+}
+
+void RowReader::require_trained_answer(const Conversation& conversation) const {
+  const RowParts parts = parts_of(entry_.kind);
+  if (!parts.pair && !parts.verdict) return;
+  const bool trained = conversation.messages.back().is_trained &&
+                       (!conversation.rejected || conversation.rejected->is_trained);
+  if (trained) return;
+  throw RowError(fmt::format(
+      "{}: weight: 0 or train: false takes {} out of training, and nothing else of such a row is "
+      "trained. Remove that key or the row.",
+      conversation.source, parts.pair ? "an answer of the pair" : "the answer"));
 }
 
 std::vector<std::string> RowReader::demanded_in_first_row() const {
@@ -93,6 +134,8 @@ std::vector<std::string> RowReader::demanded_in_first_row() const {
 void RowReader::finish() const {
   const DatasetColumns& columns = entry_.columns;
   std::vector<std::optional<std::string>> demanded = {columns.history, columns.system};
+  // formatting: openai has a column of tools by default, which may be absent.
+  if (entry_.columns_given) demanded.push_back(columns.tools);
   if (!holds_messages(entry_.formatting)) {
     demanded.push_back(columns.prompt);
     // The default name of the query may be absent: many files have only a prompt.
@@ -142,8 +185,8 @@ bool RowReader::read_verdict(const json& row, const std::string& place) const {
       place, column, verdict == row.end() ? "missing" : shown(*verdict)));
 }
 
-Message RowReader::read_side(const json& row, const std::string& column,
-                             const std::string& place) const {
+Message RowReader::read_side(const json& row, const std::string& column, const std::string& place,
+                             UnreadKeys& unread) const {
   const bool is_message = holds_messages(entry_.formatting);
   const auto side = row.find(column);
   const bool fits = side != row.end() && (is_message ? side->is_object() : side->is_string());
@@ -158,7 +201,7 @@ Message RowReader::read_side(const json& row, const std::string& column,
                                side == row.end() ? "missing" : shown(*side), wanted));
   }
   if (!is_message) return {Role::kAssistant, side->get<std::string>()};
-  Message message = read_message(*side, row, fmt::format("{}: {}", place, column));
+  Message message = read_message(*side, row, fmt::format("{}: {}", place, column), unread);
   if (!is_answer(message.role)) {
     throw RowError(
         fmt::format("{}: {} is {}'s; wanted is an answer", place, column, name_of(message.role)));
@@ -200,25 +243,31 @@ void RowReader::read_alpaca(const json& row, Conversation& conversation) const {
   conversation.messages.push_back({Role::kAssistant, answer});
 }
 
-Message RowReader::read_message(const json& message, const json& row,
-                                const std::string& where) const {
+Message RowReader::read_message(const json& message, const json& row, const std::string& where,
+                                UnreadKeys& unread) const {
   const MessageTags& tags = entry_.tags;
   if (!message.is_object()) {
     throw RowError(fmt::format("{} is not an object but {}", where, message.type_name()));
   }
-  if (!message.contains(*tags.role) || !message.contains(*tags.content)) {
+  const bool says_nothing = !message.contains(*tags.content) && !calls_tools(message);
+  if (!message.contains(*tags.role) || says_nothing) {
     throw RowError(fmt::format(
         "{} has no {}; it has: {}. Say in {} what the parts of a message are called, for example\n"
         "  {}",
         where, message.contains(*tags.role) ? *tags.content : *tags.role, names_in(message),
         entry_.info_file, suggested_entry(entry_, row)));
   }
-  const std::vector<std::pair<std::optional<std::string>, Role>> roles = {
-      {tags.user, Role::kUser},
-      {tags.assistant, Role::kAssistant},
-      {tags.observation, Role::kObservation},
-      {tags.function, Role::kAssistant},
-      {tags.system, Role::kSystem}};
+  std::vector<std::pair<std::optional<std::string>, Speaker>> roles = {
+      {tags.user, {Role::kUser}},
+      {tags.assistant, {Role::kAssistant}},
+      {tags.observation, {Role::kObservation}},
+      {tags.function, {Role::kAssistant, /*writes_calls=*/true}},
+      {tags.system, {Role::kSystem}}};
+  // OpenAI's name of the system for newer models, and of tools for older ones.
+  if (entry_.formatting == Formatting::kOpenAi) {
+    if (tags.system) roles.push_back({"developer", {Role::kSystem}});
+    if (tags.observation) roles.push_back({"function", {Role::kObservation}});
+  }
   const std::string tag = text(message, tags.role, where).value_or("");
   const auto role =
       std::ranges::find_if(roles, [&](const auto& known) { return known.first == tag; });
@@ -233,15 +282,11 @@ Message RowReader::read_message(const json& message, const json& row,
         where, *tags.role, tag, entry_.name, fmt::join(known, ", "), entry_.info_file,
         suggested_entry(entry_, row)));
   }
-  const auto content = text(message, tags.content, where);
-  if (!content) throw RowError(fmt::format("{}: {} is null, not text", where, *tags.content));
-  if (tag != tags.function) return {role->second, *content};
-  return {.role = Role::kAssistant,
-          .content = "",
-          .calls = parse_function_calls(*content, where)};
+  return read_message_parts(message, {*tags.role, *tags.content}, role->second, where, unread);
 }
 
-void RowReader::read_sharegpt(const json& row, Conversation& conversation) const {
+void RowReader::read_messages(const json& row, Conversation& conversation,
+                              UnreadKeys& unread) const {
   const std::string& place = conversation.source;
   const std::string& column = *entry_.columns.messages;
   const auto given = row.find(column);
@@ -255,14 +300,15 @@ void RowReader::read_sharegpt(const json& row, Conversation& conversation) const
   std::vector<Message>& messages = conversation.messages;
   for (size_t i = 0; i < given->size(); ++i) {
     const std::string where = fmt::format("{}: message {} of {}", place, i + 1, column);
-    messages.push_back(read_message((*given)[i], row, where));
+    messages.push_back(read_message((*given)[i], row, where, unread));
   }
   require_turns(conversation);
-  if (messages.front().role != Role::kSystem) {
-    const std::string system = text(row, entry_.columns.system, place).value_or("");
-    if (!system.empty()) messages.insert(messages.begin(), {Role::kSystem, system});
-  } else if (messages.front().content.empty()) {
-    messages.erase(messages.begin());
+  const std::string system = text(row, entry_.columns.system, place).value_or("");
+  if (system.empty()) return;
+  if (messages.front().role == Role::kSystem) {
+    unread.add(*entry_.columns.system + " beside a system message", "row");  // as LLaMA-Factory
+  } else {
+    messages.insert(messages.begin(), {Role::kSystem, system});
   }
 }
 
@@ -270,19 +316,14 @@ void RowReader::require_turns(const Conversation& conversation) const {
   const std::vector<Message>& messages = conversation.messages;
   const std::string& place = conversation.source;
   const std::string& column = *entry_.columns.messages;
-  const bool begins_with_system = messages.front().role == Role::kSystem;
-  // After a system message, questions and answers take turns.
-  for (size_t i = begins_with_system; i < messages.size(); ++i) {
-    const bool asks = (i - begins_with_system) % 2 == 0;
-    const Role role = messages[i].role;
-    if (!(asks ? is_question(role) : is_answer(role))) {
-      throw RowError(fmt::format(
-          "{}: message {} of {} is {}'s; questions and answers must take turns ({}), after at most "
-          "one system message",
-          place, i + 1, column, name_of(role), asks ? "a question is due" : "an answer is due"));
-    }
+  if (const auto wrong = first_out_of_turn(messages)) {
+    throw RowError(fmt::format(
+        "{}: message {} of {} is {}'s; questions and answers must take turns ({}), after at most "
+        "one system message; results of several tools may stand in a row",
+        place, wrong->index + 1, column, name_of(messages[wrong->index].role),
+        wrong->answer_is_due ? "an answer is due" : "a question is due"));
   }
-  const bool ends_with_answer = (messages.size() - begins_with_system) % 2 == 0;
+  const bool ends_with_answer = !is_question(messages.back().role);
   if (parts_of(entry_.kind).pair) {
     if (!ends_with_answer) return;
     throw RowError(fmt::format(

@@ -29,10 +29,25 @@ constexpr int64_t kSplitStream = -1, kSampleStream = -2;
 /// A file's one object may hold the rows in its "data", unless the rows themselves have such a
 /// column.
 bool unwraps_data(const DatasetColumns& columns) {
-  const auto named = {columns.prompt,  columns.query,    columns.response,
-                      columns.history, columns.system,   columns.messages,
-                      columns.chosen,  columns.rejected, columns.kto_tag};
+  const auto named = {columns.prompt,  columns.query,    columns.response, columns.history,
+                      columns.system,  columns.messages, columns.chosen,   columns.rejected,
+                      columns.kto_tag, columns.tools};
   return std::ranges::find(named, std::optional<std::string>("data")) == named.end();
+}
+
+double bytes_of(const Message& message) {
+  size_t bytes = sizeof(Message) + message.content.size() + message.thoughts.size() +
+                 message.name.size() + message.call_id.size();
+  for (const FunctionCall& call : message.calls) {
+    bytes += sizeof(FunctionCall) + call.name.size() + call.arguments.size() + call.id.size();
+  }
+  return static_cast<double>(bytes);
+}
+
+double bytes_of(const Conversation& row) {
+  double bytes = static_cast<double>(sizeof(Conversation) + row.source.size() + row.tools.size());
+  for (const Message& message : row.messages) bytes += bytes_of(message);
+  return row.rejected ? bytes + bytes_of(*row.rejected) : bytes;
 }
 
 /// num_samples may ask for the rows again and again; the copies must fit into memory.
@@ -40,12 +55,8 @@ void require_room_for_samples(const DatasetEntry& entry, const std::vector<Conve
                               int64_t size) {
   const int64_t num_rows = std::ssize(rows);
   if (size <= num_rows) return;
-  auto num_bytes = static_cast<double>(num_rows * int64_t{sizeof(Conversation)});
-  for (const Conversation& row : rows) {
-    for (const Message& message : row.messages) {
-      num_bytes += static_cast<double>(sizeof(Message) + message.content.size());
-    }
-  }
+  double num_bytes = 0;
+  for (const Conversation& row : rows) num_bytes += bytes_of(row);
   num_bytes *= static_cast<double>(size) / static_cast<double>(num_rows);
   const MachineMemory machine = machine_memory();
   if (num_bytes <= static_cast<double>(machine.bytes)) return;
@@ -69,7 +80,7 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
     bad.add(reason);
     return wants_more();
   };
-  const auto take = [&](const nlohmann::json& row, const std::string& place) {
+  const auto take = [&](const nlohmann::ordered_json& row, const std::string& place) {
     try {
       rows.push_back(reader.read(row, place));
     } catch (const RowError& error) {
@@ -79,7 +90,7 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
   };
   for (const std::string& file : entry.files) {
     if (!wants_more()) break;
-    for_each_row(file, unwraps_data(entry.columns), {take, refuse});
+    for_each_ordered_row(file, unwraps_data(entry.columns), {take, refuse});
   }
   const int64_t num_rows = std::ssize(rows) + bad.count();
   if (num_rows == 0) {
@@ -88,6 +99,9 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
   }
   const std::string note = bad.settle(on_bad_row, fmt::format("dataset {}", entry.name), num_rows);
   if (!note.empty()) notes.push_back(note);
+  if (const std::string keys = reader.unread().text(); !keys.empty()) {
+    notes.push_back(fmt::format("dataset {}: {}", entry.name, keys));
+  }
   reader.finish();
   if (entry.num_samples && !rows.empty()) {
     // All rows in a random order, as often as it takes. max_samples are the first of them.

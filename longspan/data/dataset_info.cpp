@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::pair<const char*, Formatting> kFormattings[] = {{"alpaca", Formatting::kAlpaca},
-                                                               {"sharegpt", Formatting::kShareGpt}};
+                                                               {"sharegpt", Formatting::kShareGpt},
+                                                               {"openai", Formatting::kOpenAi}};
 
 /// Reads one entry; `fail` throws with the entry's place before the message.
 class EntryReader {
@@ -82,19 +83,26 @@ class EntryReader {
 
   void read_formatting() {
     const json formatting = values_.value("formatting", json("alpaca"));
-    if (formatting == "openai") {
-      fail(
-          "formatting: openai is known but not supported; use sharegpt with tags: {\"role_tag\": "
-          "\"role\", \"content_tag\": \"content\", \"user_tag\": \"user\", \"assistant_tag\": "
-          "\"assistant\", \"system_tag\": \"system\"}");
-    }
     for (const auto& [name, meaning] : kFormattings) {
       if (formatting != name) continue;
       entry_.formatting = meaning;
+      if (meaning == Formatting::kOpenAi) take_names_of_openai();
       return;
     }
-    fail(fmt::format("formatting: {} was given; wanted is alpaca or sharegpt",
+    fail(fmt::format("formatting: {} was given; wanted is alpaca, sharegpt or openai",
                      shortened(formatting.dump(), 60)));
+  }
+
+  void take_names_of_openai() {
+    entry_.columns.messages = "messages";
+    entry_.columns.tools = "tools";
+    entry_.tags = {.role = "role",
+                   .content = "content",
+                   .user = "user",
+                   .assistant = "assistant",
+                   .observation = "tool",
+                   .function = std::nullopt,
+                   .system = "system"};
   }
 
   /// ranking and the columns must be those that the stage reads.
@@ -179,8 +187,8 @@ class EntryReader {
                       "on?",
                       stage_.name));
     }
-    if (entry_.columns_given &&
-        (columns.response || columns.history || columns.system || columns.messages)) {
+    if (entry_.columns_given && (columns.response || columns.history || columns.system ||
+                                 columns.messages || columns.tools)) {
       fail(
           fmt::format("stage {} trains on the text of prompt (and query) alone; list no other "
                       "columns than these",
@@ -224,8 +232,9 @@ class EntryReader {
                 {"messages", &columns.messages},
                 {"chosen", &columns.chosen},
                 {"rejected", &columns.rejected},
-                {"kto_tag", &columns.kto_tag}},
-               {"tools", "images", "videos", "audios"});
+                {"kto_tag", &columns.kto_tag},
+                {"tools", &columns.tools}},
+               {"images", "videos", "audios"});
   }
 
   void read_tags() {

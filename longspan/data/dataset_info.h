@@ -14,12 +14,12 @@ namespace longspan {
 /// Names of columns; nullopt: the rows have no such column.
 struct DatasetColumns {
   std::optional<std::string> prompt = "instruction", query = "input", response = "output";
-  std::optional<std::string> history, system;
+  std::optional<std::string> history, system, tools;
   std::optional<std::string> messages = "conversations";
   std::optional<std::string> chosen, rejected, kto_tag;
 };
 
-/// Names inside a message of a sharegpt row.
+/// Names inside a message; the defaults are those of sharegpt.
 struct MessageTags {
   std::optional<std::string> role = "from", content = "value";
   std::optional<std::string> user = "human", assistant = "gpt";
@@ -31,6 +31,7 @@ struct MessageTags {
 enum class Formatting {
   kAlpaca,    // parts in columns of their own, as text
   kShareGpt,  // messages with tags, in one column
+  kOpenAi,    // the same by OpenAI's names, and a column of tools
 };
 
 /// Are the parts of such a row messages? Else they are texts.
@@ -39,6 +40,7 @@ constexpr bool holds_messages(Formatting formatting) {
     case Formatting::kAlpaca:
       return false;
     case Formatting::kShareGpt:
+    case Formatting::kOpenAi:
       return true;
   }
   throw std::logic_error("rows of no formatting");

@@ -32,14 +32,14 @@ TEST_CASE("pairs: alpaca has texts, sharegpt one message each") {
     folder.info(kPairChats);
     folder.write("d.json", R"([
       {"conversations": [{"from": "human", "value": "a"}],
-       "good": {"from": "gpt", "value": "c"}, "bad": {"from": "function_call",
-       "value": "{\"name\": \"f\", \"arguments\": {}}"}},
+       "good": {"from": "gpt", "value": "c"}, "bad": {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}"}},
       {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "a"},
                          {"from": "gpt", "value": "b"}, {"from": "observation", "value": "o"}],
        "good": {"from": "gpt", "value": "c"}, "bad": {"from": "gpt", "value": "d"}}])");
     const auto rows = folder.rows();
     CHECK(flat(rows) == Texts{"u=a;a=c;r=;", "s=s;u=a;a=b;o=o;a=c;r=d;"});
-    CHECK(rows[0].rejected->calls.front().name == "f");
+    REQUIRE(rows[0].rejected->calls.size() == 1);
+    CHECK(rows[0].rejected->calls[0].name == "f");
   }
 }
 

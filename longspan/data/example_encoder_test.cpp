@@ -292,10 +292,9 @@ TEST_CASE("on_bad_row: rows of which nothing is trained are left out, in each st
       rows.add("a", answer, pairs ? std::optional<std::string>("c") : std::nullopt);
     }
     const EncodedExamples all = rows.encode();
-    // A question without an answer cannot be written.
-    rows.rows[2].messages.push_back({Role::kUser, "more"});
-    CHECK_SAYS(rows.complaint(),
-               "the data: 1 of 4 rows cannot be used:\n  rows, row 3: template chatml");
+    // An answer that the row takes out of training leaves no label.
+    rows.rows[2].messages.back().is_trained = false;
+    CHECK_SAYS(rows.complaint(), "the data: 1 of 4 rows cannot be used:\n  rows, row 3: no token");
     rows.config.on_bad_row = "skip";
     const EncodedExamples good = rows.encode();
     REQUIRE(good.examples.size() == 3);
@@ -307,7 +306,7 @@ TEST_CASE("on_bad_row: rows of which nothing is trained are left out, in each st
       CHECK(rows.trained(good.examples[2].documents[1]) == "two" + kEnds);
       CHECK(rows.trained(all.examples[3].documents[1]) == "three" + kEnds);
       rows.rows.resize(3);
-      rows.rows[0].messages.push_back({Role::kUser, "more"});
+      rows.rows[0].messages.back().is_trained = false;
       CHECK_SAYS(rows.complaint(), "rows, row 2: stage kto needs at least two rows");
     }
   }

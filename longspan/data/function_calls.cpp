@@ -6,10 +6,9 @@
 
 #include "longspan/data/bad_rows.h"
 #include "longspan/input/json_text.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
-
-namespace {
 
 using nlohmann::ordered_json;
 
@@ -29,8 +28,6 @@ std::string python_json(const ordered_json& value) {
   }
   return value.dump();
 }
-
-}  // namespace
 
 std::string python_json_string(const std::string& text) { return ordered_json(text).dump(); }
 
@@ -53,6 +50,92 @@ std::vector<FunctionCall> parse_function_calls(const std::string& content,
         place, kMaxJsonDepth));
   }
   return parsed;
+}
+
+FunctionCall read_function(const ordered_json& function, const std::string& place,
+                           UnreadKeys& unread) {
+  const auto name = function.is_object() ? function.find("name") : function.end();
+  if (name == function.end() || !name->is_string()) {
+    throw RowError(fmt::format("{}: wanted is {{\"name\": text, \"arguments\": ...}}, found {}",
+                               place, shortened(function.dump(), 60)));
+  }
+  ordered_json arguments = function.value("arguments", ordered_json());
+  if (arguments.is_string()) {
+    const std::string text = arguments.get<std::string>();
+    // OpenAI writes no arguments at all as an empty text.
+    arguments = text.empty() ? ordered_json::object()
+                             : try_parse_ordered_json(text).value_or(ordered_json());
+  }
+  if (!arguments.is_object()) {
+    throw RowError(fmt::format(
+        "{}: the arguments of {} must be a JSON object, or one as text with at most {} lists and "
+        "objects within each other; they are {}",
+        place, shortened(name->get<std::string>(), 60), kMaxJsonDepth,
+        function.contains("arguments") ? shortened(function.at("arguments").dump(), 60)
+                                       : "missing"));
+  }
+  unread.add(function, {"name", "arguments"}, "call");
+  return {name->get<std::string>(), python_json(arguments)};
+}
+
+std::vector<FunctionCall> read_tool_calls(const ordered_json& calls, const std::string& place,
+                                          UnreadKeys& unread) {
+  if (!calls.is_array()) {
+    throw RowError(fmt::format("{} is not a list of calls but {}", place, calls.type_name()));
+  }
+  std::vector<FunctionCall> parsed;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const ordered_json& call = calls[i];
+    const std::string where = fmt::format("{}, call {}", place, i + 1);
+    if (!call.is_object() || !call.contains("function")) {
+      parsed.push_back(read_function(call, where, unread));
+      continue;
+    }
+    if (call.value("type", ordered_json("function")) != "function") {
+      throw RowError(fmt::format("{} is of type {}; calls of functions are read", where,
+                                 shortened(call.at("type").dump(), 60)));
+    }
+    parsed.push_back(read_function(call.at("function"), where, unread));
+    unread.add(call, {"id", "type", "function"}, "call");
+    const auto id = call.find("id");
+    if (id == call.end() || id->is_null()) continue;
+    if (!id->is_string()) {
+      throw RowError(fmt::format("{}: id is not text but {}", where, id->type_name()));
+    }
+    parsed.back().id = id->get<std::string>();
+  }
+  return parsed;
+}
+
+std::string read_tools(const ordered_json& tools, const std::string& place) {
+  if (tools.is_null()) return "";
+  ordered_json list = tools;
+  if (tools.is_string()) {
+    const std::string text = tools.get<std::string>();
+    if (text.find_first_not_of(" \t\r\n") == std::string::npos) return "";
+    list = try_parse_ordered_json(text).value_or(ordered_json());
+  }
+  if (!list.is_array()) {
+    throw RowError(fmt::format(
+        "{}: tools are a list, or one as JSON text with at most {} lists and objects within each "
+        "other; found {}",
+        place, kMaxJsonDepth, shortened(tools.dump(), 60)));
+  }
+  if (list.empty()) return "";
+  ordered_json whole = ordered_json::array();
+  for (size_t i = 0; i < list.size(); ++i) {
+    const ordered_json& tool = list[i];
+    const bool wrapped = tool.is_object() && tool.value("type", ordered_json()) == "function";
+    const ordered_json function = wrapped ? tool.value("function", ordered_json()) : tool;
+    if (!function.is_object() || !function.value("name", ordered_json()).is_string()) {
+      throw RowError(fmt::format(
+          "{}: tool {} is {}; wanted is {{\"type\": \"function\", \"function\": {{\"name\": ..., "
+          "\"description\": ..., \"parameters\": ...}}}}, or what \"function\" holds",
+          place, i + 1, shortened(tool.dump(), 60)));
+    }
+    whole.push_back(wrapped ? tool : ordered_json{{"type", "function"}, {"function", tool}});
+  }
+  return python_json(whole);
 }
 
 }  // namespace longspan

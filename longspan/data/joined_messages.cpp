@@ -30,7 +30,10 @@ std::string ends_of(const std::string& text) {
 Conversation question_of(const Conversation& row) {
   Conversation asked = row;
   asked.messages.pop_back();
-  for (Message& message : asked.messages) message.content = ends_of(message.content);
+  for (Message& message : asked.messages) {
+    message.content = ends_of(message.content);
+    message.thoughts = ends_of(message.thoughts);
+  }
   return asked;
 }
 

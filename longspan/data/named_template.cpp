@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "longspan/config/data_settings.h"
 #include "longspan/config/user_error.h"
@@ -10,6 +11,7 @@
 #include "longspan/data/function_calls.h"
 #include "longspan/data/template_format.h"
 #include "longspan/data/turns.h"
+#include "longspan/input/json_text.h"
 #include "longspan/stages/stage.h"
 
 namespace longspan {
@@ -42,26 +44,29 @@ std::string without_thoughts(std::string text) {
   return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
 }
 
+std::string place_of(const Conversation& conversation) {
+  return conversation.source.empty() ? "" : conversation.source + ": ";
+}
+
 /// Messages that lead to an answer: a system message, if any, then questions and answers in turn, a
 /// question last.
 void check_question(const Conversation& conversation, std::string_view template_name) {
   const std::vector<Message>& messages = conversation.messages;
-  const std::string place = conversation.source.empty() ? "" : conversation.source + ": ";
-  const size_t first = !messages.empty() && messages[0].role == Role::kSystem ? 1 : 0;
-  for (size_t i = first; i < messages.size(); ++i) {
-    const bool asks = (i - first) % 2 == 0;
-    if (asks ? is_question(messages[i].role) : is_answer(messages[i].role)) continue;
+  const std::string place = place_of(conversation);
+  if (const auto wrong = first_out_of_turn(messages)) {
     throw UserError(fmt::format(
         "{}message {} is the {}'s, wanted is one of {}. Template {} takes a system message first, "
-        "if any, then user (or tool) and assistant (or function_call) in turn. Join or remove "
-        "messages, or leave the template out where the model's own takes such a conversation.",
-        place, i + 1, name_of(messages[i].role), asks ? "user, tool" : "assistant, function_call",
-        template_name));
+        "if any, then user (or results of tools) and assistant (or function_call) in turn. Join or "
+        "remove messages, or leave the template out where the model's own takes such a "
+        "conversation.",
+        place, wrong->index + 1, name_of(messages[wrong->index].role),
+        wrong->answer_is_due ? "assistant, function_call" : "user, tool", template_name));
   }
-  if ((messages.size() - first) % 2 == 1) return;
+  if (!messages.empty() && is_question(messages.back().role)) return;
+  const bool asks_nothing = messages.empty() || messages.back().role == Role::kSystem;
   throw UserError(
       fmt::format("{}the conversation {}; wanted is a message of the user (or a tool) at its end",
-                  place, messages.size() == first ? "has no question" : "ends with an answer"));
+                  place, asks_nothing ? "has no question" : "ends with an answer"));
 }
 
 class NamedTemplate : public TurnEncoder {
@@ -92,6 +97,7 @@ class NamedTemplate : public TurnEncoder {
   }
 
   std::vector<Turn> turns(const Conversation& conversation) const override {
+    const std::string place = place_of(conversation);
     auto message = conversation.messages.begin();
     const auto end = conversation.messages.end();
     std::string system = default_system_;
@@ -99,31 +105,46 @@ class NamedTemplate : public TurnEncoder {
       if (!message->content.empty()) system = message->content;
       ++message;
     }
-    if ((end - message) % 2 != 0) {
-      throw RowError(
-          fmt::format("{}template {} takes questions and answers in turn, and the last message, "
-                      "the {}'s, has no answer.",
-                      conversation.source.empty() ? "" : conversation.source + ": ", format_.name,
-                      name_of(conversation.messages.back().role)));
-    }
+    system += written_tools(conversation.tools, place);
     std::vector<Turn> turns;
-    for (; message != end; message += 2) {
-      Turn turn;
+    while (message != end) {
+      const Role asker = message->role;
       std::string question = message->content;
+      for (++message; message != end && is_further_result(asker, *message); ++message) {
+        require_frame_of_results(place);
+        question += format_.between_results;
+        question += message->content;
+      }
+      if (message == end) {
+        throw RowError(
+            fmt::format("{}template {} takes questions and answers in turn, and the last message, "
+                        "the {}'s, has no answer.",
+                        place, format_.name, name_of(asker)));
+      }
+      const Message& answer = *message++;
+      Turn turn;
       if (turns.empty()) {
         append(format_.prefix, "", turn.source);
         if (!system.empty() && format_.system_in_question) {
-          if (message->role == Role::kUser) {
+          if (asker == Role::kUser) {
             question = with_content(format_.system[0].text, system) + question;
+          } else if (!conversation.tools.empty()) {
+            throw RowError(
+                fmt::format("{}template {} tells the tools in the first question, and the first "
+                            "message is a tool's. Begin with a message of the user.",
+                            place, format_.name));
           }
         } else if (!system.empty()) {
           append(format_.system, system, turn.source);
         }
       }
-      append(message->role == Role::kObservation ? format_.observation : format_.user, question,
+      append(asker == Role::kObservation ? format_.observation : format_.user, question,
              turn.source);
-      append_answer(message[1], message + 2 == end, turn);
+      append_answer(answer, message == end, place, turn);
       turn.target_labels = turn.target;
+      if (!answer.is_trained) {
+        std::ranges::fill(turn.target_labels, static_cast<int32_t>(kIgnoreLabel));
+      }
       turns.push_back(std::move(turn));
     }
     return turns;
@@ -173,20 +194,80 @@ class NamedTemplate : public TurnEncoder {
     return text;
   }
 
-  void append_answer(const Message& answer, bool is_last, Turn& turn) const {
-    std::string content = answer.content;
+  static bool is_further_result(Role asker, const Message& message) {
+    return asker == Role::kObservation && message.role == Role::kObservation;
+  }
+
+  void require_frame_of_results(const std::string& place) const {
+    if (!format_.between_results.empty()) return;
+    throw RowError(fmt::format(
+        "{}results of several tools stand in a row, and template {} has no place for more than "
+        "one. Join them, or leave template out so that the model's own chat template prints them.",
+        place, format_.name));
+  }
+
+  /// What stands behind the system text.
+  std::string written_tools(const std::string& tools, const std::string& place) const {
+    if (tools.empty()) return "";
+    const ToolFormat& format = format_.tools;
+    if (format.empty()) {
+      throw RowError(fmt::format(
+          "{}the row has tools, and template {} prints none. Leave template out so that the "
+          "model's own chat template prints them, or leave the column of tools out.",
+          place, format_.name));
+    }
+    std::string text(format.before);
+    bool is_first = true;
+    for (const auto& tool : parse_ordered_json(tools, "tools")) {
+      if (!is_first) text += format.between;
+      is_first = false;
+      text += format.before_each;
+      text += python_json(tool);
+    }
+    return text += format.after;
+  }
+
+  /// The answer's text, with the thoughts that stand beside it in front.
+  std::string with_thoughts(const Message& answer, const std::string& place) const {
+    if (answer.thoughts.empty()) return answer.content;
+    if (!format_.thinks) {
+      throw RowError(fmt::format(
+          "{}an answer has thoughts (reasoning_content), and template {} has no place for them. "
+          "Leave template out so that the model's own chat template prints them, or remove them.",
+          place, format_.name));
+    }
+    const std::string thoughts =
+        fmt::format("{}{}{}", kThoughtsBegin, answer.thoughts, kThoughtsClose);
+    if (answer.content.starts_with(thoughts)) return answer.content;
+    if (answer.content.find(kThoughts) == std::string::npos &&
+        answer.content.find(kThoughtsEnd) == std::string::npos) {
+      return thoughts + answer.content;
+    }
+    throw RowError(
+        fmt::format("{}an answer has thoughts in its text ({} or {}), and other ones beside it "
+                    "(reasoning_content). Keep one of the two.",
+                    place, kThoughts, kThoughtsEnd));
+  }
+
+  void append_answer(const Message& answer, bool is_last, const std::string& place,
+                     Turn& turn) const {
+    std::string content = with_thoughts(answer, place);
     if (format_.thinks) {
-      const bool is_trained = is_last || !thinking_.last_answer_only;
-      if (!thinking_.enabled || !is_trained) content = without_thoughts(content);
+      const bool keeps_thoughts = is_last || !thinking_.last_answer_only;
+      if (!thinking_.enabled || !keeps_thoughts) content = without_thoughts(content);
       const bool has_thoughts = content.find(kThoughts) != std::string::npos ||
                                 content.find(kThoughtsEnd) != std::string::npos;
       // An empty thought is given with the question where answers are not to think.
-      if (is_trained && !has_thoughts) {
+      if (keeps_thoughts && !has_thoughts) {
         append({{Piece::kText, kNoThoughts}}, "", thinking_.enabled ? turn.target : turn.source);
       }
     }
     const bool calls = !answer.calls.empty();
-    if (calls) content = written_calls(format_.calls, answer.calls);
+    if (calls) {
+      // The thoughts' end is a break of its own.
+      if (!content.empty() && !content.ends_with(kThoughtsClose)) content += '\n';
+      content += written_calls(format_.calls, answer.calls);
+    }
     append(calls && !format_.function.empty() ? format_.function : format_.assistant, content,
            turn.target);
   }

@@ -29,6 +29,9 @@ std::string jinja_text(std::string_view text) {
   return literal + "'";
 }
 
+/// The roles of messages with a tool's result.
+constexpr std::string_view kToolRoles = "['tool', 'observation']";
+
 /// Writes one format as a Jinja template, of expressions and statements without white space
 /// between.
 class JinjaWriter {
@@ -44,8 +47,10 @@ class JinjaWriter {
   std::string text() {
     begin();
     line("for message in turns");
-    question("message['role'] == 'user'", format_.user, /*takes_system=*/true);
-    question("message['role'] in ['tool', 'observation']", format_.observation, false);
+    line("if message['role'] == 'user'");
+    question();
+    line(fmt::format("elif message['role'] in {}", kToolRoles));
+    results();
     line("elif message['role'] == 'assistant'");
     answer();
     line("else");
@@ -95,21 +100,68 @@ class JinjaWriter {
     line("set system_message = messages[0]['content']");
     line("endif");
     line("endif");
+    tools();
     print(expression(format_.prefix, ""));
+    line("set results = namespace(text='')");
     if (format_.system_in_question) return;
     line("if system_message");
     print(expression(format_.system, "system_message"));
     line("endif");
   }
 
-  void question(std::string_view condition, const Frame& frame, bool takes_system) {
-    line(fmt::format("{} {}", takes_system ? "if" : "elif", condition));
+  /// As NamedTemplate::written_tools.
+  void tools() {
+    line("if tools");
+    const ToolFormat& format = format_.tools;
+    if (format.empty()) {
+      print(fmt::format("raise_exception('template {} prints no tools')", format_.name));
+    } else {
+      line(fmt::format("set listed = namespace(text={})", jinja_text(format.before)));
+      line("for tool in tools");
+      line(fmt::format("set listed.text = listed.text{} + (tool | tojson)",
+                       format.before_each.empty() ? "" : " + " + jinja_text(format.before_each)));
+      if (!format.between.empty()) {
+        line("if not loop.last");
+        line(fmt::format("set listed.text = listed.text + {}", jinja_text(format.between)));
+        line("endif");
+      }
+      line("endfor");
+      line(fmt::format("set system_message = system_message + listed.text + {}",
+                       jinja_text(format.after)));
+    }
+    line("endif");
+  }
+
+  void question() {
     set_content();
-    if (takes_system && format_.system_in_question) {
+    if (format_.system_in_question) {
       line("if loop.first and system_message");
       line(fmt::format("set content = {} + content", expression(format_.system, "system_message")));
       line("endif");
     }
+    asked(format_.user);
+  }
+
+  /// Results of tools in a row are one question.
+  void results() {
+    set_content();
+    line("set results.text = results.text + content");
+    line(fmt::format("if not loop.last and turns[loop.index]['role'] in {}", kToolRoles));
+    if (format_.between_results.empty()) {
+      print(fmt::format("raise_exception('template {} has no place for several results in a row')",
+                        format_.name));
+    } else {
+      line(
+          fmt::format("set results.text = results.text + {}", jinja_text(format_.between_results)));
+    }
+    line("else");
+    line("set content = results.text");
+    line("set results.text = ''");
+    asked(format_.observation);
+    line("endif");
+  }
+
+  void asked(const Frame& frame) {
     print(expression(frame, "content", format_.generation));
     // What asks for an answer is there when one follows or is to be written.
     if (!format_.generation.empty()) {
@@ -131,12 +183,7 @@ class JinjaWriter {
   void answer() {
     set_content();
     line("set written = namespace(calls='')");
-    line("if message['tool_calls']");
-    calls();
-    line("if content");
-    line("set written.calls = '\\n' + written.calls");
-    line("endif");
-    line("endif");
+    thoughts();
     if (format_.thinks) {
       line("set is_last = loop.last");
       const bool strips_all = !thinking_.enabled;
@@ -145,12 +192,26 @@ class JinjaWriter {
         strip_thoughts();
         if (!strips_all) line("endif");
       }
-      line(fmt::format("if {}'<think>' not in content and '</think>' not in content",
-                       thinking_.last_answer_only ? "is_last and " : ""));
+      line(fmt::format(
+          "set thinks_nothing = {}'<think>' not in content and '</think>' not in content",
+          thinking_.last_answer_only ? "is_last and " : ""));
+    }
+    line("if message['tool_calls']");
+    calls();
+    // The thoughts' end is a break of its own.
+    line(fmt::format("if content{}",
+                     format_.thinks ? fmt::format(" and content[-{}:] != {}", kThoughtsClose.size(),
+                                                  jinja_text(kThoughtsClose))
+                                    : ""));
+    line("set content = content + '\\n'");
+    line("endif");
+    line("set content = content + written.calls");
+    line("endif");
+    if (format_.thinks) {
+      line("if thinks_nothing");
       line(fmt::format("set content = {} + content", jinja_text(kNoThoughts)));
       line("endif");
     }
-    line("set content = content + written.calls");
     if (format_.function.empty()) {
       print(expression(format_.assistant, "content"));
       return;
@@ -159,6 +220,20 @@ class JinjaWriter {
     print(expression(format_.function, "content"));
     line("else");
     print(expression(format_.assistant, "content"));
+    line("endif");
+  }
+
+  /// As NamedTemplate::with_thoughts.
+  void thoughts() {
+    line("if message['reasoning_content']");
+    if (format_.thinks) {
+      line("if '<think>' not in content and '</think>' not in content");
+      line(fmt::format("set content = {} + message['reasoning_content'] + {} + content",
+                       jinja_text(kThoughtsBegin), jinja_text(kThoughtsClose)));
+      line("endif");
+    } else {
+      print(fmt::format("raise_exception('template {} has no place for thoughts')", format_.name));
+    }
     line("endif");
   }
 

@@ -1,8 +1,11 @@
 // sft: turns -> one sample; cutting to cutoff_len, labels.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "longspan/config/choices.h"
 #include "longspan/config/data_settings.h"
+#include "longspan/data/bad_rows.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/stages/stage.h"
@@ -68,6 +71,19 @@ Sample encode_turns(std::vector<Turn> parts, const DataSettings& config) {
   return sample;
 }
 
+/// train_on_prompt trains all that is between answers; a row may ask for the opposite.
+void require_no_contradiction(const DataSettings& config, const Conversation& row) {
+  if (!config.train_on_prompt) return;
+  const auto untrained = std::ranges::find_if(row.messages, [](const Message& message) {
+    return !is_answer(message.role) && !message.is_trained;
+  });
+  if (untrained == row.messages.end()) return;
+  throw RowError(fmt::format(
+      "{}: message {}, the {}'s, says weight: 0 or train: false, and train_on_prompt trains the "
+      "messages between answers. Remove one of the two.",
+      row.source, untrained - row.messages.begin() + 1, name_of(untrained->role)));
+}
+
 int64_t num_tokens(const std::vector<Turn>& turns) {
   int64_t tokens = 0;
   for (const Turn& turn : turns) tokens += std::ssize(turn.source) + std::ssize(turn.target);
@@ -80,6 +96,7 @@ std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& 
   std::vector<Sample> samples(rows.size());
   std::vector<int64_t> lengths(rows.size());
   const auto encode = [&](int64_t i) {
+    require_no_contradiction(encoding.config, rows[i]);
     std::vector<Turn> parts = encoding.turns_of(turns, rows[i]);
     lengths[i] = num_tokens(parts);
     samples[i] = encode_turns(std::move(parts), encoding.config);

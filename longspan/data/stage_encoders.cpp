@@ -47,7 +47,7 @@ void Encoding::require_trained(const Sample& sample, const std::string& source,
                   std::ssize(sample.input_ids) >= config.cutoff_len
                       ? fmt::format(": cutoff_len {} leaves nothing of its answers; raise it",
                                     config.cutoff_len)
-                      : ": its answers are empty"));
+                      : ": its answers are empty, or weight: 0 or train: false takes them out"));
 }
 
 std::vector<Turn> Encoding::turns_of(const TurnEncoder& turns,

@@ -9,8 +9,8 @@ namespace longspan {
 
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
+using json = ordered_json;
 
 /// The first of `names` that the object has; "" when it has none.
 std::string first_of(const json& object, std::initializer_list<const char*> names) {
@@ -52,14 +52,21 @@ std::string suggested_entry(const DatasetEntry& entry, const json& row) {
     const json& list = row.at(messages);
     const std::string role = or_unknown(first_of(list[0], {"role", "from", "speaker"}));
     const std::string content = or_unknown(first_of(list[0], {"content", "value", "text"}));
-    suggestion["formatting"] = "sharegpt";
+    const std::string user = role_of(list, role, {"user", "human", "prompter", "Human", "User"});
+    const std::string assistant =
+        role_of(list, role, {"assistant", "gpt", "bot", "model", "Assistant"});
+    const bool is_openai =
+        role == "role" && content == "content" && user == "user" && assistant == "assistant";
+    suggestion["formatting"] = is_openai ? "openai" : "sharegpt";
     suggestion["columns"] = {{"messages", messages}};
-    suggestion["tags"] = {
-        {"role_tag", role},
-        {"content_tag", content},
-        {"user_tag", role_of(list, role, {"user", "human", "prompter", "Human", "User"})},
-        {"assistant_tag", role_of(list, role, {"assistant", "gpt", "bot", "model", "Assistant"})},
-        {"system_tag", "system"}};
+    if (row.contains("tools")) suggestion["columns"]["tools"] = "tools";
+    if (!is_openai) {
+      suggestion["tags"] = {{"role_tag", role},
+                            {"content_tag", content},
+                            {"user_tag", user},
+                            {"assistant_tag", assistant},
+                            {"system_tag", "system"}};
+    }
   } else if (parts.text) {
     suggestion["columns"] = {
         {"prompt", or_unknown(first_of(row, {"text", "content", "document", "prompt", "body"}))}};

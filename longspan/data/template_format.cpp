@@ -34,6 +34,22 @@ constexpr CallFormat kMistralCalls{.before_name = "{\"name\": ",
                                    .between = ", ",
                                    .brackets = CallFormat::Brackets::kAll};
 
+constexpr ToolFormat kQwenTools{
+    .before =
+        "\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+        "You are provided with function signatures within <tools></tools> XML tags:\n<tools>",
+    .before_each = "\n",
+    .between = "",
+    .after =
+        "\n</tools>\n\nFor each function call, return a json object with function name and "
+        "arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": "
+        "<function-name>, \"arguments\": <args-json-object>}\n</tool_call>"};
+constexpr ToolFormat kMistralTools{.before = "[AVAILABLE_TOOLS] [",
+                                   .before_each = "",
+                                   .between = ", ",
+                                   .after = "][/AVAILABLE_TOOLS]"};
+constexpr std::string_view kBetweenQwenResults = "\n</tool_response>\n<tool_response>\n";
+
 Frame text(std::string_view frame) { return {{Piece::kText, frame}}; }
 
 }  // namespace
@@ -57,6 +73,8 @@ const std::vector<Format>& template_formats() {
        .calls = kQwenCalls,
        .tokens = {"<|im_start|>", "<|im_end|>"},
        .end_of_text = "<|im_end|>",
+       .tools = kQwenTools,
+       .between_results = kBetweenQwenResults,
        .generation = kChatmlGeneration,
        .stop_words = {"<|im_end|>"},
        .replaces_eos = true,
@@ -75,6 +93,8 @@ const std::vector<Format>& template_formats() {
        .calls = kQwenCalls,
        .tokens = {"<|im_start|>", "<|im_end|>"},
        .end_of_text = "<|im_end|>",
+       .tools = kQwenTools,
+       .between_results = kBetweenQwenResults,
        .generation = kChatmlGeneration,
        .stop_words = {"<|im_end|>"},
        .replaces_eos = true,
@@ -92,6 +112,8 @@ const std::vector<Format>& template_formats() {
        .calls = kQwenCalls,
        .tokens = {"<|im_start|>", "<|im_end|>"},
        .end_of_text = "<|im_end|>",
+       .tools = kQwenTools,
+       .between_results = kBetweenQwenResults,
        .generation = kChatmlGeneration,
        .stop_words = {"<|im_end|>"},
        .replaces_eos = true},
@@ -107,6 +129,7 @@ const std::vector<Format>& template_formats() {
        .calls = kLlama3Calls,
        .tokens = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
        .end_of_text = "<|end_of_text|>",
+       .between_results = "<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n",
        .generation = "<|start_header_id|>assistant<|end_header_id|>\n\n",
        .stop_words = {"<|eot_id|>", "<|eom_id|>"},
        .replaces_eos = true},
@@ -120,6 +143,8 @@ const std::vector<Format>& template_formats() {
        .calls = kMistralCalls,
        .tokens = {},
        .function = {{Piece::kText, "[TOOL_CALLS] {{content}}"}, {Piece::kEos}},
+       .tools = kMistralTools,
+       .between_results = "}[/TOOL_RESULTS][TOOL_RESULTS] {\"content\": ",
        .system_in_question = true},
       {.name = "chatml",
        .prefix = {},
@@ -131,6 +156,7 @@ const std::vector<Format>& template_formats() {
        .calls = kActionCalls,
        .tokens = {"<|im_start|>", "<|im_end|>"},
        .end_of_text = "<|im_end|>",
+       .between_results = "<|im_end|>\n<|im_start|>tool\n",
        .generation = kChatmlGeneration,
        .stop_words = {"<|im_end|>", "<|im_start|>"},
        .replaces_eos = true},

@@ -26,6 +26,12 @@ struct CallFormat {
   Brackets brackets = Brackets::kNone;
 };
 
+/// How tools are told to the model: behind the system text, a JSON of each.
+struct ToolFormat {
+  std::string_view before, before_each, between, after;
+  bool empty() const { return before.empty(); }
+};
+
 /// A message's frame: text (with {{content}} in it), or "eos"/"bos" for those tokens. Every piece
 /// of text is tokenized for itself.
 struct Piece {
@@ -42,7 +48,10 @@ struct Format {
   std::vector<std::string_view> tokens;  // that the tokenizer must know as one token each
   std::string_view end_of_text = {};     // stage pt; empty: the tokenizer's eos_token
   Frame function = {};                   // empty: that of the assistant
-  std::string_view generation = {};      // how user and observation end: what asks for an answer
+  ToolFormat tools = {};                 // empty: the template prints no tools
+  // Between the results of several tools in one message; empty: the frame holds no more than one.
+  std::string_view between_results = {};
+  std::string_view generation = {};  // how user and observation end: what asks for an answer
   // What ends an answer where others generate. The first takes eos_token's place if replaces_eos.
   std::vector<std::string_view> stop_words = {};
   bool replaces_eos = false;

@@ -8,6 +8,8 @@
 
 #include "longspan/config/nearest.h"
 #include "longspan/config/user_error.h"
+#include "longspan/data/function_calls.h"
+#include "longspan/data/message_parts.h"
 #include "longspan/data/row_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/text/shown.h"
@@ -28,26 +30,40 @@ std::string text_of(const Json& object, const char* name, const std::string& pla
 }
 
 /// Names of roles in sharegpt's and the OpenAI format.
-Role role_of(const std::string& name, const std::string& place) {
-  static const std::map<std::string, Role> roles = {{"user", Role::kUser},
-                                                    {"human", Role::kUser},
-                                                    {"assistant", Role::kAssistant},
-                                                    {"gpt", Role::kAssistant},
-                                                    {"model", Role::kAssistant},
-                                                    {"system", Role::kSystem},
-                                                    {"tool", Role::kObservation},
-                                                    {"observation", Role::kObservation},
-                                                    {"function_call", Role::kAssistant},
-                                                    {"function", Role::kAssistant}};
-  const auto role = roles.find(name);
-  if (role != roles.end()) return role->second;
+Speaker speaker_of(const std::string& name, bool openai, const std::string& place) {
+  static const std::map<std::string, Speaker> speakers = {
+      {"user", {Role::kUser}},
+      {"human", {Role::kUser}},
+      {"assistant", {Role::kAssistant}},
+      {"gpt", {Role::kAssistant}},
+      {"model", {Role::kAssistant}},
+      {"system", {Role::kSystem}},
+      {"developer", {Role::kSystem}},
+      {"tool", {Role::kObservation}},
+      {"observation", {Role::kObservation}},
+      {"function_call", {Role::kAssistant, /*writes_calls=*/true}}};
+  // OpenAI's old name of a tool is what others call the one who calls it.
+  if (name == "function") {
+    return openai ? Speaker{Role::kObservation} : speakers.at("function_call");
+  }
+  const auto speaker = speakers.find(name);
+  if (speaker != speakers.end()) return speaker->second;
   throw UserError(fmt::format(
       "{}: a message is \"{}\"'s; known are user (human), assistant (gpt), system, tool "
       "(observation) and function_call",
       place, name));
 }
 
-void read_messages(const Json& messages, const std::string& place, Conversation& conversation) {
+/// Reads messages up to the last question. An answer behind it is the one that the row was made
+/// with.
+void read_messages(const Json& messages, const std::string& place, Conversation& conversation,
+                   UnreadKeys& unread) {
+  struct Spoken {
+    const Json& message;
+    MessageKeys keys;
+    Speaker speaker;
+  };
+  std::vector<Spoken> spoken;
   for (const Json& message : messages) {
     const bool openai = message.is_object() && message.contains("role");
     if (!message.is_object() || !message.contains(openai ? "role" : "from")) {
@@ -56,15 +72,21 @@ void read_messages(const Json& messages, const std::string& place, Conversation&
           "\"value\": ...}}",
           place, message.is_object() ? "without role and from" : message.type_name()));
     }
-    conversation.messages.push_back(
-        {role_of(text_of(message, openai ? "role" : "from", place), place),
-         text_of(message, openai ? "content" : "value", place)});
+    MessageKeys keys = openai ? MessageKeys{"role", "content"} : MessageKeys{"from", "value"};
+    const Speaker speaker = speaker_of(text_of(message, keys.role.c_str(), place), openai, place);
+    spoken.push_back({message, std::move(keys), speaker});
+  }
+  while (!spoken.empty() && is_answer(spoken.back().speaker.role)) spoken.pop_back();
+  for (const auto& [message, keys, speaker] : spoken) {
+    const std::string where =
+        fmt::format("{}: message {}", place, conversation.messages.size() + 1);
+    conversation.messages.push_back(read_message_parts(message, keys, speaker, where, unread));
   }
 }
 
 void read_alpaca(const Json& row, const std::string& place, Conversation& conversation) {
-  if (const auto history = row.find("history"); history != row.end() && history->is_array()) {
-    for (const Json& pair : *history) {
+  if (const auto history = row.find("history"); history != row.end() && !history->is_null()) {
+    for (const Json& pair : history->is_array() ? *history : Json::array({*history})) {
       if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) {
         throw UserError(
             fmt::format("{}: history must be a list of [question, answer] pairs of text", place));
@@ -79,7 +101,7 @@ void read_alpaca(const Json& row, const std::string& place, Conversation& conver
   conversation.messages.push_back({Role::kUser, question + input});
 }
 
-Conversation read_row(const Json& row, const std::string& place) {
+Conversation read_row(const Json& row, const std::string& place, UnreadKeys& unread) {
   Conversation conversation;
   conversation.source = place;
   std::vector<Message>& messages = conversation.messages;
@@ -90,7 +112,7 @@ Conversation read_row(const Json& row, const std::string& place) {
     if (value == row.end() || value->is_null()) continue;
     found = true;
     if (value->is_array()) {
-      read_messages(*value, place, conversation);
+      read_messages(*value, place, conversation, unread);
     } else if (column == std::string_view("instruction")) {
       read_alpaca(row, place, conversation);
     } else {
@@ -106,12 +128,11 @@ Conversation read_row(const Json& row, const std::string& place) {
         "instruction, prompt, text",
         place, shortened(fmt::format("{}", fmt::join(names, ", ")), 400)));
   }
+  if (const auto tools = row.find("tools"); tools != row.end()) {
+    conversation.tools = read_tools(*tools, place + ": tools");
+  }
   if (!system.empty() && (messages.empty() || messages[0].role != Role::kSystem)) {
     messages.insert(messages.begin(), {Role::kSystem, system});
-  }
-  // What follows the last question is the answer that the row was made with.
-  while (!messages.empty() && is_answer(messages.back().role)) {
-    messages.pop_back();
   }
   if (messages.empty() || messages.back().role == Role::kSystem ||
       messages.back().content.empty()) {
@@ -122,18 +143,21 @@ Conversation read_row(const Json& row, const std::string& place) {
 
 }  // namespace
 
-std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most) {
+std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most,
+                                        UnreadKeys* unread_keys) {
+  UnreadKeys unread;
   const bool lines = path.ends_with(".txt");
   std::vector<PromptRow> rows;
   const auto take = [&](const Json& row, const std::string& place) {
     if (lines && row.at("text").get<std::string>().find_first_not_of(" \t\r") == std::string::npos)
       return true;
-    rows.push_back({read_row(row, place), row.dump()});
+    rows.push_back({read_row(row, place, unread), row.dump()});
     return std::ssize(rows) < most;
   };
   const auto refuse = [](const std::string& problem) -> bool { throw UserError(problem); };
   for_each_ordered_row(path, /*unwraps_data=*/true, {take, refuse});
   if (rows.empty()) throw UserError(fmt::format("{}: there are no prompts in it", path));
+  if (unread_keys != nullptr) unread_keys->add(unread);
   return rows;
 }
 

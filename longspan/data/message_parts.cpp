@@ -1,0 +1,196 @@
+#include "longspan/data/message_parts.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "longspan/data/bad_rows.h"
+#include "longspan/data/function_calls.h"
+#include "longspan/data/template_format.h"
+#include "longspan/text/shown.h"
+
+namespace longspan {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kThoughtKeys[] = {"reasoning_content", "thinking", "reasoning"};
+
+/// The value of a key; nullptr where it is absent or null.
+const ordered_json* value_of(const ordered_json& object, const std::string& key) {
+  const auto value = object.find(key);
+  return value == object.end() || value->is_null() ? nullptr : &*value;
+}
+
+/// Reads one message; `place` names it.
+class PartsReader {
+ public:
+  PartsReader(const ordered_json& message, const MessageKeys& keys, const Speaker& speaker,
+              const std::string& place, UnreadKeys& unread)
+      : message_(message), keys_(keys), speaker_(speaker), place_(place), unread_(unread) {}
+
+  Message read() {
+    Message read{.role = speaker_.role, .content = content()};
+    std::vector<std::string> known = {keys_.role,   keys_.content,   "weight",
+                                      "train",      "thinking",      "reasoning",
+                                      "tool_calls", "function_call", "reasoning_content"};
+    read.thoughts = thoughts();
+    if (speaker_.writes_calls) take_written_calls(read);
+    for (FunctionCall& call : calls()) read.calls.push_back(std::move(call));
+    read.is_trained = is_trained();
+    if (speaker_.role == Role::kObservation) {
+      read.name = text("name");
+      read.call_id = text("tool_call_id");
+      known.insert(known.end(), {"name", "tool_call_id"});
+    }
+    unread_.add(message_, known, "message");
+    return read;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw RowError(fmt::format("{}: {}", place_, problem));
+  }
+
+  void require_answer(const std::string& key) const {
+    if (is_answer(speaker_.role)) return;
+    fail(fmt::format("{} stands in a message of the {}'s; it belongs to answers", key,
+                     name_of(speaker_.role)));
+  }
+
+  std::string text(const std::string& key) const {
+    const ordered_json* const value = value_of(message_, key);
+    if (value == nullptr) return "";
+    if (!value->is_string()) fail(fmt::format("{} is not text but {}", key, value->type_name()));
+    return value->get<std::string>();
+  }
+
+  std::string content() const {
+    const ordered_json* const content = value_of(message_, keys_.content);
+    if (content == nullptr) {
+      if (calls_tools(message_)) return "";
+      fail(fmt::format("{} is null, not text", keys_.content));
+    }
+    if (!content->is_array()) return text(keys_.content);
+    std::string joined;
+    for (size_t i = 0; i < content->size(); ++i) joined += text_of_part((*content)[i], i + 1);
+    return joined;
+  }
+
+  std::string text_of_part(const ordered_json& part, size_t number) const {
+    const ordered_json type = part.is_object() ? part.value("type", ordered_json()) : part;
+    if (type != "text" || !part.is_object()) {
+      fail(
+          fmt::format("part {} of {} is of type {}; only parts of text are read, {{\"type\": "
+                      "\"text\", \"text\": ...}}",
+                      number, keys_.content, shortened(type.dump(), 60)));
+    }
+    const ordered_json value = part.value("text", ordered_json());
+    if (!value.is_string()) {
+      fail(fmt::format("the text of part {} of {} is not text but {}", number, keys_.content,
+                       value.type_name()));
+    }
+    unread_.add(part, {"type", "text"}, "part of a message");
+    return value.get<std::string>();
+  }
+
+  std::string thoughts() const {
+    std::string thoughts, said_by;
+    for (const char* key : kThoughtKeys) {
+      const std::string given = text(key);
+      if (given.empty()) continue;
+      require_answer(key);
+      if (!said_by.empty() && given != thoughts) {
+        fail(fmt::format("{} and {} hold different thoughts; remove one of them", said_by, key));
+      }
+      thoughts = given;
+      said_by = key;
+    }
+    return thoughts;
+  }
+
+  /// Content of JSON becomes calls. As in LLaMA-Factory, marked thoughts may stand before it.
+  void take_written_calls(Message& message) const {
+    std::string json = std::move(message.content);
+    message.content.clear();
+    if (json.empty() && calls_tools(message_)) return;
+    if (json.starts_with(kThoughtsBegin)) {
+      if (const size_t end = json.find(kThoughtsClose); end != std::string::npos) {
+        const std::string written = json.substr(kThoughtsBegin.size(), end - kThoughtsBegin.size());
+        if (!message.thoughts.empty() && message.thoughts != written) {
+          fail(fmt::format("{} begins with other thoughts than the message has beside it",
+                           keys_.content));
+        }
+        message.thoughts = written;
+        json.erase(0, end + kThoughtsClose.size());
+      }
+    }
+    message.calls = parse_function_calls(json, place_);
+  }
+
+  std::vector<FunctionCall> calls() const {
+    const ordered_json* const several = value_of(message_, "tool_calls");
+    const ordered_json* const one = value_of(message_, "function_call");
+    // Rows of one table have each column: one without calls holds an empty list.
+    const bool has_several = several != nullptr && !(several->is_array() && several->empty());
+    if (!has_several && one == nullptr) return {};
+    require_answer(has_several ? "tool_calls" : "function_call");
+    if (has_several && one != nullptr) {
+      fail("tool_calls and function_call stand in one message; keep one of them");
+    }
+    if (has_several) return read_tool_calls(*several, place_ + ": tool_calls", unread_);
+    return {read_function(*one, place_ + ": function_call", unread_)};
+  }
+
+  /// OpenAI's weight and axolotl's train.
+  bool is_trained() const {
+    std::optional<bool> trained;
+    if (const ordered_json* const weight = value_of(message_, "weight")) {
+      if (*weight != 0 && *weight != 1) {
+        fail(fmt::format("weight is {}; wanted is 0 (not trained) or 1",
+                         shortened(weight->dump(), 60)));
+      }
+      trained = *weight == 1;
+    }
+    if (const ordered_json* const train = value_of(message_, "train")) {
+      if (!train->is_boolean()) {
+        fail(fmt::format("train is {}; wanted is true or false, without quotes",
+                         shortened(train->dump(), 60)));
+      }
+      if (trained && *trained != train->get<bool>()) {
+        fail(fmt::format("weight {} and train {} contradict each other", *trained ? 1 : 0,
+                         train->dump()));
+      }
+      trained = train->get<bool>();
+    }
+    if (trained == true && !is_answer(speaker_.role)) {
+      fail(
+          fmt::format("weight 1 or train true stands in a message of the {}'s; only answers are "
+                      "trained message by message (train_on_prompt trains all that is between)",
+                      name_of(speaker_.role)));
+    }
+    return trained.value_or(true);
+  }
+
+  const ordered_json& message_;
+  const MessageKeys& keys_;
+  const Speaker& speaker_;
+  const std::string& place_;
+  UnreadKeys& unread_;
+};
+
+}  // namespace
+
+bool calls_tools(const ordered_json& message) {
+  const ordered_json* const several = value_of(message, "tool_calls");
+  return (several != nullptr && !several->empty()) || value_of(message, "function_call") != nullptr;
+}
+
+Message read_message_parts(const ordered_json& message, const MessageKeys& keys,
+                           const Speaker& speaker, const std::string& place, UnreadKeys& unread) {
+  return PartsReader(message, keys, speaker, place, unread).read();
+}
+
+}  // namespace longspan

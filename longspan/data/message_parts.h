@@ -1,0 +1,39 @@
+// What one message of a chat says, by the keys that sharegpt, OpenAI and axolotl give it. No torch.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "longspan/data/conversation.h"
+#include "longspan/data/unread_keys.h"
+
+namespace longspan {
+
+/// Who speaks in a message, and how its text is to be read.
+struct Speaker {
+  Role role;
+  bool writes_calls = false;  // the text is JSON of calls (LLaMA-Factory's role function_call)
+};
+
+/// The keys of a message's role and text.
+struct MessageKeys {
+  std::string role, content;
+};
+
+/// Does a message say something without a text: calls?
+bool calls_tools(const nlohmann::ordered_json& message);
+
+/// Reads a message, an object with a role:
+///   content                                    text, or a list of parts {"type": "text", "text"};
+///                                              null or absent only beside calls
+///   tool_calls, function_call                  calls, of an answer
+///   reasoning_content, thinking, reasoning     thoughts, of an answer
+///   weight (0, 1), train (true, false)         whether an answer is trained; others never are
+///   name, tool_call_id                         of a tool's result
+/// Throws RowError with `place` for other values of these keys and for those that contradict each
+/// other. Counts keys that are not read.
+Message read_message_parts(const nlohmann::ordered_json& message, const MessageKeys& keys,
+                           const Speaker& speaker, const std::string& place, UnreadKeys& unread);
+
+}  // namespace longspan

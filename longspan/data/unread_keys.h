@@ -1,0 +1,34 @@
+// Keys of rows and messages that nobody reads: counted, named in one line. No torch.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace longspan {
+
+class UnreadKeys {
+ public:
+  /// Counts each key of an object that is not in `read` and whose value is not empty (null, "", []
+  /// or {}). `what` says what the object is: "row", "message", "call".
+  void add(const nlohmann::ordered_json& object, const std::vector<std::string>& read,
+           std::string_view what);
+  void add(const std::string& key, std::string_view what, int64_t count = 1);
+  void add(const UnreadKeys& others);
+
+  /// "2 keys are not read: meta (7 rows), score (1 message)"; "" where there are none.
+  std::string text() const;
+
+ private:
+  struct Key {
+    std::string name, what;
+    int64_t count;
+  };
+  std::vector<Key> keys_;  // in the order in which they came
+};
+
+}  // namespace longspan
