@@ -9,7 +9,8 @@
 namespace longspan {
 
 EncodedExamples encode_verdicts(const Encoding& encoding, const std::vector<Conversation>& rows) {
-  const auto turns = make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer);
+  const auto turns =
+      make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer, encoding.moment);
   std::vector<int64_t> lengths(rows.size());
   const auto encode = [&](const Conversation& row, std::string_view what, int64_t* length) {
     Turn turn = question_and_answer(*turns, row);

@@ -223,9 +223,9 @@ Thinking thinking_of(const DataSettings& config, const Stage& stage) {
 }
 
 std::unique_ptr<TurnEncoder> make_turn_encoder(const DataSettings& config, const Stage& stage,
-                                               const Tokenizer& tokenizer) {
+                                               const Tokenizer& tokenizer, const Moment& moment) {
   if (config.chat_template.empty()) {
-    return make_model_template(tokenizer, config.default_system, config.enable_thinking);
+    return make_model_template(tokenizer, config.default_system, config.enable_thinking, moment);
   }
   return make_named_template(config.chat_template, tokenizer, config.default_system,
                              thinking_of(config, stage));

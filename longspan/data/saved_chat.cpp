@@ -233,12 +233,13 @@ std::vector<int32_t> prompt_ids(const TurnEncoder& encoder, const Conversation& 
 
 /// Does a chat template give the same prompts as one of the encoders?
 bool renders_prompts_of(const std::string& chat_template, const Tokenizer& tokenizer,
-                        const std::optional<std::string>& eos, const TurnEncoder& encoder) {
+                        const std::optional<std::string>& eos, const TurnEncoder& encoder,
+                        const Moment& moment) {
   try {
     return std::ranges::all_of(samples_of_chats(), [&](const Conversation& chat) {
       Conversation asked = chat;
       asked.messages.pop_back();
-      const std::string text = rendered_prompt(chat_template, tokenizer, eos, asked);
+      const std::string text = rendered_prompt(chat_template, tokenizer, eos, asked, moment);
       return tokenizer.encode(text) == prompt_ids(encoder, chat);
     });
   } catch (const UserError&) {
@@ -263,7 +264,7 @@ SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to) {
 }
 
 std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
-                                    const Tokenizer& tokenizer) {
+                                    const Tokenizer& tokenizer, const Moment& moment) {
   if (config.chat_template.empty()) return std::nullopt;
   const Format& format = template_format(config.chat_template);
   SavedChat chat;
@@ -293,10 +294,11 @@ std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& sta
                                             *own
                                       : *own;
     const auto fits = [&](const TurnEncoder& prompts) {
-      return renders_prompts_of(candidate, tokenizer, eos, prompts);
+      return renders_prompts_of(candidate, tokenizer, eos, prompts, moment);
     };
     if (fits(*encoder) || (format.thinks && fits(*chatting))) {
-      if (candidate != *own) chat.chat_template = candidate;
+      // AutoTokenizer does not read a processor's.
+      if (candidate != *own || tokenizer.has_processor_template()) chat.chat_template = candidate;
       return chat;
     }
   }

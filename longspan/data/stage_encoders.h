@@ -22,6 +22,7 @@ struct Encoding {
   const DataSettings& config;
   const Stage& stage;
   const Tokenizer& tokenizer;
+  const Moment& moment;  // of the run
   int64_t vocab_size;
   BadRows& bad;
 

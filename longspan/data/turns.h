@@ -9,6 +9,7 @@
 
 #include "longspan/data/conversation.h"
 #include "longspan/data/ignore_label.h"
+#include "longspan/text/moment.h"
 #include "longspan/text/saved_chat.h"
 #include "longspan/text/tokenizer.h"
 
@@ -60,14 +61,15 @@ std::vector<std::string> named_templates();
 /// The model's own chat_template. The tokens of a conversation are those of transformers'
 /// apply_chat_template. An answer is what {% generation %} marks, where the template does;
 /// otherwise what the rendering gains over the rendering of the messages before it with
-/// add_generation_prompt. Throws UserError when the tokenizer has no chat_template.
+/// add_generation_prompt. `moment`: of its strftime_now. Throws UserError when the tokenizer has no
+/// chat_template.
 std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
-                                                 bool enable_thinking);
+                                                 bool enable_thinking, const Moment& moment);
 
 /// The encoder that the configuration asks for: of its named template, else of the model's own.
 std::unique_ptr<TurnEncoder> make_turn_encoder(const DataSettings& config, const Stage& stage,
-                                               const Tokenizer& tokenizer);
+                                               const Tokenizer& tokenizer, const Moment& moment);
 
 /// How the stage trains thoughts.
 Thinking thinking_of(const DataSettings& config, const Stage& stage);
@@ -77,7 +79,7 @@ Thinking thinking_of(const DataSettings& config, const Stage& stage);
 /// far as no token would join two messages), the end token, a pad token. nullopt without a named
 /// template: the model's own stays. Where that gives the same prompts it stays, too.
 std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
-                                    const Tokenizer& tokenizer);
+                                    const Tokenizer& tokenizer, const Moment& moment);
 
 /// What one tokenizer says of chats that the other does not, in tokens that both have.
 SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to);
@@ -86,7 +88,7 @@ SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to);
 /// that ends with a question; `eos_token` is the tokenizer's then. Throws UserError.
 std::string rendered_prompt(const std::string& chat_template, const Tokenizer& tokenizer,
                             const std::optional<std::string>& eos_token,
-                            const Conversation& conversation);
+                            const Conversation& conversation, const Moment& moment);
 
 /// Stage pt: the token that ends a text, as text. LLaMA-Factory's rule: the one that ends a turn of
 /// the named template (for llama3 <|end_of_text|> instead), else the tokenizer's eos_token. Throws

@@ -85,7 +85,7 @@ FUZZ_READER(tokenizer_config) {
   const Tokenizer tokenizer = Tokenizer::load(folder.path());
   tokenizer.adds_bos_token();
   use(tokenizer, "yes <|im_end|>");
-  make_model_template(tokenizer, std::nullopt, /*enable_thinking=*/true)->turn_end();
+  make_model_template(tokenizer, std::nullopt, /*enable_thinking=*/true, this_moment())->turn_end();
 }
 
 FUZZ_READER(encoded_text) {
@@ -123,8 +123,8 @@ FUZZ_READER(chat_variables) {
 }
 
 FUZZ_READER(model_template) {
-  static const std::unique_ptr<TurnEncoder> chatml =
-      make_model_template(fuzz::small_tokenizer(), "be kind", /*enable_thinking=*/true);
+  static const std::unique_ptr<TurnEncoder> chatml = make_model_template(
+      fuzz::small_tokenizer(), "be kind", /*enable_thinking=*/true, this_moment());
   const Conversation conversation = conversation_from(input);
   chatml->question(conversation);
   chatml->turns(conversation);
