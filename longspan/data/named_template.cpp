@@ -16,28 +16,42 @@ namespace longspan {
 
 namespace {
 
-std::string written_calls(const CallFormat& format, const std::vector<FunctionCall>& calls) {
+std::string written_calls(const CallFormat& format, const std::vector<FunctionCall>& calls,
+                          const std::string& place) {
+  using enum CallFormat::Brackets;
+  if (format.brackets == kOneCall && calls.size() > 1) {
+    throw RowError(
+        fmt::format("{}: the template writes one function call to an answer, and here are {}",
+                    place, calls.size()));
+  }
   std::string text;
   for (const FunctionCall& call : calls) {
     if (!text.empty()) text += format.between;
     text += format.before_name;
     text += format.quotes_name ? python_json_string(call.name) : call.name;
     text += format.before_arguments;
-    text += call.arguments;
+    if (format.before_key.empty()) {
+      text += call.arguments;
+    } else {
+      for (const auto& [key, value] : argument_texts(call, place)) {
+        text += fmt::format("{}{}{}{}{}", format.before_key, key, format.before_value, value,
+                            format.after_value);
+      }
+    }
     text += format.after;
   }
-  using enum CallFormat::Brackets;
   const bool brackets =
       format.brackets == kAll || (format.brackets == kOfSeveral && calls.size() != 1);
   return brackets ? fmt::format("[{}]", text) : text;
 }
 
 /// An answer without the thoughts before it.
-std::string without_thoughts(std::string text) {
-  for (size_t begin = 0; (begin = text.find(kThoughtsBegin, begin)) != std::string::npos;) {
-    const size_t end = text.find(kThoughtsClose, begin + kThoughtsBegin.size());
+std::string without_thoughts(const Format& format, std::string text) {
+  const std::string_view open = format.thoughts_begin, close = format.thoughts_close;
+  for (size_t begin = 0; (begin = text.find(open, begin)) != std::string::npos;) {
+    const size_t end = text.find(close, begin + open.size());
     if (end == std::string::npos) break;
-    text.erase(begin, end + kThoughtsClose.size() - begin);
+    text.erase(begin, end + close.size() - begin);
   }
   return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
 }
@@ -71,7 +85,9 @@ class NamedTemplate : public TurnEncoder {
       : format_(format),
         tokenizer_(tokenizer),
         default_system_(default_system.value_or(std::string(format.default_system))),
-        thinking_(thinking) {
+        thinking_(thinking),
+        no_thoughts_(no_thoughts(format)),
+        marks_(marks_of_thoughts(format)) {
     for (std::string_view token : format.tokens) {
       if (!tokenizer.id_of(token)) {
         throw UserError(fmt::format(
@@ -83,6 +99,7 @@ class NamedTemplate : public TurnEncoder {
     if (tokenizer.bos_token()) bos_ = tokenizer.id_of(*tokenizer.bos_token());
     if (tokenizer.eos_token()) eos_ = tokenizer.id_of(*tokenizer.eos_token());
     const bool needs_eos =
+        format.ends_once ||
         std::ranges::find(format.assistant, Piece::kEos, &Piece::kind) != format.assistant.end();
     if (needs_eos && !eos_) {
       throw UserError(fmt::format(
@@ -142,7 +159,12 @@ class NamedTemplate : public TurnEncoder {
     return ids;
   }
 
+  std::optional<int32_t> last_end() const override {
+    return format_.ends_once ? eos_ : std::nullopt;
+  }
+
   std::optional<int32_t> turn_end() const override {
+    if (format_.ends_once) return eos_;
     for (const Piece& piece : format_.assistant) {
       if (piece.kind == Piece::kEos) return eos_;
       const size_t content = piece.text.find(kContent);
@@ -167,16 +189,16 @@ class NamedTemplate : public TurnEncoder {
     std::string content = answer.content;
     if (format_.thinks) {
       const bool is_trained = is_last || !thinking_.last_answer_only;
-      if (!thinking_.enabled || !is_trained) content = without_thoughts(content);
-      const bool has_thoughts = content.find(kThoughts) != std::string::npos ||
-                                content.find(kThoughtsEnd) != std::string::npos;
+      if (!thinking_.enabled || !is_trained) content = without_thoughts(format_, content);
+      const bool has_thoughts = std::ranges::any_of(
+          marks_, [&](const std::string& mark) { return content.find(mark) != std::string::npos; });
       // An empty thought is given with the question where answers are not to think.
       if (is_trained && !has_thoughts) {
-        append({{Piece::kText, kNoThoughts}}, "", thinking_.enabled ? turn.target : turn.source);
+        append({{Piece::kText, no_thoughts_}}, "", thinking_.enabled ? turn.target : turn.source);
       }
     }
     const bool calls = answer.role == Role::kFunction;
-    if (calls) content = written_calls(format_.calls, parse_function_calls(content, place));
+    if (calls) content = written_calls(format_.calls, parse_function_calls(content, place), place);
     append(calls && !format_.function.empty() ? format_.function : format_.assistant, content,
            turn.target);
   }
@@ -197,6 +219,8 @@ class NamedTemplate : public TurnEncoder {
   Tokenizer tokenizer_;
   std::string default_system_;
   Thinking thinking_;
+  std::string no_thoughts_;
+  std::vector<std::string> marks_;
   std::optional<int32_t> bos_, eos_;
 };
 

@@ -123,7 +123,7 @@ class JinjaWriter {
     line(fmt::format("if loop.last and add_generation_prompt and {}",
                      thinking_.enabled ? "enable_thinking is defined and not enable_thinking"
                                        : "not (enable_thinking is defined and enable_thinking)"));
-    print(jinja_text(kNoThoughts));
+    print(jinja_text(no_thoughts(format_)));
     line("endif");
   }
 
@@ -145,9 +145,11 @@ class JinjaWriter {
         strip_thoughts();
         if (!strips_all) line("endif");
       }
-      line(fmt::format("if {}'<think>' not in content and '</think>' not in content",
-                       thinking_.last_answer_only ? "is_last and " : ""));
-      line(fmt::format("set content = {} + content", jinja_text(kNoThoughts)));
+      const std::vector<std::string> marks = marks_of_thoughts(format_);
+      line(fmt::format("if {}{} not in content and {} not in content",
+                       thinking_.last_answer_only ? "is_last and " : "", jinja_text(marks[0]),
+                       jinja_text(marks[1])));
+      print(jinja_text(no_thoughts(format_)));
       line("endif");
     }
     line("set content = content + written.calls");
@@ -170,10 +172,19 @@ class JinjaWriter {
     line("for call in message['tool_calls']");
     line("set function = call['function'] or call");
     line("set arguments = function['arguments']");
-    line("if arguments is not string");
-    line("set arguments = arguments | tojson");
-    line("endif");
     const CallFormat& format = format_.calls;
+    if (format.brackets == CallFormat::Brackets::kOneCall) {
+      line("if not loop.first");
+      print("raise_exception('the chat template writes one function call to an answer')");
+      line("endif");
+    }
+    if (format.before_key.empty()) {
+      line("if arguments is not string");
+      line("set arguments = arguments | tojson");
+      line("endif");
+    } else {
+      write_each_argument(format);
+    }
     const std::string after =
         format.after.empty() ? "" : fmt::format(" + {}", jinja_text(format.after));
     line("if not loop.first");
@@ -184,15 +195,33 @@ class JinjaWriter {
         jinja_text(format.before_name), format.quotes_name ? " | tojson" : "",
         jinja_text(format.before_arguments), after));
     line("endfor");
-    if (format.brackets == CallFormat::Brackets::kNone) return;
-    const bool only_several = format.brackets == CallFormat::Brackets::kOfSeveral;
+    using enum CallFormat::Brackets;
+    if (format.brackets == kNone || format.brackets == kOneCall) return;
+    const bool only_several = format.brackets == kOfSeveral;
     if (only_several) line("if message['tool_calls'] | length > 1");
     line("set written.calls = '[' + written.calls + ']'");
     if (only_several) line("endif");
   }
 
+  void write_each_argument(const CallFormat& format) {
+    line("if arguments is string");
+    print("raise_exception('the arguments of a function call must be an object, not text')");
+    line("endif");
+    line("set each = namespace(text='')");
+    line("for key, value in arguments.items()");
+    line("if value is not string");
+    line("set value = value | tojson");
+    line("endif");
+    line(fmt::format("set each.text = each.text + {} + key + {} + value + {}",
+                     jinja_text(format.before_key), jinja_text(format.before_value),
+                     jinja_text(format.after_value)));
+    line("endfor");
+    line("set arguments = each.text");
+  }
+
   void strip_thoughts() {
-    const std::string open = jinja_text(kThoughtsBegin), close = jinja_text(kThoughtsClose);
+    const std::string open = jinja_text(format_.thoughts_begin),
+                      close = jinja_text(format_.thoughts_close);
     line("set kept = namespace(text='')");
     line(fmt::format("for part in content.split({})", close));
     line("if loop.last");

@@ -62,6 +62,10 @@ Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversat
   }
   whole.target = std::move(parts.back().target);
   whole.target_labels = std::move(parts.back().target_labels);
+  if (const std::optional<int32_t> end = turns.last_end()) {
+    whole.target.push_back(*end);
+    whole.target_labels.push_back(*end);
+  }
   return whole;
 }
 

@@ -36,6 +36,9 @@ class TurnEncoder {
   virtual std::vector<int32_t> question(const Conversation& conversation) const = 0;
   /// The token that ends an answer; nullopt where the template has none of its own.
   virtual std::optional<int32_t> turn_end() const = 0;
+  /// A token that is to be added after the last turn, and is the label of the first token of each
+  /// turn but the first; nullopt: none.
+  virtual std::optional<int32_t> last_end() const { return std::nullopt; }
 };
 
 /// The first of these tokens, if it is a special one.

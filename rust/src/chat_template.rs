@@ -10,7 +10,8 @@ use serde_json::{Map, Value as Json};
 
 use crate::budget::{self, Bounds, Spent};
 use crate::generation_blocks::{take_marks, Marks};
-use crate::template_guards::{add_filter, emit, install, method, strftime, Moment};
+use crate::moment::{strftime, Moment};
+use crate::template_guards::{add_filter, emit, install, method};
 use crate::{json, python, python_methods, template_code, template_scan, template_values};
 use crate::{Result, UserError};
 

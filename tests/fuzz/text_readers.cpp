@@ -25,7 +25,8 @@ constexpr const char* kChat =
  {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f",
   "arguments": {"x": [1, 2.5, null, "é"]}}}]}, {"role": "tool", "content": "{}"},
  {"role": "assistant", "content": "<think>hm</think>yes", "reasoning_content": "hm"}],
- "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>", "tools": null})";
+ "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>", "tools": null,
+ "strftime_now": "2026-11-26T00:05:09.000007"})";
 
 Conversation conversation_from(std::string_view input) {
   constexpr Role kRoles[] = {Role::kUser, Role::kAssistant, Role::kSystem, Role::kObservation,
